@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from mmoe.config.base import Name, Strict
 
@@ -93,6 +93,26 @@ class ParallelConfig(Strict):
     wire_precision: Literal["same", "bf16"] = Field(
         default="same", description="what rows travel in to experts of other ranks, and back"
     )
+    exchange: Literal["rows", "hierarchical", "gathered", "auto"] = Field(
+        default="rows",
+        description="how rows and spread experts meet. rows: each row goes straight to the ranks "
+        "of its experts; hierarchical: to each other host once, where it fans out; gathered: "
+        "experts' weights are copied to every rank for a step, and rows stay; auto: whichever "
+        "links and experts, measured at the start and looked at again now and then, make fastest",
+    )
+    chunks: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="a rank's part of the batch travels to spread experts in so many pieces, one "
+        "of them while the experts compute another; left out where exchange is auto",
+    )
+    host_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="ranks on each host, neighbours together; default: as the launcher says "
+        "(LOCAL_WORLD_SIZE)",
+    )
     pipeline: Pipeline = Field(
         default="auto",
         description="auto: the ids of the next step leave for the ranks that hold their rows while "
@@ -125,6 +145,20 @@ class ParallelConfig(Strict):
         "looks up, may take; default: the memory of the device, or that of the machine divided by "
         "its ranks",
     )
+
+    @model_validator(mode="after")
+    def _auto_chooses_chunks(self) -> "ParallelConfig":
+        if self.exchange == "auto" and self.chunks > 1:
+            raise ValueError(
+                f"chunks is {self.chunks}, but exchange: auto chooses them; leave chunks out, or "
+                "set exchange to rows or hierarchical"
+            )
+        if self.exchange == "gathered" and self.chunks > 1:
+            raise ValueError(
+                f"chunks is {self.chunks}, but with exchange: gathered no row travels; leave "
+                "chunks out, or set exchange to rows or hierarchical"
+            )
+        return self
 
     def placement(self, table: str) -> TablePlacement:
         """Returns the placement of one table; no key is left out but `columns`."""

@@ -184,6 +184,16 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _every_chunk_has_a_row(self) -> "RunConfig":
+        if self.parallel.chunks > self.training.batch_size:
+            raise ValueError(
+                f"parallel.chunks is {self.parallel.chunks}, but a batch has "
+                f"{self.training.batch_size} rows (training.batch_size), of which each rank has "
+                "its part; set fewer chunks"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _experts_of_requests_have_some(self) -> "RunConfig":
         if self.model.request_experts and self.data.requests is None:
             raise ValueError(

@@ -9,7 +9,8 @@ from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 from mmoe.mixture.requests.columns import RequestColumns
-from mmoe.parallel import AllReduceSums, rank, world_size
+from mmoe.parallel import AllReduceSums, Hosts, Mode, rank, world_size
+from mmoe.parallel.experts.mode import ROWS_TRAVEL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,8 @@ class Layout:
         spread: Each expert is on one rank, of every level's pool as evenly as can be
             (`ExpertPlacement.even`); else every rank has all experts.
         wire_dtype: What rows travel in to spread experts; None: their own type.
+        mode: How rows and spread experts meet.
+        hosts: How the ranks lie on hosts; None: as the launcher says.
         sums: By which gates' losses, and batch norms, see the rows of all ranks.
         stage_columns: For each of `model.stages`, the columns of x that its gates and experts read;
             None: all of them.
@@ -32,6 +35,8 @@ class Layout:
     rank: int = 0
     spread: bool = False
     wire_dtype: torch.dtype | None = None
+    mode: Mode = ROWS_TRAVEL
+    hosts: Hosts | None = None
     sums: RankSums = ONE_RANK
     stage_columns: tuple[Sequence[int] | None, ...] = ()
     requests: RequestColumns | None = None
@@ -56,12 +61,23 @@ def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout
     """
     if parallel is None or world_size() == 1:
         return ONE_PROCESS
+    spread = experts_are_spread(model, parallel)
     return Layout(
         world_size=world_size(),
         rank=rank(),
-        spread=experts_are_spread(model, parallel),
+        spread=spread,
         wire_dtype=torch.bfloat16 if parallel.wire_precision == "bf16" else None,
+        mode=_mode(parallel),
+        hosts=Hosts.of_group(host_size=parallel.host_size) if spread else None,
         sums=AllReduceSums(),
+    )
+
+
+def _mode(parallel: ParallelConfig) -> Mode:
+    return Mode(
+        hierarchical=parallel.exchange == "hierarchical",
+        chunks=parallel.chunks,
+        shadowed="all" if parallel.exchange == "gathered" else (),
     )
 
 

@@ -172,7 +172,9 @@ def _mixture(
     if layout.spread:
         placement = ExpertPlacement.even(len(pool), layout.world_size)
         experts = pool.part(placement.on(layout.rank))
-        dispatcher = AllToAllDispatcher(placement, wire_dtype=layout.wire_dtype)
+        dispatcher = AllToAllDispatcher(
+            placement, wire_dtype=layout.wire_dtype, mode=layout.mode, hosts=layout.hosts
+        )
     else:
         # A rank that has an expert alone sees all of its rows; with copies it does not
         for module in pool.modules():

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from mmoe.parallel.experts.mode import Mode
     from mmoe.parallel.experts.placement import ExpertPlacement
     from mmoe.parallel.experts.shards import (
+        dispatchers_of,
         expert_shards,
         is_spread,
         replicated_parameters,
         spread_layout,
         spread_parameters,
     )
-    from mmoe.parallel.experts.wire import Traffic, Wire
+    from mmoe.parallel.experts.wire import Wire
     from mmoe.parallel.gradient_sum import GradientSum
     from mmoe.parallel.hosts import Hosts
     from mmoe.parallel.launch.launcher import launched_ranks
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     )
     from mmoe.parallel.object_collectives import first_other, from_all, from_first, to_first
     from mmoe.parallel.sharded_tensors import Shard
+    from mmoe.parallel.traffic import Traffic
 
 __all__ = [
     "AllReduceSums",
@@ -45,6 +47,7 @@ __all__ = [
     "Traffic",
     "WayBack",
     "Wire",
+    "dispatchers_of",
     "ensure_process_group",
     "expert_shards",
     "first_other",
@@ -71,13 +74,14 @@ __getattr__ = lazily(
         "experts.mode": ["Mode"],
         "experts.placement": ["ExpertPlacement"],
         "experts.shards": [
+            "dispatchers_of",
             "expert_shards",
             "is_spread",
             "replicated_parameters",
             "spread_layout",
             "spread_parameters",
         ],
-        "experts.wire": ["Traffic", "Wire"],
+        "experts.wire": ["Wire"],
         "gradient_sum": ["GradientSum"],
         "hosts": ["Hosts"],
         "launch.launcher": ["launched_ranks"],
@@ -90,6 +94,7 @@ __getattr__ = lazily(
         ],
         "object_collectives": ["first_other", "from_all", "from_first", "to_first"],
         "sharded_tensors": ["Shard"],
+        "traffic": ["Traffic"],
     },
 )
 

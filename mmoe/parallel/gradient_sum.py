@@ -1,5 +1,6 @@
 """`GradientSum`: adds up over the ranks the gradients of what every rank has."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from mmoe.parallel.traffic import Traffic
 
 # Bytes: some messages of this size fit under a backward pass, and each is long enough that its
 # latency does not count. DistributedDataParallel begins with a bucket of 1 MiB too.
@@ -21,6 +24,7 @@ class _PendingSum:
 
     flat: Tensor
     work: Any
+    begun: float
 
 
 class GradientSum:
@@ -41,6 +45,11 @@ class GradientSum:
         parameters: The same ones on every rank, in the same order.
         group: The ranks, best a group of its own; default: all.
         bucket_bytes: A bucket is closed when it holds so much, or more.
+
+    Attributes:
+        traffic: What this rank sent, counted as a ring sends it: 2 · (W − 1) / W of a bucket, to
+            the next rank.
+        hosts: The host of each rank; all the same one until it is set.
 
     Example:
         >>> import torch
@@ -69,6 +78,8 @@ class GradientSum:
         self.buckets = _fill_buckets(learned[::-1], bucket_bytes)
         self._left: list[int] | None = None  # gradients that a bucket waits for; None: not flying
         self._pending: list[_PendingSum] = []
+        self.traffic = Traffic()
+        self.hosts: Sequence[int] = [0] * dist.get_world_size(group)
         for number, bucket in enumerate(self.buckets):
             for weight in bucket:
                 weight.register_post_accumulate_grad_hook(partial(self._arrived, number))
@@ -93,7 +104,11 @@ class GradientSum:
         """Puts the sums into the parameters' `grad`; None stays where no rank has a gradient."""
         pending, self._pending = self._pending, []
         for bucket, sent in zip(self.buckets, pending, strict=True):
+            asked = time.perf_counter()
             sent.work.wait()
+            here = time.perf_counter()
+            self.traffic.seconds_waited += here - asked
+            self.traffic.seconds_under_way += here - sent.begun
             *sums, owners = sent.flat.split([*(w.numel() for w in bucket), len(bucket)])
             # Looked at only where it matters: on a GPU the host waits for it
             unsure = any(weight.grad is None for weight in bucket)
@@ -117,7 +132,16 @@ class GradientSum:
         owned = bucket[0].new_tensor([float(weight.grad is not None) for weight in bucket])
         flat = torch.cat([*(part.reshape(-1) for part in parts), owned])
         work = dist.all_reduce(flat, group=self.group, async_op=True)
-        self._pending.append(_PendingSum(flat, work))
+        self._pending.append(_PendingSum(flat, work, time.perf_counter()))
+        self._count(flat.numel() * flat.element_size())
+
+    def _count(self, num_bytes: int) -> None:
+        ranks, rank = len(self.hosts), dist.get_rank(self.group)
+        sent = 2 * (ranks - 1) * num_bytes // ranks
+        self.traffic.collectives += 1
+        self.traffic.bytes_sent += sent
+        if self.hosts[rank] != self.hosts[(rank + 1) % ranks]:
+            self.traffic.bytes_between_hosts += sent
 
 
 def _fill_buckets(

@@ -14,6 +14,7 @@ from mmoe.config import dump_config
 from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 from mmoe.report import tables
 from mmoe.report.calibration import calibration_figure
+from mmoe.report.communication import communication_figure, communication_rows
 from mmoe.report.domains import domain_gates, domain_tables
 from mmoe.report.gates import gate_heatmap_figure
 from mmoe.report.learning import best_epoch, learning_curve_figure
@@ -78,6 +79,7 @@ def render(run: Run) -> str:
         pictures=_pictures(run),
         biases=run.curves.get("bias") or [],
         domains=domain_tables(run.metrics),
+        communication=communication_rows(run.history["epochs"]),
         gates=[_gate_table(level) for level in run.curves.get("gates") or []],
         config=dump_config(run.config),
     )
@@ -111,6 +113,9 @@ def _pictures(run: Run) -> dict[str, Markup]:
     if of_domains := domain_gates(gates):
         figure = gate_heatmap_figure(of_domains)
         pictures["domain_gates"] = (figure, "Mean gate weight of each task, domain and expert")
+    if communication_rows(run.history["epochs"]):
+        figure = communication_figure(run.history["epochs"])
+        pictures["communication"] = (figure, "What a step sends between ranks, epoch by epoch")
     if ranked:
         pictures["roc"] = (roc_figure(ranked, metrics), "ROC curve of each task")
     judged = {

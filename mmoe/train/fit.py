@@ -43,7 +43,7 @@ from mmoe.train.loggers import check_loggers, log_finished
 from mmoe.train.loop import EpochCallback, Trainer, steps_of
 from mmoe.train.measure import domain_metrics, metrics_of
 from mmoe.train.optim import check_schedule
-from mmoe.train.placement_report import say_plan
+from mmoe.train.over_ranks.placement_report import say_plan
 from mmoe.train.prepare import PreparedData, prepare, refuse_change, said_of_cut_groups
 from mmoe.train.run_folder.claim import RunClaim
 from mmoe.train.run_folder.data import ResumedData, RunData, changed_since

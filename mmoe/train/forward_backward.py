@@ -28,8 +28,8 @@ from mmoe.tasks.calibrator import calibrator_loss
 from mmoe.tasks.columns import own_logits
 from mmoe.tasks.masked_loss import multi_task_loss, observed_weights
 from mmoe.train.finite import check_losses, not_finite
+from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.profiling.parts import BACKWARD, LOSS, part
-from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
 
 
 @dataclass(frozen=True)

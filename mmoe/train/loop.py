@@ -26,12 +26,13 @@ from mmoe.train.evaluate import split_metrics
 from mmoe.train.forward_backward import Step
 from mmoe.train.loggers import Loggers
 from mmoe.train.on_device import on_device
+from mmoe.train.over_ranks.communication import CommunicationLog, said_of_communication
+from mmoe.train.over_ranks.step_collectives import StepRanks
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling.parts import INPUT, PAUSE, part
 from mmoe.train.profiling.profile import TrainingProfile
 from mmoe.train.state import TrainingState
 from mmoe.train.step import StepProgram
-from mmoe.train.step_collectives import StepRanks
 
 EpochCallback = Callable[[int, Mapping[str, Any]], bool | None]
 
@@ -91,6 +92,9 @@ class Trainer:
         self.batches_per_epoch = math.ceil(len(data.train) / size)
         self.total_steps = steps_of(config, len(data.train))
         self.ranks = StepRanks.of(state.ranker.network, config.parallel.timeout_seconds)
+        self.communication = CommunicationLog(
+            state.ranker.network, self.ranks, config.parallel.host_size
+        )
         self.recent = RecentSteps()
         self.profile = self._new_profile() if profile and rank() == 0 else None
 
@@ -204,6 +208,8 @@ class Trainer:
         self.state.train_mode()
         what = f"epoch {position.epoch + 1}/{self.config.training.epochs}"
         done = position.batch * self.config.training.batch_size
+        self.communication.begin()
+        self.first_step = position.step  # of this epoch, as far as this process trained it
         with ExitStack() as stack:
             tracker = stack.enter_context(
                 self.reporter.track(what, len(self.data.train), "rows", done=done)
@@ -268,6 +274,7 @@ class Trainer:
     def _close_epoch(self, events: Loggers) -> None:
         """Validates and writes the epoch into the history."""
         position = self.state.position
+        sent = self.communication.end(position.step - self.first_step)
         metrics, notes = self._validate()
         monitor = self.config.training.monitor
         value = monitor_value(metrics, monitor)
@@ -298,6 +305,8 @@ class Trainer:
             "monitor": value,
             "best": gain,
         }
+        if sent is not None:
+            entry["communication"] = sent
         if self.ids is not None:
             entry["ids"] = self.ids.summary()
         position.history.append(entry)
@@ -321,6 +330,8 @@ class Trainer:
             f"{entry['rows_per_second']:,.0f} rows/s  {_note(entry['loss'])}  "
             f"validation: {self._judged(entry['validation'])}{star}"
         )
+        for line in said_of_communication(entry.get("communication")):
+            self.reporter.say(f"  {line}")
         for table, ids in entry.get("ids", {}).items():
             self.reporter.say(f"  {_rows_in_use(table, ids)}")
         for note in notes:

@@ -12,9 +12,9 @@ from mmoe.parallel import from_all
 from mmoe.train.divergence import RecentSteps, likeliest_cause
 from mmoe.train.forward_backward import Step, StepLosses, backward, forward
 from mmoe.train.optim import learning_rate_factor
+from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.profiling.parts import EMBEDDINGS, OPTIMIZER, part
 from mmoe.train.state import TrainingState
-from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from mmoe.mixture import NoExperts
 from mmoe.models import layout as layouts
 from mmoe.models.layout import ONE_PROCESS, Layout, choose_layout, experts_are_spread
 from mmoe.models.sections import build_mixture
-from mmoe.parallel import ensure_process_group
+from mmoe.parallel import Hosts, Mode, ensure_process_group
 
 TOP_K = {"kind": "top_k", "k": 2}
 
@@ -39,9 +39,38 @@ def test_one_rank_needs_no_layout(monkeypatch):
     model, spread = ModelConfig(), ParallelConfig(experts="spread", wire_precision="bf16")
     assert choose_layout(model, spread) is ONE_PROCESS
     monkeypatch.setattr(layouts, "world_size", lambda: 4)
+    monkeypatch.setattr(
+        layouts.Hosts, "of_group", lambda host_size: Hosts(num_ranks=4, size=host_size or 4)
+    )
     assert choose_layout(model, None) is ONE_PROCESS
     chosen = choose_layout(model, spread)
     assert (chosen.world_size, chosen.spread, chosen.wire_dtype) == (4, True, torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("said", "mode"),
+    [
+        ({}, Mode()),
+        ({"exchange": "rows", "chunks": 4}, Mode(chunks=4)),
+        ({"exchange": "hierarchical", "chunks": 2}, Mode(hierarchical=True, chunks=2)),
+        ({"exchange": "gathered"}, Mode(shadowed="all")),
+    ],
+)
+def test_the_exchange_is_as_the_config_says(monkeypatch, said, mode):
+    monkeypatch.setattr(layouts, "world_size", lambda: 4)
+    monkeypatch.setattr(
+        layouts.Hosts, "of_group", lambda host_size: Hosts(num_ranks=4, size=host_size or 4)
+    )
+    model = ModelConfig.model_validate({"gate": TOP_K})
+    chosen = choose_layout(model, ParallelConfig(host_size=2, **said))
+    assert chosen.mode == mode
+    assert chosen.hosts == Hosts(num_ranks=4, size=2)
+
+
+@pytest.mark.parametrize("exchange", ["auto", "gathered"])
+def test_chunks_are_refused_where_they_mean_nothing(exchange):
+    with pytest.raises(ValueError, match=r"chunks is 2, but .*leave chunks out"):
+        ParallelConfig(exchange=exchange, chunks=2)
 
 
 def test_every_rank_draws_the_whole_pool_and_keeps_its_part(monkeypatch):

@@ -26,9 +26,9 @@ from mmoe.models import Ranker, build_network
 from mmoe.models.relations import relate_tasks
 from mmoe.parallel import Shard, expert_shards, replicated_parameters
 from mmoe.train.optim import build_average, build_optimizer
+from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
-from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
 from tests.models.interactions import frozen_modules
 from tests.parallel.joining import PATIENCE, join_world
 

@@ -8,8 +8,8 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
 from mmoe.train.forward_backward import Step, backward, forward
+from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.prepare import prepare
-from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
 
 
 @pytest.fixture(name="step")

@@ -176,9 +176,7 @@ class Exchange:
         here = [held[self.wire.rank]] * len(held)
         at = range(0, 4 * len(sizes), 4)
         leave = sizes_WP4.flatten(1).tolist()
-        return [
-            (self._way(leave, i, held, costs), self._way(came, i, here, costs)) for i in at
-        ]
+        return [(self._way(leave, i, held, costs), self._way(came, i, here, costs)) for i in at]
 
     def _way(
         self, numbers: list[list[int]], at: int, held: Sequence[int], costs: WayCosts

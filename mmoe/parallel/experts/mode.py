@@ -26,6 +26,8 @@ class Mode:
         >>> from mmoe.parallel import Mode
         >>> Mode(chunks=2)
         Mode(hierarchical=False, chunks=2, shadowed=())
+        >>> print(Mode(hierarchical=True, chunks=2))
+        rows travel, two levels, 2 chunks
 
     Source: Hwang et al., "Tutel" (MLSys 2023), for two levels, chunks and weights that are gathered
         instead of rows (r = 0); He et al., "FasterMoE" (PPoPP 2022), for shadowed experts.
@@ -40,6 +42,19 @@ class Mode:
             raise ValueError(f"chunks: expected 1 or more, got {self.chunks}")
         if self.shadowed != "all" and len(set(self.shadowed)) < len(self.shadowed):
             raise ValueError(f"shadowed: expected every expert once, got {self.shadowed}")
+
+    def __str__(self) -> str:
+        """What a log says of it."""
+        if self.shadowed == "all":
+            return "weights travel"
+        words = ["rows travel"]
+        if self.hierarchical:
+            words.append("two levels")
+        if self.chunks > 1:
+            words.append(f"{self.chunks} chunks")
+        if self.shadowed:
+            words.append(f"weights of experts {', '.join(map(str, self.shadowed))} too")
+        return ", ".join(words)
 
 
 ROWS_TRAVEL = Mode()

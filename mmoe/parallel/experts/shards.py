@@ -24,6 +24,18 @@ def is_spread(network: nn.Module) -> bool:
     return any(True for _ in _spread_mixtures(network))
 
 
+def dispatchers_of(network: nn.Module) -> list[AllToAllDispatcher]:
+    """Lists what sends rows to experts on several ranks, level by level.
+
+    Example:
+        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.parallel import dispatchers_of
+        >>> dispatchers_of(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
+        []
+    """
+    return [dispatcher for _, _, dispatcher in _spread_mixtures(network)]
+
+
 def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
     """Lists the parameters of experts that only this rank holds; the others are on all.
 

@@ -31,7 +31,7 @@ class StepRanks:
 
     Example:
         >>> import torch
-        >>> from mmoe.train.step_collectives import ONE_PROCESS
+        >>> from mmoe.train.over_ranks.step_collectives import ONE_PROCESS
         >>> ONE_PROCESS.add_up(torch.tensor([2.0]))
         tensor([2.])
     """

@@ -1,0 +1,1 @@
+"""What the ranks of a training tell each other, what that took, and who holds what."""

@@ -1,0 +1,118 @@
+"""Where the communication of training steps went: bytes by kind of link, what hid under work."""
+
+from collections.abc import Mapping
+from dataclasses import astuple
+from typing import Any
+
+import torch
+from torch import nn
+
+from mmoe.parallel import Hosts, Traffic, dispatchers_of, world_size
+from mmoe.train.over_ranks.step_collectives import StepRanks
+
+# What a step sends that is counted; rows of tables are TorchRec's, and are not
+_ROADS = ("experts", "gradients")
+
+
+class CommunicationLog:
+    """Counts what an epoch's steps send for spread experts and for sums of gradients.
+
+    Args:
+        network: What is trained.
+        ranks: That train it.
+        host_size: Ranks on each host; None: as the launcher says.
+    """
+
+    def __init__(self, network: nn.Module, ranks: StepRanks, host_size: int | None = None) -> None:
+        self._ranks, self._alone = ranks, ranks.alone
+        self._dispatchers = [] if self._alone else dispatchers_of(network)
+        if not self._alone:
+            hosts = Hosts.of_group(host_size=host_size)
+            assert ranks.gradients is not None, "several ranks add up gradients"
+            ranks.gradients.hosts = [hosts.of(rank) for rank in range(world_size())]
+        self._before = self._counted()
+
+    def begin(self) -> None:
+        """Forgets what was sent until now, such as in validation."""
+        self._before = self._counted()
+
+    def end(self, steps: int) -> dict[str, Any] | None:
+        """Returns what the steps since `begin` sent, over all ranks; every rank must call it.
+
+        Args:
+            steps: How many there were.
+
+        Returns:
+            None on one rank, or where there was no step. Else `steps`, `modes` (how the experts of
+            each level and their rows met at the end) and, for `experts` and `gradients`, of one
+            step and all ranks: `megabytes_inside_hosts`, `megabytes_between_hosts`, `collectives`
+            (of one rank), `seconds_under_way` and `seconds_waited` (means of ranks), and
+            `share_hidden`, None where nothing was under way.
+        """
+        if self._alone or not steps:
+            return None
+        amounts = [
+            now - before
+            for road, old in zip(self._counted(), self._before, strict=True)
+            for now, before in zip(road, old, strict=True)
+        ]
+        sums = self._ranks.add_up(torch.tensor(amounts, dtype=torch.float64)).tolist()
+        each = len(sums) // len(_ROADS)
+        found: dict[str, Any] = {"steps": steps, "modes": [str(d.mode) for d in self._dispatchers]}
+        for place, road in enumerate(_ROADS):
+            total = Traffic(*sums[place * each : (place + 1) * each])
+            if total.collectives:
+                found[road] = _of_a_step(total, steps)
+        return found
+
+    def _counted(self) -> list[tuple[float, ...]]:
+        """What this rank has sent so far, of each road."""
+        experts = Traffic()
+        for dispatcher in self._dispatchers:
+            experts = experts + dispatcher.wire.traffic
+        sums = self._ranks.gradients
+        gradients = Traffic() if sums is None else sums.traffic
+        return [astuple(experts), astuple(gradients)]
+
+
+def _of_a_step(total: Traffic, steps: int) -> dict[str, float | None]:
+    ranks = world_size()
+    inside = total.bytes_sent - total.bytes_between_hosts
+    return {
+        "megabytes_inside_hosts": inside / steps / 1e6,
+        "megabytes_between_hosts": total.bytes_between_hosts / steps / 1e6,
+        "collectives": total.collectives / ranks / steps,
+        "seconds_under_way": total.seconds_under_way / ranks / steps,
+        "seconds_waited": total.seconds_waited / ranks / steps,
+        "share_hidden": total.share_hidden if total.seconds_under_way else None,
+    }
+
+
+def said_of_communication(found: Mapping[str, Any] | None) -> list[str]:
+    r"""Returns the lines that a log says of it.
+
+    Example:
+        >>> sent = {"megabytes_inside_hosts": 1.5, "megabytes_between_hosts": 0.25,
+        ...         "seconds_under_way": 0.02, "seconds_waited": 0.005, "share_hidden": 0.75}
+        >>> [line] = said_of_communication({"steps": 9, "modes": ["rows travel"], "experts": sent})
+        >>> print(line.replace("; ", "\n"))
+        a step sends 1.75 MB for experts (0.25 MB between hosts
+        20 ms under way, 75% hidden
+        rows travel)
+    """
+    lines = []
+    for road in _ROADS:
+        sent = (found or {}).get(road)
+        if sent is None:
+            continue
+        between = sent["megabytes_between_hosts"]
+        details = [f"{between:.3g} MB between hosts"]
+        if sent["share_hidden"] is not None:
+            under_way = 1e3 * sent["seconds_under_way"]
+            details.append(f"{under_way:.3g} ms under way, {sent['share_hidden']:.0%} hidden")
+        assert found is not None
+        modes = list(dict.fromkeys(found["modes"])) if road == "experts" else []
+        total = between + sent["megabytes_inside_hosts"]
+        what = {"experts": "experts", "gradients": "sums of gradients"}[road]
+        lines.append(f"a step sends {total:.3g} MB for {what} ({'; '.join([*details, *modes])})")
+    return lines
