@@ -9,6 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.forked import ROOT
@@ -132,3 +135,72 @@ def test_torchrun_starts_dead_ranks_again_and_the_run_goes_on(config, tmp_path):
     assert "has ended without a word" in said
     assert "resuming after step" in said
     assert json.loads((run / "metrics.json").read_text())["train"]["epochs"] == 40
+
+
+EXCHANGE = """
+name: exchange
+data: {path: PATH, split: {validation: 0.2, test: 0.2}}
+tasks: [{name: click, label: click}]
+features: [{kind: numeric, name: price}, {kind: numeric, name: age}]
+model: {num_experts: 4, gate: {kind: top_k, k: 2}, expert: {hidden: [8, 4]}, tower: {hidden: []}}
+training: {epochs: 2, batch_size: 64}
+parallel: {experts: spread, host_size: 1}
+"""
+
+
+@pytest.fixture(name="runs", scope="module")
+def _runs(tmp_path_factory):
+    """The epochs of history.json by how rows and experts met: ranks of two hosts."""
+    folder = tmp_path_factory.mktemp("exchange")
+    draw = np.random.default_rng(0)
+    columns = {"price": draw.normal(size=800), "age": draw.normal(size=800)}
+    clicks = (columns["price"] + draw.normal(size=800) > 0).astype(int)
+    pq.write_table(pa.table({**columns, "click": clicks}), folder / "log.parquet")
+    config = folder / "config.yaml"
+    config.write_text(EXCHANGE.replace("PATH", str(folder / "log.parquet")))
+    found = {}
+    for name, settings in {
+        "rows": [],
+        "chunks": ["parallel.chunks=3"],
+        "hierarchical": ["parallel.exchange=hierarchical"],
+        "gathered": ["parallel.exchange=gathered"],
+    }.items():
+        out = folder / name
+        ended = launch(["train", config, "--out", out, "--set", "seed=3", *settings], 2)
+        assert [rank.code for rank in ended] == [0, 0], ended
+        said = ended[0].out + ended[0].err
+        found[name] = (json.loads((out / "history.json").read_text())["epochs"], said)
+    return found
+
+
+def test_how_rows_and_experts_meet_changes_no_loss(runs):
+    losses = {name: [epoch["loss"]["click"] for epoch in run] for name, (run, _) in runs.items()}
+    for name, found in losses.items():
+        assert found == pytest.approx(losses["rows"], rel=1e-5), name
+
+
+def test_each_epoch_says_what_its_steps_sent(runs):
+    modes = {name: run[-1]["communication"]["modes"] for name, (run, _) in runs.items()}
+    assert modes == {
+        "rows": ["rows travel"],
+        "chunks": ["rows travel, 3 chunks"],
+        "hierarchical": ["rows travel, two levels"],
+        "gathered": ["weights travel"],
+    }
+    for name, (run, said) in runs.items():
+        for entry in run:
+            sent = entry["communication"]
+            assert sent["steps"] == 8
+            for road in ("experts", "gradients"):
+                assert sent[road]["megabytes_between_hosts"] > 0, (name, road)
+                assert sent[road]["megabytes_inside_hosts"] == 0, (name, road)
+                assert 0 <= sent[road]["share_hidden"] <= 1
+        assert "a step sends" in said
+        assert modes[name][0] in said
+    # Forward: 32 bytes of sizes, rows of 2 numbers, codes; outputs of 4 numbers come back
+    sizes = 2 * 32
+    most = 64 * (2 * 4 * 2 + 4 * 2 * 2 + 2 * (4 * 4 * 2 + 2 * 4))
+    assert sizes < 1e6 * runs["rows"][0][0]["communication"]["experts"]["megabytes_between_hosts"]
+    assert 1e6 * runs["rows"][0][0]["communication"]["experts"]["megabytes_between_hosts"] < (
+        2 * (sizes + most)
+    )

@@ -72,6 +72,30 @@ def test_the_page_tells_the_whole_run(fake_run):
     assert all(link.startswith("#") for link in page.links), "the page must load nothing"
 
 
+def test_what_ranks_sent_is_drawn(fake_run):
+    run = fake_run({"click": 0.2})
+    assert "Communication" not in _parse(write_report(run))[1]
+    history = json.loads((run / "history.json").read_text())
+    sent = {
+        "megabytes_inside_hosts": 1.5,
+        "megabytes_between_hosts": 0.25,
+        "seconds_under_way": 0.02,
+        "share_hidden": 0.75,
+    }
+    for entry in history["epochs"][1:]:  # the first was trained on one rank
+        entry["communication"] = {
+            "modes": ["rows travel", "rows travel, 2 chunks"],
+            "experts": sent,
+            "gradients": {**sent, "megabytes_inside_hosts": 0.7, "share_hidden": None},
+        }
+    (run / "history.json").write_text(json.dumps(history))
+    page, text = _parse(write_report(run))
+    assert "1.5 0.25 20 75 % rows travel; rows travel, 2 chunks" in text
+    assert "sums of gradients 0.7 0.25 20 – –" in text
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+    assert "sums of gradients, inside hosts" in text
+
+
 def test_nothing_is_fetched_and_nothing_runs(fake_run):
     page = write_report(fake_run({"click": 0.2})).read_text()
     assert "<script" not in page
