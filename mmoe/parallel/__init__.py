@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mmoe.parallel.experts.wire import Traffic, Wire
     from mmoe.parallel.gradient_sum import GradientSum
     from mmoe.parallel.hosts import Hosts
+    from mmoe.parallel.link_rates import LinkRates, measure_links
     from mmoe.parallel.launch.launcher import launched_ranks
     from mmoe.parallel.launch.process_group import (
         ensure_process_group,
@@ -40,6 +41,7 @@ __all__ = [
     "ExpertPlacement",
     "GradientSum",
     "Hosts",
+    "LinkRates",
     "Mode",
     "Shard",
     "Traffic",
@@ -53,6 +55,7 @@ __all__ = [
     "is_spread",
     "join_ranks",
     "launched_ranks",
+    "measure_links",
     "rank",
     "replicated_parameters",
     "spread_layout",
@@ -80,6 +83,7 @@ __getattr__ = lazily(
         "experts.wire": ["Traffic", "Wire"],
         "gradient_sum": ["GradientSum"],
         "hosts": ["Hosts"],
+        "link_rates": ["LinkRates", "measure_links"],
         "launch.launcher": ["launched_ranks"],
         "launch.process_group": [
             "ensure_process_group",
