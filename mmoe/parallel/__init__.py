@@ -9,6 +9,7 @@ from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from mmoe.parallel.all_reduce_sums import AllReduceSums
+    from mmoe.parallel.experts.adaptive import AdaptiveMode
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
     from mmoe.parallel.experts.links import WayBack
     from mmoe.parallel.experts.mode import Mode
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from mmoe.parallel.experts.wire import Traffic, Wire
     from mmoe.parallel.gradient_sum import GradientSum
     from mmoe.parallel.hosts import Hosts
-    from mmoe.parallel.link_rates import LinkRates, measure_links
     from mmoe.parallel.launch.launcher import launched_ranks
     from mmoe.parallel.launch.process_group import (
         ensure_process_group,
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
         training_group,
         world_size,
     )
+    from mmoe.parallel.link_rates import LinkRates, measure_links
     from mmoe.parallel.object_collectives import first_other, from_all, from_first, to_first
     from mmoe.parallel.sharded_tensors import Shard
 
 __all__ = [
+    "AdaptiveMode",
     "AllReduceSums",
     "AllToAllDispatcher",
     "ExpertPlacement",
@@ -69,6 +71,7 @@ __getattr__ = lazily(
     __name__,
     {
         "all_reduce_sums": ["AllReduceSums"],
+        "experts.adaptive": ["AdaptiveMode"],
         "experts.all_to_all": ["AllToAllDispatcher"],
         "experts.links": ["WayBack"],
         "experts.mode": ["Mode"],

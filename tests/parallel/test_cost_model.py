@@ -48,7 +48,7 @@ def test_few_rows_travel_and_few_weights_travel():
 def test_a_hot_expert_is_shadowed_and_the_others_are_not():
     call = _call(rows=4096, loads=_skewed(64, 0.9), parameters=256 * 512, pairs_per_row=2)
     chosen = choose_mode(call, RATES)
-    assert 0 in chosen.shadowed
+    assert chosen.shadowed[:1] == (0,)
     assert len(chosen.shadowed) < 16
     assert call.by_load[0] == 0
     assert not choose_mode(call, RATES, shadows=False).shadowed
@@ -70,7 +70,7 @@ def test_two_levels_need_hosts_of_several_ranks():
 
 
 def test_chunks_pay_where_links_and_products_take_alike():
-    call = _call(rows=4096, parameters=256 * 1200)
+    call = _call(rows=4096, parameters=256 * 500)
     strict, cut = (predict(Mode(chunks=n), call, RATES) for n in (1, 4))
     assert 0.5 < strict.link_seconds / strict.core_seconds < 2
     assert strict.seconds / cut.seconds > 1.25

@@ -91,7 +91,12 @@ def predict(mode: Mode, call: Call, rates: LinkRates) -> Cost:
 
 
 def candidates(
-    call: Call, rates: LinkRates, *, chunks: Sequence[int] = (1, 2, 4), shadows: bool = True
+    call: Call,
+    rates: LinkRates,
+    *,
+    chunks: Sequence[int] = (1, 2, 4),
+    shadows: bool = True,
+    some: bool = True,
 ) -> list[tuple[Mode, Cost]]:
     """Ranks modes, the cheapest first.
 
@@ -103,6 +108,7 @@ def candidates(
         rates: What sending and computing cost.
         chunks: Into how many a batch may be cut.
         shadows: Whether experts can be shadowed.
+        some: Whether some of them can be, the others not.
 
     Returns:
         Modes and what they are predicted to take.
@@ -110,15 +116,12 @@ def candidates(
     Source: He et al., "FasterMoE" (PPoPP 2022), section 4.1, for shadowing experts in the order of
         their loads while that is predicted to be faster.
     """
-    found = [(mode, predict(mode, call, rates)) for mode in _roads(call, chunks)]
-    if shadows:
-        found += [
-            min(((mode, predict(mode, call, rates)) for mode in some), key=_seconds)
-            for some in ([_with_hot(road, call, n) for n in _counts(call)] for road, _ in found)
-            if some
-        ]
-        every = Mode(shadowed="all")
-        found.append((every, predict(every, call, rates)))
+    roads = _roads(call, chunks)
+    modes = [*roads, Mode(shadowed="all")] if shadows else roads
+    found = [(mode, predict(mode, call, rates)) for mode in modes]
+    for road in roads if shadows and some and len(call.loads) > 1 else []:
+        hot = [_with_hot(road, call, count) for count in _counts(call)]
+        found.append(min(((mode, predict(mode, call, rates)) for mode in hot), key=_seconds))
     return sorted(found, key=_seconds)
 
 
