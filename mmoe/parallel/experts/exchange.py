@@ -1,4 +1,4 @@
-"""`Exchange`: rows to the ranks of a wire, and the outputs back; one level of the way to experts."""
+"""`Exchange`: rows to the ranks of a wire, and outputs back: one level of the way to experts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -176,9 +176,7 @@ class Exchange:
         here = [held[self.wire.rank]] * len(held)
         at = range(0, 4 * len(sizes), 4)
         leave = sizes_WP4.flatten(1).tolist()
-        return [
-            (self._way(leave, i, held, costs), self._way(came, i, here, costs)) for i in at
-        ]
+        return [(self._way(leave, i, held, costs), self._way(came, i, here, costs)) for i in at]
 
     def _way(
         self, numbers: list[list[int]], at: int, held: Sequence[int], costs: WayCosts

@@ -1,8 +1,8 @@
-"""What a rank does with rows that came from another host: which picks it passes on inside its own.
+"""What a rank does with rows that came from another host: which picks go on inside its own.
 
-A row that came is one sample and source. Where sums go back to the host that it came from, its gates
-ask for what they asked for there, and what they get is what goes back. Where pairs go back, each of
-its distinct experts is asked for by a gate of its own, with weight 1: a *column*.
+A row that came is one sample and source. Where sums go back to the host that it came from, its
+gates ask for what they asked for there, and what they get is what goes back. Where pairs go back,
+each of its distinct experts is asked for by a gate of its own, with weight 1: a *column*.
 """
 
 from typing import NamedTuple

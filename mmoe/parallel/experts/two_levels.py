@@ -1,6 +1,7 @@
 """`TwoLevels`: rows cross to another host once, and fan out inside it."""
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -69,8 +70,8 @@ class TwoLevels:
         here = of_hosts[across.rank]
         # Their numbers on the host go up from rank to rank
         self._num_experts = sum(map(len, here))
-        starts = [sum(map(len, here[:i])) for i in range(len(here) + 1)]
-        ranges = [tuple(range(a, b)) for a, b in zip(starts, starts[1:], strict=False)]
+        bounds = pairwise(accumulate(map(len, here), initial=0))
+        ranges = [tuple(range(first, last)) for first, last in bounds]
         self._inside = (
             Exchange(wire=inside, placement=ExpertPlacement(tuple(ranges)))
             if self._num_experts

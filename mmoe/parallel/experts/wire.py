@@ -150,9 +150,7 @@ class PendingRows:
         traffic: Where the seconds are counted.
     """
 
-    def __init__(
-        self, work: dist.Work, sent: Tensor, received: Tensor, traffic: Traffic
-    ) -> None:
+    def __init__(self, work: dist.Work, sent: Tensor, received: Tensor, traffic: Traffic) -> None:
         self._work, self._sent, self._received = work, sent, received
         self._traffic, self._begun = traffic, time.perf_counter()
 
