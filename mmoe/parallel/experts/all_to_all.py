@@ -22,6 +22,7 @@ from mmoe.parallel.experts.overlap import own_halves, split_plan
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.rows import Arrived, Crossing, begin_rows
 from mmoe.parallel.experts.shadow import Shadowing
+from mmoe.parallel.experts.slices import slice_picks
 from mmoe.parallel.experts.wire import Wire
 
 # Codes of picks are int32.
@@ -156,11 +157,11 @@ class AllToAllDispatcher:
     @property
     def num_experts(self) -> int:
         """Number of experts on all ranks, E."""
-        return self.placement.num_experts
+        return self.placement.num_experts // self.placement.slices
 
     @property
     def num_local_experts(self) -> int:
-        """Number of experts on this rank, e."""
+        """Number of experts, or slices of some, on this rank, e."""
         return len(self.placement.on(self.wire.rank))
 
     def dispatch(
@@ -182,7 +183,7 @@ class AllToAllDispatcher:
         """
         if self.mode.shadowed:
             self._shadowing.warn_of_rows()
-        handle = self._begin(sources, plan)()
+        handle = self._begin(sources, slice_picks(plan, self.placement.slices))()
         arrived = handle.arrived
         return arrived.x_RD, arrived.offsets_E1, handle
 
@@ -223,6 +224,7 @@ class AllToAllDispatcher:
         Raises:
             ValueError: See `dispatch` and `combine`.
         """
+        plan = slice_picks(plan, self.placement.slices)
         if self.mode.shadowed:
             return self._shadowing.run(self.mode, sources, plan, compute, self._rows_travel)
         return self._rows_travel(sources, plan, compute)
@@ -248,7 +250,7 @@ class AllToAllDispatcher:
         if self.wire.world_size == 1 or not self.num_local_experts or not torch.is_grad_enabled():
             return False
         rows = plan.experts_BGK.shape[0]
-        return rows * plan.bound >= self.overlap_rows * self.num_experts
+        return rows * plan.bound >= self.overlap_rows * plan.num_experts
 
     def _begin(self, sources: Sequence[Tree], plan: DispatchPlan) -> Callable[[], Handle]:
         """Exchanges sizes and begins to send the rows; what is returned waits for those to come."""
@@ -307,10 +309,10 @@ class AllToAllDispatcher:
         self, sources: Sequence[Tree], plan: DispatchPlan
     ) -> tuple[ops.RowsFormat, WayCosts]:
         """Fails on all ranks alike, before anything is sent: one alone would leave them waiting."""
-        if plan.num_experts != self.num_experts:
+        if plan.num_experts != self.placement.num_experts:
             raise ValueError(
                 f"plan: expected picks of the {self.num_experts} experts of the placement, got "
-                f"{plan.num_experts}"
+                f"{plan.num_experts // self.placement.slices}"
             )
         read = [sources[s] for s in sorted(set(plan.expert_source))]
         kinds = [_kind(x) for x in read]
