@@ -239,11 +239,12 @@ def run(case, rank, world_size):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         out, of_inputs, ours, gates = step(case, layer, *own)
-        before = dispatcher.wire.collectives
+        before, bytes_before = dispatcher.wire.collectives, dispatcher.wire.bytes_sent
         again = step(case, layer, *own)
     found = {
         "warnings": [str(warning.message) for warning in caught],
         "collectives": dispatcher.wire.collectives - before,
+        "bytes": dispatcher.wire.bytes_sent - bytes_before,
         "same_bits": all(map(torch.equal, leaves((out, of_inputs, ours, gates)), leaves(again))),
     }
     # The plain road between two shadowed calls

@@ -3,12 +3,20 @@
 The ranks run `shadow_world.py`, all cases in one world, and report what they found.
 """
 
+import math
+
 import pytest
 import torch
 
-from mmoe.mixture import DispatchPlan, MultiGateMixture, SlicedExperts, mlp_experts
-from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, Mode, ensure_process_group
-from tests.parallel.shadow_world import CASES, FALL_BACK
+from mmoe.mixture import DispatchPlan, FixedGate, MultiGateMixture, SlicedExperts, mlp_experts
+from mmoe.parallel import (
+    AllToAllDispatcher,
+    ExpertPlacement,
+    Mode,
+    ensure_process_group,
+    expert_shards,
+)
+from tests.parallel.shadow_world import CASES, FALL_BACK, make_placement, make_pool
 
 # A world that hangs is ended after so many seconds.
 PATIENCE = 200
@@ -49,6 +57,18 @@ def test_where_all_are_shadowed_no_row_and_no_size_travels(world):
         assert {rank["cases"][case]["collectives"] for rank in world} == {holders + 1}, case
     assert {rank["cases"]["one"]["collectives"] for rank in world} == {5 + 2}
     assert {rank["cases"]["slices"]["collectives"] for rank in world} == {5}
+
+
+def test_weights_go_out_once_and_gradients_come_back_once(world):
+    """float64; each tensor of a message is filled up to 64 bytes."""
+    case = CASES["all"]
+    held = list(map(len, make_placement(case, len(world)).experts))
+    tensors = [weight[0].numel() for weight in make_pool(case).parameters()]
+    message = [sum(math.ceil(n * numbers * 8 / 64) * 64 for numbers in tensors) for n in held]
+    for rank, found in enumerate(world):
+        others = sum(message) - message[rank]
+        expected = (len(world) - 1) * message[rank] + others
+        assert found["cases"]["all"]["bytes"] == expected
 
 
 def test_experts_that_cannot_be_joined_fall_back_and_say_so_once(world):
@@ -97,3 +117,25 @@ def test_a_function_of_ones_own_computes_rows_that_travel():
             [torch.ones(1, 3)], plan, lambda rows, _: torch.cat(pool.dense([rows]))
         )
     assert torch.allclose(out_BGO[0], sum(pool.dense([torch.ones(1, 3)])))
+
+
+def test_trees_are_refused_in_every_mode():
+    ensure_process_group()
+    dispatcher = AllToAllDispatcher(ExpertPlacement.even(2, 1), mode=Mode(shadowed="all"))
+    layer = MultiGateMixture(
+        None, 1, mlp_experts(2, 4, [3]), gate=FixedGate(torch.ones(1, 2)), dispatcher=dispatcher
+    )
+    with pytest.raises(ValueError, match=r"x: expected \[rows, width\] tensors .* got a dict"):
+        layer({"x": torch.zeros(2, 4)})
+
+
+def test_slices_are_saved_in_shards_as_experts_are():
+    ensure_process_group()
+    pool = SlicedExperts(mlp_experts(3, 4, [6, 4], output_activation=None), 2)
+    dispatcher = AllToAllDispatcher(ExpertPlacement.even(3, 1, slices=2))
+    layer = MultiGateMixture(4, 1, pool, dispatcher=dispatcher)
+    shards = expert_shards(layer, layer.state_dict())
+    assert shards["experts.weights.0"][0].shape == (6, 4, 3)
+    assert {name for name in shards if name.startswith("experts")} == {
+        f"experts.{kind}.{layer}" for kind in ("weights", "biases") for layer in (0, 1)
+    }

@@ -31,7 +31,7 @@ class TensorFormat(NamedTuple):
         name: In the pool that `Lender.compute_by` calls.
         shape: Of one expert's.
         dtype: Of it.
-        trained: Whether it is a parameter; a buffer has no gradient.
+        trained: Whether it is a parameter of floating point; others have no gradient.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Lender:
 
     def __init__(self, shell: nn.Module, modules: Sequence[nn.Module] | None = None) -> None:
         self._shell, self._modules = shell, modules
-        trained = {name for name, _ in shell.named_parameters()}
+        trained = {n for n, p in shell.named_parameters() if p.is_floating_point()}
         first = 0 if modules else 1
         self.formats = [
             TensorFormat(name, tuple(tensor.shape[first:]), tensor.dtype, name in trained)

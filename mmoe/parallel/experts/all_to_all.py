@@ -226,6 +226,7 @@ class AllToAllDispatcher:
         """
         plan = slice_picks(plan, self.placement.slices)
         if self.mode.shadowed:
+            self._check(sources, plan)
             return self._shadowing.run(self.mode, sources, plan, compute, self._rows_travel)
         return self._rows_travel(sources, plan, compute)
 

@@ -62,6 +62,17 @@ def test_no_random_number_is_drawn():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_saved_slices_are_joined_in_another_world():
+    whole = make("swiglu")
+    saved = SlicedExperts(whole, 4).state_dict()
+    assert list(saved) == list(whole.state_dict())
+    loaded = SlicedExperts(
+        mlp_experts(E, D, [H, WIDTH], activation="swiglu", output_activation=None), 4
+    )
+    loaded.double().load_state_dict(saved)
+    assert all(map(torch.equal, loaded.joined().parameters(), whole.parameters()))
+
+
 def test_what_the_optimizer_keeps_is_cut_and_joined_too():
     pool = SlicedExperts(make(), 2)
     moment = torch.randn(E, D, H)
