@@ -24,6 +24,7 @@ from mmoe.parallel.experts.overlap import own_halves, split_plan
 from mmoe.parallel.experts.pipeline import in_chunks
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.shadow import Shadowing
+from mmoe.parallel.experts.slices import slice_picks
 from mmoe.parallel.experts.steps import at_once
 from mmoe.parallel.experts.two_levels import HostsHandle, TwoLevels
 from mmoe.parallel.experts.wire import Wire
@@ -195,11 +196,11 @@ class AllToAllDispatcher:
     @property
     def num_experts(self) -> int:
         """Number of experts on all ranks, E."""
-        return self.placement.num_experts
+        return self.placement.num_experts // self.placement.slices
 
     @property
     def num_local_experts(self) -> int:
-        """Number of experts on this rank, e."""
+        """Number of experts, or slices of some, on this rank, e."""
         return len(self.placement.on(self.wire.rank))
 
     def dispatch(
@@ -225,7 +226,7 @@ class AllToAllDispatcher:
         if self.mode.shadowed:
             self._shadowing.warn_of_rows()
         road = self._road()
-        piece, terms = self._agree(sources, plan)
+        piece, terms = self._agree(sources, slice_picks(plan, self.placement.slices))
         (leaving,) = road.prepare([piece], terms)
         handle = at_once(road.outward(leaving))
         return handle.arrived.x_RD, handle.arrived.offsets_E1, handle
@@ -275,6 +276,7 @@ class AllToAllDispatcher:
         Raises:
             ValueError: See `dispatch` and `combine`.
         """
+        plan = slice_picks(plan, self.placement.slices)
         if self.adaptive is None:
             return self._run(sources, plan, compute)
         self._agree(sources, plan)  # before anything is asked of the other ranks
@@ -285,6 +287,7 @@ class AllToAllDispatcher:
 
     def _run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         if self.mode.shadowed:
+            self._agree(sources, plan)
             return self._shadowing.run(self.mode, sources, plan, compute, self._rows_travel)
         return self._rows_travel(sources, plan, compute)
 
@@ -317,7 +320,7 @@ class AllToAllDispatcher:
         if self.wire.world_size == 1 or not self.num_local_experts or not torch.is_grad_enabled():
             return False
         rows = plan.experts_BGK.shape[0]
-        return rows * plan.bound >= self.overlap_rows * self.num_experts
+        return rows * plan.bound >= self.overlap_rows * plan.num_experts
 
     def _agree(self, sources: Sequence[Tree], plan: DispatchPlan) -> tuple[Piece, Terms]:
         """Fails on all ranks alike, before anything is sent: one alone would leave them waiting."""
