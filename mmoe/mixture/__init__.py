@@ -9,6 +9,7 @@ from mmoe.mixture.experts.mlp import MLP
 from mmoe.mixture.experts.mlp_experts import MLPExperts, mlp_experts
 from mmoe.mixture.experts.no_experts import NoExperts
 from mmoe.mixture.experts.pool import ExpertPool, Pool
+from mmoe.mixture.experts.sliced import SlicedExperts
 from mmoe.mixture.experts.stacked import StackedExperts
 from mmoe.mixture.gates import (
     CosineGate,
@@ -66,6 +67,7 @@ __all__ = [
     "PoolTraits",
     "Selection",
     "SigmoidGate",
+    "SlicedExperts",
     "SoftmaxGate",
     "StackedExperts",
     "StaticGate",

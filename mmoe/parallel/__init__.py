@@ -9,6 +9,7 @@ from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from mmoe.parallel.all_reduce_sums import AllReduceSums
+    from mmoe.parallel.experts.adaptive import AdaptiveMode
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
     from mmoe.parallel.experts.links import WayBack
     from mmoe.parallel.experts.mode import Mode
@@ -32,16 +33,19 @@ if TYPE_CHECKING:
         training_group,
         world_size,
     )
+    from mmoe.parallel.link_rates import LinkRates, measure_links
     from mmoe.parallel.object_collectives import first_other, from_all, from_first, to_first
     from mmoe.parallel.sharded_tensors import Shard
     from mmoe.parallel.traffic import Traffic
 
 __all__ = [
+    "AdaptiveMode",
     "AllReduceSums",
     "AllToAllDispatcher",
     "ExpertPlacement",
     "GradientSum",
     "Hosts",
+    "LinkRates",
     "Mode",
     "Shard",
     "Traffic",
@@ -56,6 +60,7 @@ __all__ = [
     "is_spread",
     "join_ranks",
     "launched_ranks",
+    "measure_links",
     "rank",
     "replicated_parameters",
     "spread_layout",
@@ -69,6 +74,7 @@ __getattr__ = lazily(
     __name__,
     {
         "all_reduce_sums": ["AllReduceSums"],
+        "experts.adaptive": ["AdaptiveMode"],
         "experts.all_to_all": ["AllToAllDispatcher"],
         "experts.links": ["WayBack"],
         "experts.mode": ["Mode"],
@@ -84,6 +90,7 @@ __getattr__ = lazily(
         "experts.wire": ["Wire"],
         "gradient_sum": ["GradientSum"],
         "hosts": ["Hosts"],
+        "link_rates": ["LinkRates", "measure_links"],
         "launch.launcher": ["launched_ranks"],
         "launch.process_group": [
             "ensure_process_group",

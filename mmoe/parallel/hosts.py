@@ -1,4 +1,4 @@
-"""`Hosts`: how the ranks of a group lie on hosts, and the groups of ranks inside and across them."""
+"""`Hosts`: how ranks lie on hosts, and the groups of ranks inside and across them."""
 
 import warnings
 from dataclasses import dataclass, field

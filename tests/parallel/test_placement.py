@@ -47,3 +47,13 @@ def test_what_is_no_placement(experts, message):
 def test_no_experts_or_no_ranks(sizes, name):
     with pytest.raises(ValueError, match=f"{name}: expected 1 or more, got 0"):
         ExpertPlacement.even(*sizes)
+
+
+def test_slices_are_placed_as_experts_are():
+    placement = ExpertPlacement.even(2, 4, slices=2)
+    assert placement.experts == ((0,), (1,), (2,), (3,)) and placement.slices == 2
+    assert placement.num_experts == 4
+    with pytest.raises(ValueError, match="slices: expected a number that divides the 3 that ranks"):
+        ExpertPlacement(((0, 1), (2,)), slices=2)
+    with pytest.raises(ValueError, match="slices: expected 1 or more, got 0"):
+        ExpertPlacement.even(2, 4, slices=0)

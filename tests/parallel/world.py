@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 
 from mmoe.mixture import ExpertPool, GateOutput, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
-from mmoe.parallel import AllToAllDispatcher, ExpertPlacement
-from mmoe.parallel.experts.wire import PendingRows
+from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, Mode
+from mmoe.parallel.experts.mode import ROWS_TRAVEL
+from mmoe.parallel.experts.wire import PendingRows, Wire
 from tests.parallel.joining import join_world
 
 D, G = 16, 3  # experts return the width that they read, so that layers can be stacked
@@ -41,6 +42,7 @@ class Case:
     levels: int = 1
     autocast: bool = False
     overlap: bool = False  # own rows are computed while others travel
+    mode: Mode = ROWS_TRAVEL
 
 
 CASES = {
@@ -243,8 +245,10 @@ def of_gates(network):
     return [p.grad for p in gates if p.requires_grad]
 
 
-def bound(case, placement, picks_BGK, rank, number_bytes, weight_bytes):
+def bound(case, placement, picks_BGK, rank, number_bytes, weight_bytes, to=None):
     """The fewest bytes that this rank can send in a forward pass, told from everybody's picks.
+
+    To all ranks, or to those given.
 
     Sizes; a row for each distinct (sample, source, rank) with its picks; and, for each rank that it
     computes for, the smaller way back, of which the weights of sums are sent by the other rank.
@@ -272,13 +276,19 @@ def bound(case, placement, picks_BGK, rank, number_bytes, weight_bytes):
         back, weights = ways[way]
         return len(rows) * D * number_bytes + picks * 4 + weights, back
 
-    for other in range(placement.num_ranks):
+    for other in range(placement.num_ranks) if to is None else to:
         if other != rank:
             total += 32 + link(other, rank)[0] + link(rank, other)[1]
     return total
 
 
-def run(case, rank, world_size):
+def run(case, rank, world_size, hosts=None, bytes_sent=None):
+    """Compares a case with one process.
+
+    Args:
+        hosts: How the ranks lie.
+        bytes_sent: Measures those of a forward pass, and says how few there can be.
+    """
     rows = case.rows[:world_size]
     first = sum(rows[:rank])
     mine = slice(first, first + rows[rank])
@@ -294,6 +304,8 @@ def run(case, rank, world_size):
             wire_dtype=wire_dtype,
             overlap_rows=0 if case.overlap else 10**6,
             way_back=case.way_back,
+            mode=case.mode,
+            hosts=hosts,
         )
 
     network = Network(case, make_dispatcher, experts)
@@ -316,26 +328,25 @@ def run(case, rank, world_size):
     for grad in gates:
         dist.all_reduce(grad)
     found["gates"] = worst(gates, of_gates(single))
-    found["scores"] = evaluated(case, network, own[0])
-    if case == CASES.get("dense of 14, overlapped"):
+    if case.mode == ROWS_TRAVEL:
+        found["scores"] = evaluated(case, network, own[0])
+    if replace(case, mode=ROWS_TRAVEL) == CASES["dense of 14, overlapped"]:
         found["order"] = order(network, *own)
     if case.levels == 1 and not case.autocast:
-        found["bytes"], found["bound"] = sent(case, network.levels[0], x, placement, rank, rows)
+        found["bytes"], found["bound"] = (bytes_sent or sent)(
+            case, network.levels[0], x, placement, rank, rows
+        )
     return found
 
 
 def order(network, x, factors, input_grad):
     """What a step sends, waits for and computes, in turn; by the rows of whom."""
-    seen, dispatcher = [], network.levels[0].dispatcher
-    begin, wait, experts = (
-        dispatcher.wire.begin_rows,
-        PendingRows.wait,
-        network.levels[0].experts.dense,
-    )
+    seen, experts = [], network.levels[0].experts.dense
+    begin, wait = Wire.begin_rows, PendingRows.wait
 
-    def sends(*args):
+    def sends(wire, *args):
         seen.append("send")
-        return begin(*args)
+        return begin(wire, *args)
 
     def waits(flight):
         seen.append("wait")
@@ -350,7 +361,7 @@ def order(network, x, factors, input_grad):
         return y
 
     with (
-        mock.patch.object(dispatcher.wire, "begin_rows", sends),
+        mock.patch.object(Wire, "begin_rows", sends),
         mock.patch.object(PendingRows, "wait", waits),
         mock.patch.object(network.levels[0].experts, "dense", computes),
     ):
@@ -373,9 +384,9 @@ def evaluated(case, network, x):
     return all(torch.equal(outs[0], out) for out in outs)
 
 
-def sent(case, layer, x, placement, rank, rows):
-    """Bytes of one forward pass, and the fewest there can be."""
-    dispatcher, picks = layer.dispatcher, []
+def picks_of_all(layer, x, rows):
+    """The experts that the gates pick for the rows of each rank, as lists."""
+    picks = []
     with torch.no_grad():
         for batch in zip(*(source.split(list(rows)) for source in x), strict=True):
             gate_inputs = [batch[s] for s in layer.gate_source]
@@ -384,13 +395,22 @@ def sent(case, layer, x, placement, rank, rows):
             if experts is None:
                 experts = layer.visible_GV.expand(len(batch[0]), -1, -1)
             picks.append(experts.tolist())
-    before = dispatcher.wire.bytes_sent
+    return picks
+
+
+def bytes_of(case):
+    """Of a number of an output on the wire, and of a weight."""
+    wide = 8 if case.dtype == "float64" else 4
+    return 2 if case.wire_dtype else wide, wide
+
+
+def sent(case, layer, x, placement, rank, rows):
+    """Bytes of one forward pass, and the fewest there can be."""
+    wire, before = layer.dispatcher.wire, layer.dispatcher.wire.bytes_sent
     own = [source.split(list(rows))[rank] for source in x]
     layer(own if len(own) > 1 else own[0])
-    wide = 8 if case.dtype == "float64" else 4
-    return dispatcher.wire.bytes_sent - before, bound(
-        case, placement, picks, rank, 2 if case.wire_dtype else wide, wide
-    )
+    picks = picks_of_all(layer, x, rows)
+    return wire.bytes_sent - before, bound(case, placement, picks, rank, *bytes_of(case))
 
 
 def main(rank, world_size, store, report):

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
+from mmoe.mixture.experts.mlp_experts import MLPExperts
 from mmoe.mixture.experts.no_experts import NoExperts
 from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.experts.pool_compute import PoolCompute
@@ -29,7 +31,7 @@ class TensorFormat(NamedTuple):
         name: In the pool that `Lender.compute_by` calls.
         shape: Of one expert's.
         dtype: Of it.
-        trained: Whether it is a parameter; a buffer has no gradient.
+        trained: Whether it is a parameter of floating point; others have no gradient.
     """
 
     name: str
@@ -61,7 +63,7 @@ class Lender:
 
     def __init__(self, shell: nn.Module, modules: Sequence[nn.Module] | None = None) -> None:
         self._shell, self._modules = shell, modules
-        trained = {name for name, _ in shell.named_parameters()}
+        trained = {n for n, p in shell.named_parameters() if p.is_floating_point()}
         first = 0 if modules else 1
         self.formats = [
             TensorFormat(name, tuple(tensor.shape[first:]), tensor.dtype, name in trained)
@@ -71,15 +73,26 @@ class Lender:
     def take(self, places: Sequence[int]) -> dict[str, Tensor]:
         """Returns the tensors of some of the experts, `[n, …]` by name.
 
+        Those of some of `MLPExperts` have a sparse gradient, which costs what they are, not what
+        the pool is: the pool itself must be run, by which the sum of both is dense.
+
         Args:
-            places: Their numbers in this pool.
+            places: Their numbers in this pool, each once.
         """
-        if self._modules is None:
-            return {name: _rows(tensor, places) for name, tensor in _tensors(self._shell).items()}
+        own = _tensors(self._shell)
         if not places:
-            return {n: t.new_empty(0, *t.shape) for n, t in _tensors(self._shell).items()}
+            return {f.name: own[f.name].new_empty(0, *f.shape) for f in self.formats}
+        if self._modules is None:
+            return {
+                name: _rows(tensor, places, self._whole_gradient) for name, tensor in own.items()
+            }
         each = [_tensors(self._modules[place]) for place in places]
         return {f"stacked.{name}": torch.stack([t[name] for t in each]) for name in each[0]}
+
+    @property
+    def _whole_gradient(self) -> bool:
+        """Whether every call of the pool gives each of its tensors a gradient that is dense."""
+        return getattr(type(self._shell), "grouped", None) is MLPExperts.grouped
 
     def compute_by(self, num_experts: int, tensors: Mapping[str, Tensor]) -> Compute:
         """Returns what runs as many experts as there are in tensors `[num_experts, …]`."""
@@ -128,13 +141,31 @@ class _Held(nn.Module):
         return PoolCompute(cast(Pool, self.pool))(rows, offsets_E1)
 
 
-def _rows(tensor: Tensor, places: Sequence[int]) -> Tensor:
-    """Neighbours are a view."""
+def _rows(tensor: Tensor, places: Sequence[int], sparse: bool) -> Tensor:
+    """Some experts' entries; sparse: so is their gradient, which is added to a dense one."""
     if list(places) == list(range(len(tensor))):
         return tensor
-    if places and list(places) == list(range(places[0], places[0] + len(places))):
-        return tensor[places[0] : places[0] + len(places)]
-    return tensor[torch.tensor(places, dtype=torch.int64, device=tensor.device)]
+    numbers = torch.tensor(places, dtype=torch.int64, device=tensor.device)
+    if sparse and tensor.requires_grad:
+        return _Entries.apply(tensor, numbers)
+    return tensor[numbers]
+
+
+class _Entries(torch.autograd.Function):
+    """`tensor[numbers]`, whose gradient does not touch the memory of other experts."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, numbers: Tensor) -> Tensor:
+        ctx.save_for_backward(numbers)
+        ctx.shape = tensor.shape
+        return tensor[numbers]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore
+        (numbers,) = ctx.saved_tensors
+        places = numbers.unsqueeze(0)
+        return torch.sparse_coo_tensor(places, grad, ctx.shape, check_invariants=True), None
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:

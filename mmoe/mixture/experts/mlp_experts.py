@@ -192,7 +192,7 @@ class MLPExperts(nn.Module):
         """
         if rows.exact or not self.weights:
             return self.dense([rows.whole], record)
-        y = shared_layer(rows, self.weights[0], self.biases[0], self._fused(0))
+        y = shared_layer(rows, self.weights[0], self._bias(0), self._fused(0))
         return self._dense_from(1, self._end_of_dense(0, y, record), record)
 
     def shared_work(self, rows: RequestRows) -> SharedWork:
@@ -229,7 +229,7 @@ class MLPExperts(nn.Module):
         x_BD = cast_for_autocast(x_BD)
         if not self.weights:
             return gather_rows(x_BD, plan)
-        weight_EDH, bias_EH = self.weights[0], self.biases[0]
+        weight_EDH, bias_EH = self.weights[0], self._bias(0)
         y_PH = ops.gathered_mm(x_BD, plan, weight_EDH, bias_EH, self._fused(0))
         x_PH = self._end_of_layer(0, y_PH, plan.offsets_E1, record)
         return self._grouped_from(1, x_PH, plan.offsets_E1, record)
@@ -243,6 +243,10 @@ class MLPExperts(nn.Module):
             f"experts={self.num_experts}, products={self.input_dim}-{widths}, "
             f"activation={self.activation}{last}, norm={self.norm}, dropout={self.dropout}"
         )
+
+    def _bias(self, layer: int) -> Tensor:
+        """What a layer adds to its product."""
+        return self.biases[layer]
 
     def _fused(self, layer: int) -> ops.FusedActivation:
         """The activation that a layer's product applies itself."""
@@ -262,7 +266,7 @@ class MLPExperts(nn.Module):
     def _dense_from(self, first: int, x: list[Tensor], record: Record | None) -> list[Tensor]:
         """The layers from `first` on, on all rows."""
         for layer in range(first, len(self.weights)):
-            weight_EDH, bias_EH = self.weights[layer], self.biases[layer]
+            weight_EDH, bias_EH = self.weights[layer], self._bias(layer)
             y = ops.dense_mm(x, weight_EDH, bias_EH, self._fused(layer))
             x = self._end_of_dense(layer, y, record)
         return x
@@ -281,7 +285,7 @@ class MLPExperts(nn.Module):
     ) -> Tensor:
         """The layers from `first` on, on each expert's own rows."""
         for layer in range(first, len(self.weights)):
-            weight_EDH, bias_EH = self.weights[layer], self.biases[layer]
+            weight_EDH, bias_EH = self.weights[layer], self._bias(layer)
             y_PH = ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, self._fused(layer))
             x_PD = self._end_of_layer(layer, y_PH, offsets_E1, record)
         return x_PD

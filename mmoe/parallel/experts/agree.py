@@ -43,8 +43,8 @@ def agree(
     """
     if plan.num_experts != placement.num_experts:
         raise ValueError(
-            f"plan: expected picks of the {placement.num_experts} experts of the placement, got "
-            f"{plan.num_experts}"
+            f"plan: expected picks of the {placement.num_experts // placement.slices} experts of "
+            f"the placement, got {plan.num_experts // placement.slices}"
         )
     read = [sources[s] for s in sorted(set(plan.expert_source))]
     kinds = [_kind(x) for x in read]

@@ -5,7 +5,7 @@ in plain PyTorch what each of them does.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from mmoe.mixture import DispatchPlan
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
 from mmoe.ops import FLOAT_DTYPES
+from mmoe.parallel.experts.adaptive import AdaptiveMode
 from mmoe.parallel.experts.agree import agree
 from mmoe.parallel.experts.exchange import Exchange, Handle, Piece, Terms
 from mmoe.parallel.experts.links import WayBack, check_way
@@ -23,6 +24,7 @@ from mmoe.parallel.experts.overlap import own_halves, split_plan
 from mmoe.parallel.experts.pipeline import in_chunks
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.shadow import Shadowing
+from mmoe.parallel.experts.slices import slice_picks
 from mmoe.parallel.experts.steps import at_once
 from mmoe.parallel.experts.two_levels import HostsHandle, TwoLevels
 from mmoe.parallel.experts.wire import Wire
@@ -80,7 +82,7 @@ class AllToAllDispatcher:
             unless the wire rounds, where `auto` looks at the batch while gradients are enabled
             only.
         mode: How rows and weights travel; the attribute `mode` may be set between calls, on all
-            ranks alike.
+            ranks alike. `auto`, or an `AdaptiveMode`: it is chosen while training goes on.
         hosts: How the ranks lie on hosts; default: as the launcher says. It is asked on the first
             call that needs it, so until then all bytes count as sent inside one host.
 
@@ -117,7 +119,7 @@ class AllToAllDispatcher:
         wire_dtype: torch.dtype | None = None,
         overlap_rows: int = _OVERLAP_ROWS,
         way_back: WayBack = "auto",
-        mode: Mode = ROWS_TRAVEL,
+        mode: Mode | AdaptiveMode | Literal["auto"] = ROWS_TRAVEL,
         hosts: Hosts | None = None,
     ) -> None:
         self.wire = Wire(group)
@@ -134,6 +136,22 @@ class AllToAllDispatcher:
         self.placement = placement
         if hosts is not None:
             self.hosts = hosts
+
+    @property
+    def mode(self) -> Mode:
+        """How rows and weights travel; `auto` may be set too, on all ranks alike."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: Mode | AdaptiveMode | Literal["auto"]) -> None:
+        if isinstance(mode, Mode):
+            self.adaptive: AdaptiveMode | None = None
+            self._mode = mode
+            return
+        if mode != "auto" and not isinstance(mode, AdaptiveMode):
+            raise ValueError(f"mode: expected a Mode, an AdaptiveMode or 'auto', got {mode!r}")
+        self.adaptive = AdaptiveMode() if mode == "auto" else mode
+        self._mode = self.adaptive.mode
 
     @property
     def placement(self) -> ExpertPlacement:
@@ -178,11 +196,11 @@ class AllToAllDispatcher:
     @property
     def num_experts(self) -> int:
         """Number of experts on all ranks, E."""
-        return self.placement.num_experts
+        return self.placement.num_experts // self.placement.slices
 
     @property
     def num_local_experts(self) -> int:
-        """Number of experts on this rank, e."""
+        """Number of experts, or slices of some, on this rank, e."""
         return len(self.placement.on(self.wire.rank))
 
     def dispatch(
@@ -208,7 +226,7 @@ class AllToAllDispatcher:
         if self.mode.shadowed:
             self._shadowing.warn_of_rows()
         road = self._road()
-        piece, terms = self._agree(sources, plan)
+        piece, terms = self._agree(sources, slice_picks(plan, self.placement.slices))
         (leaving,) = road.prepare([piece], terms)
         handle = at_once(road.outward(leaving))
         return handle.arrived.x_RD, handle.arrived.offsets_E1, handle
@@ -258,7 +276,18 @@ class AllToAllDispatcher:
         Raises:
             ValueError: See `dispatch` and `combine`.
         """
+        plan = slice_picks(plan, self.placement.slices)
+        if self.adaptive is None:
+            return self._run(sources, plan, compute)
+        self._agree(sources, plan)  # before anything is asked of the other ranks
+        self._mode, clock = self.adaptive.next(self, sources, plan, compute)
+        if clock is None:
+            return self._run(sources, plan, compute)
+        return clock.time(self._run, sources, plan, compute)
+
+    def _run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         if self.mode.shadowed:
+            self._agree(sources, plan)
             return self._shadowing.run(self.mode, sources, plan, compute, self._rows_travel)
         return self._rows_travel(sources, plan, compute)
 
@@ -291,7 +320,7 @@ class AllToAllDispatcher:
         if self.wire.world_size == 1 or not self.num_local_experts or not torch.is_grad_enabled():
             return False
         rows = plan.experts_BGK.shape[0]
-        return rows * plan.bound >= self.overlap_rows * self.num_experts
+        return rows * plan.bound >= self.overlap_rows * plan.num_experts
 
     def _agree(self, sources: Sequence[Tree], plan: DispatchPlan) -> tuple[Piece, Terms]:
         """Fails on all ranks alike, before anything is sent: one alone would leave them waiting."""

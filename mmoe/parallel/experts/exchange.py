@@ -1,4 +1,4 @@
-"""`Exchange`: rows to the ranks of a wire, and the outputs back; one level of the way to experts."""
+"""`Exchange`: rows to the ranks of a wire, and outputs back: one level of the way to experts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -125,9 +125,14 @@ class Exchange:
         Raises:
             ValueError: Outputs that are no `[R, O]` tensor.
         """
+        back_ZO = yield from self.send_back(self.pack(y, handle), handle)
+        return self.mix(back_ZO, handle)
+
+    def pack(self, y: Tree, handle: Handle) -> Tensor:
+        """Puts outputs, or the gates' sums of them, in the order in which they go back."""
         y_RO, arrived, crossing = checked(y, handle), handle.arrived, handle.crossing
         theirs = crossing.theirs
-        back_ZO = ops.pack_returns(
+        return ops.pack_returns(
             y_RO.to(crossing.rows.dtype),
             arrived.weights_NGK,
             ops.return_plan(arrived.routes, theirs.table(y_RO.device)),
@@ -135,22 +140,24 @@ class Exchange:
             sum(theirs.back),
             crossing.rows.wire,
         )
-        return (yield from self.bring_back(back_ZO, handle))
 
-    def bring_back(self, back_ZO: Tensor, handle: Handle) -> Steps[Tensor]:
-        """Sends what lies in the order in which it goes back, and mixes what comes.
+    def send_back(self, back_ZO: Tensor, handle: Handle) -> Steps[Tensor]:
+        """Sends what goes back, and returns what comes: of each rank, in the same order.
 
         Args:
             back_ZO: Rank by rank, its pairs by (expert, row) or its sums by (row, gate).
             handle: From `outward`.
         """
-        crossing = handle.crossing
-        ours, theirs = crossing.ours, crossing.theirs
+        ours, theirs = handle.crossing.ours, handle.crossing.theirs
         arrive = self.wire.begin_exchange(back_ZO, theirs.back, ours.back)
         yield
-        links_WL = ours.table(back_ZO.device)
+        return arrive()
+
+    def mix(self, back_ZO: Tensor, handle: Handle) -> Tensor:
+        """Mixes what came back for each gate."""
+        crossing, links_WL = handle.crossing, handle.crossing.ours.table(back_ZO.device)
         return ops.mix_returns(
-            arrive(), handle.weights_BGK, crossing.out, links_WL, crossing.rows.dtype
+            back_ZO, handle.weights_BGK, crossing.out, links_WL, crossing.rows.dtype
         )
 
     def _plans(self, plans: Sequence[DispatchPlan]) -> list[ops.OutboundPlan]:

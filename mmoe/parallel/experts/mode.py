@@ -17,7 +17,11 @@ class Mode:
         chunks: The batch is cut into so many: the exchange of one goes on under the experts of
             another, forward and backward. 1: one after another.
         shadowed: Experts whose weights are copied to all ranks for this call, where each rank
-            computes its own rows by them; `all` of them: no row travels.
+            computes its own rows by them; `all` of them: no row travels. Gradients of the copies
+            go back to the rank that holds an expert. Of `MLPExperts`, `SlicedExperts` (by the
+            numbers of whole experts), `StackedExperts`, and an `ExpertPool` of modules that differ
+            in their numbers alone. The rows of others travel all the same, and a warning says so:
+            pools of several kinds, and norm `batch`, whose statistics need all rows of an expert.
 
     Raises:
         ValueError: Chunks below 1, or an expert named twice.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ def in_chunks(
     terms: Terms,
     chunks: int,
     compute: Compute,
-    meanwhile: Iterator[object] = iter(()),
+    meanwhile: Iterator[object] | None = None,
 ) -> Tensor:
     """Sends the rows out, computes, and brings the outputs back: `out_BGO`.
 
@@ -59,7 +60,7 @@ def cut(whole: Piece, chunks: int) -> list[Piece]:
         return [whole]
     plan, rows = whole.plan, len(whole.plan.experts_BGK)
     bounds = [rows * i // chunks for i in range(chunks + 1)]
-    sizes = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+    sizes = [b - a for a, b in pairwise(bounds)]
     # One split of each, whose backward pass joins the chunks' gradients instead of adding them up
     sources = [source.split(sizes) for source in whole.sources]
     picks, weights = plan.experts_BGK.split(sizes), plan.weights_BGK.split(sizes)

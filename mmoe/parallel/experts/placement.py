@@ -12,9 +12,13 @@ class ExpertPlacement:
     Attributes:
         experts: For each rank its experts, in the order in which it computes them; `()` for a rank
             that holds none.
+        slices: Into how many each expert is cut along its hidden units (`SlicedExperts`), where
+            ranks outnumber experts. What ranks hold are then slices, in every name here: slice s of
+            expert e is number `e · slices + s`.
 
     Raises:
-        ValueError: No rank, no expert, or an expert that is missing or held twice.
+        ValueError: No rank, no expert, or an expert that is missing or held twice; slices that are
+            not all there.
 
     Example:
         >>> from mmoe.parallel import ExpertPlacement
@@ -24,6 +28,7 @@ class ExpertPlacement:
     """
 
     experts: tuple[tuple[int, ...], ...]
+    slices: int = 1
 
     def __post_init__(self) -> None:
         held = sorted(self.order)
@@ -43,17 +48,23 @@ class ExpertPlacement:
                 f"experts: expected the numbers 0 to {len(held) - 1} for {len(held)} experts, got "
                 f"{held}"
             )
+        if self.slices < 1 or len(held) % self.slices:
+            raise ValueError(
+                f"slices: expected a number that divides the {len(held)} that ranks hold, slices "
+                f"counted one by one, got {self.slices}"
+            )
 
     @classmethod
-    def even(cls, num_experts: int, num_ranks: int) -> "ExpertPlacement":
+    def even(cls, num_experts: int, num_ranks: int, slices: int = 1) -> "ExpertPlacement":
         """Places neighbours together, evenly: the first E mod W ranks hold one more.
 
         Args:
             num_experts: E; may be smaller than W: the last ranks then hold none.
             num_ranks: W.
+            slices: Of each expert, r.
 
         Returns:
-            The placement: rank r holds `⌊E / W⌋ + [r < E mod W]` experts.
+            The placement: rank w holds `⌊E · r / W⌋ + [w < E · r mod W]` experts, or slices.
 
         Raises:
             ValueError: A number below 1.
@@ -64,17 +75,20 @@ class ExpertPlacement:
             ((0, 1, 2), (3, 4))
             >>> ExpertPlacement.even(2, 3).experts
             ((0,), (1,), ())
+            >>> ExpertPlacement.even(2, 3, slices=2).experts
+            ((0, 1), (2,), (3,))
         """
-        for name, value in (("num_experts", num_experts), ("num_ranks", num_ranks)):
+        settings = (("num_experts", num_experts), ("num_ranks", num_ranks), ("slices", slices))
+        for name, value in settings:
             if value < 1:
                 raise ValueError(f"{name}: expected 1 or more, got {value}")
-        each, more = divmod(num_experts, num_ranks)
+        each, more = divmod(num_experts * slices, num_ranks)
         bounds = [rank * each + min(rank, more) for rank in range(num_ranks + 1)]
-        return cls(tuple(tuple(range(first, last)) for first, last in pairwise(bounds)))
+        return cls(tuple(tuple(range(first, last)) for first, last in pairwise(bounds)), slices)
 
     @property
     def num_experts(self) -> int:
-        """Number of experts over all ranks, E."""
+        """Number of experts over all ranks, E; of slices, where they are cut."""
         return len(self.order)
 
     @property

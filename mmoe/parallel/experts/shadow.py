@@ -96,14 +96,16 @@ class Shadowing:
         return lambda: lender.compute_by(sum(counts), dict(zip(names, arrive(), strict=True)))
 
     def _chosen(self, mode: Mode) -> frozenset[int]:
-        every = frozenset(range(self._placement.num_experts))
+        """The shadowed experts, as the placement numbers them."""
+        slices = self._placement.slices
+        experts = range(self._placement.num_experts // slices)
         if mode.shadowed == "all":
-            return every
-        if unknown := sorted(set(mode.shadowed) - every):
+            return frozenset(range(self._placement.num_experts))
+        if unknown := sorted(set(mode.shadowed) - set(experts)):
             raise ValueError(
-                f"shadowed: expected experts from 0 to {len(every) - 1}, got {unknown[0]}"
+                f"shadowed: expected experts from 0 to {len(experts) - 1}, got {unknown[0]}"
             )
-        return frozenset(mode.shadowed)
+        return frozenset(e * slices + s for e in mode.shadowed for s in range(slices))
 
     def _lender(self, compute: Compute) -> Lender | None:
         """The lender of this rank's experts; None on all ranks where those of some cannot be."""

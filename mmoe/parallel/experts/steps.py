@@ -28,7 +28,7 @@ def at_once(steps: Steps[T]) -> T:
 
 
 def staggered(
-    pieces: Sequence[Steps[T]], num_steps: int, meanwhile: Iterator[object] = iter(())
+    pieces: Sequence[Steps[T]], num_steps: int, meanwhile: Iterator[object] | None = None
 ) -> list[T]:
     """Takes the steps of several pieces by turns: a piece begins where the one before goes on.
 
@@ -71,7 +71,7 @@ def staggered(
         if 0 <= tick - piece < num_steps
     ]
     for turn in turns:
-        if turn in {(1, 0), turns[-1]}:
+        if meanwhile is not None and turn in {(1, 0), turns[-1]}:
             next(meanwhile, None)
         step, piece = turn
         try:

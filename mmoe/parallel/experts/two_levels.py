@@ -1,17 +1,19 @@
 """`TwoLevels`: rows cross to another host once, and fan out inside it."""
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from mmoe import ops
 from mmoe.mixture.pytrees import Tree
 from mmoe.parallel.experts.exchange import Departure, Exchange, Handle, Piece, Terms
 from mmoe.parallel.experts.placement import ExpertPlacement
-from mmoe.parallel.experts.relay import gates_inside, relayed
+from mmoe.parallel.experts.relay import WayHome, gates_inside, relayed, way_home
 from mmoe.parallel.experts.rows import Arrived
-from mmoe.parallel.experts.steps import Steps
+from mmoe.parallel.experts.steps import Steps, at_once
 from mmoe.parallel.experts.wire import Traffic, Wire
 from mmoe.parallel.hosts import Hosts
 
@@ -22,12 +24,12 @@ class HostsHandle(NamedTuple):
     Attributes:
         across: Of the exchange between hosts.
         inside: Of that inside this one; None: it has no experts.
-        cells_Z: Where in the outputs inside lies what goes back across.
+        home: What of that goes back across, likewise.
     """
 
     across: Handle
-    inside: Handle | None
-    cells_Z: Tensor
+    inside: Handle | None = None
+    home: WayHome | None = None
 
     @property
     def arrived(self) -> Arrived:
@@ -67,10 +69,12 @@ class TwoLevels:
             relays=True,
         )
         here = of_hosts[across.rank]
+        ranks = [rank for rank, own in enumerate(here) for _ in own]
+        self._ranks_E = torch.tensor(ranks, dtype=torch.int64)
         # Their numbers on the host go up from rank to rank
         self._num_experts = sum(map(len, here))
-        starts = [sum(map(len, here[:i])) for i in range(len(here) + 1)]
-        ranges = [tuple(range(a, b)) for a, b in zip(starts, starts[1:], strict=False)]
+        bounds = pairwise(accumulate(map(len, here), initial=0))
+        ranges = [tuple(range(first, last)) for first, last in bounds]
         self._inside = (
             Exchange(wire=inside, placement=ExpertPlacement(tuple(ranges)))
             if self._num_experts
@@ -79,7 +83,7 @@ class TwoLevels:
 
     def prepare(self, pieces: Sequence[Piece], terms: Terms) -> list[Departure]:
         """Plans what goes to which host; one exchange of sizes serves all pieces."""
-        # A sum over a host and one over its ranks round otherwise: scores do not take turns
+        # Sums of sums round otherwise than sums of pairs: scores do not take turns
         costs = terms.costs._replace(by_batch=torch.is_grad_enabled())
         return self._across.prepare(pieces, terms._replace(costs=costs))
 
@@ -88,26 +92,34 @@ class TwoLevels:
         across = yield from self._across.outward(leaving)
         if self._inside is None:
             yield
-            return HostsHandle(across, None, torch.empty(0))
+            return HostsHandle(across)
         rows, costs = leaving.terms
-        plan, cells_Z = relayed(across, costs, self._num_experts)
-        costs = costs._replace(
-            by_batch=rows.wire == rows.dtype or torch.is_grad_enabled(),
-            picks=gates_inside(costs, self._num_experts),
-            bound=plan.bound,
-        )
-        piece = Piece([across.arrived.x_RD], plan)
-        (on,) = self._inside.prepare([piece], Terms(rows, costs))
-        inside = yield from self._inside.outward(on)
-        return HostsHandle(across, inside, cells_Z)
+        relay = relayed(across, costs, self._num_experts)
+        inner = costs._replace(picks=gates_inside(costs, self._num_experts), bound=relay.plan.bound)
+        piece = Piece([across.arrived.x_RD], relay.plan)
+        (on,) = self._inside.prepare([piece], Terms(rows, inner))
+        steps = self._inside.outward(on)
+        next(steps)
+        # Under way: time to plan
+        home = way_home(relay, across, on.crossing, self._ranks_E.to(across.weights_BGK.device))
+        yield
+        return HostsHandle(across, at_once(steps), home)
 
     def homeward(self, y: Tree, handle: HostsHandle) -> Steps[Tensor]:
         """Adds up inside the host, sends that back across, and mixes what comes for each gate."""
-        across, inside, cells_Z = handle
-        if self._inside is None or inside is None:
+        across, inside, home = handle
+        if self._inside is None or inside is None or home is None:
             yield
             return (yield from self._across.homeward(y, across))
-        out_NCO = yield from self._inside.homeward(y, inside)
-        back_ZO = out_NCO.flatten(0, 1).index_select(0, cells_Z)
-        wire = across.crossing.rows.wire
-        return (yield from self._across.bring_back(back_ZO.to(wire), across))
+        came_ZO = yield from self._inside.send_back(self._inside.pack(y, inside), inside)
+        rows, theirs = across.crossing.rows, across.crossing.theirs
+        back_ZO = ops.pack_returns(
+            came_ZO.to(rows.dtype),
+            home.weights_NGK,
+            home.back,
+            home.slots_NGK,
+            sum(theirs.back),
+            rows.wire,
+        )
+        back_ZO = yield from self._across.send_back(back_ZO, across)
+        return self._across.mix(back_ZO, across)

@@ -110,9 +110,9 @@ class _Weights:
             if count
         ]
         # Where one rank holds them all they are used where they lie
-        found = (
-            parts[0] if len(parts) == 1 else [torch.cat(own) for own in zip(*parts, strict=True)]
-        )
+        found = parts[0]
+        if len(parts) > 1:
+            found = [torch.cat(own) for own in zip(*parts, strict=True)]
         trained = len(self.trained.formats)
         return tuple(found[:trained]), tuple(found[trained:])
 

@@ -1,0 +1,233 @@
+"""`AdaptiveMode`: the mode of a dispatcher, chosen by a cost model and by the clock."""
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from mmoe.mixture import DispatchPlan
+from mmoe.mixture.pytrees import Tree
+from mmoe.mixture.routing.dispatcher import Compute
+from mmoe.parallel.experts.call_clock import CallClock
+from mmoe.parallel.experts.cost_model import candidates
+from mmoe.parallel.experts.gathered_call import can_lend, gathered_call, reduced
+from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
+from mmoe.parallel.link_rates import LinkRates, measure_links
+
+if TYPE_CHECKING:
+    from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
+
+# A mode that was timed is tried again where it is no more than so many times as slow as the best
+_TIMED_WITHIN = 1.2
+# What the mode that is used may be slower than the best one, by noise
+_NOISE = 1.03
+
+
+class Choice(NamedTuple):
+    """A mode that was chosen.
+
+    Attributes:
+        step: The how manieth call in training, from 0.
+        mode: From that call on.
+        why: In words.
+    """
+
+    step: int
+    mode: Mode
+    why: str
+
+
+class AdaptiveMode:
+    """Chooses how rows or weights travel, again and again while a network is trained.
+
+    At calls 0, 10, 50 and then every 200th, all ranks add up how often each expert is picked, and a
+    cost model ranks the modes by that, by the sizes and by the rates that were measured before the
+    first choice. Those within a factor of two of the cheapest take turns for a few calls each; the
+    one whose slowest rank is fastest is used until the next choice. A mode that has been timed is
+    known from then on by how far off its prediction was, and is timed again where it comes near the
+    best. All ranks choose alike.
+
+    What it chooses changes no number but by rounding; as it goes by the clock, two runs may choose
+    otherwise and differ in their last bits. Without gradients, rows travel, whatever was chosen: a
+    score does not depend on what was fast.
+
+    Args:
+        every: Calls between two choices.
+        first: The first ones.
+        repeats: How many calls of a mode count; one more is not counted.
+        within: How many times as slow as the cheapest a mode may be predicted to be.
+        most: How many modes are timed for a choice.
+        rates: What sending and computing cost; default: it is measured before the first choice.
+
+    Attributes:
+        history: What was chosen, and why.
+
+    Raises:
+        ValueError: A number that is too small.
+
+    Example:
+        >>> from mmoe.parallel import AdaptiveMode
+        >>> AdaptiveMode(every=1000).mode
+        Mode(hierarchical=False, chunks=1, shadowed=())
+
+    Source: Hwang et al., "Tutel" (MLSys 2023), section 3.3, for a choice that is looked for while
+        training goes on; He et al., "FasterMoE" (PPoPP 2022), for the model of what is shadowed.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: int = 200,
+        first: Sequence[int] = (0, 10, 50),
+        repeats: int = 3,
+        within: float = 2.0,
+        most: int = 6,
+        rates: LinkRates | None = None,
+    ) -> None:
+        for name, value in (
+            ("every", every),
+            ("repeats", repeats),
+            ("within", within),
+            ("most", most),
+        ):
+            if value < 1:
+                raise ValueError(f"{name}: expected 1 or more, got {value}")
+        self.every, self.first, self.repeats = every, frozenset(first), repeats
+        self.within, self.most, self.rates = within, most, rates
+        self.mode = ROWS_TRAVEL
+        self.history: list[Choice] = []
+        self._calls = 0
+        self._trial: _Trial | None = None
+        # How many times as long as predicted a kind of mode took
+        self._off: dict[tuple[object, ...], float] = {}
+        self._lendable: bool | None = None
+
+    def next(
+        self,
+        dispatcher: "AllToAllDispatcher",
+        sources: Sequence[Tree],
+        plan: DispatchPlan,
+        compute: Compute,
+    ) -> tuple[Mode, CallClock | None]:
+        """Returns the mode of a call, and the clock by which it is to be timed, if it is.
+
+        Args:
+            dispatcher: Whose call it is.
+            sources: S tensors `x_BD`.
+            plan: The picks.
+            compute: Runs the experts.
+        """
+        if not torch.is_grad_enabled() or dispatcher.wire.world_size == 1:
+            return ROWS_TRAVEL, None
+        step, self._calls = self._calls, self._calls + 1
+        if self._trial is not None and self._trial.is_over:
+            self._settle(self._trial, step, dispatcher.wire.group)
+        elif self._trial is None and (step in self.first or step % self.every == 0):
+            self._begin(dispatcher, sources, plan, compute, step)
+        if self._trial is None:
+            return self.mode, None
+        return self._trial.next(plan.experts_BGK.device)
+
+    def _begin(
+        self,
+        dispatcher: "AllToAllDispatcher",
+        sources: Sequence[Tree],
+        plan: DispatchPlan,
+        compute: Compute,
+        step: int,
+    ) -> None:
+        """Ranks the modes; where several come near the cheapest, they are to be timed."""
+        if self.rates is None:
+            self.rates = measure_links(dispatcher.hosts, plan.experts_BGK.device)
+        if self._lendable is None:
+            self._lendable = can_lend(compute, dispatcher.wire.group)
+        call = gathered_call(dispatcher, sources, plan, compute)
+        ranked = candidates(
+            call,
+            self.rates,
+            shadows=self._lendable,
+            # Modes name whole experts
+            some=dispatcher.num_experts == dispatcher.placement.num_experts,
+        )
+        known = statistics.median(self._off.values()) if self._off else 1.0
+        predicted = {mode: cost.seconds for mode, cost in ranked}
+        seconds = {
+            mode: took * self._off.get(_kind(mode), known) for mode, took in predicted.items()
+        }
+        best = min(seconds.values())
+        near = sorted(
+            (m for m, took in seconds.items() if took <= best * self._within(m)),
+            key=seconds.__getitem__,
+        )[: self.most]
+        if len(near) == 1:
+            self._choose(step, near[0], f"predicted {best * 1e3:.3g} ms")
+        else:
+            self._trial = _Trial({mode: predicted[mode] for mode in near}, self.repeats)
+
+    def _within(self, mode: Mode) -> float:
+        """How many times as slow as the best a mode may be expected to be, and is timed."""
+        return _TIMED_WITHIN if _kind(mode) in self._off else self.within
+
+    def _settle(self, trial: "_Trial", step: int, group: dist.ProcessGroup | None) -> None:
+        """Of every call the slowest rank counts, of a mode's calls their median."""
+        self._trial = None
+        seconds = trial.seconds(group)
+        for mode, took in seconds.items():
+            self._off[_kind(mode)] = took / trial.predicted[mode]
+        fastest = min(seconds, key=seconds.__getitem__)
+        if seconds.get(self.mode, float("inf")) <= _NOISE * seconds[fastest]:
+            fastest = self.mode
+        others = sorted(took for mode, took in seconds.items() if mode != fastest)
+        why = f"{seconds[fastest] * 1e3:.3g} ms, the best other one {others[0] * 1e3:.3g}"
+        self._choose(step, fastest, why)
+
+    def _choose(self, step: int, mode: Mode, why: str) -> None:
+        self.mode = mode
+        self.history.append(Choice(step, mode, why))
+
+
+class _Trial:
+    """Modes that take turns, and their clocks.
+
+    Args:
+        predicted: Seconds of each mode.
+        repeats: How many calls of each count; the first one, which warms it up, does not.
+    """
+
+    def __init__(self, predicted: dict[Mode, float], repeats: int) -> None:
+        self.predicted = predicted
+        modes = list(predicted)
+        rounds = [
+            modes[turn % len(modes) :] + modes[: turn % len(modes)] for turn in range(repeats)
+        ]
+        self._left = [*modes, *(mode for order in rounds for mode in order)]
+        self._clocks: list[tuple[Mode, CallClock]] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all calls have been made."""
+        return not self._left
+
+    def next(self, device: torch.device) -> tuple[Mode, CallClock]:
+        """Returns the mode of the next call, and its clock."""
+        mode, clock = self._left.pop(0), CallClock(device)
+        self._clocks.append((mode, clock))
+        return mode, clock
+
+    def seconds(self, group: dist.ProcessGroup | None) -> dict[Mode, float]:
+        """Seconds of each mode, the same on every rank."""
+        counted = self._clocks[len(self.predicted) :]
+        slowest = torch.tensor([clock.seconds for _, clock in counted], dtype=torch.float64)
+        slowest = reduced(slowest, group, dist.ReduceOp.MAX)
+        by_mode: dict[Mode, list[float]] = {mode: [] for mode in self.predicted}
+        for (mode, _), took in zip(counted, slowest.tolist(), strict=True):
+            by_mode[mode].append(took)
+        return {mode: statistics.median(took) for mode, took in by_mode.items()}
+
+
+def _kind(mode: Mode) -> tuple[object, ...]:
+    """What modes have in common whose predictions are wrong alike."""
+    shadowed = mode.shadowed if mode.shadowed == "all" else bool(mode.shadowed)
+    return mode.hierarchical, mode.chunks, shadowed

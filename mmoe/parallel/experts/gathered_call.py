@@ -1,0 +1,77 @@
+"""What all ranks together know of a call, before they choose how it is to run."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from mmoe.mixture import DispatchPlan
+from mmoe.mixture.experts.lender import lender_of
+from mmoe.mixture.experts.pool_compute import PoolCompute
+from mmoe.mixture.pytrees import Tree
+from mmoe.mixture.routing.dispatcher import Compute
+from mmoe.parallel.experts.call_costs import Call
+
+if TYPE_CHECKING:
+    from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
+
+
+def gathered_call(
+    dispatcher: "AllToAllDispatcher",
+    sources: Sequence[Tree],
+    plan: DispatchPlan,
+    compute: Compute,
+) -> Call:
+    """Returns what the cost model wants to know of a call of all ranks; all have to ask.
+
+    Args:
+        dispatcher: Whose call it is.
+        sources: S tensors `x_BD`.
+        plan: The picks.
+        compute: Runs the experts of this rank.
+    """
+    picks_BGK, E = plan.experts_BGK, plan.num_experts
+    chosen_BX = picks_BGK.new_zeros(len(picks_BGK), E + 1, dtype=torch.bool)
+    chosen_BX.scatter_(1, torch.where(picks_BGK < 0, E, picks_BGK).flatten(1).long(), True)
+    pool = compute.pool if isinstance(compute, PoolCompute) else None
+    weights = list(pool.parameters()) if isinstance(pool, nn.Module) else []
+    own = [len(picks_BGK), sum(w.numel() for w in weights), sum(w.nbytes for w in weights)]
+    told = torch.cat([chosen_BX[:, :-1].sum(0).double().cpu(), torch.tensor(own).double()])
+    *pairs, rows, numbers, size = reduced(told, dispatcher.wire.group).tolist()
+    x_BD = cast(Tensor, sources[plan.expert_source[0]])
+    wire = dispatcher.wire_dtype or x_BD.dtype
+    return Call(
+        rows=max(rows / dispatcher.wire.world_size, 1.0),
+        picks=(picks_BGK.shape[1], picks_BGK.shape[2]),
+        pairs_per_row=sum(pairs) / max(rows, 1.0),
+        widths=(x_BD.shape[1], plan.output_dim or x_BD.shape[1]),
+        parameters=numbers / E,
+        number_bytes=min(wire.itemsize, x_BD.dtype.itemsize),
+        parameter_bytes=round(size / max(numbers, 1.0)),
+        loads=tuple(count / max(sum(pairs), 1.0) for count in pairs),
+        placement=dispatcher.placement,
+        hosts=dispatcher.hosts,
+        device_type=x_BD.device.type,
+    )
+
+
+def can_lend(compute: Compute, group: dist.ProcessGroup | None) -> bool:
+    """Whether the experts of all ranks can be joined, so that their weights may travel."""
+    lender = lender_of(compute.pool) if isinstance(compute, PoolCompute) else None
+    said: list[str | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(said, None if lender is None else lender.structure(), group=group)
+    return None not in said and len(set(said)) == 1
+
+
+def reduced(
+    values: Tensor,
+    group: dist.ProcessGroup | None,
+    op: "dist.ReduceOp.RedOpType" = dist.ReduceOp.SUM,
+) -> Tensor:
+    """Over all ranks; small numbers of the host, where the group's backend takes them."""
+    if dist.get_backend(group) == "nccl":
+        values = values.cuda()
+    dist.all_reduce(values, op, group=group)
+    return values.cpu()

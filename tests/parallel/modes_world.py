@@ -1,0 +1,152 @@
+"""One rank of a world of hosts of two ranks each, which compares every mode with one process.
+
+    python tests/parallel/modes_world.py RANK WORLD_SIZE STORE REPORT
+
+The cases are those of `world.py`, in other modes; what it finds goes to REPORT, a JSON file.
+"""
+
+import json
+import os
+import sys
+import warnings
+from dataclasses import asdict, replace
+from itertools import cycle
+from pathlib import Path
+from unittest import mock
+
+import torch.distributed as dist
+
+from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, Hosts, Mode
+from tests.parallel import world
+from tests.parallel.joining import join_world
+
+HOST_SIZE = 2
+MODES = {
+    "hierarchical": Mode(hierarchical=True),
+    "2 chunks": Mode(chunks=2),
+    "3 chunks": Mode(chunks=3),
+    "hierarchical, 3 chunks": Mode(hierarchical=True, chunks=3),
+}
+
+
+def cases():
+    """Every case of one level over two, and each of them in one of the modes in chunks."""
+    in_chunks = cycle(list(MODES)[1:])
+    for name, case in world.CASES.items():
+        if not case.overlap:
+            yield f"{name}, hierarchical", replace(case, mode=MODES["hierarchical"])
+        mode = next(in_chunks)
+        yield f"{name}, {mode}", replace(case, mode=MODES[mode])
+    case = world.CASES["dense of 14, overlapped"]
+    for mode in "2 chunks", "hierarchical":
+        yield f"own rows in {mode}", replace(case, mode=MODES[mode])
+
+
+CASES = dict(cases())
+
+
+def sent_between_hosts(case, layer, x, placement, rank, rows):
+    """Bytes of one forward pass from this host to others, and the fewest there can be.
+
+    Over two levels they are those of a world that has the hosts as its ranks; else those to the
+    ranks of other hosts. A chunk is a batch of its own.
+    """
+    wire, before = layer.dispatcher.wire, layer.dispatcher.wire.bytes_between_hosts
+    own = [source.split(list(rows))[rank] for source in x]
+    layer(own if len(own) > 1 else own[0])
+    measured = wire.bytes_between_hosts - before
+    # Experts whose results depend on the batch get it whole
+    chunks = 1 if case.pool == "batch" else case.mode.chunks
+    expected, picks = 0, world.picks_of_all(layer, x, rows)
+    for i in range(chunks):
+        cut = [of[len(of) * i // chunks : len(of) * (i + 1) // chunks] for of in picks]
+        expected += fewest(case, placement, cut, rank)
+    return measured, expected
+
+
+def fewest(case, placement, picks, rank):
+    """Bytes that one chunk must send to other hosts."""
+    numbers, host = world.bytes_of(case), rank // HOST_SIZE
+    if case.mode.hierarchical:
+        firsts = range(0, placement.num_ranks, HOST_SIZE)
+        held = [sum(placement.experts[r : r + HOST_SIZE], ()) for r in firsts]
+        peers = picks[rank % HOST_SIZE :: HOST_SIZE]
+        return world.bound(case, ExpertPlacement(tuple(held)), peers, host, *numbers)
+    away = [r for r in range(placement.num_ranks) if r // HOST_SIZE != host]
+    return world.bound(case, placement, picks, rank, *numbers, away)
+
+
+def switching(rank, world_size, hosts):
+    """One network whose two levels change their modes from step to step, each its own way."""
+    case = world.CASES["two levels"]
+    rows, placement = case.rows, world.make_placement(case, world_size)
+    x, factors = world.make_batch(case, sum(rows))
+    mine = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
+
+    def make_dispatcher():
+        return AllToAllDispatcher(placement, hosts=hosts)
+
+    network = world.Network(case, make_dispatcher, placement.on(rank))
+    found, modes = [], [Mode(), *MODES.values()]
+    for i, mode in enumerate(modes):
+        network.levels[0].dispatcher.mode = mode
+        network.levels[1].dispatcher.mode = modes[i - 2]
+        network.levels[0].dispatcher.overlap_rows = 0 if i % 2 else 10**6
+        out, grads = world.step(network, [source[mine] for source in x], factors[mine], True)
+        found.append([out, *grads, *world.of_experts(network), *world.of_gates(network)])
+        found[-1] = [tensor.clone() for tensor in found[-1]]
+    return max(world.worst(tensors, found[0]) for tensors in found)
+
+
+def traffic(rank, world_size, hosts):
+    """Bytes between hosts and seconds of a forward pass, in one level and in two."""
+    case = replace(world.CASES["dense"], num_experts=12, rows=(40, 40, 40, 40))
+    x, _ = world.make_batch(case, 160)
+    found = {}
+    for name, mode in ("flat", Mode()), ("hierarchical", MODES["hierarchical"]):
+        placement = world.make_placement(case, world_size)
+        dispatcher = AllToAllDispatcher(placement, mode=mode, hosts=hosts)
+        world.Network(case, lambda: dispatcher, placement.on(rank))([x[0][:40]])  # noqa: B023
+        found[name] = asdict(dispatcher.wire.traffic)
+    return found
+
+
+def launched(rank, world_size):
+    """What becomes of what a launcher says: ranks on each host, and the warning."""
+    found = {}
+    for name, local in {
+        "even": [2] * world_size,
+        "uneven": [3, 3, 3, 1],
+        "does not divide": [3] * world_size,
+        "nothing": [0] * world_size,
+        "one": [world_size] * world_size,
+    }.items():
+        with (
+            mock.patch.dict(os.environ, LOCAL_WORLD_SIZE=str(local[rank] or "")),
+            warnings.catch_warnings(record=True) as said,
+        ):
+            warnings.simplefilter("always")
+            hosts = Hosts.of_group()
+        found[name] = [hosts.size, [str(warning.message) for warning in said]]
+    return found
+
+
+def main(rank, world_size, store, report):
+    join_world(rank, world_size, store)
+    hosts = Hosts.of_group(host_size=HOST_SIZE)
+    cases = {
+        name: world.run(case, rank, world_size, hosts, sent_between_hosts)
+        for name, case in CASES.items()
+    }
+    found = {
+        "cases": cases,
+        "switching": switching(rank, world_size, hosts),
+        "traffic": traffic(rank, world_size, hosts),
+        "launched": launched(rank, world_size),
+    }
+    Path(report).write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
