@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -23,7 +24,7 @@ class Layout:
         spread: Each expert is on one rank, of every level's pool as evenly as can be
             (`ExpertPlacement.even`); else every rank has all experts.
         wire_dtype: What rows travel in to spread experts; None: their own type.
-        mode: How rows and spread experts meet.
+        mode: How rows and spread experts meet; `auto`: chosen while training goes on.
         hosts: How the ranks lie on hosts; None: as the launcher says.
         sums: By which gates' losses, and batch norms, see the rows of all ranks.
         stage_columns: For each of `model.stages`, the columns of x that its gates and experts read;
@@ -35,7 +36,7 @@ class Layout:
     rank: int = 0
     spread: bool = False
     wire_dtype: torch.dtype | None = None
-    mode: Mode = ROWS_TRAVEL
+    mode: Mode | Literal["auto"] = ROWS_TRAVEL
     hosts: Hosts | None = None
     sums: RankSums = ONE_RANK
     stage_columns: tuple[Sequence[int] | None, ...] = ()
@@ -73,7 +74,9 @@ def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout
     )
 
 
-def _mode(parallel: ParallelConfig) -> Mode:
+def _mode(parallel: ParallelConfig) -> Mode | Literal["auto"]:
+    if parallel.exchange == "auto":
+        return "auto"
     return Mode(
         hierarchical=parallel.exchange == "hierarchical",
         chunks=parallel.chunks,

@@ -34,6 +34,21 @@ def communication_rows(epochs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]
 
 
+def choice_rows(epochs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Makes the rows of a table: how rows and experts met over time, where that was chosen.
+
+    Example:
+        >>> made = {"level": 1, "call": 10, "mode": "rows travel", "why": "predicted 2 ms"}
+        >>> choice_rows([{"epoch": 1, "communication": {"choices": [made]}}])
+        [['1', '1', '10', 'rows travel', 'predicted 2 ms']]
+    """
+    return [
+        [str(entry["epoch"]), *(str(made[key]) for key in ("level", "call", "mode", "why"))]
+        for entry in epochs
+        for made in (entry.get("communication") or {}).get("choices", [])
+    ]
+
+
 def communication_figure(
     epochs: Sequence[Mapping[str, Any]], *, figure: Figure | None = None
 ) -> Figure:

@@ -14,7 +14,7 @@ from mmoe.config import dump_config
 from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 from mmoe.report import tables
 from mmoe.report.calibration import calibration_figure
-from mmoe.report.communication import communication_figure, communication_rows
+from mmoe.report.communication import choice_rows, communication_figure, communication_rows
 from mmoe.report.domains import domain_gates, domain_tables
 from mmoe.report.gates import gate_heatmap_figure
 from mmoe.report.learning import best_epoch, learning_curve_figure
@@ -80,6 +80,7 @@ def render(run: Run) -> str:
         biases=run.curves.get("bias") or [],
         domains=domain_tables(run.metrics),
         communication=communication_rows(run.history["epochs"]),
+        choices=choice_rows(run.history["epochs"]),
         gates=[_gate_table(level) for level in run.curves.get("gates") or []],
         config=dump_config(run.config),
     )

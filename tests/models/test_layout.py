@@ -54,6 +54,7 @@ def test_one_rank_needs_no_layout(monkeypatch):
         ({"exchange": "rows", "chunks": 4}, Mode(chunks=4)),
         ({"exchange": "hierarchical", "chunks": 2}, Mode(hierarchical=True, chunks=2)),
         ({"exchange": "gathered"}, Mode(shadowed="all")),
+        ({"exchange": "auto"}, "auto"),
     ],
 )
 def test_the_exchange_is_as_the_config_says(monkeypatch, said, mode):

@@ -86,12 +86,14 @@ def test_what_ranks_sent_is_drawn(fake_run):
         entry["communication"] = {
             "modes": ["rows travel", "rows travel, 2 chunks"],
             "experts": sent,
+            "choices": [{"level": 1, "call": 10, "mode": "weights travel", "why": "2 ms"}],
             "gradients": {**sent, "megabytes_inside_hosts": 0.7, "share_hidden": None},
         }
     (run / "history.json").write_text(json.dumps(history))
     page, text = _parse(write_report(run))
     assert "1.5 0.25 20 75 % rows travel; rows travel, 2 chunks" in text
     assert "sums of gradients 0.7 0.25 20 – –" in text
+    assert "8 1 10 weights travel 2 ms" in text
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
     assert "sums of gradients, inside hosts" in text
 

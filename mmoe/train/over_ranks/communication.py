@@ -31,6 +31,7 @@ class CommunicationLog:
             assert ranks.gradients is not None, "several ranks add up gradients"
             ranks.gradients.hosts = [hosts.of(rank) for rank in range(world_size())]
         self._before = self._counted()
+        self._told: dict[int, int] = {}  # choices of each level
 
     def begin(self) -> None:
         """Forgets what was sent until now, such as in validation."""
@@ -43,11 +44,12 @@ class CommunicationLog:
             steps: How many there were.
 
         Returns:
-            None on one rank, or where there was no step. Else `steps`, `modes` (how the experts of
-            each level and their rows met at the end) and, for `experts` and `gradients`, of one
-            step and all ranks: `megabytes_inside_hosts`, `megabytes_between_hosts`, `collectives`
-            (of one rank), `seconds_under_way` and `seconds_waited` (means of ranks), and
-            `share_hidden`, None where nothing was under way.
+            None on one rank, or where there was no step. Else `steps`; `modes`, how the experts of
+            each level and their rows met at the end; `choices`, where they were chosen meanwhile
+            (`level`, `call` of the process, `mode`, `why`); and, for `experts` and `gradients`, of
+            one step and all ranks `megabytes_inside_hosts`, `megabytes_between_hosts`,
+            `collectives` (of one rank), `seconds_under_way` and `seconds_waited` (means of ranks),
+            and `share_hidden`, None where nothing was under way.
         """
         if self._alone or not steps:
             return None
@@ -59,10 +61,23 @@ class CommunicationLog:
         sums = self._ranks.add_up(torch.tensor(amounts, dtype=torch.float64)).tolist()
         each = len(sums) // len(_ROADS)
         found: dict[str, Any] = {"steps": steps, "modes": [str(d.mode) for d in self._dispatchers]}
+        if choices := self._new_choices():
+            found["choices"] = choices
         for place, road in enumerate(_ROADS):
             total = Traffic(*sums[place * each : (place + 1) * each])
             if total.collectives:
                 found[road] = _of_a_step(total, steps)
+        return found
+
+    def _new_choices(self) -> list[dict[str, Any]]:
+        found = []
+        for level, dispatcher in enumerate(self._dispatchers, start=1):
+            made = [] if dispatcher.adaptive is None else dispatcher.adaptive.history
+            found += [
+                {"level": level, "call": choice.step, "mode": str(choice.mode), "why": choice.why}
+                for choice in made[self._told.get(level, 0) :]
+            ]
+            self._told[level] = len(made)
         return found
 
     def _counted(self) -> list[tuple[float, ...]]:
@@ -115,4 +130,7 @@ def said_of_communication(found: Mapping[str, Any] | None) -> list[str]:
         total = between + sent["megabytes_inside_hosts"]
         what = {"experts": "experts", "gradients": "sums of gradients"}[road]
         lines.append(f"a step sends {total:.3g} MB for {what} ({'; '.join([*details, *modes])})")
-    return lines
+    return lines + [
+        f"from call {choice['call']} of level {choice['level']}: {choice['mode']} ({choice['why']})"
+        for choice in (found or {}).get("choices", [])
+    ]
