@@ -21,6 +21,7 @@ from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
 from mmoe.parallel.experts.overlap import own_halves, split_plan
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.rows import Arrived, Crossing, begin_rows
+from mmoe.parallel.experts.width import agree_width
 from mmoe.parallel.experts.wire import Wire
 
 # Codes of picks are int32.
@@ -160,6 +161,10 @@ class AllToAllDispatcher:
     def num_local_experts(self) -> int:
         """Number of experts on this rank, e."""
         return len(self.placement.on(self.wire.rank))
+
+    def agree_width(self, width: int | str | None) -> int:
+        """Returns how wide the rows are that experts of all ranks return; see `agree_width`."""
+        return agree_width(self.wire, width)
 
     def dispatch(
         self, sources: Sequence[Tree], plan: DispatchPlan

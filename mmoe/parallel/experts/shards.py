@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.resize_experts import expert_ranges
-from mmoe.mixture.traits import KnowsExpertTensors
+from mmoe.mixture.traits import KnowsExpertOwners, KnowsExpertTensors
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
-from mmoe.parallel.sharded_tensors import Shard
+from mmoe.parallel.sharded_tensors import Shard, local_shards
 
 
 def is_spread(network: nn.Module) -> bool:
@@ -58,9 +58,10 @@ def expert_shards(
 ) -> dict[str, Tensor | list[Shard]]:
     """Returns each tensor whole where every rank has it, else as this rank's shards.
 
-    Experts lie along the first dimension. A run of neighbours is one shard: `shape` is that of all
-    E experts, `offsets` begins with the number of the run's first expert. A rank without experts
-    has none of their names.
+    Where experts lie along the first dimension, a run of neighbours is one shard: `shape` is that
+    of all E experts, `offsets` begins with the number of the run's first expert. A tensor that is
+    one expert's own (`ExpertPool`) is one shard, the whole, of the rank that holds the expert. A
+    rank without experts has none of their names.
 
     Args:
         network: The network, or a copy of it such as its average.
@@ -72,7 +73,7 @@ def expert_shards(
         which are views.
 
     Raises:
-        ValueError: A pool whose tensors do not have the experts in front.
+        ValueError: A pool that does not say whose its tensors are, or has those of other experts.
 
     Example:
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
@@ -91,21 +92,23 @@ def expert_shards(
         >>> [(shard.shape, shard.offsets) for shard in described["experts.weights.0"]]
         [((4, 8, 3), (0, 0, 0))]
     """
-    held: dict[str, tuple[range, Sequence[int]]] = {}
+    held: dict[str, tuple[range, Sequence[int]] | None] = {}
     for prefix, mixture, dispatcher in _spread_mixtures(network):
         own = dispatcher.placement.on(dispatcher.wire.rank)
-        _check_pool(mixture.experts)
+        owners = _owners(mixture.experts, own)
         every = range(dispatcher.placement.num_experts)
         ranges = expert_ranges(mixture)
         for name in mixture.experts.state_dict():
             experts = ranges.get(f"experts.{name}", every)
             mine = [e - experts.start for e in own if e in experts]
-            held[f"{prefix}experts.{name}"] = experts, mine
+            held[f"{prefix}experts.{name}"] = None if name in owners else (experts, mine)
     found: dict[str, Tensor | list[Shard]] = {}
     for full_name, tensor in tensors.items():
         name = full_name.partition("/")[0]
+        if name in held and held[name] is None:
+            found[full_name] = local_shards(tensor)
         # A count of steps has no dimension of experts, and is the same on all ranks
-        if name in held and tensor.dim():
+        elif name in held and tensor.dim():
             experts, mine = held[name]
             found[full_name] = _shards(tensor, mine, len(experts))
         else:
@@ -126,14 +129,25 @@ def spread_layout(network: nn.Module) -> dict[str, list[Shard]]:
     return {name: value for name, value in described.items() if isinstance(value, list)}
 
 
-def _check_pool(pool: nn.Module) -> None:
+def _owners(pool: nn.Module, own: Sequence[int]) -> Mapping[str, int]:
+    """Whose tensors are one expert's own; refuses a pool that does not tell whose all are."""
+    owners = pool.expert_owners if isinstance(pool, KnowsExpertOwners) else {}
     dims = pool.expert_tensors if isinstance(pool, KnowsExpertTensors) else {}
     for name in pool.state_dict():
-        if dims.get(name) != 0:
+        if name not in owners and dims.get(name) != 0:
             raise ValueError(
                 "experts: expected a pool that says along which dimension its experts lie, the "
-                f"first (expert_tensors, as MLPExperts), got a {type(pool).__name__} with {name!r}"
+                "first (expert_tensors, as MLPExperts), or whose own each tensor is "
+                f"(expert_owners, as ExpertPool), got a {type(pool).__name__} with {name!r}"
             )
+    others = set(owners.values()) - set(own)
+    if others:
+        raise ValueError(
+            f"experts: expected tensors of the experts {list(own)}, which the dispatcher places on "
+            f"this rank, got those of {sorted(others)}; take them with pool.part(placement.on("
+            "rank)), or make the pool as ExpertPool(…, numbers=placement.on(rank))"
+        )
+    return owners
 
 
 def _shards(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]:

@@ -244,7 +244,8 @@ def own_sources(
     """
     own = dict(sources)
     for name, shards in layout.items():
-        if name in own:
+        whole = len(shards) == 1 and shards[0].tensor.shape == shards[0].shape
+        if name in own and not whole:
             experts = np.concatenate(
                 [np.arange(s.region[0].start, s.region[0].stop) for s in shards]
             )
