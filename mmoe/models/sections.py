@@ -272,9 +272,10 @@ def _pool(
     """Experts of one kind; modules that differ in their tensors stay modules."""
     build, keywords = EXPERTS.implementation(config), config.keywords()
     if config.makes_pools:
-        return build(num_experts, input_dim, **keywords)
-    modules = [build(input_dim, **keywords) for _ in range(num_experts)]
-    pool = StackedExperts(modules) if are_alike(modules) else ExpertPool(modules)
+        pool = build(num_experts, input_dim, **keywords)
+    else:
+        modules = [build(input_dim, **keywords) for _ in range(num_experts)]
+        pool = StackedExperts(modules) if are_alike(modules) else ExpertPool(modules)
     if pool.output_dim is None:
         try:
             pool.output_dim = find_width(pool, torch.zeros(1, input_dim))

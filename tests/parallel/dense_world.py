@@ -30,6 +30,7 @@ from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
 from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
 from tests.models.interactions import frozen_modules
+from tests.parallel import odd_experts
 from tests.parallel.joining import PATIENCE, join_world
 
 D, F, STEPS = 10, 3, 3
@@ -60,6 +61,15 @@ class Cross(torch.nn.Module):
 
 
 EXPERTS.add("cross", CrossConfig, Cross)
+assert odd_experts.OddConfig().kind in EXPERTS.names()
+ODD = {"expert": {"kind": "odd"}, "num_experts": 5}
+ODD_AND_OTHERS = {
+    "experts": [
+        {"kind": "odd", "count": 3},
+        {"kind": "mlp", "count": 2, "hidden": [8, 6]},
+        {"kind": "odd", "count": 1},
+    ]
+}
 # Of two tasks' gates, and on PLE's first level that of the shared experts
 DECIDING_TOGETHER = {
     "joint": {"kind": "top_k", "select": "joint", "shared_k": 2, "private_k": 1},
@@ -188,6 +198,11 @@ CASES |= {
     "more kinds": Case(TOP_2, "spread", MORE_KINDS, twice=True),
     "more kinds, dense gates": Case({}, "spread", MORE_KINDS, rows=EMPTY),
     "more kinds, replicated": Case(TOP_2, model=MORE_KINDS, rows=SOME_EMPTY),
+    "modules that differ": Case(TOP_2, "spread", ODD, twice=True),
+    "modules that differ, dense gates": Case({}, "spread", ODD, rows=EMPTY),
+    "modules that differ, replicated": Case(TOP_2, model=ODD),
+    "modules that differ, E < W": Case({}, "spread", {**ODD, "num_experts": 1}),
+    "modules that differ and others": Case(TOP_2, "spread", ODD_AND_OTHERS, rows=SOME_EMPTY),
     "experts of somebody's, PLE": Case(
         TOP_2, "spread", {"kind": "ple", "expert": {"kind": "cross"}}, on_two=False
     ),

@@ -91,10 +91,7 @@ class MixedExperts(nn.Module):
     @property
     def expert_ranges(self) -> dict[str, range]:
         """Returns of which of the whole pool's experts each tensor has entries."""
-        return {
-            name: self.ranges[int(name.split(".")[1])]
-            for name in self.expert_tensors
-        }
+        return {name: self.ranges[int(name.split(".")[1])] for name in self.expert_tensors}
 
     @property
     def expert_owners(self) -> dict[str, int]:

@@ -105,11 +105,12 @@ def expert_shards(
     found: dict[str, Tensor | list[Shard]] = {}
     for full_name, tensor in tensors.items():
         name = full_name.partition("/")[0]
-        if name in held and held[name] is None:
+        where = held.get(name)
+        if name in held and where is None:
             found[full_name] = local_shards(tensor)
         # A count of steps has no dimension of experts, and is the same on all ranks
-        elif name in held and tensor.dim():
-            experts, mine = held[name]
+        elif where is not None and tensor.dim():
+            experts, mine = where
             found[full_name] = _shards(tensor, mine, len(experts))
         else:
             found[full_name] = tensor

@@ -38,7 +38,8 @@ def agree_width(wire: Wire, width: int | str | None) -> int:
     known = [(rank, said) for rank, said in enumerate(each) if said is not None]
     if not known:
         raise ValueError(
-            "experts: expected tensors that tell how wide they are; pass ExpertPool(…, output_dim=…)"
+            "experts: expected some rank to know how wide their outputs are; pass "
+            "ExpertPool(…, output_dim=…)"
         )
     first, agreed = known[0]
     for rank, said in known:
