@@ -27,6 +27,7 @@ def _word(value: object) -> object:
 
 
 Pipeline = Annotated[Literal["auto", "off"], BeforeValidator(_word)]
+Rebalance = Annotated[Literal["off", "epoch"], BeforeValidator(_word)]
 
 
 class TablePlacement(Strict):
@@ -92,6 +93,12 @@ class ParallelConfig(Strict):
     )
     wire_precision: Literal["same", "bf16"] = Field(
         default="same", description="what rows travel in to experts of other ranks, and back"
+    )
+    rebalance: Rebalance = Field(
+        default="off",
+        description="epoch: after each epoch, spread experts change ranks where the busiest rank "
+        "is then done 5 % sooner, told from the rows that each computed; weights, moments and "
+        "averages move with them. off: they stay where they are",
     )
     pipeline: Pipeline = Field(
         default="auto",

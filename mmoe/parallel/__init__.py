@@ -10,9 +10,12 @@ from mmoe.lazy_exports import lazily
 if TYPE_CHECKING:
     from mmoe.parallel.all_reduce_sums import AllReduceSums
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
+    from mmoe.parallel.experts.balance import Balance, better_placement
     from mmoe.parallel.experts.links import WayBack
     from mmoe.parallel.experts.mode import Mode
+    from mmoe.parallel.experts.move import CannotMove, move_experts
     from mmoe.parallel.experts.placement import ExpertPlacement
+    from mmoe.parallel.experts.rebalance import count_loads, rebalance_experts, stop_counting
     from mmoe.parallel.experts.shards import (
         expert_shards,
         is_spread,
@@ -36,12 +39,16 @@ if TYPE_CHECKING:
 __all__ = [
     "AllReduceSums",
     "AllToAllDispatcher",
+    "Balance",
+    "CannotMove",
     "ExpertPlacement",
     "GradientSum",
     "Mode",
     "Shard",
     "WayBack",
     "Wire",
+    "better_placement",
+    "count_loads",
     "ensure_process_group",
     "expert_shards",
     "first_other",
@@ -50,10 +57,13 @@ __all__ = [
     "is_spread",
     "join_ranks",
     "launched_ranks",
+    "move_experts",
     "rank",
+    "rebalance_experts",
     "replicated_parameters",
     "spread_layout",
     "spread_parameters",
+    "stop_counting",
     "to_first",
     "training_group",
     "world_size",
@@ -64,9 +74,12 @@ __getattr__ = lazily(
     {
         "all_reduce_sums": ["AllReduceSums"],
         "experts.all_to_all": ["AllToAllDispatcher"],
+        "experts.balance": ["Balance", "better_placement"],
         "experts.links": ["WayBack"],
         "experts.mode": ["Mode"],
+        "experts.move": ["CannotMove", "move_experts"],
         "experts.placement": ["ExpertPlacement"],
+        "experts.rebalance": ["count_loads", "rebalance_experts", "stop_counting"],
         "experts.shards": [
             "expert_shards",
             "is_spread",

@@ -3,13 +3,17 @@
 import io
 
 from rich.console import Console
+from torch import nn
 
 from mmoe.embeddings import plan_table
 from mmoe.models.ranker import Ranker
-from mmoe.parallel import is_spread, rank, world_size
+from mmoe.parallel import Balance, CannotMove, is_spread, rank, stop_counting, world_size
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter
 from mmoe.run.directory import RunDirectory
+from mmoe.train.state import TrainingState
+
+_MOVES_SHOWN = 8
 
 
 def say_plan(ranker: Ranker, run: RunDirectory, reporter: Reporter) -> None:
@@ -29,3 +33,30 @@ def say_plan(ranker: Ranker, run: RunDirectory, reporter: Reporter) -> None:
             reporter.say(line.rstrip())
     if rank() == 0:
         write_json(run.plan_file, {"ranks": world_size(), "experts": experts, "tables": tables})
+
+
+def said_of_moves(state: TrainingState) -> list[str]:
+    """Lets experts change ranks, and returns a line for each mixture in which some did."""
+    network = state.ranker.network
+    try:
+        better = state.rebalance()
+    except CannotMove as error:
+        stop_counting(network)
+        return [f"parallel.rebalance: {error}; experts stay where they are from now on"]
+    return [_said(network, name, balance) for name, balance in better.items()]
+
+
+def _said(network: nn.Module, name: str, balance: Balance) -> str:
+    level = network.get_submodule(name.rpartition(".")[0])
+    names = getattr(level, "expert_names", range(balance.placement.num_experts))
+    moved = ", ".join(
+        f"{names[expert]} to rank {balance.placement.rank_of(expert)}"
+        for expert in balance.moved[:_MOVES_SHOWN]
+    )
+    more = len(balance.moved) - _MOVES_SHOWN
+    moved += f" and {more} more" if more > 0 else ""
+    return (
+        f"{name}: {moved}; the busiest rank had {balance.before:.2f} times the "
+        f"mean load, now {balance.after:.2f}: its experts {balance.gain:.2f} times faster, as "
+        "predicted"
+    )

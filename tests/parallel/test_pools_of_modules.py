@@ -69,6 +69,7 @@ def _runs(request, folder):
 def _train(folder, name, out, ranks, *more):
     ended = launch(["train", folder / f"{name}.yaml", "--out", folder / out, *more], ranks)
     assert [rank.code for rank in ended] == [0] * ranks, ended
+    return ended
 
 
 def _states(run):
@@ -115,20 +116,25 @@ def test_one_process_joins_evaluates_and_goes_on(folder, runs, mmoe, tmp_path):
     assert all(torch.equal(joined[name], best[name]) for name in best)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 1])
-def test_a_killed_run_goes_on(folder, runs, ranks):
-    """To the bit on as many ranks, and to rounding on others."""
-    out = folder / f"{runs}-killed-{ranks}"
+def _killed(folder, name, out, *more):
+    """Begins a run on two ranks, which are killed when the first checkpoint is there."""
     port = free_port()
-    arguments = ["train", folder / f"{runs}.yaml", "--out", out]
+    arguments = ["train", folder / f"{name}.yaml", "--out", folder / out, *more]
     started = [start(arguments, rank, 2, port) for rank in range(2)]
     end = time.monotonic() + 60
-    while not (out / "checkpoint" / "index.json").exists():
+    while not (folder / out / "checkpoint" / "index.json").exists():
         assert time.monotonic() < end
         time.sleep(0.01)
     for rank in started:
         rank.kill()
         rank.wait()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 1])
+def test_a_killed_run_goes_on(folder, runs, ranks):
+    """To the bit on as many ranks, and to rounding on others."""
+    out = folder / f"{runs}-killed-{ranks}"
+    _killed(folder, runs, out.name)
     _train(folder, runs, out.name, ranks, "--resume")
     whole, found = _states(folder / f"{runs}-2"), _states(out)
     for name, tensor in whole.items():
@@ -171,3 +177,23 @@ def test_a_warm_start_keeps_each_expert(folder, runs):
         torch.testing.assert_close(
             kept, old[name], atol=1e-7, rtol=1e-6, msg=lambda said, name=name: f"{name}: {said}"
         )
+
+
+def test_experts_change_ranks_between_epochs(folder, runs):
+    """By the rows that they got; numbers stay, and a killed run goes on to the bit."""
+    settings = ("--set", "parallel.rebalance=epoch")
+    ended = _train(folder, runs, f"{runs}-moves", 2, *settings)
+    said = [line for line in ended[0].err.splitlines() if " to rank " in line]
+    assert said and "levels.0.mixture: " in said[0] and "mean load, now" in said[0], ended[0].err
+    still, found = (_states(folder / f"{runs}-{what}") for what in ("2", "moves"))
+    placed = {name for name in found if name.startswith("placement.")}
+    assert len(placed) == 3 and found.keys() - placed == still.keys()
+    for name in still:
+        if not name.startswith("random_state"):
+            torch.testing.assert_close(found[name], still[name], atol=1e-5, rtol=1e-4)
+    _killed(folder, runs, f"{runs}-moves-killed", *settings)
+    _train(folder, runs, f"{runs}-moves-killed", 2, "--resume", *settings)
+    again = _states(folder / f"{runs}-moves-killed")
+    assert again.keys() == found.keys()
+    assert [name for name in found if not torch.equal(found[name], again[name])] == []
+    _train(folder, runs, f"{runs}-moves", 1, "--resume", *settings)  # nothing is left to do

@@ -1,7 +1,7 @@
 """`ExpertPool`: experts of any kind that all gates share, and the two ways to run them."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -158,7 +158,7 @@ class ExpertPool(nn.ModuleList):
                 f"numbers: expected {len(self)} different ones from 0 on, one for each expert, got "
                 f"{list(numbers)}"
             )
-        self._modules = dict(zip(map(str, numbers), self, strict=True))
+        self.hold(dict(zip(numbers, self, strict=True)))
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -169,6 +169,10 @@ class ExpertPool(nn.ModuleList):
     def expert_owners(self) -> dict[str, int]:
         """Returns for each tensor the number of the expert whose own it is."""
         return {name: int(name.partition(".")[0]) for name in self.state_dict()}
+
+    def hold(self, experts: Mapping[int, nn.Module]) -> None:
+        """Makes these its experts, by their numbers, in the order in which they are to compute."""
+        self._modules = {str(number): expert for number, expert in experts.items()}
 
     def __getitem__(self, index: Any) -> Any:
         """By its place here, which in a part of a pool is not its number."""

@@ -17,6 +17,7 @@ from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute, source_places
 from mmoe.ops import FLOAT_DTYPES, accumulate_dtype
 from mmoe.parallel.experts.links import Links, Sizes, WayBack, WayCosts, check_way
+from mmoe.parallel.experts.loads import ExpertLoads
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
 from mmoe.parallel.experts.overlap import own_halves, split_plan
 from mmoe.parallel.experts.placement import ExpertPlacement
@@ -96,6 +97,9 @@ class AllToAllDispatcher:
         mode: How rows and weights travel; the attribute `mode` may be set between calls, on all
             ranks alike.
 
+    Attributes:
+        loads: Counts the rows of each expert in training (`count_loads`); None: nobody asked.
+
     Raises:
         ValueError: No process group, a placement for another number of ranks, or a setting that
             there is not.
@@ -147,6 +151,7 @@ class AllToAllDispatcher:
         self.overlap_rows = overlap_rows
         self.way_back: WayBack = way_back
         self.mode = mode
+        self.loads: ExpertLoads | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AllToAllDispatcher":
         """Copies of a layer share it: it holds no state, and a process group cannot be copied."""
@@ -183,6 +188,7 @@ class AllToAllDispatcher:
             ValueError: Inputs that are no tensors, experts whose output is no tensor of a known
                 width, or picks of another number of experts.
         """
+        self._count(plan)
         handle = self._begin(sources, plan)()
         arrived = handle.arrived
         return arrived.x_RD, arrived.offsets_E1, handle
@@ -227,6 +233,7 @@ class AllToAllDispatcher:
         if not self._overlaps(plan):
             rows, offsets_E1, handle = self.dispatch(sources, plan)
             return self.combine(compute(rows, offsets_E1), handle)
+        self._count(plan)
         away, own = split_plan(plan, self.placement, self.wire.rank)
         arrive = self._begin(sources, away)
         halves = own_halves(sources, own, compute)
@@ -236,6 +243,10 @@ class AllToAllDispatcher:
         y = compute(arrived.x_RD, arrived.offsets_E1)
         finish = self._begin_combine(y, handle)
         return torch.cat([first_BGO, *halves]) + finish()
+
+    def _count(self, plan: DispatchPlan) -> None:
+        if self.loads is not None:
+            self.loads.count(plan)
 
     def _overlaps(self, plan: DispatchPlan) -> bool:
         """Each rank is free to: what it sends, and when, is the same but for its own rows."""

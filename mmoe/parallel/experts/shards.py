@@ -21,7 +21,7 @@ def is_spread(network: nn.Module) -> bool:
         >>> is_spread(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
         False
     """
-    return any(True for _ in _spread_mixtures(network))
+    return any(True for _ in mixtures_of(network))
 
 
 def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
@@ -34,9 +34,7 @@ def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
         []
     """
     return [
-        weight
-        for _, mixture, _ in _spread_mixtures(network)
-        for weight in mixture.experts.parameters()
+        weight for _, mixture, _ in mixtures_of(network) for weight in mixture.experts.parameters()
     ]
 
 
@@ -93,7 +91,7 @@ def expert_shards(
         [((4, 8, 3), (0, 0, 0))]
     """
     held: dict[str, tuple[range, Sequence[int]] | None] = {}
-    for prefix, mixture, dispatcher in _spread_mixtures(network):
+    for prefix, mixture, dispatcher in mixtures_of(network):
         own = dispatcher.placement.on(dispatcher.wire.rank)
         owners = _owners(mixture.experts, own)
         every = range(dispatcher.placement.num_experts)
@@ -161,7 +159,7 @@ def _shards(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]
     ]
 
 
-def _spread_mixtures(
+def mixtures_of(
     network: nn.Module,
 ) -> Iterator[tuple[str, MultiGateMixture, AllToAllDispatcher]]:
     """The mixtures whose experts lie on several ranks, and the prefix of their tensors' names."""
