@@ -66,22 +66,21 @@ CASES = {
 
 
 class Mover:
-    """Deals experts out anew, as many of each kind to a rank as it had."""
+    """Deals experts out anew; each rank gets as many as it had, or any number, none included."""
 
-    def __init__(self, seed):
-        self.chance, self.moved = random.Random(seed), 0
+    def __init__(self, seed, *, evenly):
+        self.chance, self.moved, self.evenly = random.Random(seed), 0, evenly
 
     def __call__(self, state):
         networks = [state.ranker.network, state.average.module]
-        for _, mixture, dispatcher in mixtures_of(networks[0]):
+        for _, _, dispatcher in mixtures_of(networks[0]):
             old = dispatcher.placement
-            kinds = getattr(mixture.experts, "ranges", [range(old.num_experts)])
             ranks = list(old.ranks)
-            for kind in kinds:
-                of_kind = [ranks[e] for e in kind]
-                while len(set(of_kind)) > 1 and of_kind == [ranks[e] for e in kind]:
-                    self.chance.shuffle(of_kind)
-                ranks[kind.start : kind.stop] = of_kind
+            while ranks == list(old.ranks) and (len(set(ranks)) > 1 or not self.evenly):
+                if self.evenly:
+                    self.chance.shuffle(ranks)
+                else:
+                    ranks = [self.chance.randrange(old.num_ranks) for _ in ranks]
             new = ExpertPlacement(
                 tuple(
                     tuple(e for e, rank in enumerate(ranks) if rank == r)
@@ -106,13 +105,13 @@ def train(case, config, rank, between=None, steps=range(STEPS), state=None):
     return state, losses
 
 
-def run(case, rank, world_size):
+def run(case, rank, world_size, *, evenly):
     case = Case(**vars(case) | {"rows": tuple(rows[:world_size] for rows in case.rows)})
     config = make_config(case)
-    mover = Mover(0)
+    mover = Mover(0, evenly=evenly)
     state, losses = train(case, config, rank, mover)
     before = [id(weight) for weight in state.ranker.network.parameters()]
-    again, losses_again = train(case, config, rank, Mover(0))
+    again, losses_again = train(case, config, rank, Mover(0, evenly=evenly))
     single, expected = train(case, config, None)
     network, alone = state.ranker.network, single.ranker.network
     tensors, moments = network.state_dict(), flatten_optimizer(state.optimizer, network)
@@ -262,7 +261,11 @@ def main(rank, world_size, store, report):
     # One group for the sums of all cases: to make one takes longer than to train
     group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
     new_group, dist.new_group = dist.new_group, lambda **_: group
-    found = {name: run(case, rank, world_size) for name, case in CASES.items()}
+    found = {
+        f"{name}, {'evenly' if evenly else 'anyhow'}": run(case, rank, world_size, evenly=evenly)
+        for name, case in CASES.items()
+        for evenly in (True, False)
+    }
     said = refuses(rank, world_size)
     dist.new_group = new_group
     gains = rebalances(rank, world_size, Path(report).parent / "checkpoint")

@@ -135,6 +135,8 @@ class MixedExperts(nn.Module):
 
         The sizes of the pools' shares are read on the host.
         """
+        if not len(self):  # all of them have left this rank
+            return NoExperts(self.output_dim).grouped(rows, offsets_E1)
         ends = [0]
         for pool in self._each():
             ends.append(ends[-1] + len(pool))
@@ -172,7 +174,7 @@ def _dims_of(pool: nn.Module) -> Mapping[str, int]:
 def of_one_type(outputs: list[Tensor]) -> list[Tensor]:
     """Casts to the widest: under autocast some modules return float32, others bfloat16."""
     dtypes = {y.dtype for y in outputs}
-    if len(dtypes) == 1:
+    if len(dtypes) < 2:
         return outputs
     widest = torch.float32 if torch.float64 not in dtypes else torch.float64
     return [y.to(widest) for y in outputs]

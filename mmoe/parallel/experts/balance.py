@@ -30,23 +30,24 @@ class Balance(NamedTuple):
 def better_placement(
     placement: ExpertPlacement,
     loads_E: Sequence[float],
-    kinds: Sequence[range] = (),
+    sizes_E: Sequence[float] | None = None,
     *,
     least_gain: float = 1.05,
 ) -> Balance | None:
     """Looks for a placement in which the busiest rank has less to compute.
 
     A step takes as long as its busiest rank: `max_r Σ_{e on r} load_e`. Each rank keeps as many
-    experts of each kind as it has, so that nobody needs more memory, and no tensor another shape.
-    Two searches are made: from today's placement, experts of the busiest rank change places with
-    those of others for as long as that helps, which moves few; or all are dealt out anew, the
-    largest load first, each to the rank that has least, and then change places. The second one is
-    taken where it is better by more than 2 %.
+    experts as it has, and none needs more memory than the fullest one today.
+
+    Two searches are made. From today's placement, experts of the busiest rank change places with
+    those of others for as long as that helps, which moves few. Or all are dealt out anew, the
+    largest load first, each to the rank that has least, and then change places; this one is taken
+    where it is better by more than 2 %.
 
     Args:
         placement: Today's.
         loads_E: Of each expert; any unit, such as rows times parameters.
-        kinds: Numbers of the experts of each kind, which alone can change places; default: one.
+        sizes_E: Memory of each expert, in any unit; default: all are alike.
         least_gain: Below it nothing is moved.
 
     Returns:
@@ -71,9 +72,12 @@ def better_placement(
     total = float(sum(loads_E))
     if total <= 0:
         return None
-    search = _Search(placement, loads_E, kinds or [range(E)])
-    few, anew = search.swapped(list(placement.ranks)), search.swapped(search.dealt_out())
-    ranks = anew if search.busiest(anew) < 0.98 * search.busiest(few) else few
+    search = _Search(placement, loads_E, [1.0] * E if sizes_E is None else sizes_E)
+    ranks = search.swapped(list(placement.ranks))
+    dealt = search.dealt_out()
+    if search.fits(dealt):
+        anew = search.swapped(dealt)
+        ranks = anew if search.busiest(anew) < 0.98 * search.busiest(ranks) else ranks
     mean = total / placement.num_ranks
     before = search.busiest(list(placement.ranks)) / mean
     found = Balance(
@@ -94,56 +98,61 @@ class _Search:
     """What both searches know."""
 
     def __init__(
-        self, placement: ExpertPlacement, loads_E: Sequence[float], kinds: Sequence[range]
+        self, placement: ExpertPlacement, loads_E: Sequence[float], sizes_E: Sequence[float]
     ) -> None:
-        self.placement, self.loads_E = placement, [float(load) for load in loads_E]
-        self.kind_E = [
-            next(k for k, own in enumerate(kinds) if e in own) for e in range(len(loads_E))
-        ]
+        self.placement, self.loads_E, self.sizes_E = placement, list(loads_E), list(sizes_E)
+        self.room = max(self.of_ranks(placement.ranks, self.sizes_E))
 
-    def of_ranks(self, ranks_E: Sequence[int]) -> list[float]:
-        """The load of each rank."""
+    def of_ranks(self, ranks_E: Sequence[int], values_E: Sequence[float]) -> list[float]:
+        """The sum of each rank's."""
         sums = [0.0] * self.placement.num_ranks
-        for load, rank in zip(self.loads_E, ranks_E, strict=True):
-            sums[rank] += load
+        for value, rank in zip(values_E, ranks_E, strict=True):
+            sums[rank] += value
         return sums
 
     def busiest(self, ranks_E: Sequence[int]) -> float:
         """The load of the rank that has most."""
-        return max(self.of_ranks(ranks_E))
+        return max(self.of_ranks(ranks_E, self.loads_E))
+
+    def fits(self, ranks_E: Sequence[int]) -> bool:
+        """Whether no rank holds more than the fullest one today."""
+        return max(self.of_ranks(ranks_E, self.sizes_E)) <= self.room
 
     def dealt_out(self) -> list[int]:
         """All experts anew, the largest first."""
-        room: dict[tuple[int, int], int] = {}
-        for rank, kind in zip(self.placement.ranks, self.kind_E, strict=True):
-            room[rank, kind] = room.get((rank, kind), 0) + 1
-        sums, ranks_E = [0.0] * self.placement.num_ranks, list(self.placement.ranks)
+        places = [len(own) for own in self.placement.experts]
+        sums, ranks_E = [0.0] * len(places), list(self.placement.ranks)
         for e in sorted(range(len(self.loads_E)), key=lambda e: (-self.loads_E[e], e)):
-            free = [rank for rank in range(len(sums)) if room.get((rank, self.kind_E[e]), 0)]
-            old = self.placement.ranks[e]  # of two that have as little, where it is
+            old = ranks_E[e]  # of two that have as little, where it is
+            free = (rank for rank, left in enumerate(places) if left)
             rank = min(free, key=lambda r: (sums[r], r != old, r))
             ranks_E[e] = rank
-            room[rank, self.kind_E[e]] -= 1
+            places[rank] -= 1
             sums[rank] += self.loads_E[e]
         return ranks_E
 
     def swapped(self, ranks_E: list[int]) -> list[int]:
         """Experts of the busiest rank change places with others for as long as that helps."""
-        ranks_E = list(ranks_E)
         for _ in range(len(ranks_E)):
-            sums = self.of_ranks(ranks_E)
-            worst = sums.index(max(sums))
-            best, pair = sums[worst], None
-            for e in (e for e, rank in enumerate(ranks_E) if rank == worst):
-                for f, rank in enumerate(ranks_E):
-                    less = self.loads_E[e] - self.loads_E[f]
-                    if rank == worst or self.kind_E[e] != self.kind_E[f] or less <= 0:
-                        continue
-                    after = max(sums[worst] - less, sums[rank] + less)
-                    if after < best * (1 - 1e-9):
-                        best, pair = after, (e, f)
+            pair = self._best_swap(ranks_E)
             if pair is None:
                 break
             e, f = pair
             ranks_E[e], ranks_E[f] = ranks_E[f], ranks_E[e]
         return ranks_E
+
+    def _best_swap(self, ranks_E: Sequence[int]) -> tuple[int, int] | None:
+        sums, held = self.of_ranks(ranks_E, self.loads_E), self.of_ranks(ranks_E, self.sizes_E)
+        worst = sums.index(max(sums))
+        best, pair = sums[worst] * (1 - 1e-9), None
+        mine = [e for e, rank in enumerate(ranks_E) if rank == worst]
+        others = [(f, rank) for f, rank in enumerate(ranks_E) if rank != worst]
+        for e in mine:
+            for f, rank in others:
+                less = self.loads_E[e] - self.loads_E[f]
+                after = max(sums[worst] - less, sums[rank] + less)
+                smaller = self.sizes_E[e] - self.sizes_E[f]
+                room = max(held[worst] - smaller, held[rank] + smaller) <= self.room
+                if after < best and room:
+                    best, pair = after, (e, f)
+        return pair

@@ -49,7 +49,7 @@ def rebalance_experts(
     """Moves experts so that the busiest rank has less to compute; all ranks together.
 
     What an expert costs is its rows, counted since the last call and added up over ranks, times its
-    parameters. Each rank keeps as many experts of each kind (see `better_placement`).
+    parameters; see `better_placement`.
 
     Args:
         network: Of which `count_loads` counted.
@@ -77,9 +77,10 @@ def rebalance_experts(
             continue
         counts_E = _of_all_ranks(dispatcher.loads.take())
         costs_E = _costs(dispatcher, pools, counts_E.device)
-        kinds = [r for pool in pools[:1] if isinstance(pool, MixedExperts) for r in pool.ranges]
         loads = (counts_E.double() * costs_E.double()).tolist()
-        better = better_placement(dispatcher.placement, loads, kinds, least_gain=least_gain)
+        better = better_placement(
+            dispatcher.placement, loads, costs_E.tolist(), least_gain=least_gain
+        )
         if better is not None:
             move_experts([network, *copies], dispatcher, better.placement, optimizer)
             found[name] = better
