@@ -68,7 +68,7 @@ def test_nothing_is_moved_for_little():
     assert better_placement(ExpertPlacement.even(2, 3), [5, 1]) is None
 
 
-def test_no_rank_needs_more_memory_than_the_fullest_one_today():
+def test_no_rank_needs_much_more_memory_than_the_fullest_one_today():
     even = ExpertPlacement.even(4, 2)
     assert better_placement(even, [5, 5, 1, 1], [1, 1, 2, 1]) is not None
     assert better_placement(even, [5, 5, 1, 1], [2, 1, 2, 1]) is not None

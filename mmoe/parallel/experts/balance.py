@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from mmoe.parallel.experts.placement import ExpertPlacement
 
+# What a rank's experts may take, over those of the fullest rank today
+_ROOM = 1.1
+
 
 class Balance(NamedTuple):
     """A placement that is better than the one before.
@@ -37,7 +40,7 @@ def better_placement(
     """Looks for a placement in which the busiest rank has less to compute.
 
     A step takes as long as its busiest rank: `max_r Σ_{e on r} load_e`. Each rank keeps as many
-    experts as it has, and none needs more memory than the fullest one today.
+    experts as it has, and none needs a tenth more memory than the fullest one today.
 
     Two searches are made. From today's placement, experts of the busiest rank change places with
     those of others for as long as that helps, which moves few. Or all are dealt out anew, the
@@ -101,7 +104,7 @@ class _Search:
         self, placement: ExpertPlacement, loads_E: Sequence[float], sizes_E: Sequence[float]
     ) -> None:
         self.placement, self.loads_E, self.sizes_E = placement, list(loads_E), list(sizes_E)
-        self.room = max(self.of_ranks(placement.ranks, self.sizes_E))
+        self.room = _ROOM * max(self.of_ranks(placement.ranks, self.sizes_E))
 
     def of_ranks(self, ranks_E: Sequence[int], values_E: Sequence[float]) -> list[float]:
         """The sum of each rank's."""
@@ -115,7 +118,7 @@ class _Search:
         return max(self.of_ranks(ranks_E, self.loads_E))
 
     def fits(self, ranks_E: Sequence[int]) -> bool:
-        """Whether no rank holds more than the fullest one today."""
+        """Whether no rank holds much more than the fullest one today."""
         return max(self.of_ranks(ranks_E, self.sizes_E)) <= self.room
 
     def dealt_out(self) -> list[int]:
