@@ -21,6 +21,7 @@ from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.experts.stacked import are_alike
 from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.mixture.gates.joined import JoinedGates
+from mmoe.mixture.rank_sums import ONE_RANK
 from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.mixture.requests.experts import RequestExperts
 from mmoe.mixture.width import find_width
@@ -28,7 +29,7 @@ from mmoe.models.gates import build_gate
 from mmoe.models.layout import Layout
 from mmoe.models.network import Level
 from mmoe.models.stages.grown import Grown, score_as_before
-from mmoe.parallel import AllToAllDispatcher, ExpertPlacement
+from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement
 from mmoe.tasks import TaskTowers
 
 BuiltPool = MLPExperts | StackedExperts | ExpertPool | MixedExperts
@@ -173,15 +174,19 @@ def _mixture(
     """Of all experts, or of this rank's part of them."""
     dispatcher = None
     experts: nn.Module = pool
+    # A rank that has an expert alone sees all of its rows; with copies it does not
+    sums = layout.sums
     if layout.spread:
-        placement = ExpertPlacement.even(len(pool), layout.world_size)
-        experts = pool.part(placement.on(layout.rank))
-        dispatcher = AllToAllDispatcher(placement, wire_dtype=layout.wire_dtype)
-    else:
-        # A rank that has an expert alone sees all of its rows; with copies it does not
-        for module in pool.modules():
-            if isinstance(module, ExpertBatchNorm):
-                module.ranks = layout.sums
+        own = layout.own_groups(len(pool))
+        placement = ExpertPlacement.even(len(pool), own.size)
+        experts = pool.part(placement.on(own.place))
+        dispatcher = AllToAllDispatcher(
+            placement, group=own.experts, replicas=own.gradients, wire_dtype=layout.wire_dtype
+        )
+        sums = ONE_RANK if own.replicas == 1 else AllReduceSums(own.statistics)
+    for module in experts.modules():
+        if isinstance(module, ExpertBatchNorm):
+            module.ranks = sums
     return MultiGateMixture(
         width,
         num_gates,

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from mmoe.parallel.experts.move import CannotMove, move_experts
     from mmoe.parallel.experts.placement import ExpertPlacement
     from mmoe.parallel.experts.rebalance import count_loads, rebalance_experts, stop_counting
+    from mmoe.parallel.experts.replicas import ReplicaGroups
     from mmoe.parallel.experts.shards import (
         expert_shards,
         is_spread,
+        parameters_by_replicas,
         replicated_parameters,
         spread_layout,
         spread_parameters,
@@ -44,6 +46,7 @@ __all__ = [
     "ExpertPlacement",
     "GradientSum",
     "Mode",
+    "ReplicaGroups",
     "Shard",
     "WayBack",
     "Wire",
@@ -58,6 +61,7 @@ __all__ = [
     "join_ranks",
     "launched_ranks",
     "move_experts",
+    "parameters_by_replicas",
     "rank",
     "rebalance_experts",
     "replicated_parameters",
@@ -80,9 +84,11 @@ __getattr__ = lazily(
         "experts.move": ["CannotMove", "move_experts"],
         "experts.placement": ["ExpertPlacement"],
         "experts.rebalance": ["count_loads", "rebalance_experts", "stop_counting"],
+        "experts.replicas": ["ReplicaGroups"],
         "experts.shards": [
             "expert_shards",
             "is_spread",
+            "parameters_by_replicas",
             "replicated_parameters",
             "spread_layout",
             "spread_parameters",

@@ -182,8 +182,11 @@ class Trainer:
         """Moves experts to other ranks, where that was asked for and pays off."""
         if self.config.parallel.rebalance == "off":
             return
-        for line in said_of_moves(self.state):
+        lines = said_of_moves(self.state)
+        for line in lines:
             self.reporter.say(line)
+        if lines:
+            self.ranks.look_anew()
 
     def _save(self, *, best: bool) -> None:
         self.check()

@@ -2,12 +2,21 @@
 
 import io
 
+import torch.distributed as dist
 from rich.console import Console
 from torch import nn
 
 from mmoe.embeddings import plan_table
 from mmoe.models.ranker import Ranker
-from mmoe.parallel import Balance, CannotMove, is_spread, rank, stop_counting, world_size
+from mmoe.parallel import (
+    Balance,
+    CannotMove,
+    is_spread,
+    parameters_by_replicas,
+    rank,
+    stop_counting,
+    world_size,
+)
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter
 from mmoe.run.directory import RunDirectory
@@ -21,9 +30,11 @@ def say_plan(ranker: Ranker, run: RunDirectory, reporter: Reporter) -> None:
     if world_size() == 1:
         return
     experts = "spread" if is_spread(ranker.network) else "replicated"
+    replicas = _replicas(ranker.network)
+    each = f" in {replicas} groups, each with all of them" if replicas > 1 else ""
     tables = ranker.tables.plan_summary()
     reporter.say(
-        f"{world_size()} ranks: gates and towers on every one, experts {experts}, "
+        f"{world_size()} ranks: gates and towers on every one, experts {experts}{each}, "
         "each batch shared out"
     )
     if tables:
@@ -32,7 +43,16 @@ def say_plan(ranker: Ranker, run: RunDirectory, reporter: Reporter) -> None:
         for line in text.getvalue().rstrip().splitlines():
             reporter.say(line.rstrip())
     if rank() == 0:
-        write_json(run.plan_file, {"ranks": world_size(), "experts": experts, "tables": tables})
+        write_json(
+            run.plan_file,
+            {"ranks": world_size(), "experts": experts, "replicas": replicas, "tables": tables},
+        )
+
+
+def _replicas(network: nn.Module) -> int:
+    """How often a spread expert is there, at most."""
+    groups = [group for group, _ in parameters_by_replicas(network) if group is not None]
+    return max(map(dist.get_world_size, groups), default=1)
 
 
 def said_of_moves(state: TrainingState) -> list[str]:

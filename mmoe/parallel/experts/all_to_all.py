@@ -94,6 +94,8 @@ class AllToAllDispatcher:
         way_back: `auto`, or always `pairs` or `sums`. The result has the same bits either way
             unless the wire rounds, where `auto` looks at the batch while gradients are enabled
             only.
+        replicas: The ranks that hold the same experts as this one, where each of several groups has
+            all experts; gradients of experts are to be added up over them. Default: no other does.
         mode: How rows and weights travel; the attribute `mode` may be set between calls, on all
             ranks alike.
 
@@ -133,9 +135,10 @@ class AllToAllDispatcher:
         wire_dtype: torch.dtype | None = None,
         overlap_rows: int = _OVERLAP_ROWS,
         way_back: WayBack = "auto",
+        replicas: dist.ProcessGroup | None = None,
         mode: Mode = ROWS_TRAVEL,
     ) -> None:
-        self.wire = Wire(group)
+        self.wire, self.replicas = Wire(group), replicas
         if placement.num_ranks != self.wire.world_size:
             raise ValueError(
                 f"placement: expected one for {self.wire.world_size} rank(s), as the group has, "

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
@@ -25,7 +26,7 @@ def is_spread(network: nn.Module) -> bool:
 
 
 def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """Lists the parameters of experts that only this rank holds; the others are on all.
+    """Lists the parameters of experts that not every rank holds; the others are on all.
 
     Example:
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
@@ -36,6 +37,28 @@ def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
     return [
         weight for _, mixture, _ in mixtures_of(network) for weight in mixture.experts.parameters()
     ]
+
+
+def parameters_by_replicas(
+    network: nn.Module,
+) -> list[tuple[dist.ProcessGroup | None, list[nn.Parameter]]]:
+    """Lists `spread_parameters` by the ranks that hold the same ones.
+
+    Returns:
+        For each such group, in the order in which the network has them, its parameters; None: this
+        rank is the only one that holds them.
+
+    Example:
+        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.parallel import parameters_by_replicas
+        >>> parameters_by_replicas(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
+        []
+    """
+    found: dict[int, tuple[dist.ProcessGroup | None, list[nn.Parameter]]] = {}
+    for _, mixture, dispatcher in mixtures_of(network):
+        group = dispatcher.replicas
+        found.setdefault(id(group), (group, []))[1].extend(mixture.experts.parameters())
+    return list(found.values())
 
 
 def replicated_parameters(network: nn.Module) -> list[nn.Parameter]:
