@@ -80,9 +80,16 @@ class GradientSum:
         self._pending: list[_PendingSum] = []
         self.traffic = Traffic()
         self.hosts: Sequence[int] = [0] * dist.get_world_size(group)
-        for number, bucket in enumerate(self.buckets):
-            for weight in bucket:
-                weight.register_post_accumulate_grad_hook(partial(self._arrived, number))
+        self._hooks = [
+            weight.register_post_accumulate_grad_hook(partial(self._arrived, number))
+            for number, bucket in enumerate(self.buckets)
+            for weight in bucket
+        ]
+
+    def close(self) -> None:
+        """Lets go of the parameters; nothing is added up any more."""
+        for hook in self._hooks:
+            hook.remove()
 
     @contextmanager
     def in_flight(self) -> Iterator[None]:

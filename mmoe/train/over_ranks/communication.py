@@ -5,6 +5,7 @@ from dataclasses import astuple
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from mmoe.parallel import Hosts, Traffic, dispatchers_of, world_size
@@ -26,15 +27,16 @@ class CommunicationLog:
     def __init__(self, network: nn.Module, ranks: StepRanks, host_size: int | None = None) -> None:
         self._ranks, self._alone = ranks, ranks.alone
         self._dispatchers = [] if self._alone else dispatchers_of(network)
-        if not self._alone:
-            hosts = Hosts.of_group(host_size=host_size)
-            assert ranks.gradients is not None, "several ranks add up gradients"
-            ranks.gradients.hosts = [hosts.of(rank) for rank in range(world_size())]
-        self._before = self._counted()
+        self._hosts = None if self._alone else Hosts.of_group(host_size=host_size)
+        self.begin()
         self._told: dict[int, int] = {}  # choices of each level
 
     def begin(self) -> None:
         """Forgets what was sent until now, such as in validation."""
+        if self._hosts is not None:  # sums may be others than before, where experts have moved
+            for sums in self._ranks.gradients:
+                ranks = dist.get_process_group_ranks(sums.group)
+                sums.hosts = [self._hosts.of(rank) for rank in ranks]
         self._before = self._counted()
 
     def end(self, steps: int) -> dict[str, Any] | None:
@@ -82,11 +84,8 @@ class CommunicationLog:
 
     def _counted(self) -> list[tuple[float, ...]]:
         """What this rank has sent so far, of each road."""
-        experts = Traffic()
-        for dispatcher in self._dispatchers:
-            experts = experts + dispatcher.wire.traffic
-        sums = self._ranks.gradients
-        gradients = Traffic() if sums is None else sums.traffic
+        experts = sum((d.wire.traffic for d in self._dispatchers), Traffic())
+        gradients = sum((sums.traffic for sums in self._ranks.gradients), Traffic())
         return [astuple(experts), astuple(gradients)]
 
 
