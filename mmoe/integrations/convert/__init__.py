@@ -1,6 +1,7 @@
 """Any network's feed-forward layers as mixtures of experts, by one line."""
 
 from mmoe.integrations.convert.conversion import convert
+from mmoe.integrations.convert.distribute import distribute
 from mmoe.integrations.convert.feed_forward import FeedForward
 from mmoe.integrations.convert.layer import (
     ConvertedMoE,
@@ -18,6 +19,7 @@ __all__ = [
     "Recogniser",
     "auxiliary_losses",
     "convert",
+    "distribute",
     "parameter_counts",
     "register",
 ]

@@ -226,8 +226,11 @@ _ACTIVATION_NAMES = ("act", "act_fn", "activation", "activation_fn")
 
 
 def _activation_of(block: nn.Module) -> Activation | None:
-    found: list[Any] = [getattr(block, name, None) for name in _ACTIVATION_NAMES]
-    return next((each for each in found if callable(each)), None)
+    for name in _ACTIVATION_NAMES:
+        found: Any = getattr(block, name, None)
+        if callable(found):
+            return cast(Activation, found)
+    return None
 
 
 def _if_computed(
