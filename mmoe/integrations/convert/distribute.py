@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.gates.options import GateSettings
-from mmoe.mixture.rank_sums import ONE_RANK, RankSums
+from mmoe.mixture.rank_sums import OneRank, RankSums
 from mmoe.mixture.routing.dispatcher import LocalDispatcher
 from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement
 
@@ -143,7 +143,7 @@ class LossSums:
 
 def _sum_losses(gate: nn.Module, groups: list[dist.ProcessGroup], scale: int) -> None:
     options = getattr(gate, "options", None)
-    if isinstance(options, GateSettings) and options.ranks is ONE_RANK:
+    if isinstance(options, GateSettings) and isinstance(options.ranks, OneRank):
         options.ranks = cast(RankSums, LossSums(groups, scale))
 
 
@@ -220,6 +220,6 @@ def _check(
             kind = type(mixture.experts).__name__
             raise ValueError(
                 f"model: the experts of {name} are a {kind}, which has no part(experts); use "
-                " MLPExperts, StackedExperts or ExpertPool"
+                "MLPExperts, StackedExperts or ExpertPool"
             )
     return mixtures
