@@ -123,7 +123,7 @@ class MoE(nn.Module):
             raise ValueError(f"x: expected shape [..., {width}], got {list(x.shape)}")
         if x.dim() == 2:
             return x, None
-        # -1, not the sizes' product, which a program for any number of rows would keep as a constant
+        # -1: a program for any number of rows would keep the product of sizes as a constant
         return x.reshape(-1, width), x.shape[:-1]
 
 

@@ -143,6 +143,19 @@ def test_a_single_layer_and_an_encoder_made_of_it():
         assert difference(stacked(x), layer(layer(x))) <= 1e-5
 
 
+def test_a_whole_transformer():
+    torch.manual_seed(0)
+    dense = nn.Transformer(D, 2, 2, 2, 12, dropout=0.0, batch_first=True).double()
+    model = convert(dense, 4)
+    assert len(mixtures(model)) == 4
+    source, target = torch.randn(2, 2, 5, D, dtype=torch.float64).unbind(0)
+    for training in (True, False):
+        expected = dense.train(training)(source, target)
+        assert difference(model.train(training)(source, target), expected) <= 1e-10
+        with torch.no_grad():
+            assert difference(model(source, target), expected) <= 1e-10
+
+
 @pytest.mark.parametrize("name", ["encoder, tanh", "sequential, PReLU", "gated, gelu"])
 def test_other_activations_run_as_modules(name):
     model = convert(make(name)[0], 3)
