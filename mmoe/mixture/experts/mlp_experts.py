@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -45,6 +45,8 @@ class MLPExperts(nn.Module):
         norm: None, `layer` (layer normalisation) or `batch` (batch normalisation over each
             expert's own rows, HoME's expert normalisation; there with `silu`).
         dropout: Probability that a unit is zeroed while training.
+        output_dropout: The last layer's; None: as `dropout`.
+        bias: False: layers are `x W[e]`, without `b`, as in Llama.
 
     Raises:
         ValueError: A setting out of range, with its name.
@@ -77,9 +79,13 @@ class MLPExperts(nn.Module):
         output_activation: OutputActivation = "same",
         norm: ExpertNorm | None = None,
         dropout: float = 0.0,
+        output_dropout: float | None = None,
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        _check(num_experts, input_dim, hidden, activation, output_activation, norm, dropout)
+        last_dropout = dropout if output_dropout is None else output_dropout
+        dropouts = {"dropout": dropout, "output_dropout": last_dropout}
+        _check(num_experts, input_dim, hidden, activation, output_activation, norm, dropouts)
         last = activation if output_activation == "same" else output_activation
         # Of each layer
         self.activations = [*([activation] * (len(hidden) - 1)), last] if hidden else []
@@ -92,7 +98,8 @@ class MLPExperts(nn.Module):
             torch.empty(num_experts, before, after)
             for before, after in zip(widths, products, strict=False)
         )
-        self.biases = nn.ParameterList(torch.empty(num_experts, after) for after in products)
+        biased = products if bias else []
+        self.biases = nn.ParameterList(torch.empty(num_experts, after) for after in biased)
         kind = {None: None, "layer": ExpertLayerNorm, "batch": ExpertBatchNorm}[norm]
         self.norms = nn.ModuleList(kind(num_experts, width) for width in products if kind)
         self.num_experts, self.input_dim = num_experts, input_dim
@@ -100,7 +107,9 @@ class MLPExperts(nn.Module):
         self.activation: ExpertActivation = activation
         self.output_activation: OutputActivation = output_activation
         self.norm: ExpertNorm | None = norm
-        self.dropout = dropout
+        self.dropout, self.output_dropout = dropout, output_dropout
+        # Of each layer
+        self.dropouts = [*([dropout] * (len(hidden) - 1)), last_dropout] if hidden else []
         self.reset_parameters()
 
     def part(self, experts: Sequence[int]) -> "MLPExperts | NoExperts":
@@ -138,8 +147,9 @@ class MLPExperts(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""
-        for weight, bias in zip(self.weights, self.biases, strict=True):
+        for weight in self.weights:
             nn.init.normal_(weight, std=math.sqrt(2 / weight.shape[1]))
+        for bias in self.biases:
             nn.init.zeros_(bias)
 
     def __len__(self) -> int:
@@ -192,7 +202,7 @@ class MLPExperts(nn.Module):
         """
         if rows.exact or not self.weights:
             return self.dense([rows.whole], record)
-        y = shared_layer(rows, self.weights[0], self._bias(0), self._fused(0))
+        y = shared_layer(rows, *self._layer(0), self._fused(0))
         return self._dense_from(1, self._end_of_dense(0, y, record), record)
 
     def shared_work(self, rows: RequestRows) -> SharedWork:
@@ -229,7 +239,7 @@ class MLPExperts(nn.Module):
         x_BD = cast_for_autocast(x_BD)
         if not self.weights:
             return gather_rows(x_BD, plan)
-        weight_EDH, bias_EH = self.weights[0], self._bias(0)
+        weight_EDH, bias_EH = self._layer(0)
         y_PH = ops.gathered_mm(x_BD, plan, weight_EDH, bias_EH, self._fused(0))
         x_PH = self._end_of_layer(0, y_PH, plan.offsets_E1, record)
         return self._grouped_from(1, x_PH, plan.offsets_E1, record)
@@ -239,14 +249,11 @@ class MLPExperts(nn.Module):
         widths = "-".join(str(weight.shape[2]) for weight in self.weights)
         own = self.output_activation
         last = "" if own == "same" else f" (last layer: {own or 'none'})"
+        bias = "" if self.biases or not self.weights else ", bias=False"
         return (
             f"experts={self.num_experts}, products={self.input_dim}-{widths}, "
-            f"activation={self.activation}{last}, norm={self.norm}, dropout={self.dropout}"
+            f"activation={self.activation}{last}, norm={self.norm}, dropout={self.dropout}{bias}"
         )
-
-    def _bias(self, layer: int) -> Tensor:
-        """What a layer adds to its product."""
-        return self.biases[layer]
 
     def _fused(self, layer: int) -> ops.FusedActivation:
         """The activation that a layer's product applies itself."""
@@ -266,7 +273,7 @@ class MLPExperts(nn.Module):
     def _dense_from(self, first: int, x: list[Tensor], record: Record | None) -> list[Tensor]:
         """The layers from `first` on, on all rows."""
         for layer in range(first, len(self.weights)):
-            weight_EDH, bias_EH = self.weights[layer], self._bias(layer)
+            weight_EDH, bias_EH = self._layer(layer)
             y = ops.dense_mm(x, weight_EDH, bias_EH, self._fused(layer))
             x = self._end_of_dense(layer, y, record)
         return x
@@ -278,14 +285,14 @@ class MLPExperts(nn.Module):
         y = [self._activate(layer, part) for part in y]
         if record is not None and self.activations[layer] == "relu":
             record.append(y)
-        return [self._drop(part) for part in y]
+        return [self._drop(layer, part) for part in y]
 
     def _grouped_from(
         self, first: int, x_PD: Tensor, offsets_E1: Tensor, record: Record | None
     ) -> Tensor:
         """The layers from `first` on, on each expert's own rows."""
         for layer in range(first, len(self.weights)):
-            weight_EDH, bias_EH = self.weights[layer], self._bias(layer)
+            weight_EDH, bias_EH = self._layer(layer)
             y_PH = ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, self._fused(layer))
             x_PD = self._end_of_layer(layer, y_PH, offsets_E1, record)
         return x_PD
@@ -299,10 +306,14 @@ class MLPExperts(nn.Module):
         y_PH = self._activate(layer, y_PH)
         if record is not None and self.activations[layer] == "relu":
             record.append(y_PH)
-        return self._drop(y_PH)
+        return self._drop(layer, y_PH)
 
-    def _drop(self, y: Tensor) -> Tensor:
-        return fast_dropout(y, self.dropout, self.training)
+    def _layer(self, layer: int) -> tuple[Tensor, Tensor | None]:
+        """A layer's weight and bias."""
+        return self.weights[layer], self.biases[layer] if self.biases else None
+
+    def _drop(self, layer: int, y: Tensor) -> Tensor:
+        return fast_dropout(y, self.dropouts[layer], self.training)
 
     def _norm_dense(self, layer: int, y: Sequence[Tensor]) -> list[Tensor]:
         """The grouped norm, where every expert got all rows."""
@@ -321,6 +332,8 @@ def mlp_experts(
     output_activation: OutputActivation = "same",
     norm: ExpertNorm | None = None,
     dropout: float = 0.0,
+    output_dropout: float | None = None,
+    bias: bool = True,
 ) -> MLPExperts:
     """Makes a pool of equal MLPs; the arguments are those of `MLPExperts`.
 
@@ -338,6 +351,8 @@ def mlp_experts(
         output_activation=output_activation,
         norm=norm,
         dropout=dropout,
+        output_dropout=output_dropout,
+        bias=bias,
     )
 
 
@@ -353,7 +368,7 @@ def _check(
     activation: str,
     output_activation: str | None,
     norm: str | None,
-    dropout: float,
+    dropouts: Mapping[str, float],
 ) -> None:
     if num_experts < 1:
         raise ValueError(f"num_experts: expected 1 or more, got {num_experts}")
@@ -368,5 +383,6 @@ def _check(
     ):
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(str, known))}, got {value!r}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout}")
+    for name, dropout in dropouts.items():
+        if not 0 <= dropout < 1:
+            raise ValueError(f"{name}: expected a probability in [0, 1), got {dropout}")

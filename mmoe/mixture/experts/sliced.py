@@ -61,6 +61,8 @@ class SlicedExperts(MLPExperts):
                 activation=whole.activation,
                 output_activation=None,
                 dropout=whole.dropout,
+                output_dropout=whole.output_dropout,
+                bias=bool(whole.biases),
             )
         self.slices = slices
         _fill(self, whole, self.cut_tensor)
@@ -70,8 +72,9 @@ class SlicedExperts(MLPExperts):
 
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator, as those of whole experts."""
-        for weight, bias, cut in zip(self.weights, self.biases, (1, self.slices), strict=True):
+        for weight, cut in zip(self.weights, (1, self.slices), strict=True):
             nn.init.normal_(weight, std=math.sqrt(2 / (weight.shape[1] * cut)))
+        for bias in self.biases:
             nn.init.zeros_(bias)
 
     def joined(self) -> MLPExperts:
@@ -101,6 +104,8 @@ class SlicedExperts(MLPExperts):
                 activation=self.activation,
                 output_activation=None,
                 dropout=self.dropout,
+                output_dropout=self.output_dropout,
+                bias=bool(self.biases),
             )
         _fill(whole, self, self.join_tensor)
         return whole
@@ -144,9 +149,11 @@ class SlicedExperts(MLPExperts):
         """How many blocks of hidden units the first product has."""
         return 2 if self.activation == "swiglu" else 1
 
-    def _bias(self, layer: int) -> Tensor:
-        bias_VH = self.biases[layer]
-        return bias_VH if layer == 0 else bias_VH * (self.number_V % self.slices == 0).unsqueeze(1)
+    def _layer(self, layer: int) -> tuple[Tensor, Tensor | None]:
+        weight, bias_VH = super()._layer(layer)
+        if layer and bias_VH is not None:  # once for all slices of an expert
+            bias_VH = bias_VH * (self.number_V % self.slices == 0).unsqueeze(1)
+        return weight, bias_VH
 
 
 def _fill(pool: MLPExperts, source: MLPExperts, change: Callable[[str, Tensor], Tensor]) -> None:

@@ -10,7 +10,7 @@ from mmoe.mixture.requests.rows import RequestRows
 def shared_layer(
     rows: RequestRows,
     weight_EDH: Tensor,
-    bias_EH: Tensor,
+    bias_EH: Tensor | None,
     activation: ops.FusedActivation,
 ) -> list[Tensor]:
     """Sends rows through a layer: `act(x_q W_q + x_b W_b + bias)`, with `x_q W_q` once a request.
@@ -21,7 +21,7 @@ def shared_layer(
     Args:
         rows: B rows of Q requests.
         weight_EDH: Reads all columns.
-        bias_EH: In its type.
+        bias_EH: In its type; None: there is none.
         activation: As of `ops.dense_mm`.
 
     Returns:

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mmoe import ops
 from mmoe.mixture import MLPExperts, Pool, mlp_experts
 
 E, D, HIDDEN = 3, 5, [6, 4]
@@ -277,18 +278,25 @@ def test_errors(make, message):
         make()
 
 
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("execution", ["dense", "grouped"])
-def test_feed_forward_parts_of_a_transformer(execution, training):
+def test_feed_forward_parts_of_a_transformer(execution, training, bias):
     """Linear, GELU, Linear: the same numbers as a loop over torch's own modules."""
     torch.manual_seed(4)
-    loop = [nn.Sequential(nn.Linear(D, 12), nn.GELU(), nn.Linear(12, D)).double() for _ in range(E)]
-    pool = MLPExperts(E, D, [12, D], activation="gelu", output_activation=None).double()
+    loop = [
+        nn.Sequential(nn.Linear(D, 12, bias), nn.GELU(), nn.Linear(12, D, bias)).double()
+        for _ in range(E)
+    ]
+    pool = MLPExperts(E, D, [12, D], activation="gelu", output_activation=None, bias=bias).double()
+    assert len(list(pool.parameters())) == (4 if bias else 2)
+    assert ("bias=False" in repr(pool)) is not bias
     with torch.no_grad():
         for e, feed_forward in enumerate(loop):
             for layer, linear in enumerate((feed_forward[0], feed_forward[2])):
                 pool.weights[layer][e] = linear.weight.T
-                pool.biases[layer][e] = linear.bias
+                if bias:
+                    pool.biases[layer][e] = linear.bias
     pool.train(training)
     x_BD = torch.randn(7, D, dtype=torch.float64)
     if execution == "dense":
@@ -299,6 +307,29 @@ def test_feed_forward_parts_of_a_transformer(execution, training):
     expected = [feed_forward(x_BD) for feed_forward in loop]
     torch.testing.assert_close(list(found), expected)
     assert min(y.min() for y in found) < -0.2, "GELU would end at -0.17"
+
+
+@pytest.mark.parametrize("run", ["dense", "grouped", "gathered"])
+def test_the_last_layer_may_have_a_dropout_of_its_own(run):
+    """As a Transformer's feed-forward part: hidden units are dropped, outputs are not."""
+    torch.manual_seed(0)
+    pool = MLPExperts(1, D, [64, 50], output_activation=None, dropout=0.5, output_dropout=0.0)
+    with torch.no_grad():
+        pool.weights[1].zero_()
+        pool.biases[1].fill_(1.0)
+    x_BD = torch.randn(3, D)
+    if run == "gathered":
+        plan = ops.route_plan(torch.zeros(3, 1, 1, dtype=torch.int32), 1)
+        outs = [pool.gathered(x_BD, plan)]
+    else:
+        outs = pool.dense([x_BD]) if run == "dense" else [pool.grouped(x_BD, offsets_of([3]))]
+    assert torch.equal(outs[0], torch.ones(3, 50))
+    with torch.no_grad():
+        pool.weights[1].fill_(1.0)
+    first, second = (pool.dense([x_BD])[0] for _ in range(2))
+    assert not torch.equal(first, second)
+    with pytest.raises(ValueError, match=r"output_dropout: expected a probability .*, got 1"):
+        MLPExperts(1, D, [4], output_dropout=1.0)
 
 
 def test_the_last_layers_activation_adds_no_tensor_and_draws_the_same_weights():

@@ -25,9 +25,10 @@ def make(activation="gelu", **settings):
 
 
 @pytest.mark.parametrize("slices", [1, 2, 8])
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "swiglu"])
-def test_slices_add_up_to_the_whole_forward_and_backward(activation, slices):
-    whole = make(activation)
+def test_slices_add_up_to_the_whole_forward_and_backward(activation, bias, slices):
+    whole = make(activation, bias=bias)
     pool = SlicedExperts(whole, slices)
     x_BD = torch.randn(7, D, dtype=torch.float64, requires_grad=True)
     factors = torch.randn(E, 7, WIDTH, dtype=torch.float64)
@@ -43,9 +44,11 @@ def test_slices_add_up_to_the_whole_forward_and_backward(activation, slices):
         torch.testing.assert_close(own.grad, pool.cut_tensor(name, expected.grad))
 
 
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["gelu", "swiglu"])
-def test_joined_is_the_whole_again_to_the_bit(activation):
-    whole = make(activation, dropout=0.1).eval()
+def test_joined_is_the_whole_again_to_the_bit(activation, bias):
+    whole = make(activation, dropout=0.1, output_dropout=0.2, bias=bias).eval()
+    assert (SlicedExperts(whole, 4).joined().dropouts) == [0.1, 0.2]
     whole.weights[0].requires_grad_(False)
     joined = SlicedExperts(whole, 4).joined()
     assert str(joined) == str(whole) and joined.training == whole.training

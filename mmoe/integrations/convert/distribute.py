@@ -1,0 +1,225 @@
+"""`distribute`: the experts of a network's mixtures over ranks; DDP or FSDP2 does the rest."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, cast, get_args
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from mmoe.mixture import MultiGateMixture
+from mmoe.mixture.gates.options import GateSettings
+from mmoe.mixture.rank_sums import OneRank, RankSums
+from mmoe.mixture.routing.dispatcher import LocalDispatcher
+from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement
+
+Gradients = Literal["mean", "sum"]
+
+
+def distribute(
+    model: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    replicas: DeviceMesh | None = None,
+    gradients: Gradients = "mean",
+) -> nn.Module:
+    """Spreads the experts of all mixtures of a network over ranks, in place.
+
+    Each rank keeps its share of every mixture's experts, all starting as on the first rank; rows
+    travel. Gates and all that is no expert stay whole on every rank, for DDP or FSDP2:
+
+        model = distribute(convert(model), mesh)
+        model = DistributedDataParallel(model)  # leaves experts alone; or:
+        fully_shard(model, mesh=mesh, ignored_params=set(spread_parameters(model)))
+
+    Both average gradients over ranks, so each rank calls `backward` on the mean over its own rows,
+    and the loss is the mean of the ranks'. An expert gets the sum over the rows of all ranks, which
+    is therefore divided by their number; losses of gates are those of all ranks' rows. All of that
+    is training in one process on the rows of all, where ranks have equally many.
+
+    Hooks on the experts' parameters do it: call it again on the original where parameters were put
+    in the place of others (`copy.deepcopy`, `load_state_dict(assign=True)`).
+
+    Args:
+        model: The network, on its device, not yet wrapped. Its own mixtures are spread as well.
+        mesh: One dimension of ranks, such as `mesh["experts"]`. A rank holds E / W of E experts,
+            or one more; none where there are more ranks than experts.
+        replicas: Another dimension, over which the same experts are repeated: their gradients are
+            added up over it too. With `mesh` it covers the ranks that share a batch.
+        gradients: `mean`: as DDP and FSDP2 average. `sum`: the loss is the sum of what each rank
+            calls `backward` on, and the caller adds up gradients of what all ranks have.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: No mixtures; a mesh of several dimensions; a network that is spread, wrapped or
+            sharded already; a pool that cannot be shared out.
+
+    Example:
+        >>> import torch
+        >>> from torch.distributed.device_mesh import init_device_mesh
+        >>> from mmoe.integrations.convert import convert, distribute
+        >>> from mmoe.parallel import ensure_process_group
+        >>> ensure_process_group()
+        >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        >>> model = distribute(convert(layer, 4), init_device_mesh("cpu", (1,)))
+        >>> type(model.linear1.mixture.dispatcher).__name__, model(torch.zeros(2, 5, 16)).shape
+        ('AllToAllDispatcher', torch.Size([2, 5, 16]))
+    """
+    mixtures = _check(model, mesh, replicas, gradients)
+    group, size, here = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+    groups = [group] if replicas is None else [group, replicas.get_group()]
+    for tensor in (*model.parameters(), *model.buffers()):
+        for each in reversed(groups):
+            dist.broadcast(tensor.detach(), group=each, group_src=0)
+    ranks = size * (1 if replicas is None else replicas.size())
+    for _, mixture in mixtures:
+        placement = ExpertPlacement.even(mixture.num_experts, size)
+        dispatcher = AllToAllDispatcher(placement, group=group)
+        spread = _spread(mixture, dispatcher, placement.on(here))
+        for weight in spread.experts.parameters():
+            if weight.requires_grad:
+                shared = None if replicas is None else groups[1]
+                weight.register_hook(_Gradient(shared, ranks if gradients == "mean" else 1))
+        _sum_losses(spread.gate, groups, ranks if gradients == "mean" else 1)
+        _put(model, mixture, spread)
+    _hide_from_ddp(model)
+    return model
+
+
+class _Gradient:
+    """An expert's gradient: over its replicas, and by how many ranks' means it came of."""
+
+    def __init__(self, replicas: dist.ProcessGroup | None, ranks: int) -> None:
+        self.replicas, self.ranks = replicas, ranks
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        if self.replicas is not None:
+            gradient = gradient.clone()
+            dist.all_reduce(gradient, group=self.replicas)
+        return gradient if self.ranks == 1 else gradient / self.ranks
+
+
+class LossSums:
+    """Sums of what gates' losses are computed from, for gradients that are averaged over ranks.
+
+    Every rank computes the same loss, and knows its gradient by its own rows alone. Averaged over W
+    ranks it would come to a W-th of itself, so each rank's is taken W times.
+
+    Args:
+        groups: Over which sums go, one after another.
+        scale: W.
+    """
+
+    def __init__(self, groups: list[dist.ProcessGroup], scale: int) -> None:
+        self.sums, self.scale = [AllReduceSums(group) for group in groups], scale
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LossSums":
+        """Copies share it: it holds no state, and a process group cannot be copied."""
+        return self
+
+    def of_losses(self, *amounts: Tensor | int) -> tuple[Any, ...]:
+        """Adds up over ranks; the gradient of an amount is `scale` times its own."""
+        totals: tuple[Any, ...] = amounts
+        for sums in self.sums:
+            totals = sums.of_losses(*totals)
+        return tuple(self._scaled(total) for total in totals)
+
+    def of_rows(self, *amounts: Tensor) -> tuple[Tensor, ...]:
+        """Adds up what the rows of every rank read, and gradients likewise."""
+        for sums in self.sums:
+            amounts = sums.of_rows(*amounts)
+        return amounts
+
+    def _scaled(self, total: Any) -> Any:
+        if self.scale == 1 or not isinstance(total, Tensor) or not total.is_floating_point():
+            return total
+        # 0, with the gradient that is missing
+        return total + (self.scale - 1) * (total - total.detach())
+
+
+def _sum_losses(gate: nn.Module, groups: list[dist.ProcessGroup], scale: int) -> None:
+    options = getattr(gate, "options", None)
+    if isinstance(options, GateSettings) and isinstance(options.ranks, OneRank):
+        options.ranks = cast(RankSums, LossSums(groups, scale))
+
+
+def _spread(
+    mixture: MultiGateMixture, dispatcher: AllToAllDispatcher, own: tuple[int, ...]
+) -> MultiGateMixture:
+    """The mixture with this rank's experts, and the others elsewhere."""
+    spread = MultiGateMixture(
+        mixture.input_dim,
+        mixture.num_gates,
+        cast(Any, mixture.experts).part(own),
+        gate=mixture.gate,
+        visibility=mixture.visibility_GE.cpu(),
+        expert_source=mixture.expert_source,
+        gate_source=mixture.gate_source,
+        execution=mixture.execution,
+        dispatcher=dispatcher,
+        capacity=mixture.capacity,
+    )
+    return spread.to(mixture.visibility_GE.device).train(mixture.training)
+
+
+def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child is old:
+                setattr(parent, name, new)
+
+
+def _hide_from_ddp(model: nn.Module) -> None:
+    """DDP neither copies nor averages what each rank has of its own."""
+    names = [
+        f"{name}.experts.{inner}"
+        for name, mixture in _mixtures(model)
+        for inner, _ in (*mixture.experts.named_parameters(), *mixture.experts.named_buffers())
+    ]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
+
+
+def _mixtures(model: nn.Module) -> Iterator[tuple[str, MultiGateMixture]]:
+    for name, module in model.named_modules():
+        if isinstance(module, MultiGateMixture):
+            yield name, module
+
+
+def _check(
+    model: nn.Module, mesh: DeviceMesh, replicas: DeviceMesh | None, gradients: str
+) -> list[tuple[str, MultiGateMixture]]:
+    for name, each in (("mesh", mesh), ("replicas", replicas)):
+        if each is not None and each.ndim != 1:
+            names = each.mesh_dim_names or ("without names",)
+            raise ValueError(
+                f"{name}: expected one dimension of ranks, got {each.ndim} ({', '.join(names)}); "
+                "pass one, as mesh['experts']"
+            )
+    if gradients not in get_args(Gradients):
+        raise ValueError(f"gradients: expected 'mean' or 'sum', got {gradients!r}")
+    if isinstance(model, DistributedDataParallel) or any(
+        isinstance(weight, DTensor) for weight in model.parameters()
+    ):
+        raise ValueError(
+            "model: expected one that is neither wrapped nor sharded, got parameters of DDP or "
+            "FSDP; call distribute first"
+        )
+    mixtures = list(_mixtures(model))
+    if not mixtures:
+        raise ValueError("model: it has no mixture of experts; make some with convert(model)")
+    for name, mixture in mixtures:
+        if not name:
+            raise ValueError("model: expected a network that holds mixtures, got a mixture itself")
+        if not isinstance(mixture.dispatcher, LocalDispatcher):
+            raise ValueError(f"model: the experts of {name} are spread already; distribute once")
+        if not hasattr(mixture.experts, "part"):
+            kind = type(mixture.experts).__name__
+            raise ValueError(
+                f"model: the experts of {name} are a {kind}, which has no part(experts); use "
+                "MLPExperts, StackedExperts or ExpertPool"
+            )
+    return mixtures
