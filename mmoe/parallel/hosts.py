@@ -1,6 +1,7 @@
 """`Hosts`: how ranks lie on hosts, and the groups of ranks inside and across them."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -8,6 +9,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from mmoe.parallel.launch.launcher import local_ranks
+from mmoe.parallel.object_collectives import from_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,7 @@ class Hosts:
         ranks = dist.get_world_size(group)
         if host_size is not None:
             return cls(num_ranks=ranks, size=host_size, group=group)
-        said = _gathered((dist.get_rank(), local_ranks(default=0)), group)
+        said = from_all((dist.get_rank(), local_ranks(default=0)), group)
         size = _equal_size(said)
         if size is None:
             warnings.warn(
@@ -134,13 +136,7 @@ class Hosts:
         return self
 
 
-def _gathered(value: tuple[int, int], group: dist.ProcessGroup | None) -> list[tuple[int, int]]:
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
-
-
-def _equal_size(said: list[tuple[int, int]]) -> int | None:
+def _equal_size(said: Sequence[tuple[int, int]]) -> int | None:
     """Ranks of the group on each host, by (rank of all, ranks on its host); None: it differs.
 
     A launcher that says nothing (0) has started one host.

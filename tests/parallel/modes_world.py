@@ -37,6 +37,11 @@ def cases():
             yield f"{name}, hierarchical", replace(case, mode=MODES["hierarchical"])
         mode = next(in_chunks)
         yield f"{name}, {mode}", replace(case, mode=MODES[mode])
+    # Experts that must get their rows together: `dispatch` and `combine` instead of `run`
+    for name in "dense of 14", "uneven rows", "sources", "dense", "mixed experts", "first two":
+        case = replace(world.CASES[name], pool="batch", mode=MODES["hierarchical"])
+        yield f"batch norm, {name}", case
+        yield f"batch norm, {name}, sums", replace(case, way_back="sums")
     case = world.CASES["dense of 14, overlapped"]
     yield "own rows in 2 chunks", replace(case, mode=MODES["2 chunks"])
     yield "rows of the host in hierarchical", replace(case, mode=MODES["hierarchical"])

@@ -26,6 +26,7 @@ from mmoe.parallel.experts.steps import at_once
 from mmoe.parallel.experts.two_levels import HostsHandle, TwoLevels
 from mmoe.parallel.experts.wire import Wire
 from mmoe.parallel.hosts import Hosts
+from mmoe.parallel.object_collectives import from_all
 
 # Below it, small products cost more than what they hide.
 _OVERLAP_ROWS = 1024
@@ -130,6 +131,7 @@ class AllToAllDispatcher:
         self.way_back: WayBack = way_back
         self.mode = mode
         self._hosts: Hosts | None = None
+        self._asks_whole: bool | None = None
         self.placement = placement
         if hosts is not None:
             self.hosts = hosts
@@ -146,7 +148,7 @@ class AllToAllDispatcher:
                 f"placement: expected one for {self.wire.world_size} rank(s), as the group has, "
                 f"got one for {placement.num_ranks}"
             )
-        self._placement = placement
+        self._placement, self._asks_whole = placement, None
         self._straight = Exchange(wire=self.wire, placement=placement)
         self._two_levels: TwoLevels | None = None
 
@@ -188,8 +190,8 @@ class AllToAllDispatcher:
     ) -> tuple[Tensor, Tensor | None, Handle | HostsHandle]:
         """Sends this rank's rows out, and sorts what came by expert.
 
-        Chunks do not apply here: what comes is asked for as a whole. So they do not where the
-        experts' results depend on which rows they get together (`uses_batch`).
+        Chunks do not apply here: what comes is asked for as a whole. So they do not where some
+        rank's experts give other results for other batches (`uses_batch`).
 
         Args:
             sources: S tensors `x_BD` of one width.
@@ -203,8 +205,9 @@ class AllToAllDispatcher:
             ValueError: Inputs that are no tensors, experts whose output is no tensor of a known
                 width, or picks of another number of experts.
         """
-        road = self._road()
         piece, terms = self._agree(sources, plan)
+        self.asks_whole(True)
+        road = self._road()
         (leaving,) = road.prepare([piece], terms)
         handle = at_once(road.outward(leaving))
         return handle.arrived.x_RD, handle.arrived.offsets_E1, handle
@@ -255,9 +258,10 @@ class AllToAllDispatcher:
             ValueError: See `dispatch` and `combine`.
         """
         piece, terms = self._agree(sources, plan)
-        road, chunks = self._road(), self.mode.chunks
+        whole, road = self.asks_whole(False), self._road()
+        chunks = 1 if whole else self.mode.chunks
         if isinstance(road, TwoLevels):
-            if road.inside is None:
+            if whole or road.inside is None:
                 return in_chunks(road, piece, terms, chunks, compute)
             away, near = split_plan(plan, road.across.placement, road.across.wire.rank)
             halves = near_halves(road.inside, piece._replace(plan=near), terms, compute)
@@ -270,6 +274,22 @@ class AllToAllDispatcher:
         meanwhile = map(outs.append, halves)
         out_BGO = in_chunks(road, piece._replace(plan=away), terms, chunks, compute, meanwhile)
         return torch.cat(outs) + out_BGO
+
+    def asks_whole(self, here: bool) -> bool:
+        """Returns whether some rank's experts must get all that comes at once.
+
+        A mixture calls `run` where the experts of its rank take their rows in pieces, but those of
+        another rank may be of another kind, or it has none. In a plain mode both calls exchange the
+        same; before the first call in another one the ranks agree, once for all calls.
+
+        Args:
+            here: Whether those of this rank must.
+        """
+        if self.mode == ROWS_TRAVEL:
+            return here
+        if self._asks_whole is None:
+            self._asks_whole = any(from_all(here, self.wire.group))
+        return self._asks_whole
 
     def _road(self) -> Exchange | TwoLevels:
         """How the mode lets rows travel; one level where two would be the same."""
