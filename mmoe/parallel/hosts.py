@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from mmoe.parallel.launch.launcher import local_ranks
+from mmoe.parallel.launch.process_group import patience_of
 from mmoe.parallel.object_collectives import from_all
 
 
@@ -128,7 +129,9 @@ class Hosts:
         if self.group is not None:
             ranks = [dist.get_global_rank(self.group, rank) for rank in ranks]
         # Only its own ranks meet: groups of other hosts are none of theirs
-        made = dist.new_group(ranks, use_local_synchronization=True)
+        made = dist.new_group(
+            ranks, timeout=patience_of(self.group), use_local_synchronization=True
+        )
         return cast(dist.ProcessGroup, made)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Hosts":
