@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from mmoe import ops
+from mmoe.mixture import DispatchPlan
 from mmoe.mixture.pytrees import Tree
 from mmoe.parallel.experts.exchange import Departure, Exchange, Handle, Piece, Terms
 from mmoe.parallel.experts.placement import ExpertPlacement
-from mmoe.parallel.experts.relay import WayHome, gates_inside, relayed, way_home
+from mmoe.parallel.experts.relay import WayHome, way_home
 from mmoe.parallel.experts.rows import Arrived
 from mmoe.parallel.experts.steps import Steps, at_once
 from mmoe.parallel.experts.wire import Traffic, Wire
@@ -53,6 +54,10 @@ class TwoLevels:
         placement: Who holds which expert.
         hosts: How the ranks lie; several hosts of several ranks each.
         traffic: Where both levels count.
+
+    Attributes:
+        across: Between this rank and its peers; its placement is that of hosts.
+        inside: Between the ranks of this host; None: it has no experts.
     """
 
     # Those of `outward`, the experts and `homeward`, one after another
@@ -63,7 +68,7 @@ class TwoLevels:
         across.hosts = range(hosts.count)
         inside = Wire(hosts.inside, traffic=traffic)
         of_hosts = [[placement.on(r) for r in hosts.ranks_on(h)] for h in range(hosts.count)]
-        self._across = Exchange(
+        self.across = Exchange(
             wire=across,
             placement=ExpertPlacement(tuple(sum(host, ()) for host in of_hosts)),
             relays=True,
@@ -72,46 +77,55 @@ class TwoLevels:
         ranks = [rank for rank, own in enumerate(here) for _ in own]
         self._ranks_E = torch.tensor(ranks, dtype=torch.int64)
         # Their numbers on the host go up from rank to rank
-        self._num_experts = sum(map(len, here))
         bounds = pairwise(accumulate(map(len, here), initial=0))
         ranges = [tuple(range(first, last)) for first, last in bounds]
-        self._inside = (
-            Exchange(wire=inside, placement=ExpertPlacement(tuple(ranges)))
-            if self._num_experts
-            else None
+        self.inside = (
+            Exchange(wire=inside, placement=ExpertPlacement(tuple(ranges))) if ranks else None
         )
 
     def prepare(self, pieces: Sequence[Piece], terms: Terms) -> list[Departure]:
         """Plans what goes to which host; one exchange of sizes serves all pieces."""
         # Sums of sums round otherwise than sums of pairs: scores do not take turns
         costs = terms.costs._replace(by_batch=torch.is_grad_enabled())
-        return self._across.prepare(pieces, terms._replace(costs=costs))
+        return self.across.prepare(pieces, terms._replace(costs=costs))
 
     def outward(self, leaving: Departure) -> Steps[HostsHandle]:
         """Sends the rows across, and what comes on to the ranks of this host."""
-        across = yield from self._across.outward(leaving)
-        if self._inside is None:
+        across = yield from self.across.outward(leaving)
+        if self.inside is None:
             yield
             return HostsHandle(across)
-        rows, costs = leaving.terms
-        relay = relayed(across, costs, self._num_experts)
-        inner = costs._replace(picks=gates_inside(costs, self._num_experts), bound=relay.plan.bound)
-        piece = Piece([across.arrived.x_RD], relay.plan)
-        (on,) = self._inside.prepare([piece], Terms(rows, inner))
-        steps = self._inside.outward(on)
+        (on,) = self._pass_on(across, leaving.terms)
+        steps = self.inside.outward(on)
         next(steps)
         # Under way: time to plan
-        home = way_home(relay, across, on.crossing, self._ranks_E.to(across.weights_BGK.device))
+        home = way_home(across, on.crossing, self._ranks_E.to(across.weights_BGK.device))
         yield
         return HostsHandle(across, at_once(steps), home)
+
+    def _pass_on(self, across: Handle, terms: Terms) -> list[Departure]:
+        """Plans how rows that came go on, with the picks that they came with."""
+        assert self.inside is not None, "nothing comes to a host without experts"
+        arrived, costs, experts = across.arrived, terms.costs, len(self._ranks_E)
+        plan = DispatchPlan(
+            experts_BGK=arrived.picks_NGK,
+            weights_BGK=arrived.weights_NGK,
+            num_experts=experts,
+            expert_source=(0,) * experts,  # a row that came is of one source
+            output_dim=costs.output_dim,
+            most_pairs=costs.bound,
+        )
+        terms = terms._replace(costs=costs._replace(bound=plan.bound))
+        as_pairs = not all(across.crossing.theirs.sums)
+        return self.inside.prepare([Piece([arrived.x_RD], plan)], terms, as_pairs=as_pairs)
 
     def homeward(self, y: Tree, handle: HostsHandle) -> Steps[Tensor]:
         """Adds up inside the host, sends that back across, and mixes what comes for each gate."""
         across, inside, home = handle
-        if self._inside is None or inside is None or home is None:
+        if self.inside is None or inside is None or home is None:
             yield
-            return (yield from self._across.homeward(y, across))
-        came_ZO = yield from self._inside.send_back(self._inside.pack(y, inside), inside)
+            return (yield from self.across.homeward(y, across))
+        came_ZO = yield from self.inside.send_back(self.inside.pack(y, inside), inside)
         rows, theirs = across.crossing.rows, across.crossing.theirs
         back_ZO = ops.pack_returns(
             came_ZO.to(rows.dtype),
@@ -121,5 +135,5 @@ class TwoLevels:
             sum(theirs.back),
             rows.wire,
         )
-        back_ZO = yield from self._across.send_back(back_ZO, across)
-        return self._across.mix(back_ZO, across)
+        back_ZO = yield from self.across.send_back(back_ZO, across)
+        return self.across.mix(back_ZO, across)
