@@ -1,9 +1,10 @@
 """Inside a rank: a layer of a setting, and its steps in one mode or another."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from benchmarks.mixture.layers import GivenLogits, contestant, leaf, our_experts
@@ -11,8 +12,9 @@ from benchmarks.mixture.race import Contestant
 from benchmarks.mixture.workloads import Workload, correlated_logits, draw, skewed_logits
 from benchmarks.network.grid import Setting
 from mmoe.mixture import MultiGateMixture, PoolTraits
-from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, Mode, rank, world_size
+from mmoe.parallel import AdaptiveMode, AllToAllDispatcher, ExpertPlacement, Mode, rank, world_size
 
+OVERLAP_ROWS = 1024  # the dispatcher's own
 # More than any batch has: own rows wait for the others, strictly one after another
 NEVER = 2**40
 
@@ -43,11 +45,11 @@ class RankLayer:
     """This rank's part of a layer that lies on all ranks.
 
     Args:
-        setting: Sizes; the experts are spread evenly.
+        setting: Sizes.
         free: Whether experts cost nothing, where D = O.
-        logits_BGE: Of this rank's rows; None: as the setting says.
+        shared: Of the logits of gates, see `correlated_logits`.
+        hot: Share of all rows whose gates want expert 0 most.
         placement: Who holds which expert; None: evenly.
-        settings: Of the dispatcher.
     """
 
     def __init__(
@@ -55,25 +57,23 @@ class RankLayer:
         setting: Setting,
         *,
         free: bool = False,
-        logits_BGE: Tensor | None = None,
+        shared: float = 0.0,
+        hot: float = 0.0,
         placement: ExpertPlacement | None = None,
-        **settings: Any,
     ) -> None:
-        self.work = setting.work
-        self.logits_BGE = own_logits(setting) if logits_BGE is None else logits_BGE
-        placement = placement or ExpertPlacement.even(setting.experts, world_size())
-        self.dispatcher = AllToAllDispatcher(placement, **settings)
+        self.setting, self.free, self.work = setting, free, setting.work
+        self.logits_BGE = own_logits(setting, shared, hot)
+        self.placement = placement or ExpertPlacement.even(setting.experts, world_size())
+        self.dispatcher = AllToAllDispatcher(self.placement)
         # The weights of experts are everybody's; the rows are each rank's own
         everybody = draw(replace(self.work, B=1))
         own = draw(replace(self.work, E=1), seed=1 + rank())
-        held = placement.on(rank())
+        held = self.placement.on(rank())
         pool = our_experts(self.work, everybody).part(held)
-        if free:
-            pool = FreeExperts(len(held), self.work.output_dim)
         self.layer = MultiGateMixture(
             self.work.D,
             self.work.G,
-            pool,
+            FreeExperts(len(held), self.work.output_dim) if free else pool,
             gate=GivenLogits(self.logits_BGE, setting.k),
             dispatcher=self.dispatcher,
         ).train()
@@ -82,16 +82,16 @@ class RankLayer:
             lambda: [self.layer(x_BD).out_BGO], [own.grad_BGO], x_BD, [self.layer]
         )
 
-    def step(self, how: "How") -> Callable[[], None]:
-        """What is timed: forward and backward in a mode."""
-        return self.as_contestant(how).step
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> "RankLayer":
+        """From JSON: sizes as `setting`, and the rest."""
+        return cls(Setting.of(raw["setting"]), **{k: v for k, v in raw.items() if k != "setting"})
 
-    def as_contestant(self, how: "How") -> Contestant:
+    def as_contestant(self, how: "How | Choosing") -> Contestant:
         """The layer in a mode."""
 
         def forward() -> Sequence[Tensor]:
-            self.dispatcher.mode = how.mode
-            self.dispatcher.overlap_rows = 0 if how.overlaps else NEVER
+            how.set(self.dispatcher)
             return self.contestant.forward()
 
         return replace(self.contestant, forward=forward)
@@ -101,26 +101,59 @@ class How:
     """How a layer runs, from and to JSON.
 
     Args:
-        overlaps: Whether a rank's own rows are computed while others travel.
+        overlaps: Whether a rank's own rows are computed while others travel; None: as the
+            dispatcher finds best.
         shadowed: Experts, or `all`.
         others: Of the mode.
     """
 
     def __init__(
-        self, *, overlaps: bool = False, shadowed: Sequence[int] | str = (), **others: Any
+        self,
+        *,
+        overlaps: bool | None = None,
+        shadowed: Sequence[int] | str = (),
+        **others: Any,
     ) -> None:
         self.overlaps = overlaps
         every = isinstance(shadowed, str)
         self.mode = Mode(shadowed="all" if every else tuple(shadowed), **others)
 
+    @classmethod
+    def of(cls, mode: Mode) -> "How":
+        """A mode, else as it is by default."""
+        return cls(**asdict(mode))
+
     def as_json(self) -> dict[str, Any]:
         """What makes the same one."""
         return {**asdict(self.mode), "overlaps": self.overlaps}
 
+    def set(self, dispatcher: AllToAllDispatcher) -> None:
+        """For the calls to come."""
+        dispatcher.mode = self.mode
+        dispatcher.overlap_rows = {None: OVERLAP_ROWS, True: 0, False: NEVER}[self.overlaps]
 
-def own_logits(setting: Setting) -> Tensor:
+
+class Choosing:
+    """The layer chooses how it runs.
+
+    Args:
+        adaptive: By this.
+    """
+
+    def __init__(self, adaptive: AdaptiveMode) -> None:
+        self.adaptive = adaptive
+
+    def set(self, dispatcher: AllToAllDispatcher) -> None:
+        """For the calls to come."""
+        dispatcher.mode = self.adaptive
+        dispatcher.overlap_rows = OVERLAP_ROWS
+
+
+def own_logits(setting: Setting, shared: float = 0.0, hot: float = 0.0) -> Tensor:
     """`logits_BGE` of this rank's rows, of those that are drawn for all ranks."""
     work, ranks = setting.work, world_size()
     whole: Workload = replace(work, B=work.B * ranks)
-    drawn = skewed_logits(whole, setting.skew) if setting.skew else correlated_logits(whole, 0.0)
+    drawn = skewed_logits(whole, setting.skew) if setting.skew else correlated_logits(whole, shared)
+    if hot:
+        drawn[torch.arange(len(drawn)) % 100 < 100 * hot, :, 0] += 100.0
     return drawn[rank() * work.B : (rank() + 1) * work.B]
