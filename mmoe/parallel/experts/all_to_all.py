@@ -20,7 +20,7 @@ from mmoe.parallel.experts.agree import agree
 from mmoe.parallel.experts.exchange import Exchange, Handle, Piece, Terms
 from mmoe.parallel.experts.links import WayBack, check_way
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
-from mmoe.parallel.experts.overlap import own_halves, split_plan
+from mmoe.parallel.experts.overlap import near_halves, own_halves, split_plan
 from mmoe.parallel.experts.pipeline import in_chunks
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.shadow import Shadowing
@@ -295,13 +295,20 @@ class AllToAllDispatcher:
         """All picks are computed where their experts are."""
         piece, terms = self._agree(sources, plan)
         road, chunks = self._road(), self.mode.chunks
-        if not self._overlaps(plan):
+        if isinstance(road, TwoLevels):
+            if road.inside is None:
+                return in_chunks(road, piece, terms, chunks, compute)
+            away, near = split_plan(plan, road.across.placement, road.across.wire.rank)
+            halves = near_halves(road.inside, piece._replace(plan=near), terms, compute)
+        elif self._overlaps(plan):
+            away, own = split_plan(plan, self.placement, self.wire.rank)
+            halves = own_halves(sources, own, compute)
+        else:
             return in_chunks(road, piece, terms, chunks, compute)
-        away, own = split_plan(plan, self.placement, self.wire.rank)
-        halves: list[Tensor] = []
-        meanwhile = map(halves.append, own_halves(sources, own, compute))
+        outs: list[Tensor] = []
+        meanwhile = map(outs.append, halves)
         out_BGO = in_chunks(road, piece._replace(plan=away), terms, chunks, compute, meanwhile)
-        return torch.cat(halves) + out_BGO
+        return torch.cat(outs) + out_BGO
 
     def _road(self) -> Exchange | TwoLevels:
         """How the mode lets rows travel; one level where two would be the same."""

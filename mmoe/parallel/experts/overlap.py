@@ -1,4 +1,4 @@
-"""The rows that a rank computes for itself, while those of other ranks are on their way."""
+"""What ranks compute for themselves, or for their host, while other rows are on their way."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,13 +11,18 @@ from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute, LocalHandle
 from mmoe.mixture.routing.routes import plan_routes
 from mmoe.ops import RoutePlan
+from mmoe.parallel.experts.exchange import Exchange, Piece, Terms
+from mmoe.parallel.experts.pipeline import cut, there_and_back
 from mmoe.parallel.experts.placement import ExpertPlacement
+from mmoe.parallel.experts.steps import at_once
 
 
 def split_plan(
     plan: DispatchPlan, placement: ExpertPlacement, rank: int
 ) -> tuple[DispatchPlan, DispatchPlan]:
     """Splits the picks: those of other ranks' experts, and those of this rank's by local number.
+
+    Ranks may be hosts: of a placement that says which host holds which expert.
 
     Example:
         >>> import torch
@@ -57,7 +62,7 @@ def split_picks(plan: DispatchPlan, experts: Sequence[int]) -> tuple[DispatchPla
 
 
 def own_halves(sources: Sequence[Tree], own: DispatchPlan, compute: Compute) -> Iterator[Tensor]:
-    """Yields what the experts here give to `out_BGO`, first half of the rows, then the rest.
+    """Yields what the experts of this rank give to `out_BGO`, half of the rows, then the rest.
 
     Args:
         sources: S tensors `x_BD`.
@@ -68,6 +73,22 @@ def own_halves(sources: Sequence[Tree], own: DispatchPlan, compute: Compute) -> 
     for at in (slice(half), slice(half, None)):
         picked = replace(own, experts_BGK=own.experts_BGK[at], weights_BGK=own.weights_BGK[at])
         yield mix_here([source[at] for source in sources], picked, compute)
+
+
+def near_halves(inside: Exchange, near: Piece, terms: Terms, compute: Compute) -> Iterator[Tensor]:
+    """Yields what the experts of this host give to `out_BGO`, half of the rows, then the rest.
+
+    All ranks of the host take part, each at the same places of its batch.
+
+    Args:
+        inside: Between the ranks of this host.
+        near: The batch, and picks of its experts by their numbers there.
+        terms: What all ranks agree on.
+        compute: Runs the experts.
+    """
+    costs = terms.costs._replace(bound=near.plan.bound)
+    for leaving in inside.prepare(cut(near, 2), terms._replace(costs=costs)):
+        yield at_once(there_and_back(inside, leaving, compute))
 
 
 def mix_here(sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:

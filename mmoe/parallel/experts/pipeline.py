@@ -36,7 +36,7 @@ def in_chunks(
         meanwhile: See `staggered`.
     """
     pieces = cut(whole, chunks)
-    ways = [_there_and_back(road, leaving, compute) for leaving in road.prepare(pieces, terms)]
+    ways = [there_and_back(road, leaving, compute) for leaving in road.prepare(pieces, terms)]
     outs = staggered(ways, road.num_steps, meanwhile)
     return outs[0] if chunks == 1 else torch.cat(outs)
 
@@ -73,9 +73,10 @@ def cut(whole: Piece, chunks: int) -> list[Piece]:
     ]
 
 
-def _there_and_back(
+def there_and_back(
     road: Exchange | TwoLevels, leaving: Departure, compute: Compute
 ) -> Steps[Tensor]:
+    """Takes rows to their experts, and their outputs back."""
     handle = yield from road.outward(leaving)
     y = compute(handle.arrived.x_RD, handle.arrived.offsets_E1)
     return (yield from road.homeward(y, handle))  # type: ignore[arg-type]  # of the same road

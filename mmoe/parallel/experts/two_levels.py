@@ -53,6 +53,10 @@ class TwoLevels:
         placement: Who holds which expert.
         hosts: How the ranks lie; several hosts of several ranks each.
         traffic: Where both levels count.
+
+    Attributes:
+        across: Between this rank and its peers; its placement is that of hosts.
+        inside: Between the ranks of this host; None: it has no experts.
     """
 
     # Those of `outward`, the experts and `homeward`, one after another
@@ -63,7 +67,7 @@ class TwoLevels:
         across.hosts = range(hosts.count)
         inside = Wire(hosts.inside, traffic=traffic)
         of_hosts = [[placement.on(r) for r in hosts.ranks_on(h)] for h in range(hosts.count)]
-        self._across = Exchange(
+        self.across = Exchange(
             wire=across,
             placement=ExpertPlacement(tuple(sum(host, ()) for host in of_hosts)),
             relays=True,
@@ -75,7 +79,7 @@ class TwoLevels:
         self._num_experts = sum(map(len, here))
         bounds = pairwise(accumulate(map(len, here), initial=0))
         ranges = [tuple(range(first, last)) for first, last in bounds]
-        self._inside = (
+        self.inside = (
             Exchange(wire=inside, placement=ExpertPlacement(tuple(ranges)))
             if self._num_experts
             else None
@@ -85,20 +89,20 @@ class TwoLevels:
         """Plans what goes to which host; one exchange of sizes serves all pieces."""
         # Sums of sums round otherwise than sums of pairs: scores do not take turns
         costs = terms.costs._replace(by_batch=torch.is_grad_enabled())
-        return self._across.prepare(pieces, terms._replace(costs=costs))
+        return self.across.prepare(pieces, terms._replace(costs=costs))
 
     def outward(self, leaving: Departure) -> Steps[HostsHandle]:
         """Sends the rows across, and what comes on to the ranks of this host."""
-        across = yield from self._across.outward(leaving)
-        if self._inside is None:
+        across = yield from self.across.outward(leaving)
+        if self.inside is None:
             yield
             return HostsHandle(across)
         rows, costs = leaving.terms
         relay = relayed(across, costs, self._num_experts)
         inner = costs._replace(picks=gates_inside(costs, self._num_experts), bound=relay.plan.bound)
         piece = Piece([across.arrived.x_RD], relay.plan)
-        (on,) = self._inside.prepare([piece], Terms(rows, inner))
-        steps = self._inside.outward(on)
+        (on,) = self.inside.prepare([piece], Terms(rows, inner))
+        steps = self.inside.outward(on)
         next(steps)
         # Under way: time to plan
         home = way_home(relay, across, on.crossing, self._ranks_E.to(across.weights_BGK.device))
@@ -108,10 +112,10 @@ class TwoLevels:
     def homeward(self, y: Tree, handle: HostsHandle) -> Steps[Tensor]:
         """Adds up inside the host, sends that back across, and mixes what comes for each gate."""
         across, inside, home = handle
-        if self._inside is None or inside is None or home is None:
+        if self.inside is None or inside is None or home is None:
             yield
-            return (yield from self._across.homeward(y, across))
-        came_ZO = yield from self._inside.send_back(self._inside.pack(y, inside), inside)
+            return (yield from self.across.homeward(y, across))
+        came_ZO = yield from self.inside.send_back(self.inside.pack(y, inside), inside)
         rows, theirs = across.crossing.rows, across.crossing.theirs
         back_ZO = ops.pack_returns(
             came_ZO.to(rows.dtype),
@@ -121,5 +125,5 @@ class TwoLevels:
             sum(theirs.back),
             rows.wire,
         )
-        back_ZO = yield from self._across.send_back(back_ZO, across)
-        return self._across.mix(back_ZO, across)
+        back_ZO = yield from self.across.send_back(back_ZO, across)
+        return self.across.mix(back_ZO, across)
