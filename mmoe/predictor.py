@@ -22,6 +22,7 @@ from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device
 from mmoe.models.frozen import without_weight_files
+from mmoe.models.layout import to_score
 from mmoe.models.network import GateRecord, NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.models.requests.batch import RequestBatch
@@ -327,7 +328,7 @@ def load_predictor(
     precision = table_precision
     if precision is None and not sharded:
         precision = trained_precisions(stored, encoder.tables)
-    built = without_weight_files(config)
+    built = to_score(without_weight_files(config))
     weights = weights_of_host(run, stored, encoder, table_precision) if mapped else None
     ranker = build_ranker(built, encoder, place, table_precision=precision, empty_tables=mapped)
     if weights is None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from mmoe.config.base import Name, Strict
 
@@ -27,6 +27,7 @@ def _word(value: object) -> object:
 
 
 Pipeline = Annotated[Literal["auto", "off"], BeforeValidator(_word)]
+Rebalance = Annotated[Literal["off", "epoch"], BeforeValidator(_word)]
 
 
 class TablePlacement(Strict):
@@ -90,8 +91,27 @@ class ParallelConfig(Strict):
         "spread: each rank has some, and rows travel to them; auto: spread where the gates pick "
         "(top_k), replicated where every gate reads every expert",
     )
+    replicas: int = Field(
+        default=1,
+        ge=1,
+        description="how many ranks hold each spread expert: the ranks are divided into so many "
+        "groups of neighbours, each with all experts; rows travel inside a group, and gradients of "
+        "experts are added up over the groups. It divides the number of ranks",
+    )
+    experts_per_rank: int | None = Field(
+        default=None,
+        ge=1,
+        description="in place of replicas: so many experts of each pool on a rank, in as many "
+        "groups as that makes",
+    )
     wire_precision: Literal["same", "bf16"] = Field(
         default="same", description="what rows travel in to experts of other ranks, and back"
+    )
+    rebalance: Rebalance = Field(
+        default="off",
+        description="epoch: after each epoch, spread experts change ranks where the busiest rank "
+        "is then done 5 % sooner, told from the rows that each computed; weights, moments and "
+        "averages move with them. off: they stay where they are",
     )
     pipeline: Pipeline = Field(
         default="auto",
@@ -125,6 +145,28 @@ class ParallelConfig(Strict):
         "looks up, may take; default: the memory of the device, or that of the machine divided by "
         "its ranks",
     )
+
+    @model_validator(mode="after")
+    def _replicas_are_of_spread_experts(self) -> "ParallelConfig":
+        asked = [
+            name
+            for name, there in (
+                ("replicas", self.replicas > 1),
+                ("experts_per_rank", self.experts_per_rank is not None),
+            )
+            if there
+        ]
+        if len(asked) > 1:
+            raise ValueError(
+                "replicas and experts_per_rank both say how many ranks make a group that holds all "
+                "experts; leave one out"
+            )
+        if asked and self.experts == "replicated":
+            raise ValueError(
+                f"{asked[0]} is for spread experts, but experts is replicated, which is a replica "
+                "on every rank; set experts: spread, or leave it out"
+            )
+        return self
 
     def placement(self, table: str) -> TablePlacement:
         """Returns the placement of one table; no key is left out but `columns`."""

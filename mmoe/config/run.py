@@ -184,6 +184,15 @@ class RunConfig(Strict):
         return self
 
     @model_validator(mode="after")
+    def _frozen_experts_stay(self) -> "RunConfig":
+        if self.parallel.rebalance == "epoch" and self.training.freeze:
+            raise ValueError(
+                "parallel.rebalance is epoch, but training.freeze holds parts of the model still, "
+                "which do not change ranks; set parallel.rebalance: off"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _experts_of_requests_have_some(self) -> "RunConfig":
         if self.model.request_experts and self.data.requests is None:
             raise ValueError(

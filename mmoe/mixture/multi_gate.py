@@ -50,6 +50,7 @@ from mmoe.mixture.routing.dispatcher import (
 from mmoe.mixture.routing.routes import padded_routes, plan_routes
 from mmoe.mixture.statistics import dead_share, measure
 from mmoe.mixture.traits import DispatcherTraits, GateTraits, SharedWork, traits_of
+from mmoe.mixture.width import known_width
 from mmoe.ops import RoutePlan
 
 
@@ -156,6 +157,7 @@ class MultiGateMixture(nn.Module):
         self.register_buffer("visible_GV", visible_experts(visibility_GE), persistent=False)
         self.register_buffer("source_E", source_places(self.expert_source), persistent=False)
         self.dispatcher = LocalDispatcher() if dispatcher is None else dispatcher
+        self.width_agreed = placed is None or placed.agree_width is None
         self._traits = picks = traits_of(gate, GateTraits)
         capacity = picks.capacity if capacity is None else capacity
         self.capacity: Capacity | None = check_capacity(capacity)
@@ -247,7 +249,7 @@ class MultiGateMixture(nn.Module):
                 expert_source=self.expert_source,
                 source_E=self.source_E,
                 routes=routes,
-                output_dim=self.output_dim,
+                output_dim=known_width(self, sources),
                 most_pairs=most,
             )
             if execution == "padded":

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
-from mmoe.mixture.traits import KnowsExpertRanges, KnowsExpertTensors
+from mmoe.mixture.traits import KnowsExpertOwners, KnowsExpertRanges, KnowsExpertTensors
 
 NewExperts = Literal["fresh", "copy"]
 
@@ -238,6 +238,25 @@ def expert_ranges(layer: nn.Module) -> dict[str, range]:
         if isinstance(module, KnowsExpertRanges)
         for tensor, experts in module.expert_ranges.items()
     }
+
+
+def expert_owners(layer: nn.Module) -> dict[str, int]:
+    """Returns whose a tensor is, where it is one expert's own, as a whole.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import MoE
+        >>> from mmoe.mixture.resize_experts import expert_owners
+        >>> layer = MoE(4, [torch.nn.Linear(4, 4) for _ in range(2)])
+        >>> expert_owners(layer)["mixture.experts.1.weight"]
+        1
+    """
+    owners: dict[str, int] = {}
+    for name, module in layer.named_modules():  # owners before what they are made of
+        if isinstance(module, KnowsExpertOwners):
+            for tensor, expert in module.expert_owners.items():
+                owners.setdefault(f"{name}.{tensor}", expert)
+    return owners
 
 
 def _guess(

@@ -79,11 +79,15 @@ class DispatcherTraits:
         run: `(sources, plan, compute)`: returns what `combine` would, and calls the experts itself,
             as often as it likes: work on some rows may go on while others travel. It is used where
             an expert's result for a row does not depend on other rows. None: there is none.
+        agree_width: Called at the first call of a mixture, on all ranks alike, with the width of
+            what the experts of this rank return (None: it has none; text: why they cannot say).
+            Returns that of all ranks. None: the pool is asked alone.
     """
 
     num_experts: int | None = None
     num_local_experts: int | None = None
     run: Callable[..., Any] | None = None
+    agree_width: Callable[[int | str | None], int] | None = None
 
 
 @runtime_checkable
@@ -103,6 +107,16 @@ class KnowsExpertRanges(Protocol):
     @property
     def expert_ranges(self) -> Mapping[str, range]:
         """By the names of its tensors: of which experts each has entries."""
+        ...
+
+
+@runtime_checkable
+class KnowsExpertOwners(Protocol):
+    """A pool of which some tensors are, as a whole, those of one expert."""
+
+    @property
+    def expert_owners(self) -> Mapping[str, int]:
+        """By the names of its tensors, which tell experts apart on all ranks: whose each is."""
         ...
 
 

@@ -7,9 +7,11 @@ import torch
 
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
+from mmoe.config.run import RunConfig
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 from mmoe.mixture.requests.columns import RequestColumns
-from mmoe.parallel import AllReduceSums, rank, world_size
+from mmoe.parallel import AllReduceSums, ReplicaGroups, rank, world_size
+from mmoe.parallel.experts.replicas import OwnGroups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,10 @@ class Layout:
         rank: Of this process.
         spread: Each expert is on one rank, of every level's pool as evenly as can be
             (`ExpertPlacement.even`); else every rank has all experts.
+        groups: Makes groups of ranks that hold all experts together; None: all ranks are one.
+        replicas: How many such groups there are.
+        experts_per_rank: So many experts on a rank say how many ranks a group has; None: `replicas`
+            says it.
         wire_dtype: What rows travel in to spread experts; None: their own type.
         sums: By which gates' losses, and batch norms, see the rows of all ranks.
         stage_columns: For each of `model.stages`, the columns of x that its gates and experts read;
@@ -31,10 +37,41 @@ class Layout:
     world_size: int = 1
     rank: int = 0
     spread: bool = False
+    groups: ReplicaGroups | None = None
+    replicas: int = 1
+    experts_per_rank: int | None = None
     wire_dtype: torch.dtype | None = None
     sums: RankSums = ONE_RANK
     stage_columns: tuple[Sequence[int] | None, ...] = ()
     requests: RequestColumns | None = None
+
+    def own_groups(self, num_experts: int) -> OwnGroups:
+        """Returns the groups over which a pool is spread; all ranks together.
+
+        Args:
+            num_experts: E.
+
+        Raises:
+            ValueError: The ranks, or the experts, cannot be divided so.
+        """
+        ranks, each = self.world_size, self.experts_per_rank
+        size = ranks // self.replicas
+        if each is not None:
+            size = num_experts // each
+            if num_experts % each or ranks % size:
+                raise ValueError(
+                    f"parallel.experts_per_rank is {each}, but {num_experts} experts by {each} on "
+                    f"a rank do not make groups that divide {ranks} ranks; set another number, or "
+                    "parallel.replicas"
+                )
+        elif ranks % self.replicas:
+            raise ValueError(
+                f"parallel.replicas is {self.replicas}, but {ranks} ranks cannot be divided into "
+                "so many groups of one size; set a number that divides them"
+            )
+        if self.groups is None:
+            return OwnGroups(self.rank, ranks, 1, None, None, None)
+        return self.groups.of_size(size)
 
 
 ONE_PROCESS = Layout()
@@ -56,13 +93,35 @@ def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout
     """
     if parallel is None or world_size() == 1:
         return ONE_PROCESS
+    grouped = parallel.replicas > 1 or parallel.experts_per_rank is not None
     return Layout(
         world_size=world_size(),
         rank=rank(),
         spread=experts_are_spread(model, parallel),
+        groups=ReplicaGroups(parallel.timeout_seconds) if grouped else None,
+        replicas=parallel.replicas,
+        experts_per_rank=parallel.experts_per_rank,
         wire_dtype=torch.bfloat16 if parallel.wire_precision == "bf16" else None,
         sums=AllReduceSums(),
     )
+
+
+def to_score(config: RunConfig) -> RunConfig:
+    """Returns a config by which any number of ranks can score: each spread expert is there once.
+
+    Example:
+        >>> from mmoe.config import config_from_dict
+        >>> from mmoe.models.layout import to_score
+        >>> raw = {
+        ...     "features": [{"kind": "numeric", "name": "age"}],
+        ...     "tasks": [{"name": "click", "label": "click"}],
+        ...     "parallel": {"replicas": 2},
+        ... }
+        >>> to_score(config_from_dict(raw)).parallel.replicas
+        1
+    """
+    once = {"replicas": 1, "experts_per_rank": None}
+    return config.model_copy(update={"parallel": config.parallel.model_copy(update=once)})
 
 
 def experts_are_spread(model: ModelConfig, parallel: ParallelConfig) -> bool:

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from mmoe.config import EXPERTS, TOWERS, ExpertConfig, ModelConfig
 from mmoe.mixture import (
     Capacity,
+    ExpertPool,
     FixedGate,
     MixedExperts,
     MLPExperts,
@@ -16,18 +18,21 @@ from mmoe.mixture import (
 )
 from mmoe.mixture.experts.norm import ExpertBatchNorm
 from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.experts.stacked import are_alike
 from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.mixture.gates.joined import JoinedGates
+from mmoe.mixture.rank_sums import ONE_RANK
 from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.mixture.requests.experts import RequestExperts
+from mmoe.mixture.width import find_width
 from mmoe.models.gates import build_gate
 from mmoe.models.layout import Layout
 from mmoe.models.network import Level
 from mmoe.models.stages.grown import Grown, score_as_before
-from mmoe.parallel import AllToAllDispatcher, ExpertPlacement
+from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement
 from mmoe.tasks import TaskTowers
 
-BuiltPool = MLPExperts | StackedExperts | MixedExperts
+BuiltPool = MLPExperts | StackedExperts | ExpertPool | MixedExperts
 
 
 def build_level(
@@ -169,15 +174,19 @@ def _mixture(
     """Of all experts, or of this rank's part of them."""
     dispatcher = None
     experts: nn.Module = pool
+    # A rank that has an expert alone sees all of its rows; with copies it does not
+    sums = layout.sums
     if layout.spread:
-        placement = ExpertPlacement.even(len(pool), layout.world_size)
-        experts = pool.part(placement.on(layout.rank))
-        dispatcher = AllToAllDispatcher(placement, wire_dtype=layout.wire_dtype)
-    else:
-        # A rank that has an expert alone sees all of its rows; with copies it does not
-        for module in pool.modules():
-            if isinstance(module, ExpertBatchNorm):
-                module.ranks = layout.sums
+        own = layout.own_groups(len(pool))
+        placement = ExpertPlacement.even(len(pool), own.size)
+        experts = pool.part(placement.on(own.place))
+        dispatcher = AllToAllDispatcher(
+            placement, group=own.experts, replicas=own.gradients, wire_dtype=layout.wire_dtype
+        )
+        sums = ONE_RANK if own.replicas == 1 else AllReduceSums(own.statistics)
+    for module in experts.modules():
+        if isinstance(module, ExpertBatchNorm):
+            module.ranks = sums
     return MultiGateMixture(
         width,
         num_gates,
@@ -262,17 +271,24 @@ def build_experts(
     return MixedExperts(pools, names)
 
 
-def _pool(config: ExpertConfig, input_dim: int, num_experts: int) -> MLPExperts | StackedExperts:
-    """Experts of one kind."""
+def _pool(
+    config: ExpertConfig, input_dim: int, num_experts: int
+) -> MLPExperts | StackedExperts | ExpertPool:
+    """Experts of one kind; modules that differ in their tensors stay modules."""
     build, keywords = EXPERTS.implementation(config), config.keywords()
     if config.makes_pools:
-        return build(num_experts, input_dim, **keywords)
-    pool = StackedExperts(build(input_dim, **keywords) for _ in range(num_experts))
+        pool = build(num_experts, input_dim, **keywords)
+    else:
+        modules = [build(input_dim, **keywords) for _ in range(num_experts)]
+        pool = StackedExperts(modules) if are_alike(modules) else ExpertPool(modules)
     if pool.output_dim is None:
-        raise ValueError(
-            f"expert kind {config.kind}: its modules do not say how wide their output is; give "
-            "them an attribute output_dim"
-        )
+        try:
+            pool.output_dim = find_width(pool, torch.zeros(1, input_dim))
+        except Exception as error:
+            raise ValueError(
+                f"expert kind {config.kind}: its modules do not say how wide their output is, and "
+                f"one row of zeros does not tell ({error}); give them an attribute output_dim"
+            ) from error
     return pool
 
 

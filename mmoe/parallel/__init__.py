@@ -11,12 +11,17 @@ if TYPE_CHECKING:
     from mmoe.parallel.all_reduce_sums import AllReduceSums
     from mmoe.parallel.experts.adaptive import AdaptiveMode
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
+    from mmoe.parallel.experts.balance import Balance, better_placement
     from mmoe.parallel.experts.links import WayBack
     from mmoe.parallel.experts.mode import Mode
+    from mmoe.parallel.experts.move import CannotMove, move_experts
     from mmoe.parallel.experts.placement import ExpertPlacement
+    from mmoe.parallel.experts.rebalance import count_loads, rebalance_experts, stop_counting
+    from mmoe.parallel.experts.replicas import ReplicaGroups
     from mmoe.parallel.experts.shards import (
         expert_shards,
         is_spread,
+        parameters_by_replicas,
         replicated_parameters,
         spread_layout,
         spread_parameters,
@@ -40,15 +45,20 @@ __all__ = [
     "AdaptiveMode",
     "AllReduceSums",
     "AllToAllDispatcher",
+    "Balance",
+    "CannotMove",
     "ExpertPlacement",
     "GradientSum",
     "Hosts",
     "LinkRates",
     "Mode",
+    "ReplicaGroups",
     "Shard",
     "Traffic",
     "WayBack",
     "Wire",
+    "better_placement",
+    "count_loads",
     "ensure_process_group",
     "expert_shards",
     "first_other",
@@ -58,10 +68,14 @@ __all__ = [
     "join_ranks",
     "launched_ranks",
     "measure_links",
+    "move_experts",
+    "parameters_by_replicas",
     "rank",
+    "rebalance_experts",
     "replicated_parameters",
     "spread_layout",
     "spread_parameters",
+    "stop_counting",
     "to_first",
     "training_group",
     "world_size",
@@ -73,12 +87,17 @@ __getattr__ = lazily(
         "all_reduce_sums": ["AllReduceSums"],
         "experts.adaptive": ["AdaptiveMode"],
         "experts.all_to_all": ["AllToAllDispatcher"],
+        "experts.balance": ["Balance", "better_placement"],
         "experts.links": ["WayBack"],
         "experts.mode": ["Mode"],
+        "experts.move": ["CannotMove", "move_experts"],
         "experts.placement": ["ExpertPlacement"],
+        "experts.rebalance": ["count_loads", "rebalance_experts", "stop_counting"],
+        "experts.replicas": ["ReplicaGroups"],
         "experts.shards": [
             "expert_shards",
             "is_spread",
+            "parameters_by_replicas",
             "replicated_parameters",
             "spread_layout",
             "spread_parameters",

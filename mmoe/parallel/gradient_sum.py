@@ -69,9 +69,16 @@ class GradientSum:
         self.buckets = _fill_buckets(learned[::-1], bucket_bytes)
         self._left: list[int] | None = None  # gradients that a bucket waits for; None: not flying
         self._pending: list[_PendingSum] = []
-        for number, bucket in enumerate(self.buckets):
-            for weight in bucket:
-                weight.register_post_accumulate_grad_hook(partial(self._arrived, number))
+        self._hooks = [
+            weight.register_post_accumulate_grad_hook(partial(self._arrived, number))
+            for number, bucket in enumerate(self.buckets)
+            for weight in bucket
+        ]
+
+    def close(self) -> None:
+        """Lets go of the parameters; nothing is added up any more."""
+        for hook in self._hooks:
+            hook.remove()
 
     @contextmanager
     def in_flight(self) -> Iterator[None]:

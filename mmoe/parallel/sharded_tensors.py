@@ -115,6 +115,8 @@ def cut_like(tensor: Tensor, shards: Sequence[Shard]) -> list[Shard]:
         >>> [tuple(shard.tensor.shape) for shard in cut_like(torch.ones(3, 4), experts)]
         [(1, 4), (2, 4)]
     """
+    if len(shards) == 1 and shards[0].tensor.shape == shards[0].shape:
+        return local_shards(tensor)  # whole; maybe a single number
     heights = [len(shard.tensor) for shard in shards]
     return [
         Shard(view, shard.shape, shard.offsets)

@@ -6,7 +6,7 @@ from mmoe.config import RunConfig
 from mmoe.models.build import build_ranker
 from mmoe.models.frozen import without_weight_files
 from mmoe.models.table_vectors import start_from_vectors
-from mmoe.parallel import rank, spread_layout
+from mmoe.parallel import count_loads, rank, spread_layout
 from mmoe.run.console import Reporter
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.freezing.frozen import Frozen
@@ -44,6 +44,8 @@ def training_state(
     average = build_average(ranker.network, config.training.ema_decay)
     if rank() > 0:
         torch.manual_seed(config.seed + rank())  # dropout and noise of its own rows
+    if config.parallel.rebalance == "epoch":
+        count_loads(ranker.network)
     layout = spread_layout(ranker.network)
     return TrainingState(ranker, optimizer, average, Position(), layout, frozen)
 

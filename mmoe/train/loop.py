@@ -26,6 +26,7 @@ from mmoe.train.evaluate import split_metrics
 from mmoe.train.forward_backward import Step
 from mmoe.train.loggers import Loggers
 from mmoe.train.on_device import on_device
+from mmoe.train.placement_report import said_of_moves
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling.parts import INPUT, PAUSE, part
 from mmoe.train.profiling.profile import TrainingProfile
@@ -121,6 +122,8 @@ class Trainer:
                     asked_to_stop = self._asked_to_stop() and not stop
                     position.finished = stop or asked_to_stop or position.epoch >= training.epochs
                     best = position.epochs_without_gain == 0
+                    if not position.finished:
+                        self._rebalance()
                     self._save(best=best)
                     self._write_history()
         self.ranks.close()
@@ -174,6 +177,16 @@ class Trainer:
             return False
         entry = deepcopy(self.state.position.history[-1])
         return from_first(lambda: tell(entry["epoch"], entry) is True)
+
+    def _rebalance(self) -> None:
+        """Moves experts to other ranks, where that was asked for and pays off."""
+        if self.config.parallel.rebalance == "off":
+            return
+        lines = said_of_moves(self.state)
+        for line in lines:
+            self.reporter.say(line)
+        if lines:
+            self.ranks.look_anew()
 
     def _save(self, *, best: bool) -> None:
         self.check()

@@ -120,14 +120,14 @@ class _Average(AveragedModel):
     def __init__(self, network: nn.Module, decay: float) -> None:
         super().__init__(network, use_buffers=True)
         self._decay = decay
-        self._pairs: _Pairs | None = None
+        self.pairs: _Pairs | None = None
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
         """Moves the average towards the weights of `model`."""
-        if self._pairs is None or self._pairs.model is not model:
-            self._pairs = _Pairs.of(self.module, model)
-        pairs, n = self._pairs, int(self.n_averaged)
+        if self.pairs is None or self.pairs.model is not model:
+            self.pairs = _Pairs.of(self.module, model)
+        pairs, n = self.pairs, int(self.n_averaged)
         if n == 0:
             for average, weight in zip(pairs.averages, pairs.weights, strict=True):
                 average.copy_(weight)
@@ -137,6 +137,12 @@ class _Average(AveragedModel):
         for average, weight in pairs.places:
             average.copy_(weight)
         self.n_averaged += 1
+
+
+def forget_pairs(average: AveragedModel) -> None:
+    """Makes an average look its weights up anew, whose modules may be others now."""
+    if isinstance(average, _Average):
+        average.pairs = None
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,11 @@ from mmoe.checkpoint.weights import load_id_maps, load_network, load_weights, lo
 from mmoe.config.json_files import Count, Number, Stored
 from mmoe.embeddings import managed_ids
 from mmoe.models.ranker import Ranker
-from mmoe.parallel import rank, world_size
+from mmoe.parallel import Balance, rank, rebalance_experts, spread_layout, world_size
+from mmoe.parallel.experts.rebalance import place_as, placements
 from mmoe.parallel.sharded_tensors import Shard, TensorMap, cut_all, cut_like, local_shards
 from mmoe.train.freezing.frozen import Frozen
+from mmoe.train.optim import forget_pairs
 
 
 @dataclass
@@ -74,6 +76,27 @@ class TrainingState:
         """Network that is evaluated: the average where there is one."""
         return self.ranker.network if self.average is None else self.average.module
 
+    def rebalance(self) -> dict[str, Balance]:
+        """Moves spread experts to ranks where the busiest is done sooner; all ranks together.
+
+        Returns:
+            What became better, by the names of mixtures; see `rebalance_experts`.
+        """
+        better = rebalance_experts(self.ranker.network, self.optimizer, self._copies)
+        if better:
+            self._placed_anew()
+        return better
+
+    @property
+    def _copies(self) -> list[nn.Module]:
+        return [] if self.average is None else [self.average.module]
+
+    def _placed_anew(self) -> None:
+        """Other tensors are here now, or lie elsewhere."""
+        self.layout = spread_layout(self.ranker.network)
+        if self.average is not None:
+            forget_pairs(self.average)
+
     def save(self, checkpoints: CheckpointSaver, *, best: bool) -> None:
         """Writes a checkpoint; all ranks together.
 
@@ -100,6 +123,7 @@ class TrainingState:
         if self.average is not None:
             training |= with_prefix("raw", cut_all(network.state_dict(), self.layout))
             training["averaged"] = self.average.n_averaged
+        training |= with_prefix("placement", placements(network))
         step = self.position.step
         checkpoints.save(step, model, training, asdict(self.position), best=best)
 
@@ -114,6 +138,9 @@ class TrainingState:
         """
         model, training = folder.tensors("latest", "model"), folder.tensors("latest", "training")
         network, embeddings = self.ranker.network, self.ranker.tables
+        if training.names("placement"):
+            place_as([network, *self._copies], self.optimizer, training.whole("placement"))
+            self._placed_anew()
         load_network(self.scoring_network, model, "network", self.layout)
         load_wide(self.ranker, model)
         if self.average is not None:

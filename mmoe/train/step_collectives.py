@@ -1,7 +1,7 @@
 """What the ranks of a training step tell each other; on one process, nothing."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from typing import cast
 
@@ -14,8 +14,8 @@ from mmoe.mixture.gates.sigmoid import gate_loads
 from mmoe.parallel import (
     GradientSum,
     is_spread,
+    parameters_by_replicas,
     replicated_parameters,
-    spread_parameters,
     world_size,
 )
 from mmoe.parallel.launch.process_group import COLLECTIVE_SECONDS
@@ -38,7 +38,7 @@ class StepRanks:
 
     def __init__(self) -> None:
         self.group: dist.ProcessGroup | None = None
-        self.gradients: GradientSum | None = None
+        self.gradients: list[GradientSum] = []
         self.network: nn.Module | None = None
 
     @classmethod
@@ -53,9 +53,19 @@ class StepRanks:
         if world_size() > 1:
             patience = timedelta(seconds=timeout_seconds)
             ranks.group = cast(dist.ProcessGroup, dist.new_group(timeout=patience))
-            ranks.gradients = GradientSum(replicated_parameters(network), ranks.group)
             ranks.network = network
+            ranks.look_anew()
         return ranks
+
+    def look_anew(self) -> None:
+        """Finds the gradients that are added up, of a network whose modules may be others now."""
+        if self.network is None:
+            return
+        for gradients in self.gradients:
+            gradients.close()
+        summed = [(self.group, replicated_parameters(self.network))]
+        summed += [(g, own) for g, own in parameters_by_replicas(self.network) if g is not None]
+        self.gradients = [GradientSum(weights, group) for group, weights in summed]
 
     def close(self) -> None:
         """Ends the group of gradient sums; no step follows."""
@@ -105,26 +115,35 @@ class StepRanks:
 
         return finish
 
-    def adding_gradients(self) -> AbstractContextManager[None]:
+    def adding_gradients(self) -> AbstractContextManager[object]:
         """Encloses a step's last backward pass: gradients leave as they come."""
-        return nullcontext() if self.gradients is None else self.gradients.in_flight()
+        stack = ExitStack()
+        for gradients in self.gradients:
+            stack.enter_context(gradients.in_flight())
+        return stack
 
     def wait(self) -> None:
         """Waits until the gradients of the step are those of all ranks."""
-        if self.gradients is not None:
-            self.gradients.wait()
+        for gradients in self.gradients:
+            gradients.wait()
 
     def clip(self, network: nn.Module, max_norm: float) -> None:
         """Shortens the dense gradients to an L2 norm of at most `max_norm`, over all ranks."""
         if self.alone or not is_spread(network):
             clip_grad_norm_(network.parameters(), max_norm)
             return
-        mine, others = (
-            get_total_norm([w.grad for w in weights if w.grad is not None])
-            for weights in (spread_parameters(network), replicated_parameters(network))
-        )
-        squares = self.add_up(mine.double().square().view(1))[0] + others.double().square()
+        others = _norm(replicated_parameters(network))
+        mine = torch.zeros_like(others, dtype=torch.float64)
+        for group, weights in parameters_by_replicas(network):
+            # The sum over all ranks has each of them as often as there are replicas
+            replicas = 1 if group is None else dist.get_world_size(group)
+            mine += _norm(weights).double().square() / replicas
+        squares = self.add_up(mine.view(1))[0] + others.double().square()
         clip_grads_with_norm_(network.parameters(), max_norm, squares.sqrt().to(others.dtype))
+
+
+def _norm(weights: Sequence[nn.Parameter]) -> Tensor:
+    return get_total_norm([weight.grad for weight in weights if weight.grad is not None])
 
 
 ONE_PROCESS = StepRanks()

@@ -17,6 +17,7 @@ from mmoe.config import (
     config_from_dict,
     dump_config,
 )
+from mmoe.mixture import ExpertPool
 from mmoe.models import build_network
 from mmoe.report.tables import model_line
 
@@ -134,3 +135,38 @@ def test_widths_that_differ():
     message = r"experts.0 \(mlp\) returns width 4, but experts.1 \(cross_net\) .* width 7"
     with pytest.raises(ValueError, match=message):
         build_network(ModelConfig(experts=experts), 6, ["click"])
+
+
+class Untold(nn.Sequential):
+    """Does not say how wide its output is; every other one has a layer more."""
+
+    made = 0
+
+    def __init__(self, input_dim: int, width: int) -> None:
+        Untold.made += 1
+        more = [nn.Linear(5, 5)] if Untold.made % 2 else []
+        super().__init__(nn.Linear(input_dim, 5), *more, nn.Linear(5, width))
+
+
+def test_modules_that_differ_stay_modules_and_their_width_is_found():
+    EXPERTS.remove("cross_net")
+    EXPERTS.add("cross_net", CrossConfig, Untold)
+    network = build_network(ModelConfig(expert={"kind": "cross_net"}, num_experts=3), 6, ["click"])
+    pool = network.levels[0].mixture.experts
+    assert isinstance(pool, ExpertPool) and pool.output_dim == 4
+    assert network(torch.randn(7, 6)).logits_BT.shape == (7, 1)
+
+
+def test_modules_that_return_no_rows_are_named():
+    class NoRows(nn.Linear):
+        def __init__(self, input_dim: int, width: int) -> None:
+            super().__init__(input_dim, width)
+            del self.out_features
+
+        def forward(self, x):
+            return super().forward(x).sum()
+
+    EXPERTS.remove("cross_net")
+    EXPERTS.add("cross_net", CrossConfig, NoRows)
+    with pytest.raises(ValueError, match="expert kind cross_net: its modules do not say how wide"):
+        build_network(ModelConfig(expert={"kind": "cross_net"}, num_experts=3), 6, ["click"])

@@ -24,12 +24,13 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import Lookups
 from mmoe.models import Ranker, build_network
 from mmoe.models.relations import relate_tasks
-from mmoe.parallel import Shard, expert_shards, replicated_parameters
+from mmoe.parallel import Shard, expert_shards, parameters_by_replicas, replicated_parameters
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
 from mmoe.train.step_collectives import ONE_PROCESS, StepRanks
 from tests.models.interactions import frozen_modules
+from tests.parallel import odd_experts
 from tests.parallel.joining import PATIENCE, join_world
 
 D, F, STEPS = 10, 3, 3
@@ -60,6 +61,15 @@ class Cross(torch.nn.Module):
 
 
 EXPERTS.add("cross", CrossConfig, Cross)
+assert odd_experts.OddConfig().kind in EXPERTS.names()
+ODD = {"expert": {"kind": "odd"}, "num_experts": 5}
+ODD_AND_OTHERS = {
+    "experts": [
+        {"kind": "odd", "count": 3},
+        {"kind": "mlp", "count": 2, "hidden": [8, 6]},
+        {"kind": "odd", "count": 1},
+    ]
+}
 # Of two tasks' gates, and on PLE's first level that of the shared experts
 DECIDING_TOGETHER = {
     "joint": {"kind": "top_k", "select": "joint", "shared_k": 2, "private_k": 1},
@@ -106,6 +116,7 @@ class Case:
     twice: bool = False  # train again, and compare the bits
     buy: dict = field(default_factory=dict)  # keys of the second task
     on_two: bool = True  # run it on two ranks as well
+    parallel: dict = field(default_factory=dict)
 
 
 CASES = {
@@ -188,6 +199,11 @@ CASES |= {
     "more kinds": Case(TOP_2, "spread", MORE_KINDS, twice=True),
     "more kinds, dense gates": Case({}, "spread", MORE_KINDS, rows=EMPTY),
     "more kinds, replicated": Case(TOP_2, model=MORE_KINDS, rows=SOME_EMPTY),
+    "modules that differ": Case(TOP_2, "spread", ODD, twice=True),
+    "modules that differ, dense gates": Case({}, "spread", ODD, rows=EMPTY),
+    "modules that differ, replicated": Case(TOP_2, model=ODD),
+    "modules that differ, E < W": Case({}, "spread", {**ODD, "num_experts": 1}),
+    "modules that differ and others": Case(TOP_2, "spread", ODD_AND_OTHERS, rows=SOME_EMPTY),
     "experts of somebody's, PLE": Case(
         TOP_2, "spread", {"kind": "ple", "expert": {"kind": "cross"}}, on_two=False
     ),
@@ -201,6 +217,22 @@ CASES |= {
             ("DR", {}, {**ENTIRE, "counterfactual": "dr"}, ((4, 4, 4, 4), (5, 0, 1, 0))),
         )
     },
+    **{
+        f"two groups, {name}": Case(
+            gate, "spread", model, rows=rows, twice=True, parallel={"replicas": 2}
+        )
+        for name, gate, model, rows in (
+            ("top-2", TOP_2 | BALANCED, {}, SOME_EMPTY),
+            ("dense", {}, {"kind": "ple"}, EMPTY),
+            ("batch norm", TOP_2, {"expert": {"norm": "batch", "hidden": [8, 6]}}, SOME_EMPTY),
+            ("modules that differ", TOP_2, ODD_AND_OTHERS, ((6, 6, 6, 6), (1, 4, 0, 2))),
+            ("E < M", {}, {"num_experts": 1}, EMPTY),
+        )
+    },
+    "three experts a rank": Case(TOP_2, "spread", twice=True, parallel={"experts_per_rank": 3}),
+    "as many groups as ranks": Case(
+        TOP_2, "spread", on_two=False, parallel={"experts_per_rank": 6}
+    ),
     "bf16": Case(TOP_2, "spread", GROUPED, {"precision": "bf16"}, dtype="float32"),
     "bf16, replicated": Case({}, training={"precision": "bf16"}, dtype="float32"),
 }
@@ -227,7 +259,7 @@ def make_config(case):
             "tasks": tasks,
             "model": model,
             "training": training,
-            "parallel": {"experts": case.experts},
+            "parallel": {"experts": case.experts, **case.parallel},
         }
     )
 
@@ -339,6 +371,8 @@ def held(network, world_size):
     pieces = [shard for value in described.values() if isinstance(value, list) for shard in value]
     sizes = torch.tensor([sum(shard.tensor.numel() for shard in pieces)])
     dist.all_reduce(sizes)
+    for group, _ in parameters_by_replicas(network)[:1]:
+        sizes //= 1 if group is None else dist.get_world_size(group)
     shapes = {name: v[0].shape for name, v in described.items() if isinstance(v, list) and v}
     of_all: list[dict] = [{}] * world_size  # a rank may hold no expert of a kind
     dist.all_gather_object(of_all, shapes)
@@ -347,13 +381,16 @@ def held(network, world_size):
 
 
 def alike(network):
-    """Whether what every rank has is the same on all of them, to the bit."""
+    """Whether what several ranks have is the same on all of them, to the bit."""
     same = True
-    for weight in replicated_parameters(network):
-        most, least = weight.detach().clone(), weight.detach().clone()
-        dist.all_reduce(most, dist.ReduceOp.MAX)
-        dist.all_reduce(least, dist.ReduceOp.MIN)
-        same &= torch.equal(most, least)
+    groups = [(None, replicated_parameters(network))]
+    groups += [(g, own) for g, own in parameters_by_replicas(network) if g is not None]
+    for group, weights in groups:
+        for weight in weights:
+            most, least = weight.detach().clone(), weight.detach().clone()
+            dist.all_reduce(most, dist.ReduceOp.MAX, group)
+            dist.all_reduce(least, dist.ReduceOp.MIN, group)
+            same &= torch.equal(most, least)
     return same
 
 
@@ -447,7 +484,8 @@ def main(rank, world_size, store, report):
     join_world(rank, world_size, store)
     # One group for the sums of all cases: to make one takes longer than to train
     group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
-    dist.new_group = lambda **_: group
+    new_group = dist.new_group
+    dist.new_group = lambda ranks=None, **_: group if ranks is None else new_group(ranks)
     cases = {name: case for name, case in CASES.items() if world_size > 2 or case.on_two}
     found = {name: run(case, rank, world_size) for name, case in cases.items()}
     said = [

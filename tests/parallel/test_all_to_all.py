@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from mmoe.mixture import ExpertPool, GateOutput, MultiGateMixture, mlp_experts
+from mmoe.mixture.width import find_width
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, ensure_process_group
 
 # A world that hangs is ended after so many seconds.
@@ -121,17 +122,44 @@ class Wrong(Unknown):
     output_dim = 2
 
 
+class Narrow(nn.Module):
+    def forward(self, x):
+        return x[:, :2]
+
+
+class Fails(nn.Module):
+    def forward(self, x):
+        raise KeyError("no such")
+
+
 @pytest.mark.parametrize(
     ("pool", "message"),
     [
-        (ExpertPool([Unknown() for _ in range(3)]), "experts: expected an output_dim.* got None"),
-        (ExpertPool([Wrong() for _ in range(3)]), r"experts: expected shape \[\d, 2\] from expert"),
+        (ExpertPool([Wrong() for _ in range(3)]), r"on rank 0 .*expected shape \[\d, 2\] from exp"),
+        (ExpertPool([Unknown(), Unknown(), Narrow()]), r"got \[1, 2\] from expert 2|\[1, 2\]"),
+        (ExpertPool([Fails(), Unknown(), Narrow()]), "on rank 0 KeyError: 'no such"),
     ],
 )
-def test_experts_of_unknown_width_are_refused(dispatcher, pool, message):
+def test_experts_whose_outputs_differ_are_refused(dispatcher, pool, message):
     layer = MultiGateMixture(4, 1, pool, dispatcher=dispatcher)
     with pytest.raises(ValueError, match=message):
         layer(torch.zeros(2, 4))
+
+
+def test_the_width_of_the_output_is_found_by_one_row(dispatcher):
+    """Modes, statistics and random numbers stay as they were."""
+    norm, dropout = nn.BatchNorm1d(4), nn.Dropout(0.5)
+    expert = nn.Sequential(norm, dropout, Unknown())
+    norm.eval()
+    layer = MultiGateMixture(4, 1, [expert, Unknown(), Unknown()], dispatcher=dispatcher)
+    assert layer.output_dim is None
+    state = torch.get_rng_state()
+    assert find_width(layer.experts, torch.ones(2, 4)) == 3
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [norm.training, dropout.training, layer.training] == [False, True, True]
+    assert int(norm.num_batches_tracked) == 0
+    assert layer(torch.zeros(2, 4)).out_BGO.shape == (2, 1, 3)
+    assert layer.output_dim == layer.experts.output_dim == 3
 
 
 def test_trees_do_not_travel(dispatcher):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture import ExpertPool, MultiGateMixture, mlp_experts
+from mmoe.mixture import ExpertPool, MixedExperts, MultiGateMixture, mlp_experts
 from mmoe.parallel import (
     AllToAllDispatcher,
     ExpertPlacement,
@@ -65,9 +65,76 @@ def test_parameters_are_spread_or_replicated(layer):
     assert len(spread) + len(replicated) == len(list(layer.parameters()))
 
 
-def test_modules_as_experts_have_no_pieces():
+@pytest.fixture(name="modules")
+def _modules():
+    """Experts with a single number, an integer and a matrix of their own shape each."""
+    return ExpertPool([Scaled(width) for width in (2, 5, 3, 4)])
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(6, width), torch.nn.Linear(width, 3)
+        self.scale = torch.nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("seen", torch.tensor(width))
+
+    def forward(self, x):
+        return self.scale * self.last(self.first(x).relu())
+
+
+def _on_one_rank(pool, *order):
     ensure_process_group()
-    pool = ExpertPool([torch.nn.Linear(6, 3) for _ in range(4)])
-    layer = MultiGateMixture(6, 2, pool, dispatcher=AllToAllDispatcher(ExpertPlacement.even(4, 1)))
+    dispatcher = AllToAllDispatcher(ExpertPlacement((order,)))
+    return MultiGateMixture(6, 2, pool, dispatcher=dispatcher)
+
+
+def test_tensors_of_one_expert_are_whole_pieces_under_its_number(modules):
+    layer = _on_one_rank(modules.part([2, 3, 0, 1]), 2, 3, 0, 1)
+    described = expert_shards(layer, layer.state_dict())
+    for name, tensor in modules.state_dict().items():
+        (shard,) = described[f"experts.{name}"]
+        assert torch.equal(shard.tensor, tensor) and tuple(shard.shape) == tuple(tensor.shape)
+        assert not any(shard.offsets)
+    moments = {"experts.3.scale/step": torch.tensor(2.0), "gate.bias/step": torch.tensor(2.0)}
+    described = expert_shards(layer, moments)
+    assert [isinstance(value, list) for value in described.values()] == [True, False]
+
+
+def test_a_mixed_pool_has_both_kinds_of_pieces(modules):
+    pool = MixedExperts([mlp_experts(2, 6, [3]), ExpertPool(modules, output_dim=3)])
+    assert set(pool.expert_owners.values()) == {2, 3, 4, 5}
+    layer = _on_one_rank(pool.part([1, 0, 5, 3, 2, 4]), 1, 0, 5, 3, 2, 4)
+    described = expert_shards(layer, layer.state_dict())
+    assert [s.offsets[0] for s in described["experts.pools.0.weights.0"]] == [1, 0]
+    assert list(described["experts.pools.1.3.first.weight"][0].shape) == [4, 6]
+
+
+def test_experts_under_numbers_of_others_are_refused(modules):
+    layer = _on_one_rank(ExpertPool(modules, numbers=[2, 3, 4, 5]), 0, 1, 2, 3)
+    with pytest.raises(ValueError, match=r"numbers=placement.on\(rank\)") as error:
+        expert_shards(layer, layer.state_dict())
+    assert "[0, 1, 2, 3], which the dispatcher places on this rank, got those of [4, 5]" in str(
+        error.value
+    )
+
+
+def test_a_pool_that_does_not_tell_is_refused():
+    class Silent(torch.nn.Module):
+        output_dim = 3
+
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(6, 3)
+
+        def __len__(self):
+            return 4
+
+        def dense(self, inputs):
+            return [self.linear(x) for x in inputs] * 4
+
+        def grouped(self, rows, offsets_E1):
+            return self.linear(rows)
+
+    layer = _on_one_rank(Silent(), 0, 1, 2, 3)
     with pytest.raises(ValueError, match="experts: expected a pool that says along which dim"):
         expert_shards(layer, layer.state_dict())

@@ -1,7 +1,7 @@
 """`MixedExperts`: experts of several kinds in one pool."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
-from mmoe.mixture.traits import PoolTraits
+from mmoe.mixture.traits import KnowsExpertTensors, PoolTraits
 
 
 class MixedExperts(nn.Module):
@@ -18,7 +18,8 @@ class MixedExperts(nn.Module):
     Each runs the rows of its own experts, `MLPExperts` as grouped products.
 
     Args:
-        pools: `MLPExperts`, `StackedExperts`, or others whose tensors have the experts in front.
+        pools: `MLPExperts`, `StackedExperts`, `ExpertPool`, or others that say whose each of their
+            tensors is.
         names: What an error calls them; default: their classes.
 
     Raises:
@@ -80,16 +81,25 @@ class MixedExperts(nn.Module):
 
     @property
     def expert_tensors(self) -> dict[str, int]:
-        """Returns which dimension of each tensor is that of experts: the first."""
-        return dict.fromkeys(self.state_dict(), 0)
+        """Returns which dimension of each tensor is that of experts, as its pool says."""
+        return {
+            f"pools.{i}.{name}": dim
+            for i, pool in enumerate(self._each())
+            for name, dim in _dims_of(pool).items()
+        }
 
     @property
     def expert_ranges(self) -> dict[str, range]:
         """Returns of which of the whole pool's experts each tensor has entries."""
+        return {name: self.ranges[int(name.split(".")[1])] for name in self.expert_tensors}
+
+    @property
+    def expert_owners(self) -> dict[str, int]:
+        """Returns, where a tensor is one expert's own, the number of it in the whole pool."""
         return {
-            f"pools.{i}.{name}": own
+            f"pools.{i}.{name}": own.start + number
             for i, (pool, own) in enumerate(zip(self._each(), self.ranges, strict=True))
-            for name in pool.state_dict()
+            for name, number in getattr(pool, "expert_owners", {}).items()
         }
 
     @property
@@ -125,6 +135,8 @@ class MixedExperts(nn.Module):
 
         The sizes of the pools' shares are read on the host.
         """
+        if not len(self):  # all of them have left this rank
+            return NoExperts(self.output_dim).grouped(rows, offsets_E1)
         ends = [0]
         for pool in self._each():
             ends.append(ends[-1] + len(pool))
@@ -152,10 +164,17 @@ class MixedExperts(nn.Module):
         return list(self.pools)
 
 
+def _dims_of(pool: nn.Module) -> Mapping[str, int]:
+    """Those of a pool that says nothing have the experts in front."""
+    if isinstance(pool, KnowsExpertTensors):
+        return pool.expert_tensors
+    return dict.fromkeys(pool.state_dict(), 0)
+
+
 def of_one_type(outputs: list[Tensor]) -> list[Tensor]:
     """Casts to the widest: under autocast some modules return float32, others bfloat16."""
     dtypes = {y.dtype for y in outputs}
-    if len(dtypes) == 1:
+    if len(dtypes) < 2:
         return outputs
     widest = torch.float32 if torch.float64 not in dtypes else torch.float64
     return [y.to(widest) for y in outputs]

@@ -1,9 +1,9 @@
 """`ExpertPool`: experts of any kind that all gates share, and the two ways to run them."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -107,9 +107,11 @@ class ExpertPool(nn.ModuleList):
             none included.
         output_dim: Width of what they return; default: the `output_dim` (or `out_features`) of the
             first expert that has one, else None, which is unknown.
+        numbers: The experts' numbers among those of all ranks, by which their tensors are called
+            (`3.weight`); default: 0, 1, …
 
     Raises:
-        ValueError: No experts, or experts that differ in their output.
+        ValueError: No experts, experts that differ in their output, or not a number for each.
 
     Example:
         >>> import torch
@@ -124,13 +126,20 @@ class ExpertPool(nn.ModuleList):
         experts of any kind.
     """
 
-    # Every expert's tensors are its own.
+    # Every expert's tensors are its own (`expert_owners`).
     expert_tensors: ClassVar[dict[str, int]] = {}
 
-    def __init__(self, experts: Iterable[nn.Module], output_dim: int | None = None) -> None:
+    def __init__(
+        self,
+        experts: Iterable[nn.Module],
+        output_dim: int | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
         super().__init__(experts)
         if not len(self):
             raise ValueError("experts: expected at least one module, got none")
+        if numbers is not None:
+            self._call_by(numbers)
         widths = [_width_of(expert) for expert in self]
         if output_dim is None:
             output_dim = next((width for width in widths if width is not None), None)
@@ -142,6 +151,37 @@ class ExpertPool(nn.ModuleList):
                 )
         self.output_dim = output_dim
 
+    def _call_by(self, numbers: Sequence[int]) -> None:
+        whole = all(isinstance(n, int) and n >= 0 for n in numbers)
+        if len(set(numbers)) != len(self) or len(numbers) != len(self) or not whole:
+            raise ValueError(
+                f"numbers: expected {len(self)} different ones from 0 on, one for each expert, got "
+                f"{list(numbers)}"
+            )
+        self.hold(dict(zip(numbers, self, strict=True)))
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers of the experts among those of all ranks, in the order in which they compute."""
+        return tuple(map(int, self._modules))
+
+    @property
+    def expert_owners(self) -> dict[str, int]:
+        """Returns for each tensor the number of the expert whose own it is."""
+        return {name: int(name.partition(".")[0]) for name in self.state_dict()}
+
+    def hold(self, experts: Mapping[int, nn.Module]) -> None:
+        """Makes these its experts, by their numbers, in the order in which they are to compute."""
+        self._modules = {str(number): expert for number, expert in experts.items()}
+
+    def __getitem__(self, index: Any) -> Any:
+        """By its place here, which in a part of a pool is not its number."""
+        return list(self)[index]
+
+    def __setitem__(self, index: int, module: nn.Module) -> None:
+        """Puts another expert in the place, under the same number."""
+        setattr(self, list(self._modules)[index], module)
+
     @property
     def traits(self) -> PoolTraits:
         """A batch normalisation looks at the other rows of an expert."""
@@ -150,8 +190,10 @@ class ExpertPool(nn.ModuleList):
     def part(self, experts: Sequence[int]) -> "ExpertPool | NoExperts":
         """Copies some of the experts into a pool of their own, such as those of one rank.
 
+        Their tensors keep their names, so that a checkpoint of all parts is one of the pool.
+
         Args:
-            experts: Their numbers, in any order; none: `NoExperts`.
+            experts: Their places, in any order; none: `NoExperts`.
 
         Raises:
             ValueError: A number outside [0, E).
@@ -160,13 +202,14 @@ class ExpertPool(nn.ModuleList):
             >>> import torch
             >>> from mmoe.mixture import ExpertPool
             >>> pool = ExpertPool([torch.nn.Linear(4, 2) for _ in range(3)])
-            >>> len(pool.part([2, 0])), len(pool.part([]))
-            (2, 0)
+            >>> list(pool.part([2, 0]).state_dict()), len(pool.part([]))
+            (['2.weight', '2.bias', '0.weight', '0.bias'], 0)
         """
         check_numbers(experts, len(self))
         if not experts:
             return NoExperts(self.output_dim, without_experts(self[0]))
-        return ExpertPool([copy.deepcopy(self[e]) for e in experts], self.output_dim)
+        numbers = [self.numbers[e] for e in experts]
+        return ExpertPool([copy.deepcopy(self[e]) for e in experts], self.output_dim, numbers)
 
     def forward(self, inputs: Sequence[Tree]) -> list[Tree]:
         """Does the same as `dense`."""

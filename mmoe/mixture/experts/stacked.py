@@ -149,5 +149,14 @@ class _Expert(nn.Module):
         return type(self.parts[0]).__name__
 
 
+def are_alike(experts: Sequence[nn.Module]) -> bool:
+    """Returns whether modules are of one class, with tensors of the same names and shapes."""
+    kinds = {
+        (type(expert), tuple((n, t.shape, t.dtype) for n, t in _tensors(expert).items()))
+        for expert in experts
+    }
+    return len(kinds) == 1
+
+
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict([*module.named_parameters(), *module.named_buffers()])

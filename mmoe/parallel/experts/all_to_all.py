@@ -19,6 +19,7 @@ from mmoe.parallel.experts.adaptive import AdaptiveMode
 from mmoe.parallel.experts.agree import agree
 from mmoe.parallel.experts.exchange import Exchange, Handle, Piece, Terms
 from mmoe.parallel.experts.links import WayBack, check_way
+from mmoe.parallel.experts.loads import ExpertLoads
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
 from mmoe.parallel.experts.overlap import near_halves, own_halves, split_plan
 from mmoe.parallel.experts.pipeline import in_chunks
@@ -27,6 +28,7 @@ from mmoe.parallel.experts.shadow import Shadowing
 from mmoe.parallel.experts.slices import slice_picks
 from mmoe.parallel.experts.steps import at_once
 from mmoe.parallel.experts.two_levels import HostsHandle, TwoLevels
+from mmoe.parallel.experts.width import agree_width
 from mmoe.parallel.experts.wire import Wire
 from mmoe.parallel.hosts import Hosts
 
@@ -81,10 +83,15 @@ class AllToAllDispatcher:
         way_back: `auto`, or always `pairs` or `sums`. The result has the same bits either way
             unless the wire rounds, where `auto` looks at the batch while gradients are enabled
             only.
+        replicas: The ranks that hold the same experts as this one, where each of several groups has
+            all experts; gradients of experts are to be added up over them. Default: no other does.
         mode: How rows and weights travel; the attribute `mode` may be set between calls, on all
             ranks alike. `auto`, or an `AdaptiveMode`: it is chosen while training goes on.
         hosts: How the ranks lie on hosts; default: as the launcher says. It is asked on the first
             call that needs it, so until then all bytes count as sent inside one host.
+
+    Attributes:
+        loads: Counts the rows of each expert in training (`count_loads`); None: nobody asked.
 
     Raises:
         ValueError: No process group, a placement for another number of ranks, or a setting that
@@ -119,10 +126,12 @@ class AllToAllDispatcher:
         wire_dtype: torch.dtype | None = None,
         overlap_rows: int = _OVERLAP_ROWS,
         way_back: WayBack = "auto",
+        replicas: dist.ProcessGroup | None = None,
         mode: Mode | AdaptiveMode | Literal["auto"] = ROWS_TRAVEL,
         hosts: Hosts | None = None,
     ) -> None:
-        self.wire = Wire(group)
+        self.wire, self.replicas = Wire(group), replicas
+        self.loads: ExpertLoads | None = None
         if wire_dtype is not None and wire_dtype not in FLOAT_DTYPES:
             known = ", ".join(map(str, FLOAT_DTYPES))
             raise ValueError(
@@ -203,6 +212,10 @@ class AllToAllDispatcher:
         """Number of experts, or slices of some, on this rank, e."""
         return len(self.placement.on(self.wire.rank))
 
+    def agree_width(self, width: int | str | None) -> int:
+        """Returns how wide the rows are that experts of all ranks return; see `agree_width`."""
+        return agree_width(self.wire, width)
+
     def dispatch(
         self, sources: Sequence[Tree], plan: DispatchPlan
     ) -> tuple[Tensor, Tensor | None, Handle | HostsHandle]:
@@ -225,6 +238,7 @@ class AllToAllDispatcher:
         """
         if self.mode.shadowed:
             self._shadowing.warn_of_rows()
+        self._count(plan)
         road = self._road()
         piece, terms = self._agree(sources, slice_picks(plan, self.placement.slices))
         (leaving,) = road.prepare([piece], terms)
@@ -276,6 +290,7 @@ class AllToAllDispatcher:
         Raises:
             ValueError: See `dispatch` and `combine`.
         """
+        self._count(plan)
         plan = slice_picks(plan, self.placement.slices)
         if self.adaptive is None:
             return self._run(sources, plan, compute)
@@ -321,6 +336,10 @@ class AllToAllDispatcher:
         if self._two_levels is None:
             self._two_levels = TwoLevels(self.placement, self.hosts, self.wire.traffic)
         return self._two_levels
+
+    def _count(self, plan: DispatchPlan) -> None:
+        if self.loads is not None:
+            self.loads.count(plan)
 
     def _overlaps(self, plan: DispatchPlan) -> bool:
         """Each rank is free to: what it sends, and when, is the same but for its own rows."""

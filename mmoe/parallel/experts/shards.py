@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.resize_experts import expert_ranges
-from mmoe.mixture.traits import KnowsExpertTensors
+from mmoe.mixture.traits import KnowsExpertOwners, KnowsExpertTensors
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
-from mmoe.parallel.sharded_tensors import Shard
+from mmoe.parallel.sharded_tensors import Shard, local_shards
 
 
 def is_spread(network: nn.Module) -> bool:
@@ -21,11 +22,11 @@ def is_spread(network: nn.Module) -> bool:
         >>> is_spread(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
         False
     """
-    return any(True for _ in _spread_mixtures(network))
+    return any(True for _ in mixtures_of(network))
 
 
 def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """Lists the parameters of experts that only this rank holds; the others are on all.
+    """Lists the parameters of experts that not every rank holds; the others are on all.
 
     Example:
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
@@ -34,10 +35,30 @@ def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
         []
     """
     return [
-        weight
-        for _, mixture, _ in _spread_mixtures(network)
-        for weight in mixture.experts.parameters()
+        weight for _, mixture, _ in mixtures_of(network) for weight in mixture.experts.parameters()
     ]
+
+
+def parameters_by_replicas(
+    network: nn.Module,
+) -> list[tuple[dist.ProcessGroup | None, list[nn.Parameter]]]:
+    """Lists `spread_parameters` by the ranks that hold the same ones.
+
+    Returns:
+        For each such group, in the order in which the network has them, its parameters; None: this
+        rank is the only one that holds them.
+
+    Example:
+        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.parallel import parameters_by_replicas
+        >>> parameters_by_replicas(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
+        []
+    """
+    found: dict[int, tuple[dist.ProcessGroup | None, list[nn.Parameter]]] = {}
+    for _, mixture, dispatcher in mixtures_of(network):
+        group = dispatcher.replicas
+        found.setdefault(id(group), (group, []))[1].extend(mixture.experts.parameters())
+    return list(found.values())
 
 
 def replicated_parameters(network: nn.Module) -> list[nn.Parameter]:
@@ -58,9 +79,10 @@ def expert_shards(
 ) -> dict[str, Tensor | list[Shard]]:
     """Returns each tensor whole where every rank has it, else as this rank's shards.
 
-    Experts lie along the first dimension. A run of neighbours is one shard: `shape` is that of all
-    E experts, `offsets` begins with the number of the run's first expert. A rank without experts
-    has none of their names.
+    Where experts lie along the first dimension, a run of neighbours is one shard: `shape` is that
+    of all E experts, `offsets` begins with the number of the run's first expert. A tensor that is
+    one expert's own (`ExpertPool`) is one shard, the whole, of the rank that holds the expert. A
+    rank without experts has none of their names.
 
     Args:
         network: The network, or a copy of it such as its average.
@@ -72,7 +94,7 @@ def expert_shards(
         which are views.
 
     Raises:
-        ValueError: A pool whose tensors do not have the experts in front.
+        ValueError: A pool that does not say whose its tensors are, or has those of other experts.
 
     Example:
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
@@ -91,22 +113,25 @@ def expert_shards(
         >>> [(shard.shape, shard.offsets) for shard in described["experts.weights.0"]]
         [((4, 8, 3), (0, 0, 0))]
     """
-    held: dict[str, tuple[range, Sequence[int]]] = {}
-    for prefix, mixture, dispatcher in _spread_mixtures(network):
+    held: dict[str, tuple[range, Sequence[int]] | None] = {}
+    for prefix, mixture, dispatcher in mixtures_of(network):
         own = dispatcher.placement.on(dispatcher.wire.rank)
-        _check_pool(mixture.experts)
+        owners = _owners(mixture.experts, own)
         every = range(dispatcher.placement.num_experts)
         ranges = expert_ranges(mixture)
         for name in mixture.experts.state_dict():
             experts = ranges.get(f"experts.{name}", every)
             mine = [e - experts.start for e in own if e in experts]
-            held[f"{prefix}experts.{name}"] = experts, mine
+            held[f"{prefix}experts.{name}"] = None if name in owners else (experts, mine)
     found: dict[str, Tensor | list[Shard]] = {}
     for full_name, tensor in tensors.items():
         name = full_name.partition("/")[0]
+        where = held.get(name)
+        if name in held and where is None:
+            found[full_name] = local_shards(tensor)
         # A count of steps has no dimension of experts, and is the same on all ranks
-        if name in held and tensor.dim():
-            experts, mine = held[name]
+        elif where is not None and tensor.dim():
+            experts, mine = where
             found[full_name] = _shards(tensor, mine, len(experts))
         else:
             found[full_name] = tensor
@@ -126,14 +151,25 @@ def spread_layout(network: nn.Module) -> dict[str, list[Shard]]:
     return {name: value for name, value in described.items() if isinstance(value, list)}
 
 
-def _check_pool(pool: nn.Module) -> None:
+def _owners(pool: nn.Module, own: Sequence[int]) -> Mapping[str, int]:
+    """Whose tensors are one expert's own; refuses a pool that does not tell whose all are."""
+    owners = pool.expert_owners if isinstance(pool, KnowsExpertOwners) else {}
     dims = pool.expert_tensors if isinstance(pool, KnowsExpertTensors) else {}
     for name in pool.state_dict():
-        if dims.get(name) != 0:
+        if name not in owners and dims.get(name) != 0:
             raise ValueError(
                 "experts: expected a pool that says along which dimension its experts lie, the "
-                f"first (expert_tensors, as MLPExperts), got a {type(pool).__name__} with {name!r}"
+                "first (expert_tensors, as MLPExperts), or whose own each tensor is "
+                f"(expert_owners, as ExpertPool), got a {type(pool).__name__} with {name!r}"
             )
+    others = set(owners.values()) - set(own)
+    if others:
+        raise ValueError(
+            f"experts: expected tensors of the experts {list(own)}, which the dispatcher places on "
+            f"this rank, got those of {sorted(others)}; take them with pool.part(placement.on("
+            "rank)), or make the pool as ExpertPool(…, numbers=placement.on(rank))"
+        )
+    return owners
 
 
 def _shards(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]:
@@ -146,7 +182,7 @@ def _shards(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]
     ]
 
 
-def _spread_mixtures(
+def mixtures_of(
     network: nn.Module,
 ) -> Iterator[tuple[str, MultiGateMixture, AllToAllDispatcher]]:
     """The mixtures whose experts lie on several ranks, and the prefix of their tensors' names."""

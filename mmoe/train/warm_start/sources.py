@@ -17,7 +17,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture import DSelectKGate, FixedGate, MLPExperts, StackedExperts
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.requests.experts import RequestExperts
-from mmoe.mixture.resize_experts import expert_dims, expert_ranges
+from mmoe.mixture.resize_experts import expert_dims, expert_owners, expert_ranges
 from mmoe.models.input_layers import projected_feature
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.interactions.layers import Interaction
@@ -244,7 +244,8 @@ def own_sources(
     """
     own = dict(sources)
     for name, shards in layout.items():
-        if name in own:
+        whole = len(shards) == 1 and shards[0].tensor.shape == shards[0].shape
+        if name in own and not whole:
             experts = np.concatenate(
                 [np.arange(s.region[0].start, s.region[0].stop) for s in shards]
             )
@@ -314,7 +315,13 @@ def _level_sources(
     _refuse_moved(level, experts)
     dims, ranges = expert_dims(level.mixture), expert_ranges(level.mixture)
     old_ranges = expert_ranges(before.mixture)
+    owners, of_before = expert_owners(level.mixture), expert_owners(before.mixture)
+    named = {(_of_any_expert(name), e): name for name, e in of_before.items()}
     for name in level.mixture.state_dict():
+        if name in owners:  # one expert's own: as a whole, or not
+            old = named.get((_of_any_expert(name), int(experts[owners[name]])))
+            yield f"{prefix}.{name}", TensorSource(None if old is None else f"{prefix}.{old}")
+            continue
         places: dict[int, np.ndarray] = {}
         if name.startswith("gate."):
             places[0] = gates
@@ -324,6 +331,13 @@ def _level_sources(
         if name in ranges:
             places[dim or 0] = _within(experts, ranges[name], old_ranges.get(name, range(0)))
         yield f"{prefix}.{name}", TensorSource(f"{prefix}.{name}", places)
+
+
+def _of_any_expert(name: str) -> str:
+    """`experts.3.weight` → `experts.*.weight`, and likewise in a pool of `experts.pools.1`."""
+    parts = name.split(".")
+    parts[3 if parts[1] == "pools" else 1] = "*"
+    return ".".join(parts)
 
 
 def _staged_sources(

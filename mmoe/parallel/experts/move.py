@@ -1,0 +1,138 @@
+"""`move_experts`: experts change ranks, with the optimizer's moments and weights' averages."""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from mmoe.mixture import MultiGateMixture, PoolTraits
+from mmoe.mixture.traits import traits_of
+from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
+from mmoe.parallel.experts.movable import OptimizerParameters, Parcel, movable_parts
+from mmoe.parallel.experts.placement import ExpertPlacement
+from mmoe.parallel.experts.shards import mixtures_of
+from mmoe.parallel.experts.wire import Wire
+
+
+class CannotMove(ValueError):
+    """Experts cannot change ranks; nothing was changed, on any rank."""
+
+
+def move_experts(
+    networks: Sequence[nn.Module],
+    dispatcher: AllToAllDispatcher,
+    placement: ExpertPlacement,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> None:
+    """Makes another placement that of a dispatcher, and brings every expert where it now belongs.
+
+    All ranks of the dispatcher call it together, between steps. Where experts lie along a dimension
+    of tensors, and a rank keeps as many of their kind, these stay the objects that they were, and
+    their contents change. Else, and where experts are modules (`ExpertPool`), new parameters take
+    the place of others in the pool and in the optimizer.
+
+    Args:
+        networks: The network that is trained, and copies of it that share the dispatcher, such as
+            its average.
+        dispatcher: Of some of their mixtures.
+        placement: The new one, for as many ranks.
+        optimizer: Of the first network; its moments move too. None: there is none.
+
+    Raises:
+        CannotMove: A module that cannot be pickled; on all ranks alike, and nothing is changed.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.parallel import (
+        ...     AllToAllDispatcher,
+        ...     ExpertPlacement,
+        ...     ensure_process_group,
+        ...     move_experts,
+        ... )
+        >>> ensure_process_group()
+        >>> dispatcher = AllToAllDispatcher(ExpertPlacement(((0, 1),)))
+        >>> layer = MultiGateMixture(8, 2, mlp_experts(2, 8, [3]), dispatcher=dispatcher)
+        >>> weight = layer.experts.weights[0]
+        >>> first = weight[0].clone()
+        >>> move_experts([layer], dispatcher, ExpertPlacement(((1, 0),)))
+        >>> torch.equal(layer.experts.weights[0][1], first), layer.experts.weights[0] is weight
+        (True, True)
+    """
+    old, rank = dispatcher.placement, dispatcher.wire.rank
+    mixtures = [
+        (mixture, OptimizerParameters(optimizer if number == 0 else None))
+        for number, network in enumerate(networks)
+        for _, mixture, own in mixtures_of(network)
+        if own is dispatcher
+    ]
+    parts = [
+        part
+        for mixture, parameters in mixtures
+        for part in movable_parts(mixture, old, placement, rank, parameters)
+    ]
+    parcels: list[list[tuple[int, int, Parcel]]] = [[] for _ in range(placement.num_ranks)]
+    for number, part in enumerate(parts):
+        for expert in set(part.before) - set(part.after):
+            there = placement.rank_of(expert)
+            new_there = not any(part.is_of_kind(e) for e in old.on(there))
+            parcels[there].append((number, expert, part.take(expert, whole=new_there)))
+    received: list[dict[int, Parcel]] = [{} for _ in parts]
+    for content in _exchange(dispatcher.wire, parcels, _device_of(networks[0])):
+        for number, expert, parcel in content:
+            received[number][expert] = parcel
+    with torch.no_grad():
+        for part, came in zip(parts, received, strict=True):
+            part.settle(came)
+    for mixture, _ in mixtures:
+        _run_as(mixture)
+    dispatcher.placement = placement
+
+
+def _run_as(mixture: MultiGateMixture) -> None:
+    """Other kinds of experts may want to be run otherwise."""
+    traits = traits_of(mixture.experts, PoolTraits)
+    mixture.policy = replace(mixture.policy, pool=traits, overlaps=not traits.uses_batch)
+
+
+def _device_of(network: nn.Module) -> torch.device:
+    return next((weight.device for weight in network.parameters()), torch.device("cpu"))
+
+
+def _exchange(
+    wire: Wire, parcels: Sequence[Sequence[Any]], device: torch.device
+) -> Iterator[list[Any]]:
+    """Sends each rank its parcel; yields those that came, in order of ranks."""
+    try:
+        packed, problem = [_pack(parcel) for parcel in parcels], None
+    except Exception as error:  # of somebody's modules: raised on all ranks
+        packed, problem = [b""] * len(parcels), f"{type(error).__name__}: {error}"
+    each: list[Any] = [None] * wire.world_size
+    dist.all_gather_object(each, (list(map(len, packed)), problem), group=wire.group)
+    for rank, (_, said) in enumerate(each):
+        if said is not None:
+            raise CannotMove(
+                f"experts of rank {rank} cannot be sent to another ({said}); their classes have to "
+                "be at the top of a module"
+            )
+    sizes = [sent[wire.rank] for sent, _ in each]
+    flat = torch.frombuffer(bytearray(b"".join(packed) or b"\0"), dtype=torch.uint8)
+    flat = flat[: sum(map(len, packed))].to(device)
+    came = wire.begin_rows(flat, list(map(len, packed)), sizes).wait().cpu()
+    for part in came.split(sizes):
+        if len(part):
+            # Modules are pickled: what is read here was written by a rank of the same program
+            content = io.BytesIO(part.numpy().tobytes())
+            yield cast("list[Any]", torch.load(content, map_location=device, weights_only=False))
+
+
+def _pack(parcel: Sequence[Any]) -> bytes:
+    if not parcel:
+        return b""
+    content = io.BytesIO()
+    torch.save(list(parcel), content)
+    return content.getvalue()
