@@ -15,6 +15,7 @@ from mmoe.mixture import MultiGateMixture, PoolTraits
 from mmoe.parallel import AdaptiveMode, AllToAllDispatcher, ExpertPlacement, Mode, rank, world_size
 
 OVERLAP_ROWS = 1024  # the dispatcher's own
+MUCH = 100.0  # beside all logits that are drawn
 # More than any batch has: own rows wait for the others, strictly one after another
 NEVER = 2**40
 
@@ -49,6 +50,8 @@ class RankLayer:
         free: Whether experts cost nothing, where D = O.
         shared: Of the logits of gates, see `correlated_logits`.
         hot: Share of all rows whose gates want expert 0 most.
+        uneven: Share of all rows whose gates want experts of the first half alone, those of others
+            the other half.
         placement: Who holds which expert; None: evenly.
     """
 
@@ -59,10 +62,11 @@ class RankLayer:
         free: bool = False,
         shared: float = 0.0,
         hot: float = 0.0,
+        uneven: float = 0.5,
         placement: ExpertPlacement | None = None,
     ) -> None:
         self.setting, self.free, self.work = setting, free, setting.work
-        self.logits_BGE = own_logits(setting, shared, hot)
+        self.logits_BGE = own_logits(setting, shared, hot, uneven)
         self.placement = placement or ExpertPlacement.even(setting.experts, world_size())
         self.dispatcher = AllToAllDispatcher(self.placement)
         # The weights of experts are everybody's; the rows are each rank's own
@@ -149,11 +153,16 @@ class Choosing:
         dispatcher.overlap_rows = OVERLAP_ROWS
 
 
-def own_logits(setting: Setting, shared: float = 0.0, hot: float = 0.0) -> Tensor:
+def own_logits(setting: Setting, shared: float, hot: float, uneven: float) -> Tensor:
     """`logits_BGE` of this rank's rows, of those that are drawn for all ranks."""
     work, ranks = setting.work, world_size()
     whole: Workload = replace(work, B=work.B * ranks)
     drawn = skewed_logits(whole, setting.skew) if setting.skew else correlated_logits(whole, shared)
+    of_hundred_B = torch.arange(len(drawn)) % 100
     if hot:
-        drawn[torch.arange(len(drawn)) % 100 < 100 * hot, :, 0] += 100.0
+        drawn[of_hundred_B < 100 * hot, :, 0] += MUCH
+    if uneven != 0.5:
+        first_B = of_hundred_B < 100 * uneven
+        drawn[first_B, :, : work.E // 2] += MUCH
+        drawn[~first_B, :, work.E // 2 :] += MUCH
     return drawn[rank() * work.B : (rank() + 1) * work.B]

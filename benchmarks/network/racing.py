@@ -10,7 +10,7 @@ import torch.distributed as dist
 from benchmarks.mixture.race import check_equal
 from benchmarks.network.layers import Choosing, How, RankLayer
 from benchmarks.racing.times import rotated
-from mmoe.parallel import AdaptiveMode
+from mmoe.parallel import AdaptiveMode, better_placement
 
 # Contestants that take so many times as long as the fastest are timed once
 HOPELESS = 3.0
@@ -54,6 +54,34 @@ def race_modes(
     took = race({name: c.step for name, c in contestants.items()}, seconds, drop_slow)
     chosen = [{"mode": How.of(c.mode).as_json(), "why": c.why} for c in adaptive.history]
     return {"seconds": took, "chosen": chosen}
+
+
+def race_placements(*, layer: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Times a layer whose experts lie evenly beside one in which they were placed by their loads.
+
+    Args:
+        layer: Of `RankLayer`.
+        seconds: Of the race.
+
+    Returns:
+        Seconds of both; how uneven the loads of ranks were, and are.
+
+    Raises:
+        ValueError: The layers give different numbers, or no better placement was found.
+    """
+    even = RankLayer.of(layer)
+    picks = even.logits_BGE.topk(even.setting.k, dim=-1).indices
+    loads_E = torch.bincount(picks.flatten(), minlength=even.setting.experts)
+    dist.all_reduce(loads_E)
+    better = better_placement(even.placement, loads_E.tolist())
+    if better is None:
+        raise ValueError(f"placement: expected one better than {even.placement}, got none")
+    placed = RankLayer.of({**layer, "placement": better.placement})
+    calls = {name: of.as_contestant(How()) for name, of in (("even", even), ("placed", placed))}
+    outs = [call.run()[0].detach() for call in calls.values()]
+    torch.testing.assert_close(*outs, rtol=even.work.tolerance, atol=even.work.tolerance)
+    took = race({name: call.step for name, call in calls.items()}, seconds, drop_slow=False)
+    return {"seconds": took, "before": better.before, "after": better.after}
 
 
 def race(

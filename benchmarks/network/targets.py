@@ -14,4 +14,5 @@ TARGETS: Mapping[str, Target] = {
     "adaptive_regret_worst": Target(1.25, at_most=True),
     "adaptive_gain": Target(1.2),
     "shadow_gain": Target(1.4),
+    "placement_gain": Target(1.25),
 }

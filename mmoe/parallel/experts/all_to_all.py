@@ -15,7 +15,7 @@ from mmoe.mixture import DispatchPlan
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
 from mmoe.ops import FLOAT_DTYPES
-from mmoe.parallel.experts.adaptive import AdaptiveMode
+from mmoe.parallel.adaptive.adaptive_mode import AdaptiveMode
 from mmoe.parallel.experts.agree import agree
 from mmoe.parallel.experts.exchange import Exchange, Handle, Piece, Terms
 from mmoe.parallel.experts.links import WayBack, check_way
