@@ -1,6 +1,7 @@
 """`Hosts`: how ranks lie on hosts, and the groups of ranks inside and across them."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -8,6 +9,8 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from mmoe.parallel.launch.launcher import local_ranks
+from mmoe.parallel.launch.process_group import patience_of
+from mmoe.parallel.object_collectives import from_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +82,7 @@ class Hosts:
         ranks = dist.get_world_size(group)
         if host_size is not None:
             return cls(num_ranks=ranks, size=host_size, group=group)
-        said = _gathered((dist.get_rank(), local_ranks(default=0)), group)
+        said = from_all((dist.get_rank(), local_ranks(default=0)), group)
         size = _equal_size(said)
         if size is None:
             warnings.warn(
@@ -126,7 +129,9 @@ class Hosts:
         if self.group is not None:
             ranks = [dist.get_global_rank(self.group, rank) for rank in ranks]
         # Only its own ranks meet: groups of other hosts are none of theirs
-        made = dist.new_group(ranks, use_local_synchronization=True)
+        made = dist.new_group(
+            ranks, timeout=patience_of(self.group), use_local_synchronization=True
+        )
         return cast(dist.ProcessGroup, made)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Hosts":
@@ -134,13 +139,7 @@ class Hosts:
         return self
 
 
-def _gathered(value: tuple[int, int], group: dist.ProcessGroup | None) -> list[tuple[int, int]]:
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
-
-
-def _equal_size(said: list[tuple[int, int]]) -> int | None:
+def _equal_size(said: Sequence[tuple[int, int]]) -> int | None:
     """Ranks of the group on each host, by (rank of all, ranks on its host); None: it differs.
 
     A launcher that says nothing (0) has started one host.

@@ -48,17 +48,22 @@ def to_first(value: T) -> Sequence[T]:
     return [value] if values is None else values
 
 
-def from_all(value: T) -> Sequence[T]:
+def from_all(value: T, group: dist.ProcessGroup | None = None) -> Sequence[T]:
     """Gathers every rank's value on every rank, in order of ranks.
+
+    Args:
+        value: Of this rank.
+        group: The ranks; default: all.
 
     Example:
         >>> from_all(3)
         [3]
     """
-    if world_size() == 1:
+    ranks = world_size() if group is None else dist.get_world_size(group)
+    if ranks == 1:
         return [value]
-    values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value)
+    values: list[Any] = [None] * ranks
+    dist.all_gather_object(values, value, group=group)
     return values
 
 

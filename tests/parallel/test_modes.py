@@ -95,6 +95,10 @@ def test_modes_may_change_from_call_to_call(ranks):
     assert max(rank["switching"] for rank in ranks) < 1e-12
 
 
+def test_a_score_does_not_depend_on_the_batch(ranks):
+    assert [all(rank["scores"]) for rank in ranks] == [True] * RANKS
+
+
 def test_two_levels_send_less_between_hosts(ranks):
     """Dense gates ask both ranks of a host for each row, and mix there."""
     for rank in ranks:

@@ -78,15 +78,14 @@ def agree(
 
 
 def _check_codes(plan: DispatchPlan, placement: ExpertPlacement, host_size: int) -> None:
-    """Codes number the picks of a row, by the experts where it goes; see `gates_inside`."""
+    """Codes number the picks of a row, and the experts where it goes."""
     G, K = plan.experts_BGK.shape[1:]
     held = list(map(len, placement.experts))
     most = max(sum(held[i : i + host_size]) for i in range(0, len(held), host_size))
-    gates = G if host_size == 1 else max(G, min(G * K, most))
-    if gates * K * most > CODES:
+    if G * K * most > CODES:
         raise ValueError(
-            f"experts_BGK: expected {gates} gates × {K} picks × {most} experts of a rank or host "
-            "to fit in int32 codes; spread the experts over more ranks"
+            f"experts_BGK: expected {G} gates × {K} picks × {most} experts of a rank or host to "
+            "fit in int32 codes; spread the experts over more ranks"
         )
 
 

@@ -31,6 +31,7 @@ from mmoe.parallel.experts.two_levels import HostsHandle, TwoLevels
 from mmoe.parallel.experts.width import agree_width
 from mmoe.parallel.experts.wire import Wire
 from mmoe.parallel.hosts import Hosts
+from mmoe.parallel.object_collectives import from_all
 
 # Below it, small products cost more than what they hide.
 _OVERLAP_ROWS = 1024
@@ -142,6 +143,7 @@ class AllToAllDispatcher:
         self.way_back: WayBack = way_back
         self.mode = mode
         self._hosts: Hosts | None = None
+        self._asks_whole: bool | None = None
         self.placement = placement
         if hosts is not None:
             self.hosts = hosts
@@ -174,7 +176,7 @@ class AllToAllDispatcher:
                 f"placement: expected one for {self.wire.world_size} rank(s), as the group has, "
                 f"got one for {placement.num_ranks}"
             )
-        self._placement = placement
+        self._placement, self._asks_whole = placement, None
         self._straight = Exchange(wire=self.wire, placement=placement)
         self._two_levels: TwoLevels | None = None
         self._shadowing = Shadowing(self.wire, placement)
@@ -221,8 +223,8 @@ class AllToAllDispatcher:
     ) -> tuple[Tensor, Tensor | None, Handle | HostsHandle]:
         """Sends this rank's rows out, and sorts what came by expert.
 
-        Chunks do not apply here: what comes is asked for as a whole. So they do not where the
-        experts' results depend on which rows they get together (`uses_batch`).
+        Chunks do not apply here: what comes is asked for as a whole. So they do not where some
+        rank's experts give other results for other batches (`uses_batch`).
 
         Args:
             sources: S tensors `x_BD` of one width.
@@ -239,8 +241,9 @@ class AllToAllDispatcher:
         if self.mode.shadowed:
             self._shadowing.warn_of_rows()
         self._count(plan)
-        road = self._road()
         piece, terms = self._agree(sources, slice_picks(plan, self.placement.slices))
+        self.asks_whole(True)
+        road = self._road()
         (leaving,) = road.prepare([piece], terms)
         handle = at_once(road.outward(leaving))
         return handle.arrived.x_RD, handle.arrived.offsets_E1, handle
@@ -292,26 +295,26 @@ class AllToAllDispatcher:
         """
         self._count(plan)
         plan = slice_picks(plan, self.placement.slices)
-        if self.adaptive is None:
-            return self._run(sources, plan, compute)
         self._agree(sources, plan)  # before anything is asked of the other ranks
+        if self.adaptive is None or self.asks_whole(False):
+            return self._run(sources, plan, compute)
         self._mode, clock = self.adaptive.next(self, sources, plan, compute)
         if clock is None:
             return self._run(sources, plan, compute)
         return clock.time(self._run, sources, plan, compute)
 
     def _run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
-        if self.mode.shadowed:
-            self._agree(sources, plan)
+        if self.mode.shadowed and not self.asks_whole(False):
             return self._shadowing.run(self.mode, sources, plan, compute, self._rows_travel)
         return self._rows_travel(sources, plan, compute)
 
     def _rows_travel(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         """All picks are computed where their experts are."""
         piece, terms = self._agree(sources, plan)
-        road, chunks = self._road(), self.mode.chunks
+        whole, road = self.asks_whole(False), self._road()
+        chunks = 1 if whole else self.mode.chunks
         if isinstance(road, TwoLevels):
-            if road.inside is None:
+            if whole or road.inside is None:
                 return in_chunks(road, piece, terms, chunks, compute)
             away, near = split_plan(plan, road.across.placement, road.across.wire.rank)
             halves = near_halves(road.inside, piece._replace(plan=near), terms, compute)
@@ -324,6 +327,23 @@ class AllToAllDispatcher:
         meanwhile = map(outs.append, halves)
         out_BGO = in_chunks(road, piece._replace(plan=away), terms, chunks, compute, meanwhile)
         return torch.cat(outs) + out_BGO
+
+    def asks_whole(self, here: bool) -> bool:
+        """Returns whether some rank's experts must get all that comes at once.
+
+        A mixture calls `run` where the experts of its rank take their rows in pieces, but those of
+        another rank may be of another kind, or it has none. In a plain mode both calls exchange the
+        same; before the first call in another one, or in one that is chosen, the ranks agree, once
+        for all calls.
+
+        Args:
+            here: Whether those of this rank must.
+        """
+        if self.mode == ROWS_TRAVEL and self.adaptive is None:
+            return here
+        if self._asks_whole is None:
+            self._asks_whole = any(from_all(here, self.wire.group))
+        return self._asks_whole
 
     def _road(self) -> Exchange | TwoLevels:
         """How the mode lets rows travel; one level where two would be the same."""

@@ -91,10 +91,19 @@ class Exchange:
     # Those of `outward`, the experts and `homeward`, one after another
     num_steps = 3
 
-    def prepare(self, pieces: Sequence[Piece], terms: Terms) -> list[Departure]:
-        """Plans what goes where; one exchange of sizes serves all pieces."""
+    def prepare(
+        self, pieces: Sequence[Piece], terms: Terms, *, as_pairs: bool | None = None
+    ) -> list[Departure]:
+        """Plans what goes where; one exchange of sizes serves all pieces.
+
+        Args:
+            pieces: Of the batch.
+            terms: What all ranks agree on.
+            as_pairs: Whether outputs must come back to this rank as pairs, which the sizes then
+                say; None: no rank asks for it.
+        """
         outs = self._plans([piece.plan for piece in pieces])
-        links = self._links([out.sizes_W4 for out in outs], terms.costs)
+        links = self._links([out.sizes_W4 for out in outs], terms.costs, as_pairs)
         departures = []
         for (sources, plan), out, (ours, theirs) in zip(pieces, outs, links, strict=True):
             crossing = Crossing(
@@ -175,25 +184,45 @@ class Exchange:
             for plan in plans
         ]
 
-    def _links(self, sizes: Sequence[Tensor], costs: WayCosts) -> list[tuple[Links, Links]]:
+    def _links(
+        self, sizes: Sequence[Tensor], costs: WayCosts, as_pairs: bool | None
+    ) -> list[tuple[Links, Links]]:
         """Exchanges the sizes: the links of this rank, and those of the ranks it computes for."""
-        sizes_WP4 = torch.stack(list(sizes), 1)
-        came = self.wire.exchange_sizes(sizes_WP4.flatten(1))
+        numbers_WX = torch.cat(list(sizes), 1)
+        if as_pairs is not None:
+            asked_W1 = numbers_WX.new_full((len(numbers_WX), 1), int(as_pairs))
+            numbers_WX = torch.cat([numbers_WX, asked_W1], 1)
+        leave, come = numbers_WX.tolist(), self.wire.exchange_sizes(numbers_WX)
         held = [len(own) for own in self.placement.experts]
         here = [held[self.wire.rank]] * len(held)
-        at = range(0, 4 * len(sizes), 4)
-        leave = sizes_WP4.flatten(1).tolist()
-        return [(self._way(leave, i, held, costs), self._way(came, i, here, costs)) for i in at]
+        asked = [as_pairs is not None and bool(row[-1]) for row in come]
+        asks = [bool(as_pairs)] * len(held)
+        links = [
+            (self._way(leave, i, held, costs, asks), self._way(come, i, here, costs, asked))
+            for i in range(0, 4 * len(sizes), 4)
+        ]
+        if self.relays:
+            for ours, theirs in links:
+                # What stays on this host costs nothing here, so it goes back as what came does
+                others = [w for w in range(len(held)) if w != self.wire.rank]
+                as_sums = all(theirs.sums[w] for w in others)
+                ours.sums[self.wire.rank] = theirs.sums[self.wire.rank] = as_sums
+        return links
 
     def _way(
-        self, numbers: list[list[int]], at: int, held: Sequence[int], costs: WayCosts
+        self,
+        numbers: list[list[int]],
+        at: int,
+        held: Sequence[int],
+        costs: WayCosts,
+        as_pairs: Sequence[bool],
     ) -> Links:
         """The links of one piece: its four numbers for each rank, and which way outputs go back."""
         sizes = [Sizes(*row[at : at + 4]) for row in numbers]
-        sums = [costs.sums_go_back(size, e) for size, e in zip(sizes, held, strict=True)]
-        if self.relays:
-            # What stays on this host costs nothing here, and least inside it where sums are taken
-            sums[self.wire.rank] = costs.way != "pairs"
+        sums = [
+            not pairs and costs.sums_go_back(size, experts)
+            for size, experts, pairs in zip(sizes, held, as_pairs, strict=True)
+        ]
         return Links(sizes, sums)
 
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from mmoe import ops
+from mmoe.mixture import DispatchPlan
 from mmoe.mixture.pytrees import Tree
 from mmoe.parallel.experts.exchange import Departure, Exchange, Handle, Piece, Terms
 from mmoe.parallel.experts.placement import ExpertPlacement
-from mmoe.parallel.experts.relay import WayHome, gates_inside, relayed, way_home
+from mmoe.parallel.experts.relay import WayHome, way_home
 from mmoe.parallel.experts.rows import Arrived
 from mmoe.parallel.experts.steps import Steps, at_once
 from mmoe.parallel.experts.wire import Traffic, Wire
@@ -76,13 +77,10 @@ class TwoLevels:
         ranks = [rank for rank, own in enumerate(here) for _ in own]
         self._ranks_E = torch.tensor(ranks, dtype=torch.int64)
         # Their numbers on the host go up from rank to rank
-        self._num_experts = sum(map(len, here))
         bounds = pairwise(accumulate(map(len, here), initial=0))
         ranges = [tuple(range(first, last)) for first, last in bounds]
         self.inside = (
-            Exchange(wire=inside, placement=ExpertPlacement(tuple(ranges)))
-            if self._num_experts
-            else None
+            Exchange(wire=inside, placement=ExpertPlacement(tuple(ranges))) if ranks else None
         )
 
     def prepare(self, pieces: Sequence[Piece], terms: Terms) -> list[Departure]:
@@ -97,17 +95,29 @@ class TwoLevels:
         if self.inside is None:
             yield
             return HostsHandle(across)
-        rows, costs = leaving.terms
-        relay = relayed(across, costs, self._num_experts)
-        inner = costs._replace(picks=gates_inside(costs, self._num_experts), bound=relay.plan.bound)
-        piece = Piece([across.arrived.x_RD], relay.plan)
-        (on,) = self.inside.prepare([piece], Terms(rows, inner))
+        (on,) = self._pass_on(across, leaving.terms)
         steps = self.inside.outward(on)
         next(steps)
         # Under way: time to plan
-        home = way_home(relay, across, on.crossing, self._ranks_E.to(across.weights_BGK.device))
+        home = way_home(across, on.crossing, self._ranks_E.to(across.weights_BGK.device))
         yield
         return HostsHandle(across, at_once(steps), home)
+
+    def _pass_on(self, across: Handle, terms: Terms) -> list[Departure]:
+        """Plans how rows that came go on, with the picks that they came with."""
+        assert self.inside is not None, "nothing comes to a host without experts"
+        arrived, costs, experts = across.arrived, terms.costs, len(self._ranks_E)
+        plan = DispatchPlan(
+            experts_BGK=arrived.picks_NGK,
+            weights_BGK=arrived.weights_NGK,
+            num_experts=experts,
+            expert_source=(0,) * experts,  # a row that came is of one source
+            output_dim=costs.output_dim,
+            most_pairs=costs.bound,
+        )
+        terms = terms._replace(costs=costs._replace(bound=plan.bound))
+        as_pairs = not all(across.crossing.theirs.sums)
+        return self.inside.prepare([Piece([arrived.x_RD], plan)], terms, as_pairs=as_pairs)
 
     def homeward(self, y: Tree, handle: HostsHandle) -> Steps[Tensor]:
         """Adds up inside the host, sends that back across, and mixes what comes for each gate."""

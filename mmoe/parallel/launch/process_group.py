@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from threading import Lock
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -163,6 +164,16 @@ def _set_patience(patience: timedelta) -> None:
     """Of a group that exists: the command line joins the ranks before it has read the config."""
     if world_size() > 1:
         dist.distributed_c10d._set_pg_timeout(patience)
+
+
+def patience_of(group: dist.ProcessGroup | None = None) -> timedelta:
+    """Returns after which time a rank of a group that waits for another gives up.
+
+    Args:
+        group: The ranks; default: all.
+    """
+    of: Any = dist.group.WORLD if group is None else group  # these are not in its stubs
+    return of._get_backend(of._device_types[0]).options._timeout
 
 
 def uses_nccl() -> bool:
