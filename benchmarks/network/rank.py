@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks.network.bandwidth import host_bandwidth
-from benchmarks.network.racing import race_modes
+from benchmarks.network.host_bytes import count_host_bytes
+from benchmarks.network.racing import race_modes, race_placements
 from benchmarks.train.pacer import private_stdout
 from mmoe.parallel import ensure_process_group
 
@@ -46,6 +47,8 @@ def keep_to_one_core(number: int) -> None:
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     "bandwidth": host_bandwidth,
     "modes": race_modes,
+    "placements": race_placements,
+    "host_bytes": count_host_bytes,
 }
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
+    from mmoe.parallel.adaptive.adaptive_mode import AdaptiveMode
+    from mmoe.parallel.adaptive.link_rates import LinkRates, measure_links
     from mmoe.parallel.all_reduce_sums import AllReduceSums
-    from mmoe.parallel.experts.adaptive import AdaptiveMode
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
     from mmoe.parallel.experts.balance import Balance, better_placement
     from mmoe.parallel.experts.links import WayBack
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
         training_group,
         world_size,
     )
-    from mmoe.parallel.link_rates import LinkRates, measure_links
     from mmoe.parallel.object_collectives import first_other, from_all, from_first, to_first
     from mmoe.parallel.sharded_tensors import Shard
     from mmoe.parallel.traffic import Traffic
@@ -87,8 +87,9 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
+        "adaptive.adaptive_mode": ["AdaptiveMode"],
+        "adaptive.link_rates": ["LinkRates", "measure_links"],
         "all_reduce_sums": ["AllReduceSums"],
-        "experts.adaptive": ["AdaptiveMode"],
         "experts.all_to_all": ["AllToAllDispatcher"],
         "experts.balance": ["Balance", "better_placement"],
         "experts.links": ["WayBack"],
@@ -109,7 +110,6 @@ __getattr__ = lazily(
         "experts.wire": ["Wire"],
         "gradient_sum": ["GradientSum"],
         "hosts": ["Hosts"],
-        "link_rates": ["LinkRates", "measure_links"],
         "launch.launcher": ["launched_ranks"],
         "launch.process_group": [
             "ensure_process_group",

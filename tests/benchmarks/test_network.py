@@ -1,13 +1,24 @@
 """`benchmarks.network` in small: hosts come and go, and links carry what they are set to."""
 
 import subprocess
+from dataclasses import asdict, replace
 
 import pytest
+import torch
 
-from benchmarks.network import namespaces
+from benchmarks.network import exchange_races, load_races, namespaces, program
+from benchmarks.network.adaptive_races import AUTO, FIXED, _results
 from benchmarks.network.bandwidth import check_bandwidth
+from benchmarks.network.exchange_races import host_bytes, raced, two_levels
+from benchmarks.network.grid import GRID, Setting
+from benchmarks.network.host_bytes import sums_of
+from benchmarks.network.layers import How
+from benchmarks.network.load_races import placed, shadowed
 from benchmarks.network.namespaces import host_network, why_not
+from benchmarks.network.targets import TARGETS
 from benchmarks.network.world import network_world
+from benchmarks.racing.products import ProductRates
+from benchmarks.train.bench import Bench
 
 needs_hosts = pytest.mark.skipif(why_not() is not None, reason=f"{why_not()}")
 
@@ -63,3 +74,104 @@ def test_a_link_carries_what_it_is_set_to():
         assert 0.01 < slow < 0.105
         assert check_bandwidth(world, 0.4) > slow  # even beside other programs
     assert not [name for name in _namespaces() if name.startswith(world.network.name)]
+
+
+def test_the_grid_is_spread():
+    assert len(GRID) == len(set(GRID)) >= 20
+    for name in ("batch", "experts", "k", "gates", "gbits", "ranks"):
+        assert len({getattr(setting, name) for setting in GRID}) >= 3 - (name == "ranks"), name
+    assert all(Setting.of(asdict(setting)) == setting for setting in GRID)
+
+
+def test_where_hosts_cannot_be_one_line_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(program, "why_not", lambda: "network namespaces need root")
+    program.main()
+    said = capsys.readouterr()
+    assert said.err == ("benchmarks.network: nothing measured: network namespaces need root\n")
+    assert not said.out
+
+
+def test_every_key_has_a_race():
+    keys = [key for race in program.PROGRAM.races for key in race.keys]
+    assert sorted(keys) == sorted(TARGETS)
+
+
+def test_regret_and_gain_of_a_choice():
+    def row(name, best, auto, rows, weights):
+        ms = {**dict.fromkeys(FIXED, 100.0), "rows": rows, "weights": weights, AUTO: auto}
+        return {"setting": name, "ms": ms, "best": best, "regret": auto / ms[best]}
+
+    rows = [row("a", "rows", 10.0, 10.0, 40.0), row("b", "weights", 11.0, 40.0, 10.0)]
+    regret, worst, gain = _results(rows)
+    assert regret.spread.median == pytest.approx(1.05)
+    assert (worst.spread.median, worst.note) == (pytest.approx(1.1), "b")
+    # One mode everywhere: 20 in the geometric mean, over that of 10 and 11
+    assert gain.spread.median == pytest.approx(20 / 110**0.5)
+
+
+def test_what_was_sent_is_what_is_told():
+    answer = {"told": 3, "counted": 3, "bound": 2}
+    assert sums_of([answer, answer]) == {"told": 6, "counted": 6, "bound": 4}
+    with pytest.raises(ValueError, match="hosts: expected bytes_between_hosts to be the 3 bytes"):
+        sums_of([{**answer, "told": 4}])
+
+
+def test_how_from_and_to_json():
+    for raw in ({}, {"shadowed": "all"}, {"shadowed": [1], "chunks": 2, "overlaps": False}):
+        how = How(**raw)
+        assert How(**how.as_json()).mode == how.mode == How.of(how.mode).mode
+
+
+@pytest.fixture(name="bench")
+def _bench(tmp_path):
+    return Bench(
+        folder=tmp_path / "logs",
+        runs=tmp_path,
+        rows=1,
+        seconds=0.0,
+        seeds=1,
+        threads=1,
+        overrides=(),
+        rates=ProductRates("cpu"),
+        say=lambda _: None,
+    )
+
+
+@needs_hosts
+@pytest.mark.slow
+def test_races_in_small(bench, monkeypatch):
+    small = {"batch": 32, "experts": 16}
+    monkeypatch.setattr(exchange_races, "LAYER", replace(exchange_races.LAYER, **small))
+    monkeypatch.setattr(exchange_races, "WORLDS", {2: 4 / 3})
+    monkeypatch.setattr(load_races, "LAYER", replace(load_races.LAYER, **small))
+    results = [
+        *host_bytes(bench),
+        *two_levels(bench, per_host=2),
+        *shadowed(bench),
+        *placed(bench),
+    ]
+    assert [result.key for result in results] == [
+        "hierarchical_bytes_over_bound",
+        "hierarchical_gain_2x2",
+        "hierarchical_gain_2x2_layer",
+        "shadow_gain",
+        "placement_gain",
+    ]
+    assert 1 <= results[0].spread.median < 1.05
+    assert all(result.spread.median > 0 for result in results)
+
+
+@needs_hosts
+@pytest.mark.slow
+def test_a_mode_is_chosen_and_raced():
+    setting = replace(GRID[0], batch=64)
+    with network_world(2, 1, 1.0) as world:
+        hows = {**FIXED, AUTO: {"auto": True}}
+        layer = {"setting": asdict(setting)}
+        times = raced(world, layer, hows, 0.0)
+        assert set(times.seconds) == set(hows)
+        chosen = world.ranks.ask_all(
+            "modes", layer=layer, hows={AUTO: {"auto": True}, "rows": {}}, seconds=0.0
+        )
+    assert len({str(answer) for answer in chosen}) == 1
+    assert torch.tensor(list(times.seconds.values())).gt(0).all()

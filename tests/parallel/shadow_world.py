@@ -12,6 +12,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,7 @@ from mmoe.mixture import (
     TopKGate,
 )
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, Mode
+from mmoe.parallel.experts.wire import PendingRows
 from tests.parallel.joining import join_world
 
 D, G = 6, 3
@@ -313,10 +315,45 @@ def trained(rank, world_size):
     return found
 
 
+def order(rank, world_size, case):
+    """What a step sends and waits for, in turn."""
+    placement = make_placement(case, world_size)
+    dispatcher = AllToAllDispatcher(
+        placement, overlap_rows=10**6, mode=Mode(shadowed=case.shadowed)
+    )
+    layer = make_layer(case, make_part(case, placement.on(rank)), dispatcher)
+    x, factors = make_batch(case, 8)
+    step(case, layer, x, factors)
+    seen, wire = [], dispatcher.wire
+    begin_rows, begin_copies, wait = wire.begin_rows, wire.begin_copies, PendingRows.wait
+
+    def recorded(what, begin):
+        def begins(*args):
+            seen.append(f"send {what}")
+            pending = begin(*args)
+            pending.what = what
+            return pending
+
+        return begins
+
+    def waits(pending):
+        seen.append(f"wait {pending.what}")
+        return wait(pending)
+
+    with (
+        mock.patch.object(wire, "begin_rows", recorded("rows", begin_rows)),
+        mock.patch.object(wire, "begin_copies", recorded("weights", begin_copies)),
+        mock.patch.object(PendingRows, "wait", waits),
+    ):
+        step(case, layer, x, factors)
+    return seen
+
+
 def main(rank, world_size, store, report):
     join_world(rank, world_size, store)
     found = {name: run(case, rank, world_size) for name, case in CASES.items()}
     found = {"cases": found, "trained": trained(rank, world_size)}
+    found["order"] = order(rank, world_size, CASES["one"])
     Path(report).write_text(json.dumps(found))
     dist.destroy_process_group()
 

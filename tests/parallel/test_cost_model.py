@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from mmoe.parallel import ExpertPlacement, Hosts, LinkRates, Mode
-from mmoe.parallel.experts.call_costs import Call, CallParts
-from mmoe.parallel.experts.cost_model import candidates, choose_mode, predict
+from mmoe.parallel.adaptive.call_costs import Call, CallParts
+from mmoe.parallel.adaptive.cost_model import candidates, choose_mode, predict
 
 GBIT = 1e9 / 8
 RATES = LinkRates(

@@ -59,6 +59,16 @@ def test_where_all_are_shadowed_no_row_and_no_size_travels(world):
     assert {rank["cases"]["slices"]["collectives"] for rank in world} == {5}
 
 
+def test_weights_and_their_gradients_travel_under_the_way_of_rows(world):
+    """Sent first and waited for last, forward and backward; sizes are waited for as well."""
+    there_and_back = ["send rows", "wait rows"] * 2
+    forward = ["send weights", "send rows", "wait rows", *there_and_back, "wait weights"]
+    # The gradients of copies are rows of bytes
+    backward = ["send rows", *there_and_back, "wait rows"]
+    for found in world:
+        assert found["order"] == forward + backward
+
+
 def test_weights_go_out_once_and_gradients_come_back_once(world):
     """float64; each tensor of a message is filled up to 64 bytes."""
     case = CASES["all"]

@@ -15,7 +15,7 @@ from mmoe.mixture import DispatchPlan
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
 from mmoe.ops import FLOAT_DTYPES
-from mmoe.parallel.experts.adaptive import AdaptiveMode
+from mmoe.parallel.adaptive.adaptive_mode import AdaptiveMode
 from mmoe.parallel.experts.agree import agree
 from mmoe.parallel.experts.exchange import Exchange, Handle, Piece, Terms
 from mmoe.parallel.experts.links import WayBack, check_way
@@ -295,9 +295,9 @@ class AllToAllDispatcher:
         """
         self._count(plan)
         plan = slice_picks(plan, self.placement.slices)
-        if self.adaptive is None:
-            return self._run(sources, plan, compute)
         self._agree(sources, plan)  # before anything is asked of the other ranks
+        if self.adaptive is None or self.asks_whole(False):
+            return self._run(sources, plan, compute)
         self._mode, clock = self.adaptive.next(self, sources, plan, compute)
         if clock is None:
             return self._run(sources, plan, compute)
@@ -337,12 +337,13 @@ class AllToAllDispatcher:
 
         A mixture calls `run` where the experts of its rank take their rows in pieces, but those of
         another rank may be of another kind, or it has none. In a plain mode both calls exchange the
-        same; before the first call in another one the ranks agree, once for all calls.
+        same; before the first call in another one, or in one that is chosen, the ranks agree, once
+        for all calls.
 
         Args:
             here: Whether those of this rank must.
         """
-        if self.mode == ROWS_TRAVEL:
+        if self.mode == ROWS_TRAVEL and self.adaptive is None:
             return here
         if self._asks_whole is None:
             self._asks_whole = any(from_all(here, self.wire.group))

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mmoe.mixture.cost_rates import rates_of
+from mmoe.parallel.adaptive.link_rates import LinkRates
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.hosts import Hosts
-from mmoe.parallel.link_rates import LinkRates
 
 PICK_BYTES = 4
 # Products: forward, and for the gradients of rows and of weights

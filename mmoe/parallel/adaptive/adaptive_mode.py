@@ -10,11 +10,11 @@ import torch.distributed as dist
 from mmoe.mixture import DispatchPlan
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
-from mmoe.parallel.experts.call_clock import CallClock
-from mmoe.parallel.experts.cost_model import candidates
-from mmoe.parallel.experts.gathered_call import can_lend, gathered_call, reduced
+from mmoe.parallel.adaptive.call_clock import CallClock
+from mmoe.parallel.adaptive.cost_model import candidates
+from mmoe.parallel.adaptive.gathered_call import can_lend, gathered_call, reduced
+from mmoe.parallel.adaptive.link_rates import LinkRates, measure_links
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
-from mmoe.parallel.link_rates import LinkRates, measure_links
 
 if TYPE_CHECKING:
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher

@@ -12,7 +12,7 @@ from mmoe.mixture.experts.lender import lender_of
 from mmoe.mixture.experts.pool_compute import PoolCompute
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
-from mmoe.parallel.experts.call_costs import Call
+from mmoe.parallel.adaptive.call_costs import Call
 
 if TYPE_CHECKING:
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher

@@ -9,9 +9,9 @@ timed (`AdaptiveMode`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmoe.parallel.experts.call_costs import Call, CallParts, ExchangeCost
+from mmoe.parallel.adaptive.call_costs import Call, CallParts, ExchangeCost
+from mmoe.parallel.adaptive.link_rates import LinkRates
 from mmoe.parallel.experts.mode import Mode
-from mmoe.parallel.link_rates import LinkRates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ def predict(mode: Mode, call: Call, rates: LinkRates) -> Cost:
 
     Example:
         >>> from mmoe.parallel import ExpertPlacement, Hosts, LinkRates, Mode
-        >>> from mmoe.parallel.experts.call_costs import Call
-        >>> from mmoe.parallel.experts.cost_model import predict
+        >>> from mmoe.parallel.adaptive.call_costs import Call
+        >>> from mmoe.parallel.adaptive.cost_model import predict
         >>> rates = LinkRates(
         ...     latency=1e-4,
         ...     bytes_per_second_inside=2e9,

@@ -27,7 +27,7 @@ class CallClock:
     Example:
         >>> import torch
         >>> from mmoe.mixture import DispatchPlan
-        >>> from mmoe.parallel.experts.call_clock import CallClock
+        >>> from mmoe.parallel.adaptive.call_clock import CallClock
         >>> picks = torch.zeros(2, 1, 1, dtype=torch.int32)
         >>> plan = DispatchPlan(
         ...     experts_BGK=picks,

@@ -1,0 +1,84 @@
+"""One rank of a world of hosts of two ranks each, whose dispatcher chooses its mode.
+
+    python tests/parallel/adaptive_world.py RANK WORLD_SIZE STORE REPORT
+
+What it finds goes to REPORT, a JSON file.
+"""
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from mmoe.parallel import AdaptiveMode, AllToAllDispatcher, Hosts, Mode, measure_links
+from tests.parallel import world
+from tests.parallel.joining import join_world
+
+HOST_SIZE = 2
+STEPS = 60
+
+
+def chosen(case, rank, world_size, hosts, **settings):
+    """Steps of a network that chooses, beside those in which rows travel."""
+    rows, placement = case.rows, world.make_placement(case, world_size)
+    x, factors = world.make_batch(case, sum(rows))
+    mine = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
+    x, factors = [source[mine] for source in x], factors[mine]
+    network = world.Network(
+        case, lambda: AllToAllDispatcher(placement, hosts=hosts), placement.on(rank)
+    )
+    dispatcher = network.levels[0].dispatcher
+
+    def step():
+        out, grads = world.step(network, x, factors, True)
+        found = [out, *grads, *world.of_experts(network), *world.of_gates(network)]
+        return [tensor.clone() for tensor in found]
+
+    wanted = step()
+    with torch.no_grad():
+        scores = network(x)
+    adaptive = AdaptiveMode(**settings)
+    dispatcher.mode = adaptive
+    errors, modes = [], []
+    for _ in range(STEPS):
+        errors.append(world.worst(step(), wanted))
+        modes.append(str(dispatcher.mode))
+    with torch.no_grad():
+        same_scores = torch.equal(network(x), scores)
+    return {
+        "error": max(errors),
+        "modes": modes,
+        "history": [(c.step, str(c.mode), c.why) for c in adaptive.history],
+        "same_scores": same_scores,
+        "stays": adaptive.mode == adaptive.history[-1].mode,
+    }
+
+
+def main(rank, world_size, store, report):
+    join_world(rank, world_size, store)
+    hosts = Hosts.of_group(host_size=HOST_SIZE)
+    rates = measure_links(hosts)
+    every = {"within": 1e9, "most": 20, "repeats": 1, "first": (0, 40), "rates": rates}
+    top_2 = world.CASES["top-2"]
+    found = {
+        "rates": asdict(rates),
+        "every mode": chosen(top_2, rank, world_size, hosts, **every),
+        "a rank without rows": chosen(
+            replace(top_2, rows=(5, 0, 3, 9)), rank, world_size, hosts, **every
+        ),
+        "by itself": chosen(top_2, rank, world_size, hosts, first=(0, 30), every=50),
+        "E < W": chosen(world.CASES["E < W"], rank, world_size, hosts, **every),
+    }
+    forced = AllToAllDispatcher(world.make_placement(top_2, world_size), mode="auto")
+    found["auto"] = forced.adaptive is not None
+    forced.mode = Mode(chunks=2)
+    found["fixed"] = forced.adaptive is None
+    Path(report).write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
