@@ -64,7 +64,9 @@ def gate(kind: str, config: "type[GateConfig]") -> Decorator[Any]:
 
 
 def expert(kind: str, config: "type[ExpertConfig]") -> Decorator[Any]:
-    """Adds a kind of expert; stands before a module with an `output_dim`.
+    """Adds a kind of expert; stands before a module, best one with an `output_dim`.
+
+    Where it has none, each expert is run on one row of zeros to see how wide its output is.
 
     Args:
         kind: Its name in a config.

@@ -22,6 +22,8 @@ FIXED: Mapping[str, Mapping[str, Any]] = {
     "two levels, 2 chunks": {"hierarchical": True, "chunks": 2},
     "weights": {"shadowed": "all"},
 }
+# On hosts of one rank
+SAME = {"two levels": "rows", "two levels, 2 chunks": "2 chunks"}
 
 
 def adaptive(bench: Bench) -> list[Result]:
@@ -37,7 +39,7 @@ def adaptive(bench: Bench) -> list[Result]:
                     "modes",
                     within=bench.seconds + MARGIN,
                     layer={"setting": asdict(setting)},
-                    hows={**FIXED, AUTO: {"auto": True}},
+                    hows={**_different(per_host), AUTO: {"auto": True}},
                     seconds=bench.seconds / len(GRID),
                     drop_slow=True,
                 )
@@ -46,9 +48,15 @@ def adaptive(bench: Bench) -> list[Result]:
     return _results(rows)
 
 
+def _different(per_host: int) -> dict[str, Mapping[str, Any]]:
+    """The fixed modes, of those that are the same here one."""
+    return {name: how for name, how in FIXED.items() if per_host > 1 or name not in SAME}
+
+
 def _row(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Milliseconds of every contestant, and what the choice cost over the best of the fixed."""
     ms = {name: statistics.median(took) * 1e3 for name, took in answer["seconds"].items()}
+    ms |= {name: ms[same] for name, same in SAME.items() if name not in ms}
     best = min(FIXED, key=ms.__getitem__)
     chosen = answer["chosen"][-1]
     return {"ms": ms, "best": best, "regret": ms[AUTO] / ms[best], "chosen": chosen}

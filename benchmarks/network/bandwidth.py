@@ -3,6 +3,7 @@
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,30 +17,44 @@ SECONDS = 0.1  # that one exchange should take
 
 
 def host_bandwidth(*, gbits: float) -> dict[str, Any]:
-    """Inside a rank: Gbit/s that leave each host in an all-to-all between the ranks of all hosts.
+    """Inside a rank: Gbit/s that leave each host in all-to-alls.
 
     Args:
         gbits: What the links are set to, by which the messages are cut.
+
+    Returns:
+        `one_way`, from each second host to the next one, and `both_ways`, between all hosts.
     """
     ranks, per_host = dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
-    host = dist.get_rank() // per_host
-    others = ranks - per_host
-    each = int(gbits * GBIT * SECONDS / (per_host * others))
-    # Both directions alike, and nothing inside a host
-    sizes = [0 if other // per_host == host else each for other in range(ranks)]
-    sent, received = (torch.zeros(sum(sizes), dtype=torch.uint8) for _ in range(2))
-    seconds = []
+    here = dist.get_rank() // per_host
+    hosts = [other // per_host for other in range(ranks)]
+    size = gbits * GBIT * SECONDS / per_host
+    there = [size / per_host if here % 2 == 0 and host == here + 1 else 0 for host in hosts]
+    back = [size / per_host if here % 2 == 1 and host == here - 1 else 0 for host in hosts]
+    every = [0 if host == here else size / (ranks - per_host) for host in hosts]
+    sent = per_host * size / GBIT
+    return {
+        "one_way": sent / _seconds(there, back),
+        "both_ways": sent / _seconds(every, every),
+    }
+
+
+def _seconds(send: Sequence[float], receive: Sequence[float]) -> float:
+    """Of an all-to-all of so many bytes, until the last rank is done."""
+    leave, come = [[int(size) for size in sizes] for sizes in (send, receive)]
+    message, received = (torch.zeros(sum(sizes), dtype=torch.uint8) for sizes in (leave, come))
+    found = []
     for _ in range(ROUNDS):
         dist.barrier()
         started = time.perf_counter()
-        dist.all_to_all_single(received, sent, sizes, sizes)
+        dist.all_to_all_single(received, message, come, leave)
         took = torch.tensor(time.perf_counter() - started)
         dist.all_reduce(took, dist.ReduceOp.MAX)
-        seconds.append(float(took))
-    return {"gbits": per_host * others * each / statistics.median(seconds[1:]) / GBIT}
+        found.append(float(took))
+    return statistics.median(found[1:])
 
 
-def check_bandwidth(world: World, gbits: float) -> float:
-    """Sets the links to a rate, and says what they carry, in Gbit/s."""
+def check_bandwidth(world: World, gbits: float) -> dict[str, float]:
+    """Sets the links to a rate, and says what they carry, in Gbit/s: see `host_bandwidth`."""
     world.network.shape(gbits)
-    return world.ranks.ask("bandwidth", gbits=gbits)["gbits"]
+    return world.ranks.ask("bandwidth", gbits=gbits)

@@ -144,9 +144,12 @@ def raced(
 
 def said(bench: Bench, world: World, gbits: float) -> str:
     """Sets the links, and says what they carry, who shares a core, and what the kernel lacks."""
-    got = f"{check_bandwidth(world, gbits):.2f} of {gbits:.3g} Gbit/s"
+    carries = check_bandwidth(world, gbits)
+    got = (
+        f"{carries['one_way']:.2g} one way, {carries['both_ways']:.2g} both, of {gbits:.3g} Gbit/s"
+    )
     shared = ", ranks share cores" if world.shares_cores else ""
-    bench.say(f"  {world.name}: an all-to-all carries {got}{shared}")
+    bench.say(f"  {world.name}: links carry {got}{shared}")
     for note in world.network.notes:
         bench.say(f"  {note}")
     return got + shared

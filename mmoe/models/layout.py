@@ -75,8 +75,9 @@ class Layout:
                 f"parallel.replicas is {self.replicas}, but {ranks} ranks cannot be divided into "
                 "so many groups of one size; set a number that divides them"
             )
-        if self.groups is None:
+        if size == ranks:
             return OwnGroups(self.rank, ranks, 1, None, None, None)
+        assert self.groups is not None, "made where replicas are asked for"
         return self.groups.of_size(size)
 
     def hosts_of(self, own: OwnGroups) -> Hosts | None:

@@ -45,13 +45,13 @@ def chosen(case, rank, world_size, hosts, **settings):
     errors, modes = [], []
     for _ in range(STEPS):
         errors.append(world.worst(step(), wanted))
-        modes.append(str(dispatcher.mode))
+        modes.append(repr(dispatcher.mode))
     with torch.no_grad():
         same_scores = torch.equal(network(x), scores)
     return {
         "error": max(errors),
         "modes": modes,
-        "history": [(c.step, str(c.mode), c.why) for c in adaptive.history],
+        "history": [(c.step, repr(c.mode), c.why) for c in adaptive.history],
         "same_scores": same_scores,
         "stays": adaptive.mode == adaptive.history[-1].mode,
     }

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,3 +62,17 @@ def launch(
         for process in processes:
             process.kill()
     return [Ended(p.returncode, *text) for p, text in zip(processes, texts, strict=True)]
+
+
+def kill_at_first_checkpoint(config: Path, out: Path, ranks: int, *more: str) -> None:
+    """Begins a run, whose ranks are killed when its first checkpoint is there."""
+    port = free_port()
+    arguments = ["train", config, "--out", out, *more]
+    started = [start(arguments, rank, ranks, port) for rank in range(ranks)]
+    end = time.monotonic() + 60
+    while not (out / "checkpoint" / "index.json").exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for process in started:
+        process.kill()
+        process.wait()

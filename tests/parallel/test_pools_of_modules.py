@@ -1,7 +1,8 @@
 """Experts that are somebody's own modules, spread over ranks, through the commands."""
 
+import importlib
 import json
-import time
+import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,8 +13,10 @@ from safetensors.torch import load_file
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.datasets.bundled.synthetic import generate_funnel
 from tests.own_kinds import forget_own_kinds
-from tests.parallel import odd_experts
-from tests.parallel.launch import free_port, launch, start
+from tests.parallel.launch import kill_at_first_checkpoint, launch
+
+# Imported by the ranks alone: here its kind would be one for all tests
+ODD_EXPERTS = "tests.parallel.odd_experts"
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
@@ -34,7 +37,7 @@ def _folder(tmp_path_factory):
     pq.write_table(generate_funnel(rows=1500, users=50, items=30).table, folder / "log.parquet")
     for name, model in (("odd", ODD), ("mixed", MIXED)):
         raw = {
-            "imports": [odd_experts.__name__],
+            "imports": [ODD_EXPERTS],
             "data": {"path": str(folder / "log.parquet")},
             "features": [
                 {"kind": "numeric", "name": "hour"},
@@ -53,8 +56,17 @@ def _folder(tmp_path_factory):
             "parallel": {"experts": "spread"},
         }
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(raw))
-    yield folder
+    return folder
+
+
+@pytest.fixture
+def _known():
+    """The kind, in this process."""
+    sys.modules.pop(ODD_EXPERTS, None)
+    importlib.import_module(ODD_EXPERTS)
+    yield
     forget_own_kinds()
+    del sys.modules[ODD_EXPERTS]
 
 
 @pytest.fixture(scope="module", name="runs", params=["odd", "mixed"])
@@ -102,6 +114,7 @@ def test_each_expert_is_written_by_the_rank_that_holds_it(folder, runs):
     assert all(scales) and not set.intersection(*scales)
 
 
+@pytest.mark.usefixtures("_known")
 def test_one_process_joins_evaluates_and_goes_on(folder, runs, mmoe, tmp_path):
     run = folder / f"{runs}-2"
     code, out, err = mmoe("evaluate", run, "--json")
@@ -116,25 +129,11 @@ def test_one_process_joins_evaluates_and_goes_on(folder, runs, mmoe, tmp_path):
     assert all(torch.equal(joined[name], best[name]) for name in best)
 
 
-def _killed(folder, name, out, *more):
-    """Begins a run on two ranks, which are killed when the first checkpoint is there."""
-    port = free_port()
-    arguments = ["train", folder / f"{name}.yaml", "--out", folder / out, *more]
-    started = [start(arguments, rank, 2, port) for rank in range(2)]
-    end = time.monotonic() + 60
-    while not (folder / out / "checkpoint" / "index.json").exists():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    for rank in started:
-        rank.kill()
-        rank.wait()
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 1])
 def test_a_killed_run_goes_on(folder, runs, ranks):
     """To the bit on as many ranks, and to rounding on others."""
     out = folder / f"{runs}-killed-{ranks}"
-    _killed(folder, runs, out.name)
+    kill_at_first_checkpoint(folder / f"{runs}.yaml", out, 2)
     _train(folder, runs, out.name, ranks, "--resume")
     whole, found = _states(folder / f"{runs}-2"), _states(out)
     for name, tensor in whole.items():
@@ -191,7 +190,7 @@ def test_experts_change_ranks_between_epochs(folder, runs):
     for name in still:
         if not name.startswith("random_state"):
             torch.testing.assert_close(found[name], still[name], atol=1e-5, rtol=1e-4)
-    _killed(folder, runs, f"{runs}-moves-killed", *settings)
+    kill_at_first_checkpoint(folder / f"{runs}.yaml", folder / f"{runs}-moves-killed", 2, *settings)
     _train(folder, runs, f"{runs}-moves-killed", 2, "--resume", *settings)
     again = _states(folder / f"{runs}-moves-killed")
     assert again.keys() == found.keys()

@@ -200,6 +200,9 @@ def _not_a_run(run: RunDirectory) -> ValueError:
     )
 
 
+_PLACEMENT_OF_EXPERTS = ("replicas", "experts_per_rank", "rebalance")
+
+
 def _check_same_config(run: RunDirectory, config: RunConfig) -> None:
     if not run.config_file.exists():
         raise ValueError(
@@ -207,9 +210,12 @@ def _check_same_config(run: RunDirectory, config: RunConfig) -> None:
             "or choose another --out"
         )
     # Of an earlier version the file may lack keys, whose defaults say what it did then. And a run
-    # may go on on another device
+    # may go on on another device, and on ranks that share experts out otherwise
     there = run.config()
     here = _on(config, there.training.device)
+    placed = {key: getattr(there.parallel, key) for key in _PLACEMENT_OF_EXPERTS}
+    parallel = here.parallel.model_copy(update=placed)
+    here = here.model_copy(update={"parallel": parallel})
     difference = first_difference(there.model_dump(), here.model_dump())
     if difference:
         raise ValueError(
