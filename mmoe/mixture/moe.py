@@ -123,7 +123,8 @@ class MoE(nn.Module):
             raise ValueError(f"x: expected shape [..., {width}], got {list(x.shape)}")
         if x.dim() == 2:
             return x, None
-        return x.reshape(x.shape[:-1].numel(), width), x.shape[:-1]
+        # -1: a program for any number of rows would keep the product of sizes as a constant
+        return x.reshape(-1, width), x.shape[:-1]
 
 
 def _without_gate(out_BGO: Tensor, leading: torch.Size | None) -> Tensor:

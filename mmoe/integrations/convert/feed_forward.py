@@ -101,30 +101,41 @@ class FeedForward:
             ValueError: Names the layer, and what does not fit.
         """
         where = name or "module"
-        width, reads = self.first.out_features, self.second.in_features
-        if width != reads:
-            raise ValueError(
-                f"{where}: expected a second product that reads the {width} units of the first, "
-                f"got one that reads {reads}; give both the same width"
-            )
-        gate = self.gate
-        if gate is not None and (gate.in_features, gate.out_features) != self.widths[:2]:
-            raise ValueError(
-                f"{where}: expected a gate of {self.widths[0]} to {width} units as the first "
-                f"product, got {gate.in_features} to {gate.out_features}; give both the same widths"
-            )
+        if not self.fits:
+            raise ValueError(self._misfit(where))
         if not self.is_pointwise:
             raise ValueError(
                 f"{where}: expected an activation of each number alone, which experts can share "
                 f"out, got {self.activation!r}; leave the layer out of target_modules"
             )
+
+    @property
+    def fits(self) -> bool:
+        """Whether the products fit one another in widths and types."""
+        return not self._misfit("")
+
+    def _misfit(self, where: str) -> str:
+        """What does not fit, if anything."""
+        width, reads = self.first.out_features, self.second.in_features
+        if width != reads:
+            return (
+                f"{where}: expected a second product that reads the {width} units of the first, "
+                f"got one that reads {reads}; give both the same width"
+            )
+        gate = self.gate
+        if gate is not None and (gate.in_features, gate.out_features) != self.widths[:2]:
+            return (
+                f"{where}: expected a gate of {self.widths[0]} to {width} units as the first "
+                f"product, got {gate.in_features} to {gate.out_features}; give both the same widths"
+            )
         types = {weight.dtype for layer in self.products for weight in layer.parameters()}
         if len(types) > 1 or not types <= set(FLOAT_DTYPES):
             known = ", ".join(map(str, FLOAT_DTYPES))
-            raise ValueError(
+            return (
                 f"{where}: expected weights of one type of {known}, got "
                 f"{', '.join(sorted(map(str, types)))}; cast the module first, as module.float()"
             )
+        return ""
 
     def hidden(self, x: Tensor) -> Tensor:
         """Computes the hidden units."""

@@ -40,7 +40,8 @@ def gate_maker(gate: GateSetting, k: int, num_experts: int) -> GateMaker:
     if isinstance(gate, nn.Module) or not (callable(gate) or isinstance(gate, str | Mapping)):
         raise ValueError(
             "gate: expected a kind as 'top_k', a section as {'kind': 'top_k', …}, or a function "
-            f"(input_dim, num_gates, num_experts) that makes each layer's, got {gate!r}"
+            "(input_dim, num_gates, num_experts) that makes each layer's, got a "
+            f"{type(gate).__name__}"
         )
     if not isinstance(gate, str | Mapping):
         if k != _DEFAULT_K:

@@ -109,7 +109,7 @@ def _sequential(module: nn.Module) -> FeedForward | None:
     if drops and probability(between[0]):  # dropped before the activation
         return None
     part = FeedForward(first, second, kinds[0], dropout=sum(drops))
-    return part if part.is_pointwise else None
+    return part if part.is_pointwise or not part.fits else None
 
 
 def _into_sequential(module: nn.Module, mixture: nn.Module) -> nn.Module:
@@ -186,6 +186,8 @@ def _two_modules(layer: nn.Module) -> FeedForward | None:
     if first is None or second is None or activation is None:
         return None
     part = FeedForward(first, second, activation)
+    if not part.fits:
+        return part
     gives = agree(before, before, part.hidden, *_read_by(first))
     return part if gives and part.is_pointwise and _begins_with(after, second) else None
 
@@ -237,7 +239,7 @@ def _if_computed(
     block: nn.Module, part: FeedForward, call: Activation | None = None
 ) -> FeedForward | None:
     """The part, where the block's code does that; products that do not fit are told of later."""
-    if part.first.out_features != part.second.in_features:
+    if not part.fits:
         return part
     same = agree(block, call or block, part.compute, *_read_by(part.first))
     return part if same and part.is_pointwise else None

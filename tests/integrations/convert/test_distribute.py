@@ -75,7 +75,9 @@ def test_what_is_refused(make, message):
 def test_settings_that_are_refused():
     ensure_process_group()
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "experts"))
-    with pytest.raises(ValueError, match=r"mesh: expected one dimension .* got 2 \(data, experts\)"):
+    with pytest.raises(
+        ValueError, match=r"mesh: expected one dimension .* got 2 \(data, experts\)"
+    ):
         distribute(make_network(), mesh)
     with pytest.raises(ValueError, match="replicas: expected one dimension"):
         distribute(make_network(), mesh["experts"], replicas=mesh)

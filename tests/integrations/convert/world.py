@@ -117,9 +117,7 @@ def compare(model, alone):
         if ".experts." in name:
             continue
         whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
-        worst["others"] = max(
-            worst["others"], float((whole - expected[name]).abs().max().detach())
-        )
+        worst["others"] = max(worst["others"], float((whole - expected[name]).abs().max().detach()))
     return worst
 
 
@@ -136,7 +134,9 @@ def run(case, rank, ranks):
     mine = batches[:, :, rank * ROWS : (rank + 1) * ROWS]
     train(model, mine, 1 / ranks if case.rest == "sum" else 1.0, after)
     found = compare(model, alone)
-    moved = [(a - b).abs().max() for a, b in zip(alone.parameters(), start.parameters(), strict=True)]
+    moved = [
+        (a - b).abs().max() for a, b in zip(alone.parameters(), start.parameters(), strict=True)
+    ]
     found["moved"] = float(torch.stack(moved).min().detach())
     model.eval()
     with torch.no_grad():
