@@ -12,7 +12,7 @@ import numpy as np
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ALPHABET = LETTERS + " "
-_SPACE = len(LETTERS)
+SPACE = len(LETTERS)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Grammar:
 
     def _spelled(self) -> np.ndarray:
         """Letters of each word, and spaces behind them."""
-        table_VC = np.full((len(self.words), self.lengths_V.max()), _SPACE, np.uint8)
+        table_VC = np.full((len(self.words), self.lengths_V.max()), SPACE, np.uint8)
         for word, letters in enumerate(self.words):
             table_VC[word, : len(letters)] = letters
         return table_VC

@@ -37,9 +37,9 @@ def draw_pictures(count: int, seed: int) -> tuple[Tensor, Tensor]:
     inside_BHW = _choose(_shapes(u / size, v / size), shape_B)
     turned = _turned(x, y, uniform(0, 2 * math.pi, 1, 1))
     filled_BHW = _choose(_textures(*turned, uniform(9, 16, 1, 1)), texture_B)
-    colour_B3, other_B3, behind_B3 = (uniform(-1, 1, 1, 1, 3) for _ in range(3))
-    filled = torch.where(filled_BHW[..., None], colour_B3, other_B3)
-    picture = torch.where(inside_BHW[..., None], filled, behind_B3)
+    bright, dark, behind = (uniform(at - 0.4, at + 0.4, 1, 1, 3) for at in (1.0, -1.0, 0.0))
+    filled = torch.where(filled_BHW[..., None], bright, dark)
+    picture = torch.where(inside_BHW[..., None], filled, behind)
     noise = _NOISE * torch.randn(picture.shape, generator=generator)
     return picture + noise, texture_B * len(SHAPES) + shape_B
 

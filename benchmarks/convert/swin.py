@@ -86,18 +86,19 @@ class SwinClassifier(nn.Module):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.patches = nn.Linear(3 * PATCH**2, width)
+        self.patches = nn.Sequential(nn.Linear(3 * PATCH**2, width), nn.LayerNorm(width))
         self.first = nn.Sequential(SwinBlock(width, 0), SwinBlock(width, WINDOW // 2))
-        self.merge = nn.Linear(4 * width, 2 * width, bias=False)
-        self.norm = nn.LayerNorm(2 * width)
+        self.merge = nn.Sequential(
+            nn.Linear(4 * width, 2 * width, bias=False), nn.LayerNorm(2 * width)
+        )
         self.second = nn.Sequential(SwinBlock(2 * width, 0), SwinBlock(2 * width, WINDOW // 2))
-        self.logits = nn.Linear(2 * width, classes)
+        self.norm, self.logits = nn.LayerNorm(2 * width), nn.Linear(2 * width, classes)
 
     def forward(self, x_BHW3: Tensor) -> Tensor:
         """Pictures `[B, H, W, 3]` → logits `[B, classes]`."""
         x_BHWC = self.first(self.patches(merged(x_BHW3, PATCH)))
-        x_BHWC = self.second(self.norm(self.merge(merged(x_BHWC, 2))))
-        return self.logits(x_BHWC.mean((1, 2)))
+        x_BHWC = self.second(self.merge(merged(x_BHWC, 2)))
+        return self.logits(self.norm(x_BHWC).mean((1, 2)))
 
 
 def merged(x_BHWC: Tensor, side: int) -> Tensor:
