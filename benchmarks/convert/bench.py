@@ -1,6 +1,6 @@
 """What every race gets, and how much is trained."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -109,8 +109,13 @@ class Bench:
             jobs: What it is called with.
         """
         if self.workers == 1:
-            return [train(job) for job in jobs]
+            return list(self._told(map(train, jobs), len(jobs)))
         with ProcessPoolExecutor(
             self.workers, get_context("spawn"), torch.set_num_threads, (1,)
         ) as pool:
-            return list(pool.map(train, jobs))
+            return list(self._told(pool.map(train, jobs), len(jobs)))
+
+    def _told(self, trained: Iterable[Found], count: int) -> Iterator[Found]:
+        for number, found in enumerate(trained, start=1):
+            self.clock.say(f"  {number}/{count} trained")
+            yield found
