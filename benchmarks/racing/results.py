@@ -59,10 +59,11 @@ class Result:
 
     def as_json(self) -> dict[str, object]:
         """Everything but the key."""
+        digits = max(6, self.digits)
         return {
-            "median": round(self.spread.median, 6),
-            "p10": round(self.spread.low, 6),
-            "p90": round(self.spread.high, 6),
+            "median": round(self.spread.median, digits),
+            "p10": round(self.spread.low, digits),
+            "p90": round(self.spread.high, digits),
             "rounds": self.spread.count,
             "ours_ms": _rounded(self.ours_ms),
             "other_ms": _rounded(self.other_ms),

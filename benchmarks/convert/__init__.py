@@ -1,0 +1,1 @@
+"""What converting a network into mixtures of experts costs and gains."""
