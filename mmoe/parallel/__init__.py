@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from mmoe.parallel.adaptive.link_rates import LinkRates, measure_links
     from mmoe.parallel.all_reduce_sums import AllReduceSums
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
-    from mmoe.parallel.experts.balance import Balance, better_placement
     from mmoe.parallel.experts.links import WayBack
     from mmoe.parallel.experts.mode import Mode
-    from mmoe.parallel.experts.move import CannotMove, move_experts
+    from mmoe.parallel.experts.moves.balance import Balance, better_placement
+    from mmoe.parallel.experts.moves.move import CannotMove, move_experts
+    from mmoe.parallel.experts.moves.rebalance import count_loads, rebalance_experts, stop_counting
     from mmoe.parallel.experts.placement import ExpertPlacement
-    from mmoe.parallel.experts.rebalance import count_loads, rebalance_experts, stop_counting
     from mmoe.parallel.experts.replicas import ReplicaGroups
     from mmoe.parallel.experts.shards import (
         dispatchers_of,
@@ -91,12 +91,12 @@ __getattr__ = lazily(
         "adaptive.link_rates": ["LinkRates", "measure_links"],
         "all_reduce_sums": ["AllReduceSums"],
         "experts.all_to_all": ["AllToAllDispatcher"],
-        "experts.balance": ["Balance", "better_placement"],
+        "experts.moves.balance": ["Balance", "better_placement"],
         "experts.links": ["WayBack"],
         "experts.mode": ["Mode"],
-        "experts.move": ["CannotMove", "move_experts"],
+        "experts.moves.move": ["CannotMove", "move_experts"],
         "experts.placement": ["ExpertPlacement"],
-        "experts.rebalance": ["count_loads", "rebalance_experts", "stop_counting"],
+        "experts.moves.rebalance": ["count_loads", "rebalance_experts", "stop_counting"],
         "experts.replicas": ["ReplicaGroups"],
         "experts.shards": [
             "dispatchers_of",

@@ -19,8 +19,8 @@ from mmoe.parallel.adaptive.adaptive_mode import AdaptiveMode
 from mmoe.parallel.experts.agree import agree
 from mmoe.parallel.experts.exchange import Exchange, Handle, Piece, Terms
 from mmoe.parallel.experts.links import WayBack, check_way
-from mmoe.parallel.experts.loads import ExpertLoads
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
+from mmoe.parallel.experts.moves.loads import ExpertLoads
 from mmoe.parallel.experts.overlap import near_halves, own_halves, split_plan
 from mmoe.parallel.experts.pipeline import in_chunks
 from mmoe.parallel.experts.placement import ExpertPlacement

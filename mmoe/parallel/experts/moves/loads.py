@@ -21,7 +21,7 @@ class ExpertLoads:
     Example:
         >>> import torch
         >>> from mmoe.mixture import DispatchPlan
-        >>> from mmoe.parallel.experts.loads import ExpertLoads
+        >>> from mmoe.parallel.experts.moves.loads import ExpertLoads
         >>> loads = ExpertLoads(3)
         >>> picks = torch.tensor([[[0, 2], [2, -1]], [[2, 1], [1, 2]]], dtype=torch.int32)
         >>> weights = torch.ones(2, 2, 2)

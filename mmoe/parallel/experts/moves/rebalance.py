@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from mmoe.mixture import MixedExperts
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
-from mmoe.parallel.experts.balance import Balance, better_placement
-from mmoe.parallel.experts.loads import ExpertLoads
-from mmoe.parallel.experts.move import move_experts
+from mmoe.parallel.experts.moves.balance import Balance, better_placement
+from mmoe.parallel.experts.moves.loads import ExpertLoads
+from mmoe.parallel.experts.moves.move import move_experts
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.shards import mixtures_of
 
@@ -94,7 +94,7 @@ def placements(network: nn.Module) -> dict[str, Tensor]:
 
     Example:
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
-        >>> from mmoe.parallel.experts.rebalance import placements
+        >>> from mmoe.parallel.experts.moves.rebalance import placements
         >>> placements(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
         {}
     """

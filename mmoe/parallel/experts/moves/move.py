@@ -12,7 +12,7 @@ from torch import nn
 from mmoe.mixture import MultiGateMixture, PoolTraits
 from mmoe.mixture.traits import traits_of
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
-from mmoe.parallel.experts.movable import OptimizerParameters, Parcel, movable_parts
+from mmoe.parallel.experts.moves.movable import OptimizerParameters, Parcel, movable_parts
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.shards import mixtures_of
 from mmoe.parallel.experts.wire import Wire
