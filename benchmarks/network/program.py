@@ -13,6 +13,7 @@ from benchmarks.network.adaptive_races import ADAPTIVE_RACES, AUTO, FIXED
 from benchmarks.network.exchange_races import EXCHANGE_RACES
 from benchmarks.network.load_races import LOAD_RACES
 from benchmarks.network.namespaces import why_not
+from benchmarks.network.step_races import STEP_RACES
 from benchmarks.network.targets import TARGETS
 from benchmarks.racing.results import Result
 from benchmarks.train.running import Program
@@ -33,7 +34,7 @@ def _details(results: Sequence[Result]) -> None:
 
 PROGRAM = Program(
     name="network",
-    races=(*EXCHANGE_RACES, *LOAD_RACES, *ADAPTIVE_RACES),
+    races=(*EXCHANGE_RACES, *LOAD_RACES, *ADAPTIVE_RACES, *STEP_RACES),
     targets=TARGETS,
     title="Paired ratios: median and 10–90 % range",
     print_details=_details,

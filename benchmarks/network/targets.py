@@ -15,4 +15,5 @@ TARGETS: Mapping[str, Target] = {
     "adaptive_gain": Target(1.2),
     "shadow_gain": Target(1.4),
     "placement_gain": Target(1.25),
+    "step_gain": Target(1.1),
 }

@@ -2,11 +2,12 @@
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.racing.products import ProductRates
+from benchmarks.racing.ranks import Seat
 from benchmarks.racing.times import Times, rotated
 from benchmarks.train.logs import Log, write_log
 from benchmarks.train.processes import Contestant, contestants
@@ -76,6 +77,8 @@ class Bench:
         specs: Mapping[str, Spec],
         *,
         pythons: Mapping[str, str] | None = None,
+        seats: Sequence[Seat] | None = None,
+        before: Callable[[Mapping[str, Contestant]], None] = lambda _: None,
         after: Callable[[Mapping[str, Contestant]], None] = lambda _: None,
     ) -> Times:
         """Seconds of a batch of `BATCH` rows, window by window, the contestants in turn.
@@ -83,11 +86,14 @@ class Bench:
         Args:
             specs: Contestants.
             pythons: Interpreters of those that have one of their own.
+            seats: Where the ranks of each of them run; None: here.
+            before: Called with the processes before the race.
             after: Called with the processes when the race is over.
         """
         self.rates.measure()
-        with contestants(specs, pythons) as running:
+        with contestants(specs, pythons, seats) as running:
             self.say(f"  {', '.join(running)}: ready")
+            before(running)
             steps = self._steps(running)
             times = self._rounds(running, steps)
             shown = ", ".join(f"{name} {count}" for name, count in steps.items())
