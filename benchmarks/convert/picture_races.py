@@ -1,5 +1,6 @@
 """Accuracy of a SwinV2-like classifier beside the same with mixtures, at equal FLOPs a place."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -84,9 +85,8 @@ def train(network: nn.Module, settings: PictureSettings, seed: int) -> None:
     pictures, classes = draw_pictures(settings.pictures, seed)
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
     steps = settings.epochs * (settings.pictures // settings.batch)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, RATE, total_steps=steps, pct_start=0.1, cycle_momentum=False
-    )
+    factor = partial(rate_factor, steps=steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     generator = torch.Generator().manual_seed(seed)
     network.train()
     for _ in range(settings.epochs):
@@ -99,6 +99,11 @@ def train(network: nn.Module, settings: PictureSettings, seed: int) -> None:
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
             schedule.step()
+
+
+def rate_factor(step: int, steps: int) -> float:
+    """Share of the highest rate: up over a tenth of the steps, then down as half a cosine."""
+    return min(1.0, 10 * (step + 1) / steps) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
 RACES = (Race(("swin_accuracy",), accuracies),)
