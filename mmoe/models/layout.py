@@ -137,6 +137,8 @@ def _mode(parallel: ParallelConfig) -> Mode | Literal["auto"]:
 def to_score(config: RunConfig) -> RunConfig:
     """Returns a config by which any number of ranks can score: each spread expert is there once.
 
+    A `host_size` that does not divide their number is left to the launcher.
+
     Example:
         >>> from mmoe.config import config_from_dict
         >>> from mmoe.models.layout import to_score
@@ -148,7 +150,9 @@ def to_score(config: RunConfig) -> RunConfig:
         >>> to_score(config_from_dict(raw)).parallel.replicas
         1
     """
-    once = {"replicas": 1, "experts_per_rank": None}
+    size = config.parallel.host_size
+    divides = size is not None and world_size() % size == 0
+    once = {"replicas": 1, "experts_per_rank": None, "host_size": size if divides else None}
     return config.model_copy(update={"parallel": config.parallel.model_copy(update=once)})
 
 

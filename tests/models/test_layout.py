@@ -7,7 +7,7 @@ from mmoe.config import ModelConfig, config_from_dict
 from mmoe.config.parallel import ParallelConfig
 from mmoe.mixture import NoExperts
 from mmoe.models import layout as layouts
-from mmoe.models.layout import ONE_PROCESS, Layout, choose_layout, experts_are_spread
+from mmoe.models.layout import ONE_PROCESS, Layout, choose_layout, experts_are_spread, to_score
 from mmoe.models.sections import build_mixture
 from mmoe.parallel import Hosts, Mode, ensure_process_group
 
@@ -110,3 +110,14 @@ def test_spread_experts_run_grouped(execution):
                 "parallel": {"experts": "spread"},
             }
         )
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(4, 2), (3, None), (1, None)])
+def test_any_number_of_ranks_scores_what_hosts_of_two_trained(monkeypatch, ranks, size):
+    monkeypatch.setattr(layouts, "world_size", lambda: ranks)
+    raw = {
+        "features": [{"kind": "numeric", "name": "age"}],
+        "tasks": [{"name": "click", "label": "click"}],
+        "parallel": {"host_size": 2},
+    }
+    assert to_score(config_from_dict(raw)).parallel.host_size == size
