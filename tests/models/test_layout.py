@@ -121,3 +121,14 @@ def test_any_number_of_ranks_scores_what_hosts_of_two_trained(monkeypatch, ranks
         "parallel": {"host_size": 2},
     }
     assert to_score(config_from_dict(raw)).parallel.host_size == size
+
+
+@pytest.mark.parametrize("experts", ["spread", "replicated"])
+def test_a_host_size_is_looked_at_wherever_experts_are(monkeypatch, experts):
+    """Else ranks with replicated experts would refuse it late, and leave a folder behind."""
+    monkeypatch.setattr(layouts, "world_size", lambda: 4)
+    monkeypatch.setattr(
+        layouts.Hosts, "of_group", lambda host_size: Hosts(num_ranks=4, size=host_size)
+    )
+    with pytest.raises(ValueError, match=r"host_size: .* got 3"):
+        choose_layout(ModelConfig(), ParallelConfig(experts=experts, host_size=3))
