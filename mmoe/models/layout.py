@@ -108,7 +108,7 @@ def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout
     """
     if parallel is None or world_size() == 1:
         return ONE_PROCESS
-    spread = experts_are_spread(model, parallel)
+    spread, size = experts_are_spread(model, parallel), parallel.host_size
     grouped = parallel.replicas > 1 or parallel.experts_per_rank is not None
     return Layout(
         world_size=world_size(),
@@ -119,7 +119,8 @@ def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout
         experts_per_rank=parallel.experts_per_rank,
         wire_dtype=torch.bfloat16 if parallel.wire_precision == "bf16" else None,
         mode=_mode(parallel),
-        hosts=Hosts.of_group(host_size=parallel.host_size) if spread else None,
+        # A size that does not divide the ranks is refused here, before the run has a folder
+        hosts=Hosts.of_group(host_size=size) if spread or size is not None else None,
         sums=AllReduceSums(),
     )
 
@@ -137,6 +138,8 @@ def _mode(parallel: ParallelConfig) -> Mode | Literal["auto"]:
 def to_score(config: RunConfig) -> RunConfig:
     """Returns a config by which any number of ranks can score: each spread expert is there once.
 
+    A `host_size` that does not divide their number is left to the launcher.
+
     Example:
         >>> from mmoe.config import config_from_dict
         >>> from mmoe.models.layout import to_score
@@ -148,7 +151,9 @@ def to_score(config: RunConfig) -> RunConfig:
         >>> to_score(config_from_dict(raw)).parallel.replicas
         1
     """
-    once = {"replicas": 1, "experts_per_rank": None}
+    size = config.parallel.host_size
+    divides = size is not None and world_size() % size == 0
+    once = {"replicas": 1, "experts_per_rank": None, "host_size": size if divides else None}
     return config.model_copy(update={"parallel": config.parallel.model_copy(update=once)})
 
 

@@ -221,7 +221,7 @@ def _train(
         resumed.take_in(state.position)
     if prepared.streamed:  # a run that is resumed does not read for its encoder again
         learn_columns(run, config, prepared.encoder, prepared.sample)
-    say_plan(state.ranker, run, reporter)
+    say_plan(state.ranker, config.parallel, run, reporter)
     trainer = Trainer(
         config,
         state,

@@ -7,7 +7,7 @@ from mmoe.config import ModelConfig, config_from_dict
 from mmoe.config.parallel import ParallelConfig
 from mmoe.mixture import NoExperts
 from mmoe.models import layout as layouts
-from mmoe.models.layout import ONE_PROCESS, Layout, choose_layout, experts_are_spread
+from mmoe.models.layout import ONE_PROCESS, Layout, choose_layout, experts_are_spread, to_score
 from mmoe.models.sections import build_mixture
 from mmoe.parallel import Hosts, Mode, ensure_process_group
 
@@ -110,3 +110,25 @@ def test_spread_experts_run_grouped(execution):
                 "parallel": {"experts": "spread"},
             }
         )
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(4, 2), (3, None), (1, None)])
+def test_any_number_of_ranks_scores_what_hosts_of_two_trained(monkeypatch, ranks, size):
+    monkeypatch.setattr(layouts, "world_size", lambda: ranks)
+    raw = {
+        "features": [{"kind": "numeric", "name": "age"}],
+        "tasks": [{"name": "click", "label": "click"}],
+        "parallel": {"host_size": 2},
+    }
+    assert to_score(config_from_dict(raw)).parallel.host_size == size
+
+
+@pytest.mark.parametrize("experts", ["spread", "replicated"])
+def test_a_host_size_is_looked_at_wherever_experts_are(monkeypatch, experts):
+    """Else ranks with replicated experts would refuse it late, and leave a folder behind."""
+    monkeypatch.setattr(layouts, "world_size", lambda: 4)
+    monkeypatch.setattr(
+        layouts.Hosts, "of_group", lambda host_size: Hosts(num_ranks=4, size=host_size)
+    )
+    with pytest.raises(ValueError, match=r"host_size: .* got 3"):
+        choose_layout(ModelConfig(), ParallelConfig(experts=experts, host_size=3))

@@ -164,6 +164,8 @@ def _runs(tmp_path_factory):
         "chunks": ["parallel.chunks=3"],
         "hierarchical": ["parallel.exchange=hierarchical"],
         "gathered": ["parallel.exchange=gathered"],
+        "gathered of batch norm": ["parallel.exchange=gathered", "model.expert.norm=batch"],
+        "chunks of batch norm": ["parallel.chunks=3", "model.expert.norm=batch"],
         "auto": ["parallel.exchange=auto", "training.epochs=4"],
     }.items():
         out = folder / name
@@ -176,6 +178,8 @@ def _runs(tmp_path_factory):
 
 def test_how_rows_and_experts_meet_changes_no_loss(runs):
     losses = {name: [epoch["loss"]["click"] for epoch in run] for name, (run, _) in runs.items()}
+    normed = [losses.pop(f"{name} of batch norm") for name in ("gathered", "chunks")]
+    assert normed[0] == pytest.approx(normed[1], rel=1e-5)
     for name, found in losses.items():
         assert found[:2] == pytest.approx(losses["rows"], rel=1e-5), name
 
@@ -188,8 +192,10 @@ def test_each_epoch_says_what_its_steps_sent(runs):
     assert modes == {
         "rows": ["rows travel"],
         "chunks": ["rows travel, 3 chunks"],
-        "hierarchical": ["rows travel, two levels"],
+        "hierarchical": ["rows travel"],  # hosts of one rank have one level
         "gathered": ["weights travel"],
+        "gathered of batch norm": ["rows travel"],  # which no copy can compute
+        "chunks of batch norm": ["rows travel"],  # nor pieces
     }
     for name, (run, said) in runs.items():
         for entry in run:

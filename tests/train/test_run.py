@@ -109,6 +109,13 @@ def test_resume_refuses_another_config(train):
         train("run", "model.num_experts=4", resume=True)
 
 
+@pytest.mark.parametrize("way", ["exchange=hierarchical", "chunks=2", "host_size=1", "replicas=1"])
+def test_a_resumed_run_may_reach_experts_another_way(train, way):
+    first = train("run", "training.epochs=1")
+    again = train("run", "training.epochs=1", f"parallel.{way}", resume=True)
+    assert again.metrics["tasks"] == first.metrics["tasks"]
+
+
 def test_resume_of_a_run_whose_version_knew_fewer_keys(train, tmp_path):
     first = train("run")
     file = tmp_path / "run" / "config.yaml"

@@ -5,6 +5,7 @@ in plain PyTorch what each of them does.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -163,6 +164,17 @@ class AllToAllDispatcher:
             raise ValueError(f"mode: expected a Mode, an AdaptiveMode or 'auto', got {mode!r}")
         self.adaptive = AdaptiveMode() if mode == "auto" else mode
         self._mode = self.adaptive.mode
+
+    @property
+    def mode_used(self) -> Mode:
+        """What `mode` came to, without what these hosts and experts cannot take."""
+        mode = self._mode
+        return replace(
+            mode,
+            hierarchical=mode.hierarchical and self.hosts.are_levels,
+            chunks=1 if self._asks_whole else mode.chunks,
+            shadowed=() if self._shadowing.warned else mode.shadowed,
+        )
 
     @property
     def placement(self) -> ExpertPlacement:

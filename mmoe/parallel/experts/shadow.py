@@ -45,7 +45,7 @@ class Shadowing:
         self._wire, self._placement = wire, placement
         # Whether the experts of all ranks can be joined; asked once of every pool
         self._joinable: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-        self._warned = False
+        self.warned = False  # that rows travel although experts were to be shadowed
 
     def run(
         self,
@@ -127,6 +127,6 @@ class Shadowing:
 
     def warn_of_rows(self) -> None:
         """Says, once, that the rows travel although experts were to be shadowed."""
-        if not self._warned:
+        if not self.warned:
             warnings.warn(_ROWS_TRAVEL, stacklevel=2)
-        self._warned = True
+        self.warned = True

@@ -62,7 +62,8 @@ class CommunicationLog:
         ]
         sums = self._ranks.add_up(torch.tensor(amounts, dtype=torch.float64)).tolist()
         each = len(sums) // len(_ROADS)
-        found: dict[str, Any] = {"steps": steps, "modes": [str(d.mode) for d in self._dispatchers]}
+        modes = [str(d.mode_used) for d in self._dispatchers]
+        found: dict[str, Any] = {"steps": steps, "modes": modes}
         if choices := self._new_choices():
             found["choices"] = choices
         for place, road in enumerate(_ROADS):

@@ -6,6 +6,7 @@ import torch.distributed as dist
 from rich.console import Console
 from torch import nn
 
+from mmoe.config.parallel import ParallelConfig
 from mmoe.embeddings import plan_table
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import (
@@ -20,12 +21,15 @@ from mmoe.parallel import (
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter
 from mmoe.run.directory import RunDirectory
+from mmoe.train.over_ranks.unused_settings import unused_settings
 from mmoe.train.state import TrainingState
 
 _MOVES_SHOWN = 8
 
 
-def say_plan(ranker: Ranker, run: RunDirectory, reporter: Reporter) -> None:
+def say_plan(
+    ranker: Ranker, parallel: ParallelConfig, run: RunDirectory, reporter: Reporter
+) -> None:
     """Prints who holds which experts and tables, and writes plan.json; on one rank nothing."""
     if world_size() == 1:
         return
@@ -37,6 +41,8 @@ def say_plan(ranker: Ranker, run: RunDirectory, reporter: Reporter) -> None:
         f"{world_size()} ranks: gates and towers on every one, experts {experts}{each}, "
         "each batch shared out"
     )
+    for line in unused_settings(parallel, ranker.network):
+        reporter.say(line)
     if tables:
         text = io.StringIO()
         Console(file=text, width=140).print(plan_table(tables))

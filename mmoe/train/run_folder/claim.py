@@ -200,7 +200,15 @@ def _not_a_run(run: RunDirectory) -> ValueError:
     )
 
 
-_PLACEMENT_OF_EXPERTS = ("replicas", "experts_per_rank", "rebalance")
+# Where spread experts are, and how rows meet them: sums then round otherwise, and nothing else
+_WAYS_OF_EXPERTS = (
+    "replicas",
+    "experts_per_rank",
+    "rebalance",
+    "exchange",
+    "chunks",
+    "host_size",
+)
 
 
 def _check_same_config(run: RunDirectory, config: RunConfig) -> None:
@@ -210,10 +218,10 @@ def _check_same_config(run: RunDirectory, config: RunConfig) -> None:
             "or choose another --out"
         )
     # Of an earlier version the file may lack keys, whose defaults say what it did then. And a run
-    # may go on on another device, and on ranks that share experts out otherwise
+    # may go on on another device, and on ranks that share experts out, or reach them, otherwise
     there = run.config()
     here = _on(config, there.training.device)
-    placed = {key: getattr(there.parallel, key) for key in _PLACEMENT_OF_EXPERTS}
+    placed = {key: getattr(there.parallel, key) for key in _WAYS_OF_EXPERTS}
     parallel = here.parallel.model_copy(update=placed)
     here = here.model_copy(update={"parallel": parallel})
     difference = first_difference(there.model_dump(), here.model_dump())
