@@ -1,7 +1,7 @@
 """`convert`: a network's feed-forward parts become mixtures of experts."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import get_args
 
 from torch import nn
@@ -82,7 +82,7 @@ def convert(
         large language models into mixture of experts" (arXiv 2410.07524), for slices whose gates
         start alike.
     """
-    _check(num_experts, k, init, hidden)
+    _check(module, num_experts, k, init, hidden)
     limit = check_capacity(capacity)
     maker = gate_maker(gate, k, num_experts)
     chosen = choose(module, find_places(module), target_modules)
@@ -93,7 +93,7 @@ def convert(
         names = {place.name for place in chosen}
         module = copy.deepcopy(module)
         chosen = [place for place in find_places(module) if place.name in names]
-    mixtures: dict[tuple[int, ...], ConvertedMoE] = {}
+    mixtures: dict[Hashable, ConvertedMoE] = {}
     for place, width in zip(chosen, widths, strict=True):
         if place.part.key not in mixtures:
             mixtures[place.part.key] = _mixture(place, maker, num_experts, init, width, limit)
@@ -144,7 +144,12 @@ def _forget_nested_tensors(network: nn.Module) -> None:
             module.use_nested_tensor = False
 
 
-def _check(num_experts: int, k: int, init: str, hidden: int | None) -> None:
+def _check(module: object, num_experts: int, k: int, init: str, hidden: int | None) -> None:
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            f"module: expected an nn.Module, got a {type(module).__name__}; several go into an "
+            "nn.ModuleList"
+        )
     for name, value in (("num_experts", num_experts), ("k", k), ("hidden", hidden)):
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not whole and not (name == "hidden" and value is None):

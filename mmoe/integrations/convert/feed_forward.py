@@ -1,6 +1,6 @@
 """`FeedForward`: what a recogniser found, the two products and what stands between them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -55,9 +55,14 @@ class FeedForward:
         return self.first.in_features, self.first.out_features, self.second.out_features
 
     @property
-    def key(self) -> tuple[int, ...]:
-        """Of the parameters: parts that share all of them are one part."""
-        return tuple(id(weight) for layer in self.products for weight in layer.parameters())
+    def key(self) -> Hashable:
+        """Parts that share all parameters, and do the same with them, are one part."""
+        modules = [*self.products, self.activation]
+        modules = [module for module in modules if isinstance(module, nn.Module)]
+        weights = tuple(id(weight) for module in modules for weight in module.parameters())
+        y = _value(self.activation, torch.linspace(-6, 6, 97, dtype=self.first.weight.dtype))
+        does = id(self.activation) if y is None else tuple(y.flatten().tolist())
+        return weights, does, self.dropout
 
     @property
     def known_activation(self) -> ExpertActivation | None:
