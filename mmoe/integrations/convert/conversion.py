@@ -6,6 +6,7 @@ from typing import get_args
 
 from torch import nn
 
+from mmoe.errors import warn_caller
 from mmoe.integrations.convert.experts import Init, expert_width, make_pool, slices_of
 from mmoe.integrations.convert.gates import (
     GateMaker,
@@ -93,6 +94,7 @@ def convert(
         names = {place.name for place in chosen}
         module = copy.deepcopy(module)
         chosen = [place for place in find_places(module) if place.name in names]
+    hooked = _hooked(module)
     mixtures: dict[Hashable, ConvertedMoE] = {}
     for place, width in zip(chosen, widths, strict=True):
         if place.part.key not in mixtures:
@@ -100,6 +102,7 @@ def convert(
     for place in chosen:
         module = _put(module, place, mixtures[place.part.key])
     _forget_nested_tensors(module)
+    _tell_of_lost_hooks(hooked, module)
     return module
 
 
@@ -142,6 +145,27 @@ def _forget_nested_tensors(network: nn.Module) -> None:
             isinstance(inner, ConvertedMoE) for inner in module.modules()
         ):
             module.use_nested_tensor = False
+
+
+def _hooked(network: nn.Module) -> dict[str, nn.Module]:
+    return {
+        name or "the module itself": module
+        for name, module in network.named_modules()
+        if module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    }
+
+
+def _tell_of_lost_hooks(hooked: dict[str, nn.Module], network: nn.Module) -> None:
+    there = set(network.modules())
+    lost = [name for name, module in hooked.items() if module not in there]
+    if lost:
+        warn_caller(
+            f"convert: hooks of {', '.join(lost)} are gone with the layers that had them; "
+            "register them anew, on the mixtures"
+        )
 
 
 def _check(module: object, num_experts: int, k: int, init: str, hidden: int | None) -> None:

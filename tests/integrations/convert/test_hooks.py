@@ -96,3 +96,12 @@ def test_what_is_no_module_or_no_target_is_told():
     layer = nn.Sequential(nn.TransformerEncoderLayer(D, 2, H))
     with pytest.raises(ValueError, match=r"as an end of names it is \['linear1'\]"):
         convert(layer, target_modules="linear1")
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_hooks_that_are_gone_with_their_layers_are_told_of(inplace):
+    dense = nn.ModuleList([Gated(), sequential(nn.ReLU()), Mlp()])
+    for module in (dense[0], dense[1], dense[1][1], dense[2].act):
+        module.register_forward_hook(lambda *_: None)
+    with pytest.warns(UserWarning, match=r"hooks of 0, 1\.1, 2\.act are gone"):
+        convert(dense, 4, inplace=inplace)
