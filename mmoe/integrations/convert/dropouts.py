@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from mmoe.integrations.convert.feed_forward import FeedForward, agree
+from mmoe.integrations.convert.feed_forward import FeedForward, agree, without_zeros
 
 
 class Dropouts(NamedTuple):
@@ -34,7 +34,7 @@ def seen_dropouts(block: nn.Module, part: FeedForward) -> Dropouts | None:
         None where experts cannot do the same: it drops its input, its hidden units twice or before
         the activation, or in a way of its own; or the block does not compute the part at all.
     """
-    with _watched(block, part) as calls:
+    with without_zeros(part), _watched(block, part) as calls:
         if not _runs(block, part, calls):
             return None
     places = [place for place, _ in calls]

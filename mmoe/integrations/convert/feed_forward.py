@@ -1,6 +1,7 @@
 """`FeedForward`: what a recogniser found, the two products and what stands between them."""
 
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -70,9 +71,8 @@ class FeedForward:
 
         Told by what it computes, not by its class, of which every library has its own.
         """
-        if isinstance(self.activation, nn.Module) and any(
-            True for _ in self.activation.parameters()
-        ):
+        inside = self.activation.modules() if isinstance(self.activation, nn.Module) else ()
+        if any(isinstance(each, _DropoutNd) or [*each.parameters()] for each in inside):
             return None
         x = torch.linspace(-6, 6, 97, dtype=torch.float64)
         found = _value(self.activation, x)
@@ -191,6 +191,29 @@ def agree(
     finally:
         for each, training in modes:
             each.training = training
+
+
+@contextmanager
+def without_zeros(part: FeedForward) -> Iterator[None]:
+    """Draws weights that are all zero, as some start, meanwhile: they would hide what a block does.
+
+    Args:
+        part: Its products get their own weights back.
+    """
+    generator = torch.Generator().manual_seed(2)
+    zeros = [
+        (layer, layer.weight)
+        for layer in part.products
+        if not layer.weight.is_meta and not layer.weight.any()
+    ]
+    try:
+        for layer, weight in zeros:
+            drawn = torch.randn(weight.shape, generator=generator).to(weight)
+            layer.weight = nn.Parameter(drawn, requires_grad=False)
+        yield
+    finally:
+        for layer, weight in zeros:
+            layer.weight = weight
 
 
 def _close(found: object, wanted: Tensor, tolerance: float) -> bool:

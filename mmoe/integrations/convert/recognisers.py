@@ -15,7 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.integrations.convert.dropouts import seen_dropouts
-from mmoe.integrations.convert.feed_forward import Activation, FeedForward, agree
+from mmoe.integrations.convert.feed_forward import (
+    Activation,
+    FeedForward,
+    agree,
+    without_zeros,
+)
 
 Match = Callable[[nn.Module], FeedForward | None]
 Replace = Callable[[nn.Module, nn.Module], nn.Module]
@@ -285,10 +290,11 @@ def _if_computed(
     trial = copy.copy(block)
     trial._modules = dict(block._modules)
     trial = replace(trial, _Whole(part))
-    same = all(
-        agree(each, getattr(each, method), part.compute, *_read_by(part.first))
-        for each in (block, trial)
-    )
+    with without_zeros(part):
+        same = all(
+            agree(each, getattr(each, method), part.compute, *_read_by(part.first))
+            for each in (block, trial)
+        )
     return part if same and part.is_pointwise else None
 
 

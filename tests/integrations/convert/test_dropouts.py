@@ -91,3 +91,29 @@ def test_on_the_meta_device():
     model = convert(dense, 4)
     assert hidden_dropout(model) == 0.5
     assert isinstance(model.fc2, nn.Dropout)
+
+
+def test_a_dropout_in_the_activation_stays_one():
+    dense = nn.Sequential(
+        nn.Linear(D, H), nn.Sequential(nn.ReLU(), nn.Dropout(0.5)), nn.Linear(H, D)
+    )
+    pool = convert(dense, 4)[0].mixture.experts
+    assert [m.p for m in pool.modules() if isinstance(m, nn.Dropout) and m.p] == [0.5] * 4
+
+
+class Scaled(Mlp):
+    def forward(self, x):
+        return self.fc2(3 * self.act(self.fc1(x)))
+
+
+@pytest.mark.parametrize("block", [Mlp, Scaled])
+def test_a_second_product_of_zeros_hides_nothing(block):
+    dense = nn.Sequential(block(), Mlp())
+    nn.init.zeros_(dense[0].fc2.weight)
+    nn.init.zeros_(dense[0].fc2.bias)
+    weight = dense[0].fc2.weight
+    model = convert(dense, 4)
+    assert isinstance(model[0].fc1, ConvertedMoE) == (block is Mlp)
+    assert dense[0].fc2.weight is weight and not weight.any() and weight.requires_grad
+    x = torch.randn(5, D)
+    assert difference(model.eval()(x), dense.eval()(x)) <= 1e-5
