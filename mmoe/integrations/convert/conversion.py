@@ -1,11 +1,12 @@
 """`convert`: a network's feed-forward parts become mixtures of experts."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import get_args
 
 from torch import nn
 
+from mmoe.errors import warn_caller
 from mmoe.integrations.convert.experts import Init, expert_width, make_pool, slices_of
 from mmoe.integrations.convert.gates import (
     GateMaker,
@@ -82,7 +83,7 @@ def convert(
         large language models into mixture of experts" (arXiv 2410.07524), for slices whose gates
         start alike.
     """
-    _check(num_experts, k, init, hidden)
+    _check(module, num_experts, k, init, hidden)
     limit = check_capacity(capacity)
     maker = gate_maker(gate, k, num_experts)
     chosen = choose(module, find_places(module), target_modules)
@@ -93,13 +94,15 @@ def convert(
         names = {place.name for place in chosen}
         module = copy.deepcopy(module)
         chosen = [place for place in find_places(module) if place.name in names]
-    mixtures: dict[tuple[int, ...], ConvertedMoE] = {}
+    hooked = _hooked(module)
+    mixtures: dict[Hashable, ConvertedMoE] = {}
     for place, width in zip(chosen, widths, strict=True):
         if place.part.key not in mixtures:
             mixtures[place.part.key] = _mixture(place, maker, num_experts, init, width, limit)
     for place in chosen:
         module = _put(module, place, mixtures[place.part.key])
     _forget_nested_tensors(module)
+    _tell_of_lost_hooks(hooked, module)
     return module
 
 
@@ -144,7 +147,33 @@ def _forget_nested_tensors(network: nn.Module) -> None:
             module.use_nested_tensor = False
 
 
-def _check(num_experts: int, k: int, init: str, hidden: int | None) -> None:
+def _hooked(network: nn.Module) -> dict[str, nn.Module]:
+    return {
+        name or "the module itself": module
+        for name, module in network.named_modules()
+        if module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    }
+
+
+def _tell_of_lost_hooks(hooked: dict[str, nn.Module], network: nn.Module) -> None:
+    there = set(network.modules())
+    lost = [name for name, module in hooked.items() if module not in there]
+    if lost:
+        warn_caller(
+            f"convert: hooks of {', '.join(lost)} are gone with the layers that had them; "
+            "register them anew, on the mixtures"
+        )
+
+
+def _check(module: object, num_experts: int, k: int, init: str, hidden: int | None) -> None:
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            f"module: expected an nn.Module, got a {type(module).__name__}; several go into an "
+            "nn.ModuleList"
+        )
     for name, value in (("num_experts", num_experts), ("k", k), ("hidden", hidden)):
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not whole and not (name == "hidden" and value is None):

@@ -193,6 +193,11 @@ def _check(
     model: nn.Module, mesh: DeviceMesh, replicas: DeviceMesh | None, gradients: str
 ) -> list[tuple[str, MultiGateMixture]]:
     for name, each in (("mesh", mesh), ("replicas", replicas)):
+        if not isinstance(each, DeviceMesh) and (name == "mesh" or each is not None):
+            raise ValueError(
+                f"{name}: expected a DeviceMesh, got {each!r}; make one, as "
+                "init_device_mesh('cpu', (world_size(),))"
+            )
         if each is not None and each.ndim != 1:
             names = each.mesh_dim_names or ("without names",)
             raise ValueError(

@@ -1,6 +1,7 @@
 """`FeedForward`: what a recogniser found, the two products and what stands between them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -55,9 +56,14 @@ class FeedForward:
         return self.first.in_features, self.first.out_features, self.second.out_features
 
     @property
-    def key(self) -> tuple[int, ...]:
-        """Of the parameters: parts that share all of them are one part."""
-        return tuple(id(weight) for layer in self.products for weight in layer.parameters())
+    def key(self) -> Hashable:
+        """Parts that share all parameters, and do the same with them, are one part."""
+        modules = [*self.products, self.activation]
+        modules = [module for module in modules if isinstance(module, nn.Module)]
+        weights = tuple(id(weight) for module in modules for weight in module.parameters())
+        y = _value(self.activation, torch.linspace(-6, 6, 97, dtype=self.first.weight.dtype))
+        does = id(self.activation) if y is None else tuple(y.flatten().tolist())
+        return weights, does, self.dropout
 
     @property
     def known_activation(self) -> ExpertActivation | None:
@@ -65,9 +71,8 @@ class FeedForward:
 
         Told by what it computes, not by its class, of which every library has its own.
         """
-        if isinstance(self.activation, nn.Module) and any(
-            True for _ in self.activation.parameters()
-        ):
+        inside = self.activation.modules() if isinstance(self.activation, nn.Module) else ()
+        if any(isinstance(each, _DropoutNd) or [*each.parameters()] for each in inside):
             return None
         x = torch.linspace(-6, 6, 97, dtype=torch.float64)
         found = _value(self.activation, x)
@@ -186,6 +191,29 @@ def agree(
     finally:
         for each, training in modes:
             each.training = training
+
+
+@contextmanager
+def without_zeros(part: FeedForward) -> Iterator[None]:
+    """Draws weights that are all zero, as some start, meanwhile: they would hide what a block does.
+
+    Args:
+        part: Its products get their own weights back.
+    """
+    generator = torch.Generator().manual_seed(2)
+    zeros = [
+        (layer, layer.weight)
+        for layer in part.products
+        if not layer.weight.is_meta and not layer.weight.any()
+    ]
+    try:
+        for layer, weight in zeros:
+            drawn = torch.randn(weight.shape, generator=generator).to(weight)
+            layer.weight = nn.Parameter(drawn, requires_grad=False)
+        yield
+    finally:
+        for layer, weight in zeros:
+            layer.weight = weight
 
 
 def _close(found: object, wanted: Tensor, tolerance: float) -> bool:

@@ -10,7 +10,7 @@ from torch import nn
 
 from mmoe.integrations.convert.feed_forward import FeedForward
 from mmoe.integrations.convert.layer import ConvertedMoE, converted
-from mmoe.integrations.convert.recognisers import RECOGNISERS, Recogniser
+from mmoe.integrations.convert.recognisers import RECOGNISERS, Recogniser, plain_linear
 from mmoe.mixture import MoE, MultiGateMixture
 
 Filter = Callable[[nn.Module, str], bool]
@@ -107,14 +107,16 @@ def _named(network: nn.Module, targets: Targets) -> list[tuple[str, nn.Module]]:
     else:
         return _by_names(modules, targets)
     if not named:
-        raise ValueError(_no_match(what, modules))
+        ends = isinstance(targets, str) and any(name.endswith(f".{targets}") for name, _ in modules)
+        mend = f"; as an end of names it is [{targets!r}]" if ends else ""
+        raise ValueError(_no_match(what, modules) + mend)
     return named
 
 
 def _by_names(
     modules: list[tuple[str, nn.Module]], targets: Iterable[str] | None
 ) -> list[tuple[str, nn.Module]]:
-    wanted = list(targets or ())
+    wanted = list(targets) if isinstance(targets, Iterable) else []
     if not wanted or not all(isinstance(each, str) for each in wanted):
         raise ValueError(
             "target_modules: expected names as ['linear1'], a regular expression, a function "
@@ -155,10 +157,17 @@ def _nothing(network: nn.Module) -> str:
     modules = list(network.named_modules())
     names = [name for name, module in modules if name and not next(module.children(), None)]
     types = dict.fromkeys(type(module).__name__ for _, module in modules)
+    linears = [name for name, module in modules if isinstance(module, nn.Linear)]
+    strange = [name for name in linears if plain_linear(network.get_submodule(name)) is None]
+    left = (
+        "linear layers with hooks, parametrizations or code of their own are no parts "
+        f"({_list(strange)}); "
+    )
     return (
         f"module: found no feed-forward part among {len(modules)} modules of the types "
-        f"{_list(types)} (as {_list(names) or 'the module itself'}); known forms are "
-        f"{'; '.join(RECOGNISERS.names())}; add yours with mmoe.integrations.convert.register"
+        f"{_list(types)} (as {_list(names) or 'the module itself'}); "
+        f"{left if strange else ''}known forms are {'; '.join(RECOGNISERS.names())}; "
+        "add yours with mmoe.integrations.convert.register"
     )
 
 

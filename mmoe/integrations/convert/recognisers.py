@@ -4,6 +4,8 @@ A recogniser looks at one module, its holder: `match` says what the feed-forward
 puts a mixture there and returns what then stands in the holder's place.
 """
 
+import copy
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +14,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from mmoe.integrations.convert.feed_forward import Activation, FeedForward, agree
+from mmoe.integrations.convert.dropouts import seen_dropouts
+from mmoe.integrations.convert.feed_forward import (
+    Activation,
+    FeedForward,
+    agree,
+    without_zeros,
+)
 
 Match = Callable[[nn.Module], FeedForward | None]
 Replace = Callable[[nn.Module, nn.Module], nn.Module]
@@ -42,8 +50,14 @@ class Recogniser:
 
 
 def plain_linear(module: object) -> nn.Linear | None:
-    """Returns a linear layer with a plain weight, and nothing else (quantised, parametrised)."""
+    """Returns a linear layer with a plain weight, and nothing else (quantised, parametrised).
+
+    One with hooks neither: they may change what it gives (`spectral_norm`, pruning), and a mixture
+    has no place to call them.
+    """
     if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
+        return None
+    if module._forward_hooks or module._forward_pre_hooks:
         return None
     return None if nn.utils.parametrize.is_parametrized(module) else module
 
@@ -67,7 +81,7 @@ def _torch_layer(layer: nn.Module) -> FeedForward | None:
         return None
     part = FeedForward(first, second, layer.activation, dropout=drops)
     # A subclass may have another one
-    return _if_computed(layer, part, layer._ff_block)
+    return _if_computed(layer, part, _into_torch_layer, "_ff_block")
 
 
 def _into_torch_layer(layer: nn.Module, mixture: nn.Module) -> nn.Module:
@@ -140,6 +154,11 @@ def _span(module: nn.Module) -> tuple[int, int] | None:
 
 
 def _gated(block: nn.Module) -> FeedForward | None:
+    part = _gated_layers(block)
+    return None if part is None else _with_dropouts(block, part, _into_gated)
+
+
+def _gated_layers(block: nn.Module) -> FeedForward | None:
     linears = [
         plain_linear(getattr(block, f"{name}_proj", None)) for name in ("up", "down", "gate")
     ]
@@ -147,33 +166,44 @@ def _gated(block: nn.Module) -> FeedForward | None:
     up, down, gate = linears
     if up is None or down is None or gate is None or activation is None:
         return None
-    return _if_computed(block, FeedForward(up, down, activation, gate=gate))
+    return FeedForward(up, down, activation, gate=gate)
+
+
+def _into_gated(block: nn.Module, mixture: nn.Module) -> nn.Module:
+    """The mixture alone, and the dropout of outputs where there is one."""
+    part = _gated_layers(block)
+    found = None if part is None else seen_dropouts(block, part)
+    after = [drop for drop in found.after if drop.p] if found is not None else []
+    return nn.Sequential(mixture, *after) if after else mixture
 
 
 def _fc(block: nn.Module) -> FeedForward | None:
-    """`fc1, act, (drop1,) fc2, (drop2)`, the last of which stays."""
+    """`fc1, act, (a dropout,) fc2, (a dropout)`, the last of which stays."""
+    part = _fc_layers(block)
+    return None if part is None else _with_dropouts(block, part, _into_fc)
+
+
+def _fc_layers(block: nn.Module) -> FeedForward | None:
     first, second = (plain_linear(getattr(block, name, None)) for name in ("fc1", "fc2"))
     activation = _activation_of(block)
     if first is None or second is None or activation is None:
         return None
-    drops = probability(_drop_between(block)[1])
-    if drops is None:
-        return None
-    return _if_computed(block, FeedForward(first, second, activation, dropout=drops))
+    return FeedForward(first, second, activation)
 
 
 def _into_fc(block: nn.Module, mixture: nn.Module) -> nn.Module:
-    inner = _drop_between(block)[0]
-    names = ["fc1", *_ACTIVATION_NAMES, *([inner] if inner else []), "fc2"]
-    return _into_chain(*names)(block, mixture)
-
-
-def _drop_between(block: nn.Module) -> tuple[str | None, nn.Module | None]:
-    """The dropout of hidden units, by its name."""
-    for name in ("drop1", "dropout1"):
-        if isinstance(getattr(block, name, None), nn.Module):
-            return name, getattr(block, name)
-    return None, None
+    """A dropout of hidden units that the block calls after `fc2` too is then called for both."""
+    part = _fc_layers(block)
+    found = None if part is None else seen_dropouts(block, part)
+    between, after = found if found is not None else ([], [])
+    again = [copy.copy(drop) for drop in after if drop in between]
+    for name, child in list(block.named_children()):
+        if child in between:
+            setattr(block, name, nn.Identity())
+    _into_chain("fc1", *_ACTIVATION_NAMES, "fc2")(block, mixture)
+    if again:
+        cast(Any, block).fc2 = again[0] if len(again) == 1 else nn.Sequential(*again)
+    return block
 
 
 def _two_modules(layer: nn.Module) -> FeedForward | None:
@@ -188,6 +218,8 @@ def _two_modules(layer: nn.Module) -> FeedForward | None:
     part = FeedForward(first, second, activation)
     if not part.fits:
         return part
+    if any(probability(module) for module in before.modules()):  # of hidden units
+        return None
     gives = agree(before, before, part.hidden, *_read_by(first))
     return part if gives and part.is_pointwise and _begins_with(after, second) else None
 
@@ -235,14 +267,46 @@ def _activation_of(block: nn.Module) -> Activation | None:
     return None
 
 
-def _if_computed(
-    block: nn.Module, part: FeedForward, call: Activation | None = None
-) -> FeedForward | None:
-    """The part, where the block's code does that; products that do not fit are told of later."""
+def _with_dropouts(block: nn.Module, part: FeedForward, replace: Replace) -> FeedForward | None:
+    """The part with the dropout of its hidden units, where the block's code does that."""
     if not part.fits:
         return part
-    same = agree(block, call or block, part.compute, *_read_by(part.first))
+    found = seen_dropouts(block, part)
+    if found is None:
+        return None
+    drops = sum(drop.p for drop in found.between)
+    return _if_computed(block, dataclasses.replace(part, dropout=drops), replace)
+
+
+def _if_computed(
+    block: nn.Module, part: FeedForward, replace: Replace, method: str = "__call__"
+) -> FeedForward | None:
+    """The part, where the block's code does that; products that do not fit are told of later.
+
+    Asked of a copy with the part replaced as well: some code reads the weights of its layers.
+    """
+    if not part.fits:
+        return part
+    trial = copy.copy(block)
+    trial._modules = dict(block._modules)
+    trial = replace(trial, _Whole(part))
+    with without_zeros(part):
+        same = all(
+            agree(each, getattr(each, method), part.compute, *_read_by(part.first))
+            for each in (block, trial)
+        )
     return part if same and part.is_pointwise else None
+
+
+class _Whole(nn.Module):
+    """Stands for the mixture."""
+
+    def __init__(self, part: FeedForward) -> None:
+        super().__init__()
+        self.compute = part.compute
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.compute(x)
 
 
 def _instead(module: nn.Module, mixture: nn.Module) -> nn.Module:
@@ -279,7 +343,7 @@ class Recognisers:
 RECOGNISERS = Recognisers(
     Recogniser("torch's Transformer layers", _torch_layer, _into_torch_layer),
     Recogniser("Sequential(Linear, activation, Linear)", _sequential, _into_sequential),
-    Recogniser("gate_proj, up_proj, down_proj", _gated, _instead, makes_new=True),
+    Recogniser("gate_proj, up_proj, down_proj", _gated, _into_gated, makes_new=True),
     Recogniser("fc1, act, fc2", _fc, _into_fc),
     Recogniser("intermediate, output", _two_modules, _into_two_modules),
 )

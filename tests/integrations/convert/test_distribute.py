@@ -81,6 +81,8 @@ def test_settings_that_are_refused():
         distribute(make_network(), mesh)
     with pytest.raises(ValueError, match="replicas: expected one dimension"):
         distribute(make_network(), mesh["experts"], replicas=mesh)
+    with pytest.raises(ValueError, match="mesh: expected a DeviceMesh, got 2"):
+        distribute(make_network(), 2)
     with pytest.raises(ValueError, match="gradients: expected 'mean' or 'sum', got 'median'"):
         distribute(make_network(), mesh["experts"], gradients="median")
 
