@@ -125,6 +125,11 @@ class Hosts:
         """This rank's peers; made on first use, which they all must reach."""
         return self._new_group(self.peers_of(dist.get_rank(self.group)))
 
+    @cached_property
+    def peers_down(self) -> dist.ProcessGroup:
+        """The same ranks once more, for what they send to lower ones (`Wire`)."""
+        return self._new_group(self.peers_of(dist.get_rank(self.group)))
+
     def _new_group(self, ranks: list[int]) -> dist.ProcessGroup:
         if self.group is not None:
             ranks = [dist.get_global_rank(self.group, rank) for rank in ranks]

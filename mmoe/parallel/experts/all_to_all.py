@@ -191,7 +191,8 @@ class AllToAllDispatcher:
         self._placement, self._asks_whole = placement, None
         self._straight = Exchange(wire=self.wire, placement=placement)
         self._two_levels: TwoLevels | None = None
-        self._shadowing = Shadowing(self.wire, placement)
+        warned = hasattr(self, "_shadowing") and self._shadowing.warned
+        self._shadowing = Shadowing(self.wire, placement, warned=warned)
 
     @property
     def hosts(self) -> Hosts:

@@ -39,13 +39,13 @@ class Shadowing:
     Args:
         wire: The ranks.
         placement: Who holds which expert.
+        warned: Whether it was said before that rows travel although experts were to be shadowed.
     """
 
-    def __init__(self, wire: Wire, placement: ExpertPlacement) -> None:
-        self._wire, self._placement = wire, placement
+    def __init__(self, wire: Wire, placement: ExpertPlacement, *, warned: bool = False) -> None:
+        self._wire, self._placement, self.warned = wire, placement, warned
         # Whether the experts of all ranks can be joined; asked once of every pool
         self._joinable: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-        self.warned = False  # that rows travel although experts were to be shadowed
 
     def run(
         self,
