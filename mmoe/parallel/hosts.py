@@ -130,6 +130,11 @@ class Hosts:
         """The same ranks once more, for what they send to lower ones (`Wire`)."""
         return self._new_group(self.peers_of(dist.get_rank(self.group)))
 
+    @cached_property
+    def down(self) -> dist.ProcessGroup:
+        """All ranks once more, for what they send to lower ones."""
+        return self._new_group(list(range(self.num_ranks)))
+
     def _new_group(self, ranks: list[int]) -> dist.ProcessGroup:
         if self.group is not None:
             ranks = [dist.get_global_rank(self.group, rank) for rank in ranks]

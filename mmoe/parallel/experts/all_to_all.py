@@ -212,6 +212,8 @@ class AllToAllDispatcher:
             )
         self._hosts, self._two_levels = hosts, None
         self.wire.hosts = [hosts.of(rank) for rank in range(ranks)]
+        if hosts.count > 1:
+            self.wire.use_two_ways(hosts.down)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AllToAllDispatcher":
         """Copies of a layer share it: it holds no state, and a process group cannot be copied."""

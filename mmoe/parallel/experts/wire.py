@@ -53,9 +53,14 @@ class Wire:
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.traffic = Traffic() if traffic is None else traffic
         self.hosts: Sequence[int] = [0] * self.world_size
-        self._down = down
+        self._two_ways = False
+        if down is not None:
+            self.use_two_ways(down)
+
+    def use_two_ways(self, down: dist.ProcessGroup) -> None:
+        """Lets what goes to lower ranks go over another group of the same ranks."""
         # NCCL has connections for both ways anyhow
-        self._two_ways = down is not None and dist.get_backend(group) == "gloo"
+        self._down, self._two_ways = down, dist.get_backend(self.group) == "gloo"
 
     @property
     def bytes_sent(self) -> int:
