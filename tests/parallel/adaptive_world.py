@@ -70,6 +70,7 @@ def main(rank, world_size, store, report):
             replace(top_2, rows=(5, 0, 3, 9)), rank, world_size, hosts, **every
         ),
         "by itself": chosen(top_2, rank, world_size, hosts, first=(0, 30), every=50),
+        "no room for copies": chosen(top_2, rank, world_size, hosts, **every, copied_bytes=1),
         "E < W": chosen(world.CASES["E < W"], rank, world_size, hosts, **every),
     }
     forced = AllToAllDispatcher(world.make_placement(top_2, world_size), mode="auto")

@@ -20,7 +20,7 @@ from mmoe.parallel import (
 RANKS = 4
 # A world that hangs is ended after so many seconds.
 PATIENCE = 200
-CASES = ("every mode", "a rank without rows", "by itself", "E < W")
+CASES = ("every mode", "a rank without rows", "by itself", "no room for copies", "E < W")
 
 
 @pytest.fixture(scope="module", name="ranks")
@@ -50,6 +50,12 @@ def test_every_candidate_is_timed_and_one_is_kept(ranks):
     step, mode, why = history[0]
     assert modes[step:40] == [mode] * (40 - step)
     assert "ms" in why
+
+
+def test_weights_that_have_no_room_are_not_copied(ranks):
+    modes = ranks[0]["no room for copies"]["modes"]
+    assert all("shadowed=()" in mode for mode in modes)
+    assert any("hierarchical=True" in mode for mode in modes)
 
 
 def test_scores_do_not_depend_on_what_was_chosen(ranks):

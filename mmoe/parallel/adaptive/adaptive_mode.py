@@ -11,6 +11,7 @@ from mmoe.mixture import DispatchPlan
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
 from mmoe.parallel.adaptive.call_clock import CallClock
+from mmoe.parallel.adaptive.call_costs import Call
 from mmoe.parallel.adaptive.cost_model import candidates
 from mmoe.parallel.adaptive.gathered_call import can_lend, gathered_call, reduced
 from mmoe.parallel.adaptive.link_rates import LinkRates, measure_links
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 _TIMED_WITHIN = 1.2
 # What the mode that is used may be slower than the best one, by noise
 _NOISE = 1.03
+
+# Half a GiB: ranks of one machine each have their copies, and as many bytes of gradients
+_COPIED_BYTES = 2**29
 
 
 class Choice(NamedTuple):
@@ -60,6 +64,8 @@ class AdaptiveMode:
         within: How many times as slow as the cheapest a mode may be predicted to be.
         most: How many modes are timed for a choice.
         rates: What sending and computing cost; default: it is measured before the first choice.
+        copied_bytes: Of shadowed experts' weights, at most, on a rank; their gradients come on top.
+            Modes that need more are not even tried.
 
     Attributes:
         history: What was chosen, and why.
@@ -85,6 +91,7 @@ class AdaptiveMode:
         within: float = 2.0,
         most: int = 6,
         rates: LinkRates | None = None,
+        copied_bytes: int = _COPIED_BYTES,
     ) -> None:
         for name, value in (
             ("every", every),
@@ -96,6 +103,7 @@ class AdaptiveMode:
                 raise ValueError(f"{name}: expected 1 or more, got {value}")
         self.every, self.first, self.repeats = every, frozenset(first), repeats
         self.within, self.most, self.rates = within, most, rates
+        self.copied_bytes = copied_bytes
         self.mode = ROWS_TRAVEL
         self.history: list[Choice] = []
         self._calls = 0
@@ -151,6 +159,8 @@ class AdaptiveMode:
             # Modes name whole experts
             some=dispatcher.num_experts == dispatcher.placement.num_experts,
         )
+        size = call.parameters * call.parameter_bytes
+        ranked = [(m, cost) for m, cost in ranked if _copies(m, call) * size <= self.copied_bytes]
         known = statistics.median(self._off.values()) if self._off else 1.0
         predicted = {mode: cost.seconds for mode, cost in ranked}
         seconds = {
@@ -225,6 +235,11 @@ class _Trial:
         for (mode, _), took in zip(counted, slowest.tolist(), strict=True):
             by_mode[mode].append(took)
         return {mode: statistics.median(took) for mode, took in by_mode.items()}
+
+
+def _copies(mode: Mode, call: Call) -> int:
+    """How many experts are copied to every rank."""
+    return len(call.loads) if mode.shadowed == "all" else len(mode.shadowed)
 
 
 def _kind(mode: Mode) -> tuple[object, ...]:

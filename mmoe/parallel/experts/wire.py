@@ -15,9 +15,9 @@ class Wire:
 
     Args:
         group: The ranks; default: all.
-        down: The same ranks in another group, over which rows go to lower ranks. With gloo a large
-            message holds up the one that comes over the same connection: 12 MB both ways between
-            two hosts took 1.7 times as long as by two groups. Default: one group for both ways.
+        down: The same ranks in another group, over which rows go to lower ranks: with gloo a large
+            message holds up the one that comes over the same connection. Default: one group for
+            both ways.
         traffic: Where what is sent is counted; default: one of its own.
 
     Attributes:
