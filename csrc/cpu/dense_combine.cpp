@@ -57,15 +57,9 @@ using combination::Room;
 template <typename T>
 Dense<T> describe(const ExpertOutputs& y, const Tensor& weights, const Tensor& mixes_BGO) {
   using sum_t = typename Row<T>::sum_t;
-  return {y.data.data(),
-          y.row_stride.data(),
-          static_cast<const sum_t*>(weights.const_data_ptr()),
-          y.rows,
-          weights.size(1),
-          y.experts(),
-          y.width,
-          mixes_BGO.stride(0),
-          mixes_BGO.stride(1)};
+  return {y.data.data(), y.row_stride.data(), static_cast<const sum_t*>(weights.const_data_ptr()),
+          y.rows,        weights.size(1),     y.experts(),
+          y.width,       mixes_BGO.stride(0), mixes_BGO.stride(1)};
 }
 
 template <typename T>

@@ -222,8 +222,8 @@ MMOE_INLINE void backward_gates(const PairTask<T>& t, int64_t gates) {
 template <typename T>
 MMOE_INLINE void backward_sample(const Dense<T>& d, int64_t b, int64_t first, int64_t experts,
                                  const typename Row<T>::sum_t* grads, int64_t gate_step,
-                                 const T* next, void* const* grad_y, typename Row<T>::sum_t* grad_weights,
-                                 Room<T>& room) {
+                                 const T* next, void* const* grad_y,
+                                 typename Row<T>::sum_t* grad_weights, Room<T>& room) {
   PairTask<T> t;
   t.E = d.E;
   t.O = d.O;

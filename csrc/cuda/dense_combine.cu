@@ -213,8 +213,8 @@ void run_backward(const ExpertOutputs& y, const Tensor& weights, const Tensor& g
   const Rows grad_rows = locate(grad_y.data, strides, y.rows * y.width);
   const T* from = static_cast<const T*>(grad.const_data_ptr());
   auto* to_weights = static_cast<sum_t<T>*>(grad_weights.mutable_data_ptr());
-  const bool packs =
-      packed<T>(y) && packed<T>(grad) && std::all_of(grad_y.data.begin(), grad_y.data.end(), aligned);
+  const bool packs = packed<T>(y) && packed<T>(grad) &&
+                     std::all_of(grad_y.data.begin(), grad_y.data.end(), aligned);
   const unsigned blocks = within_int32(d.B, "y: too many samples for one CUDA launch");
   for_gates(d.G, [&](auto gates) {
     constexpr int NG = decltype(gates)::value, V = kPack<T>;

@@ -34,8 +34,8 @@ struct ExpertLayer {
                        // are exact too, and no activation
 };
 
-// y = activation(x W + b + added); z too unless it is empty. `added`, where not empty, has a row for
-// each of an expert's rows, by its number.
+// y = activation(x W + b + added); z too unless it is empty. `added`, where not empty, has a row
+// for each of an expert's rows, by its number.
 void layer_forward(const ExpertLayer& layer, const ExpertRows& x, const ExpertRows& y,
                    const ExpertRows& z, const ExpertRows& added = {});
 

@@ -97,9 +97,9 @@ Tensor part_of(const Tensor& all, int64_t dim, int64_t expert) {
 
 // The inputs that both directions share, checked.
 struct Dense {
-  std::vector<Tensor> x;         // x_BD: one for all experts, or one for each
+  std::vector<Tensor> x;          // x_BD: one for all experts, or one for each
   std::optional<Tensor> stacked;  // x_EBD, where they came as one
-  Tensor weight;          // in x's dtype
+  Tensor weight;                  // in x's dtype
   ScalarType type, weight_type;
   Activation activation;
   int64_t sources, B, E, D, H;
