@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,7 @@ def test_each_epoch_says_what_its_steps_sent(runs):
     modes = {name: run[-1]["communication"]["modes"] for name, (run, _) in runs.items()}
     chosen = [choice for e in runs["auto"][0] for choice in e["communication"].get("choices", [])]
     assert modes.pop("auto") == [chosen[-1]["mode"]]
+    assert all(one["mode"] != next_one["mode"] for one, next_one in pairwise(chosen))
     assert f"from call {chosen[0]['call']} of level 1: {chosen[0]['mode']}" in runs["auto"][1]
     assert modes == {
         "rows": ["rows travel"],

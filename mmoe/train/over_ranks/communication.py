@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import astuple
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class CommunicationLog:
 
         Returns:
             None on one rank, or where there was no step. Else `steps`; `modes`, how the experts of
-            each level and their rows met at the end; `choices`, where they were chosen meanwhile
+            each level and their rows met at the end; `choices`, where that changed meanwhile
             (`level`, `call` of the process, `mode`, `why`); and, for `experts` and `gradients`, of
             one step and all ranks `megabytes_inside_hosts`, `megabytes_between_hosts`,
             `collectives` (of one rank), `seconds_under_way` and `seconds_waited` (means of ranks),
@@ -73,14 +74,16 @@ class CommunicationLog:
         return found
 
     def _new_choices(self) -> list[dict[str, Any]]:
+        """Those by which another mode was chosen than before."""
         found = []
         for level, dispatcher in enumerate(self._dispatchers, start=1):
             made = [] if dispatcher.adaptive is None else dispatcher.adaptive.history
+            changes = [next(alike) for _, alike in groupby(made, key=lambda choice: choice.mode)]
             found += [
                 {"level": level, "call": choice.step, "mode": str(choice.mode), "why": choice.why}
-                for choice in made[self._told.get(level, 0) :]
+                for choice in changes[self._told.get(level, 0) :]
             ]
-            self._told[level] = len(made)
+            self._told[level] = len(changes)
         return found
 
     def _counted(self) -> list[tuple[float, ...]]:

@@ -83,6 +83,6 @@ def _said(network: nn.Module, name: str, balance: Balance) -> str:
     moved += f" and {more} more" if more > 0 else ""
     return (
         f"{name}: {moved}; the busiest rank had {balance.before:.2f} times the "
-        f"mean load, now {balance.after:.2f}: its experts {balance.gain:.2f} times faster, as "
-        "predicted"
+        f"mean load, from now on {balance.after:.2f} if loads stay: predicted to be done "
+        f"{balance.gain:.2f} times faster"
     )
