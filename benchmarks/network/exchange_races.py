@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.network.bandwidth import check_bandwidth
 from benchmarks.network.grid import Setting
-from benchmarks.network.host_bytes import sums_of
 from benchmarks.network.world import World, network_world
+from benchmarks.parallel.traffic import sums_of
 from benchmarks.racing.races import NothingToMeasure, Race
 from benchmarks.racing.results import Result, speedup
 from benchmarks.racing.times import Spread, Times
@@ -47,7 +47,8 @@ def host_bytes(bench: Bench) -> list[Result]:
             for gates, shared in ((1, 0.0), (4, 0.0), (4, CORRELATED)):
                 setting = replace(LAYER, per_host=per_host, gates=gates)
                 layer = {"setting": asdict(setting), "shared": shared}
-                total = sums_of(world.ranks.ask_all("host_bytes", layer=layer))
+                answers = world.ranks.ask_all("host_bytes", layer=layer)
+                total = sums_of("bytes_between_hosts", answers)
                 case = f"{setting.name}{', correlated' if shared else ''}"
                 found.append(
                     {"case": case, "over_bound": total["counted"] / total["bound"], **total}
