@@ -71,7 +71,7 @@ def two_levels(bench: Bench, *, per_host: int) -> list[Result]:
     hows = {"flat": {}, "two levels": {"hierarchical": True}}
     results = []
     with network_world(2, per_host, LAYER.gbits) as world:
-        got = said(bench, world, setting.gbits)
+        got = shape_links(bench, world, setting.gbits)
         for name, widths, free in ((key, LAYER.widths, True), (f"{key}_layer", WHOLE, False)):
             layer = {"setting": asdict(replace(setting, widths=widths)), "free": free}
             times = raced(world, layer, hows, bench.seconds / 2)
@@ -85,7 +85,7 @@ def pipelined(bench: Bench) -> list[Result]:
     """In chunks, over one after another and over own rows meanwhile, at a link of equal weight."""
     with network_world(2, 1, PIPELINED.gbits) as world:
         gbits, share = balanced(bench, world)
-        got = said(bench, world, gbits)
+        got = shape_links(bench, world, gbits)
         hows: dict[str, Mapping[str, Any]] = {
             "one after another": {"overlaps": False},
             "own rows": {"overlaps": True},
@@ -143,7 +143,7 @@ def raced(
     return Times(answer["seconds"])
 
 
-def said(bench: Bench, world: World, gbits: float) -> str:
+def shape_links(bench: Bench, world: World, gbits: float) -> str:
     """Sets the links, and says what they carry, who shares a core, and what the kernel lacks."""
     carries = check_bandwidth(world, gbits)
     got = (

@@ -17,8 +17,7 @@ from benchmarks.network.namespaces import host_network, why_not
 from benchmarks.network.targets import TARGETS
 from benchmarks.network.world import network_world
 from benchmarks.parallel.traffic import sums_of
-from benchmarks.racing.products import ProductRates
-from benchmarks.train.bench import Bench
+from tests.benchmarks.small_bench import small_bench
 
 _WHY_NOT = why_not()  # looked at once: two commands of some ms
 needs_hosts = pytest.mark.skipif(_WHY_NOT is not None, reason=f"{_WHY_NOT}")
@@ -125,17 +124,7 @@ def test_how_from_and_to_json():
 
 @pytest.fixture(name="bench")
 def _bench(tmp_path):
-    return Bench(
-        folder=tmp_path / "logs",
-        runs=tmp_path,
-        rows=1,
-        seconds=0.0,
-        seeds=1,
-        threads=1,
-        overrides=(),
-        rates=ProductRates("cpu"),
-        say=lambda _: None,
-    )
+    return small_bench(tmp_path, rows=1)
 
 
 @needs_hosts
