@@ -1,6 +1,7 @@
 """Lines that a user adds to a program, counted in one that runs."""
 
 import ast
+import math
 from pathlib import Path
 
 from benchmarks.convert import example
@@ -17,8 +18,8 @@ def lines(bench: Bench) -> list[Result]:
     source = Path(example.__file__).read_text(encoding="utf-8")
     found = added_lines(source)
     loss = example.main()
-    if loss != loss:
-        raise ValueError("example: expected a loss that is a number, got nan")
+    if not math.isfinite(loss):
+        raise ValueError(f"example: expected a loss that is a number, got {loss}")
     texts = [source.splitlines()[number - 1].strip() for number in found]
     count = float(len(found))
     spread = Spread(count, count, count, 1)

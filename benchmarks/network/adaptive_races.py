@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from benchmarks.network.exchange_races import MARGIN, said
+from benchmarks.network.exchange_races import MARGIN, shape_links
 from benchmarks.network.grid import GRID
 from benchmarks.network.world import network_world
 from benchmarks.racing.races import Race
@@ -34,7 +34,7 @@ def adaptive(bench: Bench) -> list[Result]:
             for setting in GRID:
                 if (setting.hosts, setting.per_host) != (hosts, per_host):
                     continue
-                got = said(bench, world, setting.gbits)
+                got = shape_links(bench, world, setting.gbits)
                 answer = world.ranks.ask(
                     "modes",
                     within=bench.seconds + MARGIN,

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.network.bandwidth import check_bandwidth
 from benchmarks.network.grid import Setting
-from benchmarks.network.host_bytes import sums_of
 from benchmarks.network.world import World, network_world
+from benchmarks.parallel.traffic import sums_of
 from benchmarks.racing.races import NothingToMeasure, Race
 from benchmarks.racing.results import Result, speedup
 from benchmarks.racing.times import Spread, Times
@@ -47,7 +47,8 @@ def host_bytes(bench: Bench) -> list[Result]:
             for gates, shared in ((1, 0.0), (4, 0.0), (4, CORRELATED)):
                 setting = replace(LAYER, per_host=per_host, gates=gates)
                 layer = {"setting": asdict(setting), "shared": shared}
-                total = sums_of(world.ranks.ask_all("host_bytes", layer=layer))
+                answers = world.ranks.ask_all("host_bytes", layer=layer)
+                total = sums_of("bytes_between_hosts", answers)
                 case = f"{setting.name}{', correlated' if shared else ''}"
                 found.append(
                     {"case": case, "over_bound": total["counted"] / total["bound"], **total}
@@ -70,7 +71,7 @@ def two_levels(bench: Bench, *, per_host: int) -> list[Result]:
     hows = {"flat": {}, "two levels": {"hierarchical": True}}
     results = []
     with network_world(2, per_host, LAYER.gbits) as world:
-        got = said(bench, world, setting.gbits)
+        got = shape_links(bench, world, setting.gbits)
         for name, widths, free in ((key, LAYER.widths, True), (f"{key}_layer", WHOLE, False)):
             layer = {"setting": asdict(replace(setting, widths=widths)), "free": free}
             times = raced(world, layer, hows, bench.seconds / 2)
@@ -84,7 +85,7 @@ def pipelined(bench: Bench) -> list[Result]:
     """In chunks, over one after another and over own rows meanwhile, at a link of equal weight."""
     with network_world(2, 1, PIPELINED.gbits) as world:
         gbits, share = balanced(bench, world)
-        got = said(bench, world, gbits)
+        got = shape_links(bench, world, gbits)
         hows: dict[str, Mapping[str, Any]] = {
             "one after another": {"overlaps": False},
             "own rows": {"overlaps": True},
@@ -142,7 +143,7 @@ def raced(
     return Times(answer["seconds"])
 
 
-def said(bench: Bench, world: World, gbits: float) -> str:
+def shape_links(bench: Bench, world: World, gbits: float) -> str:
     """Sets the links, and says what they carry, who shares a core, and what the kernel lacks."""
     carries = check_bandwidth(world, gbits)
     got = (

@@ -2,8 +2,8 @@
 
 Batches, pools, worlds, picks and links are spread over what people run: rows that are many beside
 the weights of the experts and rows that are few, links that are slow beside the products and links
-that are fast, loads that are even and loads that are not. Between 2 and 500 ms for a call whose
-rows travel.
+that are fast, loads that are even and loads that are not. On two cores a call whose rows travel
+takes between 15 and 450 ms (`benchmarks/results/network_2core-zen5_20261125.json`).
 """
 
 from collections.abc import Mapping

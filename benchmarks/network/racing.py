@@ -1,6 +1,5 @@
 """Inside a rank: layers that take turns, in one mode after another."""
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch.distributed as dist
 
 from benchmarks.mixture.race import check_equal
 from benchmarks.network.layers import Choosing, How, RankLayer
+from benchmarks.racing.clock import time_on_all_ranks
 from benchmarks.racing.times import rotated
 from mmoe.parallel import AdaptiveMode, better_placement
 
@@ -48,7 +48,7 @@ def race_modes(
         mode = Choosing(adaptive) if automatic else How(**how)
         contestants[name] = raced.as_contestant(mode)
         while automatic and not adaptive.history:
-            timed(contestants[name].step)
+            time_on_all_ranks(contestants[name].step)
     if not raced.free:
         check_equal(raced.setting.name, contestants, raced.work.tolerance)
     took = race({name: c.step for name, c in contestants.items()}, seconds, drop_slow)
@@ -88,22 +88,12 @@ def race(
     calls: Mapping[str, Callable[[], object]], seconds: float, drop_slow: bool
 ) -> dict[str, list[float]]:
     """Seconds of calls that take turns; all ranks agree on them, and on how many there are."""
-    first = {name: timed(call) for name, call in calls.items()}
+    first = {name: time_on_all_ranks(call) for name, call in calls.items()}
     slowest = HOPELESS * min(first.values()) if drop_slow else float("inf")
     hopeful = [name for name, took in first.items() if took < slowest]
     rounds = int(seconds / max(sum(first[name] for name in hopeful), 1e-6))
     found = {name: [] if name in hopeful else [took] for name, took in first.items()}
     for turn in range(max(FEWEST, min(MOST, rounds))):
         for name in rotated(hopeful, turn):
-            found[name].append(timed(calls[name]))
+            found[name].append(time_on_all_ranks(calls[name]))
     return found
-
-
-def timed(call: Callable[[], object]) -> float:
-    """Seconds until the last rank is done, the same on every rank; all begin together."""
-    dist.barrier()
-    started = time.perf_counter()
-    call()
-    took = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
-    dist.all_reduce(took, dist.ReduceOp.MAX)
-    return float(took)

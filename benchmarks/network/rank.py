@@ -1,8 +1,6 @@
 """A rank on a host: `python -m benchmarks.network.rank NOTHING` (see `Ranks`)."""
 
-import json
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +9,9 @@ import torch
 from benchmarks.network.bandwidth import host_bandwidth
 from benchmarks.network.host_bytes import count_host_bytes
 from benchmarks.network.racing import race_modes, race_placements
-from benchmarks.train.pacer import private_stdout
+from benchmarks.racing.answers import answer_commands, private_stdout
 from mmoe.parallel import ensure_process_group
+from mmoe.parallel.launch.launcher import launched_rank
 
 # Seconds that a rank waits for another; a race of layers takes less
 PATIENCE = 240
@@ -22,17 +21,9 @@ def main() -> None:
     """Answers commands until there are no more."""
     answers = private_stdout()
     torch.set_num_threads(1)
-    keep_to_one_core(int(os.environ["RANK"]))
+    keep_to_one_core(launched_rank())
     ensure_process_group(PATIENCE)
-    answer: dict[str, Any] = {"ready": True}
-    while True:
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-        line = sys.stdin.readline()
-        if not line.strip():
-            return
-        command = json.loads(line)
-        answer = JOBS[command.pop("do")](**command)
+    answer_commands(JOBS, answers)
 
 
 def keep_to_one_core(number: int) -> None:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from benchmarks.parallel.traffic import sums_of
 from benchmarks.parallel.wire_cases import ROWS, wire_cases
 from benchmarks.racing.races import Race
 from benchmarks.racing.ranks import Ranks
@@ -75,17 +76,8 @@ def _race(bench: Bench, job: str, seconds: float, sizes: dict[str, Any]) -> Time
 
 
 def _sums(answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Over all ranks.
-
-    Raises:
-        ValueError: The dispatcher does not tell what was sent.
-    """
-    total = {key: sum(a[key] for a in answers) for key in ("told", "counted", "bound")}
-    if total["told"] != total["counted"]:
-        raise ValueError(
-            f"wire: expected bytes_sent to be the {total['counted']:,} bytes that were sent, got "
-            f"{total['told']:,}"
-        )
+    """Over all ranks, see `sums_of`."""
+    total = sums_of("bytes_sent", answers)
     others = ("per_gate", "per_pick")
     times = {key: sum(a[key] for a in answers) / total["counted"] for key in others}
     links = [link for answer in answers for link in answer["links"]]

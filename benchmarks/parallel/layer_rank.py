@@ -1,40 +1,23 @@
 """A rank that runs layers: `python -m benchmarks.parallel.layer_rank NOTHING` (see `Ranks`)."""
 
-import json
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from benchmarks.mixture.layers import GivenLogits, ours
 from benchmarks.mixture.race import Contestant, check_equal
 from benchmarks.mixture.workloads import Workload
 from benchmarks.parallel.layers import SpreadWork
 from benchmarks.parallel.wire_cases import count_bytes
-from benchmarks.racing.clock import Clock
-from benchmarks.train.pacer import private_stdout
+from benchmarks.racing.answers import answer_commands, private_stdout
+from benchmarks.racing.clock import RankClock
 from mmoe.parallel import ensure_process_group, rank, world_size
 from mmoe.parallel.launch.cores import bind_to_own_cores
 
 # Seconds that a rank waits for another; a race of layers takes less
 PATIENCE = 240
-
-
-class RankClock(Clock):
-    """All ranks begin together, and a call lasts until the last of them is done."""
-
-    def time(self, call: Callable[[], object]) -> float:
-        """Seconds, the same on every rank."""
-        dist.barrier()
-        started = time.perf_counter()
-        call()
-        seconds = torch.tensor([time.perf_counter() - started], dtype=torch.float64)
-        dist.all_reduce(seconds, dist.ReduceOp.MAX)
-        return float(seconds)
 
 
 def main() -> None:
@@ -43,15 +26,7 @@ def main() -> None:
     torch.set_num_threads(1)
     ensure_process_group(PATIENCE)
     bind_to_own_cores(True)
-    answer: dict[str, Any] = {"ready": True}
-    while True:
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-        line = sys.stdin.readline()
-        if not line.strip():
-            return
-        command = json.loads(line)
-        answer = JOBS[command.pop("do")](**command)
+    answer_commands(JOBS, answers)
 
 
 def race_dispatches(*, seconds: float, shared: float, **sizes: Any) -> dict[str, Any]:

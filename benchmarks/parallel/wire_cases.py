@@ -72,6 +72,7 @@ def _step(layer: MultiGateMixture, x_BD: Tensor, grad_BGO: Tensor) -> tuple[int,
     """What the dispatcher says that it sent, and what was sent."""
     dispatcher = layer.dispatcher
     assert isinstance(dispatcher, AllToAllDispatcher)
+    layer(x_BD).out_BGO.backward(grad_BGO)  # ranks tell each other their hosts on first use
     before = dispatcher.wire.bytes_sent
     with Traffic() as traffic:
         layer(x_BD).out_BGO.backward(grad_BGO)

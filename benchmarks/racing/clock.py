@@ -1,10 +1,11 @@
-"""Runs contestants in turn in one process."""
+"""Runs contestants in turn in one process, or in all ranks of a world."""
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 
 from benchmarks.racing.times import Times, rotated
 
@@ -66,3 +67,21 @@ class Clock:
     def _wait(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
+
+
+class RankClock(Clock):
+    """All ranks begin together, and a call lasts until the last of them is done."""
+
+    def time(self, call: Callable[[], object]) -> float:
+        """Seconds, the same on every rank."""
+        return time_on_all_ranks(call)
+
+
+def time_on_all_ranks(call: Callable[[], object]) -> float:
+    """Seconds until the last rank is done, the same on every rank; all begin together."""
+    dist.barrier()
+    started = time.perf_counter()
+    call()
+    seconds = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return float(seconds)

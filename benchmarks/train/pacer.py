@@ -135,13 +135,6 @@ class PacedTracker:
             self.pacer.stepped(amount)
 
 
-def private_stdout() -> TextIO:
-    """Standard output for answers alone; whatever libraries print goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
-
-
 def minor_faults() -> int:
     """Pages that the process touched for the first time since the system gave them."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -6,9 +6,10 @@ from itertools import cycle
 
 import torch
 
+from benchmarks.racing.answers import private_stdout
 from benchmarks.racing.onednn import onednn_products
 from benchmarks.train.batches import read_batches
-from benchmarks.train.pacer import Pacer, private_stdout
+from benchmarks.train.pacer import Pacer
 from benchmarks.train.spec import Spec
 
 

@@ -294,6 +294,13 @@ def test_another_network_would_be_noticed(monkeypatch):
     assert equal_races.differences("sequential", torch.float64)["eval"] > 0.1
 
 
+def test_outputs_that_are_no_numbers_are_the_worst(monkeypatch):
+    monkeypatch.setattr(
+        equal_races, "MODES", {"eval": lambda network, inputs: torch.tensor(torch.nan)}
+    )
+    assert equal_races.differences("sequential", torch.float64)["eval"] == math.inf
+
+
 def test_loops_compute_what_the_layer_does(monkeypatch):
     monkeypatch.setattr(layer_races, "ROWS", 64)
     found = {result.key for result in layer_races.against_loops(bench())}

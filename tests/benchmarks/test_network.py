@@ -11,16 +11,16 @@ from benchmarks.network.adaptive_races import AUTO, FIXED, _results
 from benchmarks.network.bandwidth import check_bandwidth
 from benchmarks.network.exchange_races import host_bytes, raced, two_levels
 from benchmarks.network.grid import GRID, Setting
-from benchmarks.network.host_bytes import sums_of
 from benchmarks.network.layers import How
 from benchmarks.network.load_races import placed, shadowed
 from benchmarks.network.namespaces import host_network, why_not
 from benchmarks.network.targets import TARGETS
 from benchmarks.network.world import network_world
-from benchmarks.racing.products import ProductRates
-from benchmarks.train.bench import Bench
+from benchmarks.parallel.traffic import sums_of
+from tests.benchmarks.small_bench import small_bench
 
-needs_hosts = pytest.mark.skipif(why_not() is not None, reason=f"{why_not()}")
+_WHY_NOT = why_not()  # looked at once: two commands of some ms
+needs_hosts = pytest.mark.skipif(_WHY_NOT is not None, reason=f"{_WHY_NOT}")
 
 
 def _namespaces() -> list[str]:
@@ -111,9 +111,9 @@ def test_regret_and_gain_of_a_choice():
 
 def test_what_was_sent_is_what_is_told():
     answer = {"told": 3, "counted": 3, "bound": 2}
-    assert sums_of([answer, answer]) == {"told": 6, "counted": 6, "bound": 4}
-    with pytest.raises(ValueError, match="hosts: expected bytes_between_hosts to be the 3 bytes"):
-        sums_of([{**answer, "told": 4}])
+    assert sums_of("bytes", [answer, answer]) == {"told": 6, "counted": 6, "bound": 4}
+    with pytest.raises(ValueError, match="bytes: expected the 3 bytes that were sent, got 4"):
+        sums_of("bytes", [{**answer, "told": 4}])
 
 
 def test_how_from_and_to_json():
@@ -124,17 +124,7 @@ def test_how_from_and_to_json():
 
 @pytest.fixture(name="bench")
 def _bench(tmp_path):
-    return Bench(
-        folder=tmp_path / "logs",
-        runs=tmp_path,
-        rows=1,
-        seconds=0.0,
-        seeds=1,
-        threads=1,
-        overrides=(),
-        rates=ProductRates("cpu"),
-        say=lambda _: None,
-    )
+    return small_bench(tmp_path, rows=1)
 
 
 @needs_hosts

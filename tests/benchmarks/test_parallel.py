@@ -17,26 +17,16 @@ from benchmarks.parallel.traffic import Traffic
 from benchmarks.racing import clock
 from benchmarks.racing.products import ProductRates
 from benchmarks.train import bench as bench_module
-from benchmarks.train.bench import Bench
 from benchmarks.train.workloads import BATCH
 from mmoe.parallel import ensure_process_group
+from tests.benchmarks.small_bench import small_bench
 
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(ProductRates, "measure", lambda self: None)
     monkeypatch.setattr(bench_module, "FEWEST_ROUNDS", 2)
-    return Bench(
-        folder=tmp_path / "logs",
-        runs=tmp_path,
-        rows=2 * BATCH,
-        seconds=0.0,
-        seeds=1,
-        threads=1,
-        overrides=(),
-        rates=ProductRates("cpu"),
-        say=lambda _: None,
-    )
+    return small_bench(tmp_path, rows=2 * BATCH)
 
 
 def test_what_a_link_has_to_carry():

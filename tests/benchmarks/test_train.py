@@ -7,30 +7,20 @@ import pytest
 from benchmarks.racing.products import ProductRates
 from benchmarks.train import bench as bench_module
 from benchmarks.train import command_races, quality
-from benchmarks.train.bench import Bench
 from benchmarks.train.configs import raw_config
 from benchmarks.train.logs import Log, write_log
 from benchmarks.train.targets import TARGETS
 from benchmarks.train.workloads import BATCH, BIG_FLOPS_PER_ROW, EXPERTS, HIDDEN, TOWER, WORKLOADS
 from benchmarks.train.world import World, zipf_ids
 from mmoe.config import config_from_dict
+from tests.benchmarks.small_bench import small_bench
 
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(ProductRates, "measure", lambda self: None)
     monkeypatch.setattr(bench_module, "FEWEST_ROUNDS", 2)
-    return Bench(
-        folder=tmp_path / "logs",
-        runs=tmp_path,
-        rows=BATCH,
-        seconds=0.0,
-        seeds=1,
-        threads=1,
-        overrides=(),
-        rates=ProductRates("cpu"),
-        say=lambda _: None,
-    )
+    return small_bench(tmp_path, rows=BATCH)
 
 
 def test_the_workloads_have_the_sizes_that_the_readme_says():
