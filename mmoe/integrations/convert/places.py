@@ -10,7 +10,8 @@ from torch import nn
 
 from mmoe.integrations.convert.feed_forward import FeedForward
 from mmoe.integrations.convert.layer import ConvertedMoE, converted
-from mmoe.integrations.convert.recognisers import RECOGNISERS, Recogniser, plain_linear
+from mmoe.integrations.convert.plain_layers import plain_linear
+from mmoe.integrations.convert.recognisers import RECOGNISERS, Recogniser
 from mmoe.mixture import MoE, MultiGateMixture
 
 Filter = Callable[[nn.Module, str], bool]
