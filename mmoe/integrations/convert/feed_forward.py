@@ -147,14 +147,19 @@ class FeedForward:
 
     def hidden(self, x: Tensor) -> Tensor:
         """Computes the hidden units."""
-        units = self.first(x)
-        return (
-            self.activation(units) if self.gate is None else self.activation(self.gate(x)) * units
-        )
+        return hidden_units(x, self.first, self.activation, self.gate)
 
     def compute(self, x: Tensor) -> Tensor:
         """Computes it without dropout."""
         return self.second(self.hidden(x))
+
+
+def hidden_units(
+    x: Tensor, first: nn.Module, activation: Activation, gate: nn.Module | None
+) -> Tensor:
+    """Computes `act(first(x))`, with a gate `act(gate(x)) · first(x)`."""
+    units = first(x)
+    return activation(units) if gate is None else activation(gate(x)) * units
 
 
 def _value(function: Activation, x: Tensor) -> Tensor | None:

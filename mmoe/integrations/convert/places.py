@@ -63,6 +63,14 @@ def find_places(network: nn.Module) -> list[Place]:
     return places
 
 
+def put_in_place(network: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Puts a module at every place of a network at which another one stands."""
+    for parent in list(network.modules()):
+        for name, child in parent._modules.items():  # named_children leaves repetitions out
+            if child is old:
+                setattr(parent, name, new)
+
+
 def choose(network: nn.Module, places: list[Place], targets: Targets) -> list[Place]:
     """Returns those of the places that are meant.
 
