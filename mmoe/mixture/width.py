@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.traits import DispatcherTraits, traits_of
+from mmoe.mixture.trial_run import trial_run
 
 
 def known_width(mixture: Any, sources: Sequence[Tree]) -> int | None:
@@ -56,15 +56,9 @@ def find_width(pool: Pool, x_BD: Tensor) -> int:
         3
     """
     module = cast(nn.Module, pool)
-    modes = [(part, part.training) for part in module.modules()]
-    devices = [x_BD.device] if x_BD.is_cuda else []
-    try:
+    with trial_run(module, x_BD.device):
         module.eval()
-        with torch.random.fork_rng(devices=devices), torch.no_grad():
-            outputs = pool.dense([x_BD.new_zeros(1, x_BD.shape[1])])
-    finally:
-        for part, training in modes:
-            part.training = training
+        outputs = pool.dense([x_BD.new_zeros(1, x_BD.shape[1])])
     widths = [y.shape[1] if isinstance(y, Tensor) and y.dim() == 2 else None for y in outputs]
     for e, (width, y) in enumerate(zip(widths, outputs, strict=True)):
         if width is None or width != widths[0]:

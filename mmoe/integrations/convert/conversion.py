@@ -16,7 +16,7 @@ from mmoe.integrations.convert.gates import (
     make_gate,
 )
 from mmoe.integrations.convert.layer import ConvertedMoE
-from mmoe.integrations.convert.places import Place, Targets, choose, find_places
+from mmoe.integrations.convert.places import Place, Targets, choose, find_places, put_in_place
 from mmoe.mixture import Capacity
 from mmoe.mixture.checks import check_capacity
 
@@ -91,9 +91,7 @@ def convert(
     if inplace:
         _check_inplace(chosen)
     else:
-        names = {place.name for place in chosen}
-        module = copy.deepcopy(module)
-        chosen = [place for place in find_places(module) if place.name in names]
+        module, chosen = copy.deepcopy((module, chosen))  # at once, so that places stay its own
     hooked = _hooked(module)
     mixtures: dict[Hashable, ConvertedMoE] = {}
     for place, width in zip(chosen, widths, strict=True):
@@ -131,10 +129,7 @@ def _put(network: nn.Module, place: Place, mixture: nn.Module) -> nn.Module:
     new = place.recogniser.replace(place.holder, mixture)
     if new is place.holder:
         return network
-    for parent in list(network.modules()):
-        for name, child in parent._modules.items():  # twice too, where it stands twice
-            if child is place.holder:
-                setattr(parent, name, new)
+    put_in_place(network, place.holder, new)
     return new if network is place.holder else network
 
 

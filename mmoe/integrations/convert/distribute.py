@@ -9,9 +9,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from mmoe.integrations.convert.places import put_in_place
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.gates.options import GateSettings
-from mmoe.mixture.rank_sums import OneRank, RankSums
+from mmoe.mixture.rank_sums import OneRank
 from mmoe.mixture.routing.dispatcher import LocalDispatcher
 from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement
 
@@ -69,23 +70,28 @@ def distribute(
         >>> type(model.linear1.mixture.dispatcher).__name__, model(torch.zeros(2, 5, 16)).shape
         ('AllToAllDispatcher', torch.Size([2, 5, 16]))
     """
-    mixtures = _check(model, mesh, replicas, gradients)
+    _check_mesh("mesh", mesh)
+    if replicas is not None:
+        _check_mesh("replicas", replicas)
+    if gradients not in get_args(Gradients):
+        raise ValueError(f"gradients: expected 'mean' or 'sum', got {gradients!r}")
+    mixtures = _mixtures_to_spread(model)
     group, size, here = mesh.get_group(), mesh.size(), mesh.get_local_rank()
     groups = [group] if replicas is None else [group, replicas.get_group()]
     for tensor in (*model.parameters(), *model.buffers()):
         for each in reversed(groups):
             dist.broadcast(tensor.detach(), group=each, group_src=0)
-    ranks = size * (1 if replicas is None else replicas.size())
+    means = 1 if gradients == "sum" else size * (1 if replicas is None else replicas.size())
+    shared = None if replicas is None else groups[1]
     for _, mixture in mixtures:
         placement = ExpertPlacement.even(mixture.num_experts, size)
         dispatcher = AllToAllDispatcher(placement, group=group)
         spread = _spread(mixture, dispatcher, placement.on(here))
         for weight in spread.experts.parameters():
             if weight.requires_grad:
-                shared = None if replicas is None else groups[1]
-                weight.register_hook(_Gradient(shared, ranks if gradients == "mean" else 1))
-        _sum_losses(spread.gate, groups, ranks if gradients == "mean" else 1)
-        _put(model, mixture, spread)
+                weight.register_hook(_Gradient(shared, means))
+        _sum_losses(spread.gate, groups, means)
+        put_in_place(model, mixture, spread)
     _hide_from_ddp(model)
     return model
 
@@ -93,14 +99,14 @@ def distribute(
 class _Gradient:
     """An expert's gradient: over its replicas, and by how many ranks' means it came of."""
 
-    def __init__(self, replicas: dist.ProcessGroup | None, ranks: int) -> None:
-        self.replicas, self.ranks = replicas, ranks
+    def __init__(self, replicas: dist.ProcessGroup | None, means: int) -> None:
+        self.replicas, self.means = replicas, means
 
     def __call__(self, gradient: Tensor) -> Tensor:
         if self.replicas is not None:
             gradient = gradient.clone()
             dist.all_reduce(gradient, group=self.replicas)
-        return gradient if self.ranks == 1 else gradient / self.ranks
+        return gradient if self.means == 1 else gradient / self.means
 
 
 class LossSums:
@@ -144,7 +150,7 @@ class LossSums:
 def _sum_losses(gate: nn.Module, groups: list[dist.ProcessGroup], scale: int) -> None:
     options = getattr(gate, "options", None)
     if isinstance(options, GateSettings) and isinstance(options.ranks, OneRank):
-        options.ranks = cast(RankSums, LossSums(groups, scale))
+        options.ranks = LossSums(groups, scale)
 
 
 def _spread(
@@ -166,13 +172,6 @@ def _spread(
     return spread.to(mixture.visibility_GE.device).train(mixture.training)
 
 
-def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    for parent in list(model.modules()):
-        for name, child in parent._modules.items():
-            if child is old:
-                setattr(parent, name, new)
-
-
 def _hide_from_ddp(model: nn.Module) -> None:
     """DDP neither copies nor averages what each rank has of its own."""
     names = [
@@ -189,23 +188,21 @@ def _mixtures(model: nn.Module) -> Iterator[tuple[str, MultiGateMixture]]:
             yield name, module
 
 
-def _check(
-    model: nn.Module, mesh: DeviceMesh, replicas: DeviceMesh | None, gradients: str
-) -> list[tuple[str, MultiGateMixture]]:
-    for name, each in (("mesh", mesh), ("replicas", replicas)):
-        if not isinstance(each, DeviceMesh) and (name == "mesh" or each is not None):
-            raise ValueError(
-                f"{name}: expected a DeviceMesh, got {each!r}; make one, as "
-                "init_device_mesh('cpu', (world_size(),))"
-            )
-        if each is not None and each.ndim != 1:
-            names = each.mesh_dim_names or ("without names",)
-            raise ValueError(
-                f"{name}: expected one dimension of ranks, got {each.ndim} ({', '.join(names)}); "
-                "pass one, as mesh['experts']"
-            )
-    if gradients not in get_args(Gradients):
-        raise ValueError(f"gradients: expected 'mean' or 'sum', got {gradients!r}")
+def _check_mesh(name: str, mesh: DeviceMesh) -> None:
+    if not isinstance(mesh, DeviceMesh):
+        raise ValueError(
+            f"{name}: expected a DeviceMesh, got {mesh!r}; make one, as "
+            "init_device_mesh('cpu', (world_size(),))"
+        )
+    if mesh.ndim != 1:
+        names = mesh.mesh_dim_names or ("without names",)
+        raise ValueError(
+            f"{name}: expected one dimension of ranks, got {mesh.ndim} ({', '.join(names)}); "
+            "pass one, as mesh['experts']"
+        )
+
+
+def _mixtures_to_spread(model: nn.Module) -> list[tuple[str, MultiGateMixture]]:
     if isinstance(model, DistributedDataParallel) or any(
         isinstance(weight, DTensor) for weight in model.parameters()
     ):
@@ -217,14 +214,18 @@ def _check(
     if not mixtures:
         raise ValueError("model: it has no mixture of experts; make some with convert(model)")
     for name, mixture in mixtures:
-        if not name:
-            raise ValueError("model: expected a network that holds mixtures, got a mixture itself")
-        if not isinstance(mixture.dispatcher, LocalDispatcher):
-            raise ValueError(f"model: the experts of {name} are spread already; distribute once")
-        if not hasattr(mixture.experts, "part"):
-            kind = type(mixture.experts).__name__
-            raise ValueError(
-                f"model: the experts of {name} are a {kind}, which has no part(experts); use "
-                "MLPExperts, StackedExperts or ExpertPool"
-            )
+        _check_mixture(name, mixture)
     return mixtures
+
+
+def _check_mixture(name: str, mixture: MultiGateMixture) -> None:
+    if not name:
+        raise ValueError("model: expected a network that holds mixtures, got a mixture itself")
+    if not isinstance(mixture.dispatcher, LocalDispatcher):
+        raise ValueError(f"model: the experts of {name} are spread already; distribute once")
+    if not hasattr(mixture.experts, "part"):
+        kind = type(mixture.experts).__name__
+        raise ValueError(
+            f"model: the experts of {name} are a {kind}, which has no part(experts); use "
+            "MLPExperts, StackedExperts or ExpertPool"
+        )

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from mmoe.integrations.convert.feed_forward import FeedForward, agree, without_zeros
+from mmoe.integrations.convert.agree import agree, without_zeros
+from mmoe.integrations.convert.feed_forward import FeedForward
 
 
 class Dropouts(NamedTuple):
@@ -90,12 +91,12 @@ def _runs(block: nn.Module, part: FeedForward, calls: Calls) -> bool:
     if weight.is_meta:
         try:
             block(torch.zeros(1, 2, 3, part.widths[0], dtype=weight.dtype, device="meta"))
-        except Exception:
-            calls.clear()  # taken at its word, as all is without values
+        except Exception:  # of somebody's code, any; it is then taken at its word
+            calls.clear()
         return True
 
     def expected(x: Tensor) -> Tensor:
         doubled = 2 ** [place for place, _ in calls].count("between")
         return part.second(doubled * part.hidden(x))
 
-    return agree(block, block, expected, weight, part.widths[0])
+    return agree(block, block, expected, part.first)

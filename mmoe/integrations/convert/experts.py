@@ -6,10 +6,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from mmoe.integrations.convert.feed_forward import FeedForward
+from mmoe.integrations.convert.feed_forward import FeedForward, hidden_units
 from mmoe.mixture import ExpertPool, MLPExperts
+from mmoe.mixture.experts.mlp_experts import ExpertActivation
 
 Init = Literal["copy", "split", "fresh"]
+
+# What the pool calls such units that a gate multiplies
+_GATED: dict[ExpertActivation, ExpertActivation] = {"silu": "swiglu"}
 
 
 class FeedForwardExpert(nn.Module):
@@ -28,10 +32,7 @@ class FeedForwardExpert(nn.Module):
 
     def forward(self, x_BD: Tensor) -> Tensor:
         """Computes `y_BO`."""
-        h_BH = self.first(x_BD)
-        h_BH = (
-            self.activation(h_BH) if self.gate is None else self.activation(self.gate(x_BD)) * h_BH
-        )
+        h_BH = hidden_units(x_BD, self.first, self.activation, self.gate)
         return self.second(self.dropout(h_BH))
 
 
@@ -84,7 +85,7 @@ def make_pool(
     """
     biased = {layer.bias is not None for layer in part.products}
     known = part.known_activation
-    name = known if part.gate is None else {"silu": "swiglu"}.get(known or "")
+    name = known if part.gate is None or known is None else _GATED.get(known)
     if name is None or len(biased) > 1:
         parts = (_expert(part, e, init, width) for e in range(num_experts))
         return ExpertPool([FeedForwardExpert(each).train(part.first.training) for each in parts])
@@ -94,7 +95,7 @@ def make_pool(
             num_experts,
             input_dim,
             [width, output_dim],
-            activation=name,  # type: ignore[arg-type]
+            activation=name,
             output_activation=None,
             dropout=part.dropout,
             output_dropout=0.0,

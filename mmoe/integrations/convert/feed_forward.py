@@ -1,21 +1,21 @@
 """`FeedForward`: what a recogniser found, the two products and what stands between them."""
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from mmoe.mixture.batch_invariant import activate
 from mmoe.mixture.experts.mlp_experts import ExpertActivation
+from mmoe.mixture.trial_run import trial_run
 from mmoe.ops import FLOAT_DTYPES
 
 Activation = Callable[[Tensor], Tensor]
 
 # Those that a pool of equal MLPs computes within its products
-_KNOWN: dict[ExpertActivation, Activation] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+_KNOWN: tuple[ExpertActivation, ...] = ("relu", "gelu", "silu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +76,11 @@ class FeedForward:
             return None
         x = torch.linspace(-6, 6, 97, dtype=torch.float64)
         found = _value(self.activation, x)
-        for name, function in _KNOWN.items():
-            if found is not None and torch.allclose(found, function(x), rtol=0, atol=1e-12):
+        if found is None:
+            return None
+        for name in _KNOWN:
+            expected = activate(x, name, training=True)
+            if torch.allclose(found, expected, rtol=0, atol=1e-12):
                 return name
         return None
 
@@ -144,94 +147,28 @@ class FeedForward:
 
     def hidden(self, x: Tensor) -> Tensor:
         """Computes the hidden units."""
-        units = self.first(x)
-        return (
-            self.activation(units) if self.gate is None else self.activation(self.gate(x)) * units
-        )
+        return hidden_units(x, self.first, self.activation, self.gate)
 
     def compute(self, x: Tensor) -> Tensor:
         """Computes it without dropout."""
         return self.second(self.hidden(x))
 
 
-def agree(
-    module: nn.Module, call: Activation, expected: Activation, like: Tensor, width: int
-) -> bool:
-    """Returns whether `call`, the module or a method of it, gives what is expected of a few rows.
-
-    A class tells by its names what it might compute; its code decides. In training too, but for
-    modules that drop out. Draws no number of the caller's generators; a module without values (on
-    the device `meta`) is taken at its word.
-
-    Args:
-        module: Whose mode is changed meanwhile.
-        call: Rows → rows.
-        expected: Likewise.
-        like: Of the type and on the device that rows are to have.
-        width: Of the rows.
-    """
-    if like.is_meta:
-        return True
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(1, 2, 3, width, generator=generator).to(like)
-    tolerance = 1e-2 if like.dtype == torch.bfloat16 else 1e-4
-    modes = [(each, each.training) for each in module.modules()]
-    devices = [like.device] if like.device.type == "cuda" else []
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices):
-            for training in (False, True):
-                for each, _ in modes:
-                    each.training = training and not isinstance(each, _DropoutNd)
-                found, wanted = call(x), expected(x)
-                if not _close(found, wanted, tolerance):
-                    return False
-        return True
-    except Exception:  # whatever it wants, it is not one tensor of rows
-        return False
-    finally:
-        for each, training in modes:
-            each.training = training
-
-
-@contextmanager
-def without_zeros(part: FeedForward) -> Iterator[None]:
-    """Draws weights that are all zero, as some start, meanwhile: they would hide what a block does.
-
-    Args:
-        part: Its products get their own weights back.
-    """
-    generator = torch.Generator().manual_seed(2)
-    zeros = [
-        (layer, layer.weight)
-        for layer in part.products
-        if not layer.weight.is_meta and not layer.weight.any()
-    ]
-    try:
-        for layer, weight in zeros:
-            drawn = torch.randn(weight.shape, generator=generator).to(weight)
-            layer.weight = nn.Parameter(drawn, requires_grad=False)
-        yield
-    finally:
-        for layer, weight in zeros:
-            layer.weight = weight
-
-
-def _close(found: object, wanted: Tensor, tolerance: float) -> bool:
-    if not isinstance(found, Tensor) or found.shape != wanted.shape:
-        return False
-    return bool((found - wanted).abs().max() <= tolerance * wanted.abs().max())
+def hidden_units(
+    x: Tensor, first: nn.Module, activation: Activation, gate: nn.Module | None
+) -> Tensor:
+    """Computes `act(first(x))`, with a gate `act(gate(x)) · first(x)`."""
+    units = first(x)
+    return activation(units) if gate is None else activation(gate(x)) * units
 
 
 def _value(function: Activation, x: Tensor) -> Tensor | None:
     """What it gives, as a scorer would have it; None: it does not take it."""
-    training = isinstance(function, nn.Module) and function.training
-    if isinstance(function, nn.Module):
-        function.eval()
     try:
-        with torch.no_grad():
-            return function(x.clone())
-    except Exception:
+        with trial_run(function, x.device):
+            if isinstance(function, nn.Module):
+                function.eval()
+            value = function(x.clone())
+    except Exception:  # of somebody's code, any: it wants other things than numbers
         return None
-    finally:
-        if isinstance(function, nn.Module):
-            function.train(training)
+    return value if isinstance(value, Tensor) else None

@@ -10,7 +10,8 @@ from torch import nn
 
 from mmoe.integrations.convert.feed_forward import FeedForward
 from mmoe.integrations.convert.layer import ConvertedMoE, converted
-from mmoe.integrations.convert.recognisers import RECOGNISERS, Recogniser, plain_linear
+from mmoe.integrations.convert.plain_layers import plain_linear
+from mmoe.integrations.convert.recognisers import RECOGNISERS, Recogniser
 from mmoe.mixture import MoE, MultiGateMixture
 
 Filter = Callable[[nn.Module, str], bool]
@@ -60,6 +61,14 @@ def find_places(network: nn.Module) -> list[Place]:
             part.check(name)
             places.append(Place(name, module, recogniser, part))
     return places
+
+
+def put_in_place(network: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Puts a module at every place of a network at which another one stands."""
+    for parent in list(network.modules()):
+        for name, child in parent._modules.items():  # named_children leaves repetitions out
+            if child is old:
+                setattr(parent, name, new)
 
 
 def choose(network: nn.Module, places: list[Place], targets: Targets) -> list[Place]:
