@@ -144,7 +144,7 @@ class AllToAllDispatcher:
         self.mode = mode
         self.loads: ExpertLoads | None = None
         self._hosts: Hosts | None = None
-        self._asks_whole: bool | None = None
+        self._shadowing = Shadowing(self.wire, placement)
         self.placement = placement
         if hosts is not None:
             self.hosts = hosts
@@ -188,11 +188,11 @@ class AllToAllDispatcher:
                 f"placement: expected one for {self.wire.world_size} rank(s), as the group has, "
                 f"got one for {placement.num_ranks}"
             )
-        self._placement, self._asks_whole = placement, None
+        self._placement = placement
+        self._asks_whole: bool | None = None
         self._straight = Exchange(wire=self.wire, placement=placement)
         self._two_levels: TwoLevels | None = None
-        warned = hasattr(self, "_shadowing") and self._shadowing.warned
-        self._shadowing = Shadowing(self.wire, placement, warned=warned)
+        self._shadowing.place(placement)
 
     @property
     def hosts(self) -> Hosts:
@@ -212,8 +212,7 @@ class AllToAllDispatcher:
             )
         self._hosts, self._two_levels = hosts, None
         self.wire.hosts = [hosts.of(rank) for rank in range(ranks)]
-        if hosts.count > 1:
-            self.wire.use_two_ways(hosts.down)
+        self.wire.down = hosts.down
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AllToAllDispatcher":
         """Copies of a layer share it: it holds no state, and a process group cannot be copied."""

@@ -39,11 +39,18 @@ class Shadowing:
     Args:
         wire: The ranks.
         placement: Who holds which expert.
-        warned: Whether it was said before that rows travel although experts were to be shadowed.
+
+    Attributes:
+        warned: Whether it was said that rows travel although experts were to be shadowed.
     """
 
-    def __init__(self, wire: Wire, placement: ExpertPlacement, *, warned: bool = False) -> None:
-        self._wire, self._placement, self.warned = wire, placement, warned
+    def __init__(self, wire: Wire, placement: ExpertPlacement) -> None:
+        self._wire, self.warned = wire, False
+        self.place(placement)
+
+    def place(self, placement: ExpertPlacement) -> None:
+        """Takes another placement; all ranks together."""
+        self._placement = placement
         # Whether the experts of all ranks can be joined; asked once of every pool
         self._joinable: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
