@@ -252,8 +252,8 @@ class AllToAllDispatcher:
             ValueError: Inputs that are no tensors, experts whose output is no tensor of a known
                 width, or picks of another number of experts.
         """
-        self._count(plan)
-        piece, terms = self._agree(sources, slice_picks(plan, self.placement.slices))
+        plan = self._picks(plan)
+        piece, terms = self._agree(sources, plan)
         self.asks_whole(True)
         if self.mode.shadowed:
             self._shadowing.warn_of_rows()
@@ -307,8 +307,7 @@ class AllToAllDispatcher:
         Raises:
             ValueError: See `dispatch` and `combine`.
         """
-        self._count(plan)
-        plan = slice_picks(plan, self.placement.slices)
+        plan = self._picks(plan)
         self._agree(sources, plan)  # before anything is asked of the other ranks
         if self.adaptive is None or self.asks_whole(False):
             return self._run(sources, plan, compute)
@@ -375,9 +374,12 @@ class AllToAllDispatcher:
             self._two_levels = TwoLevels(self.placement, self.hosts, self.wire.traffic)
         return self._two_levels
 
-    def _count(self, plan: DispatchPlan) -> None:
+    def _picks(self, plan: DispatchPlan) -> DispatchPlan:
+        """The picks of what ranks hold, experts or slices; they are counted."""
+        plan = slice_picks(plan, self.placement.slices)
         if self.loads is not None:
             self.loads.count(plan)
+        return plan
 
     def _overlaps(self, plan: DispatchPlan) -> bool:
         """Each rank is free to: what it sends, and when, is the same but for its own rows."""

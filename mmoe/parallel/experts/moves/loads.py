@@ -13,7 +13,7 @@ class ExpertLoads:
     while gradients are enabled: what is scored between epochs is no load of training.
 
     Args:
-        num_experts: E.
+        num_experts: E; of slices, where experts are cut.
 
     Attributes:
         counts_E: int64, since the last `take`.
