@@ -11,7 +11,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -35,20 +34,16 @@ from mmoe.parallel.experts.shards import mixtures_of
 from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.step import train_step
 from tests.parallel import shadow_world
+from tests.parallel.dense_cases import ODD, ODD_AND_OTHERS, TOP_1, TOP_2, Case
 from tests.parallel.dense_world import (
-    ODD,
-    ODD_AND_OTHERS,
     STEPS,
-    TOP_1,
-    TOP_2,
-    Case,
     held,
     make_batches,
     make_config,
     make_state,
     worst,
 )
-from tests.parallel.joining import PATIENCE, join_world
+from tests.parallel.joining import PATIENCE, join_world, one_group
 
 CASES = {
     "equal MLPs": Case(TOP_2, "spread", {"num_experts": 8}),
@@ -315,23 +310,19 @@ def refuses(rank, world_size):
 
 def main(rank, world_size, store, report):
     join_world(rank, world_size, store)
-    # One group for the sums of all cases: to make one takes longer than to train
-    group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
-    new_group = dist.new_group
-    dist.new_group = lambda ranks=None, **_: group if ranks is None else new_group(ranks)
     cases = {n: case for n, case in CASES.items() if world_size == 4 or not case.parallel}
+    with one_group():
+        moved = {
+            f"{name}, {'evenly' if evenly else 'anyhow'}": run(
+                case, rank, world_size, evenly=evenly
+            )
+            for name, case in cases.items()
+            for evenly in (True, False)
+        }
     found = {
-        f"{name}, {'evenly' if evenly else 'anyhow'}": run(case, rank, world_size, evenly=evenly)
-        for name, case in cases.items()
-        for evenly in (True, False)
-    }
-    said = refuses(rank, world_size)
-    dist.new_group = new_group
-    gains = rebalances(rank, world_size, Path(report).parent / "checkpoint")
-    found = {
-        "cases": found,
-        "said": said,
-        "rebalanced": gains,
+        "cases": moved,
+        "said": refuses(rank, world_size),
+        "rebalanced": rebalances(rank, world_size, Path(report).parent / "checkpoint"),
         "shadowed": shadowed(rank, world_size),
         "slices": slices_move(rank, world_size),
     }
