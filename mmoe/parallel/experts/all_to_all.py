@@ -307,7 +307,6 @@ class AllToAllDispatcher:
 
     def _run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         if self.mode.shadowed:
-            self._agree(sources, plan)
             if self.asks_whole(False):
                 self._shadowing.warn_of_rows()
                 return self._rows_travel(sources, plan, compute)
