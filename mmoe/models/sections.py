@@ -289,7 +289,7 @@ def _pool(
     if pool.output_dim is None:
         try:
             pool.output_dim = find_width(pool, torch.zeros(1, input_dim))
-        except Exception as error:
+        except Exception as error:  # somebody's modules may raise anything
             raise ValueError(
                 f"expert kind {config.kind}: its modules do not say how wide their output is, and "
                 f"one row of zeros does not tell ({error}); give them an attribute output_dim"

@@ -126,14 +126,23 @@ class Hosts:
         return self._new_group(self.peers_of(dist.get_rank(self.group)))
 
     @cached_property
-    def peers_down(self) -> dist.ProcessGroup:
-        """The same ranks once more, for what they send to lower ones (`Wire`)."""
-        return self._new_group(self.peers_of(dist.get_rank(self.group)))
+    def down(self) -> dist.ProcessGroup | None:
+        """All ranks once more, for what crosses to lower ones (`Wire.down`), as `peers_down`."""
+        return self._group_down(list(range(self.num_ranks)))
 
     @cached_property
-    def down(self) -> dist.ProcessGroup:
-        """All ranks once more, for what they send to lower ones."""
-        return self._new_group(list(range(self.num_ranks)))
+    def peers_down(self) -> dist.ProcessGroup | None:
+        """This rank's peers once more, likewise; None: on one host, or not with gloo.
+
+        With gloo a large message holds up the one that comes over the same connection; NCCL has
+        connections for both ways anyhow.
+        """
+        return self._group_down(self.peers_of(dist.get_rank(self.group)))
+
+    def _group_down(self, ranks: list[int]) -> dist.ProcessGroup | None:
+        if self.count == 1 or dist.get_backend(self.group) != "gloo":
+            return None
+        return self._new_group(ranks)
 
     def _new_group(self, ranks: list[int]) -> dist.ProcessGroup:
         if self.group is not None:

@@ -47,6 +47,11 @@ def local_shards(value: Tensor | Sequence[Shard]) -> list[Shard]:
     return list(value)
 
 
+def is_whole(shards: Sequence[Shard]) -> bool:
+    """Returns whether the shards that this rank holds are one, which is all of the tensor."""
+    return len(shards) == 1 and shards[0].tensor.shape == shards[0].shape
+
+
 def held_whole(tensors: Mapping[str, Sharded]) -> dict[str, Tensor]:
     """Returns the tensors where this process holds all of them whole, else refuses.
 
@@ -115,8 +120,8 @@ def cut_like(tensor: Tensor, shards: Sequence[Shard]) -> list[Shard]:
         >>> [tuple(shard.tensor.shape) for shard in cut_like(torch.ones(3, 4), experts)]
         [(1, 4), (2, 4)]
     """
-    if len(shards) == 1 and shards[0].tensor.shape == shards[0].shape:
-        return local_shards(tensor)  # whole; maybe a single number
+    if is_whole(shards):
+        return local_shards(tensor)  # maybe a single number
     heights = [len(shard.tensor) for shard in shards]
     return [
         Shard(view, shard.shape, shard.offsets)

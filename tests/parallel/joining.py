@@ -1,7 +1,10 @@
 """How one rank of a gloo world joins the others; for the scripts that tests run as ranks."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -20,3 +23,15 @@ def join_world(rank: int, ranks: int, store: str | Path) -> None:
         world_size=ranks,
         timeout=timedelta(seconds=PATIENCE),
     )
+
+
+@contextmanager
+def one_group() -> Iterator[None]:
+    """Lets all groups of all ranks be one: to make one takes longer than to train a case."""
+    new_group, group = dist.new_group, dist.new_group(timeout=timedelta(seconds=PATIENCE))
+
+    def make(ranks=None, **_):
+        return group if ranks is None else new_group(ranks)
+
+    with patch.object(dist, "new_group", make):
+        yield

@@ -8,9 +8,9 @@ What it finds goes to REPORT, a JSON file. Training is that of `dense_world.py`.
 import json
 import random
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -24,27 +24,26 @@ from mmoe.parallel import (
     AllToAllDispatcher,
     CannotMove,
     ExpertPlacement,
+    Mode,
     count_loads,
     move_experts,
+    rebalance_experts,
     spread_layout,
 )
 from mmoe.parallel.experts.shards import mixtures_of
 from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.step import train_step
+from tests.parallel import shadow_world
+from tests.parallel.dense_cases import ODD, ODD_AND_OTHERS, TOP_1, TOP_2, Case
 from tests.parallel.dense_world import (
-    ODD,
-    ODD_AND_OTHERS,
     STEPS,
-    TOP_1,
-    TOP_2,
-    Case,
     held,
     make_batches,
     make_config,
     make_state,
     worst,
 )
-from tests.parallel.joining import PATIENCE, join_world
+from tests.parallel.joining import PATIENCE, join_world, one_group
 
 CASES = {
     "equal MLPs": Case(TOP_2, "spread", {"num_experts": 8}),
@@ -212,6 +211,54 @@ def fake_tables(state):
     tables.optimizer_shards = dict
 
 
+def shadowed(rank, world_size):
+    """All experts leave rank 0, and their weights then travel to all ranks, it included."""
+    found = {}
+    for pool in ("mlp", "stacked", "modules", "sliced"):
+        layer, case = layer_of(pool, rank, world_size)
+        x, factors = shadow_world.make_batch(case, 8 + rank)
+        expected = shadow_world.step(case, layer, x, factors)[:2]
+        there = shadow_world.make_placement(replace(case, mixed=True), world_size)
+        move_experts([layer], layer.dispatcher, there)
+        layer.dispatcher.mode = Mode(shadowed="all")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            out = shadow_world.step(case, layer, x, factors)[:2]
+        found[pool] = {
+            "error": shadow_world.error(out, expected),
+            "warnings": [str(warning.message) for warning in caught],
+            "mode": str(layer.dispatcher.mode_used),
+            "held": len(layer.experts),
+        }
+    return found
+
+
+def slices_move(rank, world_size):
+    """Slices of few experts, of which the first is the favourite, change ranks by their rows."""
+    layer, case = layer_of("sliced", rank, world_size)
+    x, factors = shadow_world.make_batch(case, 8)
+    count_loads(layer)
+    expected = shadow_world.step(case, layer, x, factors)[:2]
+    counted = layer.dispatcher.loads.counts_E.clone()
+    # As if the slices of rank 0 had computed the most
+    layer.dispatcher.loads.counts_E[list(layer.dispatcher.placement.on(0))] *= 30
+    balances = rebalance_experts(layer)
+    return {
+        "counted": counted.tolist(),
+        "moved": [len(balance.moved) for balance in balances.values()],
+        "error": shadow_world.error(shadow_world.step(case, layer, x, factors)[:2], expected),
+    }
+
+
+def layer_of(pool, rank, world_size):
+    """A layer whose experts lie on ranks evenly."""
+    cut = {"num_experts": 2, "slices": 4} if pool == "sliced" else {}
+    case = shadow_world.Case(pool, **cut)
+    placement = shadow_world.make_placement(case, world_size)
+    part = shadow_world.make_part(case, placement.on(rank))
+    return shadow_world.make_layer(case, part, AllToAllDispatcher(placement)), case
+
+
 class Local(torch.nn.Module):
     """Its class is no name of a module's."""
 
@@ -263,20 +310,23 @@ def refuses(rank, world_size):
 
 def main(rank, world_size, store, report):
     join_world(rank, world_size, store)
-    # One group for the sums of all cases: to make one takes longer than to train
-    group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
-    new_group = dist.new_group
-    dist.new_group = lambda ranks=None, **_: group if ranks is None else new_group(ranks)
     cases = {n: case for n, case in CASES.items() if world_size == 4 or not case.parallel}
+    with one_group():
+        moved = {
+            f"{name}, {'evenly' if evenly else 'anyhow'}": run(
+                case, rank, world_size, evenly=evenly
+            )
+            for name, case in cases.items()
+            for evenly in (True, False)
+        }
     found = {
-        f"{name}, {'evenly' if evenly else 'anyhow'}": run(case, rank, world_size, evenly=evenly)
-        for name, case in cases.items()
-        for evenly in (True, False)
+        "cases": moved,
+        "said": refuses(rank, world_size),
+        "rebalanced": rebalances(rank, world_size, Path(report).parent / "checkpoint"),
+        "shadowed": shadowed(rank, world_size),
+        "slices": slices_move(rank, world_size),
     }
-    said = refuses(rank, world_size)
-    dist.new_group = new_group
-    gains = rebalances(rank, world_size, Path(report).parent / "checkpoint")
-    Path(report).write_text(json.dumps({"cases": found, "said": said, "rebalanced": gains}))
+    Path(report).write_text(json.dumps(found))
     dist.destroy_process_group()
 
 

@@ -28,8 +28,9 @@ from mmoe.mixture import (
     StackedExperts,
     TopKGate,
 )
-from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, Mode
+from mmoe.parallel import AllToAllDispatcher, Mode
 from mmoe.parallel.experts.wire import PendingRows
+from tests.parallel import world
 from tests.parallel.joining import join_world
 
 D, G = 6, 3
@@ -159,13 +160,7 @@ def make_layer(case, pool, dispatcher=None):
 
 
 def make_placement(case, world_size):
-    even = ExpertPlacement.even(case.num_experts, world_size, case.slices)
-    if not case.mixed:
-        return even
-    ranks = [[] for _ in range(world_size)]
-    for place, expert in enumerate(reversed(range(even.num_experts))):
-        ranks[1 + place % (world_size - 1)].append(expert)
-    return ExpertPlacement(tuple(map(tuple, ranks)), case.slices)
+    return world.make_placement(case, world_size, case.slices)
 
 
 def make_batch(case, rows):
@@ -217,12 +212,7 @@ def leaves(tree):
 
 def error(ours, theirs):
     """The largest difference, over the largest number."""
-    worst = 0.0
-    for a, b in zip(leaves(ours), leaves(theirs), strict=True):
-        assert a.shape == b.shape, (a.shape, b.shape)
-        if b.numel():
-            worst = max(worst, float((a - b).abs().max() / b.abs().max().clamp(min=1)))
-    return worst
+    return world.worst(leaves(ours), leaves(theirs))
 
 
 def run(case, rank, world_size):

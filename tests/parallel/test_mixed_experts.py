@@ -2,13 +2,11 @@
 
 import json
 
-import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 
-from mmoe.datasets.bundled.synthetic import generate_funnel
 from tests.models.interactions import frozen_modules
+from tests.parallel.funnel import write_config, write_log
 from tests.parallel.launch import launch
 
 KINDS = [
@@ -27,29 +25,17 @@ CROSSED = {"kind": "dcn_v2", "rank": 2}
 
 @pytest.fixture(name="config")
 def _config(tmp_path):
-    pq.write_table(generate_funnel(rows=600, users=50, items=30).table, tmp_path / "log.parquet")
+    log = write_log(tmp_path, rows=600)
 
     def write(name, kinds=KINDS, interaction=CROSSED, **sections):
-        raw = {
-            "data": {"path": str(tmp_path / "log.parquet")},
-            "features": [
-                {"kind": "numeric", "name": "hour"},
-                {"kind": "categorical", "name": "user_id"},
-                {"kind": "categorical", "name": "item_id"},
-            ],
-            "tasks": [{"name": "click", "label": "click"}],
-            "model": {
-                "experts": kinds,
-                "interaction": interaction,
-                "gate": {"kind": "top_k", "k": 2},
-                "tower": {"hidden": []},
-            },
-            "training": {"epochs": 1, "batch_size": 200},
+        return write_config(
+            tmp_path / f"{name}.yaml",
+            log,
+            {"experts": kinds, "interaction": interaction},
+            ids=("user_id", "item_id"),
+            training={"epochs": 1, "batch_size": 200},
             **sections,
-        }
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(raw))
-        return path
+        )
 
     return write
 

@@ -53,6 +53,23 @@ def test_what_is_refused_is_said_on_all_ranks(world):
     assert "CannotMove: experts of rank 0 cannot be sent to another" in first["pickle"]
 
 
+def test_weights_travel_to_a_rank_that_experts_have_left(world):
+    for number, rank in enumerate(world):
+        for pool, found in rank["shadowed"].items():
+            assert found["warnings"] == [], pool
+            assert found["mode"] == "weights travel", pool
+            assert found["error"] <= 1e-12, pool
+            assert (found["held"] == 0) == (number == 0), pool
+
+
+def test_slices_change_ranks_as_experts_do(world):
+    for rank in world:
+        found = rank["slices"]
+        assert len(found["counted"]) == 8 and max(found["counted"]) > 0
+        assert found["moved"] == world[0]["slices"]["moved"] and found["moved"][0] > 0
+        assert found["error"] <= 1e-12
+
+
 def test_few_moves_are_made_where_they_are_enough():
     better = better_placement(ExpertPlacement.even(8, 2), [8, 8, 8, 8, 2, 2, 2, 2])
     assert better is not None

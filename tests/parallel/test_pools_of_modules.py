@@ -4,19 +4,15 @@ import importlib
 import json
 import sys
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
 
 from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.datasets.bundled.synthetic import generate_funnel
 from tests.own_kinds import forget_own_kinds
+from tests.parallel.funnel import ODD_EXPERTS, write_config, write_log
 from tests.parallel.launch import kill_at_first_checkpoint, launch
-
-# Imported by the ranks alone: here its kind would be one for all tests
-ODD_EXPERTS = "tests.parallel.odd_experts"
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
@@ -34,28 +30,24 @@ MIXED = {
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("modules")
-    pq.write_table(generate_funnel(rows=1500, users=50, items=30).table, folder / "log.parquet")
+    log = write_log(folder)
+    training = {
+        "epochs": 3,
+        "patience": 3,
+        "batch_size": 100,
+        "ema_decay": 0.9,
+        "gradient_clip": 1.0,
+        "checkpoint_every_steps": 2,
+    }
     for name, model in (("odd", ODD), ("mixed", MIXED)):
-        raw = {
-            "imports": [ODD_EXPERTS],
-            "data": {"path": str(folder / "log.parquet")},
-            "features": [
-                {"kind": "numeric", "name": "hour"},
-                {"kind": "categorical", "name": "user_id"},
-            ],
-            "tasks": [{"name": "click", "label": "click"}],
-            "model": {**model, "gate": {"kind": "top_k", "k": 2}, "tower": {"hidden": []}},
-            "training": {
-                "epochs": 3,
-                "patience": 3,
-                "batch_size": 100,
-                "ema_decay": 0.9,
-                "gradient_clip": 1.0,
-                "checkpoint_every_steps": 2,
-            },
-            "parallel": {"experts": "spread"},
-        }
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(raw))
+        write_config(
+            folder / f"{name}.yaml",
+            log,
+            model,
+            imports=[ODD_EXPERTS],
+            training=training,
+            parallel={"experts": "spread"},
+        )
     return folder
 
 

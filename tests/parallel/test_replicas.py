@@ -2,20 +2,15 @@
 
 import json
 
-import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict
-from mmoe.datasets.bundled.synthetic import generate_funnel
 from mmoe.models.layout import Layout
 from mmoe.parallel import ReplicaGroups, ensure_process_group
+from tests.parallel.funnel import ODD_EXPERTS, write_config, write_log
 from tests.parallel.launch import kill_at_first_checkpoint, launch
-
-# Imported by the ranks alone: here its kind would be one for all tests
-ODD_EXPERTS = "tests.parallel.odd_experts"
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
@@ -23,33 +18,22 @@ pytestmark = pytest.mark.xdist_group("ranks")
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("replicas")
-    pq.write_table(generate_funnel(rows=1500, users=50, items=30).table, folder / "log.parquet")
-    raw = {
-        "imports": [ODD_EXPERTS],
-        "data": {"path": str(folder / "log.parquet")},
-        "features": [
-            {"kind": "numeric", "name": "hour"},
-            {"kind": "categorical", "name": "user_id"},
-        ],
-        "tasks": [{"name": "click", "label": "click"}],
-        "model": {
-            "experts": [
-                {"kind": "mlp", "count": 3, "hidden": [8, 6]},
-                {"kind": "odd", "count": 3},
-            ],
-            "gate": {"kind": "top_k", "k": 2},
-            "tower": {"hidden": []},
-        },
-        "training": {
-            "epochs": 2,
-            "patience": 2,
-            "batch_size": 100,
-            "ema_decay": 0.9,
-            "gradient_clip": 0.5,
-        },
-        "parallel": {"experts": "spread", "replicas": 2, "rebalance": "epoch"},
+    mlps, modules = {"kind": "mlp", "count": 3, "hidden": [8, 6]}, {"kind": "odd", "count": 3}
+    training = {
+        "epochs": 2,
+        "patience": 2,
+        "batch_size": 100,
+        "ema_decay": 0.9,
+        "gradient_clip": 0.5,
     }
-    (folder / "config.yaml").write_text(yaml.safe_dump(raw))
+    write_config(
+        folder / "config.yaml",
+        write_log(folder),
+        {"experts": [mlps, modules]},
+        imports=[ODD_EXPERTS],
+        training=training,
+        parallel={"experts": "spread", "replicas": 2, "rebalance": "epoch"},
+    )
     return folder
 
 

@@ -8,14 +8,16 @@ import torch
 import torch.distributed as dist
 
 from mmoe.mixture import DispatchPlan
+from mmoe.mixture.experts.lender import lender_of
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
 from mmoe.parallel.adaptive.call_clock import CallClock
 from mmoe.parallel.adaptive.call_costs import Call
 from mmoe.parallel.adaptive.cost_model import candidates
-from mmoe.parallel.adaptive.gathered_call import can_lend, gathered_call, reduced
+from mmoe.parallel.adaptive.gathered_call import gathered_call, reduced
 from mmoe.parallel.adaptive.link_rates import LinkRates, measure_links
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
+from mmoe.parallel.experts.shadow import can_be_joined, pool_of
 
 if TYPE_CHECKING:
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
@@ -150,7 +152,7 @@ class AdaptiveMode:
         if self.rates is None:
             self.rates = measure_links(dispatcher.hosts, plan.experts_BGK.device)
         if self._lendable is None:
-            self._lendable = can_lend(compute, dispatcher.wire.group)
+            self._lendable = can_be_joined(lender_of(pool_of(compute)), dispatcher.wire.group)
         call = gathered_call(dispatcher, sources, plan, compute)
         ranked = candidates(
             call,

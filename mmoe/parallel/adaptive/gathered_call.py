@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mmoe.mixture import DispatchPlan
-from mmoe.mixture.experts.lender import lender_of
-from mmoe.mixture.experts.pool_compute import PoolCompute
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
 from mmoe.parallel.adaptive.call_costs import Call
+from mmoe.parallel.experts.moves.loads import pairs_of_experts
+from mmoe.parallel.experts.shadow import pool_of
 
 if TYPE_CHECKING:
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
@@ -32,13 +32,10 @@ def gathered_call(
         plan: The picks.
         compute: Runs the experts of this rank.
     """
-    picks_BGK, E = plan.experts_BGK, plan.num_experts
-    chosen_BX = picks_BGK.new_zeros(len(picks_BGK), E + 1, dtype=torch.bool)
-    chosen_BX.scatter_(1, torch.where(picks_BGK < 0, E, picks_BGK).flatten(1).long(), True)
-    pool = compute.pool if isinstance(compute, PoolCompute) else None
+    picks_BGK, pool = plan.experts_BGK, pool_of(compute)
     weights = list(pool.parameters()) if isinstance(pool, nn.Module) else []
     own = [len(picks_BGK), sum(w.numel() for w in weights), sum(w.nbytes for w in weights)]
-    told = torch.cat([chosen_BX[:, :-1].sum(0).double().cpu(), torch.tensor(own).double()])
+    told = torch.cat([pairs_of_experts(plan).double().cpu(), torch.tensor(own).double()])
     *pairs, rows, numbers, size = reduced(told, dispatcher.wire.group).tolist()
     x_BD = cast(Tensor, sources[plan.expert_source[0]])
     wire = dispatcher.wire_dtype or x_BD.dtype
@@ -47,7 +44,7 @@ def gathered_call(
         picks=(picks_BGK.shape[1], picks_BGK.shape[2]),
         pairs_per_row=sum(pairs) / max(rows, 1.0),
         widths=(x_BD.shape[1], plan.output_dim or x_BD.shape[1]),
-        parameters=numbers / E,
+        parameters=numbers / plan.num_experts,
         number_bytes=min(wire.itemsize, x_BD.dtype.itemsize),
         parameter_bytes=round(size / max(numbers, 1.0)),
         loads=tuple(count / max(sum(pairs), 1.0) for count in pairs),
@@ -55,14 +52,6 @@ def gathered_call(
         hosts=dispatcher.hosts,
         device_type=x_BD.device.type,
     )
-
-
-def can_lend(compute: Compute, group: dist.ProcessGroup | None) -> bool:
-    """Whether the experts of all ranks can be joined, so that their weights may travel."""
-    lender = lender_of(compute.pool) if isinstance(compute, PoolCompute) else None
-    said: list[str | None] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(said, None if lender is None else lender.structure(), group=group)
-    return None not in said and len(set(said)) == 1
 
 
 def reduced(

@@ -62,7 +62,7 @@ class LinkRates:
 
 
 def measure_links(hosts: Hosts, device: torch.device | None = None) -> LinkRates:
-    """Times a few all-to-alls and products on all ranks at once; under a second.
+    """Times a few all-to-alls and products on all ranks at once.
 
     All ranks of the group must call it together, and get the same: of every time the longest
     counts. Where there is one host, or one rank on each, the kind of link that there is not counts

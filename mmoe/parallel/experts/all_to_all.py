@@ -18,13 +18,14 @@ from mmoe.mixture.routing.dispatcher import Compute
 from mmoe.ops import FLOAT_DTYPES
 from mmoe.parallel.adaptive.adaptive_mode import AdaptiveMode
 from mmoe.parallel.experts.agree import agree
-from mmoe.parallel.experts.exchange import Exchange, Handle, Piece, Terms
+from mmoe.parallel.experts.exchange import Handle, Piece, Terms
 from mmoe.parallel.experts.links import WayBack, check_way
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
 from mmoe.parallel.experts.moves.loads import ExpertLoads
 from mmoe.parallel.experts.overlap import near_halves, own_halves, split_plan
 from mmoe.parallel.experts.pipeline import in_chunks
 from mmoe.parallel.experts.placement import ExpertPlacement
+from mmoe.parallel.experts.roads import Roads
 from mmoe.parallel.experts.shadow import Shadowing
 from mmoe.parallel.experts.slices import slice_picks
 from mmoe.parallel.experts.steps import at_once
@@ -143,8 +144,8 @@ class AllToAllDispatcher:
         self.way_back: WayBack = way_back
         self.mode = mode
         self.loads: ExpertLoads | None = None
-        self._hosts: Hosts | None = None
-        self._asks_whole: bool | None = None
+        self._roads = Roads(self.wire, placement)
+        self._shadowing = Shadowing(self.wire, placement)
         self.placement = placement
         if hosts is not None:
             self.hosts = hosts
@@ -188,32 +189,19 @@ class AllToAllDispatcher:
                 f"placement: expected one for {self.wire.world_size} rank(s), as the group has, "
                 f"got one for {placement.num_ranks}"
             )
-        self._placement, self._asks_whole = placement, None
-        self._straight = Exchange(wire=self.wire, placement=placement)
-        self._two_levels: TwoLevels | None = None
-        warned = hasattr(self, "_shadowing") and self._shadowing.warned
-        self._shadowing = Shadowing(self.wire, placement, warned=warned)
+        self._placement = placement
+        self._asks_whole: bool | None = None
+        self._roads.place(placement)
+        self._shadowing.place(placement)
 
     @property
     def hosts(self) -> Hosts:
         """How the ranks lie on hosts; asked for on first use, which all ranks must reach."""
-        if self._hosts is None:
-            self.hosts = Hosts.of_group(self.wire.group)
-        assert self._hosts is not None, "just set"
-        return self._hosts
+        return self._roads.hosts
 
     @hosts.setter
     def hosts(self, hosts: Hosts) -> None:
-        ranks = self.wire.world_size
-        if hosts.num_ranks != ranks:
-            raise ValueError(
-                f"hosts: expected those of {ranks} rank(s), as the group has, got those of "
-                f"{hosts.num_ranks}"
-            )
-        self._hosts, self._two_levels = hosts, None
-        self.wire.hosts = [hosts.of(rank) for rank in range(ranks)]
-        if hosts.count > 1:
-            self.wire.use_two_ways(hosts.down)
+        self._roads.hosts = hosts
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AllToAllDispatcher":
         """Copies of a layer share it: it holds no state, and a process group cannot be copied."""
@@ -253,12 +241,12 @@ class AllToAllDispatcher:
             ValueError: Inputs that are no tensors, experts whose output is no tensor of a known
                 width, or picks of another number of experts.
         """
-        self._count(plan)
-        piece, terms = self._agree(sources, slice_picks(plan, self.placement.slices))
+        plan = self._picks(plan)
+        piece, terms = self._agree(sources, plan)
         self.asks_whole(True)
         if self.mode.shadowed:
             self._shadowing.warn_of_rows()
-        road = self._road()
+        road = self._roads.of(self.mode)
         (leaving,) = road.prepare([piece], terms)
         handle = at_once(road.outward(leaving))
         return handle.arrived.x_RD, handle.arrived.offsets_E1, handle
@@ -277,8 +265,8 @@ class AllToAllDispatcher:
             ValueError: Outputs that are no `[R, O]` tensor.
         """
         if isinstance(handle, HostsHandle):
-            return at_once(self._over_hosts().homeward(y, handle))
-        return at_once(self._straight.homeward(y, handle))
+            return at_once(self._roads.over_hosts.homeward(y, handle))
+        return at_once(self._roads.straight.homeward(y, handle))
 
     def run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         """Does `dispatch`, the experts and `combine`, computing while rows are under way.
@@ -308,8 +296,7 @@ class AllToAllDispatcher:
         Raises:
             ValueError: See `dispatch` and `combine`.
         """
-        self._count(plan)
-        plan = slice_picks(plan, self.placement.slices)
+        plan = self._picks(plan)
         self._agree(sources, plan)  # before anything is asked of the other ranks
         if self.adaptive is None or self.asks_whole(False):
             return self._run(sources, plan, compute)
@@ -320,7 +307,6 @@ class AllToAllDispatcher:
 
     def _run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         if self.mode.shadowed:
-            self._agree(sources, plan)
             if self.asks_whole(False):
                 self._shadowing.warn_of_rows()
                 return self._rows_travel(sources, plan, compute)
@@ -330,7 +316,7 @@ class AllToAllDispatcher:
     def _rows_travel(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         """All picks are computed where their experts are."""
         piece, terms = self._agree(sources, plan)
-        whole, road = self.asks_whole(False), self._road()
+        whole, road = self.asks_whole(False), self._roads.of(self.mode)
         chunks = 1 if whole else self.mode.chunks
         if isinstance(road, TwoLevels):
             if whole or road.inside is None:
@@ -364,21 +350,12 @@ class AllToAllDispatcher:
             self._asks_whole = any(from_all(here, self.wire.group))
         return self._asks_whole
 
-    def _road(self) -> Exchange | TwoLevels:
-        """How the mode lets rows travel; one level where two would be the same."""
-        if self.mode.hierarchical and self.hosts.are_levels:
-            return self._over_hosts()
-        return self._straight
-
-    def _over_hosts(self) -> TwoLevels:
-        """Made on first use, which all ranks must reach: its groups are."""
-        if self._two_levels is None:
-            self._two_levels = TwoLevels(self.placement, self.hosts, self.wire.traffic)
-        return self._two_levels
-
-    def _count(self, plan: DispatchPlan) -> None:
+    def _picks(self, plan: DispatchPlan) -> DispatchPlan:
+        """The picks of what ranks hold, experts or slices; they are counted."""
+        plan = slice_picks(plan, self.placement.slices)
         if self.loads is not None:
             self.loads.count(plan)
+        return plan
 
     def _overlaps(self, plan: DispatchPlan) -> bool:
         """Each rank is free to: what it sends, and when, is the same but for its own rows."""

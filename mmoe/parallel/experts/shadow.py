@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmoe.mixture import DispatchPlan
+from mmoe.mixture import DispatchPlan, Pool
 from mmoe.mixture.experts.lender import Lender, lender_of
 from mmoe.mixture.experts.pool_compute import PoolCompute
 from mmoe.mixture.pytrees import Tree
@@ -18,6 +18,7 @@ from mmoe.parallel.experts.overlap import mix_here, split_picks
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.weights import begin_weights
 from mmoe.parallel.experts.wire import Wire
+from mmoe.parallel.object_collectives import from_all
 
 RowsTravel = Callable[[Sequence[Tree], DispatchPlan, Compute], Tensor]
 _ROWS_TRAVEL = (
@@ -39,11 +40,18 @@ class Shadowing:
     Args:
         wire: The ranks.
         placement: Who holds which expert.
-        warned: Whether it was said before that rows travel although experts were to be shadowed.
+
+    Attributes:
+        warned: Whether it was said that rows travel although experts were to be shadowed.
     """
 
-    def __init__(self, wire: Wire, placement: ExpertPlacement, *, warned: bool = False) -> None:
-        self._wire, self._placement, self.warned = wire, placement, warned
+    def __init__(self, wire: Wire, placement: ExpertPlacement) -> None:
+        self._wire, self.warned = wire, False
+        self.place(placement)
+
+    def place(self, placement: ExpertPlacement) -> None:
+        """Takes another placement; all ranks together."""
+        self._placement = placement
         # Whether the experts of all ranks can be joined; asked once of every pool
         self._joinable: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
@@ -109,7 +117,7 @@ class Shadowing:
 
     def _lender(self, compute: Compute) -> Lender | None:
         """The lender of this rank's experts; None on all ranks where those of some cannot be."""
-        pool = compute.pool if isinstance(compute, PoolCompute) else None
+        pool = pool_of(compute)
         lender = lender_of(pool)
         key = cast(nn.Module, pool if pool is not None else self)
         if key not in self._joinable:
@@ -117,16 +125,24 @@ class Shadowing:
         return lender if self._joinable[key] else None
 
     def _agreed(self, lender: Lender | None) -> bool:
-        own = None if lender is None else lender.structure()
-        structures: list[str | None] = [None] * self._wire.world_size
-        dist.all_gather_object(structures, own, group=self._wire.group)
-        if own is not None and len(set(structures)) == 1:
-            return True
-        self.warn_of_rows()
-        return False
+        agreed = can_be_joined(lender, self._wire.group)
+        if not agreed:
+            self.warn_of_rows()
+        return agreed
 
     def warn_of_rows(self) -> None:
         """Says, once, that the rows travel although experts were to be shadowed."""
         if not self.warned:
             warnings.warn(_ROWS_TRAVEL, stacklevel=2)
         self.warned = True
+
+
+def pool_of(compute: Compute) -> Pool | None:
+    """Returns the experts that a function runs; None: it is somebody's own, and has none."""
+    return compute.pool if isinstance(compute, PoolCompute) else None
+
+
+def can_be_joined(lender: Lender | None, group: dist.ProcessGroup | None) -> bool:
+    """Returns whether the experts of all ranks can be joined; all ranks together."""
+    said = from_all(None if lender is None else lender.structure(), group)
+    return None not in said and len(set(said)) == 1

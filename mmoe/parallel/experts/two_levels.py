@@ -64,8 +64,8 @@ class TwoLevels:
     num_steps = 5
 
     def __init__(self, placement: ExpertPlacement, hosts: Hosts, traffic: Traffic) -> None:
-        across = Wire(hosts.peers, down=hosts.peers_down, traffic=traffic)
-        across.hosts = range(hosts.count)
+        across = Wire(hosts.peers, traffic=traffic)
+        across.hosts, across.down = range(hosts.count), hosts.peers_down
         inside = Wire(hosts.inside, traffic=traffic)
         of_hosts = [[placement.on(r) for r in hosts.ranks_on(h)] for h in range(hosts.count)]
         self.across = Exchange(

@@ -1,10 +1,7 @@
 """`agree_width`: how wide the rows are that experts of all ranks return."""
 
-from typing import Any
-
-import torch.distributed as dist
-
 from mmoe.parallel.experts.wire import Wire
+from mmoe.parallel.object_collectives import from_all
 
 
 def agree_width(wire: Wire, width: int | str | None) -> int:
@@ -27,15 +24,14 @@ def agree_width(wire: Wire, width: int | str | None) -> int:
         >>> agree_width(Wire(), 16)
         16
     """
-    each: list[Any] = [None] * wire.world_size
-    dist.all_gather_object(each, width, group=wire.group)
+    each = from_all(width, wire.group)
     for rank, said in enumerate(each):
         if isinstance(said, str):
             raise ValueError(
                 "experts: expected rows [rows, O] from each of them, which travel to other ranks; "
                 f"on rank {rank} {said}"
             )
-    known = [(rank, said) for rank, said in enumerate(each) if said is not None]
+    known = [(rank, said) for rank, said in enumerate(each) if isinstance(said, int)]
     if not known:
         raise ValueError(
             "experts: expected some rank to know how wide their outputs are; pass "

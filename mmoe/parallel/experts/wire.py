@@ -15,14 +15,13 @@ class Wire:
 
     Args:
         group: The ranks; default: all.
-        down: The same ranks in another group, over which rows go to lower ranks: with gloo a large
-            message holds up the one that comes over the same connection. Default: one group for
-            both ways.
         traffic: Where what is sent is counted; default: one of its own.
 
     Attributes:
         traffic: What this rank sent so far.
         hosts: The host of each rank; all the same one until it is set.
+        down: The same ranks in another group, over which rows go to lower ranks (`Hosts.down`);
+            None, which it is until it is set: one group for both ways.
 
     Raises:
         ValueError: No process group.
@@ -42,7 +41,6 @@ class Wire:
         self,
         group: dist.ProcessGroup | None = None,
         *,
-        down: dist.ProcessGroup | None = None,
         traffic: Traffic | None = None,
     ) -> None:
         if not dist.is_initialized():
@@ -53,14 +51,7 @@ class Wire:
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.traffic = Traffic() if traffic is None else traffic
         self.hosts: Sequence[int] = [0] * self.world_size
-        self._two_ways = False
-        if down is not None:
-            self.use_two_ways(down)
-
-    def use_two_ways(self, down: dist.ProcessGroup) -> None:
-        """Lets what goes to lower ranks go over another group of the same ranks."""
-        # NCCL has connections for both ways anyhow
-        self._down, self._two_ways = down, dist.get_backend(self.group) == "gloo"
+        self.down: dist.ProcessGroup | None = None
 
     @property
     def bytes_sent(self) -> int:
@@ -106,10 +97,10 @@ class Wire:
         """Begins to send rows, without gradients: all that is sent goes through here."""
         rows = rows.contiguous()
         received = rows.new_empty(sum(receive), *rows.shape[1:])
-        if self._two_ways:
-            work = self._begin_two_ways(rows, received, send, receive)
-        else:
+        if self.down is None:
             work = self._begin(rows, received, send, receive, self.group)
+        else:
+            work = self._begin_two_ways(rows, received, send, receive, self.down)
         self._count(send, rows.shape[1:].numel() * rows.element_size())
         return PendingRows(work, rows, received, self.traffic)
 
@@ -128,7 +119,12 @@ class Wire:
         return work
 
     def _begin_two_ways(
-        self, rows: Tensor, received: Tensor, send: Sequence[int], receive: Sequence[int]
+        self,
+        rows: Tensor,
+        received: Tensor,
+        send: Sequence[int],
+        receive: Sequence[int],
+        down: dist.ProcessGroup,
     ) -> "_Works":
         """What goes up from rank to rank by one group, what goes down by the other."""
         me, none = self.rank, [0] * self.world_size
@@ -137,12 +133,12 @@ class Wire:
             [sum(receive[:me]), receive[me], sum(receive[me + 1 :])]
         )
         here.copy_(own)
-        up = [*none[: me + 1], *send[me + 1 :]], [*receive[:me], *none[me:]]
-        down = [*send[:me], *none[me:]], [*none[: me + 1], *receive[me + 1 :]]
+        to_above, to_below = [*none[: me + 1], *send[me + 1 :]], [*send[:me], *none[me:]]
+        of_below, of_above = [*receive[:me], *none[me:]], [*none[: me + 1], *receive[me + 1 :]]
         return _Works(
             [
-                self._begin(above, from_below, *up, self.group),
-                self._begin(below, from_above, *down, self._down),
+                self._begin(above, from_below, to_above, of_below, self.group),
+                self._begin(below, from_above, to_below, of_above, down),
             ]
         )
 

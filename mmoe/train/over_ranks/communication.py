@@ -118,9 +118,11 @@ def said_of_communication(found: Mapping[str, Any] | None) -> list[str]:
         20 ms under way, 75% hidden
         rows travel)
     """
+    if found is None:
+        return []
     lines = []
     for road in _ROADS:
-        sent = (found or {}).get(road)
+        sent = found.get(road)
         if sent is None:
             continue
         between = sent["megabytes_between_hosts"]
@@ -128,12 +130,11 @@ def said_of_communication(found: Mapping[str, Any] | None) -> list[str]:
         if sent["share_hidden"] is not None:
             under_way = 1e3 * sent["seconds_under_way"]
             details.append(f"{under_way:.3g} ms under way, {sent['share_hidden']:.0%} hidden")
-        assert found is not None
         modes = list(dict.fromkeys(found["modes"])) if road == "experts" else []
         total = between + sent["megabytes_inside_hosts"]
         what = {"experts": "experts", "gradients": "sums of gradients"}[road]
         lines.append(f"a step sends {total:.3g} MB for {what} ({'; '.join([*details, *modes])})")
     return lines + [
         f"from call {choice['call']} of level {choice['level']}: {choice['mode']} ({choice['why']})"
-        for choice in (found or {}).get("choices", [])
+        for choice in found.get("choices", [])
     ]

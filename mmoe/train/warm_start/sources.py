@@ -23,7 +23,7 @@ from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.interactions.layers import Interaction
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.sequences.inputs import sequence_of_tensor
-from mmoe.parallel.sharded_tensors import Shard
+from mmoe.parallel.sharded_tensors import Shard, is_whole
 from mmoe.train.warm_start.staged import copied_names, is_staged, staged_names
 
 NewExperts = Literal["fresh", "copy"]
@@ -244,8 +244,7 @@ def own_sources(
     """
     own = dict(sources)
     for name, shards in layout.items():
-        whole = len(shards) == 1 and shards[0].tensor.shape == shards[0].shape
-        if name in own and not whole:
+        if name in own and not is_whole(shards):
             experts = np.concatenate(
                 [np.arange(s.region[0].start, s.region[0].stop) for s in shards]
             )

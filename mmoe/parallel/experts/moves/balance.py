@@ -1,6 +1,7 @@
 """`better_placement`: which experts should change ranks, by the rows that each computed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mmoe.parallel.experts.placement import ExpertPlacement
@@ -83,13 +84,9 @@ def better_placement(
         ranks = anew if search.busiest(anew) < 0.98 * search.busiest(ranks) else ranks
     mean = total / placement.num_ranks
     before = search.busiest(list(placement.ranks)) / mean
+    held = [tuple(e for e in range(E) if ranks[e] == r) for r in range(placement.num_ranks)]
     found = Balance(
-        ExpertPlacement(
-            tuple(
-                tuple(e for e in range(E) if ranks[e] == rank)
-                for rank in range(placement.num_ranks)
-            )
-        ),
+        replace(placement, experts=tuple(held)),
         tuple(e for e in range(E) if ranks[e] != placement.ranks[e]),
         before,
         search.busiest(ranks) / mean,

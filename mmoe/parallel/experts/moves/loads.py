@@ -13,7 +13,7 @@ class ExpertLoads:
     while gradients are enabled: what is scored between epochs is no load of training.
 
     Args:
-        num_experts: E.
+        num_experts: E; of slices, where experts are cut.
 
     Attributes:
         counts_E: int64, since the last `take`.
@@ -44,14 +44,20 @@ class ExpertLoads:
         """Adds the distinct (row, expert) pairs of a batch; nothing waits for a GPU here."""
         if not torch.is_grad_enabled():
             return
-        picks_BP = plan.experts_BGK.flatten(1).long()
-        # An unused pick, −1, goes to a column behind the last expert
-        picks_BP = torch.where(picks_BP < 0, plan.num_experts, picks_BP)
-        asked_BE = picks_BP.new_zeros(len(picks_BP), plan.num_experts + 1, dtype=torch.bool)
-        asked_BE.scatter_(1, picks_BP, True)
-        self.counts_E = self.counts_E.to(picks_BP.device) + asked_BE.sum(0)[:-1]
+        pairs_E = pairs_of_experts(plan)
+        self.counts_E = self.counts_E.to(pairs_E.device) + pairs_E
 
     def take(self) -> Tensor:
         """Returns the counts, and begins anew."""
         counts_E, self.counts_E = self.counts_E, torch.zeros_like(self.counts_E)
         return counts_E
+
+
+def pairs_of_experts(plan: DispatchPlan) -> Tensor:
+    """Returns how many rows each expert is picked for, `[E]` int64: a row counts once."""
+    picks_BP = plan.experts_BGK.flatten(1).long()
+    # An unused pick, −1, goes to a column behind the last expert
+    picks_BP = torch.where(picks_BP < 0, plan.num_experts, picks_BP)
+    asked_BX = picks_BP.new_zeros(len(picks_BP), plan.num_experts + 1, dtype=torch.bool)
+    asked_BX.scatter_(1, picks_BP, True)
+    return asked_BX.sum(0)[:-1]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture import ExpertPool, MixedExperts, NoExperts, StackedExperts
+from mmoe.mixture import ExpertPool, MixedExperts, MLPExperts, NoExperts, StackedExperts
 from mmoe.parallel.experts.placement import ExpertPlacement
 
 
@@ -145,20 +145,19 @@ class MovableExperts:
             held[expert] = parcel.module.train(pool.training)
             self.optimizer.learn(parcel.module, parcel.groups, parcel.states)
         experts = {e - self.of_kind.start: held[e] for e in self.after}
-        if isinstance(pool, ExpertPool) and experts:
+        if not experts:
+            self._replace(pool.part([]))
+        elif isinstance(pool, ExpertPool):
             pool.hold(experts)
-        elif experts:
-            new = ExpertPool(experts.values(), pool.output_dim, list(experts))
-            self._replace(new.train(pool.training))
         else:
-            self._replace(NoExperts(pool.output_dim))
+            self._replace(ExpertPool(experts.values(), pool.output_dim, list(experts)))
 
     def _resize(self, received: Mapping[int, Parcel]) -> None:
         """Other numbers of experts than before: new tensors take the place of the old ones."""
         pool = self.pool
         if not self.after:
             self.optimizer.forget(pool)
-            self._replace(NoExperts(pool.output_dim))
+            self._replace(pool.part([]))
             return
         old, template, groups, states = {}, pool, {}, {}
         if self.before:
@@ -167,7 +166,7 @@ class MovableExperts:
             _, template, groups, states = next(iter(received.values()))
         assert isinstance(template, nn.Module), "it comes with experts of a kind that is new here"
         part: Any = template
-        new: nn.Module = part.part([0] * len(self.after)).train(pool.training)
+        new: nn.Module = part.part([0] * len(self.after))
         self._begin_moments(new, received, old, states)
         self.optimizer.forget(pool)
         self.optimizer.learn(new, groups, states)
@@ -205,7 +204,7 @@ class MovableExperts:
     ) -> tuple[dict[str, Tensor], dict[str, int], dict[str, dict[str, Any]]]:
         """Tensors with the experts in front, moments among them; groups; and the other states."""
         tensors: dict[str, Tensor] = pool.state_dict()  # what is copied into them, the pool has
-        if isinstance(pool, StackedExperts):  # also buffers that no checkpoint holds
+        if isinstance(pool, MLPExperts | StackedExperts):  # also buffers that no checkpoint holds
             tensors |= dict(pool.named_buffers())
         groups, states = self.optimizer.of(pool)
         others: dict[str, dict[str, Any]] = {}
@@ -217,7 +216,7 @@ class MovableExperts:
         return tensors, groups, others
 
     def _replace(self, pool: nn.Module) -> None:
-        setattr(self.owner, self.name, pool)
+        setattr(self.owner, self.name, pool.train(self.pool.training))
 
 
 def movable_parts(

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from mmoe.mixture import MultiGateMixture, PoolTraits
@@ -16,6 +15,7 @@ from mmoe.parallel.experts.moves.movable import OptimizerParameters, Parcel, mov
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.shards import mixtures_of
 from mmoe.parallel.experts.wire import Wire
+from mmoe.parallel.object_collectives import from_all
 
 
 class CannotMove(ValueError):
@@ -111,8 +111,7 @@ def _exchange(
         packed, problem = [_pack(parcel) for parcel in parcels], None
     except Exception as error:  # of somebody's modules: raised on all ranks
         packed, problem = [b""] * len(parcels), f"{type(error).__name__}: {error}"
-    each: list[Any] = [None] * wire.world_size
-    dist.all_gather_object(each, (list(map(len, packed)), problem), group=wire.group)
+    each = from_all((list(map(len, packed)), problem), wire.group)
     for rank, (_, said) in enumerate(each):
         if said is not None:
             raise CannotMove(
@@ -125,7 +124,8 @@ def _exchange(
     came = wire.begin_rows(flat, list(map(len, packed)), sizes).wait().cpu()
     for part in came.split(sizes):
         if len(part):
-            # Modules are pickled: what is read here was written by a rank of the same program
+            # Not tensors alone: modules of anybody's classes, where experts are modules or of a
+            # kind that is new here, and the optimizer's states; a rank of this program wrote them
             content = io.BytesIO(part.numpy().tobytes())
             yield cast("list[Any]", torch.load(content, map_location=device, weights_only=False))
 

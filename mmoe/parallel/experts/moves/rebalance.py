@@ -1,17 +1,18 @@
 """Experts change ranks between epochs, by the rows that each computed."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmoe.mixture import MixedExperts
+from mmoe.mixture import MixedExperts, Pool
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
 from mmoe.parallel.experts.moves.balance import Balance, better_placement
 from mmoe.parallel.experts.moves.loads import ExpertLoads
 from mmoe.parallel.experts.moves.move import move_experts
-from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.shards import mixtures_of
 
 
@@ -24,7 +25,7 @@ def count_loads(network: nn.Module) -> None:
         >>> count_loads(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))  # nothing is spread
     """
     for dispatcher, _ in _dispatchers(network).values():
-        dispatcher.loads = ExpertLoads(dispatcher.num_experts)
+        dispatcher.loads = ExpertLoads(dispatcher.placement.num_experts)
 
 
 def stop_counting(network: nn.Module) -> None:
@@ -125,7 +126,7 @@ def place_as(
         if counts is None or len(counts) != dispatcher.placement.num_ranks:
             continue
         parts = stored[f"{name}/experts"].split(counts.tolist())
-        there = ExpertPlacement(tuple(tuple(part.tolist()) for part in parts))
+        there = replace(dispatcher.placement, experts=tuple(tuple(part.tolist()) for part in parts))
         if there != dispatcher.placement:
             move_experts(networks, dispatcher, there, optimizer)
         if dispatcher.loads is not None and dist.get_rank() == 0:  # the sum of all, once
@@ -153,11 +154,10 @@ def _costs(
     dispatcher: AllToAllDispatcher, pools: Sequence[nn.Module], device: torch.device
 ) -> Tensor:
     """Parameters of each expert, of which a rank knows its own."""
-    costs_E = torch.zeros(dispatcher.num_experts, dtype=torch.int64, device=device)
-    own = dispatcher.placement.on(dispatcher.wire.rank)
-    for expert, parameters in zip(
-        own, map(sum, zip(*map(_sizes, pools), strict=True)), strict=True
-    ):
+    placement = dispatcher.placement
+    costs_E = torch.zeros(placement.num_experts, dtype=torch.int64, device=device)
+    sizes = map(sum, zip(*map(_sizes, pools), strict=True))
+    for expert, parameters in zip(placement.on(dispatcher.wire.rank), sizes, strict=True):
         costs_E[expert] = max(parameters, 1)
     dist.all_reduce(costs_E, dist.ReduceOp.MAX)
     return costs_E
@@ -171,5 +171,5 @@ def _sizes(pool: nn.Module) -> Iterator[int]:
     elif isinstance(pool, nn.ModuleList):
         yield from (sum(w.numel() for w in expert.parameters()) for expert in pool)
     else:
-        held = len(pool)  # type: ignore[arg-type]  # a pool has a length
+        held = len(cast(Pool, pool))
         yield from (sum(w.numel() for w in pool.parameters()) // held for _ in range(held))
