@@ -36,7 +36,7 @@ class Buffer {
 };
 
 struct Scratch {
-  Buffer a, b, c, dz, bias, packed, rows;
+  Buffer a, b, c, dz, bias, packed, rows, hidden;
 };
 
 inline Scratch& scratch() {

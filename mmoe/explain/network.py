@@ -83,8 +83,8 @@ class NetworkWithout(nn.Module):
     ) -> Iterable[Tensor]:
         """Logits of what a level mixed without each of L experts: L times `logits_BT`."""
         last = number == len(self.network.levels) - 1
-        if last and self.towers_of_mixes is not None and block.y_BEO.dtype == torch.float32:
-            return self.towers_of_mixes.logits(block).unbind(1)
+        if last and self.towers_of_mixes is not None and block.y[0].dtype == torch.float32:
+            return self.towers_of_mixes.logits(block).unbind(0)
         # Row after row, all variants of each: what comes back is cut the same way
         sources = [mixes_BLO.flatten(0, 1) for mixes_BLO in block.mixes()]
         count, domains = block.weights_BLGE.shape[1], None

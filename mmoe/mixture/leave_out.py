@@ -1,6 +1,7 @@
 """Mixes as they would be without an expert: more gates over outputs that are there already."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple, cast
 
 import torch
@@ -13,9 +14,10 @@ from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.multi_gate import MultiGateMixture
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import GateTraits, traits_of
+from mmoe.ops import dense_combine
 
-# Left-out experts, and rows, whose mixes are made at a time: of 4 gates of width 128 that is 16 MiB
-# at most, near the processor. All 4,096 rows at once took seven times as long
+# Left-out experts, and rows, whose mixes are made at a time: of 4 gates of width 128 that
+# is 16 MiB at most, near the processor. All 4,096 rows at once took seven times as long
 _TOGETHER, _ROWS = 16, 512
 
 
@@ -26,17 +28,20 @@ class LeftOutBlock(NamedTuple):
         experts: Which L of those that were asked for.
         rows: Which rows.
         weights_BLGE: Of the gates, 0 for the expert that is left out.
-        y_BEO: What every expert gave of these rows.
+        scale_BLG: By which a mix by these weights is to be multiplied.
+        y: What every expert gave of these rows, E tensors [B, O].
     """
 
     experts: slice
     rows: slice
     weights_BLGE: Tensor
-    y_BEO: Tensor
+    scale_BLG: Tensor
+    y: list[Tensor]
 
     def mixes(self) -> list[Tensor]:
         """For each gate `[B, L, O]`."""
-        return [mixed(weights_BLE, self.y_BEO) for weights_BLE in self.weights_BLGE.unbind(2)]
+        weights_BLGE = self.weights_BLGE * self.scale_BLG[..., None]
+        return [dense_combine(self.y, weights_BLE) for weights_BLE in weights_BLGE.unbind(2)]
 
 
 class LeftOutMixes(NamedTuple):
@@ -91,23 +96,60 @@ def mixes_without(
     read = read[:1] if len(set(read)) == 1 else read
     pool = cast(Pool, layer.experts)
     y = pool.dense([cast_for_autocast(sources[s]) for s in read])
-    blocks = [slice(first, first + _ROWS) for first in range(0, max(len(weights_BGE), 1), _ROWS)]
-    y_blocks = [torch.stack([y_BO[rows] for y_BO in y], dim=1) for rows in blocks]
+
+    rows_BGE = weights_BGE.contiguous()  # a gate may have them expert by expert: slow to repeat
 
     def without() -> Iterator[LeftOutBlock]:
         for start in range(0, len(experts), _TOGETHER):
             some = experts[start : start + _TOGETHER]
-            if refill:
-                others_BLGE = torch.stack([_without(layer, sources, e, asks) for e in some], dim=1)
-            else:
-                others_BLGE = _renormalised(layer, sources, decision, weights_BGE, some, asks)
-            for rows, y_BEO in zip(blocks, y_blocks, strict=True):
+            again = _Again(layer, sources, some, asks)
+            dense = decision.experts is None
+            for first in range(0, max(len(weights_BGE), 1), _ROWS):
+                rows = slice(first, first + _ROWS)
+                if refill:
+                    weights_BLGE = again.weights_BLGE[rows]
+                    scale_BLG = weights_BLGE.new_ones(1).expand(weights_BLGE.shape[:3])
+                else:
+                    known = again if dense else None
+                    weights_BLGE, scale_BLG = _renormalised(rows_BGE[rows], some, known, rows)
                 places = slice(start, start + len(some))
-                yield LeftOutBlock(places, rows, others_BLGE[rows], y_BEO)
+                parts = [y_BO[rows] for y_BO in y]
+                yield LeftOutBlock(places, rows, weights_BLGE, scale_BLG, parts)
 
-    pairs = zip(blocks, y_blocks, strict=True)
-    whole = [mixed(weights_BGE[rows], y_BEO) for rows, y_BEO in pairs]
-    return LeftOutMixes(torch.cat(whole), weights_BGE, without())
+    return LeftOutMixes(dense_combine(y, weights_BGE), weights_BGE, without())
+
+
+class _Again:
+    """What the gates give where nobody sees one of some experts, when it is asked for."""
+
+    def __init__(
+        self,
+        layer: MultiGateMixture,
+        sources: Sequence[Tensor],
+        experts: Sequence[int],
+        asks: RowAsks | None,
+    ) -> None:
+        self.layer, self.sources, self.experts, self.asks = layer, sources, experts, asks
+        self._found: dict[int, Tensor] = {}
+
+    def of(self, place: int) -> Tensor:
+        """`weights_BGE` without the expert of this place."""
+        if place not in self._found:
+            visibility_GE = self.visibility(place)
+            decision = _decide(self.layer, self.sources, visibility_GE, self.asks)
+            self._found[place] = decision.as_weights(self.layer.num_experts)
+        return self._found[place]
+
+    def visibility(self, place: int) -> Tensor:
+        """`visibility_GE` without the expert of this place."""
+        visibility_GE = self.layer.visibility_GE.clone()
+        visibility_GE[:, self.experts[place]] = False
+        return visibility_GE
+
+    @cached_property
+    def weights_BLGE(self) -> Tensor:
+        """Without each of them."""
+        return torch.stack([self.of(place) for place in range(len(self.experts))], dim=1)
 
 
 def can_refill(layer: MultiGateMixture, expert: int) -> bool:
@@ -141,55 +183,30 @@ def _decide(
     return decide(layer.gate, inputs, visibility_GE, asks, sees_all=bool(visibility_GE.all()))
 
 
-def _without(
-    layer: MultiGateMixture, sources: Sequence[Tensor], expert: int, asks: RowAsks | None
-) -> Tensor:
-    """What the gates give where nobody sees the expert."""
-    visibility_GE = layer.visibility_GE.clone()
-    visibility_GE[:, expert] = False
-    return _decide(layer, sources, visibility_GE, asks).as_weights(layer.num_experts)
-
-
 def _renormalised(
-    layer: MultiGateMixture,
-    sources: Sequence[Tensor],
-    decision: GateOutput,
-    weights_BGE: Tensor,
-    experts: Sequence[int],
-    asks: RowAsks | None,
-) -> Tensor:
-    """The gates' weights of the others, with the sum that all had: `[B, L, G, E]`."""
-    gone_LE = torch.zeros(len(experts), layer.num_experts, device=weights_BGE.device)
-    gone_LE[torch.arange(len(experts)), torch.tensor(experts)] = 1
-    rest_BLGE = weights_BGE[:, None] * (1 - gone_LE)[None, :, None].to(weights_BGE.dtype)
-    # Added up anew: the whole less one weight near it would lose most digits
-    left_BLG1 = rest_BLGE.sum(-1, keepdim=True)
-    whole_B1G1 = weights_BGE.sum(-1, keepdim=True)[:, None]
-    scaled_BLGE = rest_BLGE * (whole_B1G1 / torch.where(left_BLG1 > 0, left_BLG1, 1))
-    vanished_BLG = (left_BLG1 == 0).squeeze(-1) & (whole_B1G1 > 0).squeeze(-1)
-    if decision.experts is None and bool(vanished_BLG.any()):
-        for place, e in enumerate(experts):
-            others_GE = layer.visibility_GE.clone()
-            others_GE[:, e] = False
-            if bool(others_GE.any(1).all()) and bool(vanished_BLG[:, place].any()):
-                # Of a dense gate so sure that its other weights are 0 in fp32: its logits know more
-                again_BGE = _without(layer, sources, e, asks)
-                found_BGE = torch.where(
-                    vanished_BLG[:, place, :, None], again_BGE, scaled_BLGE[:, place]
-                )
-                scaled_BLGE[:, place] = found_BGE
-    return scaled_BLGE
+    weights_BGE: Tensor, experts: Sequence[int], again: _Again | None, rows: slice
+) -> tuple[Tensor, Tensor]:
+    """The gates' weights of the others `[B, L, G, E]`, and what gives them the sum that all had.
 
-
-def mixed(weights_BNE: Tensor, y_BEO: Tensor) -> Tensor:
-    """Computes N mixes of each row, `[B, N, O]` in y's type; sums are in fp32 at least.
-
-    Example:
-        >>> import torch
-        >>> from mmoe.mixture.leave_out import mixed
-        >>> mixed(torch.tensor([[[0.5, 0.5]]]), torch.tensor([[[2.0], [4.0]]])).tolist()
-        [[[3.0]]]
+    Of some rows; `again` knows what dense gates give all of them.
     """
-    dtype = torch.promote_types(y_BEO.dtype, weights_BNE.dtype)
-    with torch.autocast(y_BEO.device.type, enabled=False):
-        return torch.bmm(weights_BNE.to(dtype), y_BEO.to(dtype)).to(y_BEO.dtype)
+    stays_LE = torch.ones(len(experts), weights_BGE.shape[2], dtype=torch.float64)
+    stays_LE[torch.arange(len(experts)), torch.tensor(experts)] = 0
+    # Added up anew: the whole less one weight near it would lose most digits
+    left_BLG = torch.matmul(weights_BGE, stays_LE.t().to(weights_BGE)).transpose(1, 2)
+    whole_B1G = weights_BGE.sum(-1)[:, None]
+    vanished_BLG = (left_BLG == 0) & (whole_B1G > 0)
+    scale_BLG = whole_B1G / torch.where(left_BLG > 0, left_BLG, 1)
+    # Copied and then cleared: a product with zeros and ones took five times as long
+    rest_BLGE = weights_BGE[:, None].repeat(1, len(experts), 1, 1)
+    for place, e in enumerate(experts):
+        rest_BLGE[:, place, :, e] = 0
+    if again is not None and bool(vanished_BLG.any()):
+        for place in range(len(experts)):
+            seen = bool(again.visibility(place).any(1).all())
+            if seen and bool(vanished_BLG[:, place].any()):
+                # Of a dense gate so sure that its other weights are 0 in fp32: its logits know more
+                gone_BG = vanished_BLG[:, place]
+                rest_BLGE[:, place][gone_BG] = again.of(place)[rows][gone_BG]
+                scale_BLG[:, place][gone_BG] = 1
+    return rest_BLGE, scale_BLG

@@ -16,6 +16,7 @@ without an error, and `torch.func.grad` and `torch.vmap`, which raise.
 from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
 from mmoe.ops._library import REBUILD, ExtensionStatus, extension_status
 from mmoe.ops.dense_combine import dense_combine
+from mmoe.ops.dense_mlp import dense_mlp
 from mmoe.ops.dense_mm import dense_mm
 from mmoe.ops.exchange.exchange_returns import mix_returns, pack_returns
 from mmoe.ops.exchange.exchange_rows import (
@@ -52,6 +53,7 @@ __all__ = [
     "accumulate_dtype",
     "decode_picks",
     "dense_combine",
+    "dense_mlp",
     "dense_mm",
     "extension_status",
     "gate_mm",

@@ -50,6 +50,14 @@ def dense_mm(
     Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
         mixture-of-experts" (KDD 2018), equation 6: the expert networks f_i(x).
     """
+    tensors = check_rows(x, weight_EDH, bias_EH, activation)
+    return torch.ops.mmoe.dense_mm(tensors, weight_EDH, bias_EH, activation)[0]
+
+
+def check_rows(
+    x: Tensor | Sequence[Tensor], weight_EDH: Tensor, bias_EH: Tensor | None, activation: str
+) -> list[Tensor]:
+    """Refuses rows that do not fit a layer; returns the operator's list; as in `dense_mlp`."""
     check_dims("weight_EDH", weight_EDH, "EDH")
     tensors = [x] if isinstance(x, Tensor) else list(x)
     E = weight_EDH.shape[0]
@@ -57,7 +65,7 @@ def dense_mm(
         check_shape("x", x, [E, *x.shape[1:]], "weight_EDH")
         check_float("x", x)
         check_layer(x, weight_EDH, bias_EH, activation, name="x")
-        return torch.ops.mmoe.dense_mm(tensors, weight_EDH, bias_EH, activation)[0]
+        return tensors
     if not tensors or len(tensors) not in (1, E):
         raise ValueError(f"x: expected one tensor or {E}, one per expert, got {len(tensors)}")
     check_dims("x[0]", tensors[0], "BD")
@@ -70,7 +78,7 @@ def dense_mm(
                 f"x[{expert}]: expected dtype {tensors[0].dtype} as x[0], got {tensor.dtype}"
             )
     check_layer(tensors[0], weight_EDH, bias_EH, activation, name="x[0]")
-    return torch.ops.mmoe.dense_mm(tensors, weight_EDH, bias_EH, activation)[0]
+    return tensors
 
 
 def _fake(

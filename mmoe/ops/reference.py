@@ -432,6 +432,33 @@ def dense_mm(
     return [y for y, _ in pairs], [z for _, z in pairs] if keeps_z(activation) else []
 
 
+def dense_mlp(
+    x: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    activation: str,
+    output_activation: str,
+) -> list[Tensor]:
+    """Sends all rows through the layers of every expert: `dense_mm` for each, rounded in between.
+
+    Args:
+        x: As of `dense_mm`.
+        weights: Of each layer weight_EDH.
+        biases: Of each layer bias_EH; none: layers have none.
+        activation: Of all layers but the last.
+        output_activation: Of the last.
+
+    Returns:
+        E tensors y_BO.
+    """
+    y: Sequence[Tensor] = x
+    for layer, weight_EDH in enumerate(weights):
+        last = layer + 1 == len(weights)
+        bias_EH = biases[layer] if biases else None
+        y = dense_mm(y, weight_EDH, bias_EH, output_activation if last else activation)[0]
+    return list(y)
+
+
 def dense_mm_backward(
     grad: Sequence[Tensor],
     x: Sequence[Tensor],

@@ -9,11 +9,8 @@ using gemm::Activation;
 using gemm::Kernels;
 using gemm::Parts;
 
-// Sizes of the pieces, for caches of 32 KiB (L1) and 1 MiB (L2) and up. On an AMD EPYC (Zen 4) half
-// or twice of any of them was no faster in either dtype.
+// Of the size of pieces, as kJobRows and kTileRows.
 constexpr int64_t kPanelBytes = 384 << 10;  // B, packed, of one job
-constexpr int64_t kJobRows = 240;           // rows of one job: B is packed once for them
-constexpr int64_t kTileRows = 48;           // rows whose sums wait for bias and activation
 constexpr int64_t kSharedRows = 192;  // of a job of a gradient that is summed over the experts
 
 // Columns of B that are packed at once.
@@ -39,8 +36,10 @@ Words words_of(const RowsProduct& p, int64_t e, int64_t row, int64_t count) {
   return {copy, step};
 }
 
-void run_job(const RowsProduct& p, const Job& job, const char* b, const char* bias,
-             const Reads& next) {
+}  // namespace
+
+void run_piece(const RowsProduct& p, const Job& job, const char* b, const char* bias,
+               const Reads& next) {
   const Kernels& k = *p.layer->kernels;
   const int64_t c_step = k.padded(job.columns);
   char* c = scratch().c.get(kTileRows * c_step * k.sum_size);
@@ -78,17 +77,13 @@ void run_job(const RowsProduct& p, const Job& job, const char* b, const char* bi
   }
 }
 
-// The bias of a job in the type of the sums, with room for a whole vector.
-const char* bias_of(const RowsProduct& p, const Job& job) {
+const char* widened_bias(const RowsProduct& p, const Job& job, char* sums) {
   if (!p.bias) return nullptr;
   const Kernels& k = *p.layer->kernels;
   const int64_t size = p.layer->wide ? k.sum_size : k.size;
-  char* sums = scratch().bias.get(k.padded(job.columns) * k.sum_size);
   k.widen(p.layer->bias + (job.expert * p.N + job.n) * size, p.layer->wide, job.columns, sums);
   return sums;
 }
-
-}  // namespace
 
 std::vector<Job> jobs_of(const RowsProduct& p) {
   const Kernels& k = *p.layer->kernels;
@@ -112,11 +107,11 @@ void RowsRunner::run(const Job& job, const Reads& next) {
   if (needs_weight(job)) {
     b_ = scratch().packed.get(k.words(p_.K) * k.padded(job.columns) * k.word + 64);
     k.pack_b(p_.b(job.expert, job.n), p_.K, job.columns, b_);
-    bias_ = bias_of(p_, job);
+    bias_ = widened_bias(p_, job, scratch().bias.get(k.padded(job.columns) * k.sum_size));
     expert_ = job.expert;
     n_ = job.n;
   }
-  run_job(p_, job, b_, bias_, next);
+  run_piece(p_, job, b_, bias_, next);
 }
 
 Reads RowsRunner::reads(const Job& job, const Job* before) const {

@@ -6,6 +6,11 @@
 
 namespace mmoe {
 
+// Sizes of the pieces, for caches of 32 KiB (L1) and 1 MiB (L2) and up. On an AMD EPYC (Zen 4) half
+// or twice of any of them was no faster in either dtype.
+constexpr int64_t kJobRows = 240;  // rows of one job: B is packed once for them
+constexpr int64_t kTileRows = 48;  // rows whose sums wait for bias and activation
+
 // C = A_e * B_e for the rows of every expert, with what follows it.
 struct RowsProduct {
   const ExpertLayer* layer;
@@ -27,6 +32,14 @@ struct RowsProduct {
             !layer->exact};
   }
 };
+
+// One piece of it, of B and bias as they are packed and widened. `next` is fetched meanwhile.
+void run_piece(const RowsProduct& p, const Job& job, const char* b, const char* bias,
+               const Reads& next);
+
+// The bias of a job in the type of the sums, written to `sums`, which has room for whole vectors;
+// null where there is none.
+const char* widened_bias(const RowsProduct& p, const Job& job, char* sums);
 
 // The pieces of the product, those of one expert after the other.
 std::vector<Job> jobs_of(const RowsProduct& p);

@@ -272,11 +272,21 @@ class MLPExperts(nn.Module):
 
     def _dense_from(self, first: int, x: list[Tensor], record: Record | None) -> list[Tensor]:
         """The layers from `first` on, on all rows."""
+        if record is None and self._is_products and first < len(self.weights):
+            weights, biases = [*self.weights][first:], [*self.biases][first:]
+            fused = self._fused(len(self.weights) - 1)
+            return ops.dense_mlp(x, weights, biases, self._fused(0), fused)
         for layer in range(first, len(self.weights)):
             weight_EDH, bias_EH = self._layer(layer)
             y = ops.dense_mm(x, weight_EDH, bias_EH, self._fused(layer))
             x = self._end_of_dense(layer, y, record)
         return x
+
+    @property
+    def _is_products(self) -> bool:
+        """Whether nothing follows the layers' products but what these apply themselves."""
+        drops = self.training and any(self.dropouts)
+        return not self.norms and "swiglu" not in self.activations and not drops
 
     def _end_of_dense(self, layer: int, y: Sequence[Tensor], record: Record | None) -> list[Tensor]:
         """What follows a layer's products."""
