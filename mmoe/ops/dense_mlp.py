@@ -57,7 +57,8 @@ def dense_mlp(
             f"biases: expected none or {len(weights)}, one for each layer, got {len(biases)}"
         )
     of_layer = [biases[layer] if biases else None for layer in range(len(weights))]
-    activations = [*[activation] * (len(weights) - 1), output_activation]
+    hidden = len(weights) - 1
+    activations = [*(activation for _ in range(hidden)), output_activation]
     tensors = check_rows(x, weights[0], of_layer[0], activations[0])
     _check_others(tensors[0], weights, of_layer, activations)
     learns = any(tensor.requires_grad for tensor in (*tensors, *weights, *biases))
@@ -75,7 +76,7 @@ def _check_others(
     x: Tensor,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
-    activations: Sequence[str],
+    activations: Sequence[FusedActivation],
 ) -> None:
     """Refuses layers behind the first that do not fit the one before."""
     for layer in range(1, len(weights)):

@@ -273,9 +273,10 @@ class MLPExperts(nn.Module):
     def _dense_from(self, first: int, x: list[Tensor], record: Record | None) -> list[Tensor]:
         """The layers from `first` on, on all rows."""
         if record is None and self._is_products and first < len(self.weights):
-            weights, biases = [*self.weights][first:], [*self.biases][first:]
-            fused = self._fused(len(self.weights) - 1)
-            return ops.dense_mlp(x, weights, biases, self._fused(0), fused)
+            pairs = [self._layer(layer) for layer in range(first, len(self.weights))]
+            biases = [bias_EH for _, bias_EH in pairs if bias_EH is not None]
+            fused = self._fused(0), self._fused(len(self.weights) - 1)
+            return ops.dense_mlp(x, [weight_EDH for weight_EDH, _ in pairs], biases, *fused)
         for layer in range(first, len(self.weights)):
             weight_EDH, bias_EH = self._layer(layer)
             y = ops.dense_mm(x, weight_EDH, bias_EH, self._fused(layer))
