@@ -12,6 +12,7 @@ from mmoe.models.ranker import Ranker
 from mmoe.parallel import (
     Balance,
     CannotMove,
+    dispatchers_of,
     is_spread,
     parameters_by_replicas,
     rank,
@@ -36,9 +37,11 @@ def say_plan(
     experts = "spread" if is_spread(ranker.network) else "replicated"
     replicas = _replicas(ranker.network)
     each = f" in {replicas} groups, each with all of them" if replicas > 1 else ""
+    slices = max((d.placement.slices for d in dispatchers_of(ranker.network)), default=1)
+    cut = f", cut into {slices} slices" if slices > 1 else ""
     tables = ranker.tables.plan_summary()
     reporter.say(
-        f"{world_size()} ranks: gates and towers on every one, experts {experts}{each}, "
+        f"{world_size()} ranks: gates and towers on every one, experts {experts}{cut}{each}, "
         "each batch shared out"
     )
     for line in unused_settings(parallel, ranker.network):
@@ -51,7 +54,13 @@ def say_plan(
     if rank() == 0:
         write_json(
             run.plan_file,
-            {"ranks": world_size(), "experts": experts, "replicas": replicas, "tables": tables},
+            {
+                "ranks": world_size(),
+                "experts": experts,
+                "slices": slices,
+                "replicas": replicas,
+                "tables": tables,
+            },
         )
 
 

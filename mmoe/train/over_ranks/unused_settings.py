@@ -8,6 +8,8 @@ from mmoe.parallel import dispatchers_of
 _OF_SPREAD_EXPERTS = (
     "replicas",
     "experts_per_rank",
+    "slices",
+    "shadowed",
     "exchange",
     "chunks",
     "rebalance",
