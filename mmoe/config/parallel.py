@@ -214,8 +214,8 @@ class ParallelConfig(Strict):
     def _slices_go_to_all_ranks_of_a_group(self) -> "ParallelConfig":
         if self.experts_per_rank is not None and self.slices not in (1, "auto"):
             raise ValueError(
-                f"slices is {self.slices}, but experts_per_rank is {self.experts_per_rank}: so many "
-                "whole experts on a rank; leave one out, or say groups by replicas"
+                f"slices is {self.slices}, but experts_per_rank is {self.experts_per_rank}, so "
+                "many whole experts on a rank; leave one out, or say groups by replicas"
             )
         return self
 

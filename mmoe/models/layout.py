@@ -121,7 +121,7 @@ ONE_PROCESS = Layout()
 
 
 def fewest_slices(pool: Pool, ranks: int) -> int:
-    """Returns into how few slices experts can be cut so that each rank gets one; 1: they stay whole.
+    """Returns into how few slices to cut experts so that each rank gets one; 1: they stay whole.
 
     Args:
         pool: All E experts.

@@ -1,6 +1,7 @@
 """Which of a network's tensors are sharded: those of experts that are spread over ranks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch.distributed as dist
@@ -94,8 +95,8 @@ def expert_shards(
     Where experts lie along the first dimension, a run of neighbours is one shard: `shape` is that
     of all E experts, `offsets` begins with the number of the run's first expert. A tensor that is
     one expert's own (`ExpertPool`) is one shard, the whole, of the rank that holds the expert.
-    Slices (`SlicedExperts`) are shards of the whole experts, so that any number of ranks reads them,
-    with any number of slices. A rank without experts has none of their names.
+    Slices (`SlicedExperts`) are shards of the whole experts, so that they are read in any other
+    number, by any number of ranks. A rank without experts has none of their names.
 
     Args:
         network: The network, or a copy of it such as its average.
@@ -127,11 +128,13 @@ def expert_shards(
         [((4, 8, 3), (0, 0, 0))]
     """
     held: dict[str, tuple[range, Sequence[int]] | None] = {}
-    sliced: dict[str, tuple[SlicedExperts, int]] = {}
+    sliced: dict[str, Callable[[Tensor], list[Shard]]] = {}
     for prefix, mixture, dispatcher in mixtures_of(network):
         if isinstance(mixture.experts, SlicedExperts):
-            cut = mixture.experts, dispatcher.num_experts
-            sliced |= {f"{prefix}experts.{name}": cut for name in mixture.experts.state_dict()}
+            for name in mixture.experts.state_dict():
+                sliced[f"{prefix}experts.{name}"] = partial(
+                    _slices, pool=mixture.experts, name=name, num_experts=dispatcher.num_experts
+                )
             continue
         own = dispatcher.placement.on(dispatcher.wire.rank)
         owners = _owners(mixture.experts, own)
@@ -146,8 +149,7 @@ def expert_shards(
         name = full_name.partition("/")[0]
         where = held.get(name)
         if name in sliced and tensor.dim():
-            pool, num_experts = sliced[name]
-            found[full_name] = _slices(tensor, full_name.rpartition("experts.")[2], pool, num_experts)
+            found[full_name] = sliced[name](tensor)
         elif name in held and where is None:
             found[full_name] = local_shards(tensor)
         # A count of steps has no dimension of experts, and is the same on all ranks
@@ -203,7 +205,7 @@ def _shards(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]
     ]
 
 
-def _slices(tensor: Tensor, name: str, pool: SlicedExperts, num_experts: int) -> list[Shard]:
+def _slices(tensor: Tensor, *, pool: SlicedExperts, name: str, num_experts: int) -> list[Shard]:
     """A shard for each slice, or for each half of one; an empty one where this rank has none."""
     shape = pool.whole_shape(name, tensor.shape, num_experts)
     shards = [

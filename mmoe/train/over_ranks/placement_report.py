@@ -83,7 +83,10 @@ def said_of_moves(state: TrainingState) -> list[str]:
 
 def _said(network: nn.Module, name: str, balance: Balance) -> str:
     level = network.get_submodule(name.rpartition(".")[0])
-    names = getattr(level, "expert_names", range(balance.placement.num_experts))
+    slices = balance.placement.slices
+    names = getattr(level, "expert_names", range(balance.placement.num_experts // slices))
+    if slices > 1:
+        names = [f"{name} slice {s}" for name in names for s in range(1, slices + 1)]
     moved = ", ".join(
         f"{names[expert]} to rank {balance.placement.rank_of(expert)}"
         for expert in balance.moved[:_MOVES_SHOWN]
