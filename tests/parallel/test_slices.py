@@ -78,7 +78,7 @@ WAYS = {
         {"slices": 2, "exchange": "hierarchical", "host_size": 2},
         "rows travel, two levels",
     ),
-    "shadowed": ("relu", 3, {"slices": 2, "shadowed": "[2]"}, "weights of experts 1 too"),
+    "shadowed": ("relu", 3, {"slices": 2, "shadowed": "[2]"}, "weights of experts 2 too"),
 }
 
 
