@@ -104,6 +104,21 @@ class ParallelConfig(Strict):
         description="in place of replicas: so many experts of each pool on a rank, in as many "
         "groups as that makes",
     )
+    slices: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = Field(
+        default=1,
+        description="where ranks outnumber experts: each spread expert is cut into so many along "
+        "its hidden units, which are spread in its place and add up to it; auto: into as few as "
+        "give each rank of a group one, and none where experts cannot be cut. Cut are experts of "
+        "kind mlp with two widths, no norm and output_activation: none. Saved and scored are "
+        "whole experts",
+    )
+    shadowed: list[Annotated[int, Field(ge=1)]] = Field(
+        default=[],
+        max_length=4096,
+        description="spread experts that many rows pick, by the numbers that mmoe explain gives "
+        "them (from 1 on): their weights are copied to every rank for a step, so that their rows "
+        "stay; exchange: gathered does so with all experts",
+    )
     wire_precision: Literal["same", "bf16"] = Field(
         default="same", description="what rows travel in to experts of other ranks, and back"
     )
@@ -177,6 +192,30 @@ class ParallelConfig(Strict):
             raise ValueError(
                 f"chunks is {self.chunks}, but with exchange: gathered no row travels; leave "
                 "chunks out, or set exchange to rows or hierarchical"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _some_are_shadowed(self) -> "ParallelConfig":
+        if len(set(self.shadowed)) < len(self.shadowed):
+            raise ValueError(f"shadowed names an expert twice: {self.shadowed}; name each once")
+        does = {
+            "auto": "exchange: auto chooses them while training goes on",
+            "gathered": "exchange: gathered copies the weights of all",
+        }
+        if self.shadowed and self.exchange in does:
+            raise ValueError(
+                f"shadowed names experts, but {does[self.exchange]}; leave shadowed out, or set "
+                "exchange to rows or hierarchical"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _slices_go_to_all_ranks_of_a_group(self) -> "ParallelConfig":
+        if self.experts_per_rank is not None and self.slices not in (1, "auto"):
+            raise ValueError(
+                f"slices is {self.slices}, but experts_per_rank is {self.experts_per_rank}, so "
+                "many whole experts on a rank; leave one out, or say groups by replicas"
             )
         return self
 

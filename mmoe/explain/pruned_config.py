@@ -110,4 +110,11 @@ def pruned_config(
     except ValidationError as error:
         reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         raise ValueError(f"--experts: {reason}") from None
-    return config.model_copy(update={"model": pruned})
+    numbers = {one.number for one in gone}
+    shadowed = [
+        number - sum(n < number for n in numbers)
+        for number in config.parallel.shadowed
+        if number not in numbers
+    ]
+    parallel = config.parallel.model_copy(update={"shadowed": shadowed})
+    return config.model_copy(update={"model": pruned, "parallel": parallel})

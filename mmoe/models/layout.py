@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.run import RunConfig
+from mmoe.mixture import MLPExperts, Pool, SlicedExperts
+from mmoe.mixture.experts.sliced import can_be_cut
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.parallel import AllReduceSums, Hosts, Mode, ReplicaGroups, rank, world_size
@@ -31,6 +33,8 @@ class Layout:
             says it.
         wire_dtype: What rows travel in to spread experts; None: their own type.
         mode: How rows and spread experts meet; `auto`: chosen while training goes on.
+        slices: Into how many each spread expert is cut along its hidden units; `auto`: into as few
+            as give each rank of a group something, where the experts can be cut.
         hosts: How the ranks lie on hosts; None: as the launcher says.
         sums: By which gates' losses, and batch norms, see the rows of all ranks.
         stage_columns: For each of `model.stages`, the columns of x that its gates and experts read;
@@ -46,6 +50,7 @@ class Layout:
     experts_per_rank: int | None = None
     wire_dtype: torch.dtype | None = None
     mode: Mode | Literal["auto"] = ROWS_TRAVEL
+    slices: int | Literal["auto"] = 1
     hosts: Hosts | None = None
     sums: RankSums = ONE_RANK
     stage_columns: tuple[Sequence[int] | None, ...] = ()
@@ -80,6 +85,29 @@ class Layout:
         assert self.groups is not None, "made where replicas are asked for"
         return self.groups.of_size(size)
 
+    def cut(self, pool: Pool, ranks: int) -> Pool:
+        """Returns the experts as they are to be spread: in slices, or whole.
+
+        Args:
+            pool: All E experts.
+            ranks: Of a group.
+
+        Raises:
+            ValueError: `slices` is a number, and they cannot be cut into so many.
+        """
+        if self.slices == 1:
+            return pool
+        if self.slices == "auto":
+            slices = fewest_slices(pool, ranks)
+            return pool if slices == 1 else SlicedExperts(cast(MLPExperts, pool), slices)
+        try:
+            return SlicedExperts(cast(MLPExperts, pool), self.slices)
+        except ValueError as error:
+            raise ValueError(
+                f"parallel.slices is {self.slices}, but these experts cannot be cut so: {error}; "
+                "or set parallel.slices: 1, or auto, which cuts them where it can"
+            ) from None
+
     def hosts_of(self, own: OwnGroups) -> Hosts | None:
         """Returns how the ranks of a group lie on hosts; as one host, where hosts would cut it."""
         if own.experts is None or self.hosts is None:
@@ -90,6 +118,25 @@ class Layout:
 
 
 ONE_PROCESS = Layout()
+
+
+def fewest_slices(pool: Pool, ranks: int) -> int:
+    """Returns into how few slices to cut experts so that each rank gets one; 1: they stay whole.
+
+    Args:
+        pool: All E experts.
+        ranks: W.
+
+    Example:
+        >>> from mmoe.mixture import mlp_experts
+        >>> [fewest_slices(mlp_experts(2, 8, [6, 3], output_activation=None), w) for w in (2, 3, 5)]
+        [1, 2, 3]
+    """
+    if len(pool) >= ranks or not can_be_cut(pool):
+        return 1
+    hidden = cast(MLPExperts, pool).weights[1].shape[1]
+    numbers = [r for r in range(1, hidden + 1) if hidden % r == 0]
+    return next((r for r in numbers if len(pool) * r >= ranks), hidden)
 
 
 def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout:
@@ -119,6 +166,7 @@ def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout
         experts_per_rank=parallel.experts_per_rank,
         wire_dtype=torch.bfloat16 if parallel.wire_precision == "bf16" else None,
         mode=_mode(parallel),
+        slices=parallel.slices,
         # A size that does not divide the ranks is refused here, before the run has a folder
         hosts=Hosts.of_group(host_size=size) if spread or size is not None else None,
         sums=AllReduceSums(),
@@ -136,7 +184,7 @@ def _mode(parallel: ParallelConfig) -> Mode | Literal["auto"]:
 
 
 def to_score(config: RunConfig) -> RunConfig:
-    """Returns a config by which any number of ranks can score: each spread expert is there once.
+    """Returns a config by which any number of ranks can score: each spread expert is whole, once.
 
     A `host_size` that does not divide their number is left to the launcher.
 
@@ -153,7 +201,12 @@ def to_score(config: RunConfig) -> RunConfig:
     """
     size = config.parallel.host_size
     divides = size is not None and world_size() % size == 0
-    once = {"replicas": 1, "experts_per_rank": None, "host_size": size if divides else None}
+    once = {
+        "replicas": 1,
+        "experts_per_rank": None,
+        "slices": 1,
+        "host_size": size if divides else None,
+    }
     return config.model_copy(update={"parallel": config.parallel.model_copy(update=once)})
 
 

@@ -6,12 +6,14 @@ config with its line in `MODELS`.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 from mmoe.config import MODELS, ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.models.layout import choose_layout
-from mmoe.models.network import MixtureNetwork
+from mmoe.models.network import Level, MixtureNetwork
+from mmoe.parallel import AllToAllDispatcher
 
 
 def build_network(
@@ -61,4 +63,26 @@ def build_network(
         )
     layout = choose_layout(model, parallel)
     layout = replace(layout, stage_columns=tuple(stage_columns), requests=requests)
-    return MODELS.implementation(model)(model, input_dim, task_names, layout)
+    network: MixtureNetwork = MODELS.implementation(model)(model, input_dim, task_names, layout)
+    if parallel is not None and parallel.shadowed:
+        _shadow(network, parallel.shadowed)
+    return network
+
+
+def _shadow(network: MixtureNetwork, numbers: Sequence[int]) -> None:
+    """Shadows experts by their numbers, from 1 on, level by level, where they are spread."""
+    mixtures = [cast(Level, level).mixture for level in network.levels]
+    count = sum(mixture.num_experts for mixture in mixtures)
+    if unknown := [number for number in numbers if number > count]:
+        raise ValueError(
+            f"parallel.shadowed: there is no expert {unknown[0]}; the model has 1 to {count}, as "
+            "`mmoe explain` numbers them"
+        )
+    first = 1
+    for mixture in mixtures:
+        mine = range(first, first + mixture.num_experts)
+        first = mine.stop
+        dispatcher = mixture.dispatcher
+        if isinstance(dispatcher, AllToAllDispatcher):
+            chosen = tuple(number - mine.start for number in numbers if number in mine)
+            dispatcher.mode = replace(dispatcher.mode, shadowed=chosen)

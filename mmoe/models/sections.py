@@ -14,6 +14,7 @@ from mmoe.mixture import (
     MixedExperts,
     MLPExperts,
     MultiGateMixture,
+    SlicedExperts,
     StackedExperts,
 )
 from mmoe.mixture.experts.norm import ExpertBatchNorm
@@ -124,7 +125,7 @@ def build_mixture(
 
     Spread experts start with the weights that they have on one process: every rank draws the whole
     pool, and keeps its part. So a level's pool must fit into the memory of a rank once, while it is
-    built.
+    built; twice, where it is cut into slices.
 
     Args:
         model: Experts, gates, capacity, execution.
@@ -178,8 +179,10 @@ def _mixture(
     sums = layout.sums
     if layout.spread:
         own = layout.own_groups(len(pool))
-        placement = ExpertPlacement.even(len(pool), own.size)
-        experts = pool.part(placement.on(own.place))
+        cut = cast(MLPExperts, layout.cut(cast(Pool, pool), own.size))
+        slices = cut.slices if isinstance(cut, SlicedExperts) else 1
+        placement = ExpertPlacement.even(len(pool), own.size, slices)
+        experts = cut.part(placement.on(own.place))
         dispatcher = AllToAllDispatcher(
             placement,
             group=own.experts,

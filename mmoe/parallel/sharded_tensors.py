@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
 
@@ -13,11 +14,14 @@ class Shard(NamedTuple):
         tensor: The shard itself, not a copy: what is loaded into it is loaded into the model.
         shape: Of the global tensor.
         offsets: Where the shard begins in it, one number for each dimension.
+        place: Where the shard lies in the tensor that this rank has; None: its shards stand there
+            one after another, along dimension 0.
     """
 
     tensor: Tensor
     shape: tuple[int, ...]
     offsets: tuple[int, ...]
+    place: tuple[slice, ...] | None = None
 
     @property
     def region(self) -> tuple[slice, ...]:
@@ -50,6 +54,52 @@ def local_shards(value: Tensor | Sequence[Shard]) -> list[Shard]:
 def is_whole(shards: Sequence[Shard]) -> bool:
     """Returns whether the shards that this rank holds are one, which is all of the tensor."""
     return len(shards) == 1 and shards[0].tensor.shape == shards[0].shape
+
+
+def lie_in_places(shards: Sequence[Shard]) -> bool:
+    """Returns whether the shards say where each of them lies in the tensor of this rank."""
+    return any(shard.place is not None for shard in shards)
+
+
+def spread_out(tensor: Tensor, shards: Sequence[Shard]) -> Tensor:
+    """Returns a global tensor of what a rank has of it, and zeros.
+
+    Args:
+        tensor: Of this rank.
+        shards: As it, or one of its shape, is cut; at least one, which all have a `place`.
+
+    Example:
+        >>> import torch
+        >>> own = torch.ones(2, 1)
+        >>> right = Shard(own[1:], (1, 3), (0, 2), place=(slice(1, 2),))
+        >>> spread_out(own, [right]).tolist()
+        [[0.0, 0.0, 1.0]]
+    """
+    whole = tensor.new_zeros(shards[0].shape)
+    for shard in cut_like(tensor, shards):
+        whole[shard.region] = shard.tensor
+    return whole
+
+
+def taken_from(whole: Tensor, like: Tensor, shards: Sequence[Shard]) -> Tensor:
+    """Returns a rank's part of a global tensor, `[…]` as `like`; what no shard has is 0.
+
+    Args:
+        whole: The global tensor.
+        like: What the rank has of another one that is cut alike.
+        shards: As that is cut; all have a `place`.
+
+    Example:
+        >>> import torch
+        >>> own = torch.ones(2, 1)
+        >>> right = Shard(own[1:], (1, 3), (0, 2), place=(slice(1, 2),))
+        >>> taken_from(torch.tensor([[5, 6, 7]]), own, [right]).tolist()
+        [[0], [7]]
+    """
+    part = torch.zeros(like.shape, dtype=whole.dtype, device=whole.device)
+    for shard in cut_like(part, shards):
+        shard.tensor.copy_(whole[shard.region])
+    return part
 
 
 def held_whole(tensors: Mapping[str, Sharded]) -> dict[str, Tensor]:
@@ -107,7 +157,8 @@ def cut_like(tensor: Tensor, shards: Sequence[Shard]) -> list[Shard]:
     """Cuts a tensor as another one of its shape is cut, such as Adam's moment as its parameter.
 
     Args:
-        tensor: What this rank holds: the shards one after another along dimension 0.
+        tensor: What this rank holds: the shards one after another along dimension 0, or each in
+            its `place`.
         shards: Of the other one, in that order; their `tensor`s give the heights.
 
     Returns:
@@ -120,6 +171,8 @@ def cut_like(tensor: Tensor, shards: Sequence[Shard]) -> list[Shard]:
         >>> [tuple(shard.tensor.shape) for shard in cut_like(torch.ones(3, 4), experts)]
         [(1, 4), (2, 4)]
     """
+    if lie_in_places(shards):
+        return [shard._replace(tensor=tensor[shard.place]) for shard in shards]
     if is_whole(shards):
         return local_shards(tensor)  # maybe a single number
     heights = [len(shard.tensor) for shard in shards]

@@ -180,7 +180,8 @@ class TrainingState:
                 shape = training.shape(f"optimizer.{name}")
                 if shape and _parameter(name) in self.layout:
                     shape = parameter.shape  # of this rank's shards
-                moments[name] = torch.empty(shape, dtype=training.dtype(f"optimizer.{name}"))
+                # Zeros, since of slices not all that is here is in the whole
+                moments[name] = torch.zeros(shape, dtype=training.dtype(f"optimizer.{name}"))
         training.load(self._cut(moments), "optimizer", all_names=world_size() == 1)
         return moments
 

@@ -95,6 +95,14 @@ def test_several_go_at_once_a_whole_kind_too(train_funnel, funnel_config, splits
     assert len(places_of(load_predictor(RunDirectory(tmp_path / "pruned"))[0].ranker.network)) == 1
 
 
+def test_shadowed_experts_keep_their_meaning(train_funnel, funnel_config, splits, tmp_path):
+    """Their numbers, those of the config, are others where one before them is gone."""
+    settings = ["model.num_experts=4", "parallel.shadowed=[1, 2, 4]"]
+    run = _trained(train_funnel, funnel_config, settings)
+    prune_run(run, [2, 3], tmp_path / "pruned", splits=splits)
+    assert RunDirectory.open(tmp_path / "pruned").config().parallel.shadowed == [1, 2]
+
+
 def test_a_pruned_run_is_trained_on_resumed_and_continued(
     train_funnel, funnel_config, funnel_table, splits, tmp_path
 ):

@@ -5,9 +5,17 @@ import torch
 
 from mmoe.config import ModelConfig, config_from_dict
 from mmoe.config.parallel import ParallelConfig
-from mmoe.mixture import NoExperts
+from mmoe.mixture import NoExperts, mlp_experts
 from mmoe.models import layout as layouts
-from mmoe.models.layout import ONE_PROCESS, Layout, choose_layout, experts_are_spread, to_score
+from mmoe.models import registry
+from mmoe.models.layout import (
+    ONE_PROCESS,
+    Layout,
+    choose_layout,
+    experts_are_spread,
+    fewest_slices,
+    to_score,
+)
 from mmoe.models.sections import build_mixture
 from mmoe.parallel import Hosts, Mode, ensure_process_group
 
@@ -54,6 +62,7 @@ def test_one_rank_needs_no_layout(monkeypatch):
         ({"exchange": "rows", "chunks": 4}, Mode(chunks=4)),
         ({"exchange": "hierarchical", "chunks": 2}, Mode(hierarchical=True, chunks=2)),
         ({"exchange": "gathered"}, Mode(shadowed="all")),
+        ({"shadowed": [2]}, Mode()),  # whose level it is, the network says
         ({"exchange": "auto"}, "auto"),
     ],
 )
@@ -99,6 +108,31 @@ def test_every_rank_draws_the_whole_pool_and_keeps_its_part(monkeypatch):
             assert torch.equal(tensor, whole.gate.state_dict()[name]), name
 
 
+def test_shadowed_experts_are_counted_level_by_level(monkeypatch):
+    """As `mmoe explain` counts them: here six of the first level, then as many of the last."""
+    ensure_process_group()
+    monkeypatch.setattr(registry, "choose_layout", lambda *_: Layout(world_size=1, spread=True))
+    model = ModelConfig.model_validate({"kind": "ple", "shared_experts": 2, "gate": TOP_K})
+    chosen = ParallelConfig(shadowed=[1, 6, 8], exchange="hierarchical", chunks=2)
+    network = registry.build_network(model, 5, ["click", "buy"], chosen)
+    modes = [level.mixture.dispatcher.mode for level in network.levels]
+    assert [mode.shadowed for mode in modes] == [(0, 5), (1,)]
+    with pytest.raises(ValueError, match="there is no expert 13; the model has 1 to 12"):
+        registry.build_network(model, 5, ["click", "buy"], ParallelConfig(shadowed=[13]))
+
+
+def test_slices_are_as_few_as_give_each_rank_one():
+    experts = mlp_experts(2, 4, [6, 3], output_activation=None)
+    by_ranks = {w: fewest_slices(experts, w) for w in (1, 2, 3, 4, 5, 7, 12, 13)}
+    assert by_ranks == {1: 1, 2: 1, 3: 2, 4: 2, 5: 3, 7: 6, 12: 6, 13: 6}
+    whole = mlp_experts(2, 4, [6, 3])  # with an activation at the end
+    assert fewest_slices(whole, 4) == 1
+    assert Layout(slices="auto").cut(whole, 4) is whole and Layout().cut(experts, 4) is experts
+    assert len(Layout(slices="auto").cut(experts, 4)) == len(Layout(slices=2).cut(experts, 1)) == 4
+    with pytest.raises(ValueError, match=r"parallel.slices is 2, but .* output_activation: expect"):
+        Layout(slices=2).cut(whole, 4)
+
+
 @pytest.mark.parametrize("execution", ["dense", "padded"])
 def test_spread_experts_run_grouped(execution):
     with pytest.raises(ValueError, match=rf"experts is spread, but .* {execution} runs"):
@@ -118,9 +152,10 @@ def test_any_number_of_ranks_scores_what_hosts_of_two_trained(monkeypatch, ranks
     raw = {
         "features": [{"kind": "numeric", "name": "age"}],
         "tasks": [{"name": "click", "label": "click"}],
-        "parallel": {"host_size": 2},
+        "parallel": {"host_size": 2, "slices": 2},
     }
-    assert to_score(config_from_dict(raw)).parallel.host_size == size
+    found = to_score(config_from_dict(raw)).parallel
+    assert (found.host_size, found.slices) == (size, 1)
 
 
 @pytest.mark.parametrize("experts", ["spread", "replicated"])

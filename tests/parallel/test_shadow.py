@@ -139,13 +139,25 @@ def test_trees_are_refused_in_every_mode():
         layer({"x": torch.zeros(2, 4)})
 
 
-def test_slices_are_saved_in_shards_as_experts_are():
+@pytest.mark.parametrize("activation", ["relu", "swiglu"])
+def test_slices_are_saved_in_shards_of_whole_experts(activation):
+    """Here as three ranks would hold them, one of them no slice 0."""
     ensure_process_group()
-    pool = SlicedExperts(mlp_experts(3, 4, [6, 4], output_activation=None), 2)
+    whole = mlp_experts(3, 4, [6, 4], activation=activation, output_activation=None)
+    pool = SlicedExperts(whole, 2)
     dispatcher = AllToAllDispatcher(ExpertPlacement.even(3, 1, slices=2))
-    layer = MultiGateMixture(4, 1, pool, dispatcher=dispatcher)
-    shards = expert_shards(layer, layer.state_dict())
-    assert shards["experts.weights.0"][0].shape == (6, 4, 3)
-    assert {name for name in shards if name.startswith("experts")} == {
-        f"experts.{kind}.{layer}" for kind in ("weights", "biases") for layer in (0, 1)
-    }
+    joined = {n: torch.full_like(t, math.nan) for n, t in whole.state_dict().items()}
+    for held in ((0, 4), (5, 1), (2, 3)):
+        layer = MultiGateMixture(4, 1, pool, dispatcher=dispatcher)
+        layer.experts = pool.part(held)
+        shards = expert_shards(layer, layer.state_dict())
+        assert shards["gate.logits.weights.0"] is not None
+        for name, tensor in joined.items():
+            for shard in shards[f"experts.{name}"]:
+                assert shard.shape == tensor.shape
+                assert tensor[shard.region].isnan().all()  # nobody else has it
+                tensor[shard.region] = shard.tensor
+        moments = expert_shards(layer, {"experts.biases.1/step": torch.tensor(1.0)})
+        assert torch.equal(moments["experts.biases.1/step"], torch.tensor(1.0))
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(joined[name], tensor), name

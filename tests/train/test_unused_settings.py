@@ -17,6 +17,10 @@ from mmoe.train.over_ranks.unused_settings import unused_settings
         ({"host_size": 2, "timeout_seconds": 5}, []),  # do something all the same
         ({"exchange": "auto"}, ["parallel.exchange: for spread experts"]),
         (
+            {"slices": 2, "shadowed": [1]},
+            ["parallel.slices, parallel.shadowed: for spread experts"],
+        ),
+        (
             {"replicas": 2, "rebalance": "epoch", "chunks": 2},
             ["parallel.replicas, parallel.chunks, parallel.rebalance: for spread experts"],
         ),
@@ -37,6 +41,18 @@ def test_two_levels_on_hosts_that_have_one(monkeypatch, ranks, size, said):
     assert len(lines) == said
     assert all(f"here are {ranks // size} of {size}, so rows go in one level" in s for s in lines)
     assert not unused_settings(ParallelConfig(exchange="rows"), nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize(("experts", "slices", "said"), [(2, 1, 1), (3, 1, 0), (2, 2, 0)])
+def test_ranks_that_wait_although_experts_were_to_be_cut(monkeypatch, experts, slices, said):
+    class _Dispatcher:
+        placement = ExpertPlacement.even(experts, 3, slices)
+
+    monkeypatch.setattr(unused, "dispatchers_of", lambda _: [_Dispatcher()])
+    lines = unused_settings(ParallelConfig(slices="auto"), nn.Linear(1, 1))
+    assert len(lines) == said
+    assert all("others are whole here, so 1 rank(s) compute none" in line for line in lines)
+    assert not unused_settings(ParallelConfig(), nn.Linear(1, 1))
 
 
 def test_spread_experts_use_what_is_said_of_them():

@@ -1,12 +1,30 @@
 """`SlicedExperts`: MLPs of two products, cut along their hidden units."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.experts.mlp_experts import MLPExperts
+
+
+class Piece(NamedTuple):
+    """Numbers of a tensor of slices that stand together in that of the whole experts.
+
+    Attributes:
+        place: Where they are in the slices' tensor.
+        offsets: Where they begin in that of the whole experts.
+    """
+
+    place: tuple[slice, ...]
+    offsets: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many there are along each dimension."""
+        return tuple(span.stop - span.start for span in self.place)
 
 
 class SlicedExperts(MLPExperts):
@@ -144,6 +162,51 @@ class SlicedExperts(MLPExperts):
             case _:
                 return of_each.unflatten(-1, (self._halves, -1)).movedim(1, -2).flatten(-3)
 
+    def pieces(self, name: str, shape: Sequence[int]) -> Iterator["Piece"]:
+        """Yields where the numbers of a tensor of slices lie in that of the whole experts.
+
+        Args:
+            name: As for `cut_tensor`.
+            shape: Of the slices' tensor, `[v, …]`.
+
+        Example:
+            >>> from mmoe.mixture import SlicedExperts, mlp_experts
+            >>> part = SlicedExperts(mlp_experts(2, 8, [6, 3], output_activation=None), 2).part([3])
+            >>> [piece] = part.pieces("weights.1", (1, 3, 3))  # units 3 to 5 of expert 1
+            >>> piece.offsets, piece.shape
+            ((1, 3, 0), (1, 3, 3))
+        """
+        rest = tuple(shape[1:])
+        numbers = self.number_V.tolist()
+        for place, (expert, turn) in enumerate(divmod(n, self.slices) for n in numbers):
+            own = (slice(place, place + 1), *(slice(0, width) for width in rest))
+            match name.partition("/")[0]:
+                case "biases.1":  # once for all slices of an expert
+                    if turn == 0:
+                        yield Piece(own, (expert, 0))
+                case "weights.1":
+                    yield Piece(own, (expert, turn * rest[0], 0))
+                case _:
+                    width = rest[-1] // self._halves
+                    before = tuple(0 for _ in rest[:-1])
+                    for half in range(self._halves):
+                        first = half * width
+                        units = (*own[:-1], slice(first, first + width))
+                        start = (half * self.slices + turn) * width
+                        yield Piece(units, (expert, *before, start))
+
+    def whole_shape(self, name: str, shape: Sequence[int], num_experts: int) -> tuple[int, ...]:
+        """Returns the shape of a tensor of whole experts, `[E, …]`, by that of slices, `[v, …]`.
+
+        Args:
+            name: As for `cut_tensor`.
+            shape: Of the slices' tensor.
+            num_experts: E.
+        """
+        cut = {"biases.1": None, "weights.1": 1}.get(name.partition("/")[0], len(shape) - 1)
+        widths = [w * self.slices if d == cut else w for d, w in enumerate(shape)]
+        return num_experts, *widths[1:]
+
     @property
     def _halves(self) -> int:
         """How many blocks of hidden units the first product has."""
@@ -165,8 +228,23 @@ def _fill(pool: MLPExperts, source: MLPExperts, change: Callable[[str, Tensor], 
     pool.train(source.training)
 
 
+def can_be_cut(pool: object) -> bool:
+    """Returns whether `SlicedExperts` takes a pool, into some number of slices.
+
+    Example:
+        >>> from mmoe.mixture import mlp_experts
+        >>> can_be_cut(mlp_experts(2, 8, [6, 3])), can_be_cut(mlp_experts(2, 8, [3]))
+        (False, False)
+    """
+    try:
+        _check(pool, 1)
+    except ValueError:
+        return False
+    return True
+
+
 def _check(whole: object, slices: int) -> None:
-    if not isinstance(whole, MLPExperts) or isinstance(whole, SlicedExperts):
+    if type(whole) is not MLPExperts:  # a subclass may compute something else
         raise ValueError(
             f"experts: expected whole MLPExperts, which can be cut, got a {type(whole).__name__}; "
             "spread others whole"

@@ -1,12 +1,13 @@
 """Which of a network's tensors are sharded: those of experts that are spread over ranks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmoe.mixture import MultiGateMixture
+from mmoe.mixture import MultiGateMixture, SlicedExperts
 from mmoe.mixture.resize_experts import expert_ranges
 from mmoe.mixture.traits import KnowsExpertOwners, KnowsExpertTensors
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
@@ -93,8 +94,9 @@ def expert_shards(
 
     Where experts lie along the first dimension, a run of neighbours is one shard: `shape` is that
     of all E experts, `offsets` begins with the number of the run's first expert. A tensor that is
-    one expert's own (`ExpertPool`) is one shard, the whole, of the rank that holds the expert. A
-    rank without experts has none of their names.
+    one expert's own (`ExpertPool`) is one shard, the whole, of the rank that holds the expert.
+    Slices (`SlicedExperts`) are shards of the whole experts, so that they are read in any other
+    number, by any number of ranks. A rank without experts has none of their names.
 
     Args:
         network: The network, or a copy of it such as its average.
@@ -126,7 +128,14 @@ def expert_shards(
         [((4, 8, 3), (0, 0, 0))]
     """
     held: dict[str, tuple[range, Sequence[int]] | None] = {}
+    sliced: dict[str, Callable[[Tensor], list[Shard]]] = {}
     for prefix, mixture, dispatcher in mixtures_of(network):
+        if isinstance(mixture.experts, SlicedExperts):
+            for name in mixture.experts.state_dict():
+                sliced[f"{prefix}experts.{name}"] = partial(
+                    _slices, pool=mixture.experts, name=name, num_experts=dispatcher.num_experts
+                )
+            continue
         own = dispatcher.placement.on(dispatcher.wire.rank)
         owners = _owners(mixture.experts, own)
         every = range(dispatcher.placement.num_experts)
@@ -139,7 +148,9 @@ def expert_shards(
     for full_name, tensor in tensors.items():
         name = full_name.partition("/")[0]
         where = held.get(name)
-        if name in held and where is None:
+        if name in sliced and tensor.dim():
+            found[full_name] = sliced[name](tensor)
+        elif name in held and where is None:
             found[full_name] = local_shards(tensor)
         # A count of steps has no dimension of experts, and is the same on all ranks
         elif where is not None and tensor.dim():
@@ -192,6 +203,18 @@ def _shards(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]
     return [
         Shard(tensor[start:stop], shape, (own[start], *rest)) for start, stop in pairwise(starts)
     ]
+
+
+def _slices(tensor: Tensor, *, pool: SlicedExperts, name: str, num_experts: int) -> list[Shard]:
+    """A shard for each slice, or for each half of one; an empty one where this rank has none."""
+    shape = pool.whole_shape(name, tensor.shape, num_experts)
+    shards = [
+        Shard(tensor[piece.place], shape, piece.offsets, piece.place)
+        for piece in pool.pieces(name, tensor.shape)
+    ]
+    # It stands behind all others: only the first number of a tensor may be an empty shard's
+    end = (num_experts, *(0,) * (tensor.dim() - 1))
+    return shards or [Shard(tensor[:0], shape, end, (slice(0, 0),))]
 
 
 def mixtures_of(

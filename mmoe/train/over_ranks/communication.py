@@ -1,7 +1,7 @@
 """Where the communication of training steps went: bytes by kind of link, what hid under work."""
 
 from collections.abc import Mapping
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from itertools import groupby
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from mmoe.parallel import Hosts, Traffic, dispatchers_of, world_size
+from mmoe.parallel import Hosts, Mode, Traffic, dispatchers_of, world_size
 from mmoe.train.over_ranks.step_collectives import StepRanks
 
 # What a step sends that is counted; rows of tables are TorchRec's, and are not
@@ -28,6 +28,8 @@ class CommunicationLog:
     def __init__(self, network: nn.Module, ranks: StepRanks, host_size: int | None = None) -> None:
         self._ranks, self._alone = ranks, ranks.alone
         self._dispatchers = [] if self._alone else dispatchers_of(network)
+        counts = [dispatcher.num_experts for dispatcher in self._dispatchers]
+        self._experts_before = [sum(counts[:level]) for level in range(len(counts))]
         self._hosts = None if self._alone else Hosts.of_group(host_size=host_size)
         self.begin()
         self._told: dict[int, int] = {}  # choices of each level
@@ -63,7 +65,10 @@ class CommunicationLog:
         ]
         sums = self._ranks.add_up(torch.tensor(amounts, dtype=torch.float64)).tolist()
         each = len(sums) // len(_ROADS)
-        modes = [str(d.mode_used) for d in self._dispatchers]
+        modes = [
+            _said(d.mode_used, before)
+            for d, before in zip(self._dispatchers, self._experts_before, strict=True)
+        ]
         found: dict[str, Any] = {"steps": steps, "modes": modes}
         if choices := self._new_choices():
             found["choices"] = choices
@@ -80,7 +85,12 @@ class CommunicationLog:
             made = [] if dispatcher.adaptive is None else dispatcher.adaptive.history
             changes = [next(alike) for _, alike in groupby(made, key=lambda choice: choice.mode)]
             found += [
-                {"level": level, "call": choice.step, "mode": str(choice.mode), "why": choice.why}
+                {
+                    "level": level,
+                    "call": choice.step,
+                    "mode": _said(choice.mode, self._experts_before[level - 1]),
+                    "why": choice.why,
+                }
                 for choice in changes[self._told.get(level, 0) :]
             ]
             self._told[level] = len(changes)
@@ -91,6 +101,13 @@ class CommunicationLog:
         experts = sum((d.wire.traffic for d in self._dispatchers), Traffic())
         gradients = sum((sums.traffic for sums in self._ranks.gradients), Traffic())
         return [astuple(experts), astuple(gradients)]
+
+
+def _said(mode: Mode, before: int) -> str:
+    """A mode in words; experts by the numbers of `mmoe explain`, from 1 on over all levels."""
+    if mode.shadowed == "all":
+        return str(mode)
+    return str(replace(mode, shadowed=tuple(before + 1 + e for e in mode.shadowed)))
 
 
 def _of_a_step(total: Traffic, steps: int) -> dict[str, float | None]:

@@ -12,6 +12,7 @@ from mmoe.models.ranker import Ranker
 from mmoe.parallel import (
     Balance,
     CannotMove,
+    dispatchers_of,
     is_spread,
     parameters_by_replicas,
     rank,
@@ -36,9 +37,11 @@ def say_plan(
     experts = "spread" if is_spread(ranker.network) else "replicated"
     replicas = _replicas(ranker.network)
     each = f" in {replicas} groups, each with all of them" if replicas > 1 else ""
+    slices = max((d.placement.slices for d in dispatchers_of(ranker.network)), default=1)
+    cut = f", cut into {slices} slices" if slices > 1 else ""
     tables = ranker.tables.plan_summary()
     reporter.say(
-        f"{world_size()} ranks: gates and towers on every one, experts {experts}{each}, "
+        f"{world_size()} ranks: gates and towers on every one, experts {experts}{cut}{each}, "
         "each batch shared out"
     )
     for line in unused_settings(parallel, ranker.network):
@@ -51,7 +54,13 @@ def say_plan(
     if rank() == 0:
         write_json(
             run.plan_file,
-            {"ranks": world_size(), "experts": experts, "replicas": replicas, "tables": tables},
+            {
+                "ranks": world_size(),
+                "experts": experts,
+                "slices": slices,
+                "replicas": replicas,
+                "tables": tables,
+            },
         )
 
 
@@ -74,7 +83,10 @@ def said_of_moves(state: TrainingState) -> list[str]:
 
 def _said(network: nn.Module, name: str, balance: Balance) -> str:
     level = network.get_submodule(name.rpartition(".")[0])
-    names = getattr(level, "expert_names", range(balance.placement.num_experts))
+    slices = balance.placement.slices
+    names = getattr(level, "expert_names", range(balance.placement.num_experts // slices))
+    if slices > 1:
+        names = [f"{name} slice {s}" for name in names for s in range(1, slices + 1)]
     moved = ", ".join(
         f"{names[expert]} to rank {balance.placement.rank_of(expert)}"
         for expert in balance.moved[:_MOVES_SHOWN]

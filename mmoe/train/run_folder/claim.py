@@ -204,6 +204,8 @@ def _not_a_run(run: RunDirectory) -> ValueError:
 _WAYS_OF_EXPERTS = (
     "replicas",
     "experts_per_rank",
+    "slices",
+    "shadowed",
     "rebalance",
     "exchange",
     "chunks",

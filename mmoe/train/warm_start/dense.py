@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from mmoe.config import RunConfig
-from mmoe.parallel.sharded_tensors import Shard
+from mmoe.parallel.sharded_tensors import Shard, lie_in_places, spread_out, taken_from
 from mmoe.train.warm_start.earlier import EarlierRun, model_difference
 from mmoe.train.warm_start.grow import fits, moved, moved_moments
 from mmoe.train.warm_start.rates import rate_shifts, shift_logits
@@ -91,7 +91,7 @@ class DenseTransfer:
         for name, own in tensors.items():
             origin = self._origin(name)
             if origin is not None and (only is None or name in only):
-                own.copy_(moved(own, old.read(origin), mine[name]))
+                own.copy_(self._moved(name, own, old.read(origin), mine[name]))
         if only is not None:
             return
         tasks = [task.name for task in self.config.tasks]
@@ -116,9 +116,30 @@ class DenseTransfer:
                 not shape or fits(whole, shape, self.sources[name]) for shape in shapes
             ):
                 found = {key: old.read(full_name) for key, full_name in names.items()}
-                for key, moment in moved_moments(own, found, mine[name]).items():
+                for key, moment in self._moved_moments(name, own, found, mine[name]).items():
                     flat[f"{name}/{key}"] = moment
         return flat
+
+    def _moved(self, name: str, own: Tensor, old: Tensor, source: TensorSource) -> Tensor:
+        """Values of a tensor; of slices, what this rank has of the whole experts'."""
+        shards = self.layout.get(name, ())
+        if not lie_in_places(shards):
+            return moved(own, old, source)
+        whole = moved(spread_out(own, shards), old, self.sources[name])
+        return taken_from(whole, own, shards)
+
+    def _moved_moments(
+        self, name: str, own: Tensor, found: Mapping[str, Tensor], source: TensorSource
+    ) -> dict[str, Tensor]:
+        """Moments of a parameter, likewise."""
+        shards = self.layout.get(name, ())
+        if not lie_in_places(shards):
+            return moved_moments(own, found, source)
+        whole = moved_moments(spread_out(own, shards), found, self.sources[name])
+        return {
+            key: taken_from(moment, own, shards) if moment.dim() else moment
+            for key, moment in whole.items()
+        }
 
     def _origin(self, name: str) -> str | None:
         """The tensor that it was."""

@@ -23,7 +23,7 @@ from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.interactions.layers import Interaction
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.sequences.inputs import sequence_of_tensor
-from mmoe.parallel.sharded_tensors import Shard, is_whole
+from mmoe.parallel.sharded_tensors import Shard, is_whole, lie_in_places
 from mmoe.train.warm_start.staged import copied_names, is_staged, staged_names
 
 NewExperts = Literal["fresh", "copy"]
@@ -233,7 +233,8 @@ def own_sources(
 
     Args:
         sources: Of the whole tensors.
-        layout: This rank's shards, along the dimension of experts, the first one.
+        layout: This rank's shards, along the dimension of experts, the first one; those that lie
+            in places of their own are left out.
 
     Example:
         >>> import torch
@@ -244,7 +245,7 @@ def own_sources(
     """
     own = dict(sources)
     for name, shards in layout.items():
-        if name in own and not is_whole(shards):
+        if name in own and not is_whole(shards) and not lie_in_places(shards):
             experts = np.concatenate(
                 [np.arange(s.region[0].start, s.region[0].stop) for s in shards]
             )

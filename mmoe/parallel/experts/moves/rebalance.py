@@ -114,7 +114,9 @@ def place_as(
     optimizer: torch.optim.Optimizer,
     stored: Mapping[str, Tensor],
 ) -> None:
-    """Brings experts where `placements` said, if there were as many ranks; all ranks together.
+    """Brings experts where `placements` said, if they and the ranks were as many; all together.
+
+    Where experts were cut into another number of slices, they stay where they are.
 
     Args:
         networks: The network and its copies, before weights are loaded.
@@ -123,11 +125,15 @@ def place_as(
     """
     for name, (dispatcher, _) in _dispatchers(networks[0]).items():
         counts = stored.get(f"{name}/counts")
-        if counts is None or len(counts) != dispatcher.placement.num_ranks:
+        placement = dispatcher.placement
+        if counts is None or (len(counts), int(counts.sum())) != (
+            placement.num_ranks,
+            placement.num_experts,
+        ):
             continue
         parts = stored[f"{name}/experts"].split(counts.tolist())
-        there = replace(dispatcher.placement, experts=tuple(tuple(part.tolist()) for part in parts))
-        if there != dispatcher.placement:
+        there = replace(placement, experts=tuple(tuple(part.tolist()) for part in parts))
+        if there != placement:
             move_experts(networks, dispatcher, there, optimizer)
         if dispatcher.loads is not None and dist.get_rank() == 0:  # the sum of all, once
             dispatcher.loads.counts_E = stored[f"{name}/loads"].clone()
