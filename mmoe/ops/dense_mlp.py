@@ -57,8 +57,8 @@ def dense_mlp(
             f"biases: expected none or {len(weights)}, one for each layer, got {len(biases)}"
         )
     of_layer = [biases[layer] if biases else None for layer in range(len(weights))]
-    hidden = len(weights) - 1
-    activations = [*(activation for _ in range(hidden)), output_activation]
+    activations: list[FusedActivation] = [activation for _ in weights]
+    activations[-1] = output_activation
     tensors = check_rows(x, weights[0], of_layer[0], activations[0])
     _check_others(tensors[0], weights, of_layer, activations)
     learns = any(tensor.requires_grad for tensor in (*tensors, *weights, *biases))
