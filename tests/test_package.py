@@ -15,7 +15,7 @@ from mmoe import doctor
 from mmoe import process_settings as tuning
 from mmoe.config import experts as config
 from mmoe.mixture.experts.mlp import Activation
-from mmoe.mixture.experts.mlp_experts import ExpertActivation
+from mmoe.mixture.experts.mlp_settings import ExpertActivation
 
 # GNU's OpenMP prints its settings when torch loads it.
 SPINS = (

@@ -9,6 +9,8 @@ from mmoe.ops._checks import check_dims, check_shape
 from mmoe.ops._library import define
 from mmoe.ops.dense_mm import check_rows, dense_mm
 from mmoe.ops.grouped_mm import FusedActivation, check_layer
+from mmoe.ops.repeat_rows import Owners
+from mmoe.ops.shared_mm import check_shared, shared_mm
 
 
 def dense_mlp(
@@ -17,6 +19,9 @@ def dense_mlp(
     biases: Sequence[Tensor] = (),
     activation: FusedActivation = "relu",
     output_activation: FusedActivation = "none",
+    *,
+    shared: Sequence[Tensor] = (),
+    owners: Owners | None = None,
 ) -> list[Tensor]:
     """Sends all rows through the layers of every expert: `dense_mm` for each, to the same bits.
 
@@ -32,6 +37,9 @@ def dense_mlp(
         biases: Of each layer bias_EH, in the dtype of its weight; none: layers have none.
         activation: Of all layers but the last: none, relu, gelu (the exact one) or silu.
         output_activation: Of the last.
+        shared: What the rows' owners have of the first product already, as of `shared_mm`, which
+            is the first layer then; x is one tensor.
+        owners: Which of the owners each row belongs to.
 
     Returns:
         E tensors y_BO in x's dtype.
@@ -61,13 +69,24 @@ def dense_mlp(
     activations[-1] = output_activation
     tensors = check_rows(x, weights[0], of_layer[0], activations[0])
     _check_others(tensors[0], weights, of_layer, activations)
-    learns = any(tensor.requires_grad for tensor in (*tensors, *weights, *biases))
+    if owners is not None:
+        if len(tensors) != 1:
+            raise ValueError(f"x: expected one tensor beside owners, got {len(tensors)}")
+        check_shared(tensors[0], weights[0], shared, owners)
+    elif shared:
+        raise ValueError("owners: expected with shared rows, got None")
+    learns = any(tensor.requires_grad for tensor in (*tensors, *weights, *biases, *shared))
     if tensors[0].device.type == "cpu" and not (learns and torch.is_grad_enabled()):
+        owners_B = None if owners is None else owners.of_B.int()
         return torch.ops.mmoe.dense_mlp(
-            tensors, list(weights), list(biases), activation, output_activation
+            tensors, list(weights), list(biases), activation, output_activation, shared, owners_B
         )
     y: Tensor | Sequence[Tensor] = x
-    for layer in zip(weights, of_layer, activations, strict=True):
+    layers = list(zip(weights, of_layer, activations, strict=True))
+    if owners is not None:
+        y = shared_mm(tensors[0], *layers[0][:2], shared, owners, layers[0][2])
+        layers = layers[1:]
+    for layer in layers:
         y = dense_mm(y, *layer)
     return list(y)
 
@@ -94,6 +113,8 @@ def _fake(
     biases: Sequence[Tensor],
     activation: str,
     output_activation: str,
+    shared: Sequence[Tensor],
+    owners_B: Tensor | None,
 ) -> list[Tensor]:
     E, _, H = weights[-1].shape
     return [x[0].new_empty(x[0].shape[-2], H) for _ in range(E)]
@@ -101,6 +122,6 @@ def _fake(
 
 define(
     "dense_mlp(Tensor[] x, Tensor[] weights, Tensor[] biases, str activation,"
-    " str output_activation) -> Tensor[]",
+    " str output_activation, Tensor[] shared, Tensor? owners_B) -> Tensor[]",
     _fake,
 )

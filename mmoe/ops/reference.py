@@ -438,8 +438,12 @@ def dense_mlp(
     biases: Sequence[Tensor],
     activation: str,
     output_activation: str,
+    shared: Sequence[Tensor] = (),
+    owners_B: Tensor | None = None,
 ) -> list[Tensor]:
     """Sends all rows through the layers of every expert: `dense_mm` for each, rounded in between.
+
+    The first is `shared_mm` where rows have owners.
 
     Args:
         x: As of `dense_mm`.
@@ -447,15 +451,20 @@ def dense_mlp(
         biases: Of each layer bias_EH; none: layers have none.
         activation: Of all layers but the last.
         output_activation: Of the last.
+        shared: As of `shared_mm`.
+        owners_B: Likewise.
 
     Returns:
         E tensors y_BO.
     """
     y: Sequence[Tensor] = x
     for layer, weight_EDH in enumerate(weights):
-        last = layer + 1 == len(weights)
+        act = output_activation if layer + 1 == len(weights) else activation
         bias_EH = biases[layer] if biases else None
-        y = dense_mm(y, weight_EDH, bias_EH, output_activation if last else activation)[0]
+        if layer == 0 and owners_B is not None:
+            y = shared_mm(y[0], weight_EDH, bias_EH, shared, owners_B, None, None, act)[0]
+        else:
+            y = dense_mm(y, weight_EDH, bias_EH, act)[0]
     return list(y)
 
 

@@ -56,6 +56,25 @@ def shared_mm(
     check_dims("x_BD", x_BD, "BD")
     check_float("x_BD", x_BD)
     check_layer(x_BD, weight_EDH, bias_EH, activation, name="x_BD")
+    check_shared(x_BD, weight_EDH, shared, owners)
+    learns = torch.is_grad_enabled()
+    return torch.ops.mmoe.shared_mm(
+        x_BD,
+        weight_EDH,
+        bias_EH,
+        list(shared),
+        owners.of_B.int(),
+        owners.order_B.int() if learns else None,
+        owners.bounds.int() if learns else None,
+        activation,
+    )[0]
+
+
+def check_shared(
+    x_BD: Tensor, weight_EDH: Tensor, shared: Sequence[Tensor], owners: Owners
+) -> None:
+    """Refuses what does not fit the rows and their layer; shared with `dense_mlp`."""
+    check_dims("x_BD", x_BD, "BD")
     E, _, H = weight_EDH.shape
     if len(shared) != E:
         raise ValueError(f"shared: expected {E} tensors, one per expert, got {len(shared)}")
@@ -68,17 +87,6 @@ def shared_mm(
             )
     check_shape("owners", owners.of_B, [x_BD.shape[0]], "x_BD")
     check_device("owners", owners.of_B, x_BD.device, "x_BD")
-    learns = torch.is_grad_enabled()
-    return torch.ops.mmoe.shared_mm(
-        x_BD,
-        weight_EDH,
-        bias_EH,
-        list(shared),
-        owners.of_B.int(),
-        owners.order_B.int() if learns else None,
-        owners.bounds.int() if learns else None,
-        activation,
-    )[0]
 
 
 def _fake(

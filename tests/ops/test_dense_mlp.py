@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.library import opcheck
 
-from mmoe.ops import dense_mlp, dense_mm, reference
+from mmoe.ops import dense_mlp, dense_mm, reference, shared_mm
+from mmoe.ops.repeat_rows import Owners
 from tests.needs_kernels import needs_kernels
 
 # Experts, rows, widths from the input's on
@@ -123,10 +124,50 @@ def test_gradients_are_those_of_the_layers():
         assert not dense_mlp(x, weights, biases)[0].requires_grad
 
 
+def shared_inputs(shape, dtypes):
+    """What owners have of the first product, and which owner each row belongs to."""
+    E, B, widths = shape
+    generator = torch.Generator().manual_seed(B + 1)
+    owners = Owners(torch.randint(0, 7, (B,), generator=generator), 7)
+    parts = [torch.randn(7, widths[1], generator=generator).to(dtypes[0]) for _ in range(E)]
+    return parts, owners
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_what_owners_have_is_added_as_by_shared_mm(shape, dtypes, activation):
+    x, weights, biases = inputs(shape, dtypes)
+    shared, owners = shared_inputs(shape, dtypes)
+    last = "silu" if len(weights) == 1 else activation
+    for some in (biases, []):
+        y = dense_mlp(x[0], weights, some, activation, "silu", shared=shared, owners=owners)
+
+        bias_EH = some[0] if some else None
+        first = shared_mm(x[0], weights[0], bias_EH, shared, owners, last)
+        rest = one_after_the_other(first, weights[1:], some[1:], activation, "silu")
+        assert all(map(torch.equal, y, rest))
+
+
+def test_gradients_of_what_owners_have():
+    shape = (2, 9, (3, 4, 2))
+    x, weights, biases = inputs(shape, DTYPES["fp64"])
+    shared, owners = shared_inputs(shape, DTYPES["fp64"])
+    leaves = [t.requires_grad_() for t in (*x, *weights, *biases, *shared)]
+
+    assert torch.autograd.gradcheck(
+        lambda x, v, w, b, c, *parts: tuple(
+            dense_mlp(x, [v, w], [b, c], "silu", shared=parts, owners=owners)
+        ),
+        leaves,
+    )
+
+
 def test_opcheck_and_compile():
     x, weights, biases = inputs(SHAPES["usual"], DTYPES["fp32"])
-    opcheck(torch.ops.mmoe.dense_mlp.default, (x, weights, biases, "relu", "none"))
-    opcheck(torch.ops.mmoe.dense_mlp.default, ([torch.stack(x * 5)], weights, [], "gelu", "none"))
+    op = torch.ops.mmoe.dense_mlp.default
+    opcheck(op, (x, weights, biases, "relu", "none", [], None))
+    opcheck(op, ([torch.stack(x * 5)], weights, [], "gelu", "none", [], None))
+    shared, owners = shared_inputs(SHAPES["usual"], DTYPES["fp32"])
+    opcheck(op, (x, weights, biases, "relu", "none", shared, owners.of_B.int()))
     compiled = torch.compile(dense_mlp, fullgraph=True, backend="aot_eager")
     y = compiled(x[0], weights, biases)
     assert all(map(torch.equal, y, dense_mlp(x[0], weights, biases)))
@@ -166,6 +207,15 @@ WEIGHTS = [torch.zeros(2, 3, 4), torch.zeros(2, 4, 5)]
         ({"output_activation": "swish"}, "activation: expected one of none, relu, gelu, silu"),
         ({"x": []}, "x: expected one tensor or 2"),
         ({"x": torch.zeros(5, 7)}, "weight_EDH: expected shape"),
+        ({"shared": [torch.zeros(1, 4)] * 2}, "owners: expected with shared rows, got None"),
+        (
+            {"x": [torch.zeros(5, 3)] * 2, "owners": Owners(torch.zeros(5).long(), 1)},
+            "x: expected one tensor beside owners, got 2",
+        ),
+        (
+            {"shared": [torch.zeros(1, 9)] * 2, "owners": Owners(torch.zeros(5).long(), 1)},
+            r"shared\[0\]: expected shape \[1, 4\]",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, message):
@@ -184,4 +234,16 @@ def test_the_operator_itself_refuses_what_does_not_fit():
         ([WEIGHTS[0], torch.zeros(4, 5)], []),
     ):
         with pytest.raises(ValueError, match="expected"):
-            op([torch.zeros(5, 3)], weights, biases, "relu", "none")
+            op([torch.zeros(5, 3)], weights, biases, "relu", "none", [], None)
+    parts, owners_B = [torch.zeros(7, 4)] * 2, torch.zeros(5).int()
+    for x, shared, owners in (
+        ([torch.zeros(5, 3)], parts, None),
+        ([torch.zeros(5, 3)], [], owners_B),
+        ([torch.zeros(5, 3)], parts[:1], owners_B),
+        ([torch.zeros(5, 3)], parts, owners_B + 7),
+        ([torch.zeros(5, 3)], parts, owners_B[:3]),
+        ([torch.zeros(5, 3)] * 2, parts, owners_B),
+        ([torch.zeros(2, 5, 3)], parts, owners_B),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            op(x, WEIGHTS, [], "relu", "none", shared, owners)

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "dense_layer.h"
 #include "rows_product.h"
+#include "shared_rows.h"
 
 namespace mmoe {
 namespace {
@@ -25,8 +25,8 @@ std::optional<Tensor> bias_of_layer(const std::vector<Tensor>& biases, size_t la
 // The layers of all experts as products, and the rows between them.
 class Chain {
  public:
-  Chain(std::vector<ExpertLayer> layers, ExpertRows x, ExpertRows y)
-      : layers_(std::move(layers)), x_(std::move(x)), y_(std::move(y)) {}
+  Chain(std::vector<ExpertLayer> layers, ExpertRows x, ExpertRows y, ExpertRows added)
+      : layers_(std::move(layers)), x_(std::move(x)), y_(std::move(y)), added_(std::move(added)) {}
 
   // Whether the weights of an expert stay in the cache while its rows pass.
   bool fits() const {
@@ -62,9 +62,11 @@ class Chain {
     if (l > 0) from.step = layer.inputs;
     if (l + 1 < layers_.size()) to.step = layer.outputs;
     const Source rows = {&layer, Activation::none, from, {}, {}};
-    return {&layer,           rows,  layer.inputs,
-            layer.outputs,    false, layer.bias != nullptr,
-            layer.activation, to,    {}};
+    RowsProduct product = {&layer,           rows,  layer.inputs,
+                           layer.outputs,    false, layer.bias != nullptr,
+                           layer.activation, to,    {}};
+    if (l == 0) product.added = added_;
+    return product;
   }
 
   void run_some(const std::vector<Job>& jobs, int64_t begin, int64_t end) const {
@@ -103,6 +105,7 @@ class Chain {
                                     : hidden + static_cast<int64_t>((l - 1) % 2) * tile_bytes;
           p.y.data[e] = last ? y_.data[e] + row * y_.step * size
                              : hidden + static_cast<int64_t>(l % 2) * tile_bytes;
+          if (!p.added.empty()) p.added.numbers[e] = added_.numbers[e] + row;
           const int64_t rows = tiles.begin(t + 1) - tiles.begin(t);
           run_piece(p, {e, 0, p.N, 0, rows, p.K}, weights[l], biases[l], {});
         }
@@ -125,12 +128,13 @@ class Chain {
   }
 
   std::vector<ExpertLayer> layers_;
-  ExpertRows x_, y_;
+  ExpertRows x_, y_, added_;
 };
 
 std::vector<Tensor> dense_mlp(std::vector<Tensor> x, std::vector<Tensor> weights,
                               std::vector<Tensor> biases, std::string activation,
-                              std::string output_activation) {
+                              std::string output_activation, std::vector<Tensor> shared,
+                              std::optional<Tensor> owners_B) {
   if (weights.empty()) fail("weights: expected those of one layer or more, got none");
   if (!biases.empty() && biases.size() != weights.size()) {
     fail("biases: expected none or ", weights.size(), ", one for each layer, got ", biases.size());
@@ -139,6 +143,14 @@ std::vector<Tensor> dense_mlp(std::vector<Tensor> x, std::vector<Tensor> weights
     return l + 1 == weights.size() ? output_activation : activation;
   };
   const Dense first(x, weights[0], bias_of_layer(biases, 0), activation_of(0));
+  if (shared.empty() == owners_B.has_value()) {
+    fail("owners_B: expected with shared rows, and with them alone");
+  }
+  if (owners_B && (x.size() != 1 || is_stacked(x)))
+    fail("x: expected one tensor x_BD with owners_B");
+  std::optional<SharedRows> parts;
+  if (owners_B) parts.emplace(first, shared, *owners_B);
+  const ExpertRows added = parts ? parts->added : ExpertRows{};
   std::vector<Tensor> kept;  // weights without gaps
   std::vector<ExpertLayer> layers = {first.layer};
   for (size_t l = 1; l < weights.size(); ++l) {
@@ -165,7 +177,7 @@ std::vector<Tensor> dense_mlp(std::vector<Tensor> x, std::vector<Tensor> weights
     y.push_back(fresh(like, {like.size(0), layers.back().outputs}, like.scalar_type()));
   }
   const Chain chain(layers, first.rows_of(first.x, first.layer.inputs),
-                    first.rows_of(y, layers.back().outputs));
+                    first.rows_of(y, layers.back().outputs), added);
   if (chain.fits()) {
     chain.run();
     return y;
@@ -175,7 +187,7 @@ std::vector<Tensor> dense_mlp(std::vector<Tensor> x, std::vector<Tensor> weights
     const Dense layer(rows, weights[l], bias_of_layer(biases, l), activation_of(l));
     const std::vector<Tensor> next = l + 1 == layers.size() ? y : layer.outputs();
     layer_forward(layer.layer, layer.rows_of(layer.x, layer.layer.inputs),
-                  layer.rows_of(next, layer.layer.outputs), {});
+                  layer.rows_of(next, layer.layer.outputs), {}, l == 0 ? added : ExpertRows{});
     rows = next;
   }
   return y;

@@ -3,9 +3,8 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include "../indices.h"
 #include "../jobs.h"
-#include "dense_layer.h"
+#include "shared_rows.h"
 
 namespace mmoe {
 namespace {
@@ -19,49 +18,16 @@ struct Owned {
   double cost() const { return static_cast<double>(end - begin) + 1; }
 };
 
-std::vector<Tensor> owned_rows(const Dense& d, const std::vector<Tensor>& shared) {
-  if (static_cast<int64_t>(shared.size()) != d.layer.experts) {
-    fail("shared: expected ", d.layer.experts, " tensors, one per expert, got ", shared.size());
-  }
-  std::vector<Tensor> packed;
-  for (size_t e = 0; e < shared.size(); ++e) {
-    const Name part("shared", e);
-    check_dim(part, shared[e], 2);
-    check_type(part, shared[e], d.x[0].scalar_type());
-    check_size(part, shared[e], 0, shared[0].size(0));
-    check_size(part, shared[e], 1, d.layer.outputs);
-    packed.push_back(dense(shared[e]));
-  }
-  return packed;
-}
-
-// Refuses an index outside [0, limit), of which there is no such row.
-Tensor checked_numbers(const char* name, const Tensor& numbers, int64_t limit) {
-  check_dim(name, numbers, 1);
-  check_type(name, numbers, ScalarType::Int);
-  const Tensor packed = dense(numbers);
-  check_indices(name, "numbers", packed, limit);
-  const auto* number = static_cast<const int32_t*>(packed.const_data_ptr());
-  for (int64_t i = 0; i < packed.numel(); ++i) {
-    if (number[i] < 0) fail(name, ": expected numbers in [0, ", limit, "), got ", number[i]);
-  }
-  return packed;
-}
-
 std::tuple<std::vector<Tensor>, std::vector<Tensor>> shared_mm(
     const Tensor& x_BD, const Tensor& weight_EDH, std::optional<Tensor> bias_EH,
     std::vector<Tensor> shared, const Tensor& owners_B, std::optional<Tensor> order_B,
     std::optional<Tensor> bounds, std::string activation) {
   const Dense d({x_BD}, weight_EDH, bias_EH, activation);
-  shared = owned_rows(d, shared);
-  check_size("owners_B", owners_B, 0, x_BD.size(0));
-  const Tensor owners = checked_numbers("owners_B", owners_B, shared[0].size(0));
+  const SharedRows parts(d, shared, owners_B);
   const std::vector<Tensor> y = d.outputs();
   const std::vector<Tensor> z = d.keeps_z() ? d.outputs() : std::vector<Tensor>{};
-  ExpertRows added = d.rows_of(shared, d.layer.outputs);
-  added.numbers.assign(d.layer.experts, static_cast<const int32_t*>(owners.const_data_ptr()));
   layer_forward(d.layer, d.rows_of(d.x, d.layer.inputs), d.rows_of(y, d.layer.outputs),
-                z.empty() ? ExpertRows{} : d.rows_of(z, d.layer.outputs), added);
+                z.empty() ? ExpertRows{} : d.rows_of(z, d.layer.outputs), parts.added);
   return {y, z};
 }
 

@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, get_args
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from mmoe import ops
 from mmoe.mixture.batch_invariant import activate
 from mmoe.mixture.dropout import fast_dropout
+from mmoe.mixture.experts.mlp_settings import (
+    ExpertActivation,
+    OutputActivation,
+    check_mlp_experts,
+)
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
 from mmoe.mixture.pytrees import cast_for_autocast, gather_rows
 from mmoe.mixture.requests.rows import RequestRows
-from mmoe.mixture.requests.shared_layer import shared_layer
+from mmoe.mixture.requests.shared_layer import shared_layer, shared_layers
 from mmoe.mixture.traits import PoolTraits, SharedWork
-
-ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
-# Of the last layer; None: it has none
-OutputActivation = Literal["same", "relu", "gelu", "silu", "swiglu"] | None
 
 # What every ReLU layer gave, after it: one tensor (grouped), or one for each expert (dense).
 Record = list[Tensor | list[Tensor]]
@@ -85,7 +86,9 @@ class MLPExperts(nn.Module):
         super().__init__()
         last_dropout = dropout if output_dropout is None else output_dropout
         dropouts = {"dropout": dropout, "output_dropout": last_dropout}
-        _check(num_experts, input_dim, hidden, activation, output_activation, norm, dropouts)
+        check_mlp_experts(
+            num_experts, input_dim, hidden, activation, output_activation, norm, dropouts
+        )
         last = activation if output_activation == "same" else output_activation
         # Of each layer
         self.activations = [*([activation] * (len(hidden) - 1)), last] if hidden else []
@@ -202,6 +205,8 @@ class MLPExperts(nn.Module):
         """
         if rows.exact or not self.weights:
             return self.dense([rows.whole], record)
+        if record is None and self._is_products:
+            return shared_layers(rows, *self._products(0))
         y = shared_layer(rows, *self._layer(0), self._fused(0))
         return self._dense_from(1, self._end_of_dense(0, y, record), record)
 
@@ -273,10 +278,7 @@ class MLPExperts(nn.Module):
     def _dense_from(self, first: int, x: list[Tensor], record: Record | None) -> list[Tensor]:
         """The layers from `first` on, on all rows."""
         if record is None and self._is_products and first < len(self.weights):
-            pairs = [self._layer(layer) for layer in range(first, len(self.weights))]
-            biases = [bias_EH for _, bias_EH in pairs if bias_EH is not None]
-            fused = self._fused(0), self._fused(len(self.weights) - 1)
-            return ops.dense_mlp(x, [weight_EDH for weight_EDH, _ in pairs], biases, *fused)
+            return ops.dense_mlp(x, *self._products(first))
         for layer in range(first, len(self.weights)):
             weight_EDH, bias_EH = self._layer(layer)
             y = ops.dense_mm(x, weight_EDH, bias_EH, self._fused(layer))
@@ -288,6 +290,15 @@ class MLPExperts(nn.Module):
         """Whether nothing follows the layers' products but what these apply themselves."""
         drops = self.training and any(self.dropouts)
         return not self.norms and "swiglu" not in self.activations and not drops
+
+    def _products(
+        self, first: int
+    ) -> tuple[list[Tensor], list[Tensor], ops.FusedActivation, ops.FusedActivation]:
+        """The layers from `first` on, as `ops.dense_mlp` takes them."""
+        pairs = [self._layer(layer) for layer in range(first, len(self.weights))]
+        biases = [bias_EH for _, bias_EH in pairs if bias_EH is not None]
+        weights = [weight_EDH for weight_EDH, _ in pairs]
+        return weights, biases, self._fused(0), self._fused(len(self.weights) - 1)
 
     def _end_of_dense(self, layer: int, y: Sequence[Tensor], record: Record | None) -> list[Tensor]:
         """What follows a layer's products."""
@@ -370,30 +381,3 @@ def mlp_experts(
 def _depth(kind: type, name: str) -> int:
     """How far up a class's bases a method comes from."""
     return next(depth for depth, base in enumerate(kind.__mro__) if name in vars(base))
-
-
-def _check(
-    num_experts: int,
-    input_dim: int,
-    hidden: Sequence[int],
-    activation: str,
-    output_activation: str | None,
-    norm: str | None,
-    dropouts: Mapping[str, float],
-) -> None:
-    if num_experts < 1:
-        raise ValueError(f"num_experts: expected 1 or more, got {num_experts}")
-    if input_dim < 1:
-        raise ValueError(f"input_dim: expected a width of 1 or more, got {input_dim}")
-    if any(width < 1 for width in hidden):
-        raise ValueError(f"hidden: expected widths of 1 or more, got {list(hidden)}")
-    for name, value, known in (
-        ("activation", activation, get_args(ExpertActivation)),
-        ("output_activation", output_activation, (None, "same", *get_args(ExpertActivation))),
-        ("norm", norm, (None, *get_args(ExpertNorm))),
-    ):
-        if value not in known:
-            raise ValueError(f"{name}: expected one of {', '.join(map(str, known))}, got {value!r}")
-    for name, dropout in dropouts.items():
-        if not 0 <= dropout < 1:
-            raise ValueError(f"{name}: expected a probability in [0, 1), got {dropout}")

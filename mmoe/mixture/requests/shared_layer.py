@@ -1,5 +1,7 @@
 """`shared_layer`: a layer of every expert, whose part of the request is computed once a request."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from mmoe import ops
@@ -38,8 +40,43 @@ def shared_layer(
         >>> [y_BH.shape for y_BH in shared_layer(rows, *ones, "relu")]
         [torch.Size([3, 4]), torch.Size([3, 4])]
     """
+    x_BR, of_row, shared = _apart(rows, weight_EDH)
+    return ops.shared_mm(x_BR, of_row, bias_EH, shared, rows.owners, activation)
+
+
+def shared_layers(
+    rows: RequestRows,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    activation: ops.FusedActivation,
+    output_activation: ops.FusedActivation,
+) -> list[Tensor]:
+    """Sends rows through `shared_layer`, and what it gives through further layers.
+
+    Args:
+        rows: B rows of Q requests.
+        weights: Of each layer; the first reads all columns.
+        biases: Of each layer; none: layers have none.
+        activation: As of `ops.dense_mlp`.
+        output_activation: Likewise.
+
+    Returns:
+        E tensors `y_BO`.
+    """
+    x_BR, of_row, shared = _apart(rows, weights[0])
+    return ops.dense_mlp(
+        x_BR,
+        [of_row, *weights[1:]],
+        biases,
+        activation,
+        output_activation,
+        shared=shared,
+        owners=rows.owners,
+    )
+
+
+def _apart(rows: RequestRows, weight_EDH: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Rows, the weight of their columns, and the product of the request's, once a request."""
     of_request, of_row = rows.columns.split(weight_EDH, dim=1)
     shared = rows.once(lambda x_QP: ops.dense_mm(cast_for_autocast(x_QP), of_request))
-    shared = [y_QH[: rows.owners.count] for y_QH in shared]
-    x_BR = cast_for_autocast(rows.x_BR)
-    return ops.shared_mm(x_BR, of_row, bias_EH, shared, rows.owners, activation)
+    return cast_for_autocast(rows.x_BR), of_row, [y_QH[: rows.owners.count] for y_QH in shared]
