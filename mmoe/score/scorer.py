@@ -25,7 +25,7 @@ from mmoe.score.guard.counts import Counter, ScoreCounts, added
 from mmoe.score.kept_columns import as_kept
 from mmoe.score.output_columns import ScoreColumns
 from mmoe.score.parquet_writer import ParquetWriter
-from mmoe.score.pipeline import in_order, scoring_threads
+from mmoe.score.pipeline import in_order, scoring_threads, small_at_the_end
 from mmoe.score.provenance import Provenance, as_metadata
 from mmoe.score.top_rows import Top, TopRows
 
@@ -177,7 +177,7 @@ class Scorer:
         """Rows of all files in order; None behind those of each."""
         alone = self.predictor.any_height and self.predictor.ranks == 1
         threads = scoring_threads(alone=alone)
-        chunks = self._chunks(files, looked)
+        chunks = self._chunks(files, looked, threads if alone else 0)
         if alone or not threads:
             return in_order(
                 lambda chunk: self._predict(self._encode(chunk)),
@@ -190,11 +190,14 @@ class Scorer:
         return prefetch(map(self._predict, encoded), 1)
 
     def _chunks(
-        self, files: Sequence[ToWrite], looked: "deque[Provenance]"
+        self, files: Sequence[ToWrite], looked: "deque[Provenance]", threads: int
     ) -> Generator[_Chunk | None]:
-        for file in files:
+        for number, file in enumerate(files, start=1):
             looked.append(file.target.look())
-            for table in iter_tables(file.source, list(self.uses), ROWS_PER_CHUNK, file.span):
+            tables = iter_tables(file.source, list(self.uses), ROWS_PER_CHUNK, file.span)
+            if threads > 1 and number == len(files):
+                tables = small_at_the_end(tables, threads)
+            for table in tables:
                 yield _Chunk(table, str(file.source))
             yield None
 

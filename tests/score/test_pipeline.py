@@ -3,10 +3,11 @@
 import threading
 import time
 
+import pyarrow as pa
 import pytest
 import torch
 
-from mmoe.score.pipeline import in_order
+from mmoe.score.pipeline import in_order, small_at_the_end
 
 
 def _uneven(n):
@@ -77,3 +78,34 @@ def test_each_thread_takes_one_core_and_the_others_keep_theirs():
     thread.start()
     thread.join()
     assert told == [before]
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 9])
+@pytest.mark.parametrize("last", [0, 1, 3, 10])
+def test_the_last_tables_come_in_quarters(count, last):
+    heights = [10] * (count - 1) + [last] * (count > 0)
+    rows = iter(range(100))
+    tables = [pa.table({"row": [next(rows) for _ in range(height)]}) for height in heights]
+
+    found = list(small_at_the_end(tables, threads=2))
+
+    assert [row for table in found for row in table["row"].to_pylist()] == list(range(sum(heights)))
+    cut = min(max(count - 4, 0), 2)
+    whole = [table.num_rows for table in found[: count - cut]]
+    assert whole == heights[: count - cut]
+    assert all(table.num_rows <= 3 for table in found[count - cut :])
+
+
+def test_tables_wait_only_once_there_are_many():
+    read = []
+
+    def tables():
+        for number in range(9):
+            read.append(number)
+            yield pa.table({"row": [number]})
+
+    ahead = []
+    for given, _ in enumerate(small_at_the_end(tables(), threads=2), start=1):
+        ahead.append(len(read) - given)
+    assert ahead[:4] == [0] * 4
+    assert max(ahead) == 2
