@@ -46,6 +46,7 @@ class MixedTowers:
         """Computes `logits_LBT` of the last level's block, whose outputs are in fp32."""
         z = [z_BH.split(self.widths, dim=1) for z_BH in dense_mm(block.y, self.weight_EOH)]
         found = []
+        experts = block.scale_BLG.shape[1]
         for t, (tower, gate, bias_H) in enumerate(
             zip(self.towers, self.network.task_gates, self.biases, strict=True)
         ):
@@ -56,7 +57,7 @@ class MixedTowers:
             scale_LB1 = block.scale_BLG[:, :, gate].t().unsqueeze(2)
             mix_LBH = torch.addcmul(bias_H, mix_BLH.transpose(0, 1), scale_LB1)
             found.append(_head(tower, tower.mlp.after_first(mix_LBH.flatten(0, 1))))
-        return self.network.towers.joined(found).unflatten(0, mix_LBH.shape[:2])
+        return self.network.towers.joined(found).unflatten(0, (experts, -1))
 
 
 def _head(tower: Tower, h_BH: Tensor) -> Tensor:
