@@ -80,8 +80,9 @@ def score_files(
             folder that hold no scores are refused.
         resume: Score into the folder what an interrupted call has not: parts whose record or bytes
             are not as they were written are scored again.
-        rows_per_file: Into a folder: cut each Parquet file that is read into pieces of so many rows
-            (whole scoring batches of them), which ranks share out; None: a piece is a file.
+        rows_per_file: Into a folder: cut each file that is read into pieces of so many rows (whole
+            scoring batches of them), which ranks share out; compressed text is one piece. None: a
+            piece is a file.
         top: Into one file: write the best rows of each key alone, of all files together, the keys
             in the order in which they come, with their `rank`; None: every row.
         reporter: Told of progress.
@@ -134,6 +135,8 @@ def score_files(
         asked.check_same(run, by)
     if rank() > 0:
         reporter = SilentReporter()
+    for note in () if job is None else job.notes:
+        reporter.say(note)
     if table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, table_precision))
     found = asked.look(config, () if job is None else job.partition_columns())
@@ -216,7 +219,7 @@ def _score_parts(
     any_file: DataFile,
     tracker: Tracker,
 ) -> ScoreCounts:
-    files = [ToWrite(named(p.file), OfFolder(job, p), p.rows) for p in job.mine]
+    files = [ToWrite(named(p.file), OfFolder(job, p), p.span) for p in job.mine]
     counts = scorer.score(files, tracker)
     scorer.predictor.help_others(scorer.no_rows(named(any_file)))
     return counts
