@@ -71,9 +71,7 @@ def _within(batches: Iterator[pa.RecordBatch], span: RowSpan | None) -> Iterator
         yield part
 
 
-def _batches(
-    file: DataFile, reader: Any, span: RowSpan | None = None
-) -> Iterator[pa.RecordBatch]:
+def _batches(file: DataFile, reader: Any, span: RowSpan | None = None) -> Iterator[pa.RecordBatch]:
     """One at a time: the file format by number, the stream format one after another."""
     number = 0
     try:

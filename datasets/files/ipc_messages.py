@@ -20,6 +20,7 @@ _GOES_ON = 0xFFFFFFFF  # before the size of a message, but for versions before 0
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3  # kinds of messages
 _AT_ONCE = 16  # requests to a store
 _START = 4096  # bytes of a message that are read at first
+_LONGEST = 1 << 28  # of what comes before the columns
 
 Read = Callable[[int, int], bytes]
 
@@ -52,13 +53,13 @@ def cut_ipc(file: DataFile, every: int) -> Cut:
                 spans = _of_file(file, read, every)
             else:
                 spans = _of_stream(list(_messages(read)), every)
-    except (struct.error, IndexError, _Strange):
-        # Whoever reads it says what is wrong
+    except (struct.error, OSError, ValueError, OverflowError):
+        # Numbers that lead anywhere; whoever reads it says what is wrong
         return Cut(file, why_whole="has messages that cannot be followed")
     return Cut(file, spans)
 
 
-class _Strange(Exception):
+class _Strange(ValueError):
     """What is there is no message."""
 
 
@@ -117,6 +118,8 @@ def _message(read: Read, at: int, size: int = _START) -> Message | None:
         prefix = 8
     if not size:
         return None
+    if size > _LONGEST:
+        raise _Strange
     if len(start) < prefix + size:
         start = read(at, at + prefix + size)
     root = _Table.root(start[prefix : prefix + size])

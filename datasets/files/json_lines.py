@@ -71,9 +71,7 @@ def iter_json(
             yield table.slice(start, rows).select(columns)
 
 
-def _tables(
-    file: DataFile, columns: list[str], span: RowSpan | None = None
-) -> Iterator[pa.Table]:
+def _tables(file: DataFile, columns: list[str], span: RowSpan | None = None) -> Iterator[pa.Table]:
     """Blocks of rows: the columns, or one of the file where none are asked for, to have rows."""
     found = _keys_of(file)
     there = found.schema
@@ -146,7 +144,7 @@ def _look_at(file: DataFile, state: object) -> _Found:
 
 
 def rows_in(block: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the lines of a block that are not blank: their first bytes, and their numbers from 0.
+    r"""Finds the lines of a block that are not blank: their first bytes, and their numbers from 0.
 
     Example:
         >>> rows_in(b'{"a": 1}\n \n{"a": 2}')

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.json_lines import Block, look_through, rows_in
@@ -39,15 +39,13 @@ def cut_json(file: DataFile, every: int) -> Cut:
 def _begins(file: DataFile, blocks: Sequence[Block], rows: Sequence[int]) -> list[tuple[int, int]]:
     """First byte and number of the line of each of these rows, which ascend."""
     firsts = list(accumulate((block.rows for block in blocks), initial=0))
-    found, known = [], -1
-    for row in rows:
-        number = bisect_right(firsts, row) - 1
+    found = []
+    for number, some in groupby(rows, lambda row: bisect_right(firsts, row) - 1):
         block = blocks[number]
-        if number != known:
-            [text] = file.ranges([(block.start, block.end)])
-            (starts_R, lines_R), known = rows_in(text), number
-            if len(starts_R) != block.rows:
-                raise was_changed(file)
-        place = row - firsts[number]
-        found.append((block.start + int(starts_R[place]), block.line + int(lines_R[place])))
+        [text] = file.ranges([(block.start, block.end)])
+        starts_R, lines_R = rows_in(text)
+        if len(starts_R) != block.rows:
+            raise was_changed(file)
+        places = [row - firsts[number] for row in some]
+        found += [(block.start + int(starts_R[p]), block.line + int(lines_R[p])) for p in places]
     return found

@@ -75,9 +75,7 @@ def folder_job(
     _check_same_files([file.name for file in files], str(source))
     _check_same_model(by)
     cuts = _cuts(files, rows_per_file)
-    parts = [
-        part for number, cut in enumerate(cuts) for part in _parts(folders, number, cut)
-    ]
+    parts = [part for number, cut in enumerate(cuts) for part in _parts(folders, number, cut)]
     store = store_at(folder)
     if isinstance(store, LocalStore):
         from_first(lambda: _check_place(run, source, store.folder, parts))
@@ -146,9 +144,7 @@ def _of_whole(cuts: Iterable[Cut]) -> list[str]:
     ]
 
 
-def _parts(
-    folders: set[str], number: int, found: tuple[Cut, tuple[int, str] | None]
-) -> list[Part]:
+def _parts(folders: set[str], number: int, found: tuple[Cut, tuple[int, str] | None]) -> list[Part]:
     """In the order that the files are read, in folders `day=2024-01-31` as they are.
 
     Those that the output lies in already are not repeated.
@@ -161,8 +157,7 @@ def _parts(
     ]
     name = "/".join([*partitions, f"{number:05d}-{cut.file.name.split('.')[0]}"])
     return [
-        Part(cut.file, f"{name}-{n:05d}.parquet", span, cut_of)
-        for n, span in enumerate(cut.spans)
+        Part(cut.file, f"{name}-{n:05d}.parquet", span, cut_of) for n, span in enumerate(cut.spans)
     ] or [Part(cut.file, f"{name}.parquet")]
 
 
