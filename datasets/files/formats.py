@@ -25,6 +25,7 @@ from mmoe.datasets.files.parquet_files import (
 )
 from mmoe.datasets.files.resolve import kind_of
 from mmoe.datasets.files.row_span import Cut, RowSpan, was_changed
+from mmoe.datasets.files.text_files import unreadable
 from mmoe.datasets.values.plain import list_lengths, plain
 
 
@@ -172,7 +173,10 @@ def cut_file(file: DataFile, every: int) -> Cut:
     Raises:
         ValueError: It cannot be read.
     """
-    return format_of(file).cut(file, every)
+    try:
+        return format_of(file).cut(file, every)
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(file, error) from None
 
 
 def _with_folders(table: pa.Table, names: list[str], folders: dict[str, str | None]) -> pa.Table:

@@ -118,6 +118,8 @@ def score_files(
     if one_file:
         _check_output(run, source, output, mode, resume, rows_per_file, engine)
     else:
+        if rows_per_file is not None:
+            asked.check_columns(run.config())
         job = folder_job(
             run,
             source,

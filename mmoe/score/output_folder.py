@@ -74,13 +74,15 @@ def folder_job(
     folders = set(Path(folder).absolute().parts) if not is_address(str(folder)) else set()
     _check_same_files([file.name for file in files], str(source))
     _check_same_model(by)
-    cuts = _cuts(files, rows_per_file)
-    parts = [part for number, cut in enumerate(cuts) for part in _parts(folders, number, cut)]
     store = store_at(folder)
     if isinstance(store, LocalStore):
-        from_first(lambda: _check_place(run, source, store.folder, parts))
+        from_first(lambda: _check_place(run, source, store.folder, files))
     else:
         check_not_read_at(str(folder), files, str(source), folder=True)
+    if mode == "error" and not resume:  # before large files are looked through
+        from_first(lambda: look(FolderJob(store, by, mode, [], []), resume))
+    cuts = _cuts(files, rows_per_file)
+    parts = [part for number, cut in enumerate(cuts) for part in _parts(folders, number, cut)]
     job = FolderJob(store, by, mode, parts, [])
     found = from_first(lambda: look(job, resume), takes_long=True)
     left = [part for part in parts if part.name not in found.done]
@@ -162,7 +164,7 @@ def _parts(folders: set[str], number: int, found: tuple[Cut, tuple[int, str] | N
 
 
 def _check_place(
-    run: RunDirectory, source: str | Path, folder: Path, parts: Sequence[Part]
+    run: RunDirectory, source: str | Path, folder: Path, files: Sequence[DataFile]
 ) -> None:
     """Refuses a place on this machine where no scores may be written."""
     check_parents(folder)
@@ -171,4 +173,4 @@ def _check_place(
             f"--output {folder}: is a file; name a folder, or a file that ends in .parquet"
         )
     check_not_of_run(folder, run)
-    check_not_read(folder, dict.fromkeys(part.file for part in parts), source, folder=True)
+    check_not_read(folder, dict.fromkeys(files), source, folder=True)
