@@ -137,8 +137,6 @@ def score_files(
         asked.check_same(run, by)
     if rank() > 0:
         reporter = SilentReporter()
-    for note in () if job is None else job.notes:
-        reporter.say(note)
     if table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, table_precision))
     found = asked.look(config, () if job is None else job.partition_columns())
@@ -167,8 +165,7 @@ def score_files(
             counts = _score_folder(job, guard, reporter, here)
     unseen = UnseenIds(encoder)
     unseen.include(counts.rows, counts.unseen)
-    text = unseen.text()
-    if text is not None:
+    if (text := unseen.text()) is not None:
         reporter.say(text)
     return counts.rows
 
@@ -195,6 +192,8 @@ def _score_folder(
     job: FolderJob, guard: Guard, reporter: Reporter, score: ScoreParts
 ) -> ScoreCounts:
     """Has `score` write what is `mine` of a folder, and publishes it when all of it is there."""
+    for note in job.notes:
+        reporter.say(note)
     if not job.is_complete:
         from_first(job.start)
     try:

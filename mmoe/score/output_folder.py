@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from mmoe.datasets.files.data_file import DataFile, is_address, is_partition
-from mmoe.datasets.files.formats import cut_file, file_columns
-from mmoe.datasets.files.resolve import kind_of, resolve_files
+from mmoe.datasets.files.formats import cut_file
+from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.files.row_span import Cut
 from mmoe.datasets.rows.sources import with_names
 from mmoe.errors import RanksDiffer
@@ -119,8 +119,6 @@ def _cuts(
     """How each file is cut, and what it was before that; rank 0 looks for all."""
     if rows_per_file is None:
         return [(Cut(file), None) for file in files]
-    if rank() > 0 and kind_of(files[0]) == "json":
-        file_columns(files[0])  # each rank needs them later, and has nothing else to do now
 
     def cut(file: DataFile) -> tuple[Cut, tuple[int, str]]:
         found = print_of(file)
