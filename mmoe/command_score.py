@@ -91,8 +91,8 @@ def score(
         int | None,
         typer.Option(
             metavar="N",
-            help="Into a folder: cut each Parquet file into pieces of about N rows, which ranks "
-            "share out.",
+            help="Into a folder: cut each file into pieces of about N rows, which ranks and "
+            "workers share out.",
         ),
     ] = None,
     expect: Annotated[

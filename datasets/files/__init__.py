@@ -1,7 +1,8 @@
 """Data files: names to files, one reader for each format, and what a file held when it was read.
 
 `resolve_files` finds them, `read_table` and `iter_tables` read them whole or in chunks,
-`print_files` and `data_changes` tell whether they are still what they were.
+`cut_file` finds spans of rows that are read by themselves, `print_files` and `data_changes` tell
+whether they are still what they were.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
         print_files,
         print_tables,
     )
-    from mmoe.datasets.files.formats import file_columns, file_types, folder_columns, iter_file
+    from mmoe.datasets.files.formats import (
+        cut_file,
+        file_columns,
+        file_types,
+        folder_columns,
+        iter_file,
+    )
     from mmoe.datasets.files.parquet_files import Footers, parquet_bytes, parquet_layout
     from mmoe.datasets.files.readers import (
         Paths,
@@ -30,15 +37,19 @@ if TYPE_CHECKING:
         widen,
     )
     from mmoe.datasets.files.resolve import kind_of, resolve_files
+    from mmoe.datasets.files.row_span import Cut, RowSpan
 
 __all__ = [
+    "Cut",
     "DataFile",
     "DataPrint",
     "Footers",
     "Paths",
+    "RowSpan",
     "RowsPrint",
     "column_names",
     "common_schema",
+    "cut_file",
     "data_changes",
     "file_columns",
     "file_types",
@@ -65,7 +76,7 @@ __getattr__ = lazily(
         "changed_data": ["data_changes", "same_rows"],
         "data_file": ["DataFile", "is_address"],
         "fingerprint": ["DataPrint", "RowsPrint", "print_data", "print_files", "print_tables"],
-        "formats": ["file_columns", "file_types", "folder_columns", "iter_file"],
+        "formats": ["cut_file", "file_columns", "file_types", "folder_columns", "iter_file"],
         "parquet_files": ["Footers", "parquet_bytes", "parquet_layout"],
         "readers": [
             "Paths",
@@ -77,5 +88,6 @@ __getattr__ = lazily(
             "widen",
         ],
         "resolve": ["kind_of", "resolve_files"],
+        "row_span": ["Cut", "RowSpan"],
     },
 )

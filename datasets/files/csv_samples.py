@@ -19,11 +19,6 @@ class UncutError(ValueError):
     """A block of a CSV file in which it is not sure where rows begin."""
 
 
-def is_packed(file: DataFile) -> bool:
-    """Returns whether it is compressed, so that it can be read from its start alone."""
-    return file.name.lower().endswith(tuple(_CODECS))
-
-
 def bytes_per_row(file: DataFile) -> float:
     """Returns about how long its lines are, by the first of them."""
     [start] = file.ranges([(0, min(file.size(), 1 << 18))])

@@ -1,19 +1,33 @@
 """`DataFile`: where a file of rows lies, and what its folders' names say about its rows."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
 import fsspec
+import pyarrow as pa
 
 _PARTITION = re.compile(r"([A-Za-z_][A-Za-z0-9_\-]*)=(.*)")
 _GLOB = re.compile(r"[*?\[]")
 # What object stores call it; an ETag is one too, of the content as it was uploaded
 _CHECKSUMS = ("md5Hash", "content_md5", "ETag", "etag")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark call the folder of nulls
+
+
+@dataclass(frozen=True)
+class KeyTypes:
+    """What the lines of a file of JSON lines hold, which takes a pass over it.
+
+    Attributes:
+        schema: Types of the columns.
+        faults: What is wrong with those that have none.
+    """
+
+    schema: pa.Schema
+    faults: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,8 @@ class DataFile:
         column_names: Of a CSV file that has no header line.
         candidates: Column of lists, of which each item is a row; None: rows are those of the file.
         fields: Of the items of the last column that is asked for, what is read; None: all.
+        keys: Of JSON lines that have been looked through, what was found: who reads a part of them
+            does not look again. None: they are looked through when they are read.
 
     Example:
         >>> file = DataFile("logs/day=2024-01-31/country=DE/part-0.parquet")
@@ -36,6 +52,7 @@ class DataFile:
     column_names: tuple[str, ...] | None = None
     candidates: str | None = None
     fields: tuple[str, ...] | None = None
+    keys: KeyTypes | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.address

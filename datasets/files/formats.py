@@ -8,18 +8,24 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from mmoe.datasets.files.csv_files import csv_columns, csv_schema, iter_csv, read_csv
+from mmoe.datasets.files.csv_rows import cut_csv
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.ipc_files import ipc_columns, ipc_schema, iter_ipc, read_ipc
+from mmoe.datasets.files.ipc_messages import cut_ipc
 from mmoe.datasets.files.json_lines import iter_json, json_columns, json_schema, read_json
+from mmoe.datasets.files.json_rows import cut_json
 from mmoe.datasets.files.nested import fields_among, flat_schema, unnested
 from mmoe.datasets.files.parquet_files import (
     Footers,
+    cut_parquet,
     iter_parquet,
     parquet_columns,
     parquet_layout,
     read_parquet,
 )
 from mmoe.datasets.files.resolve import kind_of
+from mmoe.datasets.files.row_span import Cut, RowSpan, was_changed
+from mmoe.datasets.files.text_files import unreadable
 from mmoe.datasets.values.plain import list_lengths, plain
 
 
@@ -31,26 +37,48 @@ class Format:
         columns: The file's own names.
         schema: Its names and types.
         read: The whole file, of columns in their order.
-        chunks: The same rows, at most so many at a time (CSV: a block).
+        chunks: The same rows, at most so many at a time (CSV: a block), or some of them.
+        cut: Finds spans of so many rows each.
         is_text: Its cells have no types: they become what all of a column's look like.
     """
 
     columns: Callable[[DataFile], list[str]]
     schema: Callable[[DataFile], pa.Schema]
     read: Callable[[DataFile, list[str]], pa.Table]
-    chunks: Callable[[DataFile, list[str], int], Iterator[pa.Table]]
+    chunks: Callable[..., Iterator[pa.Table]]
+    cut: Callable[[DataFile, int], Cut]
     is_text: bool = False
+
+    def iterate(
+        self, file: DataFile, names: list[str], rows: int, span: RowSpan | None
+    ) -> Iterator[pa.Table]:
+        """Reads chunks of the file, or of a span of it, which has as many rows as it says."""
+        if span is None:
+            yield from self.chunks(file, names, rows)
+            return
+        left = span.rows
+        for table in self.chunks(file, names, rows, span):
+            left -= table.num_rows
+            if left < 0:
+                raise was_changed(file)
+            yield table
+        if left:
+            raise was_changed(file)
 
 
 # By what `kind_of` says of a file
 _FORMATS = MappingProxyType(
     {
         "parquet": Format(
-            parquet_columns, lambda file: parquet_layout(file)[0], read_parquet, iter_parquet
+            parquet_columns,
+            lambda file: parquet_layout(file)[0],
+            read_parquet,
+            iter_parquet,
+            cut_parquet,
         ),
-        "csv": Format(csv_columns, csv_schema, read_csv, iter_csv, is_text=True),
-        "json": Format(json_columns, json_schema, read_json, iter_json),
-        "ipc": Format(ipc_columns, ipc_schema, read_ipc, iter_ipc),
+        "csv": Format(csv_columns, csv_schema, read_csv, iter_csv, cut_csv, is_text=True),
+        "json": Format(json_columns, json_schema, read_json, iter_json, cut_json),
+        "ipc": Format(ipc_columns, ipc_schema, read_ipc, iter_ipc, cut_ipc),
     }
 )
 
@@ -94,6 +122,7 @@ def iter_file(
     folders: dict[str, str | None] | None = None,
     footers: Footers | None = None,
     first_request: int = 0,
+    span: RowSpan | None = None,
 ) -> Iterator[pa.Table]:
     """Yields the same rows in the same order, at most about `rows` at a time (CSV: a block).
 
@@ -105,10 +134,15 @@ def iter_file(
         folders: What `folder_columns` said of the file, so that it need not look again.
         footers: Those of Parquet files that are read group by group.
         first_request: Number of the first request that is read, where rows are candidates.
+        span: Only these rows, of `cut_file`; those of Parquet are in `row_group`.
+
+    Raises:
+        ValueError: The file cannot be read, or has other rows than when it was cut.
     """
     if file.candidates is not None:
         of_requests, asked = _of_requests(file, names)
-        tables = iter_file(of_requests, asked, _requests_at_once(rows), row_group, folders, footers)
+        at_once = _requests_at_once(rows)
+        tables = iter_file(of_requests, asked, at_once, row_group, folders, footers, span=span)
         for table in tables:
             flat = unnested(table, file.candidates, names, first_request)
             first_request += table.num_rows
@@ -120,9 +154,29 @@ def iter_file(
     if row_group is not None:
         tables = iter_parquet(file, own, rows, row_group, footers)
     else:
-        tables = format_of(file).chunks(file, own, rows)
+        tables = format_of(file).iterate(file, own, rows, span)
     for table in tables:
         yield _with_folders(table, names, folders)
+
+
+def cut_file(file: DataFile, every: int) -> Cut:
+    """Finds where rows of a file begin, so that each part can be read without those before it.
+
+    Parquet and Arrow files say where their rows are. Of an Arrow stream the messages are followed,
+    of CSV the bytes are read once, and of JSON lines they are parsed, which finds the types that
+    all parts have. A compressed file is not cut.
+
+    Args:
+        file: Of any format.
+        every: Rows of a span; of requests, where rows are their candidates.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    try:
+        return format_of(file).cut(file, every)
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(file, error) from None
 
 
 def _with_folders(table: pa.Table, names: list[str], folders: dict[str, str | None]) -> pa.Table:

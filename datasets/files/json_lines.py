@@ -4,20 +4,22 @@ Blocks of whole lines are parsed one by one, first to find the types of all, the
 Arrow's own reader of streams fixes them by the first block, and has no columns that begin later.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.data_file import DataFile, KeyTypes
 from mmoe.datasets.files.json_faults import (
     MixedColumnError,
     explain_line,
     explain_types,
     without_columns,
 )
+from mmoe.datasets.files.row_span import RowSpan, open_pieces
 from mmoe.datasets.files.text_files import one_line, open_text, read_start, unreadable
 from mmoe.datasets.rows.locations import MissingColumnError
 from mmoe.datasets.values.arrow import out_of_memory, pc
@@ -25,6 +27,7 @@ from mmoe.datasets.values.plain import is_list, is_text
 
 _BLOCK_BYTES = 8 << 20  # and as many more as the line takes that does not end there
 _BOM = b"\xef\xbb\xbf"
+_BLANK, _NEWLINE = b" \t\r\n", 10  # what JSON has between values
 _ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
 _EXACT = 2.0**53  # whole numbers below are exact in float64
 
@@ -44,7 +47,7 @@ def json_schema(file: DataFile) -> pa.Schema:
         ValueError: The file is empty or cannot be read, or a line is no JSON object; names file and
             line.
     """
-    return _look_at(file, file.state()).schema
+    return _keys_of(file).schema
 
 
 def read_json(file: DataFile, columns: list[str]) -> pa.Table:
@@ -52,16 +55,25 @@ def read_json(file: DataFile, columns: list[str]) -> pa.Table:
     return pa.concat_tables(_tables(file, columns)).select(columns)
 
 
-def iter_json(file: DataFile, columns: list[str], rows: int) -> Iterator[pa.Table]:
-    """Yields the same rows in the same order, at most `rows` at a time; holds a block."""
-    for table in _tables(file, columns):
+def iter_json(
+    file: DataFile, columns: list[str], rows: int, span: RowSpan | None = None
+) -> Iterator[pa.Table]:
+    """Yields the same rows in the same order, at most `rows` at a time; holds a block.
+
+    Args:
+        file: The file.
+        columns: Only these, in this order.
+        rows: Most rows of one table.
+        span: Only these rows, of `cut_json`; their types are those of the whole file.
+    """
+    for table in _tables(file, columns, span):
         for start in range(0, table.num_rows, rows):
             yield table.slice(start, rows).select(columns)
 
 
-def _tables(file: DataFile, columns: list[str]) -> Iterator[pa.Table]:
+def _tables(file: DataFile, columns: list[str], span: RowSpan | None = None) -> Iterator[pa.Table]:
     """Blocks of rows: the columns, or one of the file where none are asked for, to have rows."""
-    found = _look_at(file, file.state())
+    found = _keys_of(file)
     there = found.schema
     for column in columns:
         if column not in there.names:
@@ -69,16 +81,46 @@ def _tables(file: DataFile, columns: list[str]) -> Iterator[pa.Table]:
         if column in found.faults:
             raise ValueError(found.faults[column])
     schema = pa.schema([there.field(column) for column in columns or there.names[:1]])
-    for line, block in _blocks(file):
+    for line, _, block in _blocks(file, span):
         yield _parse(file, line, block, schema)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Types of the columns, and what is wrong with those that have none."""
+class Block(NamedTuple):
+    """Some lines of a file.
 
-    schema: pa.Schema
-    faults: Mapping[str, str]
+    Attributes:
+        line: Number of the first one, from 1.
+        start: Its first byte; of a compressed file in its text.
+        end: Where the next block begins.
+        rows: Objects that Arrow found in them.
+        is_lines: Whether there is one on each line that is not blank.
+    """
+
+    line: int
+    start: int
+    end: int
+    rows: int
+    is_lines: bool
+
+
+class _Found(NamedTuple):
+    """What a pass over the file found."""
+
+    keys: KeyTypes
+    blocks: tuple[Block, ...]
+
+
+def look_through(file: DataFile) -> tuple[KeyTypes, Sequence[Block]]:
+    """Returns the columns' types, and where the lines lie; the pass is taken once.
+
+    Raises:
+        ValueError: As `json_schema`.
+    """
+    return _look_at(DataFile(file.address), file.state())
+
+
+def _keys_of(file: DataFile) -> KeyTypes:
+    return look_through(file)[0] if file.keys is None else file.keys
 
 
 @lru_cache(maxsize=1024)
@@ -86,12 +128,37 @@ def _look_at(file: DataFile, state: object) -> _Found:
     """Looks at the file as it is: a file written anew is in another state."""
     kinds: dict[str, pa.DataType] = {}
     faults: dict[str, str] = {}
-    for line, block in _blocks(file):
-        kinds |= _kinds(file, line, block, kinds, faults)
+    blocks = []
+    for line, start, block in _blocks(file):
+        found, rows = _kinds(file, line, block, kinds, faults)
+        kinds |= found
+        lines = len(rows_in(block)[0])
+        # Of objects without keys Arrow tells none
+        rows = rows if found else lines
+        blocks.append(Block(line, start, start + len(block), rows, rows == lines))
     if not kinds and not faults:
         raise ValueError(f"{file}: is empty; expected a JSON object on each line")
     whole = [(name, kind) for name, kind in kinds.items() if name not in faults]
-    return _Found(pa.schema([*whole, *((name, pa.null()) for name in faults)]), faults)
+    schema = pa.schema([*whole, *((name, pa.null()) for name in faults)])
+    return _Found(KeyTypes(schema, faults), tuple(blocks))
+
+
+def rows_in(block: bytes) -> tuple[np.ndarray, np.ndarray]:
+    r"""Finds the lines of a block that are not blank: their first bytes, and their numbers from 0.
+
+    Example:
+        >>> rows_in(b'{"a": 1}\n \n{"a": 2}')
+        (array([ 0, 11]), array([0, 2]))
+    """
+    bytes_N = np.frombuffer(block, np.uint8)
+    starts_L = np.append(0, np.flatnonzero(bytes_N == _NEWLINE) + 1)
+    starts_L = starts_L[starts_L < len(block)]
+    is_row_L = ~np.isin(bytes_N[starts_L], list(_BLANK))
+    for number in np.flatnonzero(~is_row_L & (bytes_N[starts_L] != _NEWLINE)).tolist():
+        start = int(starts_L[number])
+        stop = int(starts_L[number + 1]) if number + 1 < len(starts_L) else len(block)
+        is_row_L[number] = bool(block[start:stop].strip(_BLANK))
+    return starts_L[is_row_L], np.flatnonzero(is_row_L)
 
 
 def _kinds(
@@ -100,8 +167,11 @@ def _kinds(
     block: bytes,
     before: Mapping[str, pa.DataType],
     faults: dict[str, str],
-) -> dict[str, pa.DataType]:
-    """Types that hold a block's columns and what came before; adds to faults where none does."""
+) -> tuple[dict[str, pa.DataType], int]:
+    """Types that hold a block's columns and what came before, and the block's rows.
+
+    Adds to faults where no type does.
+    """
     while True:
         rest = without_columns(block, faults)
         try:
@@ -114,7 +184,7 @@ def _kinds(
 
 def _joined_kinds(
     file: DataFile, line: int, block: bytes, before: Mapping[str, pa.DataType]
-) -> dict[str, pa.DataType]:
+) -> tuple[dict[str, pa.DataType], int]:
     kinds = {}
     found = _parse(file, line, block, None)
     for name, column in zip(found.column_names, found.columns, strict=True):
@@ -124,26 +194,30 @@ def _joined_kinds(
             what = f"{kind} from line {line} on, but {known} before"
             raise explain_line(file, line, block, before) or MixedColumnError(name, str(file), what)
         kinds[name] = joined
-    return kinds
+    return kinds, found.num_rows
 
 
-def _blocks(file: DataFile) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, some megabytes of them at a time, each time with the number of the first."""
-    _refuse_array(file)
-    line, rest = 1, b""
+def _blocks(file: DataFile, span: RowSpan | None = None) -> Iterator[tuple[int, int, bytes]]:
+    """Whole lines, some megabytes of them at a time: the number of the first, its place, bytes."""
+    if span is None:
+        _refuse_array(file)
+    line, at, rest = 1 if span is None else span.line, 0, b""
     try:
-        with open_text(file) as stream:
+        with open_text(file) if span is None else open_pieces(file, span.pieces) as stream:
             while data := stream.read(_BLOCK_BYTES):
-                data = rest + (data.removeprefix(_BOM) if line == 1 and not rest else data)
+                if span is None and not at and not rest and data.startswith(_BOM):
+                    data, at = data.removeprefix(_BOM), len(_BOM)
+                data = rest + data
                 end = data.rfind(b"\n") + 1
                 block, rest = data[:end], data[end:]
                 if block.strip():
-                    yield line, block
+                    yield line, at, block
                 line += block.count(b"\n")
+                at += len(block)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise out_of_memory(error, str(file)) or unreadable(file, error) from None
     if rest.strip():
-        yield line, rest
+        yield line, at, rest
 
 
 def _refuse_array(file: DataFile) -> None:

@@ -6,18 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.files.csv_samples import (
-    UncutError,
-    bytes_per_row,
-    is_packed,
-    iter_blocks,
-    iter_start,
-)
+from mmoe.datasets.files.csv_samples import UncutError, bytes_per_row, iter_blocks, iter_start
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import _with_folders, folder_columns, iter_file
 from mmoe.datasets.files.parquet_files import iter_parquet, parquet_bytes, parquet_layout
 from mmoe.datasets.files.readers import Paths, column_names, join_tables, plain_columns, read_table
 from mmoe.datasets.files.resolve import kind_of, resolve_files
+from mmoe.datasets.files.text_files import is_packed
 
 ROWS = 500_000  # read at most, about
 BYTES = 128 << 20  # of text, or of decompressed Parquet

@@ -18,6 +18,11 @@ def open_text(file: DataFile) -> pa.NativeFile:
     return pa.input_stream(file.open(), compression=codec)
 
 
+def is_packed(file: DataFile) -> bool:
+    """Returns whether its text is compressed, so that it can be read from its start alone."""
+    return file.name.lower().endswith((*_CODECS, ".lz4"))  # Arrow knows the last one too
+
+
 def read_start(file: DataFile, num_bytes: int) -> bytes:
     """Reads the first bytes.
 

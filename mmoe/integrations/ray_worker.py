@@ -97,7 +97,7 @@ class PartWorker:
         return Answer()
 
     def _score(self, part: Part) -> Answer:
-        file = ToWrite(self.named(part.file), OfFolder(self.job, part), part.rows)
+        file = ToWrite(self.named(part.file), OfFolder(self.job, part), part.span)
         return Answer(self.scorer.score([file], self.scored))
 
 

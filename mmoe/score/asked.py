@@ -109,6 +109,15 @@ class Asked:
         kept = {name: kind for name, kind in kept.items() if name not in in_folders}
         return InputColumns(there, kept, in_folders)
 
+    def check_columns(self, config: RunConfig) -> None:
+        """Refuses an input that lacks columns, before all of it is looked through.
+
+        Raises:
+            ValueError: Some are not there.
+        """
+        there = column_names(with_names(config.data, self.source))
+        self.uses(config, InputColumns(there, {}, []))
+
     def columns(self, config: RunConfig) -> ScoreColumns:
         """Returns the columns to write beside the kept ones."""
         return ScoreColumns(config.tasks, self.tasks, {**config.score.fused, **self.fused})

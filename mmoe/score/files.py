@@ -80,8 +80,9 @@ def score_files(
             folder that hold no scores are refused.
         resume: Score into the folder what an interrupted call has not: parts whose record or bytes
             are not as they were written are scored again.
-        rows_per_file: Into a folder: cut each Parquet file that is read into pieces of so many rows
-            (whole scoring batches of them), which ranks share out; None: a piece is a file.
+        rows_per_file: Into a folder: cut each file that is read into pieces of so many rows (whole
+            scoring batches of them), which ranks share out; compressed text is one piece. None: a
+            piece is a file.
         top: Into one file: write the best rows of each key alone, of all files together, the keys
             in the order in which they come, with their `rank`; None: every row.
         reporter: Told of progress.
@@ -117,6 +118,8 @@ def score_files(
     if one_file:
         _check_output(run, source, output, mode, resume, rows_per_file, engine)
     else:
+        if rows_per_file is not None:
+            asked.check_columns(run.config())
         job = folder_job(
             run,
             source,
@@ -162,8 +165,7 @@ def score_files(
             counts = _score_folder(job, guard, reporter, here)
     unseen = UnseenIds(encoder)
     unseen.include(counts.rows, counts.unseen)
-    text = unseen.text()
-    if text is not None:
+    if (text := unseen.text()) is not None:
         reporter.say(text)
     return counts.rows
 
@@ -190,6 +192,8 @@ def _score_folder(
     job: FolderJob, guard: Guard, reporter: Reporter, score: ScoreParts
 ) -> ScoreCounts:
     """Has `score` write what is `mine` of a folder, and publishes it when all of it is there."""
+    for note in job.notes:
+        reporter.say(note)
     if not job.is_complete:
         from_first(job.start)
     try:
@@ -216,7 +220,7 @@ def _score_parts(
     any_file: DataFile,
     tracker: Tracker,
 ) -> ScoreCounts:
-    files = [ToWrite(named(p.file), OfFolder(job, p), p.rows) for p in job.mine]
+    files = [ToWrite(named(p.file), OfFolder(job, p), p.span) for p in job.mine]
     counts = scorer.score(files, tracker)
     scorer.predictor.help_others(scorer.no_rows(named(any_file)))
     return counts

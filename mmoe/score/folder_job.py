@@ -13,6 +13,7 @@ from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.resolve import kind_of
+from mmoe.datasets.files.row_span import RowSpan
 from mmoe.score.guard.counts import ScoreCounts
 from mmoe.score.manifest import (
     MANIFEST,
@@ -41,12 +42,19 @@ class Part(NamedTuple):
     Attributes:
         file: That is read.
         name: Of the file that is written, in its folder.
-        rows: Only rows [first, stop) of the file; None: all.
+        span: Only these rows of the file; None: all.
+        cut_of: What the file was when it was cut: its bytes and their digest.
     """
 
     file: DataFile
     name: str
-    rows: tuple[int, int] | None = None
+    span: RowSpan | None = None
+    cut_of: tuple[int, str] | None = None
+
+    @property
+    def rows(self) -> tuple[int, int] | None:
+        """Numbers of the first row and of the one behind the last; None: all."""
+        return None if self.span is None else self.span.bounds
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,7 @@ class FolderJob:
         kept: Records of those that stay, in partitions that get no new ones.
         is_complete: Whether nothing is left to do, not even to publish.
         resume: Whether parts that wait in `_staging` stay there.
+        notes: What people are told of how files were cut, a line each.
     """
 
     store: Store
@@ -80,6 +89,7 @@ class FolderJob:
     kept: list[PartRecord] = field(default_factory=list)
     is_complete: bool = False
     resume: bool = False
+    notes: Sequence[str] = ()
 
     def start(self) -> None:
         """Keeps others out of the folder, and removes what calls that died had begun.
@@ -118,8 +128,17 @@ class FolderJob:
         Args:
             part: Which.
             found: Of the file that is read; None: it is looked at, as it is now.
+
+        Raises:
+            ValueError: It is another file than the one that was cut.
         """
-        return with_rows(with_input(self.by, found or print_of(part.file)), part.rows)
+        found = found or print_of(part.file)
+        if part.cut_of not in (None, (found.size, found.digest)):
+            raise ValueError(
+                f"{part.file}: was written to after it was cut into parts; their scores are of no "
+                "use. Score again when it is complete, with --mode overwrite"
+            )
+        return with_rows(with_input(self.by, found), part.rows)
 
     def begin(self, part: Part) -> Path:
         """Returns where on this machine a part is written."""

@@ -1,12 +1,14 @@
 """Where scores go: one file for all rows, or a folder with files for each file that was read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from mmoe.datasets.files.data_file import DataFile, is_address, is_partition
-from mmoe.datasets.files.parquet_files import parquet_layout
-from mmoe.datasets.files.resolve import kind_of, resolve_files
+from mmoe.datasets.files.formats import cut_file
+from mmoe.datasets.files.resolve import resolve_files
+from mmoe.datasets.files.row_span import Cut
 from mmoe.datasets.rows.sources import with_names
 from mmoe.errors import RanksDiffer
 from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
@@ -15,10 +17,11 @@ from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run, check_not_read, check_not_read_at
 from mmoe.score.folder_checks import look
 from mmoe.score.folder_job import FolderJob, OutputMode, Part
-from mmoe.score.provenance import Provenance
+from mmoe.score.provenance import Provenance, print_of
 from mmoe.score.store import LocalStore, store_at
 
 _PARQUET = (".parquet", ".pq")
+_AT_ONCE = 4  # files that are looked through
 _OTHER_FILES = (".csv", ".gz", ".tsv", ".txt", ".json", ".jsonl", ".arrow", ".feather", ".ipc")
 
 
@@ -58,8 +61,8 @@ def folder_job(
         by: What scores them, and must have scored what is resumed.
         mode: Of what is there: refused, replaced, or replaced in the folders that get new scores.
         resume: Go on with what an interrupted call has done.
-        rows_per_file: Cut Parquet files into pieces of so many rows (of requests, where they have
-            their candidates in a list); None: no file is cut.
+        rows_per_file: Cut files into pieces of so many rows (of requests, where they have their
+            candidates in a list); None: no file is cut.
 
     Raises:
         ValueError: The folder holds something that `mode` and `resume` say nothing about, or
@@ -69,22 +72,23 @@ def folder_job(
     join_ranks()
     files = resolve_files(with_names(run.config().data, str(source)))
     folders = set(Path(folder).absolute().parts) if not is_address(str(folder)) else set()
-    parts = [
-        part
-        for number, file in enumerate(files)
-        for part in _parts(folders, number, file, rows_per_file)
-    ]
     _check_same_files([file.name for file in files], str(source))
     _check_same_model(by)
     store = store_at(folder)
     if isinstance(store, LocalStore):
-        from_first(lambda: _check_place(run, source, store.folder, parts))
+        from_first(lambda: _check_place(run, source, store.folder, files))
     else:
         check_not_read_at(str(folder), files, str(source), folder=True)
+    if mode == "error" and not resume:  # before large files are looked through
+        from_first(lambda: look(FolderJob(store, by, mode, [], []), resume))
+    cuts = _cuts(files, rows_per_file)
+    parts = [part for number, cut in enumerate(cuts) for part in _parts(folders, number, cut)]
     job = FolderJob(store, by, mode, parts, [])
     found = from_first(lambda: look(job, resume), takes_long=True)
     left = [part for part in parts if part.name not in found.done]
-    return replace(job, mine=left[rank() :: world_size()], resume=resume, **found._asdict())
+    mine = left[rank() :: world_size()]
+    notes = _of_whole(cut for cut, _ in cuts)
+    return replace(job, mine=mine, resume=resume, notes=notes, **found._asdict())
 
 
 def _check_same_files(names: list[str], source: str) -> None:
@@ -109,30 +113,56 @@ def _check_same_model(by: Provenance) -> None:
         )
 
 
-def _parts(folders: set[str], number: int, file: DataFile, rows_per_file: int | None) -> list[Part]:
+def _cuts(
+    files: Sequence[DataFile], rows_per_file: int | None
+) -> list[tuple[Cut, tuple[int, str] | None]]:
+    """How each file is cut, and what it was before that; rank 0 looks for all."""
+    if rows_per_file is None:
+        return [(Cut(file), None) for file in files]
+
+    def cut(file: DataFile) -> tuple[Cut, tuple[int, str]]:
+        found = print_of(file)
+        return cut_file(file, rows_per_file), (found.size, found.digest)
+
+    def cut_all() -> list[tuple[Cut, tuple[int, str] | None]]:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(cut, files))
+
+    return from_first(cut_all, takes_long=True)
+
+
+def _of_whole(cuts: Iterable[Cut]) -> list[str]:
+    """A line for each reason why files are not cut."""
+    found: dict[str, list[str]] = {}
+    for cut in cuts:
+        if cut.why_whole:
+            found.setdefault(cut.why_whole, []).append(str(cut.file))
+    return [
+        f"--rows-per-file: {names[0]}{f' and {len(names) - 1:,} more' if names[1:] else ''}, which "
+        f"{why}, is one piece"
+        for why, names in found.items()
+    ]
+
+
+def _parts(folders: set[str], number: int, found: tuple[Cut, tuple[int, str] | None]) -> list[Part]:
     """In the order that the files are read, in folders `day=2024-01-31` as they are.
 
     Those that the output lies in already are not repeated.
     """
+    cut, cut_of = found
     partitions = [
         part
-        for part in PurePosixPath(file.absolute).parts[:-1]
+        for part in PurePosixPath(cut.file.absolute).parts[:-1]
         if is_partition(part) and part not in folders
     ]
-    name = "/".join([*partitions, f"{number:05d}-{file.name.split('.')[0]}"])
-    whole = [Part(file, f"{name}.parquet")]
-    if rows_per_file is None or kind_of(file) != "parquet":
-        return whole  # of other kinds no row is found without reading those before it
-    rows = sum(parquet_layout(file)[1])
-    starts = range(0, rows, rows_per_file)
+    name = "/".join([*partitions, f"{number:05d}-{cut.file.name.split('.')[0]}"])
     return [
-        Part(file, f"{name}-{n:05d}.parquet", (first, min(first + rows_per_file, rows)))
-        for n, first in enumerate(starts)
-    ] or whole
+        Part(cut.file, f"{name}-{n:05d}.parquet", span, cut_of) for n, span in enumerate(cut.spans)
+    ] or [Part(cut.file, f"{name}.parquet")]
 
 
 def _check_place(
-    run: RunDirectory, source: str | Path, folder: Path, parts: Sequence[Part]
+    run: RunDirectory, source: str | Path, folder: Path, files: Sequence[DataFile]
 ) -> None:
     """Refuses a place on this machine where no scores may be written."""
     check_parents(folder)
@@ -141,4 +171,4 @@ def _check_place(
             f"--output {folder}: is a file; name a folder, or a file that ends in .parquet"
         )
     check_not_of_run(folder, run)
-    check_not_read(folder, dict.fromkeys(part.file for part in parts), source, folder=True)
+    check_not_read(folder, dict.fromkeys(files), source, folder=True)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.readers import Paths, iter_tables
+from mmoe.datasets.files.row_span import RowSpan
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.rows.locations import MissingColumnError, is_of_request
 from mmoe.datasets.rows.prefetch import prefetch
@@ -63,12 +64,12 @@ class ToWrite(NamedTuple):
     Attributes:
         source: What is read.
         target: What is written.
-        span: Only rows [first, stop) of one Parquet file; None: all.
+        span: Only these rows of one file; None: all.
     """
 
     source: Paths
     target: Target
-    span: tuple[int, int] | None = None
+    span: RowSpan | None = None
 
 
 class _Scored(NamedTuple):

@@ -12,6 +12,7 @@ from mmoe.datasets.files.nested import nested, unnested
 from mmoe.datasets.files.parquet_files import read_parquet
 from mmoe.datasets.files.readers import iter_tables, read_table
 from mmoe.datasets.files.resolve import Nested
+from mmoe.datasets.files.row_span import RowSpan
 from mmoe.datasets.rows.locations import place
 
 ROWS = [
@@ -83,7 +84,7 @@ def test_a_span_is_of_requests(tmp_path):
     source = Nested(str(written(tmp_path, "parquet")), "items")
     ids = [
         [row["id"] for table in iter_tables(source, ["id"], 10, span) for row in table.to_pylist()]
-        for span in ((0, 1), (1, 3), (1, 4), (0, 4))
+        for span in (RowSpan(0, 1), RowSpan(1, 3), RowSpan(1, 4), RowSpan(0, 4))
     ]
     assert ids == [[1, 2], [], [3], [1, 2, 3]]
 
