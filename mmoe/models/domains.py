@@ -11,7 +11,7 @@ from mmoe.datasets.features.domains import Domains, asked_tasks
 from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.joined import JoinedGates
-from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.tasks import TaskTowers, Tower
 from mmoe.tasks.domain_tower import DomainTower
@@ -79,7 +79,8 @@ def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | N
         domains: That its encoder learnt; None: there are none.
 
     Raises:
-        ValueError: Gates were joined by others where those of before are frozen.
+        ValueError: Gates were joined by others where those of before are frozen, or they are of a
+            kind of somebody's that knows no domains.
     """
     section = config.model.domains
     if section is None or domains is None:
@@ -99,9 +100,18 @@ def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | N
                 "model.domains: domains have gates of their own, to which none can be joined where "
                 "those of before are frozen; take experts and gates out of training.freeze"
             )
-        logits = cast(Any, level.mixture.gate).logits
-        assert isinstance(logits, GateLogits), "the config says so of its kind"
-        logits.add_domains(len(domains.names))
+        _add_gates(level.mixture.gate, len(domains.names), config.model.gate.kind)
     if section.towers == "own":
         towers = [DomainTower(cast(Tower, tower), len(domains.names)) for tower in network.towers]
         network.towers = TaskTowers.of(towers)
+
+
+def _add_gates(gate: nn.Module, num_domains: int, kind: str) -> None:
+    """Gives each domain gates of its own."""
+    if not (traits_of(gate, GateTraits).takes_domains and hasattr(gate, "add_domains")):
+        raise ValueError(
+            f"model.domains does not go with gates of kind {kind}, whose {type(gate).__name__} has "
+            "none of each domain (takes_domains, and a method add_domains); set model.gate.kind to "
+            "another one, or remove model.domains"
+        )
+    cast(Any, gate).add_domains(num_domains)

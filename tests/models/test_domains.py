@@ -29,7 +29,7 @@ def test_a_network_says_whether_it_has_domains():
     with pytest.raises(ValueError, match="domains_B: expected none, as the network has no domains"):
         network(x_BD, domains_B=codes_B)
     network.domains = NetworkDomains(["a", "b"], ["click"])
-    network.levels[0].mixture.gate.logits.add_domains(2)
+    network.levels[0].mixture.gate.add_domains(2)
     with pytest.raises(ValueError, match="domains_B: expected one of each row"):
         network(x_BD)
     output = network(x_BD, return_gates=True, domains_B=codes_B)

@@ -175,7 +175,9 @@ def test_experts_change_ranks_between_epochs(folder, runs):
     settings = ("--set", "parallel.rebalance=epoch")
     ended = _train(folder, runs, f"{runs}-moves", 2, *settings)
     said = [line for line in ended[0].err.splitlines() if " to rank " in line]
-    assert said and "levels.0.mixture: " in said[0] and "mean load, from now on" in said[0], ended[0].err
+    assert said and "levels.0.mixture: " in said[0] and "mean load, from now on" in said[0], ended[
+        0
+    ].err
     still, found = (_states(folder / f"{runs}-{what}") for what in ("2", "moves"))
     placed = {name for name in found if name.startswith("placement.")}
     assert len(placed) == 3 and found.keys() - placed == still.keys()

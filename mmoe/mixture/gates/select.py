@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.gates.checks import check_numbers
+from mmoe.mixture.gates.losses import asked_picks
 from mmoe.mixture.gates.options import visible_softmax
 from mmoe.mixture.traits import GateTraits
 from mmoe.ops.joint_select import Aggregate, check_selection, joint_select
@@ -181,9 +182,7 @@ class Selector(nn.Module):
         """
         if self.selection is None:
             weights_BGK, experts_BGK = topk_gate(logits_BGE, visibility_GE, self.k, softmax=softmax)
-            if asked_BG is not None:  # picks of the others are no load; `decide` takes weights
-                experts_BGK = experts_BGK.masked_fill(~asked_BG.unsqueeze(-1), -1)
-            return weights_BGK, experts_BGK
+            return weights_BGK, asked_picks(experts_BGK, asked_BG)  # `decide` takes the weights
         wanted_BGE = visible_softmax(logits_BGE, visibility_GE)
         check_numbers(wanted_BGE, logits_BGE, visibility_GE)
         left_BGE = self.among(logits_BGE, wanted_BGE, visibility_GE, asked_BG, votes)

@@ -150,7 +150,7 @@ def tensor_sources(
                 places = {**sources[f"{prefix}.{name}"].places, **dict.fromkeys(dims, own)}
                 sources[f"{prefix}.{name}"] = TensorSource(f"{prefix}.{name}", places, dims[-1])
         for name in level.mixture.state_dict():
-            if name.endswith(".own_GMED"):
+            if name.startswith("gate.") and name.rpartition(".")[2].startswith("own_"):
                 whole = f"{prefix}.{name}"
                 sources[whole] = _with_domains(sources[whole], 1, now, before)
     return {name: sources[name] for name in sources.keys() - _constants(now.network)}
