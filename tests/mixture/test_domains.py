@@ -33,7 +33,9 @@ GATES = {
     "noisy_top_k": lambda **more: NoisyTopKGate(D, G, E, k=2, **more),
     "sigmoid": lambda **more: SigmoidGate(D, G, E, k=2, **more),
     "cosine": lambda **more: CosineGate(D, G, E, k=2, projection_dim=7, **more),
-    "joint cosine": lambda **more: CosineGate(D, G, E, k=2, selection=JOINT, **more),
+    "joint cosine": lambda **more: CosineGate(
+        D, G, E, k=2, projection_dim=5, selection=JOINT, **more
+    ),
     "switch": lambda **more: SwitchGate(D, G, E, **more),
     "gshard": lambda **more: GShardGate(D, G, E, **more),
     "dselect_k": lambda **more: DSelectKGate(D, G, E, k=2, gamma=4.0, **more),
