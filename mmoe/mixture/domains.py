@@ -35,6 +35,23 @@ class RowDomains(NamedTuple):
         """
         return cls(codes_B, route_plan(codes_B.view(-1, 1, 1), num_domains + 1))
 
+    def first(self, num_domains: int) -> "RowDomains":
+        """Returns them for what knows the first domains alone: the others are none to it.
+
+        Args:
+            num_domains: How many it knows, of the M.
+
+        Example:
+            >>> import torch
+            >>> from mmoe.mixture.domains import RowDomains
+            >>> domains = RowDomains.of(torch.tensor([2, 0, 3]).int(), num_domains=3)
+            >>> domains.first(1).codes_B.tolist()
+            [1, 0, 1]
+        """
+        if num_domains + 2 == self.plan.offsets_E1.shape[0]:
+            return self
+        return RowDomains.of(self.codes_B.clamp(max=num_domains), num_domains)
+
 
 def of_each_domain(shared_X: Tensor, own_MX: Tensor) -> Tensor:
     """Returns what each of M domains computes with and, last, rows of no domain: M + 1 of it.

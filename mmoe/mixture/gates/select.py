@@ -102,10 +102,12 @@ class Votes:
     Attributes:
         scores_BGE: How much each of these gates wanted each expert; None: nothing is said yet.
         visibility_GE: Which of the experts they see; there may be more by now.
+        asked_BG: Bool, which of these gates each row asks; None: all.
     """
 
     scores_BGE: Tensor | None = None
     visibility_GE: Tensor | None = None
+    asked_BG: Tensor | None = None
 
 
 class Selector(nn.Module):
@@ -217,10 +219,13 @@ class Selector(nn.Module):
         scores_BGE = scores_BGE.detach()
         if self.others:
             assert votes is not None, "gates without a vote mix what those of another module chose"
-            assert asked_BG is None, "rows ask all gates where some joined others"
             scores_BGE, visibility_GE = _beside(votes, scores_BGE, visibility_GE)
+            if asked_BG is not None:
+                assert votes.asked_BG is not None, "rows ask the gates of all modules, or say which"
+                asked_BG = torch.cat([votes.asked_BG, asked_BG], dim=1)
         elif votes is not None:
             votes.scores_BGE, votes.visibility_GE = scores_BGE, visibility_GE
+            votes.asked_BG = asked_BG
         scores_BGE = scores_BGE if self.even else scores_BGE * self.says_G1
         picked_BGE = self._picked(scores_BGE, visibility_GE, asked_BG, self.selection)
         return values_BGE.masked_fill(~picked_BGE[:, self.others :], -torch.inf)
