@@ -25,6 +25,8 @@ class DataFile:
         column_names: Of a CSV file that has no header line.
         candidates: Column of lists, of which each item is a row; None: rows are those of the file.
         fields: Of the items of the last column that is asked for, what is read; None: all.
+        known: Columns that rows are known to have: of candidates where every list is empty, and
+            says nothing of them.
 
     Example:
         >>> file = DataFile("logs/day=2024-01-31/country=DE/part-0.parquet")
@@ -36,6 +38,7 @@ class DataFile:
     column_names: tuple[str, ...] | None = None
     candidates: str | None = None
     fields: tuple[str, ...] | None = None
+    known: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.address

@@ -67,7 +67,7 @@ def folder_job(
             the run is kept in; or ranks find different files.
     """
     join_ranks()
-    files = resolve_files(with_names(run.config().data, str(source)))
+    files = resolve_files(with_names(run.config(), str(source)))
     folders = set(Path(folder).absolute().parts) if not is_address(str(folder)) else set()
     parts = [
         part
