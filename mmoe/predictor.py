@@ -153,6 +153,7 @@ class Predictor:
             rows,
             config.data.requests,
             lambda there: required_columns(config, there, labels=False),
+            known=required_columns(config, labels=False),
         )
         return BatchSource.of_table(table, self.encoder, origin_of(rows))
 

@@ -41,6 +41,8 @@ class DataFile:
         fields: Of the items of the last column that is asked for, what is read; None: all.
         keys: Of JSON lines that have been looked through, what was found: who reads a part of them
             does not look again. None: they are looked through when they are read.
+        known: Columns that rows are known to have: of candidates where every list is empty, and
+            says nothing of them.
 
     Example:
         >>> file = DataFile("logs/day=2024-01-31/country=DE/part-0.parquet")
@@ -53,6 +55,7 @@ class DataFile:
     candidates: str | None = None
     fields: tuple[str, ...] | None = None
     keys: KeyTypes | None = field(default=None, compare=False, repr=False)
+    known: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.address

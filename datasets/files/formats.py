@@ -108,7 +108,7 @@ def read_file(file: DataFile, names: list[str]) -> pa.Table:
     """Reads the whole file; columns of folders are text."""
     if file.candidates is not None:
         table = read_file(*_of_requests(file, names))
-        return unnested(table, file.candidates, names, whole=True)
+        return unnested(table, file.candidates, names, str(file), whole=True)
     folders = folder_columns(file)
     own = [name for name in names if name not in folders]
     return _with_folders(format_of(file).read(file, own), names, folders)
@@ -144,7 +144,7 @@ def iter_file(
         at_once = _requests_at_once(rows)
         tables = iter_file(of_requests, asked, at_once, row_group, folders, footers, span=span)
         for table in tables:
-            flat = unnested(table, file.candidates, names, first_request)
+            flat = unnested(table, file.candidates, names, str(file), first_request)
             first_request += table.num_rows
             for start in range(0, flat.num_rows, rows):
                 yield flat.slice(start, rows)
@@ -196,7 +196,8 @@ def file_types(file: DataFile) -> pa.Schema:
     Where rows are candidates, columns beside them are dictionaries (`unnested`).
     """
     if file.candidates is not None:
-        return flat_schema(_request_types(file, file.state()), file.candidates, str(file))
+        types = _request_types(file, file.state())
+        return flat_schema(types, file.candidates, str(file), file.known)
     own = format_of(file).schema(file)
     there = set(own.names)
     return pa.schema(
@@ -233,7 +234,7 @@ def _of_requests(file: DataFile, names: list[str]) -> tuple[DataFile, list[str]]
     """The file as one of requests, and the columns of it that hold these columns of candidates."""
     assert file.candidates is not None, "rows are candidates"
     beside = _request_types(file, file.state())
-    fields = fields_among(names, beside, file.candidates, str(file))
+    fields = fields_among(names, beside, file.candidates, str(file), file.known)
     asked = [name for name in names if name in beside.names and name != file.candidates]
     return replace(file, candidates=None, fields=tuple(fields)), [*asked, file.candidates]
 

@@ -1,6 +1,6 @@
 """Rows that are requests, with a list of candidates each: read as a row for each candidate."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,21 +20,35 @@ _KEY = "data.requests.candidates"
 _REQUESTS = b"mmoe.requests"
 
 
-def candidate_fields(schema: pa.Schema, candidates: str, origin: str) -> pa.StructType:
+def candidate_fields(
+    schema: pa.Schema, candidates: str, origin: str, known: Collection[str] = ()
+) -> pa.StructType:
     """Returns what is known of each candidate.
 
     Args:
         schema: Of rows that are requests.
         candidates: The column with their lists.
         origin: Starts error messages.
+        known: Columns that rows are known to have. Where every list is empty, or missing, so that
+            the column has no type, those that are not beside it are fields, of the type null.
 
     Raises:
-        ValueError: There is no such column, or it holds no structs, or a field is called like a
-            column beside it.
+        ValueError: There is no such column, or it holds no structs, or nothing says of which
+            fields; or a field is called like a column beside it.
     """
     if candidates not in schema.names:
         raise ValueError(missing_column(candidates, schema.names, origin, _KEY))
     kind = schema.field(candidates).type
+    beside = {name for name in schema.names if name != candidates}
+    if is_untyped(kind):
+        own = [name for name in known if name not in beside and name not in HIDDEN]
+        if not known:
+            raise ValueError(
+                f"{origin}: column {candidates!r} ({_KEY}) holds no candidate, so nothing says "
+                "what there is to know of one; name a file with candidates too, or write the "
+                "column with its type, a list of structs (Parquet or Arrow)"
+            )
+        return pa.struct([(name, pa.null()) for name in own])
     fields = kind.value_type if is_list(kind) else None
     if fields is None or not pa.types.is_struct(fields):
         raise ValueError(
@@ -42,7 +56,6 @@ def candidate_fields(schema: pa.Schema, candidates: str, origin: str) -> pa.Stru
             "one for each candidate; write it so (Parquet, Arrow or JSON lines), or set "
             "data.requests.column, where each row is a candidate"
         )
-    beside = {name for name in schema.names if name != candidates}
     for field in fields:
         if field.name in beside:
             raise ValueError(
@@ -52,7 +65,14 @@ def candidate_fields(schema: pa.Schema, candidates: str, origin: str) -> pa.Stru
     return fields
 
 
-def flat_schema(schema: pa.Schema, candidates: str, origin: str) -> pa.Schema:
+def is_untyped(kind: pa.DataType) -> bool:
+    """Returns whether lists of candidates have no type, as where all of them are empty."""
+    return pa.types.is_null(kind) or (is_list(kind) and pa.types.is_null(kind.value_type))
+
+
+def flat_schema(
+    schema: pa.Schema, candidates: str, origin: str, known: Collection[str] = ()
+) -> pa.Schema:
     """Returns the columns that rows of candidates have: those beside them, then their fields.
 
     Raises:
@@ -63,7 +83,7 @@ def flat_schema(schema: pa.Schema, candidates: str, origin: str) -> pa.Schema:
         >>> flat_schema(pa.schema([("age", pa.int64()), ("items", items)]), "items", "log").names
         ['age', 'price']
     """
-    fields = candidate_fields(schema, candidates, origin)
+    fields = candidate_fields(schema, candidates, origin, known)
     shared = [
         pa.field(field.name, shared_type(field.type))
         for field in schema
@@ -74,14 +94,20 @@ def flat_schema(schema: pa.Schema, candidates: str, origin: str) -> pa.Schema:
 
 
 def fields_among(
-    names: Sequence[str], schema: pa.Schema, candidates: str, origin: str
+    names: Sequence[str],
+    schema: pa.Schema,
+    candidates: str,
+    origin: str,
+    known: Collection[str] = (),
 ) -> list[str]:
     """Returns which of these columns are fields of the candidates.
 
     Raises:
         ValueError: One is neither that nor beside them.
     """
-    fields = candidate_fields(schema, candidates, origin)
+    fields = candidate_fields(schema, candidates, origin, known)
+    if is_untyped(schema.field(candidates).type):
+        return []  # nothing of them can be read
     own = [field.name for field in fields]
     for name in names:
         if name not in own and name not in HIDDEN and name not in schema.names:
@@ -98,6 +124,7 @@ def unnested(
     table: pa.Table,
     candidates: str,
     names: Sequence[str],
+    origin: str,
     first: int = 0,
     *,
     whole: bool = False,
@@ -110,30 +137,46 @@ def unnested(
     Args:
         table: Rows that are requests, with plain columns.
         candidates: The column with their lists.
-        names: Of the columns asked for, in order; hidden ones are left out.
+        names: Of the columns asked for, in order; hidden ones are left out. Of lists without a type
+            those that are not beside them have the type null.
+        origin: Starts error messages.
         first: Number of the first request.
         whole: These are all rows of a file: `requests_of` says how many.
 
     Returns:
         The columns, and hidden ones with the numbers of the request and of the candidate in it.
 
+    Raises:
+        ValueError: A candidate is null.
+
     Example:
         >>> table = pa.table({"age": [30, 40], "items": [[{"id": 1}, {"id": 2}], [{"id": 3}]]})
-        >>> rows = unnested(table, "items", ["id", "age"])
+        >>> rows = unnested(table, "items", ["id", "age"], "log")
         >>> rows["id"].to_pylist(), rows["age"].to_pylist(), rows["__mmoe_request__"].to_pylist()
         ([1, 2, 3], [30, 30, 40], [0, 0, 1])
     """
     lists = one_chunk(plain(table[candidates]))
+    if pa.types.is_null(lists.type):
+        lists = lists.cast(pa.list_(pa.null()))
     lengths = list_lengths(lists)
     requests_N = np.repeat(np.arange(len(lengths)), lengths)
     places_N = np.arange(len(requests_N)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     items = lists.flatten()
-    fields = dict(zip((field.name for field in items.type), items.flatten(), strict=True))
+    if items.null_count:
+        at = int(pc.is_null(items).to_numpy(zero_copy_only=False).argmax())
+        raise ValueError(
+            f"{origin}: row {requests_N[at] + first + 1}, candidate {places_N[at] + 1} (in column "
+            f"{candidates!r}) is null; leave it out of the list, or write what it is"
+        )
+    own = items.type if pa.types.is_struct(items.type) else ()
+    fields = dict(zip((field.name for field in own), items.flatten() if own else (), strict=True))
     shared_N = pa.array(requests_N, pa.int32())
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     for name in names:
         if name in fields:
             columns[name] = plain(pa.chunked_array([fields[name]]))
+        elif name not in HIDDEN and name not in table.column_names:
+            columns[name] = pa.nulls(len(items))
         elif name not in HIDDEN:
             values = one_chunk(plain(table[name]))
             columns[name] = pa.DictionaryArray.from_arrays(shared_N, values)

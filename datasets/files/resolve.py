@@ -42,10 +42,17 @@ class Headerless:
 
 @dataclass(frozen=True)
 class Nested:
-    """Paths of files whose rows have a list of candidates each, which are read as rows."""
+    """Paths of files whose rows have a list of candidates each, which are read as rows.
+
+    Attributes:
+        paths: As for `resolve_files`.
+        candidates: The column with the lists.
+        known: Columns that rows are known to have, whatever a file of empty lists says of them.
+    """
 
     paths: "Source | list[str]"
     candidates: str
+    known: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return describe(self.paths)
@@ -100,7 +107,8 @@ def _resolve_one(source: Source) -> list[DataFile]:
     if isinstance(source, Headerless):
         return [replace(f, column_names=source.names) for f in resolve_files(source.paths)]
     if isinstance(source, Nested):
-        return [replace(f, candidates=source.candidates) for f in resolve_files(source.paths)]
+        more = {"candidates": source.candidates, "known": source.known}
+        return [replace(file, **more) for file in resolve_files(source.paths)]
     path = str(source)
     if is_address(path):
         return _checked(resolve_address(path, _choose), path)

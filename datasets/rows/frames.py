@@ -80,6 +80,7 @@ def as_rows(
     *,
     origin: str | None = None,
     mixed: list[str] | None = None,
+    known: Collection[str] = (),
 ) -> pa.Table:
     """Makes an Arrow table likewise, with a row for each candidate where rows are requests.
 
@@ -91,6 +92,7 @@ def as_rows(
         needed: Of the columns that rows then have.
         origin: What error messages call the rows.
         mixed: See `as_table`.
+        known: Columns that rows have, whatever empty lists of candidates say of them.
 
     Raises:
         ValueError: As `as_table`; or candidates are no lists of structs.
@@ -103,8 +105,9 @@ def as_rows(
     if candidates not in table.column_names:
         return table
     table = table.drop_columns([ROW_COLUMN])
-    names = flat_schema(table.schema, candidates, origin or origin_of(data)).names
-    return unnested(table, candidates, names)
+    origin = origin or origin_of(data)
+    names = flat_schema(table.schema, candidates, origin, known).names
+    return unnested(table, candidates, names, origin)
 
 
 def origin_of(data: TableLike) -> str:

@@ -24,6 +24,7 @@ from mmoe.datasets.files.resolve import (
 from mmoe.datasets.labels.maturity import TimeSpan
 from mmoe.datasets.rows.frames import TableLike, as_rows, holds_rows, origin_of
 from mmoe.datasets.rows.locations import (
+    REQUEST_COLUMN,
     MissingColumnError,
     find_column,
     is_of_request,
@@ -138,7 +139,7 @@ def one_path(config: RunConfig, data: str | Path | None) -> Paths:
     paths = data if data is not None else config.data.path
     if not paths:
         raise ValueError("data.path: is missing; set it, or give --data PATH")
-    return _as_read(config.data, paths)
+    return _as_read(config, paths)
 
 
 def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Paths]:
@@ -156,23 +157,25 @@ def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Pa
     for name in ("train", "test"):
         if name not in by_split:
             raise ValueError(f"data.{name}: is missing, but the split is by file; set it")
-    return {name: _as_read(config.data, paths) for name, paths in by_split.items()}
+    return {name: _as_read(config, paths) for name, paths in by_split.items()}
 
 
-def with_names(data: DataConfig, paths: Source | list[str]) -> Source | list[str]:
+def with_names(config: RunConfig, paths: Source | list[str]) -> Source | list[str]:
     """Returns paths as the run reads them.
 
     CSV files have its `data.column_names` where they lack a header; candidates of requests are
     rows.
     """
-    if data.column_names is not None:
-        paths = Headerless(paths, tuple(data.column_names))
-    return _of_candidates(data, paths)
+    if config.data.column_names is not None:
+        paths = Headerless(paths, tuple(config.data.column_names))
+    return _of_candidates(config, paths)
 
 
-def _of_candidates(data: DataConfig, paths: Source | list[str]) -> Source | list[str]:
-    candidates = None if data.requests is None else data.requests.candidates
-    return paths if candidates is None else Nested(paths, candidates)
+def _of_candidates(config: RunConfig, paths: Source | list[str]) -> Source | list[str]:
+    requests = config.data.requests
+    if requests is None or requests.candidates is None:
+        return paths
+    return Nested(paths, requests.candidates, tuple(column_uses(config)))
 
 
 def headerless(paths: Source | list[str], names: list[str], key: str) -> Headerless:
@@ -194,11 +197,11 @@ def headerless(paths: Source | list[str], names: list[str], key: str) -> Headerl
     return Headerless(paths, tuple(names))
 
 
-def _as_read(data: DataConfig, paths: Source | list[str]) -> Source | list[str]:
+def _as_read(config: RunConfig, paths: Source | list[str]) -> Source | list[str]:
     """Files of the config itself: names that none of them needs are a mistake."""
-    if data.column_names is not None:
-        paths = headerless(paths, data.column_names, "data.column_names")
-    return _of_candidates(data, paths)
+    if config.data.column_names is not None:
+        paths = headerless(paths, config.data.column_names, "data.column_names")
+    return _of_candidates(config, paths)
 
 
 def below(folder: str | Path | None, paths: str | list[str]) -> str | list[str]:
@@ -230,7 +233,7 @@ def load_test(config: RunConfig, data: str | Path | TableLike | None = None) -> 
     if data is None or config.data.source != "files":
         splits = load_splits(config, data)
         return HeldOut(table=splits.test, oracle=splits.oracle, origin=splits.origin)
-    origin, rows = describe(data), with_names(config.data, data)
+    origin, rows = describe(data), with_names(config, data)
     there = column_names(rows)
     # Text stays text: types guessed from these rows might differ from those of training.
     table = _read(rows, column_uses(unsplit, there), infer_types=False)
@@ -269,7 +272,12 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
 
 def _held_table(config: RunConfig, data: TableLike) -> tuple[pa.Table, str]:
     """The columns that the run uses of rows in memory, and what errors call them."""
-    table = as_rows(data, config.data.requests, lambda there: column_uses(config, there))
+    table = as_rows(
+        data,
+        config.data.requests,
+        lambda there: column_uses(config, there),
+        known=column_uses(config),
+    )
     origin = origin_of(data)
     uses = column_uses(config, visible_columns(table))
     hidden = [name for name in table.column_names if name not in visible_columns(table)]
@@ -340,6 +348,10 @@ def _carve(
 
 
 def _with_rows(table: pa.Table, origin: str) -> pa.Table:
+    if table.num_rows == 0 and REQUEST_COLUMN in table.column_names:
+        raise ValueError(
+            f"{origin}: holds no candidates, as every list of them is empty; expected one at least"
+        )
     if table.num_rows == 0:
         raise ValueError(f"{origin}: holds no rows; expected a header and data")
     return table

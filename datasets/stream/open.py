@@ -246,7 +246,7 @@ def every_row(
     """
     # The split's column is not needed: nothing is split here.
     unsplit = config.model_copy(update={"data": config.data.unsplit()})
-    rows = with_names(config.data, data)
+    rows = with_names(config, data)
     uses = column_uses(unsplit, column_names(rows))
     source = survey(rows, uses, config.data.streaming.chunk_rows, infer_types=False)
     maturity = None

@@ -33,7 +33,7 @@ def wants_stream(config: RunConfig, data: str | Path | None = None) -> bool:
         return False
     if section.input != "auto":
         return section.input == "stream"
-    paths = [with_names(section, path) for path in ([data] if data else _configured(config))]
+    paths = [with_names(config, path) for path in ([data] if data else _configured(config))]
     left = section.streaming.above_mb * _MEGABYTE
     for path in paths:
         for file in resolve_files(path):

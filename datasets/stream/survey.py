@@ -77,7 +77,10 @@ def survey(
     schema = common_schema(files, signed_where_it_fits(settled, largest))
     pieces = _pieces(found)
     if not pieces:
-        raise ValueError(f"{origin}: holds no rows, only columns; nothing can be trained on it")
+        what = "rows, only columns"
+        if any(sum(one.requests) for one in found):
+            what = "candidates, as every list of them is empty"
+        raise ValueError(f"{origin}: holds no {what}; nothing can be trained on it")
     return StreamSource(
         pieces=pieces,
         schema=schema,

@@ -71,12 +71,14 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def list_lengths(lists: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Returns how many items each list has, int64; 0 where it is null.
+    """Returns how many items each list has, int64; 0 where it is null, as all are of type null.
 
     Example:
         >>> list_lengths(pa.array([[7, 8], None, []])).tolist()
         [2, 0, 0]
     """
+    if pa.types.is_null(lists.type):
+        return np.zeros(len(lists), np.int64)
     return pc.fill_null(pc.list_value_length(lists).cast(pa.int64()), 0).to_numpy()
 
 

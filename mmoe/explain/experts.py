@@ -66,6 +66,7 @@ class ExpertStudy:
                     "name": place.name,
                     "bytes": cost.bytes,
                     "milliseconds": cost.milliseconds,
+                    "once_per": cost.once_per,
                     "shares": shares,
                     "tasks": of_tasks,
                     "missed_by": _saying(of_tasks, "missed", "alone"),
@@ -74,6 +75,7 @@ class ExpertStudy:
             )
         return {
             "rows": len(found.labels),
+            "rows_per_request": costs[0].rows_per_request,
             "tolerance": self.tolerance,
             "levels": len(self.network.levels),
             "tasks": [_task(judge, base) for judge, base in _pairs(judges, bases)],

@@ -148,12 +148,16 @@ def finer(form: str) -> str:
 
 
 def _costs(result: Mapping[str, Any]) -> Table:
-    table = new_table("expert", "#", "ms a thousand rows", "weights", "missed by", "unsure")
+    each = result["rows_per_request"]
+    computed = [] if each is None else [f"computed ({each:.1f} rows a request)"]
+    unit = ["ms a thousand rows", *computed]
+    table = new_table("expert", "#", *unit, "weights", "missed by", "unsure")
     for expert in result["experts"]:
         table.add_row(
             title_of(expert, result),
             str(expert["number"]),
             f"{expert['milliseconds']:.3f}",
+            *(f"once a {expert['once_per']}" for _ in computed),
             byte_size(expert["bytes"]),
             ", ".join(expert["missed_by"]),
             ", ".join(expert["unsure_of"]),

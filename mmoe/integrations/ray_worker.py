@@ -90,7 +90,7 @@ class PartWorker:
         use_own_cpus()
         run = open_run(order.run)
         predictor, encoder, config = order.asked.load(run, order.by)
-        self.named = partial(with_names, config.data)
+        self.named = partial(with_names, config)
         counter = Counter(encoder, run.training_columns())
         self.scorer = order.asked.scorer(predictor, counter, config, order.found)
         self.job = FolderJob(store_at(order.output), order.by, order.mode, [], [])

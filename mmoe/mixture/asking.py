@@ -80,8 +80,8 @@ def _said(asks: RowAsks, gate: GateTraits) -> dict[str, Any]:
     if asks.domains is not None:
         if not gate.takes_domains:
             raise ValueError(
-                "gate: expected one that domains can have of their own (SoftmaxGate, TopKGate, "
-                "NoisyTopKGate, SigmoidGate), as rows have domains, got another one"
+                "gate: expected one that domains can have of their own (GateTraits.takes_domains), "
+                "as rows have domains, got another one"
             )
         said["domains"] = asks.domains
     return said

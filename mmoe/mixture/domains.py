@@ -35,6 +35,23 @@ class RowDomains(NamedTuple):
         """
         return cls(codes_B, route_plan(codes_B.view(-1, 1, 1), num_domains + 1))
 
+    def first(self, num_domains: int) -> "RowDomains":
+        """Returns them for what knows the first domains alone: the others are none to it.
+
+        Args:
+            num_domains: How many it knows, of the M.
+
+        Example:
+            >>> import torch
+            >>> from mmoe.mixture.domains import RowDomains
+            >>> domains = RowDomains.of(torch.tensor([2, 0, 3]).int(), num_domains=3)
+            >>> domains.first(1).codes_B.tolist()
+            [1, 0, 1]
+        """
+        if num_domains + 2 == self.plan.offsets_E1.shape[0]:
+            return self
+        return RowDomains.of(self.codes_B.clamp(max=num_domains), num_domains)
+
 
 def of_each_domain(shared_X: Tensor, own_MX: Tensor) -> Tensor:
     """Returns what each of M domains computes with and, last, rows of no domain: M + 1 of it.
@@ -87,3 +104,27 @@ def domain_products(
         bias_NH = None if bias_NH is None else bias_NH.to(dtype).contiguous()
         y_PH = gathered_mm(x_BD.to(dtype), domains.plan, weight_NDH, bias_NH)
         return unpermute(y_PH, domains.plan)
+
+
+def domain_values(values_NX: Tensor, domains: RowDomains) -> Tensor:
+    """Gives each row what its domain has: `y_b = values_m`, m the domain of row b, to the bit.
+
+    Its gradient is added up in the order of the rows, the same on every run.
+
+    Args:
+        values_NX: Of N = M + 1 domains, from `of_each_domain`, of any shape behind.
+        domains: Of the rows.
+
+    Returns:
+        `y_BX`.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.domains import RowDomains, domain_values
+        >>> domains = RowDomains.of(torch.tensor([1, 0, 1]).int(), num_domains=1)
+        >>> domain_values(torch.tensor([[5.0], [7.0]]), domains).flatten().tolist()
+        [7.0, 5.0, 7.0]
+    """
+    ones_B1 = values_NX.new_ones(domains.codes_B.shape[0], 1)
+    weight_NH1 = values_NX.flatten(1).unsqueeze(-1)
+    return domain_products(ones_B1, weight_NH1, domains).unflatten(1, values_NX.shape[1:])

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import RunConfig
+from mmoe.config.freezing import domains_known_to
 from mmoe.datasets.features.domains import Domains, asked_tasks
 from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.joined import JoinedGates
-from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.tasks import TaskTowers, Tower
 from mmoe.tasks.domain_tower import DomainTower
@@ -79,7 +80,7 @@ def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | N
         domains: That its encoder learnt; None: there are none.
 
     Raises:
-        ValueError: Gates were joined by others where those of before are frozen.
+        ValueError: Gates are of a kind of somebody's that knows no domains.
     """
     section = config.model.domains
     if section is None or domains is None:
@@ -94,14 +95,38 @@ def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | N
     )
     for level in network.levels if network.learned_gates else ():
         assert isinstance(level, Level)
-        if isinstance(level.mixture.gate, JoinedGates):
-            raise ValueError(
-                "model.domains: domains have gates of their own, to which none can be joined where "
-                "those of before are frozen; take experts and gates out of training.freeze"
-            )
-        logits = cast(Any, level.mixture.gate).logits
-        assert isinstance(logits, GateLogits), "the config says so of its kind"
-        logits.add_domains(len(domains.names))
+        _add_gates(level, config, domains)
     if section.towers == "own":
-        towers = [DomainTower(cast(Tower, tower), len(domains.names)) for tower in network.towers]
-        network.towers = TaskTowers.of(towers)
+        stages = config.model.stages
+        known = [len(domains_known_to(task, stages, domains.names)) for task in tasks]
+        network.towers = TaskTowers.of(
+            DomainTower(cast(Tower, tower), count) if count else tower
+            for tower, count in zip(network.towers, known, strict=True)
+        )
+
+
+def _add_gates(level: Level, config: RunConfig, domains: Domains) -> None:
+    """Gives each domain gates of its own, and gates of a stage those of its domains."""
+    gate = level.mixture.gate
+    modules = list(gate.gates) if isinstance(gate, JoinedGates) else [gate]
+    for module in modules:
+        if not (traits_of(module, GateTraits).takes_domains and hasattr(module, "add_domains")):
+            raise ValueError(
+                f"model.domains does not go with gates of kind {config.model.gate.kind}, whose "
+                f"{type(module).__name__} has none of each domain (takes_domains, and a method "
+                "add_domains); set model.gate.kind to another one, or remove model.domains"
+            )
+    if isinstance(gate, JoinedGates):
+        firsts = [level.gate_names[group.places[0]] for group in gate.groups]
+        gate.add_domains([_known_to(name, config, domains) for name in firsts])
+    else:
+        cast(Any, gate).add_domains(len(domains.names))
+
+
+def _known_to(gate_name: str, config: RunConfig, domains: Domains) -> int:
+    """How many domains the gates know that came with one of these."""
+    stages = [stage for stage in config.model.stages if stage.experts]
+    # A gate of no task has been there from the first
+    tasks = [task.name for task in config.tasks]
+    task = gate_name if gate_name in tasks else stages[0].tasks[0]
+    return len(domains_known_to(task, stages, domains.names))

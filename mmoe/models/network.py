@@ -17,6 +17,7 @@ from mmoe.models.interactions.layers import Interaction
 from mmoe.models.requests.inputs import RequestInputs
 from mmoe.models.sequences.inputs import SequenceInputs
 from mmoe.tasks import TaskTowers
+from mmoe.tasks.alike import logits_of_towers
 from mmoe.tasks.domain_tower import DomainTower
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
 
@@ -303,9 +304,21 @@ class MixtureNetwork(nn.Module):
             mixes = mixes.unbind(1)
         read = [mixes[g] for g in self.task_gates]
         if own:
-            pairs = zip(self.towers, read, strict=True)
-            return self.towers.joined([tower(h_BO, domains) for tower, h_BO in pairs])
+            return self.towers.joined(_logits_of_domains(self.towers, read, domains))
         return self.towers(read) if self.transfer is None else self.transfer(self.towers, read)
+
+
+def _logits_of_domains(
+    towers: TaskTowers, read: Sequence[Tensor], domains: RowDomains | None
+) -> list[Tensor]:
+    """What each tower gives; some may have come, and been frozen, before there were domains."""
+    plain = [t for t, tower in enumerate(towers) if not isinstance(tower, DomainTower)]
+    of_plain = logits_of_towers([towers[t] for t in plain], [read[t] for t in plain])
+    found = dict(zip(plain, of_plain, strict=True))
+    return [
+        found[t] if t in found else tower(h_BO, domains)
+        for t, (tower, h_BO) in enumerate(zip(towers, read, strict=True))
+    ]
 
 
 def gate_record(

@@ -227,7 +227,8 @@ def _staged_gate(
             modules[0] if modules else None,
         )
         modules.append(gate)
-    alone = len(groups) == 1 and groups[0].columns is None
+    # Where there are domains the module may know fewer of them than the others
+    alone = len(groups) == 1 and groups[0].columns is None and model.domains is None
     return (
         modules[0]
         if alone and groups[0].num_experts == len(grown.order)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
@@ -41,6 +41,7 @@ class _Expert(Stored):
     name: str
     bytes: int
     milliseconds: float
+    once_per: Literal["request", "row"] = "row"
     tasks: dict[str, dict[str, Any]]
     missed_by: list[str]
     unsure_of: list[str]
@@ -52,6 +53,7 @@ class _Explanation(Stored):
     name: str
     origin: str
     rows: int
+    rows_per_request: float | None = None
     levels: int
     tolerance: float
     tasks: list[_Task] = Field(min_length=1)
@@ -261,6 +263,7 @@ def _page(result: dict[str, Any]) -> str:
         unneeded=[titles[number] for number in result["unneeded"]],
         tables=[_task_table(task, result) for task in result["tasks"]],
         costs=[_cost_row(expert, result) for expert in result["experts"]],
+        rows_per_request=result.get("rows_per_request"),
         interval=result.get("interval") or "",
         gradients=result.get("gradients"),
         hint=f"{_MEASURED:.2f}" if _MEASURED < _RELIED_ON else "",
@@ -308,6 +311,7 @@ def _cost_row(expert: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[str
     return _title(expert, result), [
         str(expert["number"]),
         f"{expert['milliseconds']:.3f}",
+        *([] if result.get("rows_per_request") is None else [f"once a {expert['once_per']}"]),
         tables.count(expert["bytes"]),
         ", ".join(expert["missed_by"]),
         ", ".join(expert["unsure_of"]),

@@ -98,7 +98,7 @@ class Asked:
         Raises:
             ValueError: A column is missing, or its name is taken, or its type cannot be stored.
         """
-        rows, keep = with_names(config.data, self.source), list(self.keep)
+        rows, keep = with_names(config, self.source), list(self.keep)
         there, columns = column_names(rows), self.columns(config)
         known = set(keep) <= set(there)
         kept = kept_types(rows, keep, read_text=self.keep_types) if known else {}
@@ -137,7 +137,7 @@ class Asked:
         Raises:
             ValueError: Columns are missing, or cannot be read.
         """
-        rows, uses = with_names(config.data, self.source), self.uses(config, found)
+        rows, uses = with_names(config, self.source), self.uses(config, found)
         table = next(iter_tables(rows, list(uses), 1))[:0]
         features = counter.encoder.encode(table, self.source, to_score=True)
         columns = {f.name: pa.array([], f.type) for f in self.columns(config).schema}

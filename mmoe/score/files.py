@@ -142,7 +142,7 @@ def score_files(
     found = asked.look(config, () if job is None else job.partition_columns())
     if found.in_folders:
         reporter.say(f"kept as folders, not in the files: {', '.join(found.in_folders)}")
-    named = partial(with_names, config.data)
+    named = partial(with_names, config)
     counter = Counter(encoder, run.training_columns())
     expectations = expectations_of(config.score.expect if expect is None else expect)
     guard = Guard(expectations, counter.training, run.predicted(), on_summary)

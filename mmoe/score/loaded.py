@@ -112,7 +112,12 @@ class LoadedRun:
         if hasattr(rows, "__len__") and not count_rows(rows):
             return np.zeros((0, len(prediction_columns(self.config.tasks))), np.float32), None
         table = as_rows(
-            rows, self.config.data.requests, lambda _: self.columns, origin=origin, mixed=mixed
+            rows,
+            self.config.data.requests,
+            lambda _: self.columns,
+            origin=origin,
+            mixed=mixed,
+            known=self.columns,
         )
         new = [name for name in mixed if name not in self._told]
         if new:

@@ -70,7 +70,7 @@ def folder_job(
             the run is kept in; or ranks find different files.
     """
     join_ranks()
-    files = resolve_files(with_names(run.config().data, str(source)))
+    files = resolve_files(with_names(run.config(), str(source)))
     folders = set(Path(folder).absolute().parts) if not is_address(str(folder)) else set()
     _check_same_files([file.name for file in files], str(source))
     _check_same_model(by)

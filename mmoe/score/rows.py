@@ -11,6 +11,7 @@ from mmoe.datasets.files.nested import candidate_fields
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.frames import as_rows
 from mmoe.datasets.rows.locations import REQUEST_COLUMN
+from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.values.plain import plain
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.directory import RunDirectory
@@ -73,7 +74,9 @@ class RowColumns:
         candidates = None if requests is None else requests.candidates
         if candidates is None or candidates not in rows.names:
             return rows
-        fields = candidate_fields(rows, candidates, origin)
+        fields = candidate_fields(
+            rows, candidates, origin, required_columns(self.config, labels=False)
+        )
         return pa.schema([*(f for f in rows if f.name != candidates), *fields])
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
@@ -145,7 +148,13 @@ class RowScorer(RowColumns):
         if not rows.num_rows:
             return self.schema(schema).empty_table()
         keep = schema.names if self.keep is None else self.keep
-        read = as_rows(rows, self.config.data.requests, lambda _: [*needed, *keep], origin=origin)
+        read = as_rows(
+            rows,
+            self.config.data.requests,
+            lambda _: [*needed, *keep],
+            origin=origin,
+            known=required_columns(self.config, labels=False),
+        )
         if REQUEST_COLUMN in read.column_names:
             kept = [plain(read[name]).cast(schema.field(name).type) for name in keep]
         else:

@@ -13,8 +13,8 @@ class DomainTower(Tower):
 
     U and c are 0 at first, so that all begin as the one tower whose W and b they share. Rows of no
     domain go through the mean of the domains' weights: of towers without hidden layers that is the
-    mean of their logits. One product a layer serves the rows of all domains, in fp32 under autocast
-    too.
+    mean of their logits. So do rows of domains beyond the M, which came after the tower was frozen.
+    One product a layer serves the rows of all domains, in fp32 under autocast too.
 
     Args:
         tower: The shared part; its parameters are taken over.
@@ -49,6 +49,7 @@ class DomainTower(Tower):
     def forward(self, h_BO: Tensor, domains: RowDomains | None = None) -> Tensor:
         """Computes `logit_B` (of several columns `logits_BK`) of rows and their domains."""
         assert domains is not None, "rows of such a network have domains"
+        domains = domains.first(len(self.own_weights[0]))
         for number in range(len(self.mlp.layers)):
             h_BO = self._layer(number, h_BO, domains)
             h_BO = activate(h_BO, self.mlp.activation, training=self.training)

@@ -22,7 +22,6 @@ def test_values_are_texts_whatever_yaml_makes_of_them():
     ("settings", "said"),
     [
         (["model.domains=null"], r"task 'buy': domains says where .* set model.domains.column"),
-        (["model.gate.kind=cosine"], "gates of kind cosine; set model.gate.kind: softmax"),
         (
             ["model.domains.towers=own", "model.transfer=aitm", "tasks.buy.after=click"],
             "model.transfer aitm does not go with; set model.transfer: none",

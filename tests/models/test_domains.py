@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from mmoe.config import ModelConfig
+from mmoe.config import ModelConfig, config_from_dict
+from mmoe.datasets.features.domains import Domains
+from mmoe.mixture import FixedGate
 from mmoe.models import build_network
-from mmoe.models.domains import NetworkDomains
+from mmoe.models.domains import NetworkDomains, add_domains
 
 
 def test_rows_ask_the_gates_of_tasks_that_exist_and_shared_ones():
@@ -29,9 +31,24 @@ def test_a_network_says_whether_it_has_domains():
     with pytest.raises(ValueError, match="domains_B: expected none, as the network has no domains"):
         network(x_BD, domains_B=codes_B)
     network.domains = NetworkDomains(["a", "b"], ["click"])
-    network.levels[0].mixture.gate.logits.add_domains(2)
+    network.levels[0].mixture.gate.add_domains(2)
     with pytest.raises(ValueError, match="domains_B: expected one of each row"):
         network(x_BD)
     output = network(x_BD, return_gates=True, domains_B=codes_B)
     assert output.gates[0].domain_names == ("a", "b")
     assert output.gates[0].domains_B.tolist() == [0, 0]
+
+
+def test_gates_of_somebodys_that_know_no_domains_are_refused():
+    """As of a kind that was registered; `FixedGate` stands for its module."""
+    config = config_from_dict(
+        {
+            "features": [{"kind": "numeric", "name": "price"}],
+            "tasks": [{"name": "click", "label": "click"}],
+            "model": {"domains": {"column": "scene"}, "num_experts": 2},
+        }
+    )
+    network = build_network(config.model, 5, ["click"])
+    network.levels[0].mixture.gate = FixedGate(torch.ones(1, 2))
+    with pytest.raises(ValueError, match=r"kind softmax, whose FixedGate has none of each domain"):
+        add_domains(network, config, Domains(["a", "b"]))

@@ -118,6 +118,46 @@ def test_requests_without_candidates_have_no_score(run, log):
     assert mmoe.load(run).predict(rows).num_rows == 0
 
 
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_file_whose_lists_are_all_empty_has_no_scores(run, log, files, kind):
+    """Their type is not known: that of the trained run's columns is."""
+    rows = nested_log(log).slice(0, 3).drop_columns(["candidates"])
+    rows = rows.append_column("candidates", pa.array([[], None, []]))
+    source = files / f"empty.{kind}"
+    if kind == "parquet":
+        pq.write_table(rows, source)
+    else:
+        source.write_text("".join(f"{json.dumps(row)}\n" for row in rows.to_pylist()))
+    out = files / f"empty-{kind}.parquet"
+    score_files(run, source, out, keep=["user", "item"])
+    found = pq.read_table(out)
+    assert found.num_rows == 0 and found.column_names[:2] == ["user", "item"]
+    assert found.schema.field("pred_click").type == pa.float32()
+
+
+def test_untyped_empty_lists_in_memory_have_no_scores(run, log):
+    loaded = mmoe.load(run)
+    rows = nested_log(log).slice(0, 2).drop_columns(["candidates"])
+    rows = rows.append_column("candidates", pa.array([[], []]))
+    assert loaded.predict(rows).num_rows == 0
+    assert loaded.predict(rows.to_pylist()) == []
+    assert len(loaded.predict(rows.to_pandas())) == 0
+    scorer = RowScorer(loaded.predictor, loaded.encoder, loaded.config, keep=["age", "item"])
+    assert scorer.score(rows).column_names[:2] == ["age", "item"]
+
+
+def test_a_null_candidate_has_no_score(run, log, files):
+    rows = nested_log(log).slice(0, 3).to_pylist()
+    rows[1]["candidates"].insert(1, None)
+    said = r"row 2, candidate 2 \(in column 'candidates'\) is null"
+    with pytest.raises(ValueError, match=said):
+        mmoe.load(run).predict(rows)
+    source = files / "null.jsonl"
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with pytest.raises(ValueError, match=rf"null.jsonl: {said}"):
+        score_files(run, source, files / "null.parquet")
+
+
 def test_what_is_no_list_of_candidates_is_refused(run, log, files):
     pq.write_table(log.append_column("candidates", log["item"]), files / "no-list.parquet")
     with pytest.raises(

@@ -26,7 +26,8 @@ from mmoe.train import WarmStart, train_run
 from mmoe.train.begin import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, WarmStartReport, transfer
-from mmoe.train.warm_start.sources import NEW, Shape, expert_places, tensor_sources
+from mmoe.train.warm_start.places import NEW, expert_places
+from mmoe.train.warm_start.sources import Shape, tensor_sources
 from mmoe.train.warm_start.stored import Stored
 from mmoe.train.warm_start.tables import continue_accumulators
 

@@ -3,19 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mmoe.config.gates import (
-    NoisyTopKGateConfig,
-    SigmoidGateConfig,
-    SoftmaxGateConfig,
-    TopKGateConfig,
-)
 from mmoe.config.tasks import EntireSpaceTask, TaskConfig
 
 if TYPE_CHECKING:  # the model has a section of this package
     from mmoe.config.model import ModelConfig
-
-# Their last layer is linear: that of a domain is a shift of the shared one
-_GATES = (SoftmaxGateConfig, TopKGateConfig, NoisyTopKGateConfig, SigmoidGateConfig)
 
 
 def check_domains(model: "ModelConfig", tasks: Sequence[TaskConfig]) -> None:
@@ -33,11 +24,6 @@ def check_domains(model: "ModelConfig", tasks: Sequence[TaskConfig]) -> None:
             )
     if domains is None:
         return
-    if model.has_gates and not isinstance(model.gate, _GATES):
-        raise ValueError(
-            f"model.domains does not go with gates of kind {model.gate.kind}; set model.gate.kind: "
-            "softmax, top_k, noisy_top_k or sigmoid, or remove model.domains"
-        )
     if domains.towers == "own":
         _check_own_towers(model)
     for task in tasks:

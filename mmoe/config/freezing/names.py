@@ -55,6 +55,11 @@ def keeps_pool(freeze: Iterable[str]) -> bool:
     return any(pattern.split(".")[0] not in _BESIDE for pattern in freeze)
 
 
+def keeps_towers(freeze: Iterable[str]) -> bool:
+    """Returns whether patterns may name towers, which then stay as they are in new domains."""
+    return keeps_pool(freeze) or any(pattern.split(".")[0] == "towers" for pattern in freeze)
+
+
 def unmatched(pattern: str, parts: Sequence[str]) -> ValueError:
     """Returns the error of a pattern that names nothing.
 

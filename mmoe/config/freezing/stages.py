@@ -11,7 +11,8 @@ class StageConfig(Strict):
     """The parts that a model had before others were added to them, frozen; `mmoe train` writes it.
 
     Gates of a stage see the experts of this stage and those before, and read its features alone, as
-    do its experts. So they compute what they computed before, to the bit, whatever has come since.
+    do its experts; they and the towers of its tasks know its domains alone. So they compute what
+    they computed before, to the bit, whatever has come since.
     """
 
     tasks: list[Name] = Field(min_length=1, description="those there were, in their order")
@@ -22,6 +23,11 @@ class StageConfig(Strict):
     )
     features: list[Name] = Field(min_length=1, description="those there were, in their order")
     tables: list[str] = Field(default_factory=list, description="embedding tables there were")
+    domains: list[str] | None = Field(
+        default=None,
+        description="domains there were, which alone its gates and own towers know; null: they "
+        "know those that come as well",
+    )
 
 
 def stage_of(name: str, stages: Sequence[Sequence[str]]) -> int:
@@ -37,6 +43,29 @@ def stage_of(name: str, stages: Sequence[Sequence[str]]) -> int:
         [0, 1, 2]
     """
     return next((number for number, names in enumerate(stages) if name in names), len(stages))
+
+
+def domains_known_to(
+    task: str, stages: Sequence[StageConfig], domains: Sequence[str]
+) -> Sequence[str]:
+    """Returns the domains that the gates and the own tower of a task know.
+
+    Args:
+        task: Its name.
+        stages: Of the model.
+        domains: All that there are, in their order: those of a stage are the first ones.
+
+    Example:
+        >>> from mmoe.config.freezing import StageConfig
+        >>> from mmoe.config.freezing.stages import domains_known_to
+        >>> stage = StageConfig(tasks=["click"], features=["user"], domains=["feed"])
+        >>> [list(domains_known_to(t, [stage], ["feed", "live"])) for t in ("click", "buy")]
+        [['feed'], ['feed', 'live']]
+    """
+    for stage in stages:
+        if stage.domains is not None and task in stage.tasks:
+            return stage.domains
+    return domains
 
 
 def check_stages(

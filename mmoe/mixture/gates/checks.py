@@ -63,6 +63,18 @@ def check_sizes(sizes: Sequence[int], inputs: Sequence[Any], visibility_GE: Tens
         raise ValueError(f"inputs: expected {sizes[0]} tensors, one per gate, got {len(inputs)}")
 
 
+def check_domains(own: Tensor | None, domains: object | None) -> None:
+    """Refuses domains of rows for gates that have none, and the other way.
+
+    Args:
+        own: What the gates have for each domain.
+        domains: Of the rows.
+    """
+    if (own is None) != (domains is None):
+        have, came = ("no", "those of the rows") if domains is not None else ("some", "None")
+        raise ValueError(f"domains: expected {have} domains, as the gates have, got {came}")
+
+
 def rows_and_dtype(inputs: Sequence[Any]) -> tuple[int, torch.dtype]:
     """Returns the batch's height and dtype, all that a gate that ignores its input needs.
 

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import check_k, check_sizes, check_softmax
+from mmoe.mixture.domains import RowDomains
+from mmoe.mixture.gates.checks import check_domains, check_k, check_sizes, check_softmax
 from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.logits import GateLogits, gate_products
+from mmoe.mixture.gates.logits import GateLogits, domain_logits, gate_products
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
 from mmoe.mixture.gates.select import Selection, Selector, Votes
 from mmoe.ops.topk_gate import Softmax
@@ -23,7 +24,9 @@ _LOWEST_TEMPERATURE = 0.01
 class CosineGate(nn.Module):
     """Top-k gates by direction: `logit_e = cos(P_g x, v_e) / τ_g`, with a learned temperature τ.
 
-    Logits stay within ±1 / τ however long x is. τ starts at 0.5 and is kept above 0.01.
+    Logits stay within ±1 / τ however long x is. τ starts at 0.5 and is kept above 0.01. Gates of
+    domains have directions and temperatures of their own, `v_e + u_me` and `τ_g · exp(−t_m)`, of
+    one projection; u and t are 0 at first.
 
     Args:
         input_dim: Width of what the gates read.
@@ -51,9 +54,11 @@ class CosineGate(nn.Module):
         2022), section 3, as in Tutel (Hwang et al., MLSys 2023), gates/cosine_top.py.
     """
 
-    takes_asked = True
+    own_directions_GMEP: nn.Parameter | None
+    own_log_scale_GM: nn.Parameter | None
+
+    takes_asked = takes_domains = True
     extra_repr = show_settings
-    expert_tensors: ClassVar[dict[str, int]] = {"directions_GEP": 1}
 
     def __init__(
         self,
@@ -86,8 +91,23 @@ class CosineGate(nn.Module):
         self.selection = selection
         self.select = Selector(num_gates, num_experts, k=k, selection=selection)
         self.traits = self.select.traits(num_gates)
+        self.register_parameter("own_directions_GMEP", None)
+        self.register_parameter("own_log_scale_GM", None)
         nn.init.normal_(self.directions_GEP, std=0.01)
         nn.init.constant_(self.log_scale_G, -math.log(_START_TEMPERATURE))
+
+    @property
+    def expert_tensors(self) -> dict[str, int]:
+        """Returns which dimension of each tensor is that of experts."""
+        own = {} if self.own_directions_GMEP is None else {"own_directions_GMEP": 2}
+        return {"directions_GEP": 1, **own}
+
+    def add_domains(self, num_domains: int) -> None:
+        """Gives each domain directions and temperatures of its own, beside what they share."""
+        num_gates, *sizes = self.directions_GEP.shape
+        zeros_GMEP = self.directions_GEP.detach().new_zeros(num_gates, num_domains, *sizes)
+        self.own_directions_GMEP = nn.Parameter(zeros_GMEP)
+        self.own_log_scale_GM = nn.Parameter(zeros_GMEP[..., 0, 0].clone())
 
     def forward(
         self,
@@ -95,10 +115,11 @@ class CosineGate(nn.Module):
         visibility_GE: Tensor,
         asked_BG: Tensor | None = None,
         votes: Votes | None = None,
+        domains: RowDomains | None = None,
     ) -> GateOutput:
         """Picks the k best visible experts, best first."""
         check_sizes(self.directions_GEP.shape[:2], inputs, visibility_GE)
-        logits_BGE = self._tempered(inputs)
+        logits_BGE = self._tempered(inputs, domains)
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
         weights, experts = self.select(left_BGE, visibility_GE, asked_BG, self.softmax, votes)
         losses = {}
@@ -112,20 +133,49 @@ class CosineGate(nn.Module):
             )
         return GateOutput(weights, experts, losses)
 
-    def wanted(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> Tensor:
+    def wanted(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        domains: RowDomains | None = None,
+    ) -> Tensor:
         """Computes how much each gate alone would weigh every expert that it sees."""
-        return visible_softmax(self._tempered(inputs), visibility_GE)
+        return visible_softmax(self._tempered(inputs, domains), visibility_GE)
 
-    def _tempered(self, inputs: Sequence[Tensor]) -> Tensor:
+    def _tempered(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
+        check_domains(self.own_directions_GMEP, domains)
         with torch.autocast(inputs[0].device.type, enabled=False):
-            return self.options.temper(self._logits(self.projection(inputs)))
+            projected_BGP = F.normalize(self.projection(inputs), dim=-1)
+            if domains is None:
+                return self.options.temper(self._logits(projected_BGP))
+            return self.options.temper(self._domain_logits(projected_BGP, domains))
 
     def _logits(self, projected_BGP: Tensor) -> Tensor:
         dtype = projected_BGP.dtype
         directions_GEP = F.normalize(self.directions_GEP.to(dtype), dim=-1)
-        projected_BGP = F.normalize(projected_BGP, dim=-1)
         cosines = gate_products(projected_BGP.unbind(1), directions_GEP)
         if not isinstance(cosines, Tensor):
             cosines = torch.stack(list(cosines), dim=1)
-        scale_G = self.log_scale_G.to(dtype).clamp(max=-math.log(_LOWEST_TEMPERATURE)).exp()
-        return cosines * scale_G.unsqueeze(-1)
+        return cosines * _scales(self.log_scale_G.to(dtype)).unsqueeze(-1)
+
+    def _domain_logits(self, projected_BGP: Tensor, domains: RowDomains) -> Tensor:
+        """Likewise, by what each domain has; of no domain the mean of the domains' logits."""
+        dtype, own_GMEP, own_GM = (
+            projected_BGP.dtype,
+            self.own_directions_GMEP,
+            self.own_log_scale_GM,
+        )
+        assert own_GMEP is not None and own_GM is not None, "there are domains"
+        directions_GMEP = F.normalize(
+            (self.directions_GEP.unsqueeze(1) + own_GMEP).to(dtype), dim=-1
+        )
+        scale_GM = _scales((self.log_scale_G.unsqueeze(1) + own_GM).to(dtype))
+        # Scaled first: what is left is linear in them, so that their mean gives the logits' mean
+        scaled_GMEP = directions_GMEP * scale_GM[..., None, None]
+        scaled_GNEP = torch.cat([scaled_GMEP, scaled_GMEP.mean(1, keepdim=True)], dim=1)
+        return domain_logits(projected_BGP.unbind(1), scaled_GNEP.unbind(0), domains)
+
+
+def _scales(log_scale: Tensor) -> Tensor:
+    """`1 / τ`, which stays below that of the lowest temperature."""
+    return log_scale.clamp(max=-math.log(_LOWEST_TEMPERATURE)).exp()

@@ -6,8 +6,10 @@ from typing import ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.domains import RowDomains, domain_values, of_each_domain
 from mmoe.mixture.gates.checks import (
     check_coefficient,
+    check_domains,
     check_k,
     check_numbers,
     check_sizes,
@@ -15,7 +17,7 @@ from mmoe.mixture.gates.checks import (
 )
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.gates.losses import mean, z_loss
+from mmoe.mixture.gates.losses import mean, where_asked, z_loss
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.mixture.gates.static import check_blind
 
@@ -39,6 +41,8 @@ class DSelectKGate(nn.Module):
     the expert does not run for that row; at the start all of them run. The experts that a gate sees
     are numbered among themselves. Where their number is no power of two, some codes stand for no
     expert; `code_loss` keeps selectors off them, and until then weights add up to less than 1.
+    Gates of domains have switches of their own, of a sum of what domains share and what is their
+    own, which is 0 at first; rows of no domain have the mean of the domains' switches.
 
     Args:
         input_dim: Width of what the gates read; z and c are then functions of x. None: static
@@ -72,6 +76,10 @@ class DSelectKGate(nn.Module):
         over rows and gates here.
     """
 
+    own_codes_GMKB: nn.Parameter | None
+    own_choice_GMK: nn.Parameter | None
+
+    takes_asked = takes_domains = True
     extra_repr = show_settings
     expert_tensors: ClassVar[dict[str, int]] = {}  # its codes spell the experts' numbers
 
@@ -116,6 +124,8 @@ class DSelectKGate(nn.Module):
                 hidden=self.options.hidden,
                 output_bias=True,
             )
+        self.register_parameter("own_codes_GMKB", None)
+        self.register_parameter("own_choice_GMK", None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -133,10 +143,29 @@ class DSelectKGate(nn.Module):
             nn.init.uniform_(codes, -self.gamma / 100, self.gamma / 100)
             nn.init.uniform_(choice, -0.05, 0.05)
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+    def add_domains(self, num_domains: int) -> None:
+        """Gives each domain switches of its own, beside what they share."""
+        if self.logits is not None:
+            self.logits.add_domains(num_domains)
+            return
+        for name, shared in (("codes_GMKB", self.codes_GKM), ("choice_GMK", self.choice_GK)):
+            zeros = shared.detach().new_zeros(shared.shape[0], num_domains, *shared.shape[1:])
+            self.register_parameter(f"own_{name}", nn.Parameter(zeros))
+
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+        domains: RowDomains | None = None,
+    ) -> GateOutput:
         """Returns E picks in the order of the experts, unused where the weight is 0."""
         check_sizes((self.num_gates, self.num_experts), inputs, visibility_GE)
-        codes_BGKM, choice_BGK = self._switches(inputs, visibility_GE)
+        codes_BGKM, choice_BGK = self._switches(inputs, visibility_GE, domains)
+        alike = self.logits is None and domains is None
+        if alike and asked_BG is not None:  # each row counts with the gates that it asks
+            codes_BGKM = codes_BGKM.expand(len(asked_BG), -1, -1, -1)
+            choice_BGK, alike = choice_BGK.expand(len(asked_BG), -1, -1), False
         selectors_BGKC = selectors(codes_BGKM / self.gamma, visibility_GE)
         shares_BGK = choice_BGK.softmax(dim=-1)
         # A sum in a fixed order: one over a dimension depends on where the row stands.
@@ -148,8 +177,8 @@ class DSelectKGate(nn.Module):
         weights_BGE = weights_BGE.masked_fill(~visibility_GE, 0)
         losses = {}
         if self.training:
-            losses = self._losses(selectors_BGKC, choice_BGK, weights_BGE, visibility_GE)
-        if self.logits is None:
+            losses = self._losses(selectors_BGKC, choice_BGK, weights_BGE, visibility_GE, asked_BG)
+        if alike:
             rows, _ = rows_and_dtype(inputs)
             weights_BGE = weights_BGE.expand(rows, -1, -1)
             (all_rows,) = self.options.ranks.of_losses(rows)
@@ -161,13 +190,17 @@ class DSelectKGate(nn.Module):
         )
         return GateOutput(weights_BGE, torch.where(weights_BGE > 0, numbers_E, -1), losses)
 
-    def _switches(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> tuple[Tensor, Tensor]:
-        """Z and c over the temperature; static gates have one row."""
+    def _switches(
+        self, inputs: Sequence[Tensor], visibility_GE: Tensor, domains: RowDomains | None
+    ) -> tuple[Tensor, Tensor]:
+        """Z and c over the temperature; static gates without domains have one row."""
         if self.logits is None:
+            check_domains(self.own_codes_GMKB, domains)
             _, dtype = rows_and_dtype(inputs)
-            codes_BGKM, choice_BGK = self.codes_GKM.to(dtype)[None], self.choice_GK.to(dtype)[None]
+            pairs = (self.codes_GKM, self.own_codes_GMKB), (self.choice_GK, self.own_choice_GMK)
+            codes_BGKM, choice_BGK = (_of_rows(one, own, domains, dtype) for one, own in pairs)
         else:
-            both_BGN = self.logits(inputs)
+            both_BGN = self.logits(inputs, domains)
             check_numbers(both_BGN, both_BGN, visibility_GE)
             codes_BGN, choice_BGK = both_BGN.split([self.k * self.num_bits, self.k], dim=-1)
             codes_BGKM = codes_BGN.unflatten(-1, (self.k, self.num_bits))
@@ -179,6 +212,7 @@ class DSelectKGate(nn.Module):
         choice_BGK: Tensor,
         weights_BGE: Tensor,
         visibility_GE: Tensor,
+        asked_BG: Tensor | None,
     ) -> dict[str, Tensor]:
         result, options = {}, self.options
         seen_G11 = visibility_GE.sum(1).view(-1, 1, 1)
@@ -187,18 +221,19 @@ class DSelectKGate(nn.Module):
         if self.entropy_loss:
             logs_BGKC = (reachable_BGKC + ENTROPY_EPSILON).log()
             entropies_BG = -(reachable_BGKC * logs_BGKC).sum((-2, -1))
-            result["entropy_loss"] = self.entropy_loss * mean(entropies_BG, options.ranks)
+            result["entropy_loss"] = self.entropy_loss * mean(entropies_BG, options.ranks, asked_BG)
         if self.code_loss:
             reach_BGK = reachable_BGKC.sum(-1)
             floored_BGK = reach_BGK.clamp(min=_LOWEST_REACH)
             below_BGK = (floored_BGK - reach_BGK) / _LOWEST_REACH**2
             wasted_BG = (1 / floored_BGK + below_BGK - 1).sum(-1)
-            result["code_loss"] = self.code_loss * mean(wasted_BG, options.ranks)
+            result["code_loss"] = self.code_loss * mean(wasted_BG, options.ranks, asked_BG)
         if options.z_loss:
             all_GK = visibility_GE.new_ones(choice_BGK.shape[1:])
-            result["z_loss"] = options.z_loss * z_loss(choice_BGK, all_GK, options.ranks)
+            result["z_loss"] = options.z_loss * z_loss(choice_BGK, all_GK, options.ranks, asked_BG)
         if options.balance_loss:
-            result["balance_loss"] = options.balance(weights_BGE, visibility_GE, None)
+            asked_BGE = where_asked(weights_BGE, asked_BG)
+            result["balance_loss"] = options.balance(asked_BGE, visibility_GE, None)
         return result
 
 
@@ -229,6 +264,17 @@ def selectors(codes_BGKM: Tensor, visibility_GE: Tensor) -> Tensor:
         bit_BGK2 = torch.stack([zeros_BGKM[..., m], ones_BGKM[..., m]], dim=-1)
         result_BGKC = (result_BGKC.unsqueeze(-1) * bit_BGK2.unsqueeze(-2)).flatten(-2)
     return result_BGKC
+
+
+def _of_rows(
+    shared_GX: Tensor, own_GMX: Tensor | None, domains: RowDomains | None, dtype: torch.dtype
+) -> Tensor:
+    """What static gates have for each row's domain, or, without domains, for all rows: one row."""
+    shared_GX = shared_GX.to(dtype)
+    if own_GMX is None or domains is None:
+        return shared_GX[None]
+    own_MGX = own_GMX.transpose(0, 1).to(dtype)
+    return domain_values(of_each_domain(shared_GX, own_MGX), domains)
 
 
 def _smooth_step(u: Tensor) -> Tensor:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.losses import asked_picks
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import topk_gate
 
@@ -48,6 +50,7 @@ class GShardGate(nn.Module):
 
     k = 2
 
+    takes_asked = takes_domains = True
     extra_repr = show_settings
     reads_requests: ClassVar = True
 
@@ -70,15 +73,26 @@ class GShardGate(nn.Module):
             )
         self.capacity = capacity
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+    def add_domains(self, num_domains: int) -> None:
+        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
+        self.logits.add_domains(num_domains)
+
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+        domains: RowDomains | None = None,
+    ) -> GateOutput:
         """Picks the best visible expert and, by chance, the second best."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
-        logits_BGE = self.options.temper(self.logits(inputs))
+        logits_BGE = self.options.temper(self.logits(inputs, domains))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
         weights, experts = topk_gate(left_BGE, visibility_GE, 2)
+        experts = asked_picks(experts, asked_BG)
         if not self.training:
             return GateOutput(weights, experts, {})
-        losses = self.options.losses(logits_BGE, visibility_GE, experts[..., :1])
+        losses = self.options.losses(logits_BGE, visibility_GE, experts[..., :1], asked_BG=asked_BG)
         second_BG1 = weights.detach()[..., 1:]
         dropped_BG1 = torch.rand_like(second_BG1) >= 2 * second_BG1
         dropped_BGK = torch.cat([torch.zeros_like(dropped_BG1), dropped_BG1], dim=-1)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.columns import ColumnChoice
+from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.select import Selection, Votes
 from mmoe.mixture.requests.rows import read_by_gates
@@ -34,9 +35,9 @@ class JoinedGates(nn.Module):
     """Several gate modules as one: each decides for its own gates, among the experts it knows.
 
     A module is called as if the mixture had no other gates and no later experts: in the same
-    shapes, so that its weights have the bits they had before these came. Where gates decide
-    together, those of the first module have the votes; the others mix what these chose and picks of
-    their own.
+    shapes, so that its weights have the bits they had before these came. So are domains that came
+    later: to its gates they are none of those that they know. Where gates decide together, those of
+    the first module have the votes; the others mix what these chose and picks of their own.
 
     Args:
         gates: The modules, of one kind; the selections of those after the first begin with its
@@ -71,6 +72,7 @@ class JoinedGates(nn.Module):
         for number, group in enumerate(groups):
             own_g = torch.tensor(group.places, dtype=torch.int64)
             self.register_buffer(f"places_{number}", own_g, persistent=False)
+        self.num_domains = (0,) * len(self.groups)
         self._in_order = places == sorted(places)
         # Where each gate stands in what the groups give, one after another
         order_G = torch.tensor(places).argsort()
@@ -80,18 +82,38 @@ class JoinedGates(nn.Module):
     def traits(self) -> GateTraits:
         """What the first module says: all are of its kind; of pairs, how many those of all pick."""
         said = traits_of(self.gates[0], GateTraits)
-        first = replace(said, takes_asked=False, takes_domains=False)
-        if first.most_pairs is None:
-            return first
+        if said.most_pairs is None:
+            return said
         selection = cast(Selection, self.gates[-1].selection)
-        return replace(first, most_pairs=selection.most_pairs(len(self.order_G)))
+        return replace(said, most_pairs=selection.most_pairs(len(self.order_G)))
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+    def add_domains(self, known: Sequence[int]) -> None:
+        """Gives each domain gates of its own, of those that the gates of a group know.
+
+        Args:
+            known: For each group, how many domains, from the first on; 0: its gates have none.
+        """
+        self.num_domains = tuple(known)
+        for gate, count in zip(self.gates, known, strict=True):
+            if count:
+                cast(Any, gate).add_domains(count)
+
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+        domains: RowDomains | None = None,
+    ) -> GateOutput:
         """Decides for all gates; losses of one name add up."""
         together = self.traits.most_pairs is not None
-        more: dict[str, Any] = {"votes": Votes()} if together else {}
+        votes: dict[str, Any] = {"votes": Votes()} if together else {}
         found = [
-            gate(*self._own(number, inputs, visibility_GE), **more)
+            gate(
+                *self._own(number, inputs, visibility_GE),
+                **self._asks(number, asked_BG, domains),
+                **votes,
+            )
             for number, gate in enumerate(self.gates)
         ]
         losses: dict[str, Tensor] = {}
@@ -108,10 +130,17 @@ class JoinedGates(nn.Module):
             losses,
         )
 
-    def wanted(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> Tensor:
+    def wanted(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        domains: RowDomains | None = None,
+    ) -> Tensor:
         """Computes how much each gate alone would weigh every expert, 0 where it came later."""
         parts = [
-            cast(Any, gate).wanted(*self._own(number, inputs, visibility_GE))
+            cast(Any, gate).wanted(
+                *self._own(number, inputs, visibility_GE), **self._asks(number, None, domains)
+            )
             for number, gate in enumerate(self.gates)
         ]
         return self._joined(parts, visibility_GE.shape[1], 0)
@@ -123,6 +152,17 @@ class JoinedGates(nn.Module):
         group, choice = self.groups[number], cast(ColumnChoice, self.choices[number])
         seen_GE = visibility_GE[self.get_buffer(f"places_{number}"), : group.num_experts]
         return _read(self.gates[number], choice, [inputs[g] for g in group.places]), seen_GE
+
+    def _asks(
+        self, number: int, asked_BG: Tensor | None, domains: RowDomains | None
+    ) -> dict[str, Any]:
+        """What rows say to the gates of a module."""
+        said: dict[str, Any] = {}
+        if asked_BG is not None:
+            said["asked_BG"] = asked_BG[:, self.get_buffer(f"places_{number}")]
+        if domains is not None and self.num_domains[number]:
+            said["domains"] = domains.first(self.num_domains[number])
+        return said
 
     def _joined(self, parts: Sequence[Tensor], width: int, fill: int) -> Tensor:
         """The groups' [B, g, …] as [B, G, width], in the order of the mixture's gates."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.domains import RowDomains, domain_products, of_each_domain
+from mmoe.mixture.gates.checks import check_domains
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.ops.gate_mm import gate_mm
 
@@ -40,6 +41,7 @@ class GateLogits(nn.Module):
     """
 
     own_GMED: nn.Parameter | None
+    own_bias_GME: nn.Parameter | None
 
     def __init__(
         self,
@@ -66,14 +68,15 @@ class GateLogits(nn.Module):
         with_bias = [*hidden, num_experts] if output_bias else hidden
         self.biases = nn.ParameterList(torch.empty(num_gates, width) for width in with_bias)
         self.register_parameter("own_GMED", None)
+        self.register_parameter("own_bias_GME", None)
         self.input_dim, self.num_gates, self.num_experts = input_dim, num_gates, num_experts
         self.reset_parameters()
 
     @property
     def expert_tensors(self) -> dict[str, int]:
         """Returns which dimension of each tensor is that of experts."""
-        own = {} if self.own_GMED is None else {"own_GMED": 2}
-        return own | {
+        named = (("own_GMED", self.own_GMED), ("own_bias_GME", self.own_bias_GME))
+        return {name: 2 for name, own in named if own is not None} | {
             f"{name}.{len(self.weights) - 1}": 1
             for name, layers in (("weights", self.weights), ("biases", self.biases))
             if len(layers) == len(self.weights)
@@ -82,7 +85,8 @@ class GateLogits(nn.Module):
     def add_domains(self, num_domains: int) -> None:
         """Gives each domain gates of its own: the last layer is `(W_g + U_gm) …` in domain m.
 
-        U is 0 at first, so that domains with few rows begin with what all have learnt together.
+        U is 0 at first, so that domains with few rows begin with what all have learnt together. So
+        is what is added to the last layer's bias, if it has one.
 
         Args:
             num_domains: M.
@@ -101,6 +105,8 @@ class GateLogits(nn.Module):
         num_gates, num_experts, width = last_GED.shape
         zeros_GMED = last_GED.new_zeros(num_gates, num_domains, num_experts, width)
         self.own_GMED = nn.Parameter(zeros_GMED)
+        if len(self.biases) == len(self.weights):
+            self.own_bias_GME = nn.Parameter(zeros_GMED[..., 0].clone())
 
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""
@@ -131,19 +137,18 @@ class GateLogits(nn.Module):
         bias_GH = self.biases[layer] if layer < len(self.biases) else None
         last = layer == len(self.weights) - 1
         if last and self.own_GMED is not None and domains is not None:
-            pairs = zip(self.weights[layer].unbind(0), self.own_GMED.unbind(0), strict=True)
-            weights = [of_each_domain(shared_ED, own_MED) for shared_ED, own_MED in pairs]
-            y_BGE = _domain_logits(inputs, weights, domains)
-            return y_BGE if bias_GH is None else y_BGE + bias_GH
+            weights = _of_each_gate(self.weights[layer], self.own_GMED)
+            biases = None
+            if bias_GH is not None and self.own_bias_GME is not None:
+                biases = _of_each_gate(bias_GH, self.own_bias_GME)
+            return domain_logits(inputs, weights, domains, biases)
         outputs = gate_products(inputs, self.weights[layer], bias_GH)
         if last:
             return outputs
         return outputs.relu() if isinstance(outputs, Tensor) else [y.relu() for y in outputs]
 
     def _check(self, inputs: Sequence[GateInput], domains: RowDomains | None) -> None:
-        if (self.own_GMED is None) != (domains is None):
-            have, came = ("no", "those of the rows") if domains is not None else ("some", "None")
-            raise ValueError(f"domains: expected {have} domains, as the gates have, got {came}")
+        check_domains(self.own_GMED, domains)
         if len(inputs) != self.num_gates:
             raise ValueError(
                 f"inputs: expected {self.num_gates} tensors, one per gate, got {len(inputs)}"
@@ -192,16 +197,50 @@ def gate_products(
     return _product(inputs[0], weight_GHD.flatten(0, 1), bias_N).unflatten(1, weight_GHD.shape[:2])
 
 
-def _domain_logits(
-    inputs: Sequence[GateInput], weights: Sequence[Tensor], domains: RowDomains
+def domain_logits(
+    inputs: Sequence[GateInput],
+    weights: Sequence[Tensor],
+    domains: RowDomains,
+    biases: Sequence[Tensor] | None = None,
 ) -> Tensor:
-    """Likewise with `weight_NED` of each gate, of N domains; always one `y_BGE`."""
+    """Computes `y_g = W_gm x_g [+ b_gm]`, m the domain of a row, as `gate_products` without.
+
+    Args:
+        inputs: As in `gate_products`; rows of requests are read whole.
+        weights: `weight_NED` of each gate, from `of_each_domain`.
+        domains: Of the rows.
+        biases: `bias_NE` of each gate likewise.
+
+    Returns:
+        `y_BGE`.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.domains import RowDomains
+        >>> from mmoe.mixture.gates.logits import domain_logits
+        >>> domains, weight_NED = RowDomains.of(torch.tensor([1]).int(), 1), torch.zeros(2, 4, 3)
+        >>> domain_logits([torch.ones(1, 3)] * 2, [weight_NED] * 2, domains).shape
+        torch.Size([1, 2, 4])
+    """
     rows = [x.whole if isinstance(x, RequestRows) else x for x in inputs]
     if all(x_BD is rows[0] for x_BD in rows):
         joined_NXD = torch.cat(list(weights), dim=1)
-        return domain_products(rows[0], joined_NXD, domains).unflatten(1, (len(weights), -1))
-    parts = [domain_products(x, w, domains) for x, w in zip(rows, weights, strict=True)]
+        joined_NX = None if biases is None else torch.cat(list(biases), dim=1)
+        y_BX = domain_products(rows[0], joined_NXD, domains, joined_NX)
+        return y_BX.unflatten(1, (len(weights), -1))
+    each = [None] * len(weights) if biases is None else biases
+    parts = [
+        domain_products(x_BD, weight_NED, domains, bias_NE)
+        for x_BD, weight_NED, bias_NE in zip(rows, weights, each, strict=True)
+    ]
     return torch.stack(parts, dim=1)
+
+
+def _of_each_gate(shared_GX: Tensor, own_GMX: Tensor) -> list[Tensor]:
+    """What each gate computes with, domain by domain."""
+    # unbind, not indexing: each gate's gradient would have the size of all
+    pairs = zip(shared_GX.unbind(0), own_GMX.unbind(0), strict=True)
+    return [of_each_domain(shared_X, own_MX) for shared_X, own_MX in pairs]
 
 
 def _product(x_BD: GateInput, weight_ND: Tensor, bias_N: Tensor | None) -> Tensor:

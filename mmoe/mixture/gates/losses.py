@@ -79,11 +79,7 @@ def z_loss(
     Source: Zoph et al., "ST-MoE" (2022), equation 5; here over visible experts.
     """
     log_sums_BG = logits_BGE.masked_fill(~visibility_GE, -torch.inf).logsumexp(dim=-1)
-    if asked_BG is None:
-        return mean(log_sums_BG.square(), ranks)
-    total = where_asked(log_sums_BG.square(), asked_BG).sum()
-    total, count = ranks.of_losses(total, asked_BG.sum())
-    return total / count.clamp(min=1)
+    return mean(log_sums_BG.square(), ranks, asked_BG)
 
 
 def where_asked(x_BGX: Tensor, asked_BG: Tensor | None) -> Tensor:
@@ -93,8 +89,22 @@ def where_asked(x_BGX: Tensor, asked_BG: Tensor | None) -> Tensor:
     return torch.where(asked_BG.view(*asked_BG.shape, *[1] * (x_BGX.dim() - 2)), x_BGX, 0)
 
 
-def mean(x: Tensor, ranks: RankSums = ONE_RANK) -> Tensor:
-    """Returns the mean over all ranks' numbers, or 0 of nothing."""
+def asked_picks(experts_BGK: Tensor, asked_BG: Tensor | None) -> Tensor:
+    """Returns picks without those of gates that a row does not ask, which are no load either."""
+    return experts_BGK if asked_BG is None else experts_BGK.masked_fill(~asked_BG[..., None], -1)
+
+
+def mean(x: Tensor, ranks: RankSums = ONE_RANK, asked_BG: Tensor | None = None) -> Tensor:
+    """Returns the mean over all ranks' numbers, or 0 of nothing.
+
+    Args:
+        x: Numbers, of any shape.
+        ranks: That share a batch.
+        asked_BG: Bool, which of the numbers `x_BG` count; None: all.
+    """
+    if asked_BG is not None:
+        total, count = ranks.of_losses(where_asked(x, asked_BG).sum(), asked_BG.sum())
+        return total / count.clamp(min=1)
     total, count = ranks.of_losses(x.sum(), x.numel())
     return total / (count.clamp(min=1) if isinstance(count, Tensor) else torch.sym_max(count, 1))
 

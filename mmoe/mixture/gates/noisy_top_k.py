@@ -90,6 +90,10 @@ class NoisyTopKGate(nn.Module):
         self.select = Selector(num_gates, num_experts, k=k, selection=selection)
         self.traits = self.select.traits(num_gates)
 
+    def add_domains(self, num_domains: int) -> None:
+        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
+        self.logits.add_domains(num_domains)
+
     def forward(
         self,
         inputs: Sequence[Tensor],

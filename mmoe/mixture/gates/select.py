@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.gates.checks import check_numbers
+from mmoe.mixture.gates.losses import asked_picks
 from mmoe.mixture.gates.options import visible_softmax
 from mmoe.mixture.traits import GateTraits
 from mmoe.ops.joint_select import Aggregate, check_selection, joint_select
@@ -101,10 +102,12 @@ class Votes:
     Attributes:
         scores_BGE: How much each of these gates wanted each expert; None: nothing is said yet.
         visibility_GE: Which of the experts they see; there may be more by now.
+        asked_BG: Bool, which of these gates each row asks; None: all.
     """
 
     scores_BGE: Tensor | None = None
     visibility_GE: Tensor | None = None
+    asked_BG: Tensor | None = None
 
 
 class Selector(nn.Module):
@@ -181,9 +184,7 @@ class Selector(nn.Module):
         """
         if self.selection is None:
             weights_BGK, experts_BGK = topk_gate(logits_BGE, visibility_GE, self.k, softmax=softmax)
-            if asked_BG is not None:  # picks of the others are no load; `decide` takes weights
-                experts_BGK = experts_BGK.masked_fill(~asked_BG.unsqueeze(-1), -1)
-            return weights_BGK, experts_BGK
+            return weights_BGK, asked_picks(experts_BGK, asked_BG)  # `decide` takes the weights
         wanted_BGE = visible_softmax(logits_BGE, visibility_GE)
         check_numbers(wanted_BGE, logits_BGE, visibility_GE)
         left_BGE = self.among(logits_BGE, wanted_BGE, visibility_GE, asked_BG, votes)
@@ -218,10 +219,13 @@ class Selector(nn.Module):
         scores_BGE = scores_BGE.detach()
         if self.others:
             assert votes is not None, "gates without a vote mix what those of another module chose"
-            assert asked_BG is None, "rows ask all gates where some joined others"
             scores_BGE, visibility_GE = _beside(votes, scores_BGE, visibility_GE)
+            if asked_BG is not None:
+                assert votes.asked_BG is not None, "rows ask the gates of all modules, or say which"
+                asked_BG = torch.cat([votes.asked_BG, asked_BG], dim=1)
         elif votes is not None:
             votes.scores_BGE, votes.visibility_GE = scores_BGE, visibility_GE
+            votes.asked_BG = asked_BG
         scores_BGE = scores_BGE if self.even else scores_BGE * self.says_G1
         picked_BGE = self._picked(scores_BGE, visibility_GE, asked_BG, self.selection)
         return values_BGE.masked_fill(~picked_BGE[:, self.others :], -torch.inf)

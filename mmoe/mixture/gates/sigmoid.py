@@ -11,7 +11,7 @@ from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_coefficient, check_k, check_numbers, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.gates.losses import count_picks, count_rows
+from mmoe.mixture.gates.losses import asked_picks, count_picks, count_rows
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.mixture.gates.select import Selection, Selector, Votes
 from mmoe.ops.topk_gate import topk_gate
@@ -103,6 +103,10 @@ class SigmoidGate(nn.Module):
         own = {f"logits.{name}": dim for name, dim in self.logits.expert_tensors.items()}
         return {"bias_GE": 1, **own}
 
+    def add_domains(self, num_domains: int) -> None:
+        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
+        self.logits.add_domains(num_domains)
+
     def forward(
         self,
         inputs: Sequence[Tensor],
@@ -123,8 +127,7 @@ class SigmoidGate(nn.Module):
             votes_BGE = biased_BGE.clamp(min=_LEAST_SCORE).masked_fill(biased_BGE == -torch.inf, 0)
             biased_BGE = self.select.among(biased_BGE, votes_BGE, visibility_GE, asked_BG, votes)
         _, experts = topk_gate(biased_BGE, visibility_GE, self.k)
-        if asked_BG is not None:  # their picks are no load either
-            experts = experts.masked_fill(~asked_BG.unsqueeze(-1), -1)
+        experts = asked_picks(experts, asked_BG)
         weights = scores_BGE.gather(-1, experts.clamp(min=0).long()).masked_fill(experts < 0, 0)
         if self.normalize:
             weights = _over_sum(weights)

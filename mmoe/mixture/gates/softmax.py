@@ -47,6 +47,10 @@ class SoftmaxGate(nn.Module):
         self.options = gate_settings(self, options)
         self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
 
+    def add_domains(self, num_domains: int) -> None:
+        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
+        self.logits.add_domains(num_domains)
+
     def forward(
         self,
         inputs: Sequence[Tensor],

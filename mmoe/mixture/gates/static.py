@@ -1,12 +1,14 @@
 """Static gates: learned, but blind."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.domains import RowDomains, domain_values, of_each_domain
 from mmoe.mixture.gates.checks import (
+    check_domains,
     check_k,
     check_numbers,
     check_sizes,
@@ -14,6 +16,7 @@ from mmoe.mixture.gates.checks import (
     rows_and_dtype,
 )
 from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.gates.losses import asked_picks
 from mmoe.mixture.gates.options import (
     GateOptions,
     GateSettings,
@@ -26,6 +29,8 @@ from mmoe.ops.topk_gate import Softmax, topk_gate
 
 class StaticGate(nn.Module):
     """Gates that learn one mix per task, whatever the input: `w_g = softmax(θ_g / temperature)`.
+
+    Gates of domains learn one per task and domain, of `θ_g + η_gm`; η is 0 at first.
 
     Args:
         num_gates: G.
@@ -48,8 +53,10 @@ class StaticGate(nn.Module):
         softmax in the place of their selection.
     """
 
+    own_logits_GME: nn.Parameter | None
+
+    takes_asked = takes_domains = True
     extra_repr = show_settings
-    expert_tensors: ClassVar[dict[str, int]] = {"logits_GE": 1}
 
     def __init__(
         self,
@@ -73,20 +80,46 @@ class StaticGate(nn.Module):
         self.softmax: Softmax = softmax
         # Nearly even, but not so even that all gates would pick the first k experts.
         self.logits_GE = nn.Parameter(0.01 * torch.randn(num_gates, num_experts))
+        self.register_parameter("own_logits_GME", None)
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """Returns the same for every sample, but for dropout; reads no input."""
+    @property
+    def expert_tensors(self) -> dict[str, int]:
+        """Returns which dimension of each tensor is that of experts."""
+        own = {} if self.own_logits_GME is None else {"own_logits_GME": 2}
+        return {"logits_GE": 1, **own}
+
+    def add_domains(self, num_domains: int) -> None:
+        """Gives each domain a mix of its own, beside what they share."""
+        num_gates, num_experts = self.logits_GE.shape
+        zeros_GME = self.logits_GE.detach().new_zeros(num_gates, num_domains, num_experts)
+        self.own_logits_GME = nn.Parameter(zeros_GME)
+
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+        domains: RowDomains | None = None,
+    ) -> GateOutput:
+        """Returns the same for every sample of a domain, but for dropout; reads no input."""
         check_sizes(self.logits_GE.shape, inputs, visibility_GE)
+        check_domains(self.own_logits_GME, domains)
         rows, dtype = rows_and_dtype(inputs)
-        logits_BGE = self.options.temper(self.logits_GE.to(dtype))
-        logits_BGE = logits_BGE.expand(rows, -1, -1)
+        logits_BGE = self.logits_GE.to(dtype).expand(rows, -1, -1)
+        if self.own_logits_GME is not None and domains is not None:
+            own_MGE = self.own_logits_GME.transpose(0, 1).to(dtype)
+            logits_BGE = domain_values(of_each_domain(self.logits_GE.to(dtype), own_MGE), domains)
+        logits_BGE = self.options.temper(logits_BGE)
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
         if self.k is None:
             weights, experts = visible_softmax(left_BGE, visibility_GE), None
             check_numbers(weights, logits_BGE, visibility_GE)
         else:
             weights, experts = topk_gate(left_BGE, visibility_GE, self.k, softmax=self.softmax)
-        losses = self.options.losses(logits_BGE, visibility_GE, experts) if self.training else {}
+            experts = asked_picks(experts, asked_BG)
+        losses = {}
+        if self.training:
+            losses = self.options.losses(logits_BGE, visibility_GE, experts, asked_BG=asked_BG)
         return GateOutput(weights, experts, losses)
 
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_share, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.losses import asked_picks
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import topk_gate
 
@@ -47,6 +49,7 @@ class SwitchGate(nn.Module):
 
     k = 1
 
+    takes_asked = takes_domains = True
     extra_repr = show_settings
 
     def __init__(
@@ -67,15 +70,28 @@ class SwitchGate(nn.Module):
         self.jitter = jitter
         self.capacity = capacity
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
+    def add_domains(self, num_domains: int) -> None:
+        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
+        self.logits.add_domains(num_domains)
+
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+        domains: RowDomains | None = None,
+    ) -> GateOutput:
         """Picks the best visible expert."""
         check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
         if self.training and self.jitter:
             inputs = self._jittered(inputs)
-        logits_BGE = self.options.temper(self.logits(inputs))
+        logits_BGE = self.options.temper(self.logits(inputs, domains))
         left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
         weights, experts = topk_gate(left_BGE, visibility_GE, 1, softmax="before")
-        losses = self.options.losses(logits_BGE, visibility_GE, experts) if self.training else {}
+        experts = asked_picks(experts, asked_BG)
+        losses = {}
+        if self.training:
+            losses = self.options.losses(logits_BGE, visibility_GE, experts, asked_BG=asked_BG)
         return GateOutput(weights, experts, losses)
 
     def _jittered(self, inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from mmoe.config import RunConfig
-from mmoe.config.freezing import ENCODER, StageConfig, check_stages, keeps_pool
+from mmoe.config.freezing import ENCODER, StageConfig, check_stages, keeps_pool, keeps_towers
 from mmoe.config.gates import SelectingGateConfig
 from mmoe.config.model import OMoEConfig, SingleTaskConfig
 from mmoe.models.stages.names import expert_names
@@ -47,6 +47,9 @@ def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
     before = earlier.config.model.stages
     by_stage = keeps_pool(freeze) or any(stage.experts for stage in before)
     was = _whole(earlier.config, earlier, by_stage=by_stage)
+    if by_stage or keeps_towers(freeze):
+        there = earlier.encoder.domains
+        was = was.model_copy(update={"domains": [] if there is None else there.names})
     now = _whole(config, None, by_stage=by_stage)
     grows = any(set(getattr(now, part)) - set(getattr(was, part)) for part in _PARTS)
     if not freeze:

@@ -8,7 +8,7 @@ from mmoe.config.json_files import Stored
 from mmoe.datasets.files.data_file import is_address
 from mmoe.run.atomic_files import read_json
 from mmoe.run.directory import RunDirectory
-from mmoe.train.warm_start.sources import NewExperts
+from mmoe.train.warm_start.places import NewExperts
 
 
 class _Recorded(Stored):

@@ -9,8 +9,9 @@ from mmoe.config import RunConfig
 from mmoe.parallel.sharded_tensors import Shard, lie_in_places, spread_out, taken_from
 from mmoe.train.warm_start.earlier import EarlierRun, model_difference
 from mmoe.train.warm_start.grow import fits, moved, moved_moments
+from mmoe.train.warm_start.places import NEW, TensorSource
 from mmoe.train.warm_start.rates import rate_shifts, shift_logits
-from mmoe.train.warm_start.sources import NEW, TensorSource, own_sources
+from mmoe.train.warm_start.sources import own_sources
 from mmoe.train.warm_start.stored import Stored
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmoe.train.warm_start.sources import NEW, TensorSource
+from mmoe.train.warm_start.places import NEW, TensorSource
 
 # Adam's second moments. Zeros would make a new entry's first steps several times too large, because
 # the correction for that (by the number of steps) is over in a tensor that has been trained.

@@ -24,30 +24,17 @@ from mmoe.models.interactions.layers import Interaction
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.sequences.inputs import sequence_of_tensor
 from mmoe.parallel.sharded_tensors import Shard, is_whole, lie_in_places
+from mmoe.train.warm_start.places import (
+    NEW,
+    NewExperts,
+    TensorSource,
+    expert_places,
+    places_of,
+    places_within,
+)
 from mmoe.train.warm_start.staged import copied_names, is_staged, staged_names
 
-NewExperts = Literal["fresh", "copy"]
 _OF_REQUEST = "experts.pools.0."  # of `RequestExperts`
-NEW = -1  # the place of an entry that the earlier network did not have
-
-
-@dataclass(frozen=True)
-class TensorSource:
-    """Where the entries of a tensor stood in an earlier one, dimension by dimension.
-
-    Attributes:
-        name: In the earlier network; None: there was none.
-        places: By dimension, for each entry its earlier place or `NEW`; other dimensions are equal.
-        input_dim: The dimension of inputs, if there is one. Kept gates and experts read new inputs
-            with weights of zero, so that they compute what they did.
-        domain_dim: That of domains, if there is one; new ones begin as the mean of the earlier ones
-            does, by which their rows were scored before.
-    """
-
-    name: str | None
-    places: dict[int, np.ndarray] = field(default_factory=dict)
-    input_dim: int | None = None
-    domain_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +99,7 @@ def tensor_sources(
         ValueError: A gate's codes spell the numbers of experts, and they have other numbers now.
     """
     sources = {name: TensorSource(name) for name in now.network.state_dict()}
-    towers = _places_of(now.tasks, before.tasks)
+    towers = places_of(now.tasks, before.tasks)
     for name in sources:
         part, _, rest = name.partition(".")
         feature = projected_feature(name)
@@ -126,7 +113,7 @@ def tensor_sources(
             old = int(towers[int(number)])
             sources[name] = TensorSource(None if old == NEW else f"towers.{old}.{tensor}")
             if tensor.startswith("own_"):
-                sources[name] = _with_domains(sources[name], 0, now, before)
+                sources[name] = _with_domains(name, sources[name], 0, now, before)
         if part in ("transfer", "imputation"):
             sources[name] = _related_source(name, now, before)
     logits = _places_of_logits(towers, now.network, before.network)
@@ -134,34 +121,46 @@ def tensor_sources(
     sources |= _bias_sources(now, before, logits)
     # By name, not by place: features come and go. Only the first level reads x
     read, old_read = now.inputs + now.added, before.inputs + before.added
-    columns = _places_of(read, old_read)
+    columns = places_of(read, old_read)
     for number, (level, old_level) in enumerate(zip(now.levels, before.levels, strict=False)):
         prefix = f"levels.{number}.mixture"
         if is_staged(level) or is_staged(old_level):
             sources |= _staged_sources(level, old_level, prefix, new_experts)
+            sources |= _domain_sources(level, prefix, sources, now, before)
             continue
         for name, source in _level_sources(level, old_level, prefix, new_experts):
             sources[name] = source
         if number == 0:
             chosen, old_chosen = _request_columns(level), _request_columns(old_level)
-            of_request = _places_of([read[c] for c in chosen], [old_read[c] for c in old_chosen])
+            of_request = places_of([read[c] for c in chosen], [old_read[c] for c in old_chosen])
             for name, dims in _input_dims(level, {len(read), len(chosen)}):
                 own = of_request if chosen and name.startswith(_OF_REQUEST) else columns
                 places = {**sources[f"{prefix}.{name}"].places, **dict.fromkeys(dims, own)}
                 sources[f"{prefix}.{name}"] = TensorSource(f"{prefix}.{name}", places, dims[-1])
-        for name in level.mixture.state_dict():
-            if name.endswith(".own_GMED"):
-                whole = f"{prefix}.{name}"
-                sources[whole] = _with_domains(sources[whole], 1, now, before)
+        sources |= _domain_sources(level, prefix, sources, now, before)
     return {name: sources[name] for name in sources.keys() - _constants(now.network)}
 
 
-def _with_domains(source: TensorSource, dim: int, now: Shape, before: Shape) -> TensorSource:
+def _domain_sources(
+    level: Level, prefix: str, sources: Mapping[str, TensorSource], now: Shape, before: Shape
+) -> dict[str, TensorSource]:
+    """Of what domains have of their own in a level's gates; behind the dimension of gates."""
+    names = [f"{prefix}.{name}" for name in level.mixture.state_dict() if name.startswith("gate.")]
+    own = [name for name in names if name.rpartition(".")[2].startswith("own_")]
+    return {name: _with_domains(name, sources[name], 1, now, before) for name in own}
+
+
+def _with_domains(
+    name: str, source: TensorSource, dim: int, now: Shape, before: Shape
+) -> TensorSource:
     """Of what domains have of their own, along `dim`; nothing where there were none."""
-    if source.name not in before.network.state_dict():
+    there = None if source.name is None else before.network.state_dict().get(source.name)
+    if there is None:
         return TensorSource(None)
-    places = {**source.places, dim: _places_of(now.domains, before.domains)}
-    return replace(source, places=places, domain_dim=dim)
+    # What came in an earlier stage knows its domains alone, which are the first ones
+    known = now.network.state_dict()[name].shape[dim]
+    domains = places_of(now.domains[:known], before.domains[: there.shape[dim]])
+    return replace(source, places={**source.places, dim: domains}, domain_dim=dim)
 
 
 def _interaction_sources(
@@ -172,7 +171,7 @@ def _interaction_sources(
         module: Interaction | None = getattr(now.network, part)
         if module is None:
             continue
-        columns = _places_of(now.columns(module.reads), before.columns(module.reads))
+        columns = places_of(now.columns(module.reads), before.columns(module.reads))
         for tensor, dims in module.input_dims.items():
             name = f"{part}.{tensor}"
             yield name, TensorSource(name, dict.fromkeys(dims, columns), dims[-1])
@@ -194,7 +193,7 @@ def _related_source(name: str, now: Shape, before: Shape) -> TensorSource:
         return TensorSource(".".join([part, *rest]) if had else None)
     if not old.after:
         return TensorSource(None)
-    places = _places_of(task.after, old.after)
+    places = places_of(task.after, old.after)
     if "carries" in rest:
         place = int(places[int(rest[3])])  # transfer.tasks.TASK.carries.PARENT.…
         rest[3] = str(place)
@@ -219,7 +218,7 @@ def _bias_sources(now: Shape, before: Shape, logits: np.ndarray) -> dict[str, Te
     found = {name: TensorSource(name) for name in names}
     for name in ("bias_tower.logits.weight", "bias_tower.logits.bias"):
         found[name] = TensorSource(name, {0: logits})
-    columns = _places_of(now.bias_inputs, before.bias_inputs)
+    columns = places_of(now.bias_inputs, before.bias_inputs)
     # The first layer reads them; it is the last one as well where there is no other
     first = "bias_tower.mlp.layers.0.weight" if len(tower.mlp.layers) else names[0]
     found[first] = TensorSource(first, {**found[first].places, 1: columns}, 1)
@@ -255,17 +254,6 @@ def own_sources(
     return own
 
 
-def _places_of(now: Sequence[str], before: Sequence[str]) -> np.ndarray:
-    """Returns for each name its earlier place, or `NEW`.
-
-    Example:
-        >>> _places_of(["click", "like", "buy"], ["click", "buy"]).tolist()
-        [0, -1, 1]
-    """
-    places = {name: place for place, name in enumerate(before)}
-    return np.array([places.get(name, NEW) for name in now], np.int64)
-
-
 def _places_of_logits(
     towers: np.ndarray, now: MixtureNetwork, before: MixtureNetwork
 ) -> np.ndarray:
@@ -284,34 +272,12 @@ def _places_of_logits(
     return np.array(places, np.int64)
 
 
-def expert_places(now: Sequence[str], before: Sequence[str], new_experts: NewExperts) -> np.ndarray:
-    """Returns earlier places of experts; with `copy`, new ones copy their owner's kept ones.
-
-    Example:
-        >>> now = ["click expert 1", "click expert 2", "shared expert 1"]
-        >>> expert_places(now, ["click expert 1", "shared expert 1"], "copy").tolist()
-        [0, 0, 1]
-    """
-    places = _places_of(now, before)
-    if new_experts == "fresh":
-        return places
-    filled = places.copy()
-    owners = [name.rpartition(" ")[0] for name in now]
-    for owner in set(owners):
-        mine = [e for e, name in enumerate(owners) if name == owner]
-        kept = [places[e] for e in mine if places[e] != NEW]
-        fresh = [e for e in mine if places[e] == NEW]
-        for turn, e in enumerate(fresh if kept else []):
-            filled[e] = kept[turn % len(kept)]
-    return filled
-
-
 def _level_sources(
     level: Level, before: Level, prefix: str, new_experts: NewExperts
 ) -> Iterator[tuple[str, TensorSource]]:
     """Gates and experts of one level. Every tensor of a gate begins with a dimension of gates."""
     experts = expert_places(level.expert_names, before.expert_names, new_experts)
-    gates = _places_of(level.gate_names, before.gate_names)
+    gates = places_of(level.gate_names, before.gate_names)
     _refuse_moved(level, experts)
     dims, ranges = expert_dims(level.mixture), expert_ranges(level.mixture)
     old_ranges = expert_ranges(before.mixture)
@@ -329,7 +295,7 @@ def _level_sources(
         if dim is not None:
             places[dim] = experts
         if name in ranges:
-            places[dim or 0] = _within(experts, ranges[name], old_ranges.get(name, range(0)))
+            places[dim or 0] = places_within(experts, ranges[name], old_ranges.get(name, range(0)))
         yield f"{prefix}.{name}", TensorSource(f"{prefix}.{name}", places)
 
 
@@ -351,12 +317,6 @@ def _staged_sources(
         for name, old, turns in copied_names(level, before):
             found[f"{prefix}.{name}"] = TensorSource(f"{prefix}.{old}", {0: turns})
     return found
-
-
-def _within(experts: np.ndarray, own: range, old: range) -> np.ndarray:
-    """The places of a kind's experts among the earlier ones of that kind."""
-    places = experts[own.start : own.stop]
-    return np.where((places >= old.start) & (places < old.stop), places - old.start, NEW)
 
 
 def _refuse_moved(level: Level, experts: np.ndarray) -> None:

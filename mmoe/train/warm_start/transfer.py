@@ -18,13 +18,10 @@ from mmoe.models.stages.columns import stage_columns
 from mmoe.train.state import TrainingState
 from mmoe.train.warm_start.dense import DenseTransfer
 from mmoe.train.warm_start.earlier import EarlierRun
+from mmoe.train.warm_start.places import NewExperts
 from mmoe.train.warm_start.rates import rate_shifts
 from mmoe.train.warm_start.report import WarmStartReport
-from mmoe.train.warm_start.sources import (
-    NewExperts,
-    Shape,
-    tensor_sources,
-)
+from mmoe.train.warm_start.sources import Shape, tensor_sources
 from mmoe.train.warm_start.stored import Stored
 from mmoe.train.warm_start.tables import (
     check_tables,

@@ -114,7 +114,7 @@ def test_a_flat_log_becomes_a_nested_one_and_back():
         {"q": 7, "age": 30, "items": [{"id": 1}, {"id": 3}]},
         {"q": 8, "age": 40, "items": [{"id": 2}]},
     ]
-    back = unnested(rows, "items", ["q", "age", "id"])
+    back = unnested(rows, "items", ["q", "age", "id"], "log")
     assert visible(back) == log.take([0, 2, 1]).to_pylist()
 
 
@@ -135,3 +135,89 @@ def test_a_field_called_as_a_column_is_refused(tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
     with pytest.raises(ValueError, match=r"'id' is beside the candidates .'items'. and a field"):
         read_table(Nested(str(tmp_path / "log.parquet"), "items"), ["id"])
+
+
+def empty_lists(folder, kind, items=([], None, [])):
+    """Requests without one candidate: nothing says what type their lists are of."""
+    table = pa.table({"user": ["a", "b", "c"], "items": pa.array(items)})
+    assert table.schema.field("items").type in (pa.null(), pa.list_(pa.null()))
+    file = folder / f"empty.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, file)
+    elif kind == "arrow":
+        with pa.ipc.new_file(str(file), table.schema) as writer:
+            writer.write_table(table)
+    else:
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+    return file
+
+
+@pytest.mark.parametrize("items", [([], None, []), (None, None, None)], ids=["empty", "missing"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
+def test_empty_lists_without_a_type_are_no_candidates(tmp_path, kind, items):
+    file = empty_lists(tmp_path, kind, items)
+    source = Nested(str(file), "items", known=("user", "id", "tags"))
+    table = read_table(source, ["id", "user"], numbered=True)
+    assert table.num_rows == 0 and visible(table) == []
+    (chunk,) = iter_tables(source, ["id", "user"], 10)
+    assert chunk.num_rows == 0 and chunk.column_names[:2] == ["id", "user"]
+    data = DataFile(str(file), candidates="items", known=("user", "id"))
+    assert file_columns(data) == ["user", "id"]
+    assert candidate_counts(data, 100) == [(3, 0)]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
+def test_files_beside_them_say_what_type_candidates_are_of(tmp_path, kind):
+    (tmp_path / "log").mkdir()
+    empty_lists(tmp_path / "log", kind)  # the first one by name
+    written(tmp_path, kind).rename(tmp_path / "log" / f"log.{kind}")
+    source = Nested(str(tmp_path / "log"), "items", known=("user", "id"))
+    table = read_table(source, ["id", "user"], numbered=True)
+    assert table["id"].to_pylist() == [1, 2, 3] and table["id"].type == pa.int64()
+    assert place(table, "log", 2) == f"{tmp_path}/log/log.{kind}: row 4, candidate 1"
+    assert table["__mmoe_request__"].to_pylist() == [3, 3, 6]
+
+
+def test_lists_that_are_empty_in_a_files_first_block_alone_have_a_type(tmp_path, monkeypatch):
+    monkeypatch.setattr("mmoe.datasets.files.json_lines._BLOCK_BYTES", 64)
+    rows = [{"user": "a", "items": []}] * 20 + [{"user": "b", "items": [{"id": 7}]}]
+    file = tmp_path / "log.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    table = read_table(Nested(str(file), "items"), numbered=True)
+    assert visible(table) == [{"user": "b", "id": 7}]
+    assert place(table, "log", 0) == f"{file}: row 21, candidate 1"
+
+
+def test_empty_lists_of_which_nothing_is_known_are_refused(tmp_path):
+    source = Nested(str(empty_lists(tmp_path, "jsonl")), "items")
+    with pytest.raises(
+        ValueError, match=r"empty.jsonl: column 'items' .* holds no candidate, so nothing says"
+    ):
+        read_table(source, ["id"])
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
+@pytest.mark.parametrize("only_null", [False, True])
+def test_a_null_candidate_is_refused_by_its_place(tmp_path, kind, only_null):
+    """Also in a later chunk and row group, and where no other one gives the lists a type."""
+    some = [] if only_null else [{"id": 1}]
+    rows = [{"user": "a", "items": some}] * 3 + [{"user": "b", "items": [*some, None, None]}]
+    table, file = pa.Table.from_pylist(rows), tmp_path / f"log.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, file, row_group_size=2)
+    elif kind == "arrow":
+        with pa.ipc.new_file(str(file), table.schema) as writer:
+            writer.write_table(table)
+    else:
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    source = Nested(str(file), "items", known=("user", "id"))
+    said = (
+        rf"log.{kind}: row 4, candidate {2 - only_null} \(in column 'items'\) is null; leave it out"
+    )
+    with pytest.raises(ValueError, match=said):
+        read_table(source, ["id", "user"])
+    with pytest.raises(ValueError, match=said):
+        list(iter_tables(source, ["user"], 1))
+    if kind == "parquet":
+        with pytest.raises(ValueError, match=said):
+            list(iter_tables(source, ["id"], 1, (2, 4)))

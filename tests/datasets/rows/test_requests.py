@@ -22,6 +22,7 @@ from mmoe.explain.features import values_of, with_shuffled
 from mmoe.train.design_matrix import all_columns
 from tests.datasets.request_log import (
     FEATURES,
+    SPLIT,
     assert_same,
     config_of,
     expanded,
@@ -386,3 +387,42 @@ def test_values_that_count_several_times():
     each.add(pa.chunked_array([[1.5] * 6 + [2.5] * 3]))
     assert fit.finish().values.equals(each.finish().values)
     assert fit.finish().counts.to_pylist() == [6, 3]
+
+
+def _written(rows, folder, name, items=None):
+    folder.mkdir(exist_ok=True)
+    if items is not None:
+        rows = rows.drop_columns(["candidates"]).append_column("candidates", items)
+    pq.write_table(rows, folder / name)
+
+
+@pytest.mark.parametrize("how", ["memory", "stream"])
+def test_a_file_of_empty_lists_without_a_type_adds_nothing(log, tmp_path, how):
+    rows, counted = nested_log(log), []
+    _written(rows, tmp_path / "one", "b.parquet")
+    _written(rows, tmp_path / "two", "b.parquet")
+    _written(rows[:5], tmp_path / "two", "a.parquet", pa.array([[]] * 5))
+    for name in ("one", "two"):
+        config = config_of("nested", path=str(tmp_path / name), split=SPLIT, input=how)
+        read = load_splits if how == "memory" else open_stream
+        found = read(config)
+        counted.append([len(part) for part in (found.train, found.validation, found.test)])
+    assert counted[0] == counted[1] and sum(counted[0]) == len(log)
+
+
+@pytest.mark.parametrize("how", ["memory", "stream"])
+def test_without_one_candidate_nothing_is_trained(log, tmp_path, how):
+    _written(nested_log(log)[:5], tmp_path / "log", "a.parquet", pa.array([[], None, [], [], []]))
+    config = config_of("nested", path=str(tmp_path / "log"), split=SPLIT, input=how)
+    with pytest.raises(ValueError, match="holds no candidates, as every list of them is empty"):
+        (load_splits if how == "memory" else open_stream)(config)
+
+
+@pytest.mark.parametrize("how", ["memory", "stream"])
+def test_a_null_candidate_is_not_trained_on(log, tmp_path, how):
+    rows = nested_log(log).to_pylist()
+    rows[3]["candidates"].insert(0, None)
+    _written(pa.Table.from_pylist(rows), tmp_path / "log", "a.parquet")
+    config = config_of("nested", path=str(tmp_path / "log"), split=SPLIT, input=how)
+    with pytest.raises(ValueError, match=r"a.parquet: row 4, candidate 1 .* is null; leave"):
+        (load_splits if how == "memory" else open_stream)(config)

@@ -15,6 +15,7 @@ from mmoe.mixture import (
     SoftmaxGate,
     TopKGate,
 )
+from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.mixture.gates.joined import GateGroup, JoinedGates
 from mmoe.mixture.traits import traits_of
@@ -139,3 +140,26 @@ def test_gates_that_came_later_mix_what_the_first_chose(kind, how):
     pairs_B = (found.as_weights(6) != 0).any(1).sum(1)
     assert pairs_B.max() <= selection.most_pairs(3)
     torch.testing.assert_close(gate.wanted([x_BD] * 3, seen_GE), whole.wanted([x_BD] * 3, seen_GE))
+    asked_BG = torch.rand(200, 3) < 0.6  # only gates that a row asks for vote
+    expected = whole([x_BD] * 3, seen_GE, asked_BG).only_asked(asked_BG).as_weights(6)
+    found = gate([x_BD] * 3, seen_GE, asked_BG=asked_BG).only_asked(asked_BG).as_weights(6)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_group_knows_the_domains_that_there_were(kind):
+    """Rows of the third domain are of none to gates that know two, and of none to it before."""
+    old, new = KINDS[kind](D, 2, 4), KINDS[kind](D, 1, 6)
+    gate, x_BD = JoinedGates([old, new], [OLD, NEW]).eval(), torch.randn(50, D)
+    gate.add_domains([2, 3])
+    for name, own in gate.named_parameters():
+        if ".own_" in name:
+            torch.nn.init.normal_(own)
+    codes_B = torch.randint(4, (50,)).int()
+    weights_BGE = gate([x_BD] * 3, visibility(), domains=RowDomains.of(codes_B, 3)).as_weights(6)
+    before = RowDomains.of(codes_B.clamp(max=2), 2)
+    alone = old([x_BD] * 2, torch.ones(2, 4, dtype=torch.bool), domains=before)
+    assert torch.equal(weights_BGE[:, [0, 2], :4], alone.as_weights(4))
+    other = new([x_BD], torch.ones(1, 6, dtype=torch.bool), domains=RowDomains.of(codes_B, 3))
+    assert torch.equal(weights_BGE[:, [1]], other.as_weights(6))

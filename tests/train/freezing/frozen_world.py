@@ -29,8 +29,11 @@ CASES = {
         "training.embedding_backend=auto",
         "training.freeze=[experts, gates, towers, tables.user, tables.item, encoder]",
     ],
+    "domains": ["tasks.2.domains=[shop, radio]", "parallel.experts=spread"],
     "tables that learn": ["training.freeze=[experts, gates, towers, encoder]"],
 }
+# The run to begin with, where it is not `before`
+BEFORE = {"domains": "before-domains"}
 
 
 def main(folder: Path) -> dict:
@@ -38,7 +41,7 @@ def main(folder: Path) -> dict:
     for name in CASES:
         out = folder / f"{name}-{world_size()}"
         config = load_config(folder / f"{name}.yaml")
-        run = train_run(config, out, warm_start=WarmStart(folder / "before"))
+        run = train_run(config, out, warm_start=WarmStart(folder / BEFORE.get(name, "before")))
         found[name] = run.metrics["train"]["frozen"]
     return found
 

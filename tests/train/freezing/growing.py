@@ -21,7 +21,7 @@ PLACE = {"kind": "categorical", "name": "place"}
 
 
 def grown_log(funnel: pa.Table) -> pa.Table:
-    """The funnel with a third label and two further columns."""
+    """The funnel with a third label, two further columns, and one for domains."""
     rng = np.random.default_rng(11)
     rows = funnel.num_rows
     user, price = funnel["user"].to_numpy(), funnel["price"].to_numpy()
@@ -30,6 +30,7 @@ def grown_log(funnel: pa.Table) -> pa.Table:
         funnel.append_column("like", pa.array(like.astype(int)))
         .append_column("age", pa.array(rng.normal(size=rows)))
         .append_column("place", pa.array([f"p{n}" for n in rng.integers(0, 6, rows)]))
+        .append_column("scene", pa.array(rng.choice(["feed", "live", "shop", "radio"], rows)))
     )
 
 

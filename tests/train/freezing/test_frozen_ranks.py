@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from tests.train.freezing.growing import config_of, grown_log
 pytestmark = [pytest.mark.torchrec, pytest.mark.xdist_group("ranks")]
 
 RANKS, PATIENCE = 2, 200
+DOMAINS = "model.domains={column: scene, towers: own}"
 
 
 @pytest.fixture(scope="module", name="log")
@@ -31,7 +33,8 @@ def _log(funnel_table) -> pa.Table:
 def _folder(funnel_config, log, tmp_path_factory):
     """A run to begin with, and a config for each case."""
     folder = tmp_path_factory.mktemp("worlds")
-    few = log.filter(pa.array(log["user"].to_numpy() < 30))
+    old = pc.not_equal(log["scene"], "radio")  # which comes as a domain later
+    few = log.filter(pc.and_(pa.array(log["user"].to_numpy() < 30), old))
     pq.write_table(few.slice(0, 800), folder / "before.parquet")
     pq.write_table(log.slice(1000, 900), folder / "after.parquet")
     values = [
@@ -45,9 +48,11 @@ def _folder(funnel_config, log, tmp_path_factory):
         "model.gate.k=2",
     ]
     train_run(config_of(funnel_config, *values), folder / "before")
+    train_run(config_of(funnel_config, *values, DOMAINS), folder / world.BEFORE["domains"])
     values[0] = f"data.path={folder}/after.parquet"
     for name, settings in world.CASES.items():
-        config = config_of(funnel_config, *values, "model.num_experts=6", new=True)
+        more = [DOMAINS] * (name in world.BEFORE)
+        config = config_of(funnel_config, *values, *more, "model.num_experts=6", new=True)
         raw = set_values(config.model_dump(mode="json", exclude_none=True), settings)
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(raw))
     return folder
@@ -64,11 +69,12 @@ def _reports(folder, run_ranks):
 @pytest.mark.parametrize("name", world.CASES)
 def test_two_ranks_train_what_one_process_trains(folder, reports, log, name):
     config = load_config(folder / f"{name}.yaml")
-    alone = train_run(config, folder / f"{name}-1", warm_start=WarmStart(folder / "before"))
+    first = world.BEFORE.get(name, "before")
+    alone = train_run(config, folder / f"{name}-1", warm_start=WarmStart(folder / first))
     assert reports[name] == alone.metrics["train"]["frozen"]
     one, two = (json.loads((folder / f"{name}-{w}" / "history.json").read_text()) for w in (1, 2))
     assert two["epochs"][0]["loss"] == pytest.approx(one["epochs"][0]["loss"], abs=1e-5)
-    before, after = (_scores(folder / run, log) for run in ("before", f"{name}-2"))
+    before, after = (_scores(folder / run, log) for run in (first, f"{name}-2"))
     stay = "tables" not in {m for ms in reports[name]["changed_tasks"].values() for m in ms}
     assert (before.tobytes() == after.tobytes()) is stay
     training = CheckpointFolder(folder / f"{name}-2" / "checkpoint").training()
