@@ -115,7 +115,7 @@ class Asked:
         Raises:
             ValueError: Some are not there.
         """
-        there = column_names(with_names(config.data, self.source))
+        there = column_names(with_names(config, self.source))
         self.uses(config, InputColumns(there, {}, []))
 
     def columns(self, config: RunConfig) -> ScoreColumns:

@@ -156,3 +156,17 @@ def test_objects_of_several_types_stop_nobody_whatever_their_name(tmp_path, name
     assert read_table(path, ["a"])["a"].to_pylist() == [0, 1]
     with pytest.raises(ValueError, match="column " + re.escape(repr(name))):
         read_table(path, [name])
+
+
+@pytest.mark.parametrize("later", ["[]", "null", "[null]", "[1, null]", '["a"]', "[[null], []]"])
+def test_lists_of_nothing_but_nulls(tmp_path, small_blocks, later):
+    """Of which Arrow makes too few items where it is not told a type."""
+    path = tmp_path / "log.jsonl"
+    first = "[[null]]" if later.startswith("[[") else "[null, null]"
+    lines = [f'{{"row": {n}, "of": {later if n == 40 else first}}}' for n in range(50)]
+    path.write_text("\n".join(lines))
+
+    table = read_table(path)
+
+    assert table["of"].to_pylist() == [json.loads(line)["of"] for line in lines]
+    table.validate(full=True)
