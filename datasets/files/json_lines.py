@@ -128,10 +128,9 @@ def _look_at(file: DataFile, state: object) -> _Found:
     """Looks at the file as it is: a file written anew is in another state."""
     kinds: dict[str, pa.DataType] = {}
     faults: dict[str, str] = {}
-    nulls = set[str]()
     blocks = []
     for line, start, block in _blocks(file):
-        found, rows = _kinds(file, line, block, kinds, faults, nulls)
+        found, rows = _kinds(file, line, block, kinds, faults)
         kinds |= found
         lines = len(rows_in(block)[0])
         # Of objects without keys Arrow tells none
@@ -139,9 +138,6 @@ def _look_at(file: DataFile, state: object) -> _Found:
         blocks.append(Block(line, start, start + len(block), rows, rows == lines))
     if not kinds and not faults:
         raise ValueError(f"{file}: is empty; expected a JSON object on each line")
-    for name in nulls:
-        if pa.types.is_null(_leaf(kinds[name])):
-            kinds[name] = _with_leaf(kinds[name], pa.large_string())
     whole = [(name, kind) for name, kind in kinds.items() if name not in faults]
     schema = pa.schema([*whole, *((name, pa.null()) for name in faults)])
     return _Found(KeyTypes(schema, faults), tuple(blocks))
@@ -171,17 +167,15 @@ def _kinds(
     block: bytes,
     before: Mapping[str, pa.DataType],
     faults: dict[str, str],
-    nulls: set[str],
 ) -> tuple[dict[str, pa.DataType], int]:
     """Types that hold a block's columns and what came before, and the block's rows.
 
-    Adds to faults where no type does, and to nulls the lists that hold nothing else: of those Arrow
-    makes too few items, unless it is told a type.
+    Adds to faults where no type does.
     """
     while True:
         rest = without_columns(block, faults)
         try:
-            return _joined_kinds(file, line, rest, before, nulls)
+            return _joined_kinds(file, line, rest, before)
         except MixedColumnError as error:
             if error.column in faults:  # it goes by another name
                 raise
@@ -189,11 +183,7 @@ def _kinds(
 
 
 def _joined_kinds(
-    file: DataFile,
-    line: int,
-    block: bytes,
-    before: Mapping[str, pa.DataType],
-    nulls: set[str],
+    file: DataFile, line: int, block: bytes, before: Mapping[str, pa.DataType]
 ) -> tuple[dict[str, pa.DataType], int]:
     kinds = {}
     found = _parse(file, line, block, None)
@@ -204,18 +194,7 @@ def _joined_kinds(
             what = f"{kind} from line {line} on, but {known} before"
             raise explain_line(file, line, block, before) or MixedColumnError(name, str(file), what)
         kinds[name] = joined
-        if _holds_nulls(column):
-            nulls.add(name)
     return kinds, found.num_rows
-
-
-def _holds_nulls(column: pa.ChunkedArray | pa.Array) -> bool:
-    """Whether lists of a column have items, none of which has a type."""
-    while is_list(column.type) and not pa.types.is_null(column.type.value_type):
-        column = pc.list_flatten(column)
-    return is_list(column.type) and bool(
-        pc.any(pc.greater(pc.list_value_length(column), 0)).as_py()
-    )
 
 
 def _blocks(file: DataFile, span: RowSpan | None = None) -> Iterator[tuple[int, int, bytes]]:
@@ -270,11 +249,36 @@ def _parse(file: DataFile, line: int, block: bytes, schema: pa.Schema | None) ->
 
 def _arrow_table(block: bytes, schema: pa.Schema | None) -> pa.Table:
     others = "infer" if schema is None else "ignore"
-    return pajson.read_json(
+    asked = None if schema is None else pa.schema([(f.name, _told(f.type)) for f in schema])
+    table = pajson.read_json(
         pa.BufferReader(block),
         read_options=pajson.ReadOptions(use_threads=False, block_size=len(block) + 1),
-        parse_options=pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
+        parse_options=pajson.ParseOptions(explicit_schema=asked, unexpected_field_behavior=others),
     )
+    for position, field in enumerate(schema or ()):
+        if _told(field.type) != field.type:
+            chunks = [_without_type(chunk, field.type) for chunk in table[field.name].chunks]
+            table = table.set_column(position, field, pa.chunked_array(chunks, field.type))
+    return table
+
+
+def _told(kind: pa.DataType) -> pa.DataType:
+    """What to read as: of lists of nothing but nulls Arrow makes too few, unless it is text."""
+    return _with_leaf(kind, pa.large_string()) if _is_untyped_list(kind) else kind
+
+
+def _is_untyped_list(kind: pa.DataType) -> bool:
+    if not is_list(kind):
+        return False
+    return pa.types.is_null(kind.value_type) or _is_untyped_list(kind.value_type)
+
+
+def _without_type(cells: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Lists of nulls as what they are."""
+    if not is_list(kind):
+        return pa.nulls(len(cells))
+    items = _without_type(cells.values, kind.value_type)
+    return pa.ListArray.from_arrays(cells.offsets, items, mask=cells.is_null())
 
 
 def _kept_digits(block: bytes, name: str, column: pa.ChunkedArray) -> pa.DataType:
@@ -296,10 +300,6 @@ def _kept_digits(block: bytes, name: str, column: pa.ChunkedArray) -> pa.DataTyp
 
 def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
     return pa.list_(_with_leaf(kind.value_type, leaf)) if is_list(kind) else leaf
-
-
-def _leaf(kind: pa.DataType) -> pa.DataType:
-    return _leaf(kind.value_type) if is_list(kind) else kind
 
 
 def _plain_kind(kind: pa.DataType) -> pa.DataType:

@@ -220,4 +220,4 @@ def test_a_null_candidate_is_refused_by_its_place(tmp_path, kind, only_null):
         list(iter_tables(source, ["user"], 1))
     if kind == "parquet":
         with pytest.raises(ValueError, match=said):
-            list(iter_tables(source, ["id"], 1, (2, 4)))
+            list(iter_tables(source, ["id"], 1, RowSpan(2, 4)))
