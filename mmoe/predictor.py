@@ -175,18 +175,23 @@ class Predictor:
             tracker.advance(min(self.height, len(data) - start))
         return out_NT
 
-    def outputs(
-        self, data: EncodedData, *, return_gates: bool = False
-    ) -> Iterator[tuple[slice, NetworkOutput]]:
-        """What the network returns of rows in memory, batch by batch, on one process.
+    def batches(self, count: int) -> Iterator[slice]:
+        """Cuts so many rows into batches."""
+        for start in range(0, count, self.height):
+            yield slice(start, min(start + self.height, count))
 
-        Yields:
-            Which rows of `data`, and the output; rows of it beyond theirs are padding.
+    def output(
+        self, data: EncodedData, rows: slice, *, return_gates: bool = False
+    ) -> NetworkOutput:
+        """Returns what the network does of one batch of rows in memory, on one process.
+
+        Args:
+            data: The rows.
+            rows: Which of them, of `batches`; rows of the output beyond theirs are padding.
+            return_gates: Also record what the gates did.
         """
         self._check_mode()
-        for start in range(0, len(data), self.height):
-            stop = min(start + self.height, len(data))
-            yield slice(start, stop), self._forward(data, start, stop, return_gates)
+        return self._forward(data, rows.start, rows.stop, return_gates)
 
     def predictions(self, logits_BT: Tensor, data: EncodedData, rows: slice) -> np.ndarray:
         """Turns logits of some rows of `data`, maybe padded, into predictions, float32."""

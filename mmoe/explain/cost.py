@@ -156,8 +156,7 @@ def _read_by_levels(ranker: Ranker, config: RunConfig, rows: BatchSource) -> lis
         most = _ROWS if config.data.requests is None else max(predictor.height, _ROWS)
         with closing(rows.chunks(0, min(len(rows), most))) as chunks:
             chunk = next(iter(chunks))
-            for _ in predictor.outputs(chunk.rows(0, min(len(chunk), predictor.height))):
-                break
+            predictor.output(chunk, slice(0, min(len(chunk), predictor.height)))
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,8 +1,9 @@
 """Passes over labelled rows: what is predicted with all experts, and without each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,10 +13,11 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels, join_labels
 from mmoe.explain.network import NetworkWithout
 from mmoe.explain.places import ExpertPlace
-from mmoe.models.network import MixtureNetwork
+from mmoe.models.network import GateRecord, MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.predictor import Predictor
 from mmoe.run.console import Tracker
+from mmoe.score.pipeline import in_order, scoring_threads
 from mmoe.tasks.gate_statistics import GateStatistics
 
 
@@ -65,7 +67,11 @@ def predict_without(
         for chunk in chunks:
             assert chunk.labels is not None, "these rows carry labels"
             labels.append(chunk.labels)
-            found.append(_of_chunk(predictor, chunk, len(left_out), gates, tracker))
+            for batch in _batches(predictor, chunk):
+                found.append(batch.every_VNP)
+                gates.update(batch.gates, len(batch))
+                tracker.advance(len(batch))
+    found = found or [_nothing(predictor, 1 + len(left_out))]
     every_VNP = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
     return Predicted(
         base_NP=every_VNP[0],
@@ -75,22 +81,30 @@ def predict_without(
     )
 
 
-def _of_chunk(
-    predictor: Predictor,
-    chunk: EncodedData,
-    variants: int,
-    gates: GateStatistics,
-    tracker: Tracker,
-) -> np.ndarray:
-    """With all experts first, then without each: [1 + V, rows, predictions]."""
-    parts: list[np.ndarray] = []
-    for rows, output in predictor.outputs(chunk, return_gates=True):
-        count = rows.stop - rows.start
-        gates.update(output.gates, count)
+class _Batch(NamedTuple):
+    """Predictions of some rows, with all experts first, then without each."""
+
+    every_VNP: np.ndarray
+    gates: Sequence[GateRecord]
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return self.every_VNP.shape[1]
+
+
+def _batches(predictor: Predictor, chunk: EncodedData) -> Iterator[_Batch]:
+    """Batches of a chunk in order; each core works on one, as mixes are small beside experts."""
+
+    def predicted(rows: slice) -> _Batch:
+        output = predictor.output(chunk, rows, return_gates=True)
         every = [output.logits_BT]
         every += [] if output.variants_VBT is None else output.variants_VBT.unbind(0)
-        parts.append(np.stack([predictor.predictions(logits, chunk, rows) for logits in every]))
-        tracker.advance(count)
-    if parts:
-        return np.concatenate(parts, axis=1)
-    return np.zeros((1 + variants, 0, len(prediction_columns(predictor.tasks))), np.float32)
+        parts = [predictor.predictions(logits_BT, chunk, rows) for logits_BT in every]
+        return _Batch(np.stack(parts), output.gates)
+
+    threads = scoring_threads(alone=predictor.any_height and predictor.ranks == 1)
+    yield from in_order(predicted, predictor.batches(len(chunk)), threads, one_core_each=True)
+
+
+def _nothing(predictor: Predictor, variants: int) -> np.ndarray:
+    return np.zeros((variants, 0, len(prediction_columns(predictor.tasks))), np.float32)

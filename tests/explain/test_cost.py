@@ -36,19 +36,18 @@ def rows(*, exact=False, in_tiles=False) -> RequestRows:
 @pytest.fixture(name="heights")
 def _heights(monkeypatch):
     """Heights of the products of the first layers, in their order."""
-    found, dense_mm, shared_mm = [], cost_ops.dense_mm, cost_ops.shared_mm
+    found = []
 
-    def seen_dense(x, *more, **named):
-        one = x if isinstance(x, torch.Tensor) else x[0]
-        found.append((one.shape[-2], one.shape[-1]))
-        return dense_mm(x, *more, **named)
+    def seen(function):
+        def call(x, *more, **named):
+            one = x if isinstance(x, torch.Tensor) else x[0]
+            found.append((one.shape[-2], one.shape[-1]))
+            return function(x, *more, **named)
 
-    def seen_shared(x_BR, *more, **named):
-        found.append(tuple(x_BR.shape))
-        return shared_mm(x_BR, *more, **named)
+        return call
 
-    monkeypatch.setattr(cost_ops, "dense_mm", seen_dense)
-    monkeypatch.setattr(cost_ops, "shared_mm", seen_shared)
+    for name in ("dense_mm", "shared_mm", "dense_mlp"):
+        monkeypatch.setattr(cost_ops, name, seen(getattr(cost_ops, name)))
     return found
 
 
