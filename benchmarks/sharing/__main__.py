@@ -9,6 +9,7 @@ from benchmarks.racing.one_process import options, run
 from benchmarks.sharing import (
     domain_quality,
     domain_steps,
+    equal_time,
     quality,
     request_races,
     step_races,
@@ -24,12 +25,13 @@ RACES = (
     *task_races.RACES,
     *domain_steps.RACES,
     *quality.RACES,
+    *equal_time.RACES,
     *domain_quality.RACES,
 )
 
 
 def main() -> None:
-    parser = options("sharing", tuple(TARGETS), seeds=FEWEST_SEEDS)
+    parser = options("sharing", (*TARGETS, *equal_time.KEYS), seeds=FEWEST_SEEDS)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rows", type=int, default=40_000, help="of the logs of trainings")
     arguments = parser.parse_args()

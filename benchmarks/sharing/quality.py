@@ -75,7 +75,7 @@ def qualities(bench: Bench) -> list[Result]:
     details: list[dict[str, Any]] = []
     for seed in range(bench.seeds):
         with random_shared.known():
-            of_seed = [_one(seed, correlation, bench) for correlation in CORRELATIONS]
+            of_seed = [trained(MODELS, seed, correlation, bench) for correlation in CORRELATIONS]
         for name in gaps:
             gaps[name].append(float(np.mean([1e4 * _gain(found, name) for found in of_seed])))
         for name in others:
@@ -133,13 +133,16 @@ def _gain(found: Mapping[str, Found], name: str, task: str | None = None) -> flo
     return loss(one) + share * (loss(two) - loss(one)) - loss(ours)
 
 
-def _one(seed: int, correlation: float, bench: Bench) -> dict[str, Found]:
+def trained(
+    models: Mapping[str, Mapping[str, Any]], seed: int, correlation: float, bench: Bench
+) -> dict[str, Found]:
+    """Trains models, name → `model` section, on the log of a seed."""
     world = draw_world(seed, correlation, bench.rows)
     train = round(len(world.log) * TRAIN_SHARE)
     splits = split_rows(world.log.slice(0, train), world.log.slice(train))
     truth = {task: p[train:] for task, p in world.truth.items()}
     found = {}
-    for name, model in MODELS.items():
+    for name, model in models.items():
         predicted, pairs = _train(_config(model), splits, seed)
         losses = {t: log_loss(p, predicted[t]) - log_loss(p, p) for t, p in truth.items()}
         found[name] = Found(losses, pairs)

@@ -11,6 +11,7 @@ from mmoe.config import GATES
 from mmoe.config.gates import SelectingGateConfig
 from mmoe.mixture import GateOutput, TopKGate
 from mmoe.mixture.domains import RowDomains
+from mmoe.mixture.gates.select import Votes
 from mmoe.mixture.traits import GateTraits
 from mmoe.ops import joint_select, topk_gate
 
@@ -47,6 +48,7 @@ class RandomSharedGate(TopKGate):
         inputs: Sequence[Tensor],
         visibility_GE: Tensor,
         asked_BG: Tensor | None = None,
+        votes: Votes | None = None,
         domains: RowDomains | None = None,
     ) -> GateOutput:
         """Draws the shared ones anew for each row of each call."""

@@ -9,6 +9,7 @@ import torch
 from benchmarks.mixture.workloads import correlated_logits, draw
 from benchmarks.racing.clock import Clock
 from benchmarks.sharing import (
+    equal_time,
     quality,
     request_log,
     request_races,
@@ -93,6 +94,33 @@ def test_qualities_are_at_equal_pairs(monkeypatch):
     assert results["joint_quality"].spread.median > 10
     assert results["joint_quality_low"].spread.median < results["joint_quality"].spread.median
     assert results["joint_over_random"].spread.median > 10
+
+
+def test_sizes_of_equal_time_lie_on_the_line_between_two(monkeypatch):
+    clock, now = Clock(device="cpu", rounds=1, seconds=1.0), [0.0]
+    asked = []
+
+    def train(raw, splits, seed):
+        model = config_from_dict(raw).model  # such as can be trained
+        asked.append(raw["model"])
+        if raw["model"].get("kind") == "shared_bottom":
+            now[0] += 1.0 + model.expert.hidden[0] / quality.HIDDEN[0] / 10
+        else:
+            joint = raw["model"]["gate"].get("select") == "joint"
+            now[0] += 6.0 if joint else 2.0 + model.num_experts / 10
+        return {t: np.full(len(splits.test), 0.3) for t in TASKS}, 15.0
+
+    monkeypatch.setattr(quality, "_train", train)
+    monkeypatch.setattr(equal_time.time, "process_time", lambda: now[0])
+
+    results = {r.key: r for r in equal_time.equal_times(Bench(clock, seeds=2, rows=1500))}
+
+    assert set(results) == set(equal_time.KEYS)
+    assert "as large as 40 experts" in results["dense_equal_time"].note
+    assert "as large as 50 experts" in results["shared_bottom_equal_time"].note
+    assert asked[-2]["num_experts"] == 40 and asked[-1]["expert"]["hidden"][0] == 50 * 32
+    assert results["dense_equal_time"].spread.median == 0
+    assert len(results["dense_equal_time"].details) == 2 * len(quality.CORRELATIONS)
 
 
 def test_the_log_of_requests_is_the_same_in_both_forms():
