@@ -93,7 +93,10 @@ class _Batch(NamedTuple):
 
 
 def _batches(predictor: Predictor, chunk: EncodedData) -> Iterator[_Batch]:
-    """Batches of a chunk in order; each core works on one, as mixes are small beside experts."""
+    """Batches of a chunk in order; each core works on one, as mixes are small beside experts.
+
+    Where one thread works on all of them (on a GPU, without the operators) it keeps all cores.
+    """
 
     def predicted(rows: slice) -> _Batch:
         output = predictor.output(chunk, rows, return_gates=True)
@@ -102,8 +105,9 @@ def _batches(predictor: Predictor, chunk: EncodedData) -> Iterator[_Batch]:
         parts = [predictor.predictions(logits_BT, chunk, rows) for logits_BT in every]
         return _Batch(np.stack(parts), output.gates)
 
-    threads = scoring_threads(alone=predictor.any_height and predictor.ranks == 1)
-    yield from in_order(predicted, predictor.batches(len(chunk)), threads, one_core_each=True)
+    alone = predictor.any_height and predictor.ranks == 1
+    threads = scoring_threads(alone=alone)
+    yield from in_order(predicted, predictor.batches(len(chunk)), threads, one_core_each=alone)
 
 
 def _nothing(predictor: Predictor, variants: int) -> np.ndarray:

@@ -17,7 +17,8 @@ S = TypeVar("S")
 
 # Chunks that have been read and wait, and results that wait to be written, beyond those in work
 _AHEAD = 2
-_QUARTERS = 4
+# Tables of a file that are cut at its end: what keeps two cores busy, and little to hold back
+_CUT, _QUARTERS = 2, 4
 
 
 def scoring_threads(*, alone: bool) -> int:
@@ -66,17 +67,19 @@ def in_order(
             yield waiting.popleft().result()
 
 
-def small_at_the_end(tables: Iterable[pa.Table], threads: int) -> Generator[pa.Table]:
+def small_at_the_end(tables: Iterable[pa.Table]) -> Generator[pa.Table]:
     """Yields the same rows, the last ones in quarters, so that no thread ends long after others.
 
+    Where it cuts is said by the tables alone, not by how many threads there are: sums over rows,
+    and groups of rows in a file, are the same on every machine.
+
     Args:
-        tables: Some rows each; that many of the last are cut.
-        threads: How many work on them; of fewer than twice as many tables none is held back.
+        tables: Some rows each; of more than four the last two are cut, and held back until then.
     """
     waiting: deque[pa.Table] = deque()
     for number, table in enumerate(tables):
         waiting.append(table)
-        kept = threads if number >= 2 * threads else 0
+        kept = _CUT if number >= 2 * _CUT else 0
         while len(waiting) > kept:
             yield waiting.popleft()
     for table in waiting:

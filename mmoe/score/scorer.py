@@ -178,7 +178,7 @@ class Scorer:
         """Rows of all files in order; None behind those of each."""
         alone = self.predictor.any_height and self.predictor.ranks == 1
         threads = scoring_threads(alone=alone)
-        chunks = self._chunks(files, looked, threads if alone else 0)
+        chunks = self._chunks(files, looked, alone)
         if alone or not threads:
             return in_order(
                 lambda chunk: self._predict(self._encode(chunk)),
@@ -191,14 +191,13 @@ class Scorer:
         return prefetch(map(self._predict, encoded), 1)
 
     def _chunks(
-        self, files: Sequence[ToWrite], looked: "deque[Provenance]", threads: int
+        self, files: Sequence[ToWrite], looked: "deque[Provenance]", alone: bool
     ) -> Generator[_Chunk | None]:
-        for number, file in enumerate(files, start=1):
+        for file in files:
             looked.append(file.target.look())
             tables = iter_tables(file.source, list(self.uses), ROWS_PER_CHUNK, file.span)
-            if threads > 1 and number == len(files):
-                tables = small_at_the_end(tables, threads)
-            for table in tables:
+            # Of each file, not the last alone: its bytes are the same whatever is scored with it
+            for table in small_at_the_end(tables) if alone else tables:
                 yield _Chunk(table, str(file.source))
             yield None
 

@@ -140,3 +140,26 @@ def test_a_gate_that_is_sure_of_one_expert_still_shares_out_what_is_left():
         (mix,) = block.mixes()
         assert torch.allclose(mix, layer(x_BD).out_BGO, atol=1e-6)
         assert float(mix.abs().max()) > 0
+
+
+@pytest.mark.parametrize(("kernels", "cores"), [(True, 1), (False, 2)])
+def test_a_thread_takes_one_core_only_where_others_take_the_rest(
+    kernels, cores, train_funnel, funnel_config, funnel_table, monkeypatch
+):
+    loaded, encoder, config = _loaded(train_funnel, funnel_config, "mmoe")
+    rows, told, output = _rows(funnel_table, encoder, config), [], Predictor.output
+    monkeypatch.setattr("mmoe.predictor.HAS_KERNELS", kernels)
+
+    def telling(*args, **named):
+        told.append(torch.get_num_threads())
+        return output(*args, **named)
+
+    monkeypatch.setattr(Predictor, "output", telling)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with SilentReporter().track("", None, "rows") as tracker:
+            predict_without(loaded.ranker, config, rows, [], tracker)
+    finally:
+        torch.set_num_threads(before)
+    assert set(told) == {cores}

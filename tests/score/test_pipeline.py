@@ -4,9 +4,11 @@ import threading
 import time
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from mmoe.score import parquet_writer, score_files, scorer
 from mmoe.score.pipeline import in_order, small_at_the_end
 
 
@@ -87,7 +89,7 @@ def test_the_last_tables_come_in_quarters(count, last):
     rows = iter(range(100))
     tables = [pa.table({"row": [next(rows) for _ in range(height)]}) for height in heights]
 
-    found = list(small_at_the_end(tables, threads=2))
+    found = list(small_at_the_end(tables))
 
     assert [row for table in found for row in table["row"].to_pylist()] == list(range(sum(heights)))
     cut = min(max(count - 4, 0), 2)
@@ -105,7 +107,29 @@ def test_tables_wait_only_once_there_are_many():
             yield pa.table({"row": [number]})
 
     ahead = []
-    for given, _ in enumerate(small_at_the_end(tables(), threads=2), start=1):
+    for given, _ in enumerate(small_at_the_end(tables()), start=1):
         ahead.append(len(read) - given)
     assert ahead[:4] == [0] * 4
     assert max(ahead) == 2
+
+
+def test_a_file_is_the_same_whoever_scores_it_and_beside_whatever(
+    train_funnel, funnel_config, night, tmp_path, monkeypatch
+):
+    """Groups of rows, and sums over them, do not tell how many threads there were."""
+    run = train_funnel(funnel_config)
+    rows = pq.read_table(night)
+    height = len(rows) // 8
+    monkeypatch.setattr(scorer, "ROWS_PER_CHUNK", height)
+    # Full with the quarters of the seventh of eight chunks
+    monkeypatch.setattr(parquet_writer, "_ROWS_PER_GROUP", 6 * height + height // 2)
+    for name in ("first", "second"):
+        pq.write_table(rows[: 8 * height], tmp_path / f"{name}.parquet")
+
+    found = set()
+    for threads, files in ((1, "first*"), (2, "first*"), (5, "first*"), (2, "*")):
+        monkeypatch.setattr(scorer, "scoring_threads", lambda *, alone, n=threads: n)
+        out = tmp_path / "scores" / f"{threads} {len(files)}"
+        score_files(run, str(tmp_path / f"{files}.parquet"), out)
+        found.add((out / "00000-first.parquet").read_bytes())
+    assert len(found) == 1
