@@ -54,8 +54,8 @@ def mixed_towers(
         >>> from mmoe.ops import mixed_towers
         >>> y = [torch.ones(2, 3), -torch.ones(2, 3)]  # 2 experts, 2 samples
         >>> weights_BGE = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])  # 1 gate
-        >>> layer, head = (torch.ones(1, 3, 4), torch.zeros(1, 4)), (torch.ones(1, 4), torch.ones(1))
-        >>> mixed_towers(y, weights_BGE, *layer, *head).tolist()
+        >>> layer = torch.ones(1, 3, 4), torch.zeros(1, 4)
+        >>> mixed_towers(y, weights_BGE, *layer, torch.ones(1, 4), torch.ones(1)).tolist()
         [[13.0], [1.0]]
 
     Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
@@ -88,13 +88,13 @@ def _check_towers(
     activation: str,
 ) -> None:
     """Refuses towers that do not fit the mixes."""
-    G, O = weights_BGE.shape[1], y.shape[-1]
-    if weight_GOH.dim() != 3 or weight_GOH.shape[:2] != (G, O):
+    G, width = weights_BGE.shape[1], y.shape[-1]
+    if weight_GOH.dim() != 3 or weight_GOH.shape[:2] != (G, width):
         raise ValueError(
-            f"weight_GOH: expected shape [{G}, {O}, H] to fit weights_BGE ({G} gates) and y "
-            f"(rows of {O}), got {list(weight_GOH.shape)}"
+            f"weight_GOH: expected shape [{G}, {width}, H] to fit weights_BGE ({G} gates) and y "
+            f"(rows of {width}), got {list(weight_GOH.shape)}"
         )
-    check_layer(y.new_empty(0, O), weight_GOH, bias_GH, activation, name="y")
+    check_layer(y.new_empty(0, width), weight_GOH, bias_GH, activation, name="y")
     H = weight_GOH.shape[2]
     for name, tensor, shape in (("head_GH", head_GH, [G, H]), ("head_bias_G", head_bias_G, [G])):
         check_shape(name, tensor, shape, "weight_GOH")
@@ -137,9 +137,7 @@ def _fake_backward(
     )
 
 
-def _setup_context(
-    ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, list[Tensor]]
-) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, list[Tensor]]) -> None:
     y, weights_BGE, weight_GOH, _, head_GH, _, activation, _ = inputs
     kept = output[1]
     ctx.mark_non_differentiable(*kept)
@@ -157,8 +155,8 @@ def _backward(ctx: Any, grad_BG: Tensor, _: Any) -> tuple[Any, ...]:
 
 
 define(
-    "mixed_towers(Tensor[] y, Tensor weights_BGE, Tensor weight_GOH, Tensor bias_GH, Tensor head_GH,"
-    " Tensor head_bias_G, str activation, bool keep) -> (Tensor, Tensor[])",
+    "mixed_towers(Tensor[] y, Tensor weights_BGE, Tensor weight_GOH, Tensor bias_GH,"
+    " Tensor head_GH, Tensor head_bias_G, str activation, bool keep) -> (Tensor, Tensor[])",
     _fake,
 )
 define(

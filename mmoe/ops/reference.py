@@ -747,9 +747,7 @@ def mixed_towers_backward(
         need_weight=True,
         need_bias=True,
     )
-    grad_y, grad_weights_BGE = dense_combine_backward(
-        grad_mixes[0].transpose(0, 1), y, weights_BGE
-    )
+    grad_y, grad_weights_BGE = dense_combine_backward(grad_mixes[0].transpose(0, 1), y, weights_BGE)
     return (
         grad_y,
         grad_weights_BGE,

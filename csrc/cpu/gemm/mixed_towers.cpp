@@ -246,6 +246,7 @@ class Backward {
   }
 
   void tile(int64_t row, int64_t rows, bool first, sum_t* sums, RowsProduct& back) const {
+    const Kernels& k = *m_.hidden.kernels;
     const int64_t G = m_.gates(), O = m_.inputs(), H = m_.width(), E = m_.y.experts();
     const int64_t padded = whole_vectors<T>(O);
     const auto bytes = [](int64_t numbers) {
@@ -276,20 +277,29 @@ class Backward {
         back.a.rows.data[g + i] = reinterpret_cast<char*>(dz);
         back.y.data[g + i] = reinterpret_cast<char*>(grads + i * kTowerRows * O);
         Reads next;
-        if (g + i + 1 < G) add_run(next, back_.weight(g + i + 1), back_.weight_bytes);
+        if (g + i + 1 < G) {
+          add_run(next, back_.weight(g + i + 1), back_.weight_bytes);
+          add_run(next, kept(kept_.h, row, g + i + 1), rows * H * k.size);
+          if (kept_.z != nullptr) add_run(next, kept(kept_.z, row, g + i + 1), rows * H * k.size);
+        }
         run_piece(back, {g + i, 0, O, 0, rows, H}, back_.weight(g + i), nullptr, next);
       }
       unmix(d, {grads, held, grad_y.data(), grad_weights + g * E, g == 0, g + gates == G});
     }
   }
 
+  // From a row of a gate on, of [G, B, H].
+  const char* kept(const char* table, int64_t row, int64_t g) const {
+    return table + (g * m_.y.rows + row) * m_.width() * m_.hidden.kernels->size;
+  }
+
   // The gradient of what goes into a tower's activation, and what the rows add to those of its bias
   // and of the last layer.
   void layer_gradient(int64_t row, int64_t rows, int64_t g, sum_t* of_gate, T* dz) const {
     const Kernels& k = *m_.hidden.kernels;
-    const int64_t G = m_.gates(), H = m_.width(), at = (g * m_.y.rows + row) * H;
-    const T* h = reinterpret_cast<const T*>(kept_.h) + at;
-    const T* z = kept_.z == nullptr ? nullptr : reinterpret_cast<const T*>(kept_.z) + at;
+    const int64_t G = m_.gates(), H = m_.width();
+    const auto* h = reinterpret_cast<const T*>(kept(kept_.h, row, g));
+    const auto* z = kept_.z == nullptr ? nullptr : kept(kept_.z, row, g);
     const auto* head = static_cast<const sum_t*>(m_.head.const_data_ptr()) + g * H;
     sum_t* of_bias = of_gate + m_.inputs() * step_;
     MMOE_BEST(head_backward<T>)
