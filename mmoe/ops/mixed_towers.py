@@ -141,6 +141,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, list
     y, weights_BGE, weight_GOH, _, head_GH, _, activation, _ = inputs
     kept = output[1]
     ctx.mark_non_differentiable(*kept)
+    ctx.set_materialize_grads(False)  # zeros for what is kept, as large as that
     ctx.save_for_backward(weights_BGE, weight_GOH, head_GH, *y, *kept)
     ctx.outputs, ctx.activation = len(y), activation
 
