@@ -125,11 +125,12 @@ def _fake_backward(
     head_GH: Tensor,
     kept: Sequence[Tensor],
     activation: str,
+    need_mixes: bool,
 ) -> tuple[list[Tensor], Tensor, Tensor, Tensor, Tensor, Tensor]:
     G, _, H = weight_GOH.shape
     return (
-        [part.new_empty(part.shape) for part in y],
-        weights_BGE.new_empty(weights_BGE.shape),
+        [part.new_empty(part.shape) for part in y] if need_mixes else [],
+        weights_BGE.new_empty(weights_BGE.shape if need_mixes else 0),
         weight_GOH.new_empty(weight_GOH.shape),
         weight_GOH.new_empty(G, H),
         head_GH.new_empty(G, H),
@@ -149,10 +150,15 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, list
 def _backward(ctx: Any, grad_BG: Tensor, _: Any) -> tuple[Any, ...]:
     weights_BGE, weight_GOH, head_GH, *saved = ctx.saved_tensors
     y, kept = saved[: ctx.outputs], saved[ctx.outputs :]
-    gradients = torch.ops.mmoe.mixed_towers_backward(
-        grad_BG, y, weights_BGE, weight_GOH, head_GH, kept, ctx.activation
+    y_needs, need_weights, *_ = ctx.needs_input_grad
+    need_y = any(y_needs) if isinstance(y_needs, list | tuple) else y_needs
+    need_mixes = need_y or need_weights
+    grad_y, grad_weights_BGE, *of_towers = torch.ops.mmoe.mixed_towers_backward(
+        grad_BG, y, weights_BGE, weight_GOH, head_GH, kept, ctx.activation, need_mixes
     )
-    return *gradients, None, None
+    if not need_mixes:
+        grad_y, grad_weights_BGE = [None] * len(y), None
+    return grad_y, grad_weights_BGE, *of_towers, None, None
 
 
 define(
@@ -162,7 +168,7 @@ define(
 )
 define(
     "mixed_towers_backward(Tensor grad_BG, Tensor[] y, Tensor weights_BGE, Tensor weight_GOH,"
-    " Tensor head_GH, Tensor[] kept, str activation)"
+    " Tensor head_GH, Tensor[] kept, str activation, bool need_mixes)"
     " -> (Tensor[], Tensor, Tensor, Tensor, Tensor, Tensor)",
     _fake_backward,
 )

@@ -731,8 +731,9 @@ def mixed_towers_backward(
     head_GH: Tensor,
     kept: Sequence[Tensor],
     activation: str,
+    need_mixes: bool,
 ) -> tuple[list[Tensor], Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gives the gradients of `mixed_towers` for all tensors that it reads."""
+    """Gives the gradients of `mixed_towers`; those of y and weights_BGE where it `need_mixes`."""
     h_GBH, dtype = kept[0], y[0].dtype
     grad_h_GBH = torch.einsum("bg,gh->gbh", grad_BG, head_GH).to(dtype)
     grad_head_GH = torch.einsum("bg,gbh->gh", grad_BG, _accumulate(h_GBH))
@@ -743,11 +744,14 @@ def mixed_towers_backward(
         list(h_GBH),
         list(kept[-1]),
         activation,
-        need_x=True,
+        need_x=need_mixes,
         need_weight=True,
         need_bias=True,
     )
-    grad_y, grad_weights_BGE = dense_combine_backward(grad_mixes[0].transpose(0, 1), y, weights_BGE)
+    grad_y, grad_weights_BGE = [], weights_BGE.new_zeros(0)
+    if need_mixes:
+        grad_mixes_BGO = grad_mixes[0].transpose(0, 1)
+        grad_y, grad_weights_BGE = dense_combine_backward(grad_mixes_BGO, y, weights_BGE)
     return (
         grad_y,
         grad_weights_BGE,

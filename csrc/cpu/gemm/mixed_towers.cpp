@@ -119,21 +119,30 @@ class Forward {
 
   void run() const {
     const Parts tiles(m_.y.rows, kTowerRows);
+    // Few tiles are cut by their gates, too, to keep the threads busy
+    const int64_t wanted = 2 * torch::stable::get_num_threads() / std::max<int64_t>(1, tiles.count);
+    const int64_t blocks = (m_.gates() + kBlockGates - 1) / kBlockGates;
+    const int64_t parts = std::min(std::max<int64_t>(1, wanted), blocks);
     std::vector<Job> jobs;
     for (int64_t t = 0; t < tiles.count; ++t) {
-      const int64_t row = tiles.begin(t);
-      jobs.push_back({0, 0, m_.width(), row, tiles.begin(t + 1) - row, m_.inputs()});
+      for (int64_t p = 0; p < parts; ++p) {
+        const int64_t row = tiles.begin(t), g = blocks * p / parts * kBlockGates;
+        const int64_t end = std::min(blocks * (p + 1) / parts * kBlockGates, m_.gates());
+        jobs.push_back({g, 0, end - g, row, tiles.begin(t + 1) - row, m_.inputs()});
+      }
     }
     for_jobs(jobs, [&](int64_t begin, int64_t end) {
       RowsProduct hidden = hidden_.product, logit = logit_.product;
       logit.y.step = m_.gates();
-      for (int64_t i = begin; i < end; ++i) tile(jobs[i].row, jobs[i].rows, hidden, logit);
+      for (int64_t i = begin; i < end; ++i) tile(jobs[i], hidden, logit);
     });
   }
 
  private:
-  void tile(int64_t row, int64_t rows, RowsProduct& hidden, RowsProduct& logit) const {
-    const int64_t G = m_.gates(), O = m_.inputs(), H = m_.width(), E = m_.y.experts();
+  // Gates [job.expert, job.expert + job.columns) of some rows.
+  void tile(const Job& job, RowsProduct& hidden, RowsProduct& logit) const {
+    const int64_t row = job.row, rows = job.rows, last = job.expert + job.columns;
+    const int64_t O = m_.inputs(), H = m_.width(), E = m_.y.experts();
     const int64_t size = m_.hidden.kernels->size;
     char* mixes = scratch().hidden.get(kBlockGates * kTowerRows * O * size + 64);
     char* own_h = scratch().b.get(kTowerRows * H * (size + sizeof(sum_t)) + 64);
@@ -143,10 +152,10 @@ class Forward {
             : 0));
     const auto mix = MMOE_BEST(forward_block<T>);
     const std::vector<const void*> from = m_.outputs_from(row);
-    for (int64_t g = 0; g < G; ++g) {
+    for (int64_t g = job.expert; g < last; ++g) {
       const int64_t i = g % kBlockGates;
       if (i == 0) {
-        const int64_t gates = std::min(kBlockGates, G - g);
+        const int64_t gates = std::min(kBlockGates, last - g);
         mix(m_.template tile<T>(from, row, rows, g, gates), 0, rows, held,
             reinterpret_cast<T*>(mixes));
       }
@@ -156,7 +165,7 @@ class Forward {
       hidden.y.data[g] = h;
       if (kept_.z != nullptr) hidden.z.data[g] = kept_.z + at;
       Reads next;
-      if (g + 1 < G) add_run(next, hidden_.weight(g + 1), hidden_.weight_bytes);
+      if (g + 1 < last) add_run(next, hidden_.weight(g + 1), hidden_.weight_bytes);
       run_piece(hidden, {g, 0, H, 0, rows, O}, hidden_.weight(g), hidden_.bias(g), next);
       if (m_.hidden.kernels->size != m_.logit.kernels->size) {
         char* wide = own_h + kTowerRows * H * size;
@@ -164,7 +173,7 @@ class Forward {
         h = wide;
       }
       logit.a.rows.data[g] = h;
-      logit.y.data[g] = reinterpret_cast<char*>(logits_ + row * G + g);
+      logit.y.data[g] = reinterpret_cast<char*>(logits_ + row * m_.gates() + g);
       run_piece(logit, {g, 0, 1, 0, rows, H}, logit_.weight(g), logit_.bias(g), {});
     }
   }
@@ -175,15 +184,17 @@ class Forward {
   Packed hidden_, logit_;
 };
 
-// The gradients of all that mixed_towers reads; [G, B, E] and so on as it reads them.
+// The gradients of what mixed_towers reads; those of y and weights where `mixes`.
 struct Gradients {
+  bool mixes;
   ExpertGradients y;
   Tensor weights, weight, bias, head, head_bias;
 };
 
 // Rows are cut into chunks, by their number alone. A chunk sums the gradients of the matrices over
 // its rows, and the chunks' sums are added in order: the same bits for any number of threads.
-constexpr int64_t kMostChunks = 16, kLeastChunkRows = 96;
+constexpr int64_t kMostChunks = 16, kLeastChunkRows = 2 * kTowerRows;
+constexpr int64_t kSumsBytes = 128 << 20;  // what the chunks' sums may take together
 
 template <typename T>
 class Backward {
@@ -196,11 +207,10 @@ class Backward {
         grad_(grad),
         to_(to),
         back_(to_mixes(towers.hidden), shared_room().hidden),
-        chunks_(m_.y.rows, std::max(kLeastChunkRows, (m_.y.rows + kMostChunks - 1) / kMostChunks)) {
-    const Kernels& k = *m_.hidden.kernels;
-    step_ = k.padded(m_.width());
-    gate_sums_ = (m_.inputs() + 2) * step_;
-    chunk_sums_ = m_.gates() * gate_sums_ + whole_vectors<T>(m_.gates());
+        step_(m_.hidden.kernels->padded(m_.width())),
+        gate_sums_((m_.inputs() + 2) * step_),
+        chunk_sums_(m_.gates() * gate_sums_ + whole_vectors<T>(m_.gates())),
+        chunks_(m_.y.rows, chunk_rows()) {
     sums_ = reinterpret_cast<sum_t*>(shared_room().sums.get(
         chunks_.count * chunk_sums_ * static_cast<int64_t>(sizeof(sum_t)) + 64));
   }
@@ -227,6 +237,12 @@ class Backward {
                      {}};
     p.sums = true;
     return p;
+  }
+
+  int64_t chunk_rows() const {
+    const int64_t bytes = chunk_sums_ * static_cast<int64_t>(sizeof(sum_t));
+    const int64_t most = std::clamp<int64_t>(kSumsBytes / bytes, 1, kMostChunks);
+    return std::max(kLeastChunkRows, (m_.y.rows + most - 1) / most);
   }
 
   void chunk(const Job& job, RowsProduct& back) const {
@@ -274,6 +290,7 @@ class Backward {
         sum_t* of_gate = sums + (g + i) * gate_sums_;
         layer_gradient(row, rows, g + i, of_gate, dz);
         weight_gradient(rows, mixes + i * kTowerRows * O, dz, first, of_gate);
+        if (!to_.mixes) continue;
         back.a.rows.data[g + i] = reinterpret_cast<char*>(dz);
         back.y.data[g + i] = reinterpret_cast<char*>(grads + i * kTowerRows * O);
         Reads next;
@@ -284,6 +301,7 @@ class Backward {
         }
         run_piece(back, {g + i, 0, O, 0, rows, H}, back_.weight(g + i), nullptr, next);
       }
+      if (!to_.mixes) continue;
       unmix(d, {grads, held, grad_y.data(), grad_weights + g * E, g == 0, g + gates == G});
     }
   }
@@ -361,10 +379,10 @@ class Backward {
   const sum_t* grad_;
   Gradients& to_;
   Packed back_;
-  Parts chunks_;
   // Numbers of a row of a weight's gradient; of a gate's sums: those of weight, bias and head; and
   // of a chunk's, of all gates and of the logits
   int64_t step_, gate_sums_, chunk_sums_;
+  Parts chunks_;
   sum_t* sums_;
 };
 
@@ -418,7 +436,7 @@ std::tuple<Tensor, std::vector<Tensor>> mixed_towers(std::vector<Tensor> y,
 std::tuple<std::vector<Tensor>, Tensor, Tensor, Tensor, Tensor, Tensor> mixed_towers_backward(
     const Tensor& grad_BG, std::vector<Tensor> y, const Tensor& weights_BGE,
     const Tensor& weight_GOH, const Tensor& head_GH, std::vector<Tensor> kept,
-    std::string activation) {
+    std::string activation, bool need_mixes) {
   const Tensor none_GH =
       empty(weight_GOH, {weight_GOH.size(0), weight_GOH.size(2)}, weight_GOH.scalar_type());
   const Tensor none_G = empty(head_GH, {head_GH.size(0)}, head_GH.scalar_type());
@@ -439,8 +457,9 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor, Tensor, Tensor, Tensor> mixed_to
     check_size(name, kept[i], 2, H);
     kept[i] = dense(kept[i]);
   }
-  Gradients to = {ExpertGradients(y),
-                  empty_as(m.weights),
+  Gradients to = {need_mixes,
+                  ExpertGradients(need_mixes ? y : std::vector<Tensor>{}),
+                  need_mixes ? empty_as(m.weights) : empty(m.weights, {0}, m.weights.scalar_type()),
                   empty(weight_GOH, {G, O, H}, weight_GOH.scalar_type()),
                   empty_as(none_GH),
                   empty(head_GH, {G, H}, head_GH.scalar_type()),
