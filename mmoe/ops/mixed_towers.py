@@ -147,7 +147,9 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, list
     ctx.outputs, ctx.activation = len(y), activation
 
 
-def _backward(ctx: Any, grad_BG: Tensor, _: Any) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad_BG: Tensor | None, _: Any) -> tuple[Any, ...]:
+    if grad_BG is None:
+        return [None] * ctx.outputs, *[None] * 7
     weights_BGE, weight_GOH, head_GH, *saved = ctx.saved_tensors
     y, kept = saved[: ctx.outputs], saved[ctx.outputs :]
     y_needs, need_weights, *_ = ctx.needs_input_grad
