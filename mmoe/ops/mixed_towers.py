@@ -7,11 +7,17 @@ import torch
 from torch import Tensor
 
 from mmoe.ops._autograd import register_autograd
-from mmoe.ops._checks import accumulate_dtype, check_device, check_shape
+from mmoe.ops._checks import (
+    accumulate_dtype,
+    check_device,
+    check_dims,
+    check_float,
+    check_shape,
+)
 from mmoe.ops._library import define
 from mmoe.ops.dense_combine import check_mixing, dense_combine
 from mmoe.ops.dense_mm import dense_mm
-from mmoe.ops.grouped_mm import FusedActivation, check_layer
+from mmoe.ops.grouped_mm import FusedActivation, check_activation
 from mmoe.ops.reference import keeps_z
 
 
@@ -88,16 +94,30 @@ def _check_towers(
     activation: str,
 ) -> None:
     """Refuses towers that do not fit the mixes."""
-    G, width = weights_BGE.shape[1], y.shape[-1]
-    if weight_GOH.dim() != 3 or weight_GOH.shape[:2] != (G, width):
-        raise ValueError(
-            f"weight_GOH: expected shape [{G}, {width}, H] to fit weights_BGE ({G} gates) and y "
-            f"(rows of {width}), got {list(weight_GOH.shape)}"
-        )
-    check_layer(y.new_empty(0, width), weight_GOH, bias_GH, activation, name="y")
+    G, dtype = weights_BGE.shape[1], y.dtype
+    if G < 1:
+        raise ValueError("weights_BGE: expected at least one gate, got none")
+    check_activation(activation)
+    check_dims("weight_GOH", weight_GOH, "GOH")
     H = weight_GOH.shape[2]
-    for name, tensor, shape in (("head_GH", head_GH, [G, H]), ("head_bias_G", head_bias_G, [G])):
-        check_shape(name, tensor, shape, "weight_GOH")
+    of_gates = f"weights_BGE ({G} gates) and y (rows of {y.shape[-1]})"
+    check_shape("weight_GOH", weight_GOH, [G, y.shape[-1], H], of_gates)
+    if weight_GOH.dtype not in (dtype, accumulate_dtype(dtype)):
+        raise ValueError(
+            f"weight_GOH: expected dtype {accumulate_dtype(dtype)}, or that of y ({dtype}), got "
+            f"{weight_GOH.dtype}"
+        )
+    check_shape("bias_GH", bias_GH, [G, H], "weight_GOH")
+    if bias_GH.dtype != weight_GOH.dtype:
+        raise ValueError(
+            f"bias_GH: expected dtype {weight_GOH.dtype} as weight_GOH, got {bias_GH.dtype}"
+        )
+    check_shape("head_GH", head_GH, [G, H], "weight_GOH")
+    check_shape("head_bias_G", head_bias_G, [G], "weight_GOH")
+    check_float("head_GH", head_GH)
+    check_float("head_bias_G", head_bias_G)
+    matrices = {"weight_GOH": weight_GOH, "bias_GH": bias_GH, "head_GH": head_GH}
+    for name, tensor in {**matrices, "head_bias_G": head_bias_G}.items():
         check_device(name, tensor, y.device, "y")
 
 

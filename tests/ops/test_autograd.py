@@ -12,6 +12,7 @@ from mmoe.ops import (
     gated_combine,
     gathered_mm,
     grouped_mm,
+    mixed_towers,
     shared_mm,
     target_attention,
     topk_gate,
@@ -36,6 +37,13 @@ CALLS = {
     "gate_mm": (gate_mm, (3, 4), (4, 5)),
     "gated_combine": (lambda y, w: gated_combine(y, SLOTS, w), (3, 4), (2, 1, 2)),
     "dense_combine": (lambda y, w: dense_combine([y, 2 * y], w), (3, 4), (3, 1, 2)),
+    "mixed_towers": (
+        lambda y, w: mixed_towers(
+            [y, 2 * y], w.new_ones(3, 2, 2), w, *w.new_ones(3, 2, 5).unbind(0)[:2], w.new_ones(2)
+        ),
+        (3, 4),
+        (2, 4, 5),
+    ),
     "target_attention": (
         lambda e, w: target_attention(
             e, SIZES, e[:2], w, w.new_ones(2, 5), w.new_ones(5), w.new_ones(1)

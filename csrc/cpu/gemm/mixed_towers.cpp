@@ -23,10 +23,18 @@ MixedTowers::MixedTowers(const std::vector<Tensor>& outputs, const Tensor& weigh
                          const Tensor& head_bias_G, const std::string& activation)
     : y(outputs) {
   check_dense_combine(y, weights_BGE);
-  check_layer(weight_GOH, bias_GH, y.width, y.type);
-  const int64_t G = weights_BGE.size(1), H = weight_GOH.size(2);
-  const ScalarType sum_type = accumulate_type(y.type);
+  const int64_t G = weights_BGE.size(1);
+  if (G < 1) fail("weights_BGE: expected at least one gate, got none");
+  check_dim("weight_GOH", weight_GOH, 3);
   check_size("weight_GOH", weight_GOH, 0, G);
+  check_size("weight_GOH", weight_GOH, 1, y.width);
+  const int64_t H = weight_GOH.size(2);
+  const ScalarType sum_type = accumulate_type(y.type);
+  if (weight_GOH.scalar_type() != y.type) check_type("weight_GOH", weight_GOH, sum_type);
+  check_dim("bias_GH", bias_GH, 2);
+  check_type("bias_GH", bias_GH, weight_GOH.scalar_type());
+  check_size("bias_GH", bias_GH, 0, G);
+  check_size("bias_GH", bias_GH, 1, H);
   check_dim("head_GH", head_GH, 2);
   check_type("head_GH", head_GH, sum_type);
   check_size("head_GH", head_GH, 0, G);
@@ -437,9 +445,10 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor, Tensor, Tensor, Tensor> mixed_to
     const Tensor& grad_BG, std::vector<Tensor> y, const Tensor& weights_BGE,
     const Tensor& weight_GOH, const Tensor& head_GH, std::vector<Tensor> kept,
     std::string activation, bool need_mixes) {
+  check_dim("weight_GOH", weight_GOH, 3);
   const Tensor none_GH =
       empty(weight_GOH, {weight_GOH.size(0), weight_GOH.size(2)}, weight_GOH.scalar_type());
-  const Tensor none_G = empty(head_GH, {head_GH.size(0)}, head_GH.scalar_type());
+  const Tensor none_G = empty(head_GH, {weight_GOH.size(0)}, head_GH.scalar_type());
   const MixedTowers m(y, weights_BGE, weight_GOH, none_GH, head_GH, none_G, activation);
   const int64_t G = m.gates(), O = m.inputs(), H = m.width();
   check_dim("grad_BG", grad_BG, 2);
