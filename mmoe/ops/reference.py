@@ -762,6 +762,16 @@ def mixed_towers_backward(
     )
 
 
+def row_softmax(x_RN: Tensor) -> Tensor:
+    """Computes the softmax of every row."""
+    return x_RN.softmax(-1)
+
+
+def row_softmax_backward(grad_RN: Tensor, p_RN: Tensor) -> Tensor:
+    """Gives the gradient of `row_softmax` from its result."""
+    return p_RN * (grad_RN - (p_RN * grad_RN).sum(-1, keepdim=True))
+
+
 def _row_of_events(offsets_B1: Tensor, events: int) -> Tensor:
     """Gives the row of each event, int64 [V]."""
     check_bounds("offsets_B1", offsets_B1, events)

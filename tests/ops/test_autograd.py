@@ -18,6 +18,7 @@ from mmoe.ops import (
     topk_gate,
 )
 from mmoe.ops.repeat_rows import Owners
+from mmoe.ops.row_softmax import row_softmax
 
 OFFSETS = torch.tensor([0, 2, 3], dtype=torch.int32)
 SLOTS = torch.tensor([[[0, 1]], [[2, -1]]], dtype=torch.int32)
@@ -35,6 +36,7 @@ CALLS = {
         (2, 4, 5),
     ),
     "gate_mm": (gate_mm, (3, 4), (4, 5)),
+    "row_softmax": (lambda x, y: row_softmax(x * y).square(), (3, 4), (3, 4)),
     "gated_combine": (lambda y, w: gated_combine(y, SLOTS, w), (3, 4), (2, 1, 2)),
     "dense_combine": (lambda y, w: dense_combine([y, 2 * y], w), (3, 4), (3, 1, 2)),
     "mixed_towers": (

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from mmoe import ops
 from mmoe.ops import extension_status, reference
+from mmoe.ops.row_softmax import row_softmax
 from tests.ops.damage import ACTIVATIONS, FLOATS, SIZES, Damage, flat, plain
 
 pytestmark = pytest.mark.skipif(
@@ -93,6 +94,8 @@ OPERATORS = {
     },
     "gate_mm": {**GATE, "bias_N": Spec("N", "sums")},
     "gate_mm_backward": {"grad_BN": Spec("BN", "sums"), **GATE, **NEEDS},
+    "row_softmax": {"x_RN": Spec("BE")},
+    "row_softmax_backward": {"grad_RN": Spec("BE"), "p_RN": Spec("BE")},
     "target_attention": {**EVENTS, "score_bias_1": Spec("1", "sums"), **SOFTMAX},
     "target_attention_backward": {
         "grad_BD": Spec("BD"), "grad_weights_V": OF_EVENTS, **EVENTS, "weights_V": OF_EVENTS,
@@ -119,6 +122,7 @@ PUBLIC = {
     "dense_mm": ops.dense_mm,
     "mixed_towers": lambda y, *others: ops.mixed_towers(either_form(y), *others[:-1]),
     "gate_mm": ops.gate_mm,
+    "row_softmax": row_softmax,
 }
 
 
@@ -282,6 +286,8 @@ def call_fits(name, arguments, sizes, public):
     """What several arguments together must keep to."""
     if name == "route_plan":
         return not public or (sizes["G"] > 0 and sizes["K"] > 0)
+    if name in ("row_softmax", "row_softmax_backward"):
+        return sizes["E"] <= 16 and flat(list(arguments.values()))[0].dtype != torch.bfloat16
     if name == "mixed_towers":
         return sizes["G"] > 0
     if name == "topk_gate":
