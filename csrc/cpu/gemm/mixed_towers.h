@@ -82,6 +82,31 @@ struct TileGradients {
   bool is_first, is_last;
 };
 
+struct Kept {
+  char *h = nullptr, *z = nullptr;  // [G, B, H], or null
+};
+
+inline Kept kept_in(const std::vector<Tensor>& kept) {
+  const auto at = [&](size_t i) {
+    return i < kept.size() ? static_cast<char*>(kept[i].mutable_data_ptr()) : nullptr;
+  };
+  return {at(0), at(1)};
+}
+
+// Rows of every tower at one place, which a tile's products move.
+inline ExpertRows places(int64_t gates, int64_t step) {
+  ExpertRows rows;
+  rows.data.assign(gates, nullptr);
+  rows.step = step;
+  return rows;
+}
+
+// Of the calling thread; the workers fill them together.
+struct SharedRoom {
+  Buffer hidden, logit, sums;
+};
+SharedRoom& shared_room();
+
 // A layer's matrices as a product reads them, of all towers: packed once, by all threads.
 struct Packed {
   const RowsProduct product;
@@ -94,5 +119,20 @@ struct Packed {
   const char* weight(int64_t g) const { return weights + g * weight_bytes; }
   const char* bias(int64_t g) const { return product.bias ? biases + g * bias_bytes : nullptr; }
 };
+
+// `run<T>` for the type of the rows.
+template <template <typename> class Pass, typename Sums, typename... Rest>
+void run_as(const MixedTowers& m, const Kept& kept, Sums* sums, Rest&... rest) {
+  using Float = std::conditional_t<std::is_const_v<Sums>, const float, float>;
+  using Double = std::conditional_t<std::is_const_v<Sums>, const double, double>;
+  switch (m.y.type) {
+    case ScalarType::Double:
+      return Pass<double>(m, kept, static_cast<Double*>(sums), rest...).run();
+    case ScalarType::BFloat16:
+      return Pass<bf16>(m, kept, static_cast<Float*>(sums), rest...).run();
+    default:
+      return Pass<float>(m, kept, static_cast<Float*>(sums), rest...).run();
+  }
+}
 
 }  // namespace mmoe::towers
