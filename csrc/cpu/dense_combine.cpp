@@ -3,46 +3,13 @@
 // A gate's rows lie side by side (the result is [G, B, O] in memory, seen as [B, G, O]), so that
 // what reads one gate, a tower or an expert of the next level, needs no copy.
 
+#include "dense_combine.h"
+
 #include <torch/csrc/stable/library.h>
 
 #include <tuple>
-#include <type_traits>
-#include <vector>
 
-#include "../checks.h"
 #include "memory.h"
-#include "rows.h"
-
-namespace mmoe::combination {
-
-constexpr int64_t kBlockRows = 16;    // rows of one expert read in a run: 8 KiB of 128 floats
-constexpr int64_t kBlockExperts = 8;  // streams the prefetcher follows at a time
-constexpr int64_t kBlockGates = 4;    // sums held in registers
-constexpr int64_t kPairExperts = 2;   // of a backward pass, which holds a dot product for each
-
-template <typename T>
-struct Dense {
-  const void* const* y;
-  const int64_t* row_stride;
-  const typename Row<T>::sum_t* weights;
-  int64_t B, G, E, O;
-  // Of the mixes or their gradients, in numbers: from a sample to the next, and from a gate to the
-  // next
-  int64_t sample_step, gate_step;
-};
-
-// A thread's room for the backward pass of one sample.
-template <typename T>
-struct Room {
-  using sum_t = typename Row<T>::sum_t;
-  std::vector<sum_t> held;     // [kBlockExperts, O]: sums that wait for the next gates
-  std::vector<sum_t> widened;  // [G, O], where T is narrower than its sums
-  Room(int64_t G, int64_t O)
-      : held(kBlockExperts * whole_vectors<T>(O)),
-        widened(std::is_same_v<T, sum_t> ? 0 : G * whole_vectors<T>(O)) {}
-};
-
-}  // namespace mmoe::combination
 
 #define MMOE_KERNELS "dense_combine_kernels.h"
 #include "each_isa.h"
@@ -57,9 +24,17 @@ using combination::Room;
 template <typename T>
 Dense<T> describe(const ExpertOutputs& y, const Tensor& weights, const Tensor& mixes_BGO) {
   using sum_t = typename Row<T>::sum_t;
-  return {y.data.data(), y.row_stride.data(), static_cast<const sum_t*>(weights.const_data_ptr()),
-          y.rows,        weights.size(1),     y.experts(),
-          y.width,       mixes_BGO.stride(0), mixes_BGO.stride(1)};
+  const int64_t G = weights.size(1), E = y.experts();
+  return {y.data.data(),
+          y.row_stride.data(),
+          static_cast<const sum_t*>(weights.const_data_ptr()),
+          y.rows,
+          G,
+          E,
+          y.width,
+          G * E,
+          mixes_BGO.stride(0),
+          mixes_BGO.stride(1)};
 }
 
 template <typename T>

@@ -97,7 +97,7 @@ void forward_block(const Dense<T>& d, int64_t begin, int64_t end, typename Row<T
         t.y[e] = static_cast<const T*>(d.y[first + e]) + b * d.row_stride[first + e];
       }
       for (int64_t g = 0; g < d.G; g += kBlockGates) {
-        t.weights = d.weights + (b * d.G + g) * d.E + first;
+        t.weights = d.weights + b * d.weight_step + g * d.E + first;
         t.held = held + ((b - begin) * d.G + g) * t.padded;
         t.out = out + b * d.sample_step + g * d.gate_step;
         const int64_t gates = std::min(d.G - g, kBlockGates);
@@ -243,7 +243,7 @@ MMOE_INLINE void backward_sample(const Dense<T>& d, int64_t b, int64_t first, in
         t.dy[i] = static_cast<T*>(grad_y[expert]) + b * d.O;
         t.held[i] = room.held.data() + (e + i) * whole_vectors<T>(d.O);
       }
-      const int64_t at = (b * d.G + g) * d.E + first + e;
+      const int64_t at = b * d.weight_step + g * d.E + first + e;
       t.weights = d.weights + at;
       t.dots = grad_weights + at;
       if (pair == kPairExperts) {

@@ -30,6 +30,7 @@ from mmoe.mixture.gates import (
 )
 from mmoe.mixture.moe import MoE, MoEOutput
 from mmoe.mixture.multi_gate import MixtureOutput, MultiGateMixture
+from mmoe.mixture.output import Unmixed
 from mmoe.mixture.resize_experts import LoadReport, load_experts
 from mmoe.mixture.routing.capacity import Capacity
 from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
@@ -73,6 +74,7 @@ __all__ = [
     "StaticGate",
     "SwitchGate",
     "TopKGate",
+    "Unmixed",
     "Work",
     "choose_execution",
     "load_experts",

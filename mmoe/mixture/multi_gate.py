@@ -25,7 +25,7 @@ from mmoe.mixture.experts.pool import GatheringPool, Pool, RequestPool, still_ga
 from mmoe.mixture.experts.pool_compute import PoolCompute, recorded
 from mmoe.mixture.gates import GateOutput, SoftmaxGate
 from mmoe.mixture.gates.contract import visible_experts, without_first
-from mmoe.mixture.output import MixtureOutput
+from mmoe.mixture.output import MixtureOutput, Unmixed
 from mmoe.mixture.pytrees import (
     Tree,
     join_rows,
@@ -182,6 +182,7 @@ class MultiGateMixture(nn.Module):
         return_gates: bool = False,
         return_statistics: bool = False,
         asks: RowAsks | None = None,
+        mix: bool = True,
     ) -> MixtureOutput:
         """Mixes the experts for every gate.
 
@@ -193,6 +194,8 @@ class MultiGateMixture(nn.Module):
             return_gates: Also return the gates' weights, as `gate_weights_BGE`.
             return_statistics: Also return `statistics`.
             asks: Which gates each row asks, and whose of its domain; None: all of them.
+            mix: False: leave the mixes to the caller, as `unmixed`, where execution is dense and
+                experts return rows.
 
         Returns:
             `out_BGO` and what goes with it.
@@ -223,12 +226,17 @@ class MultiGateMixture(nn.Module):
 
         # Experts compute all rows, those picked, or as many as the capacity; the gates' mixes of it
         record: Record | None = None
+        unmixed: Unmixed | None = None
         if return_statistics and self.policy.pool.has_dead_units:
             record = []  # the pool adds what its units gave
         sources = [read_by_experts(self.experts, source) for source in sources]
         execution, routes = self._choose(sources, kept, limit)
         if execution == "dense":
-            out_BGO, dead_share_E = self._dense(sources, kept, record)
+            y, dead_share_E = self._dense(sources, kept, record)
+            weights_BGE = kept.as_weights(self.num_experts)
+            unmixed = None if mix else Unmixed.of(y, weights_BGE)
+            # One pass that reads each output once for all gates
+            out_BGO = mix_dense(y, weights_BGE) if unmixed is None else weights_BGE.new_empty(0)
         else:
             left, shared_BGO = kept, None
             if execution == "grouped" and self.policy.local:
@@ -269,6 +277,7 @@ class MultiGateMixture(nn.Module):
             wanted(self.gate, inputs, sees_GE, asks)
             if return_gates and self.policy.most_pairs is not None
             else None,
+            unmixed,
         )
 
     def _sources(self, x: Tensor | Sequence[Tree] | RequestRows) -> tuple[Tree, ...]:
@@ -313,18 +322,17 @@ class MultiGateMixture(nn.Module):
 
     def _dense(
         self, sources: Sequence[Tree], kept: GateOutput, record: Record | None
-    ) -> tuple[Tree, Tensor | None]:
-        """Every expert on all rows, then one combine that reads each output once for all gates."""
+    ) -> tuple[Sequence[Tree], Tensor | None]:
+        """Every expert on all rows."""
         read = self.expert_source
         read = read[:1] if len(set(read)) == 1 else read  # one input serves all experts
         if isinstance(sources[0], RequestRows):
             y = cast(RequestPool, self.experts).of_requests(sources[0], **recorded(record))
         else:
             y = self._pool.dense([sources[s] for s in read], **recorded(record))
-        out_BGO = mix_dense(y, kept.as_weights(self.num_experts))
         if record is None:
-            return out_BGO, None
-        return out_BGO, dead_share(record, kept.picked(self.visibility_GE).any(1).unbind(1))
+            return y, None
+        return y, dead_share(record, kept.picked(self.visibility_GE).any(1).unbind(1))
 
     def _grouped(
         self, sources: Sequence[Tree], plan: DispatchPlan, record: Record | None

@@ -10,6 +10,7 @@ from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.dropout import fast_dropout
+from mmoe.mixture.output import Unmixed
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.input_layers import InputLayers
@@ -17,7 +18,7 @@ from mmoe.models.interactions.layers import Interaction
 from mmoe.models.requests.inputs import RequestInputs
 from mmoe.models.sequences.inputs import SequenceInputs
 from mmoe.tasks import TaskTowers
-from mmoe.tasks.alike import logits_of_towers
+from mmoe.tasks.alike import is_watched, logits_of_towers
 from mmoe.tasks.domain_tower import DomainTower
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
 
@@ -218,18 +219,24 @@ class MixtureNetwork(nn.Module):
         domains = self.row_domains(domains_B)
         sources: Sequence[Tensor] | RequestRows
         sources = x_BD if isinstance(x_BD, RequestRows) else [self._prepared(x_BD)]
-        mixes: Sequence[Tensor] | Tensor = ()
+        mixes: Sequence[Tensor] | Tensor | Unmixed = ()
         losses: dict[str, Tensor] = {}
         gates: list[GateRecord] = []
         dropped: list[Tensor] = []
         for number, level in enumerate(self.levels, start=1):
             assert isinstance(level, Level)
             asks = self.asks(level, domains)
+            last = number == len(self.levels)
             output = level.mixture(
-                sources, return_gates=return_gates and self.learned_gates, asks=asks
+                sources,
+                return_gates=return_gates and self.learned_gates,
+                asks=asks,
+                mix=not (last and self._towers_mix(level)),
             )
-            sources = output.out_BGO.unbind(1)
-            mixes = output.out_BGO
+            if output.unmixed is None:
+                mixes, sources = output.out_BGO, output.out_BGO.unbind(1)
+            else:
+                mixes, sources = output.unmixed, ()
             for name, loss in output.auxiliary_losses.items():
                 losses[f"level{number}.{name}"] = loss
             if output.dropped is not None:
@@ -239,9 +246,9 @@ class MixtureNetwork(nn.Module):
                 record = gate_record(number, level, output.gate_weights_BGE, wanted_BGE)
                 gates.append(self.with_domains(record, asks, domains))
         assert not isinstance(sources, RequestRows), "there is a level"
-        logits_BT, imputation = self.logits_of(mixes, domains), self.imputation
-        read = [sources[g] for g in self.task_gates]
-        imputed = imputation(read) if imputation is not None and self.training else None
+        logits_BT, imputed = self.logits_of(mixes, domains), None
+        if self.imputation is not None and self.training:
+            imputed = self.imputation([sources[g] for g in self.task_gates])
         total = torch.stack(dropped).sum() if dropped else None
         return NetworkOutput(logits_BT, losses, gates, total, imputed)
 
@@ -287,15 +294,26 @@ class MixtureNetwork(nn.Module):
             asked_BG=asks.asked_BG, domains_B=domains.codes_B, domain_names=self.domains.names
         )
 
+    def _towers_mix(self, level: Level) -> bool:
+        """Whether nobody but the towers reads what the gates of the last level mix."""
+        each = self.task_gates == tuple(range(level.mixture.num_gates))
+        imputes = self.imputation is not None and self.training
+        own = any(isinstance(tower, DomainTower) for tower in self.towers)
+        if not each or imputes or own or self.transfer is not None:
+            return False
+        return not any(is_watched(module) for module in (level.mixture, self.towers))
+
     def logits_of(
-        self, mixes: Sequence[Tensor] | Tensor, domains: RowDomains | None = None
+        self, mixes: Sequence[Tensor] | Tensor | Unmixed, domains: RowDomains | None = None
     ) -> Tensor:
         """Computes every task's logits of what the gates of the last level mixed.
 
         Args:
-            mixes: `mix_BO` of each gate, or one `mix_BGO`.
+            mixes: `mix_BO` of each gate, or one `mix_BGO`, made or not.
             domains: Of the rows, where towers are a domain's own.
         """
+        if isinstance(mixes, Unmixed):
+            return self.towers(mixes)
         own = any(isinstance(tower, DomainTower) for tower in self.towers)
         if isinstance(mixes, Tensor):
             each = self.task_gates == tuple(range(mixes.shape[1]))

@@ -33,6 +33,7 @@ from mmoe.ops.gated_combine import gated_combine
 from mmoe.ops.gathered_mm import gathered_mm
 from mmoe.ops.grouped_mm import FusedActivation, grouped_mm
 from mmoe.ops.joint_select import joint_select
+from mmoe.ops.mixed_towers import mixed_towers
 from mmoe.ops.permute import permute, unpermute
 from mmoe.ops.route_plan import RoutePlan, route_plan
 from mmoe.ops.shared_mm import shared_mm
@@ -62,6 +63,7 @@ __all__ = [
     "grouped_mm",
     "joint_select",
     "mix_returns",
+    "mixed_towers",
     "outbound_plan",
     "pack_returns",
     "pack_rows",

@@ -48,6 +48,13 @@ def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
         >>> dense_combine(torch.stack(y), weights).tolist()
         [[[1.0, 2.0], [5.5, 11.0]]]
     """
+    tensors = check_mixing(y, weights_BGE)
+    weights_BGE = weights_BGE.to(accumulate_dtype(tensors[0].dtype))
+    return torch.ops.mmoe.dense_combine(tensors, weights_BGE)
+
+
+def check_mixing(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> list[Tensor]:
+    """Refuses outputs and weights that do not fit; returns the operator's list of `y`."""
     tensors = _check_outputs(y)
     stacked = isinstance(y, Tensor)
     E = y.shape[0] if stacked else len(tensors)
@@ -58,8 +65,7 @@ def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
         "weights_BGE", weights_BGE, [B, weights_BGE.shape[1], E], "y (B samples, E experts)"
     )
     check_device("weights_BGE", weights_BGE, tensors[0].device, "y")
-    weights_BGE = weights_BGE.to(accumulate_dtype(tensors[0].dtype))
-    return torch.ops.mmoe.dense_combine(tensors, weights_BGE)
+    return tensors
 
 
 def _check_outputs(y: Sequence[Tensor] | Tensor) -> list[Tensor]:

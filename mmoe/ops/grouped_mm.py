@@ -72,9 +72,7 @@ def check_layer(
     x: Tensor, weight_EDH: Tensor, bias_EH: Tensor | None, activation: str, name: str = "x_PD"
 ) -> None:
     """Refuses weights that do not fit the rows; shared with `dense_mm`."""
-    if activation not in get_args(FusedActivation):
-        known = ", ".join(get_args(FusedActivation))
-        raise ValueError(f"activation: expected one of {known}, got {activation!r}")
+    check_activation(activation)
     check_dims("weight_EDH", weight_EDH, "EDH")
     E, _, H = weight_EDH.shape
     if E < 1:
@@ -96,6 +94,13 @@ def check_layer(
             raise ValueError(
                 f"bias_EH: expected dtype {weight_EDH.dtype} as weight_EDH, got {bias_EH.dtype}"
             )
+
+
+def check_activation(activation: str) -> None:
+    """Refuses activations that products do not apply; shared with `mixed_towers`."""
+    if activation not in get_args(FusedActivation):
+        known = ", ".join(get_args(FusedActivation))
+        raise ValueError(f"activation: expected one of {known}, got {activation!r}")
 
 
 def check_offsets(offsets_E1: Tensor, x: Tensor, weight_EDH: Tensor, name: str = "x_PD") -> None:

@@ -698,6 +698,89 @@ def dense_combine_backward(
     return grad_y, grad_weights_BGE.to(weights_BGE.dtype).contiguous()
 
 
+def mixed_towers(
+    y: Sequence[Tensor],
+    weights_BGE: Tensor,
+    weight_GOH: Tensor,
+    bias_GH: Tensor,
+    head_GH: Tensor,
+    head_bias_G: Tensor,
+    activation: str,
+    keep: bool,
+) -> tuple[Tensor, list[Tensor]]:
+    """Sends every gate's mix through a tower of its own: `dense_combine`, `dense_mm`, logits.
+
+    Args:
+        y: As of `dense_combine`.
+        weights_BGE: Likewise.
+        weight_GOH: In y's dtype, or float32 beside bfloat16 rows.
+        bias_GH: The weight's dtype.
+        head_GH: float32 (float64 where y is).
+        head_bias_G: Likewise.
+        activation: none, relu, gelu (exact) or silu.
+        keep: Whether a backward pass will follow.
+
+    Returns:
+        logits_BG in the head's dtype; and, where they are kept, h_GBH and, where the activation's
+        gradient needs it, z_GBH.
+    """
+    mixes_GBO = dense_combine(y, weights_BGE).transpose(0, 1)
+    hidden, z = dense_mm([mixes_GBO], weight_GOH, bias_GH, activation)
+    h_GBH = torch.stack(hidden)
+    logits_BG = torch.einsum("gbh,gh->bg", _accumulate(h_GBH), head_GH) + head_bias_G
+    kept = [h_GBH, torch.stack(z)] if z else [h_GBH]
+    return logits_BG.contiguous(), kept if keep else []
+
+
+def mixed_towers_backward(
+    grad_BG: Tensor,
+    y: Sequence[Tensor],
+    weights_BGE: Tensor,
+    weight_GOH: Tensor,
+    head_GH: Tensor,
+    kept: Sequence[Tensor],
+    activation: str,
+    need_mixes: bool,
+) -> tuple[list[Tensor], Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gives the gradients of `mixed_towers`; those of y and weights_BGE where it `need_mixes`."""
+    h_GBH, dtype = kept[0], y[0].dtype
+    grad_h_GBH = torch.einsum("bg,gh->gbh", grad_BG, head_GH).to(dtype)
+    grad_head_GH = torch.einsum("bg,gbh->gh", grad_BG, _accumulate(h_GBH))
+    grad_mixes, grad_weight_GOH, grad_bias_GH = dense_mm_backward(
+        list(grad_h_GBH),
+        [dense_combine(y, weights_BGE).transpose(0, 1)],
+        weight_GOH,
+        list(h_GBH),
+        list(kept[-1]),
+        activation,
+        need_x=need_mixes,
+        need_weight=True,
+        need_bias=True,
+    )
+    grad_y, grad_weights_BGE = [], weights_BGE.new_zeros(0)
+    if need_mixes:
+        grad_mixes_BGO = grad_mixes[0].transpose(0, 1)
+        grad_y, grad_weights_BGE = dense_combine_backward(grad_mixes_BGO, y, weights_BGE)
+    return (
+        grad_y,
+        grad_weights_BGE,
+        grad_weight_GOH,
+        grad_bias_GH,
+        grad_head_GH.contiguous(),
+        grad_BG.sum(0),
+    )
+
+
+def row_softmax(x_RN: Tensor) -> Tensor:
+    """Computes the softmax of every row."""
+    return x_RN.softmax(-1)
+
+
+def row_softmax_backward(grad_RN: Tensor, p_RN: Tensor) -> Tensor:
+    """Gives the gradient of `row_softmax` from its result."""
+    return p_RN * (grad_RN - (p_RN * grad_RN).sum(-1, keepdim=True))
+
+
 def _row_of_events(offsets_B1: Tensor, events: int) -> Tensor:
     """Gives the row of each event, int64 [V]."""
     check_bounds("offsets_B1", offsets_B1, events)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import HAS_KERNELS
+from mmoe.mixture.output import Unmixed
 from mmoe.mixture.pytrees import cast_for_autocast
-from mmoe.ops import FLOAT_DTYPES, accumulate_dtype, dense_mm
+from mmoe.ops import FLOAT_DTYPES, accumulate_dtype, dense_mm, mixed_towers
 from mmoe.tasks.tower import Tower
 
 
@@ -59,6 +60,41 @@ def logits_of_towers(
     return [found[t] for t in range(len(towers))]
 
 
+def logits_of_unmixed(towers: Sequence[nn.Module], unmixed: Unmixed) -> Tensor | None:
+    """Computes `logits_BT` of towers of one form and one hidden layer, each on its gate's mix.
+
+    A row gets the bits that it gets from mixes that were made. None: towers are others, or rows do
+    not lie in a CPU's memory.
+
+    Args:
+        towers: As many as there are gates.
+        unmixed: What the gates would mix.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.output import Unmixed
+        >>> from mmoe.tasks import Tower
+        >>> from mmoe.tasks.alike import logits_of_unmixed
+        >>> unmixed = Unmixed([torch.zeros(4, 16)], torch.ones(4, 2, 1))
+        >>> logits_of_unmixed([Tower(16, [8]), torch.nn.Flatten(0)], unmixed)
+    """
+    y_BO = unmixed.y[0]
+    if len(towers) != unmixed.weights_BGE.shape[1] or y_BO.device.type != "cpu":
+        return None
+    forms = {_form(tower, y_BO) for tower in towers}
+    alike = [tower for tower in towers if isinstance(tower, Tower)]
+    # As of towers that are given mixes, one alone that trains is computed by torch
+    if len(forms) != 1 or None in forms or (len(alike) == 1 and alike[0].training):
+        return None
+    mlp = alike[0].mlp
+    if len(mlp.layers) != 1 or (mlp.dropout and mlp.training) or _dtype_read(y_BO) != y_BO.dtype:
+        return None
+    weight_TOH, bias_TH = _stacked([tower.mlp.layers[0] for tower in alike])
+    head_TH1, head_bias_T1 = _stacked([tower.logit for tower in alike])
+    head = head_TH1.squeeze(2), head_bias_T1.squeeze(1)
+    return mixed_towers(*unmixed, weight_TOH, bias_TH, *head, mlp.activation)
+
+
 def _by_form(towers: Sequence[nn.Module], inputs: Sequence[Tensor]) -> dict[Hashable, list[int]]:
     """Numbers of towers by what has to be equal to compute them together; None: nothing is."""
     found: dict[Hashable, list[int]] = defaultdict(list)
@@ -76,7 +112,7 @@ def _form(tower: nn.Module, h_BO: Tensor) -> Hashable:
     if type(mlp) is not MLP:
         return None
     linears = [*mlp.layers, tower.logit]
-    if any(_is_watched(module) for module in (tower, mlp, *linears)):
+    if any(is_watched(module) for module in (tower, mlp, *linears)):
         return None
     if any(type(layer) is not nn.Linear or layer.bias is None for layer in linears):
         return None
@@ -91,8 +127,18 @@ def _form(tower: nn.Module, h_BO: Tensor) -> Hashable:
     return widths, mlp.activation, mlp.dropout, tower.training, mlp.training, dtype, read
 
 
-def _is_watched(module: nn.Module) -> bool:
-    """Whether somebody's hook or method wants to see calls, which would not come."""
+def is_watched(module: nn.Module) -> bool:
+    """Whether somebody's hook or method wants to see calls, which would not come.
+
+    Args:
+        module: Of any class.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.tasks.alike import is_watched
+        >>> is_watched(torch.nn.Linear(2, 2))
+        False
+    """
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     own = vars(module)
     return "forward" in own or "head" in own or any(own[name] for name in hooks)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config.experts import Activation
-from mmoe.tasks.alike import logits_of_towers
+from mmoe.mixture.output import Unmixed
+from mmoe.tasks.alike import logits_of_towers, logits_of_unmixed
 from mmoe.tasks.tower import Tower
 
 __all__ = ["LogitColumns", "TaskTowers", "Tower"]
@@ -95,13 +96,18 @@ class TaskTowers(nn.ModuleList):
         zeros_BL = added_BR.new_zeros(len(added_BR), columns.width)
         return zeros_BL.index_copy(1, places_R, added_BR)
 
-    def forward(self, inputs: Sequence[Tensor] | Tensor) -> Tensor:
+    def forward(self, inputs: Sequence[Tensor] | Tensor | Unmixed) -> Tensor:
         """Computes `logits_BT` from T inputs `h_BO`, one per task; all columns of each.
 
         Args:
             inputs: T tensors, or one `h_BTO`, which is read without a copy where the rows of a task
-                lie side by side in memory.
+                lie side by side in memory; or what the mixes of T gates are made of.
         """
+        if isinstance(inputs, Unmixed):
+            logits_BT = logits_of_unmixed(list(self), inputs)
+            if logits_BT is not None:
+                return logits_BT
+            inputs = inputs.mixes()
         given = inputs.shape[1] if isinstance(inputs, Tensor) else len(inputs)
         if given != len(self):
             raise ValueError(f"inputs: expected {len(self)} tensors, one per task, got {given}")

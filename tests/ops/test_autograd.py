@@ -12,11 +12,13 @@ from mmoe.ops import (
     gated_combine,
     gathered_mm,
     grouped_mm,
+    mixed_towers,
     shared_mm,
     target_attention,
     topk_gate,
 )
 from mmoe.ops.repeat_rows import Owners
+from mmoe.ops.row_softmax import row_softmax
 
 OFFSETS = torch.tensor([0, 2, 3], dtype=torch.int32)
 SLOTS = torch.tensor([[[0, 1]], [[2, -1]]], dtype=torch.int32)
@@ -34,8 +36,16 @@ CALLS = {
         (2, 4, 5),
     ),
     "gate_mm": (gate_mm, (3, 4), (4, 5)),
+    "row_softmax": (lambda x, y: row_softmax(x * y).square(), (3, 4), (3, 4)),
     "gated_combine": (lambda y, w: gated_combine(y, SLOTS, w), (3, 4), (2, 1, 2)),
     "dense_combine": (lambda y, w: dense_combine([y, 2 * y], w), (3, 4), (3, 1, 2)),
+    "mixed_towers": (
+        lambda y, w: mixed_towers(
+            [y, 2 * y], w.new_ones(3, 2, 2), w, *w.new_ones(3, 2, 5).unbind(0)[:2], w.new_ones(2)
+        ),
+        (3, 4),
+        (2, 4, 5),
+    ),
     "target_attention": (
         lambda e, w: target_attention(
             e, SIZES, e[:2], w, w.new_ones(2, 5), w.new_ones(5), w.new_ones(1)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from mmoe import ops
 from mmoe.ops import extension_status, reference
+from mmoe.ops.row_softmax import row_softmax
 from tests.ops.damage import ACTIVATIONS, FLOATS, SIZES, Damage, flat, plain
 
 pytestmark = pytest.mark.skipif(
@@ -86,14 +87,28 @@ OPERATORS = {
     "dense_mm_backward": {
         "grad": OUTS, "x": ROWS, **WEIGHT, "y": OUTS, "z": OUTS, **ACTIVATION, **NEEDS
     },
+    "mixed_towers": {
+        **DENSE, "weight_GOH": Spec("GOH", "weight"), "bias_GH": Spec("GH", "weight"),
+        "head_GH": Spec("GH", "sums"), "head_bias_G": Spec("G", "sums"), **ACTIVATION,
+        "keep": Spec(kind="flag"),
+    },
     "gate_mm": {**GATE, "bias_N": Spec("N", "sums")},
     "gate_mm_backward": {"grad_BN": Spec("BN", "sums"), **GATE, **NEEDS},
+    "row_softmax": {"x_RN": Spec("BE")},
+    "row_softmax_backward": {"grad_RN": Spec("BE"), "p_RN": Spec("BE")},
     "target_attention": {**EVENTS, "score_bias_1": Spec("1", "sums"), **SOFTMAX},
     "target_attention_backward": {
         "grad_BD": Spec("BD"), "grad_weights_V": OF_EVENTS, **EVENTS, "weights_V": OF_EVENTS,
         **SOFTMAX,
     },
 }  # fmt: skip
+
+
+def either_form(y):
+    """A list's one tensor of all experts, as the public functions take it."""
+    return y[0] if len(y) == 1 and y[0].dim() == 3 else y
+
+
 PUBLIC = {
     "route_plan": ops.route_plan,
     "topk_gate": lambda logits, visibility, k, after: ops.topk_gate(
@@ -102,12 +117,12 @@ PUBLIC = {
     "permute": lambda x, rows, slots: ops.permute(x, ops.RoutePlan(rows, rows, slots)),
     "unpermute": lambda y, rows, slots: ops.unpermute(y, ops.RoutePlan(rows, rows, slots)),
     "gated_combine": ops.gated_combine,
-    "dense_combine": lambda y, weights: ops.dense_combine(
-        y[0] if len(y) == 1 and y[0].dim() == 3 else y, weights
-    ),
+    "dense_combine": lambda y, weights: ops.dense_combine(either_form(y), weights),
     "grouped_mm": ops.grouped_mm,
     "dense_mm": ops.dense_mm,
+    "mixed_towers": lambda y, *others: ops.mixed_towers(either_form(y), *others[:-1]),
     "gate_mm": ops.gate_mm,
+    "row_softmax": row_softmax,
 }
 
 
@@ -271,6 +286,10 @@ def call_fits(name, arguments, sizes, public):
     """What several arguments together must keep to."""
     if name == "route_plan":
         return not public or (sizes["G"] > 0 and sizes["K"] > 0)
+    if name in ("row_softmax", "row_softmax_backward"):
+        return sizes["E"] <= 16 and flat(list(arguments.values()))[0].dtype != torch.bfloat16
+    if name == "mixed_towers":
+        return sizes["G"] > 0
     if name == "topk_gate":
         if (arguments["visibility_GE"].sum(1) < arguments["k"]).any():
             return False
@@ -301,7 +320,8 @@ def check(name, arguments, function, public):
     expected = flat(getattr(reference, name)(*copies.values()))
     actual = flat(function(*arguments.values()))
     # The public products keep what only their gradient needs.
-    wanted = expected[: len(actual)] if name in ("grouped_mm", "dense_mm") and public else expected
+    products = ("grouped_mm", "dense_mm", "mixed_towers")
+    wanted = expected[: len(actual)] if name in products and public else expected
     assert len(actual) == len(wanted)
     for result, value in zip(actual, wanted, strict=True):
         if name == "topk_gate_backward":
@@ -309,7 +329,8 @@ def check(name, arguments, function, public):
             value = torch.where(value.isnan(), result, value)
         step = TOLERANCE[value.dtype]
         # An event of one number has hardly a gradient: it is the difference of two large ones.
-        most = largest_of(wanted) if name in ATTENTION else 1.0
+        # A logit may be the difference of large ones, too.
+        most = largest_of(wanted) if name in (*ATTENTION, "mixed_towers") else 1.0
         torch.testing.assert_close(result, value, rtol=step, atol=step * most, equal_nan=True)
 
 

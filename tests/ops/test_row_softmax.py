@@ -1,0 +1,76 @@
+"""A softmax over few numbers for many rows."""
+
+import pytest
+import torch
+from torch.library import opcheck
+
+from mmoe.ops import reference
+from mmoe.ops.row_softmax import row_softmax
+from tests.needs_kernels import needs_kernels
+
+SHAPES = [(0, 3), (1, 1), (63, 2), (64, 8), (200, 15), (131, 16)]
+
+
+def rows(shape, dtype=torch.float32):
+    torch.manual_seed(sum(shape))
+    return (3 * torch.randn(shape, dtype=torch.float64)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equals_reference(shape, dtype):
+    x_RN, grad_RN = rows(shape, dtype), rows(shape, dtype).flip(0)
+
+    p_RN = row_softmax(x_RN)
+
+    torch.testing.assert_close(p_RN, reference.row_softmax(x_RN))
+    found = torch.ops.mmoe.row_softmax_backward(grad_RN, p_RN)
+    torch.testing.assert_close(found, reference.row_softmax_backward(grad_RN, p_RN))
+
+
+def test_gradcheck():
+    assert torch.autograd.gradcheck(row_softmax, rows((7, 5), torch.float64).requires_grad_())
+
+
+def test_opcheck():
+    opcheck(torch.ops.mmoe.row_softmax.default, (rows((7, 5)).requires_grad_(),))
+
+
+@needs_kernels
+def test_a_row_has_the_same_bits_wherever_it_is_and_whatever_the_threads(threads):
+    x_RN = rows((5000, 7))
+    threads(1)
+    alone = torch.cat([row_softmax(row) for row in x_RN.split(1)])
+    gradient = torch.ops.mmoe.row_softmax_backward(x_RN, alone)
+    for count in (1, 2, 3):
+        threads(count)
+        assert torch.equal(row_softmax(x_RN), alone)
+        assert torch.equal(row_softmax(x_RN[:, :7].t().contiguous().t()), alone)
+        assert torch.equal(torch.ops.mmoe.row_softmax_backward(x_RN, alone), gradient)
+
+
+def test_what_is_not_a_number_stays_in_its_row():
+    x_RN = rows((100, 6))
+    x_RN[3, 0] = x_RN[5, 4] = torch.nan
+    x_RN[7] = -torch.inf
+    x_RN[9, 2] = -torch.inf
+
+    p_RN = row_softmax(x_RN)
+
+    wrong_R = torch.tensor([row in (3, 5, 7) for row in range(100)])
+    assert torch.equal(p_RN.isnan(), wrong_R[:, None].expand(100, 6))
+    assert p_RN[9, 2] == 0
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.ones(3), r"x_RN: expected 2 dimensions \[R, N\]"),
+        (torch.ones(3, 4).bfloat16(), "x_RN: expected torch.float32 or torch.float64, got"),
+        (torch.ones(3, 17), "x_RN: expected rows of 1 to 16 numbers, got 17; use .softmax"),
+        (torch.ones(3, 0), "x_RN: expected rows of 1 to 16 numbers, got 0"),
+    ],
+)
+def test_refuses(x, message):
+    with pytest.raises(ValueError, match=message):
+        row_softmax(x)
