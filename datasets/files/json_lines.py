@@ -306,9 +306,8 @@ def _large_floats(values: pa.ChunkedArray) -> Iterator[tuple[str, ...]]:
             if _has_floats(field.type):
                 for path in _large_floats(pc.struct_field(values, field.name)):
                     yield field.name, *path
-    elif pa.types.is_floating(values.type):
-        if pc.any(pc.greater_equal(pc.abs(values), _EXACT)).as_py():
-            yield ()
+    elif _has_floats(values.type) and pc.any(pc.greater_equal(pc.abs(values), _EXACT)).as_py():
+        yield ()
 
 
 def _has_floats(kind: pa.DataType) -> bool:

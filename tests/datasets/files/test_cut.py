@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmoe.datasets.files import csv_rows, ipc_messages, json_lines
+from mmoe.datasets.files.csv_files import iter_csv, read_csv
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import cut_file
 from mmoe.datasets.files.ipc_files import iter_ipc, read_ipc
@@ -151,6 +152,17 @@ TABLE = pa.table(
         "price": np.arange(41) / 8,
     }
 )
+
+
+@pytest.mark.parametrize("text", ["a,b", '\n\n"a","b"', "\ufeffa;b"])
+def test_a_header_without_an_end_of_line_has_no_rows(tmp_path, text):
+    path = tmp_path / "log.csv"
+    path.write_text(text, "utf-8")
+    file = DataFile(str(path))
+
+    assert read_csv(file, None).to_pydict() == {"a": [], "b": []}
+    assert read_csv(file, ["b"]).column_names == ["b"]
+    assert list(iter_csv(file, None)) == list(cut_file(file, 5).spans) == []
 
 
 def write(folder, table, kind, rows=10):

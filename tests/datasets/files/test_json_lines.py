@@ -191,8 +191,7 @@ def test_ids_of_64_bits_in_objects_keep_their_digits(tmp_path, small_blocks):
     path = tmp_path / "log.jsonl"
     ids = [2**63 + n if n % 2 else n for n in range(40)]
     rows = [
-        {"of": {"id": n, "x": 1e20, "more": [{"id": n, "x": n + 0.5, "none": [None]}]}}
-        for n in ids
+        {"of": {"id": n, "x": 1e20, "more": [{"id": n, "x": n + 0.5, "none": [None]}]}} for n in ids
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
 
