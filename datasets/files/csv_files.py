@@ -40,8 +40,12 @@ def read_csv(path: DataFile, columns: list[str] | None) -> pa.Table:
         ValueError: The file is empty, truncated, no UTF-8, ragged, or lacks a column.
     """
     header = read_header(path)
+    options = _options(path, header, columns)
+    if header.is_all:
+        names = header.names if columns is None else columns
+        return pa.table({name: pa.array([], pa.large_string()) for name in names})
     try:
-        table = pacsv.read_csv(open_text(path), **_options(path, header, columns))
+        table = pacsv.read_csv(open_text(path), **options)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise _explain(path, header, error) from None
     return _trim(table)
@@ -60,6 +64,8 @@ def iter_csv(
     """
     header = read_header(path)
     options = _options(path, header, columns, is_above=span is None)
+    if header.is_all:
+        return
     try:
         reader = pacsv.open_csv(_open(path, span), **options)
         for batch in reader:

@@ -30,12 +30,14 @@ class Header:
         delimiter: Between cells.
         blank_lines: Above it.
         is_row: It is a row itself: the names were given.
+        is_all: The file ends with it, without an end of line; Arrow would refuse that.
     """
 
     names: list[str]
     delimiter: str
     blank_lines: int
     is_row: bool
+    is_all: bool = False
 
 
 def read_header(path: DataFile) -> Header:
@@ -137,8 +139,10 @@ def _header_within(path: DataFile, num_bytes: int) -> tuple[Header, bool]:
             "mend its quotes"
         ) from None
     names, is_row = _names(path, [name.strip() for name in row])
-    header = Header(names, delimiter, blank_lines, is_row)
-    return header, len(start) < num_bytes or left.tell() < len(text)
+    to_end = left.tell() == len(text)
+    is_all = to_end and not is_row and not text.endswith(("\n", "\r"))
+    header = Header(names, delimiter, blank_lines, is_row, is_all)
+    return header, len(start) < num_bytes or not to_end
 
 
 def _names(path: DataFile, first: list[str]) -> tuple[list[str], bool]:

@@ -35,7 +35,7 @@ def read_ipc(file: DataFile, columns: list[str] | None) -> pa.Table:
         ValueError: The file is empty, truncated, no Arrow file, or lacks a column.
     """
     with _open(file, columns) as (reader, schema):
-        batches = [_renamed(batch, schema) for batch in _batches(file, reader)]
+        batches = [_renamed(file, batch, schema) for batch in _batches(file, reader)]
     table = pa.Table.from_batches(batches, schema)
     return table if columns is None else table.select(columns)
 
@@ -54,7 +54,7 @@ def iter_ipc(
     with _open(file, columns, span) as (reader, schema):
         for batch in _within(_batches(file, reader, span), span):
             for start in range(0, batch.num_rows, rows):
-                part = _renamed(batch.slice(start, rows), schema)
+                part = _renamed(file, batch.slice(start, rows), schema)
                 table = pa.Table.from_batches([part], schema)
                 yield table if columns is None else table.select(columns)
 
@@ -134,8 +134,11 @@ def _positions(file: DataFile, schema: pa.Schema, columns: list[str] | None) -> 
     return sorted({schema.names.index(name) for name in names})
 
 
-def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+def _renamed(file: DataFile, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    try:
+        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    except pa.ArrowException as error:  # here Arrow looks at what it has read
+        raise _damaged(str(file), error) from None
 
 
 def _damaged(where: str, error: Exception) -> Exception:

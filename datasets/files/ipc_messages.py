@@ -33,12 +33,16 @@ class Message(NamedTuple):
         start: Its first byte.
         end: Where the next one begins.
         rows: Of a batch.
+        of: Of a dictionary, its number.
+        adds: Whether a dictionary adds to the one of its number, or takes its place.
     """
 
     kind: int
     start: int
     end: int
     rows: int
+    of: int = 0
+    adds: bool = False
 
 
 def cut_ipc(file: DataFile, every: int) -> Cut:
@@ -71,6 +75,7 @@ def _of_file(file: DataFile, read: Read, every: int) -> list[RowSpan]:
     if any(message is None or message.kind != _BATCH for message in messages):
         raise _Strange
     firsts = list(accumulate((m.rows for m in messages if m is not None), initial=0))
+    _refuse_more_than_bytes(firsts[-1] // every, file.size())
     return [
         RowSpan(*rows, batches=(begin, stop), skipped=rows[0] - firsts[begin])
         for rows in bounds_of(firsts[-1], every)
@@ -83,14 +88,28 @@ def _of_stream(messages: Sequence[Message], every: int) -> list[RowSpan]:
         raise _Strange
     batches = [message for message in messages if message.kind == _BATCH]
     firsts = list(accumulate((batch.rows for batch in batches), initial=0))
-    spans = []
+    _refuse_more_than_bytes(firsts[-1] // every, messages[-1].end)
+    dictionaries = [message for message in messages if message.kind == _DICTIONARY]
+    known: dict[int, list[Message]] = {}  # that are in use, by their numbers
+    spans, told = [], 0
     for rows in bounds_of(firsts[-1], every):
         begin, stop = _covering(firsts, *rows)
         start, end = batches[begin].start, batches[stop - 1].end
-        before = [m for m in messages if m.kind != _BATCH and m.start < start]
-        pieces = [*((m.start, m.end) for m in before), (start, end)]
-        spans.append(RowSpan(*rows, pieces=tuple(pieces), skipped=rows[0] - firsts[begin]))
+        while told < len(dictionaries) and dictionaries[told].start < start:
+            found = dictionaries[told]
+            known[found.of] = [*(known.get(found.of, ()) if found.adds else ()), found]
+            told += 1
+        before = sorted(m for some in known.values() for m in some)
+        pieces = ((m.start, m.end) for m in (messages[0], *before))
+        skipped = rows[0] - firsts[begin]
+        spans.append(RowSpan(*rows, pieces=(*pieces, (start, end)), skipped=skipped))
     return spans
+
+
+def _refuse_more_than_bytes(spans: int, size: int) -> None:
+    """A damaged number of rows would make spans until memory ends."""
+    if spans > size:
+        raise _Strange
 
 
 def _covering(firsts: Sequence[int], first: int, stop: int) -> tuple[int, int]:
@@ -124,10 +143,12 @@ def _message(read: Read, at: int, size: int = _START) -> Message | None:
         start = read(at, at + prefix + size)
     root = _Table.root(start[prefix : prefix + size])
     kind, body = root.number(1, "<B"), root.number(3, "<q")
-    rows = root.table(2).number(0, "<q") if kind == _BATCH else 0
+    header = root.table(2)
+    rows = header.number(0, "<q") if kind == _BATCH else 0
+    of, adds = (header.number(0, "<q"), header.number(2, "<b")) if kind == _DICTIONARY else (0, 0)
     if kind not in (_SCHEMA, _DICTIONARY, _BATCH) or body < 0 or rows < 0:
         raise _Strange
-    return Message(kind, at, at + prefix + size + body, rows)
+    return Message(kind, at, at + prefix + size + body, rows, of, bool(adds))
 
 
 def _footer_blocks(read: Read, size: int) -> list[tuple[int, int]]:

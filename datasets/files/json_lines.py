@@ -262,44 +262,67 @@ def _arrow_table(block: bytes, schema: pa.Schema | None) -> pa.Table:
     return table
 
 
-def _told(kind: pa.DataType) -> pa.DataType:
+def _told(kind: pa.DataType, *, in_list: bool = False) -> pa.DataType:
     """What to read as: of lists of nothing but nulls Arrow makes too few, unless it is text."""
-    return _with_leaf(kind, pa.large_string()) if _is_untyped_list(kind) else kind
-
-
-def _is_untyped_list(kind: pa.DataType) -> bool:
-    if not is_list(kind):
-        return False
-    return pa.types.is_null(kind.value_type) or _is_untyped_list(kind.value_type)
+    if is_list(kind):
+        return pa.list_(_told(kind.value_type, in_list=True))
+    if pa.types.is_struct(kind):
+        return pa.struct([f.with_type(_told(f.type, in_list=in_list)) for f in kind])
+    return pa.large_string() if in_list and pa.types.is_null(kind) else kind
 
 
 def _without_type(cells: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Lists of nulls as what they are."""
-    if not is_list(kind):
-        return pa.nulls(len(cells))
-    items = _without_type(cells.values, kind.value_type)
-    return pa.ListArray.from_arrays(cells.offsets, items, mask=cells.is_null())
+    """Nulls that were read as text, inside lists and objects, as what they are."""
+    if cells.type == kind:
+        return cells
+    if is_list(kind):
+        items = _without_type(cells.values, kind.value_type)
+        return pa.ListArray.from_arrays(cells.offsets, items, mask=cells.is_null())
+    if pa.types.is_struct(kind):
+        items = [_without_type(cells.field(n), field.type) for n, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(items, fields=list(kind), mask=cells.is_null())
+    return pa.nulls(len(cells))
 
 
 def _kept_digits(block: bytes, name: str, column: pa.ChunkedArray) -> pa.DataType:
     """The column's type; ids of more than 63 bits, which Arrow takes for floats, stay integers."""
-    kind, values = _plain_kind(column.type), column
+    kind = _plain_kind(column.type)
+    for path in _large_floats(column):
+        whole = _with_integer(kind, path)
+        try:
+            _arrow_table(block, pa.schema([(name, whole)]))
+        except pa.ArrowInvalid:
+            continue
+        kind = whole
+    return kind
+
+
+def _large_floats(values: pa.ChunkedArray) -> Iterator[tuple[str, ...]]:
+    """Paths of keys, through lists and objects, to floats that may be rounded integers."""
     while is_list(values.type):
         values = pc.list_flatten(values)
-    if not pa.types.is_floating(values.type):
-        return kind
-    if not pc.any(pc.greater_equal(pc.abs(values), _EXACT)).as_py():
-        return kind
-    whole = _with_leaf(kind, _ANY_INTEGER)
-    try:
-        _arrow_table(block, pa.schema([(name, whole)]))
-    except pa.ArrowInvalid:
-        return kind
-    return whole
+    if pa.types.is_struct(values.type):
+        for field in values.type:
+            if _has_floats(field.type):
+                for path in _large_floats(pc.struct_field(values, field.name)):
+                    yield field.name, *path
+    elif _has_floats(values.type) and pc.any(pc.greater_equal(pc.abs(values), _EXACT)).as_py():
+        yield ()
 
 
-def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
-    return pa.list_(_with_leaf(kind.value_type, leaf)) if is_list(kind) else leaf
+def _has_floats(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_floats(field.type) for field in kind)
+    return _has_floats(kind.value_type) if is_list(kind) else pa.types.is_floating(kind)
+
+
+def _with_integer(kind: pa.DataType, path: Sequence[str]) -> pa.DataType:
+    if is_list(kind):
+        return pa.list_(_with_integer(kind.value_type, path))
+    if not path:
+        return _ANY_INTEGER
+    kinds = [_with_integer(f.type, path[1:]) if f.name == path[0] else f.type for f in kind]
+    return pa.struct([f.with_type(changed) for f, changed in zip(kind, kinds, strict=True)])
 
 
 def _plain_kind(kind: pa.DataType) -> pa.DataType:

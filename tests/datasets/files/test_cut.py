@@ -15,8 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mmoe.datasets.files import csv_rows, ipc_messages, json_lines
+from mmoe.datasets.files.csv_files import iter_csv, read_csv
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import cut_file
+from mmoe.datasets.files.ipc_files import iter_ipc, read_ipc
 from mmoe.datasets.files.readers import iter_tables
 from mmoe.datasets.files.resolve import Nested, resolve_files
 from mmoe.datasets.files.row_span import RowSpan, open_pieces
@@ -152,6 +154,17 @@ TABLE = pa.table(
 )
 
 
+@pytest.mark.parametrize("text", ["a,b", '\n\n"a","b"', "\ufeffa;b"])
+def test_a_header_without_an_end_of_line_has_no_rows(tmp_path, text):
+    path = tmp_path / "log.csv"
+    path.write_text(text, "utf-8")
+    file = DataFile(str(path))
+
+    assert read_csv(file, None).to_pydict() == {"a": [], "b": []}
+    assert read_csv(file, ["b"]).column_names == ["b"]
+    assert list(iter_csv(file, None)) == list(cut_file(file, 5).spans) == []
+
+
 def write(folder, table, kind, rows=10):
     path = folder / f"log.{kind}"
     if kind == "csv":
@@ -239,6 +252,44 @@ def test_damaged_messages_are_left_to_who_reads_them(tmp_path, kind):
         for share in (0.1, 0.5, 0.9):
             path.write_bytes(overwritten(content, share, share + 0.05))
             cut_file(DataFile(str(path)), 10)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "arrows"])
+def test_a_damaged_number_of_rows_makes_no_end_of_spans(tmp_path, kind):
+    table = pa.table({"x": np.arange(54_321)})
+    path = write(tmp_path, table, kind, len(table))
+    content, rows = path.read_bytes(), len(table).to_bytes(8, "little")
+    assert rows in content
+    path.write_bytes(content.replace(rows, (10**7).to_bytes(8, "little")))
+
+    assert "cannot be followed" in cut_file(DataFile(str(path)), 10).why_whole
+
+
+def test_a_span_reads_no_dictionary_that_was_replaced(tmp_path):
+    """Else 20,000 record batches with words of their own take 200 million pieces."""
+    path = tmp_path / "log.arrows"
+    schema = pa.schema([("w", pa.dictionary(pa.int8(), pa.string()))])
+    with pa.ipc.new_stream(path, schema) as writer:
+        for n in range(30):
+            words = pa.DictionaryArray.from_arrays(pa.array([1, 0], pa.int8()), [f"w{n}", "x"])
+            writer.write_batch(pa.record_batch([words], schema=schema))
+
+    check_cuts(DataFile(str(path)), ["w"], 2)
+    cut = cut_file(DataFile(str(path)), 2)
+    assert max(len(span.pieces) for span in cut.spans) == 3  # schema, dictionary, record batch
+
+
+def test_columns_that_are_too_short_are_said_with_their_file(tmp_path):
+    path = tmp_path / "log.arrow"
+    table = pa.table({"x": np.arange(4096) % 3})
+    old = pa.ipc.MetadataVersion.V4  # which has no compressed columns
+    options = pa.ipc.IpcWriteOptions(compression="lz4", metadata_version=old)
+    with pa.ipc.new_file(path, table.schema, options=options) as writer:
+        writer.write_table(table)
+
+    for read in (lambda f: read_ipc(f, None), lambda f: list(iter_ipc(f, None, 100))):
+        with pytest.raises(ValueError, match=r"log\.arrow: is truncated or no Arrow file"):
+            read(DataFile(str(path)))
 
 
 @pytest.mark.parametrize("kind", KINDS)

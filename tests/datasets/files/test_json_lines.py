@@ -170,3 +170,34 @@ def test_lists_of_nothing_but_nulls(tmp_path, small_blocks, later):
 
     assert table["of"].to_pylist() == [json.loads(line)["of"] for line in lines]
     table.validate(full=True)
+
+
+@pytest.mark.parametrize("later", ["null", "{}", '{"x": []}', '{"x": [1, null]}', '{"x": ["a"]}'])
+@pytest.mark.parametrize("form", ["{}", "[{}, null]", '{{"of": {}}}'])
+def test_objects_with_lists_of_nothing_but_nulls(tmp_path, small_blocks, form, later):
+    path = tmp_path / "log.jsonl"
+    cells = [later if n == 40 else '{"x": [null, null], "y": 1}' for n in range(50)]
+    lines = [f'{{"row": {n}, "of": {form.format(cell)}}}' for n, cell in enumerate(cells)]
+    path.write_text("\n".join(lines))
+
+    table = read_table(path)
+
+    table.validate(full=True)
+    found = json.dumps(table["of"].to_pylist()[:40])
+    assert found == json.dumps([json.loads(line)["of"] for line in lines[:40]])
+
+
+def test_ids_of_64_bits_in_objects_keep_their_digits(tmp_path, small_blocks):
+    path = tmp_path / "log.jsonl"
+    ids = [2**63 + n if n % 2 else n for n in range(40)]
+    rows = [
+        {"of": {"id": n, "x": 1e20, "more": [{"id": n, "x": n + 0.5, "none": [None]}]}} for n in ids
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+    cells = read_table(path)["of"].to_pylist()
+
+    assert [cell["id"] for cell in cells] == ids
+    assert [cell["more"][0]["id"] for cell in cells] == ids
+    assert {cell["x"] for cell in cells} == {1e20}
+    assert cells[3]["more"][0]["none"] == [None]
