@@ -178,6 +178,52 @@ def shared_mm(case: Case, dtype: torch.dtype) -> Iterator[Call]:
         yield "shared_sums", (grad, *expected(forward), *numbers, activation)
 
 
+def dense_mlp(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Two layers behind the first, with what owners have of it and without."""
+    weight_EDH, bias_EH = _weights(case)
+    back_EHD = (case.random(case.E, case.H, case.D, seed=70) / case.H**0.5).contiguous()
+    biases = [bias_EH, case.random(case.E, case.D, seed=71), bias_EH]
+    x_BD = case.random(case.B, case.D, seed=40).to(dtype)
+    shared = [case.random(13, case.H, seed=60 + e).to(dtype) for e in range(case.E)]
+    owners_B = (torch.arange(case.B) * 7 % 11).int()
+    for weights, activation in product(_weight_types(dtype), ACTIVATIONS):
+        layers = [w.to(weights) for w in (weight_EDH, back_EHD, weight_EDH)]
+        given = [x_BD], layers, [b.to(weights) for b in biases], activation, "none"
+        yield "dense_mlp", (*given, [], None)
+        yield "dense_mlp", (*given, shared, owners_B)
+
+
+def mixed_towers(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Towers of one hidden layer, whose gates mix all experts."""
+    wide = FP64 if dtype == FP64 else FP32
+    y = [case.random(case.B, case.D, seed=40 + e).to(dtype) for e in range(case.E)]
+    weights_BGE = (case.random(case.B, case.G, case.E, seed=18) / case.E**0.5).to(wide)
+    weight_GOH = case.random(case.G, case.D, case.H, seed=72) / case.D**0.5
+    head_GH = (case.random(case.G, case.H, seed=73) / case.H**0.5).to(wide)
+    head_bias_G, bias_GH = (
+        case.random(case.G, seed=74).to(wide),
+        case.random(case.G, case.H, seed=75),
+    )
+    grad_BG = case.random(case.B, case.G, seed=76).to(wide)
+    for weights, activation in product(_weight_types(dtype), ACTIVATIONS):
+        layer = weight_GOH.to(weights), bias_GH.to(weights), head_GH, head_bias_G
+        forward = "mixed_towers", (y, weights_BGE, *layer, activation, True)
+        yield forward
+        read = y, weights_BGE, weight_GOH.to(weights), head_GH
+        yield "mixed_towers_backward", (grad_BG, *read, expected(forward)[1], activation, True)
+
+
+def row_softmax(case: Case, dtype: torch.dtype) -> Iterator[Call]:
+    """Rows of at most 16 numbers, one of which is −∞."""
+    x_RN = case.random(case.B * case.G, min(case.E, 16), seed=77).mul(4)
+    x_RN = x_RN.to(FP64 if dtype == FP64 else FP32)
+    x_RN[:1, 1:2] = -math.inf
+    forward = "row_softmax", (x_RN,)
+    yield forward
+    grad_RN = case.random(*x_RN.shape, seed=78).to(x_RN.dtype)
+    yield "row_softmax_backward", (grad_RN, expected(forward))
+
+
 def gate_mm(case: Case, dtype: torch.dtype) -> Iterator[Call]:
     """fp32 products of rows of any type."""
     wide = FP64 if dtype == FP64 else FP32
@@ -273,6 +319,9 @@ BUILDERS: Mapping[str, Callable[[Case, torch.dtype], Iterator[Call]]] = {
         gathered_mm,
         dense_mm,
         shared_mm,
+        dense_mlp,
+        mixed_towers,
+        row_softmax,
         gate_mm,
         gated_combine,
         dense_combine,
