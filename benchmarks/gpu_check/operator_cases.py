@@ -194,7 +194,9 @@ def dense_mlp(case: Case, dtype: torch.dtype) -> Iterator[Call]:
 
 
 def mixed_towers(case: Case, dtype: torch.dtype) -> Iterator[Call]:
-    """Towers of one hidden layer, whose gates mix all experts."""
+    """Towers of one hidden layer, whose gates mix all experts; of no gates there are none."""
+    if case.G == 0:
+        return
     wide = FP64 if dtype == FP64 else FP32
     y = [case.random(case.B, case.D, seed=40 + e).to(dtype) for e in range(case.E)]
     weights_BGE = (case.random(case.B, case.G, case.E, seed=18) / case.E**0.5).to(wide)

@@ -36,6 +36,7 @@ from mmoe.ops.joint_select import joint_select
 from mmoe.ops.mixed_towers import mixed_towers
 from mmoe.ops.permute import permute, unpermute
 from mmoe.ops.route_plan import RoutePlan, route_plan
+from mmoe.ops.row_softmax import row_softmax
 from mmoe.ops.shared_mm import shared_mm
 from mmoe.ops.target_attention import TargetAttention, target_attention
 from mmoe.ops.topk_gate import topk_gate
@@ -71,6 +72,7 @@ __all__ = [
     "permute",
     "return_plan",
     "route_plan",
+    "row_softmax",
     "shared_mm",
     "target_attention",
     "topk_gate",
