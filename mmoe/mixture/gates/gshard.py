@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_sizes
 from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.logits import GateLogits, LogitsGate
 from mmoe.mixture.gates.losses import asked_picks
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import topk_gate
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mmoe.mixture.routing.capacity import Capacity
 
 
-class GShardGate(nn.Module):
+class GShardGate(LogitsGate):
     """Top-2 gates that take the second expert with probability `min(1, 2 · w₂)`.
 
     `w = softmax` over the two largest logits `W_g x / temperature`. A second expert that is not
@@ -72,10 +72,6 @@ class GShardGate(nn.Module):
                 f"num_experts: expected 2 or more, of which GShard picks two, got {num_experts}"
             )
         self.capacity = capacity
-
-    def add_domains(self, num_domains: int) -> None:
-        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
-        self.logits.add_domains(num_domains)
 
     def forward(
         self,

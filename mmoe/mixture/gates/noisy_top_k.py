@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_coefficient, check_k, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.logits import GateLogits, LogitsGate
 from mmoe.mixture.gates.losses import cv_squared, over_experts, where_asked
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
 from mmoe.mixture.gates.select import Selection, Selector, Votes
@@ -21,7 +21,7 @@ from mmoe.mixture.gates.select import Selection, Selector, Votes
 NOISE_FLOOR = 0.01
 
 
-class NoisyTopKGate(nn.Module):
+class NoisyTopKGate(LogitsGate):
     """Top-k gates with learned noise: `H = W_g x + N(0, 1) · softplus(V_g x)`, softmax over the k.
 
     Noise is added in training only, from torch's default generator. Two losses keep the experts
@@ -89,10 +89,6 @@ class NoisyTopKGate(nn.Module):
         self.selection = selection
         self.select = Selector(num_gates, num_experts, k=k, selection=selection)
         self.traits = self.select.traits(num_gates)
-
-    def add_domains(self, num_domains: int) -> None:
-        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
-        self.logits.add_domains(num_domains)
 
     def forward(
         self,

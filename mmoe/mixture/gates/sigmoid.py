@@ -10,7 +10,7 @@ from mmoe.mixture.batch_invariant import stable_sigmoid
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_coefficient, check_k, check_numbers, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.logits import GateLogits, LogitsGate
 from mmoe.mixture.gates.losses import asked_picks, count_picks, count_rows
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.mixture.gates.select import Selection, Selector, Votes
@@ -20,7 +20,7 @@ from mmoe.ops.topk_gate import topk_gate
 _LEAST_SCORE = 1e-6
 
 
-class SigmoidGate(nn.Module):
+class SigmoidGate(LogitsGate):
     """Top-k gates by independent scores `s = σ(W_g x / temperature)`, balanced without a loss.
 
     The k experts with the largest `s + b` are picked; their weights come from s alone,
@@ -102,10 +102,6 @@ class SigmoidGate(nn.Module):
         """Returns which dimension of each tensor is that of experts."""
         own = {f"logits.{name}": dim for name, dim in self.logits.expert_tensors.items()}
         return {"bias_GE": 1, **own}
-
-    def add_domains(self, num_domains: int) -> None:
-        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
-        self.logits.add_domains(num_domains)
 
     def forward(
         self,

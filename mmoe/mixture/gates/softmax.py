@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from typing import ClassVar, Unpack
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_numbers, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.logits import GateLogits, LogitsGate
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
 
 
-class SoftmaxGate(nn.Module):
+class SoftmaxGate(LogitsGate):
     """Dense gates: `w_g = softmax(W_g x / temperature)` over the experts that gate g sees.
 
     Args:
@@ -46,10 +46,6 @@ class SoftmaxGate(nn.Module):
         super().__init__()
         self.options = gate_settings(self, options)
         self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
-
-    def add_domains(self, num_domains: int) -> None:
-        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
-        self.logits.add_domains(num_domains)
 
     def forward(
         self,

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_share, check_sizes
 from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.logits import GateLogits, LogitsGate
 from mmoe.mixture.gates.losses import asked_picks
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.ops.topk_gate import topk_gate
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mmoe.mixture.routing.capacity import Capacity
 
 
-class SwitchGate(nn.Module):
+class SwitchGate(LogitsGate):
     """Top-1 gates: the expert with the largest probability, weighted by that probability.
 
     `p = softmax(W_g (x ⊙ u) / temperature)`, `u ~ U(1 − jitter, 1 + jitter)` in training.
@@ -69,10 +69,6 @@ class SwitchGate(nn.Module):
         check_share("jitter", jitter)
         self.jitter = jitter
         self.capacity = capacity
-
-    def add_domains(self, num_domains: int) -> None:
-        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
-        self.logits.add_domains(num_domains)
 
     def forward(
         self,

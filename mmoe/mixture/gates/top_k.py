@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import ClassVar, Unpack
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.checks import check_k, check_sizes, check_softmax
 from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.logits import GateLogits, LogitsGate
 from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
 from mmoe.mixture.gates.select import Selection, Selector, Votes
 from mmoe.ops.topk_gate import Softmax
 
 
-class TopKGate(nn.Module):
+class TopKGate(LogitsGate):
     """Sparse gates: the k experts with the largest logits `W_g x / temperature`, softmax over them.
 
     Args:
@@ -68,10 +68,6 @@ class TopKGate(nn.Module):
         self.selection = selection
         self.select = Selector(num_gates, num_experts, k=k, selection=selection)
         self.traits = self.select.traits(num_gates)
-
-    def add_domains(self, num_domains: int) -> None:
-        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
-        self.logits.add_domains(num_domains)
 
     def forward(
         self,

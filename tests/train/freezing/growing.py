@@ -1,5 +1,6 @@
 """A log and configs by which a model grows: two tasks and some ids first, then what is new."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,8 @@ import pyarrow as pa
 
 from mmoe.config import RunConfig, config_from_dict, set_values
 from mmoe.datasets.rows.splits import Splits
+from mmoe.predictor import load_predictor
+from mmoe.run.directory import RunDirectory
 
 FREEZE = ("experts", "gates", "towers", "tables", "encoder")
 SMALL = (
@@ -18,6 +21,13 @@ SMALL = (
 )
 AGE = {"kind": "numeric", "name": "age"}
 PLACE = {"kind": "categorical", "name": "place"}
+OLD = ("click", "buy")
+# Settings of models
+BATCH_NORM = ("model.expert.norm=batch", "training.ema_decay=0.8")
+TOP_K = ("model.num_experts=4", "model.gate.kind=top_k", "model.gate.k=2")
+TOGETHER = ("model.num_experts=4", "model.gate.kind=top_k", "model.gate.select_voters=[click,buy]")
+JOINT = (*TOGETHER, "model.gate.select=joint", "model.gate.shared_k=1", "model.gate.private_k=1")
+BUDGET = (*TOGETHER, "model.gate.select=budget", "model.gate.budget=2", "model.gate.k=2")
 
 
 def grown_log(funnel: pa.Table) -> pa.Table:
@@ -60,3 +70,16 @@ def config_of(
         tasks = [*raw["tasks"], {"name": "like", "label": "like"}]
         raw = {**raw, "training": training, "tasks": tasks}
     return config_from_dict(raw)
+
+
+def scores(run: RunDirectory, rows: pa.Table, tasks: Sequence[str] = OLD) -> np.ndarray:
+    """What a run predicts of some tasks."""
+    predictor, _, config = load_predictor(run)
+    names = [task.name for task in config.tasks]
+    return predictor.predict(rows)[:, [names.index(task) for task in tasks]]
+
+
+def assert_unchanged(run: RunDirectory, tasks: Sequence[str] = OLD) -> None:
+    """That a run says of these tasks that they score as before."""
+    summary = run.metrics()["train"]["frozen"]
+    assert set(summary["unchanged_tasks"]) == set(tasks) and not summary["changed_tasks"]
