@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.explain.places import ExpertPlace, levels_of
-from mmoe.explain.towers import MixedTowers
 from mmoe.mixture.leave_out import LeftOutBlock, mixes_without
+from mmoe.mixture.output import Unmixed
 from mmoe.models.network import GateRecord, MixtureNetwork, NetworkOutput, gate_record
+from mmoe.tasks.alike import logits_of_unmixed
 
 
 class NetworkWithout(nn.Module):
@@ -40,7 +41,6 @@ class NetworkWithout(nn.Module):
         super().__init__()
         self.network, self.left_out, self.refill = network, tuple(left_out), refill
         self.eval()
-        self.towers_of_mixes = MixedTowers.of(network)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the network's: a ranker asks it for inputs, towers and so on."""
@@ -82,15 +82,25 @@ class NetworkWithout(nn.Module):
         self, number: int, block: LeftOutBlock, domains_B: Tensor | None
     ) -> Iterable[Tensor]:
         """Logits of what a level mixed without each of L experts: L times `logits_BT`."""
-        last = number == len(self.network.levels) - 1
-        if last and self.towers_of_mixes is not None and block.y[0].dtype == torch.float32:
-            return self.towers_of_mixes.logits(block).unbind(0)
+        network, levels = self.network, levels_of(self.network)
+        if number + 1 == len(levels) and network.towers_mix(levels[number]):
+            # Gates without an expert are more gates, with the same towers
+            count = block.weights_BLGE.shape[1]
+            unmixed = Unmixed(block.y, block.weights_BLGE.flatten(1, 2))
+            logits_BX = logits_of_unmixed([*network.towers] * count, unmixed)
+            if logits_BX is not None:
+                return logits_BX.unflatten(1, (count, -1)).unbind(1)
+        found = [self._above_mixes(number, part, domains_B) for part in block.parts()]
+        return torch.cat(found).unbind(1)
+
+    def _above_mixes(self, number: int, block: LeftOutBlock, domains_B: Tensor | None) -> Tensor:
+        """The same by mixes that are made: `logits_BLT`."""
+        network, count, domains = self.network, block.weights_BLGE.shape[1], None
         # Row after row, all variants of each: what comes back is cut the same way
         sources = [mixes_BLO.flatten(0, 1) for mixes_BLO in block.mixes()]
-        count, domains = block.weights_BLGE.shape[1], None
         if domains_B is not None:
-            domains = self.network.row_domains(domains_B[block.rows].repeat_interleave(count))
-        for level in levels_of(self.network)[number + 1 :]:
-            asks = self.network.asks(level, domains)
+            domains = network.row_domains(domains_B[block.rows].repeat_interleave(count))
+        for level in levels_of(network)[number + 1 :]:
+            asks = network.asks(level, domains)
             sources = list(level.mixture(sources, asks=asks).out_BGO.unbind(1))
-        return self.network.logits_of(sources, domains).unflatten(0, (-1, count)).unbind(1)
+        return network.logits_of(sources, domains).unflatten(0, (-1, count))

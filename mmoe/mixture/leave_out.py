@@ -16,9 +16,11 @@ from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.ops import dense_combine
 
-# Left-out experts, and rows, whose mixes are made at a time: of 4 gates of width 128 that
-# is 16 MiB at most, near the processor. All 4,096 rows at once took seven times as long
-_TOGETHER, _ROWS = 16, 512
+# Left-out experts, and numbers of their gates' weights, that are in memory at a time: 8 MiB
+_TOGETHER, _WEIGHTS = 16, 2**21
+# Rows whose mixes are made at a time: of 4 gates of width 128 and 8 experts 8 MiB, near the
+# processor. All 4,096 rows at once took 1.5 times as long
+_ROWS = 512
 
 
 class LeftOutBlock(NamedTuple):
@@ -28,20 +30,27 @@ class LeftOutBlock(NamedTuple):
         experts: Which L of those that were asked for.
         rows: Which rows.
         weights_BLGE: Of the gates, 0 for the expert that is left out.
-        scale_BLG: By which a mix by these weights is to be multiplied.
         y: What every expert gave of these rows, E tensors [B, O].
     """
 
     experts: slice
     rows: slice
     weights_BLGE: Tensor
-    scale_BLG: Tensor
     y: list[Tensor]
+
+    def parts(self) -> Iterator["LeftOutBlock"]:
+        """Cuts it into blocks of few rows, whose mixes stay near the processor."""
+        for first in range(0, max(len(self.weights_BLGE), 1), _ROWS):
+            rows = slice(first, first + _ROWS)
+            at = slice(
+                self.rows.start + rows.start, min(self.rows.start + rows.stop, self.rows.stop)
+            )
+            own = [y_BO[rows] for y_BO in self.y]
+            yield LeftOutBlock(self.experts, at, self.weights_BLGE[rows], own)
 
     def mixes(self) -> list[Tensor]:
         """For each gate `[B, L, O]`."""
-        weights_BLGE = self.weights_BLGE * self.scale_BLG[..., None]
-        return [dense_combine(self.y, weights_BLE) for weights_BLE in weights_BLGE.unbind(2)]
+        return [dense_combine(self.y, weights_BLE) for weights_BLE in self.weights_BLGE.unbind(2)]
 
 
 class LeftOutMixes(NamedTuple):
@@ -104,17 +113,16 @@ def mixes_without(
             some = experts[start : start + _TOGETHER]
             again = _Again(layer, sources, some, asks)
             dense = decision.experts is None
-            for first in range(0, max(len(weights_BGE), 1), _ROWS):
-                rows = slice(first, first + _ROWS)
+            height = max(_ROWS, _WEIGHTS // max(1, len(some) * rows_BGE[:1].numel()))
+            for first in range(0, max(len(weights_BGE), 1), height):
+                rows = slice(first, first + height)
                 if refill:
                     weights_BLGE = again.weights_BLGE[rows]
-                    scale_BLG = weights_BLGE.new_ones(1).expand(weights_BLGE.shape[:3])
                 else:
                     known = again if dense else None
-                    weights_BLGE, scale_BLG = _renormalised(rows_BGE[rows], some, known, rows)
+                    weights_BLGE = _renormalised(rows_BGE[rows], some, known, rows)
                 places = slice(start, start + len(some))
-                parts = [y_BO[rows] for y_BO in y]
-                yield LeftOutBlock(places, rows, weights_BLGE, scale_BLG, parts)
+                yield LeftOutBlock(places, rows, weights_BLGE, [y_BO[rows] for y_BO in y])
 
     return LeftOutMixes(dense_combine(y, weights_BGE), weights_BGE, without())
 
@@ -185,8 +193,8 @@ def _decide(
 
 def _renormalised(
     weights_BGE: Tensor, experts: Sequence[int], again: _Again | None, rows: slice
-) -> tuple[Tensor, Tensor]:
-    """The gates' weights of the others `[B, L, G, E]`, and what gives them the sum that all had.
+) -> Tensor:
+    """The gates' weights of the others, with the sum that all had: `[B, L, G, E]`.
 
     Of some rows; `again` knows what dense gates give all of them.
     """
@@ -201,6 +209,7 @@ def _renormalised(
     rest_BLGE = weights_BGE[:, None].repeat(1, len(experts), 1, 1)
     for place, e in enumerate(experts):
         rest_BLGE[:, place, :, e] = 0
+    rest_BLGE *= scale_BLG[..., None]
     if again is not None and bool(vanished_BLG.any()):
         for place in range(len(experts)):
             seen = bool(again.visibility(place).any(1).all())
@@ -208,5 +217,4 @@ def _renormalised(
                 # Of a dense gate so sure that its other weights are 0 in fp32: its logits know more
                 gone_BG = vanished_BLG[:, place]
                 rest_BLGE[:, place][gone_BG] = again.of(place)[rows][gone_BG]
-                scale_BLG[:, place][gone_BG] = 1
-    return rest_BLGE, scale_BLG
+    return rest_BLGE

@@ -231,7 +231,7 @@ class MixtureNetwork(nn.Module):
                 sources,
                 return_gates=return_gates and self.learned_gates,
                 asks=asks,
-                mix=not (last and self._towers_mix(level)),
+                mix=not (last and self.towers_mix(level)),
             )
             if output.unmixed is None:
                 mixes, sources = output.out_BGO, output.out_BGO.unbind(1)
@@ -294,8 +294,8 @@ class MixtureNetwork(nn.Module):
             asked_BG=asks.asked_BG, domains_B=domains.codes_B, domain_names=self.domains.names
         )
 
-    def _towers_mix(self, level: Level) -> bool:
-        """Whether nobody but the towers reads what the gates of the last level mix."""
+    def towers_mix(self, level: Level) -> bool:
+        """Returns whether nobody but the towers reads what the gates of the last level mix."""
         each = self.task_gates == tuple(range(level.mixture.num_gates))
         imputes = self.imputation is not None and self.training
         own = any(isinstance(tower, DomainTower) for tower in self.towers)

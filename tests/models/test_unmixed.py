@@ -49,7 +49,7 @@ def calls(monkeypatch):
 def mixing(monkeypatch, network, run):
     """What it gives where all mixes are made."""
     with monkeypatch.context() as patch:
-        patch.setattr(MixtureNetwork, "_towers_mix", lambda self, level: False)
+        patch.setattr(MixtureNetwork, "towers_mix", lambda self, level: False)
         return run(network)
 
 
