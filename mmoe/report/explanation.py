@@ -271,18 +271,19 @@ def _page(result: dict[str, Any]) -> str:
 
 
 def _task_table(task: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    of_experts = [expert["tasks"][task["name"]] for expert in result["experts"]]
+    refills = any(found["refilled"] for found in of_experts)
     headings = ["share"]
     for metric in task["metrics"]:
-        headings += [metric["heading"], "95 % interval", "refilled"]
+        headings += [metric["heading"], "95 % interval", *["refilled"] * refills]
     rows = []
-    for expert in result["experts"]:
-        found = expert["tasks"][task["name"]]
+    for expert, found in zip(result["experts"], of_experts, strict=True):
         cells = [NONE if found["share"] is None else f"{100 * found['share']:.1f} %"]
         for metric in task["metrics"]:
             form = _finer(metric["form"])
             again = found["refilled"] and found["refilled"][metric["key"]]
             cells += _change(found["renormalised"][metric["key"]], form)
-            cells.append(_change(again, form)[0] if again else "")
+            cells += [_change(again, form)[0] if again else ""] * refills
         rows.append((_title(expert, result), [*cells, found["verdict"]]))
     values = [
         f"{m['heading']} {m['form'].format(v)}"
