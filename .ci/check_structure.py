@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES, LINES = 24, 400
+FILES, LINES = 40, 600
 # Folders that may hold more files
 FOLDERS: dict[str, str] = {}
 # Files that may be longer
