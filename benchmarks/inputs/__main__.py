@@ -17,6 +17,7 @@ from rich.table import Table
 
 from benchmarks.inputs import (
     after,
+    as_they_come,
     interactions,
     late_labels,
     position,
@@ -34,6 +35,7 @@ SECTIONS: tuple[Section, ...] = (
     position.SECTION,
     late_labels.SECTION,
     after.SECTION,
+    as_they_come.SECTION,
 )
 FEWEST_SEEDS = 5
 
