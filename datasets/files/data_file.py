@@ -116,6 +116,19 @@ class DataFile:
         info = filesystem.info(path)
         return int(info["size"]), str(sorted(info.items(), key=str))
 
+    def identity(self) -> object:
+        """Returns what names of one file have in common: device and inode, or the whole address."""
+        path = str(without_protocol(self.address))
+        if is_address(path):
+            filesystem, inside = fsspec.url_to_fs(path)
+            return id(filesystem), inside  # fsspec keeps one for each place and its options
+        try:
+            found = Path(path).stat()
+        except OSError:  # whoever reads it says that it is gone
+            return str(Path(path).resolve())
+        # Some network drives number nothing
+        return (found.st_dev, found.st_ino) if found.st_ino else str(Path(path).resolve())
+
     def ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """Reads the bytes of each span, from its first up to, not including, its second.
 

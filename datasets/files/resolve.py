@@ -65,21 +65,42 @@ def resolve_files(paths: Source | Iterable[Source]) -> list[DataFile]:
     """Lists the data files that `paths` means, in natural order.
 
     A folder means every data file below it, in natural order (part-2 before part-10), without names
-    that start with a dot or an underscore; so does a glob such as `logs/2024-*`.
+    that start with a dot or an underscore; so does a glob such as `logs/2024-*`. A file that is
+    named twice (in a list, by overlapping folders and globs, by links to it) comes once, where it
+    comes first.
 
     Args:
         paths: A file, a folder, a glob, an fsspec address of one of these (`s3://logs/day=*`), or a
             list of them (kept in the list's order).
 
     Raises:
-        ValueError: Nothing is there, or a folder mixes kinds of file.
+        ValueError: Nothing is there, a folder mixes kinds of file, or folders say different things
+            about the rows of one file.
     """
     if isinstance(paths, Source):
-        return _resolve_one(paths)
+        return _once(_resolve_one(paths))
     files = [file for path in paths for file in _resolve_one(path)]
     if not files:
         raise ValueError("data.path: expected at least one file, got an empty list")
-    return files
+    return _once(files)
+
+
+def _once(files: list[DataFile]) -> list[DataFile]:
+    """The files without those that are the same as one before, whatever they are called."""
+    if len(files) < 2:
+        return files
+    first: dict[object, DataFile] = {}
+    for file in files:
+        known = first.setdefault(file.identity(), file)
+        here, there = file.partitions, known.partitions
+        differing = [name for name in here if here[name] != there.get(name, here[name])]
+        if differing:
+            name = differing[0]
+            raise ValueError(
+                f"{file}: is the same file as {known}, but its folders say {name}={here[name]} "
+                f"instead of {name}={there[name]}; name one of them, or write the rows of both"
+            )
+    return list(first.values())
 
 
 def kind_of(file: DataFile) -> str:

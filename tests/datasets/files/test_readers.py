@@ -1,6 +1,7 @@
 import bz2
 import gzip
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -10,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
+from mmoe.datasets.files.resolve import Headerless
 from mmoe.datasets.files.row_span import RowSpan
+from mmoe.datasets.files.sampling import sample_table
 from mmoe.datasets.rows.locations import ROW_COLUMN, place
+from mmoe.datasets.stream.survey import survey
 
 TEXT = "user,price,word\n1,0.5,a\n2,,b\n3,1e3,\n"
 ROWS = {"user": [1, 2, 3], "price": [0.5, None, 1000.0], "word": ["a", "b", None]}
@@ -98,6 +102,51 @@ def test_folder_and_glob_come_in_natural_order_without_hidden_files(tmp_path):
     assert [c["x"].to_pylist() for c in iter_tables(tmp_path, None, 5)] == [
         ["0"], ["1"], ["2"], ["10"]
     ]  # fmt: skip
+
+
+def test_one_file_is_read_once_however_it_is_named(tmp_path, monkeypatch):
+    (tmp_path / "logs").mkdir()
+    for number in (1, 2):
+        write(tmp_path / "logs", f"p{number}.csv", f"x\n{number}\n")
+    one, two = tmp_path / "logs/p1.csv", tmp_path / "logs/p2.csv"
+    (tmp_path / "linked").symlink_to(tmp_path / "logs")
+    monkeypatch.chdir(tmp_path)
+    for paths in (
+        ["logs", "logs/p1.csv"],
+        [one, "logs/../logs/p1.csv", two],
+        ["logs/*.csv", "l*/p2.csv"],
+        ["linked", "logs"],
+        "l*",
+        ["logs", f"file://{one}"],
+        [Headerless(["logs"], ("x",)), "logs/p2.csv"],
+    ):
+        assert read_table(paths)["x"].to_pylist() == [1, 2], paths
+        assert len(list(iter_tables(paths, ["x"], 5))) == 2
+        assert survey(paths, {"x": "a test"}, 5).num_rows == 2
+        assert sample_table(paths).rows == 2
+    write(tmp_path, "copy.csv", "x\n1\n")  # a file of its own, whatever it holds
+    assert read_table([one, "copy.csv"])["x"].to_pylist() == [1, 1]
+
+
+@pytest.mark.parametrize("link", ["hardlink_to", "symlink_to"])
+def test_links_within_a_folder_are_one_file(tmp_path, link):
+    path = write(tmp_path, "a.csv", "x\n1\n")
+    getattr(tmp_path / "b.csv", link)(path)
+    assert read_table(tmp_path)["x"].to_pylist() == [1]
+    (tmp_path / "day=1").mkdir()
+    (tmp_path / "day=2").mkdir()
+    write(tmp_path / "day=1", "a.csv", "x\n1\n")
+    getattr(tmp_path / "day=2/b.csv", link)(tmp_path / "day=1/a.csv")
+    with pytest.raises(
+        ValueError, match=r"b.csv: is the same file as .*day=1/a.csv, .* day=2 inst"
+    ):
+        read_table(f"{tmp_path}/day=*")
+
+
+def test_addresses_of_one_file_are_one_file():
+    fsspec.filesystem("memory").pipe("/once/a.csv", b"x\n1\n")
+    paths = ["memory://once/a.csv", "memory:///once/a.csv", "memory://once"]
+    assert read_table(paths)["x"].to_pylist() == [1]
 
 
 def test_numbered_rows_name_file_and_row(tmp_path):
