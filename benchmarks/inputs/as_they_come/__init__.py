@@ -24,5 +24,7 @@ def _measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
 
 
 SECTION = Section(
-    "as_they_come", {key: target for part in PARTS for key, target in part.TARGETS.items()}, _measure
+    "as_they_come",
+    {key: target for part in PARTS for key, target in part.TARGETS.items()},
+    _measure,
 )
