@@ -8,7 +8,7 @@ from types import ModuleType
 
 from benchmarks.inputs.section import Measured, Section
 
-PARTS: tuple[ModuleType, ...] = ()
+PARTS: Sequence[ModuleType] = []
 
 
 def _measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
