@@ -172,8 +172,8 @@ STAGES = {
     stage.name: stage
     for stage in (
         Stage("env", 140, "versions, and kernels that run: in place, a bundle's, or built", env),
-        Stage("smoke", 65, "every operator against its specification", smokes, workers=4),
-        Stage("tests", 150, "pytest -m gpu, a process for each file", tests, workers=4),
+        Stage("smoke", 65, "every operator against its specification", smokes, workers=8),
+        Stage("tests", 150, "pytest -m gpu, a process for each file", tests, workers=8),
         Stage("kernels", 180, "times of the operators beside their alternatives", timed_kernels),
         Stage("train", 520, "whole training steps beside plain torch", training),
         Stage("ranks", 300, "a mixture's exchange by NCCL, a GPU for each rank", ranks),
