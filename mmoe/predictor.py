@@ -19,6 +19,7 @@ from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.frames import TableLike, as_rows, origin_of
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.mixture.batch_invariant import HAS_KERNELS
+from mmoe.mixture.draws import borrowed_generators
 from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device
 from mmoe.models.frozen import without_weight_files
@@ -336,7 +337,8 @@ def load_predictor(
         precision = trained_precisions(stored, encoder.tables)
     built = to_score(without_weight_files(config))
     weights = weights_of_host(run, stored, encoder, table_precision) if mapped else None
-    ranker = build_ranker(built, encoder, place, table_precision=precision, empty_tables=mapped)
+    with borrowed_generators():  # all that is drawn here is replaced by what was learnt
+        ranker = build_ranker(built, encoder, place, table_precision=precision, empty_tables=mapped)
     if weights is None:
         load_weights(ranker, stored, spread_layout(ranker.network))
     else:

@@ -1,76 +1,117 @@
-"""Torch's random states, so that a resumed run draws what it would have drawn."""
+"""A run's own random numbers: a resumed run draws what it would have drawn."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.mixture.draws import borrowed_generators
 from mmoe.parallel import rank, world_size
 from mmoe.parallel.sharded_tensors import Shard
 
+_CPU = torch.device("cpu")
 
-def random_states(device: torch.device) -> dict[str, Tensor]:
-    """Returns the CPU's random state and, for a run on a GPU, that of its device."""
+
+class RandomState:
+    """The states of torch's generators as one run finds them, whatever else the process draws.
+
+    Initialisers and dropout know torch's global generators alone. The run puts its states there
+    while it draws, and takes them away afterwards.
+
+    Args:
+        device: Of the run: on a GPU its generator's state in addition to the CPU's.
+        seed: To start from; None: the states that the global generators have now.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.checkpoint.random_state import RandomState
+        >>> ours, theirs = RandomState(seed=1), RandomState(seed=1)
+        >>> with ours.drawing():
+        ...     x = torch.rand(2)
+        >>> y = torch.rand(2)
+        >>> with theirs.drawing():
+        ...     z = torch.rand(2)
+        >>> torch.equal(x, z)
+        True
+    """
+
+    def __init__(self, device: torch.device = _CPU, *, seed: int | None = None) -> None:
+        self.device = device
+        self.states = _global_states(device)
+        if seed is not None:
+            self.seed(seed)
+
+    def seed(self, seed: int) -> None:
+        """Starts again from `seed`, as `torch.manual_seed` does."""
+        devices = {"random_state": _CPU, "cuda_random_state": self.device}
+        self.states = {
+            name: torch.Generator(devices[name]).manual_seed(seed).get_state()
+            for name in self.states
+        }
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Encloses what draws: all numbers come from this run's states, and no other's change."""
+        with borrowed_generators(self.device):
+            _set_global_states(self.states, self.device)
+            try:
+                yield
+            finally:
+                self.states = _global_states(self.device)
+
+    def shards(self) -> dict[str, list[Shard]]:
+        """Returns the states as this rank's rows of tables that have a row for each rank."""
+        return {
+            name: [Shard(state[None], (world_size(), len(state)), (rank(), 0))]
+            for name, state in self.states.items()
+        }
+
+    def load(self, training: StoredTensors, seed: int) -> str | None:
+        """Continues from this rank's rows; from another number of ranks' with seed + rank.
+
+        Returns:
+            One line for the user where the run was on another kind of device, else None.
+        """
+        names = [name for name in ("random_state", "cuda_random_state") if name in training.names()]
+        found = {name: _own_row(training, name) for name in names}
+        rows = {name: row for name, row in found.items() if row is not None}
+        if len(rows) == len(names):
+            return self.restore(rows)
+        self.seed(seed + rank())
+        return self._note("cuda_random_state" in names)
+
+    def restore(self, saved: Mapping[str, Tensor]) -> str | None:
+        """Continues from the `states` of another one, or from as much as both devices have.
+
+        Returns:
+            As `load`.
+        """
+        self.states = {name: saved.get(name, state) for name, state in self.states.items()}
+        return self._note("cuda_random_state" in saved)
+
+    def _note(self, from_gpu: bool) -> str | None:
+        before = "cuda" if from_gpu else "cpu"
+        if before == self.device.type:
+            return None
+        return (
+            f"note: trained on {before} so far, on {self.device.type} from here on; sums round and "
+            "dropout draws differently there, so it will not end with an undisturbed run's bits"
+        )
+
+
+def _global_states(device: torch.device) -> dict[str, Tensor]:
     states = {"random_state": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda_random_state"] = torch.cuda.get_rng_state(device)
     return states
 
 
-def restore_random_states(saved: Mapping[str, Tensor], device: torch.device) -> str | None:
-    """Puts back what `random_states` gave.
-
-    Args:
-        saved: Also other tensors.
-        device: Of the resumed run.
-
-    Returns:
-        One line for the user where the run was on another kind of device, else None.
-
-    Example:
-        >>> from mmoe.checkpoint.random_state import random_states, restore_random_states
-        >>> cpu = torch.device("cpu")
-        >>> restore_random_states(random_states(cpu), cpu) is None
-        True
-    """
-    torch.set_rng_state(saved["random_state"])
-    note = _note("cuda" if "cuda_random_state" in saved else "cpu", device)
-    if note is None and device.type == "cuda":
-        torch.cuda.set_rng_state(saved["cuda_random_state"], device)
-    return note
-
-
-def _note(before: str, device: torch.device) -> str | None:
-    if before == device.type:
-        return None
-    return (
-        f"note: trained on {before} so far, on {device.type} from here on; sums round and "
-        "dropout draws differently there, so it will not end with an undisturbed run's bits"
-    )
-
-
-def own_random_states(device: torch.device) -> dict[str, list[Shard]]:
-    """Returns `random_states` as this rank's rows of tables that have a row for each rank."""
-    return {
-        name: [Shard(state[None], (world_size(), len(state)), (rank(), 0))]
-        for name, state in random_states(device).items()
-    }
-
-
-def load_random_states(training: StoredTensors, device: torch.device, seed: int) -> str | None:
-    """Puts back this rank's rows; from another number of ranks it starts from seed + rank.
-
-    Returns:
-        As `restore_random_states`.
-    """
-    names = [name for name in ("random_state", "cuda_random_state") if name in training.names()]
-    found = {name: _own_row(training, name) for name in names}
-    rows = {name: row for name, row in found.items() if row is not None}
-    if len(rows) == len(names):
-        return restore_random_states(rows, device)
-    torch.manual_seed(seed + rank())
-    return _note("cuda" if len(names) == 2 else "cpu", device)
+def _set_global_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["random_state"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda_random_state"], device)
 
 
 def _own_row(training: StoredTensors, name: str) -> Tensor | None:

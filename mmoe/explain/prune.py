@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder
@@ -21,6 +20,7 @@ from mmoe.explain.kept import KeptExperts
 from mmoe.explain.places import ExpertPlace, check_explainable, levels_of
 from mmoe.explain.pruned_config import chosen_places, pruned_config
 from mmoe.metrics.of_tasks import monitor_value
+from mmoe.mixture.draws import borrowed_generators
 from mmoe.models.build import build_ranker
 from mmoe.models.frozen import without_weight_files
 from mmoe.models.network import MixtureNetwork
@@ -123,7 +123,7 @@ def prune_run(
 
 
 def _network_of(config: RunConfig, encoder: FeatureEncoder) -> MixtureNetwork:
-    with torch.random.fork_rng(devices=[]):
+    with borrowed_generators():
         built = build_ranker(
             without_weight_files(config), encoder, table_precision="fp16", empty_tables=True
         )
@@ -183,7 +183,8 @@ def _judged(
     new: RunDirectory, config: RunConfig, prepared: PreparedData
 ) -> tuple[float | None, dict[str, Any]]:
     """What the model that is left is worth on the validation rows."""
-    ranker = build_ranker(without_weight_files(config), prepared.encoder)
+    with borrowed_generators():
+        ranker = build_ranker(without_weight_files(config), prepared.encoder)
     stored = CheckpointFolder(new.checkpoint).tensors("best", "model")
     load_weights(ranker, stored, spread_layout(ranker.network))
     metrics, _ = split_metrics(config, Predictor(ranker, config), prepared.validation)

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from mmoe.mixture.draws import borrowed_generators
+
 
 @contextmanager
 def trial_run(module: object, device: torch.device) -> Iterator[None]:
@@ -26,9 +28,8 @@ def trial_run(module: object, device: torch.device) -> Iterator[None]:
     """
     parts = module.modules() if isinstance(module, nn.Module) else ()
     modes = [(part, part.training) for part in parts]
-    devices = [device] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices=devices), torch.no_grad():
+        with borrowed_generators(device), torch.no_grad():
             yield
     finally:
         for part, training in modes:

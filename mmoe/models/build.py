@@ -14,6 +14,7 @@ from mmoe.embeddings import (
     build_embeddings,
     build_scoring_embeddings,
 )
+from mmoe.mixture.draws import borrowed_generators
 from mmoe.models.bias_tower import BiasColumns, BiasTower, own_dense, own_lookups
 from mmoe.models.domains import add_domains
 from mmoe.models.input_layers import InputLayers, widened_by
@@ -65,7 +66,7 @@ def build_ranker(
             two features, or a frozen expert cannot be made.
     """
     # Backends differ in how many numbers they draw themselves, which the network must not feel
-    with torch.random.fork_rng(devices=[]):
+    with borrowed_generators():
         embeddings = _build_tables(config, encoder, device, table_precision, empty_tables)
     num_dense, layers = len(encoder.dense_names), encoder.input_layers
     width = num_dense + cast(EmbeddingBackend, embeddings).output_dim + widened_by(layers)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mmoe.config import RunConfig
 from mmoe.config.experts import FrozenExpertConfig
+from mmoe.mixture.draws import borrowed_generators
 from mmoe.plugins import import_for_run
 
 
@@ -50,7 +51,7 @@ class FrozenExpert(nn.Module):
     ) -> None:
         super().__init__()
         self.origin, self.input_dim, self.output_dim = module, input_dim, output
-        with torch.random.fork_rng(devices=[]):  # what it draws is nobody else's business
+        with borrowed_generators():  # what it draws is nobody else's business
             self.module = _made(_factory(module), input_dim, module)
         # No counts or positions: those keep their type
         self.module.float()

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
@@ -185,7 +186,8 @@ class FolderJob:
         self.store.write(MANIFEST, as_bytes(manifest))
         self.store.write(SUMMARY, _as_json(summary))
         for folder in (STAGING, REJECTED):
-            self.store.remove(folder)
+            with suppress(OSError):  # all parts are in place: what cannot be tidied up may stay
+                self.store.remove(folder)
         self.store.write(SUCCESS, b"")
         return manifest
 

@@ -1,12 +1,15 @@
 """`Store`: the folder that scores go to, on this machine or at an address that fsspec knows."""
 
+import errno
 import hashlib
+import io
 import posixpath
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -163,9 +166,13 @@ class LocalStore:
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a small file."""
+        self._copy(io.BytesIO(content), name)
+
+    def _copy(self, content: BinaryIO, name: str) -> None:
         written = self.begin(name)
         try:
-            written.write_bytes(content)
+            with written.open("wb") as file:
+                shutil.copyfileobj(content, file)
             put_in_place(written, self.folder / name)
         finally:
             written.unlink(missing_ok=True)
@@ -184,19 +191,34 @@ class LocalStore:
         """Names a file otherwise."""
         path = self.folder / to
         path.parent.mkdir(parents=True, exist_ok=True)
-        (self.folder / name).replace(path)
+        try:
+            (self.folder / name).replace(path)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            # A partition, or _staging, is a link to another disk
+            with (self.folder / name).open("rb") as file:
+                self._copy(file, to)
+            (self.folder / name).unlink()
 
     def remove(self, name: str) -> None:
-        """Removes a file, with folders of partitions that it leaves empty, or a whole folder."""
+        """Removes a file, with folders of partitions that it leaves empty, or a whole folder.
+
+        A link to a folder stays, and that folder too: only what lies in it goes.
+        """
         path = self.folder / name
-        if path.is_dir():
+        if path.is_symlink() and path.is_dir():
+            for entry in path.iterdir():
+                self.remove(f"{name}/{entry.name}")
+        elif path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-        for above in path.parents:
-            if above == self.folder or not above.is_dir() or any(above.iterdir()):
-                break
-            above.rmdir()
+        with suppress(OSError):  # an empty folder harms nobody
+            for above in path.parents:
+                if above == self.folder or above.is_symlink() or any(above.iterdir()):
+                    break
+                above.rmdir()
 
     def digest(self, name: str) -> tuple[int, str] | None:
         """Returns a file's bytes and SHA-256."""

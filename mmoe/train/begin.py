@@ -2,6 +2,7 @@
 
 import torch
 
+from mmoe.checkpoint.random_state import RandomState
 from mmoe.config import RunConfig
 from mmoe.models.build import build_ranker
 from mmoe.models.frozen import without_weight_files
@@ -36,18 +37,19 @@ def training_state(
     Raises:
         ValueError: Features, tables and model do not go together.
     """
-    torch.manual_seed(config.seed)
+    draws = RandomState(device or torch.device("cpu"), seed=config.seed)
     built = without_weight_files(config) if from_checkpoint else config
-    ranker = build_ranker(built, prepared.encoder, device)
+    with draws.drawing():
+        ranker = build_ranker(built, prepared.encoder, device)
     frozen = Frozen.of(ranker, config, prepared.encoder.tables)
     optimizer = build_optimizer(ranker.network, config.training.optimizer)
     average = build_average(ranker.network, config.training.ema_decay)
     if rank() > 0:
-        torch.manual_seed(config.seed + rank())  # dropout and noise of its own rows
+        draws.seed(config.seed + rank())  # dropout and noise of its own rows
     if config.parallel.rebalance == "epoch":
         count_loads(ranker.network)
     layout = spread_layout(ranker.network)
-    return TrainingState(ranker, optimizer, average, Position(), layout, frozen)
+    return TrainingState(ranker, optimizer, average, Position(), layout, frozen, draws)
 
 
 def begin(

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from mmoe.checkpoint.folder import CheckpointFolder, with_prefix
 from mmoe.checkpoint.optimizer_state import flatten_optimizer, unflatten_optimizer
-from mmoe.checkpoint.random_state import load_random_states, own_random_states
+from mmoe.checkpoint.random_state import RandomState
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.checkpoint.weights import load_id_maps, load_network, load_weights, load_wide
@@ -57,6 +57,7 @@ class TrainingState:
         frozen: What stays as it scores; nothing, unless the config says so.
         layout: How tensors of the network are cut that this rank holds shards of, by their names
             in its `state_dict`.
+        draws: Random numbers of its forward passes (dropout, noise of gates).
     """
 
     ranker: Ranker
@@ -65,6 +66,7 @@ class TrainingState:
     position: Position
     layout: Mapping[str, Sequence[Shard]] = field(default_factory=dict)
     frozen: Frozen = field(default_factory=Frozen)
+    draws: RandomState = field(default_factory=RandomState)
 
     def train_mode(self) -> None:
         """Puts the ranker into training mode, but for what is frozen."""
@@ -111,7 +113,7 @@ class TrainingState:
         training: dict[str, Tensor | Sequence[Shard]] = {
             **with_prefix("optimizer", self._moments()),
             **with_prefix("accumulators", embeddings.optimizer_shards()),
-            **own_random_states(self.ranker.device),
+            **self.draws.shards(),
         }
         if self.ranker.wide is not None:
             model |= with_prefix("wide", self.ranker.wide.state_dict())
@@ -160,7 +162,7 @@ class TrainingState:
         )
         if rank() == 0:
             folder.remove_strays()
-        return load_random_states(training, self.ranker.device, seed)
+        return self.draws.load(training, seed)
 
     def restore_best(self, folder: CheckpointFolder) -> None:
         """Loads the best checkpoint's weights into the ranker, for evaluation."""

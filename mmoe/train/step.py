@@ -73,7 +73,7 @@ class StepProgram:
         """Looks the step's ids up, once, and goes as far as the loss."""
         _set_learning_rates(self.state, self.config, self.total_steps)
         self.recent.begin(step)
-        with self._naming_the_step(step):
+        with self._naming_the_step(step), self.state.draws.drawing():
             forward(self.state.ranker, step, self.config, self.ranks)
 
     def backward(self, step: Step) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
@@ -144,6 +145,6 @@ def remove_trial(folder: Path) -> None:
     """Removes a trial's run: its outcome is in the journal, and the best one is trained anew."""
     mark = FolderMark.read(folder) if folder.is_dir() and not folder.is_symlink() else None
     if mark is not None and mark.kind == "run":
-        shutil.rmtree(folder)
-    if folder.parent.is_dir() and not any(folder.parent.iterdir()):
+        shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # it holds other trials, or is a link
         folder.parent.rmdir()

@@ -119,14 +119,18 @@ def difference(one, two):
     return found
 
 
+def drawn(state):
+    with state.draws.drawing():
+        return torch.rand(3).tolist()
+
+
 def save(folder, rank):
     """The random numbers after saving are those after restoring."""
     state = make_state(rank, dist.get_world_size(), 2)
-    torch.manual_seed(100 + rank)
+    state.draws.seed(100 + rank)
     with CheckpointSaver(folder) as saver:
         state.save(saver, best=True)
-    after = torch.rand(3).tolist()
-    return {**restore(folder, rank), "after": after}
+    return {**restore(folder, rank), "after": drawn(state)}
 
 
 def restore(folder, rank):
@@ -134,7 +138,7 @@ def restore(folder, rank):
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     state = make_state(rank, ranks, 0)
     state.restore(folder, seed=SEED)
-    found = {"random": torch.rand(3).tolist(), "step": state.position.step}
+    found = {"random": drawn(state), "step": state.position.step}
     found["differs"] = difference(state, make_state(rank, ranks, 2))
     best = make_state(rank, ranks, 0)
     best.restore_best(folder)

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from hashlib import sha256
 from pathlib import Path
@@ -126,6 +128,40 @@ def test_partitions_are_replaced_one_by_one(run, funnel_table, tmp_path):
         ValueError, match=r"overwrite-partitions with --output .*: that is one file"
     ):
         score_files(run, log, tmp_path / "s.parquet", mode="overwrite-partitions")
+
+
+@pytest.fixture(name="elsewhere")
+def _elsewhere(tmp_path):
+    """A folder for links to lead to: on another disk, where there is one."""
+    memory = Path("/dev/shm")
+    place = memory if memory.is_dir() and os.access(memory, os.W_OK) else tmp_path
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        yield Path(folder) / "elsewhere"
+
+
+@pytest.mark.parametrize("linked", ["day=1", "day=2", "_staging", "_rejected"])
+def test_folders_that_are_links_to_another_disk(run, funnel_table, tmp_path, elsewhere, linked):
+    """Scores go through the link; a partition without rows now keeps its link, and no file."""
+    log, out = tmp_path / "log", tmp_path / "out"
+    for day in (1, 2):
+        (log / f"day={day}").mkdir(parents=True)
+        pq.write_table(funnel_table[:day], log / f"day={day}" / "part.parquet")
+    score_files(run, log, out)
+    if (out / linked).exists():
+        shutil.move(out / linked, elsewhere)
+    else:
+        elsewhere.mkdir()
+    (out / linked).symlink_to(elsewhere)
+    shutil.rmtree(log / "day=1")
+    pq.write_table(funnel_table[:5], log / "day=2" / "part.parquet")
+    assert score_files(run, log, out, mode="overwrite") == 5
+    assert (out / "_SUCCESS").exists()
+    assert (out / linked).is_symlink() and elsewhere.is_dir()
+    kept = ["00000-part.parquet"] if linked == "day=2" else []
+    assert [path.name for path in elsewhere.iterdir()] == kept
+    files = [path.relative_to(out).as_posix() for path in out.glob("day=*/*")]
+    assert files == ["day=2/00000-part.parquet"]
+    assert pq.read_metadata(out / files[0]).num_rows == 5
 
 
 def test_an_input_that_changes_while_it_is_read(run, log, funnel_table, tmp_path, monkeypatch):

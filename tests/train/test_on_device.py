@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from mmoe.checkpoint.random_state import random_states, restore_random_states
+from mmoe.checkpoint.random_state import RandomState
 from mmoe.datasets.rows.batch import Batch
 from mmoe.train.on_device import on_device
 
@@ -102,18 +102,24 @@ def test_random_states_go_on_where_they_were_on_the_same_kind_of_device(monkeypa
     monkeypatch.setattr(
         torch.cuda, "set_rng_state", lambda state, device: states.update({device: state})
     )
-    torch.manual_seed(5)
-    on_cpu, on_gpu = random_states(CPU), random_states(GPU)
-    expected = torch.rand(3)
+    on_cpu, on_gpu = RandomState(CPU, seed=5), RandomState(GPU)
+    with RandomState(CPU, seed=5).drawing():
+        expected = torch.rand(3)
     states[GPU] = torch.ones(4, dtype=torch.uint8)
 
-    assert restore_random_states(on_cpu, CPU) is None
-    assert torch.equal(torch.rand(3), expected)
-    note = restore_random_states(on_gpu, CPU)
+    assert RandomState(CPU).restore(on_cpu.states) is None
+    resumed = RandomState(CPU)
+    note = resumed.restore({**on_gpu.states, **on_cpu.states})
     assert note is not None and note.startswith("note: trained on cuda so far, on cpu from here on")
-    assert torch.equal(torch.rand(3), expected)
-    note = restore_random_states(on_cpu, GPU)
+    with resumed.drawing():
+        assert torch.equal(torch.rand(3), expected)
+    resumed = RandomState(GPU)
+    note = resumed.restore(on_cpu.states)
     assert note is not None and "trained on cpu so far, on cuda from here on" in note
-    assert states[GPU].sum() == 4
-    assert restore_random_states(on_gpu, GPU) is None
-    assert states[GPU].sum() == 0
+    with resumed.drawing():
+        assert torch.equal(torch.rand(3), expected)
+        assert states[GPU].sum() == 4
+    assert RandomState(GPU).restore(on_gpu.states) is None
+    assert resumed.restore(on_gpu.states) is None
+    with resumed.drawing():
+        assert states[GPU].sum() == 0

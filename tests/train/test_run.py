@@ -2,7 +2,9 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -60,6 +62,32 @@ def test_same_seed_same_bits_other_seed_other_bits(train, tmp_path, weights, ass
     assert_same(tmp_path / "one", tmp_path / "two")
     one, three = weights(tmp_path / "one"), weights(tmp_path / "three")
     assert any(not torch.equal(one[name], three[name]) for name in one)
+
+
+def test_runs_at_a_time_end_as_alone(train, tmp_path, assert_same):
+    """Dropout draws from torch's global generator, which another thread or a callback uses too."""
+    seeds = {"one": "seed=3", "two": "seed=4"}
+    for name, seed in seeds.items():
+        train(f"{name} alone", seed)
+    both_at_an_epoch = Barrier(2)
+
+    def meet(*_) -> None:
+        both_at_an_epoch.wait(60)
+        torch.rand(7)
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(train, name, seed, on_epoch=meet) for name, seed in seeds.items()]
+        assert all(run.result() for run in runs)
+    for name in seeds:
+        assert_same(tmp_path / f"{name} alone", tmp_path / name)
+
+
+def test_training_and_loading_leave_the_global_generator_unchanged(train, funnel_table):
+    before = torch.get_rng_state()
+    run = train("run").directory
+    assert torch.equal(torch.get_rng_state(), before), "trained"
+    load_predictor(run)[0].predict(funnel_table[:9])
+    assert torch.equal(torch.get_rng_state(), before), "loaded"
 
 
 @pytest.mark.parametrize("after", [3, 20, 31])

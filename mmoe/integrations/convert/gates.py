@@ -11,6 +11,7 @@ from torch import nn
 
 from mmoe.config import GATES, GateConfig, ModelConfig
 from mmoe.mixture.checks import check_gate
+from mmoe.mixture.draws import borrowed_generators
 from mmoe.mixture.gates import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.traits import GateTraits, traits_of
@@ -125,7 +126,7 @@ def check_sums(gate: nn.Module, width: int, num_experts: int) -> None:
     x_BD = torch.randn(_ROWS, width, generator=generator)
     visible_GE = torch.ones(1, num_experts, dtype=torch.bool)
     for training in (True, False):
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), borrowed_generators():
             decision = cast(GateOutput, asked.train(training)([x_BD], visible_GE))
         sums_B = decision.as_weights(num_experts).sum(-1).flatten()
         wrong = sums_B[int((sums_B - 1).abs().argmax())]

@@ -1,8 +1,7 @@
 """Makes the encoders of a run's sequences."""
 
-import torch
-
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.mixture.draws import borrowed_generators
 from mmoe.models.sequences.inputs import SequenceInputs
 
 
@@ -17,6 +16,6 @@ def build_sequences(encoder: FeatureEncoder) -> SequenceInputs | None:
 
 def sequence_columns(encoder: FeatureEncoder) -> list[tuple[str, int]]:
     """Names the vectors that sequences become, in their order, each with its width."""
-    with torch.random.fork_rng(devices=[]):  # made to be asked for names alone
+    with borrowed_generators():  # made to be asked for names alone
         sequences = build_sequences(encoder)
     return [] if sequences is None else sequences.columns

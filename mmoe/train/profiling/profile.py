@@ -4,7 +4,7 @@ import os
 import statistics
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,8 @@ class TrainingProfile:
             if earlier.exists():  # with files that somebody else put there
                 for path in earlier.iterdir():
                     path.rename(self.folder / path.name)
-                earlier.rmdir()
+                with suppress(OSError):  # a link to a folder elsewhere
+                    earlier.rmdir()
         else:
             whole.rename(self.folder)
 

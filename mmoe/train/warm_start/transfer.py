@@ -7,6 +7,7 @@ from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
 from mmoe.config.experts import FrozenExpertConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.mixture.draws import borrowed_generators
 from mmoe.models.build import widen_towers
 from mmoe.models.domains import add_domains
 from mmoe.models.frozen import without_weight_files
@@ -132,7 +133,7 @@ def _shape_of(earlier: EarlierRun) -> Shape:
         if model.request_experts:
             narrow.pop("expert")
             requests = request_columns(earlier.encoder, model.bias, len(added))
-    with torch.random.fork_rng(devices=[]):
+    with borrowed_generators():
         columns = stage_columns(config, earlier.encoder)
         network = build_network(
             model.model_copy(update=narrow),
