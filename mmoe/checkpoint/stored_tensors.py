@@ -59,6 +59,14 @@ class StoredTensors:
     def _stored(self) -> dict[str, TensorStorageMetadata]:
         return self._metadata.state_dict_metadata  # type: ignore[return-value]  # tensors only
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors together, which their files hold."""
+        return sum(
+            math.prod(stored.size) * stored.properties.dtype.itemsize
+            for stored in self._stored.values()
+        )
+
     def names(self, prefix: str = "") -> list[str]:
         """Lists the names that begin with `prefix.`, without it; all where there is none."""
         start = f"{prefix}." if prefix else ""

@@ -70,10 +70,6 @@ class ExpertConfig(HasKinds):
         """Returns what it is built with, beside the width of its input."""
         return {key: value for key, value in self if key not in ("kind", "count")}
 
-    def narrow(self) -> "ExpertConfig":
-        """Returns the same, as small as can be: for a network asked for its names alone."""
-        return self
-
 
 class MLPExpertConfig(ExpertConfig):
     """An MLP. Its last width is the expert's output width."""
@@ -108,10 +104,6 @@ class MLPExpertConfig(ExpertConfig):
         last = None if self.output_activation == "none" else self.output_activation
         return super().keywords() | {"output_activation": last}
 
-    def narrow(self) -> "MLPExpertConfig":
-        """Returns the same with one unit."""
-        return self.model_copy(update={"hidden": [1]})
-
 
 class CrossExpertConfig(ExpertConfig):
     """A cross network (DCN-v2): products of features, a degree more in each layer."""
@@ -125,10 +117,6 @@ class CrossExpertConfig(ExpertConfig):
     def title(self) -> str:
         """What a report calls it."""
         return "cross network"
-
-    def narrow(self) -> "CrossExpertConfig":
-        """Returns the same with one output, through one number a layer."""
-        return self.model_copy(update={"output": 1, "rank": 1})
 
 
 class _PairsExpertConfig(ExpertConfig):
@@ -148,10 +136,6 @@ class FactorizationExpertConfig(_PairsExpertConfig):
         """What a report calls it."""
         return "factorization machine"
 
-    def narrow(self) -> "ExpertConfig":
-        """Returns the same with one output of one factor."""
-        return self.model_copy(update={"output": 1, "factors": 1})
-
 
 class DeepFMExpertConfig(_PairsExpertConfig):
     """A factorization machine and an MLP of one row, added up (DeepFM)."""
@@ -165,10 +149,6 @@ class DeepFMExpertConfig(_PairsExpertConfig):
     def title(self) -> str:
         """What a report calls it."""
         return "DeepFM"
-
-    def narrow(self) -> "ExpertConfig":
-        """Returns the same with one unit, and one output of one factor."""
-        return self.model_copy(update={"output": 1, "factors": 1, "hidden": [1]})
 
 
 class MaskNetExpertConfig(ExpertConfig):
@@ -187,10 +167,6 @@ class MaskNetExpertConfig(ExpertConfig):
         """What a report calls it."""
         return "MaskNet"
 
-    def narrow(self) -> "ExpertConfig":
-        """Returns the same, one number wide."""
-        return self.model_copy(update={"output": 1, "dim": 1, "mask_hidden": 1})
-
 
 class AutoIntExpertConfig(ExpertConfig):
     """Attention among fields, which are linear projections of its row (AutoInt)."""
@@ -208,11 +184,6 @@ class AutoIntExpertConfig(ExpertConfig):
     def title(self) -> str:
         """What a report calls it."""
         return "AutoInt"
-
-    def narrow(self) -> "ExpertConfig":
-        """Returns the same, one number wide."""
-        narrow = {"output": 1, "fields": 2, "field_dim": 1, "heads": 1, "head_dim": 1}
-        return self.model_copy(update=narrow)
 
 
 class FrozenExpertConfig(ExpertConfig):
@@ -260,10 +231,6 @@ class TowerConfig(HasKinds):
         """Returns what it is built with, beside the width of its input."""
         return {key: value for key, value in self if key != "kind"}
 
-    def narrow(self) -> "TowerConfig":
-        """Returns the same, as small as can be."""
-        return self
-
 
 class MLPTowerConfig(TowerConfig):
     """An MLP and a linear layer to one number."""
@@ -280,10 +247,6 @@ class MLPTowerConfig(TowerConfig):
         """Its widths, for a report."""
         widths = "-".join(map(str, self.hidden))
         return f"tower {widths}" if widths else "linear tower"
-
-    def narrow(self) -> "MLPTowerConfig":
-        """Returns the same with one unit."""
-        return self.model_copy(update={"hidden": [1]})
 
 
 class CapacityConfig(Strict):

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.outline import outline
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.checkpoint.weights import load_weights
 from mmoe.config import DeviceKind, RunConfig
@@ -81,7 +82,9 @@ def prune_run(
     if finetune_epochs < 0:
         raise ValueError(f"--finetune-epochs: expected 0 or more, got {finetune_epochs}")
     config, encoder = run.config(), FeatureEncoder.load(run.vocabulary)
-    network = check_explainable(_network_of(config, encoder), str(run.path))
+    folder = CheckpointFolder(run.checkpoint)
+    stored = folder.tensors("best", "model")
+    network = check_explainable(outline(config, encoder, stored), str(run.path))
     gone = chosen_places(network, experts)
     pruned = pruned_config(config, network, gone)
     if holds_rows(data):
@@ -90,7 +93,7 @@ def prune_run(
     if finetune_epochs:
         training = pruned.training.model_copy(update={"epochs": finetune_epochs})
         pruned = pruned.model_copy(update={"training": training})
-    pruned_network = _network_of(pruned, encoder)  # refuses what cannot be, before all else
+    pruned_network = outline(pruned, encoder, stored)  # refuses what cannot be, before all else
     kept = KeptExperts(network, gone)
     with training_group(), RunClaim(reporter.say) as claim:
         if claim.find(out, pruned, resume=False) is not None:
@@ -103,7 +106,6 @@ def prune_run(
                 advance=tracker.advance,
                 matured=RunMaturity.resumed(run, pruned),
             )
-        folder = CheckpointFolder(run.checkpoint)
         model, training = (
             kept.of(folder.tensors("best", state).whole()) for state in ("model", "training")
         )
@@ -120,15 +122,6 @@ def prune_run(
     return train_run(
         pruned, out, splits=splits, shared=prepared, resume=True, reporter=reporter, device=device
     )
-
-
-def _network_of(config: RunConfig, encoder: FeatureEncoder) -> MixtureNetwork:
-    with borrowed_generators():
-        built = build_ranker(
-            without_weight_files(config), encoder, table_precision="fp16", empty_tables=True
-        )
-    assert isinstance(built.network, MixtureNetwork)
-    return built.network
 
 
 def _check_fits(network: MixtureNetwork, model: Mapping[str, Tensor]) -> None:

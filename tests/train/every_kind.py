@@ -164,6 +164,7 @@ def _log(rows=900):
             "stars": 1 + rng.binomial(4, 0.2 + 0.6 * alike),
             "position": rng.integers(1, 6, rows),
             "session": np.arange(rows) // 6,
+            "vector": np.stack([alike, duration / 100, click], 1).tolist(),
             "at": at,
         }
     )

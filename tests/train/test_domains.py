@@ -47,7 +47,7 @@ def _raw(funnel_config):
     name="run",
     params=[
         (),
-        (OWN, "model.gate={kind: sigmoid, k: 2}"),
+        (OWN, "model.gate={kind: sigmoid, k: 2}", "model.tower.hidden=[8, 6]"),
         ("model.kind=ple", "model.gate={kind: top_k, select: joint, shared_k: 1, private_k: 1}"),
         ("model.kind=omoe", "model.gate.kind=noisy_top_k"),
         ("model.kind=shared_bottom", OWN),
@@ -166,9 +166,11 @@ def test_a_stream_trains_as_memory_does(raw, log, tmp_path):
 
 
 @pytest.mark.parametrize("towers", ["shared", "own"])
-def test_a_warm_start_keeps_domains_and_gives_new_ones_the_mean(raw, log, tmp_path, towers):
+@pytest.mark.parametrize("hidden", [[8], [8, 8, 8]])
+def test_a_warm_start_keeps_domains_and_gives_new_ones_the_mean(raw, log, tmp_path, towers, hidden):
     old = log.filter(pc.not_equal(log["scene"], "live"))
-    settings = [f"model.domains.towers={towers}", "tasks.buy.domains=[shop]"]
+    settings = [f"model.domains.towers={towers}", f"model.tower.hidden={hidden}"]
+    settings += ["tasks.buy.domains=[shop]"]
     earlier = config_from_dict(set_values(raw, settings))
     splits = Splits(train=old[:3000], validation=old[3000:3200], test=old[3200:], origin="log")
     first = train_run(earlier, tmp_path / "first", splits=splits).directory

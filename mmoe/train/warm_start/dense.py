@@ -98,28 +98,41 @@ class DenseTransfer:
         tasks = [task.name for task in self.config.tasks]
         shift_logits(tensors, tasks, rate_shifts(self.earlier.config, self.config))
 
-    def moments(self, network: nn.Module, old: Stored) -> dict[str, Tensor]:
-        """Returns the optimizer's moments, `PARAMETER/MOMENT`, where there is an origin."""
+    def not_carried(self, old: Stored) -> list[str]:
+        """Lists tensors of this rank that the earlier network has as well, and whose numbers there
+        no tensor takes over, under this name or another.
+        """
+        taken = {source.name for source in self.sources.values() if source.carries}
+        return [
+            name
+            for name, source in self.sources.items()
+            if name in old.names and name not in taken and not source.carries
+        ]
+
+    def moments(self, network: nn.Module, old: Stored) -> tuple[dict[str, Tensor], list[str]]:
+        """Returns the optimizer's moments, `PARAMETER/MOMENT`, where there is an origin.
+
+        Beside them the parameters whose moments do not fit, which begin as those of a new one.
+        """
         mine = own_sources(self.sources, self.layout)
         by_parameter: dict[str, dict[str, str]] = {}
         for full_name in old.names:
             name, _, key = full_name.rpartition("/")
             by_parameter.setdefault(name, {})[key] = full_name
-        flat = {}
+        flat, left = {}, []
         for name, own in network.named_parameters():
-            if not own.requires_grad:
-                continue  # no optimizer has it
             names = by_parameter.get(self._origin(name) or "", {})
+            if not (own.requires_grad and names):
+                continue  # no optimizer has it, or had it
             shapes = [old.shape(full_name) or () for full_name in names.values()]
             whole = self._whole_shape(name, own)
-            # Moments that do not fit are left behind: the parameter begins as a new one does
-            if names and all(
-                not shape or fits(whole, shape, self.sources[name]) for shape in shapes
-            ):
-                found = {key: old.read(full_name) for key, full_name in names.items()}
-                for key, moment in self._moved_moments(name, own, found, mine[name]).items():
-                    flat[f"{name}/{key}"] = moment
-        return flat
+            if not all(not shape or fits(whole, shape, self.sources[name]) for shape in shapes):
+                left.append(name)
+                continue
+            found = {key: old.read(full_name) for key, full_name in names.items()}
+            for key, moment in self._moved_moments(name, own, found, mine[name]).items():
+                flat[f"{name}/{key}"] = moment
+        return flat, left
 
     def _moved(self, name: str, own: Tensor, old: Tensor, source: TensorSource) -> Tensor:
         """Values of a tensor; of slices, what this rank has of the whole experts'."""

@@ -28,6 +28,12 @@ class TensorSource:
     input_dim: int | None = None
     domain_dim: int | None = None
 
+    @property
+    def carries(self) -> bool:
+        """Whether any of its entries were in the earlier network."""
+        kept = all((place != NEW).any() for place in self.places.values() if len(place))
+        return self.name is not None and (kept or self.domain_dim is not None)
+
 
 def places_of(now: Sequence[str], before: Sequence[str]) -> np.ndarray:
     """Returns for each name its earlier place, or `NEW`.

@@ -19,6 +19,7 @@ class WarmStartReport:
         grown: Kept, with more rows.
         initialised: New, or kept without their optimizer state.
         dropped: Of the earlier run, and not here.
+        not_carried: Names of tensors that both runs have, and whose numbers went nowhere.
     """
 
     run: str
@@ -28,6 +29,7 @@ class WarmStartReport:
     grown: list[str] = field(default_factory=list)
     initialised: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
+    not_carried: list[str] = field(default_factory=list)
 
     def compare(self, what: str, now: Sequence[str], before: Sequence[str], note: str = "") -> None:
         """Says which names are in both, only here, only there.
@@ -54,6 +56,7 @@ class WarmStartReport:
             ("grown", self.grown),
             ("initialised", self.initialised),
             ("dropped", self.dropped),
+            ("not carried over", _first(self.not_carried)),
         )
         lines = [f"  {name}: {'; '.join(phrases)}" for name, phrases in parts if phrases]
         return [f"warm start from {self.run}, step {self.step}", *lines]
@@ -61,6 +64,12 @@ class WarmStartReport:
     def as_dict(self) -> dict[str, Any]:
         """Returns the content of warm_start.json."""
         return asdict(self)
+
+
+def _first(names: list[str]) -> list[str]:
+    """The names for one line; warm_start.json has them all."""
+    more = len(names) - _SHOWN
+    return names if more <= 0 else [*names[:_SHOWN], f"and {more} more tensors"]
 
 
 def both(now: Sequence[str], before: Sequence[str]) -> tuple[list[str], list[str], list[str]]:

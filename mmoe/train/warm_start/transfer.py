@@ -3,19 +3,12 @@
 import torch
 
 from mmoe.checkpoint.optimizer_state import unflatten_optimizer
+from mmoe.checkpoint.outline import outline
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
-from mmoe.config.experts import FrozenExpertConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.mixture.draws import borrowed_generators
-from mmoe.models.build import widen_towers
-from mmoe.models.domains import add_domains
-from mmoe.models.frozen import without_weight_files
-from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import MixtureNetwork
-from mmoe.models.registry import build_network
-from mmoe.models.requests.build import request_columns
-from mmoe.models.stages.columns import stage_columns
+from mmoe.parallel import from_all
 from mmoe.train.state import TrainingState
 from mmoe.train.warm_start.dense import DenseTransfer
 from mmoe.train.warm_start.earlier import EarlierRun
@@ -71,7 +64,7 @@ def transfer(
     network = state.ranker.network
     assert isinstance(network, MixtureNetwork)
     now = Shape.of(network, config, encoder)
-    before = _shape_of(earlier)
+    before = _shape_of(earlier, model)
     try:
         sources = tensor_sources(now, before, new_experts)
     except ValueError as error:
@@ -98,9 +91,12 @@ def transfer(
     accumulators, moments = _usable_state(training, earlier.config, config)
     continue_accumulators(embeddings.optimizer_shards(), accumulators, old_tables, report)
     continue_ids(embeddings, model, training, report)
-    kept = dense.moments(network, moments)
+    kept, left = dense.moments(network, moments)
     unflatten_optimizer(state.optimizer, network, kept)
     (report.kept if kept else report.initialised).append("the optimizer's moments")
+    left = [*dense.not_carried(scoring), *(f"optimizer's moments of {name}" for name in left)]
+    # A rank may hold none of some experts
+    report.not_carried += sorted({name for names in from_all(left) for name in names})
     return report
 
 
@@ -118,33 +114,11 @@ def _usable_state(
     return accumulators, moments
 
 
-def _shape_of(earlier: EarlierRun) -> Shape:
-    """Of the earlier network; built anew to ask it for names, as narrow as can be."""
-    config = without_weight_files(earlier.config)
-    tasks, model = [t.name for t in config.tasks], config.model
-    narrow = {"expert": model.expert.narrow(), "tower": model.tower.narrow()}
-    width, requests = 1, None
-    # An expert of somebody's takes no other width, and those of requests have columns of their own
-    frozen = any(isinstance(expert, FrozenExpertConfig) for expert, _ in model.expert_kinds)
-    if frozen or model.request_experts:
-        inputs = Columns.of(earlier.encoder, model.bias)
-        added = added_names(config, inputs)
-        width = len(inputs.names) + len(added)
-        if model.request_experts:
-            narrow.pop("expert")
-            requests = request_columns(earlier.encoder, model.bias, len(added))
-    with borrowed_generators():
-        columns = stage_columns(config, earlier.encoder)
-        network = build_network(
-            model.model_copy(update=narrow),
-            width,
-            tasks,
-            stage_columns=columns,
-            requests=requests,
-        )
-        widen_towers(network, config.tasks)
-        add_domains(network, config, earlier.encoder.domains)
-    return Shape.of(network, config, earlier.encoder)
+def _shape_of(earlier: EarlierRun, model: StoredTensors) -> Shape:
+    """Of the earlier network, whose tensors are those that were stored, by name and shape."""
+    network = outline(earlier.config, earlier.encoder, model)
+    model.check(network.state_dict(), "network")
+    return Shape.of(network, earlier.config, earlier.encoder)
 
 
 def _start_average(

@@ -86,7 +86,7 @@ def assert_kept(one, two, log):
     [
         (NARROW, ()),
         ((DOMAINS,), ("model.num_experts=5",)),
-        ((OWN, BUY, *BATCH_NORM), ("model.num_experts=9",)),
+        ((OWN, BUY, *BATCH_NORM, "model.tower.hidden=[6, 4]"), ("model.num_experts=9",)),
         ((*NARROW, *TOP_K), ("model.num_experts=12",)),
         ((*NARROW, *TOP_K, "model.gate.kind=noisy_top_k"), ("model.num_experts=6",)),
         ((*NARROW, *TOP_K, "model.gate.kind=sigmoid"), ()),
