@@ -11,6 +11,7 @@ from mmoe.datasets.labels.fit_delays import with_curves
 from mmoe.datasets.labels.maturity import Maturity, found_maturity
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedLabels
+from mmoe.datasets.rows.locations import visible_columns
 from mmoe.datasets.rows.splits import Splits
 
 
@@ -43,15 +44,29 @@ class HeldSplits:
         if not self.config.delayed_tasks:
             return self
         if maturity is None:
-            tables = [getattr(self.splits, name) for name in ("train", "validation", "test")]
             maturity = found_maturity(
                 self.config,
-                ((table, self.origin) for table in tables),
+                ((table, self.origin) for table in self.tables),
                 self.splits.newest,
                 leaves_young=leaves_young,
             )
             maturity = with_curves(self.config, maturity, [self.splits.train], self.origin)
         return replace(self, maturity=maturity)
+
+    @property
+    def tables(self) -> list[pa.Table]:
+        """Training, validation and test rows."""
+        return [self.splits.train, self.splits.validation, self.splits.test]
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the user's columns that the training rows have."""
+        return visible_columns(self.splits.train)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the three splits."""
+        return sum(table.num_rows for table in self.tables)
 
     @property
     def origin(self) -> str:
@@ -63,12 +78,16 @@ class HeldSplits:
         advance: Callable[[int], None] | None = None,
         on_training: Callable[[pa.Table], None] | None = None,
         on_labels: Callable[[str, EncodedLabels], None] | None = None,
+        on_rows: Callable[[int, pa.Table], None] | None = None,
     ) -> FeatureEncoder:
-        """Fits the encoder to the training rows, which are there: only `on_training` is told.
+        """Fits the encoder to the training rows, which are there: two of the others are not told.
 
         Raises:
             ValueError: A column is missing, or a value does not fit its feature's kind.
         """
+        if on_rows is not None:
+            for number, table in enumerate(self.tables):
+                on_rows(number, table)
         if on_training is not None:
             on_training(self.splits.train)
         return FeatureEncoder.fit(self.config, self.splits.train, self.origin, self.maturity)

@@ -22,6 +22,7 @@ from mmoe.datasets.files.resolve import (
     resolve_files,
 )
 from mmoe.datasets.labels.maturity import TimeSpan
+from mmoe.datasets.rows.days import NO_SPLIT
 from mmoe.datasets.rows.frames import TableLike, as_rows, holds_rows, origin_of
 from mmoe.datasets.rows.locations import (
     REQUEST_COLUMN,
@@ -31,8 +32,15 @@ from mmoe.datasets.rows.locations import (
     visible_columns,
 )
 from mmoe.datasets.rows.projection import column_uses, text_columns
+from mmoe.datasets.rows.repeats import hashes_of, later_copies
 from mmoe.datasets.rows.requests import find_requests
-from mmoe.datasets.rows.splits import Splits, refuse_empty, request_splits, split_table
+from mmoe.datasets.rows.splits import (
+    Splits,
+    assign_splits,
+    refuse_empty,
+    request_splits,
+    split_table,
+)
 
 # Imported only when asked for, so that one source's needs are not everybody's.
 _BUNDLED = MappingProxyType(
@@ -101,7 +109,12 @@ def _cut(config: RunConfig, table: pa.Table, origin: str) -> Splits:
         span.add(table, origin)
         newest = span.newest
     train, validation, test = split_table(
-        table, config.data.split, config.split_seed, origin, config.data.requests
+        table,
+        config.data.split,
+        config.split_seed,
+        origin,
+        config.data.requests,
+        config.data.repeated_rows,
     )
     return Splits(train=train, validation=validation, test=test, origin=origin, newest=newest)
 
@@ -256,12 +269,25 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
         name: _with_rows(_read(paths, uses, name == "train", text_columns(config)), origins[name])
         for name, paths in by_split.items()
     }
-    train = tables["train"]
+    origin = f"{origins['train']} (and {', '.join(o for n, o in origins.items() if n != 'train')})"
+    split_N = {name: np.zeros(table.num_rows, np.int8) for name, table in tables.items()}
     if "validation" not in tables:
         share = SplitConfig(by="random", validation=config.data.split.validation, test=1e-9)
-        train, validation = _carve(train, share, config, origins["train"])
-        tables |= {"train": train, "validation": validation}
-    origin = f"{origins['train']} (and {', '.join(o for n, o in origins.items() if n != 'train')})"
+        split_N["train"] = _carved(tables["train"], share, config, origins["train"])
+        tables["validation"] = tables["train"]
+        split_N["validation"] = np.where(split_N["train"] == 1, 0, 1).astype(np.int8)
+    if config.data.repeated_rows == "drop":
+        copies = later_copies([hashes_of(tables[name]) for name in by_split])
+        for name, copies_N in zip(by_split, copies, strict=True):
+            split_N[name][copies_N] = NO_SPLIT
+        if "validation" not in by_split:
+            split_N["validation"][copies[0]] = NO_SPLIT
+    tables = {
+        name: table if not split_N[name].any() else table.filter(pa.array(split_N[name] == 0))
+        for name, table in tables.items()
+    }
+    counts = [tables[name].num_rows for name in ("train", "validation", "test")]
+    refuse_empty(counts, config.data.split, origin)
     return Splits(
         train=tables["train"],
         validation=tables["validation"],
@@ -333,18 +359,15 @@ def _refuse_unread(data: DataConfig) -> None:
             )
 
 
-def _carve(
-    table: pa.Table, share: SplitConfig, config: RunConfig, origin: str
-) -> tuple[pa.Table, pa.Table]:
-    """A random validation share out of the training rows, of whole requests."""
+def _carved(table: pa.Table, share: SplitConfig, config: RunConfig, origin: str) -> np.ndarray:
+    """A random validation share (1) out of the training rows (0), of whole requests: int8 [N]."""
     if config.data.requests is not None:
         found = find_requests(config.data.requests, table, origin)
         split_N = request_splits(found, share, config.split_seed)
-        parts = [table.filter(pa.array((split_N == 1) == held)) for held in (False, True)]
-        refuse_empty([part.num_rows for part in parts], share, origin)
-        return parts[0], parts[1]
-    train, validation, rest = split_table(table, share, config.split_seed, origin)
-    return pa.concat_tables([train, rest]), validation
+        refuse_empty(np.bincount(split_N == 1, minlength=2), share, origin)
+    else:
+        split_N = assign_splits(table, share, config.split_seed, origin)
+    return (split_N == 1).astype(np.int8)
 
 
 def _with_rows(table: pa.Table, origin: str) -> pa.Table:

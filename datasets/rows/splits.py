@@ -8,8 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RequestsConfig, SplitConfig
-from mmoe.datasets.rows.days import day_splits
+from mmoe.config.data import RepeatedRows
+from mmoe.datasets.rows.days import NO_SPLIT, day_splits
 from mmoe.datasets.rows.locations import find_column, place, rows_by_file
+from mmoe.datasets.rows.repeats import hashes_of, later_copies
 from mmoe.datasets.rows.requests import RowRequests, find_requests
 from mmoe.datasets.rows.smallest_hashes import smallest_hashes
 from mmoe.datasets.values.columns import to_times
@@ -47,6 +49,7 @@ def split_table(
     split_seed: int,
     origin: str,
     requests: RequestsConfig | None = None,
+    repeated: RepeatedRows = "keep",
 ) -> tuple[pa.Table, pa.Table, pa.Table]:
     """Cuts a table into training, validation and test rows; each keeps the table's row order.
 
@@ -59,6 +62,7 @@ def split_table(
         split_seed: Which rows are held out (random and hash).
         origin: Starts error messages.
         requests: Whose rows are drawn together, and land in one split.
+        repeated: What becomes of copies of rows, as `data.repeated_rows` says.
 
     Returns:
         The training, validation and test rows.
@@ -73,7 +77,7 @@ def split_table(
         >>> [rows["day"].to_pylist() for rows in split_table(table, split, 1, "log.csv")]
         [[1, 1, 2, 3, 3, 4], [5, 5], [6, 7]]
     """
-    split_N = assign_splits(table, split, split_seed, origin, requests)
+    split_N = assign_splits(table, split, split_seed, origin, requests, repeated)
     train, validation, test = (table.filter(pa.array(split_N == number)) for number in range(3))
     return train, validation, test
 
@@ -84,26 +88,33 @@ def assign_splits(
     split_seed: int,
     origin: str,
     requests: RequestsConfig | None = None,
+    repeated: RepeatedRows = "keep",
 ) -> np.ndarray:
     """Assigns rows to splits: int8 [N], 0 = training, 1 = validation, 2 = test, 3 = none.
 
     Args and errors are those of `split_table`.
     """
     found = None if requests is None else find_requests(requests, table, origin)
+    drawn_N = hashes_of(table) if repeated == "together" else None
     if split.by == "random" and found is not None:
         split_N = request_splits(found, split, split_seed)
+    elif split.by == "random" and drawn_N is not None:
+        split_N = splits_by_hash(drawn_N, split, split_seed)
     elif split.by == "random":
         cuts = random_cuts(table.num_rows, split, split_seed)
         split_N = random_splits(0, table.num_rows, cuts, split_seed)
     elif split.by == "hash":
-        split_N = _hash_splits(table, split, split_seed, origin)
+        split_N = _hash_splits(table, split, split_seed, origin, drawn_N)
     elif split.by == "time":
         split_N = _time_splits(table, split, origin)
     elif split.by == "day":
-        drawn_N = None if found is None else found.keys_N
+        drawn_N = drawn_N if found is None else found.keys_N
         split_N = day_splits(table, split, split_seed, origin, drawn_N=drawn_N)
     else:
         raise ValueError(f"{origin}: a split by {split.by} is not cut from one table")
+    if repeated == "drop":
+        [copies_N] = later_copies([hashes_of(table)])
+        split_N[copies_N] = NO_SPLIT
     refuse_empty(np.bincount(split_N, minlength=4)[:3], split, origin)
     if found is not None and split.by != "random":
         refuse_cut(split_N, found, table, split, origin)
@@ -177,12 +188,19 @@ def split_sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
     return num_validation, num_test
 
 
-def _hash_splits(table: pa.Table, split: SplitConfig, split_seed: int, origin: str) -> np.ndarray:
+def _hash_splits(
+    table: pa.Table,
+    split: SplitConfig,
+    split_seed: int,
+    origin: str,
+    drawn_N: np.ndarray | None,
+) -> np.ndarray:
     """All rows of a key land together; a row without a key is placed by its row number."""
     assert split.column is not None
     column = find_column(table, split.column, origin, "data.split.column")
     label = f"{origin}: column {split.column!r}"
-    return hash_splits(column, key_kind(column, label), label, split, split_seed)
+    kind = key_kind(column, label)
+    return hash_splits(column, kind, label, split, split_seed, drawn_N=drawn_N)
 
 
 def hash_splits(
@@ -192,12 +210,17 @@ def hash_splits(
     split: SplitConfig,
     split_seed: int,
     first: int = 0,
+    drawn_N: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Assigns splits by key, int8 [N], of rows that are number `first` and up of the data set."""
+    """Assigns splits by key, int8 [N], of rows that are number `first` and up of the data set.
+
+    Those without a key are drawn by `drawn_N`, uint64 [N]; None: by their numbers.
+    """
     hashes_N = hash_keys(to_keys(column, kind, label))
     missing_N = missing_mask(column, kind)
-    rows = np.flatnonzero(missing_N).astype(np.uint64) + np.uint64(first)
-    hashes_N[missing_N] = mix64(rows, 1)
+    if drawn_N is None:
+        drawn_N = np.arange(first, first + len(column), dtype=np.uint64)
+    hashes_N[missing_N] = mix64(drawn_N[missing_N], 1)
     return splits_by_hash(hashes_N, split, split_seed)
 
 

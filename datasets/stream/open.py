@@ -26,8 +26,11 @@ from mmoe.datasets.stream.rows import StreamRows
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.stream.split import Split
 from mmoe.datasets.stream.splitters import (
+    DroppingSplitter,
     NothingTests,
+    Splitter,
     WholeSplitter,
+    copies_in,
     count_splits,
     fit_splitter,
 )
@@ -75,6 +78,7 @@ class StreamSplits:
         advance: Callable[[int], None] | None = None,
         on_training: Callable[[pa.Table], None] | None = None,
         on_labels: Callable[[str, EncodedLabels], None] | None = None,
+        on_rows: Callable[[int, pa.Table], None] | None = None,
     ) -> FeatureEncoder:
         """Learns from the training rows and checks the others' values, in one pass.
 
@@ -82,6 +86,7 @@ class StreamSplits:
             advance: Told how many more rows are read.
             on_training: Given the training rows, table by table.
             on_labels: Given the name of a split and labels of its rows, likewise.
+            on_rows: Given the number of a split and its rows, likewise.
 
         Raises:
             ValueError: A value does not fit, or a training label has one class only; nothing has
@@ -93,6 +98,8 @@ class StreamSplits:
             for table, name in tables:
                 maturity = self._maturity_of(name)
                 labels = encode_labels(self.config, table, self.origin, maturity=maturity)
+                if on_rows is not None:
+                    on_rows(_NAMES.index(name), table)
                 if on_labels is not None:
                     on_labels(name, labels)
                 if name == "train":
@@ -111,12 +118,21 @@ class StreamSplits:
         """Returns the split `name`, encoded while it is read; `fit` has looked at its rows."""
         encoder = replace(encoder, checked=True)
         streaming = self.config.data.streaming
-        rows = sum(len(getattr(self, split)) for split in _NAMES)
         return BatchSource(
             StreamRows(getattr(self, name), self.config, encoder, self._maturity_of(name)),
             streaming,
-            keeps_chunks=rows <= streaming.shuffle_buffer_rows,
+            keeps_chunks=self.num_rows <= streaming.shuffle_buffer_rows,
         )
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that are read."""
+        return list(self.train.source.schema.names)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the three splits."""
+        return sum(len(getattr(self, name)) for name in _NAMES)
 
     def fingerprint(self) -> str:
         """Returns a digest of files, their rows and splits, for resuming."""
@@ -177,7 +193,8 @@ def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSpli
     chunk, as_text = config.data.streaming.chunk_rows, text_columns(config)
     source = survey(paths, uses, chunk, as_text=as_text)
     split, requests = config.data.split, config.data.requests
-    splitter = fit_splitter(source, split, config.split_seed, requests)
+    repeated = config.data.repeated_rows
+    splitter = fit_splitter(source, split, config.split_seed, requests, repeated)
     counts_P3 = count_splits(source, splitter, split, requests)
     refuse_empty(counts_P3.sum(axis=0), split, source.origin)
     train, validation, test = (
@@ -198,10 +215,15 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
         name: survey(paths[name], uses, chunk, infer_types=name == "train", as_text=as_text)
         for name in paths
     }
-    splits = {name: _whole(source) for name, source in sources.items()}
+    copies: dict[str, np.ndarray] = {}
+    if config.data.repeated_rows == "drop":
+        copies = dict(zip(sources, copies_in(list(sources.values())), strict=True))
+    splits = {name: _whole(source, copies.get(name)) for name, source in sources.items()}
     if "validation" not in splits:
         share = SplitConfig(by="random", validation=config.data.split.validation, test=1e-9)
-        splits |= _carved(sources["train"], share, config)
+        splits |= _carved(sources["train"], share, config, copies.get("train"))
+    counts = [len(splits[name]) for name in _NAMES]
+    refuse_empty(counts, config.data.split, sources["train"].origin)
     origins = [source.origin for source in sources.values()]
     return StreamSplits(
         config=config,
@@ -212,15 +234,22 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
     )
 
 
-def _whole(source: StreamSource) -> Split:
-    counts_P = np.array([piece.rows for piece in source.pieces], np.int64)
-    return Split(source=source, splitter=WholeSplitter(), number=0, counts_P=counts_P)
+def _whole(source: StreamSource, copies_N: np.ndarray | None = None) -> Split:
+    splitter: Splitter = WholeSplitter()
+    if copies_N is not None:
+        splitter = DroppingSplitter(splitter, copies_N)
+    counts_P = count_splits(source, splitter, SplitConfig())[:, 0]
+    return Split(source=source, splitter=splitter, number=0, counts_P=counts_P)
 
 
-def _carved(source: StreamSource, share: SplitConfig, config: RunConfig) -> dict[str, Split]:
+def _carved(
+    source: StreamSource, share: SplitConfig, config: RunConfig, copies_N: np.ndarray | None
+) -> dict[str, Split]:
     """A random validation share out of the training rows."""
     found = fit_splitter(source, share, config.split_seed, config.data.requests)
-    splitter = NothingTests(found)
+    splitter: Splitter = NothingTests(found)
+    if copies_N is not None:
+        splitter = DroppingSplitter(splitter, copies_N)
     counts_P3 = count_splits(source, splitter, share, config.data.requests)
     return {
         name: Split(source=source, splitter=splitter, number=number, counts_P=counts_P3[:, number])

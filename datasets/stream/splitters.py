@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RequestsConfig, SplitConfig
+from mmoe.config.data import RepeatedRows
 from mmoe.datasets.features.fit_ids import KindFit
-from mmoe.datasets.rows.days import day_splits
+from mmoe.datasets.rows.days import NO_SPLIT, day_splits
 from mmoe.datasets.rows.locations import REQUEST_COLUMN, find_column
+from mmoe.datasets.rows.repeats import later_copies
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.splits import (
     hash_splits,
@@ -21,6 +23,7 @@ from mmoe.datasets.rows.splits import (
     random_splits,
     refuse_cut,
     request_splits,
+    splits_by_hash,
     time_cuts,
     time_splits,
 )
@@ -29,6 +32,7 @@ from mmoe.datasets.stream.times import TimeFit
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.keys import KeyKind
 from mmoe.datasets.values.plain import is_text
+from mmoe.datasets.values.row_hashes import row_hashes
 
 _ROWS = 1 << 17  # row numbers hashed at a time
 
@@ -83,14 +87,17 @@ class HashSplitter:
     seed: int
     kind: KeyKind
     origin: str
+    together: Sequence[str] = ()
 
     @property
     def columns(self) -> Sequence[str]:
-        """Name of the column of keys."""
-        return [self.split.column or ""]
+        """Names of the column of keys and, where copies stay together, of all columns."""
+        return self.together or [self.split.column or ""]
 
     @classmethod
-    def fit(cls, source: StreamSource, split: SplitConfig, seed: int) -> "HashSplitter":
+    def fit(
+        cls, source: StreamSource, split: SplitConfig, seed: int, together: Sequence[str] = ()
+    ) -> "HashSplitter":
         """Finds what the keys are; reads them only where their type does not say it."""
         name = split.column
         assert name is not None
@@ -103,14 +110,30 @@ class HashSplitter:
             for piece in source.pieces:
                 for _, table in source.read(piece, [name]):
                     fit.add(table[name])
-        return cls(split=split, seed=seed, kind=fit.finish(), origin=source.origin)
+        kind = fit.finish()
+        return cls(split=split, seed=seed, kind=kind, origin=source.origin, together=together)
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
         """Assigns rows by their keys."""
         assert table is not None and self.split.column is not None
         column = find_column(table, self.split.column, self.origin, "data.split.column")
         label = f"{self.origin}: column {self.split.column!r}"
-        return hash_splits(column, self.kind, label, self.split, self.seed, first)
+        drawn_N = row_hashes(table, self.together) if self.together else None
+        return hash_splits(column, self.kind, label, self.split, self.seed, first, drawn_N)
+
+
+@dataclass(frozen=True)
+class ContentSplitter:
+    """Assigns all rows that are the same together."""
+
+    split: SplitConfig
+    seed: int
+    columns: Sequence[str]
+
+    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
+        """Assigns rows by their values."""
+        assert table is not None
+        return splits_by_hash(row_hashes(table, self.columns), self.split, self.seed)
 
 
 @dataclass(frozen=True)
@@ -175,11 +198,12 @@ class DaySplitter:
     seed: int
     origin: str
     requests: RequestsConfig | None = None
+    together: Sequence[str] = ()
 
     @property
     def columns(self) -> Sequence[str]:
-        """Names of the columns of days and, where rows have them, requests."""
-        own = [self.split.column or ""]
+        """Names of the columns of days and requests; of all, where copies stay together."""
+        own = self.together or [self.split.column or ""]
         return own if self.requests is None else [*own, request_column(self.requests)]
 
     def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
@@ -188,6 +212,8 @@ class DaySplitter:
         drawn_N = None
         if self.requests is not None:
             drawn_N = find_requests(self.requests, table, self.origin).keys_N
+        elif self.together:
+            drawn_N = row_hashes(table, self.together)
         return day_splits(table, self.split, self.seed, self.origin, first, drawn_N)
 
 
@@ -208,20 +234,74 @@ class NothingTests:
         return np.where(split_N == 2, 0, split_N).astype(np.int8)
 
 
+@dataclass(frozen=True)
+class DroppingSplitter:
+    """Another splitter, but for rows that come before already; `copies_N`: which these are."""
+
+    splitter: Splitter
+    copies_N: np.ndarray
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names of the columns that one looks at."""
+        return self.splitter.columns
+
+    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
+        """Assigns rows as that one does; copies are in no split."""
+        split_N = self.splitter.of(table, first, rows)
+        split_N[self.copies_N[first : first + rows]] = NO_SPLIT
+        return split_N
+
+
+def copies_in(sources: Sequence[StreamSource]) -> list[np.ndarray]:
+    """Finds rows that come before already, in a pass over sources: bool, for each of them.
+
+    It takes some 24 bytes a row while it looks, and one then.
+    """
+    hashes = []
+    for source in sources:
+        names = list(source.schema.names)
+        parts = [
+            row_hashes(table, names)
+            for piece in source.pieces
+            for _, table in source.read(piece, names)
+        ]
+        hashes.append(np.concatenate(parts))
+    return later_copies(hashes)
+
+
 def fit_splitter(
-    source: StreamSource, split: SplitConfig, seed: int, requests: RequestsConfig | None = None
+    source: StreamSource,
+    split: SplitConfig,
+    seed: int,
+    requests: RequestsConfig | None = None,
+    repeated: RepeatedRows = "keep",
 ) -> Splitter:
     """Returns what cuts the rows of a source as `split` says, each request into one."""
+    together = source.schema.names if repeated == "together" else []
+    found = _fitted(source, split, seed, requests, together)
+    return found if repeated != "drop" else DroppingSplitter(found, copies_in([source])[0])
+
+
+def _fitted(
+    source: StreamSource,
+    split: SplitConfig,
+    seed: int,
+    requests: RequestsConfig | None,
+    together: Sequence[str],
+) -> Splitter:
     if split.by == "random" and requests is not None:
         return RequestSplitter(requests, split, seed, source.origin)
+    if split.by == "random" and together:
+        return ContentSplitter(split, seed, together)
     if split.by == "random":
         return RandomSplitter.fit(source.num_rows, split, seed)
     if split.by == "hash":
-        return HashSplitter.fit(source, split, seed)
+        return HashSplitter.fit(source, split, seed, together)
     if split.by == "time":
         return TimeSplitter.fit(source, split)
     if split.by == "day":
-        return DaySplitter(split, seed, source.origin, requests)
+        return DaySplitter(split, seed, source.origin, requests, together)
     raise ValueError(
         f"{source.origin}: a split by {split.by} cannot be streamed from one path; split by "
         "random, hash, time, day or file, or set data.input: memory"

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from mmoe.alarms.outdone import tasks_outdone
     from mmoe.alarms.predictions import same_predictions
     from mmoe.alarms.profile import TrainingColumns
+    from mmoe.alarms.repeats import Effect, repeated_rows
 
 __all__ = [
     "Alarm",
     "Column",
     "Distribution",
+    "Effect",
     "PredictedFile",
     "TrainingColumns",
     "drifts",
@@ -30,6 +32,7 @@ __all__ = [
     "leaks_in",
     "lines_of",
     "predicted_file",
+    "repeated_rows",
     "same_predictions",
     "tasks_outdone",
 ]
@@ -46,5 +49,6 @@ __getattr__ = lazily(
         "outdone": ["tasks_outdone"],
         "predictions": ["same_predictions"],
         "profile": ["TrainingColumns"],
+        "repeats": ["Effect", "repeated_rows"],
     },
 )

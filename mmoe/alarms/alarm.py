@@ -5,7 +5,14 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 AlarmKind = Literal[
-    "leak", "same_predictions", "constant_predictions", "dead_expert", "gate", "outdone", "drift"
+    "leak",
+    "repeated_rows",
+    "same_predictions",
+    "constant_predictions",
+    "dead_expert",
+    "gate",
+    "outdone",
+    "drift",
 ]
 
 # Lines of one kind on a screen; metrics.json and the report have all

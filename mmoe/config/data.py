@@ -11,6 +11,7 @@ from mmoe.config.features.datetimes import DatetimeFormat
 from mmoe.config.label_times import TimeConfig
 
 Paths = str | list[str]
+RepeatedRows = Literal["keep", "drop", "together"]
 Day = Annotated[str, BeforeValidator(str)]  # YAML reads 2024-01-31 as a date, 7 as a number
 
 
@@ -175,6 +176,12 @@ class DataConfig(Strict):
     )
     test: Paths | None = Field(default=None, description="as train")
     split: SplitConfig = Field(default=SplitConfig(), description="which rows are held out")
+    repeated_rows: RepeatedRows = Field(
+        default="keep",
+        description="rows that are the same in every column that the run reads: keep them (an "
+        "alarm says where test rows were trained on), drop all but the first, or together: copies "
+        "stay in one split",
+    )
     input: Literal["auto", "memory", "stream"] = Field(
         default="auto",
         description="memory: read everything first; stream: read while training; auto: by size",
@@ -220,6 +227,20 @@ class DataConfig(Strict):
         if self.column_names is not None and self.source != "files":
             raise ValueError(
                 f"column_names is for files, but source is {self.source}; remove column_names"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _repeats_are_of_rows(self) -> "DataConfig":
+        asked = f"repeated_rows: {self.repeated_rows}"
+        if self.repeated_rows != "keep" and self.source != "files":
+            raise ValueError(f"{asked} is for files, but source is {self.source}; set keep")
+        if self.repeated_rows == "together" and self.split.by == "file":
+            raise ValueError(f"{asked}: the files say which split a row is in; set drop, or keep")
+        if self.repeated_rows != "keep" and self.requests and self.requests.candidates:
+            raise ValueError(
+                f"{asked}: rows of requests.candidates are requests, whose copies are not looked "
+                "for; set keep, and drop copies from the files"
             )
         return self
 

@@ -35,6 +35,7 @@ from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarms
+from mmoe.train.alarms.copies import with_effects
 from mmoe.train.begin import begin, training_state
 from mmoe.train.evaluate import predict_rows, split_curves, split_metrics
 from mmoe.train.freezing.stages import with_recorded_stages, with_stages
@@ -220,7 +221,7 @@ def _train(
         _say_resumed(run, state.position.step, note, reporter)
         resumed.take_in(state.position)
     if prepared.streamed:  # a run that is resumed does not read for its encoder again
-        learn_columns(run, config, prepared.encoder, prepared.sample)
+        learn_columns(run, config, prepared.encoder, prepared.sample, prepared.repeats)
     say_plan(state.ranker, config.parallel, run, reporter)
     trainer = Trainer(
         config,
@@ -325,7 +326,7 @@ def _evaluate(
     """Writes curves.json and, last, metrics.json; every rank scores, the first one measures."""
     predictor = Predictor(state.ranker, config)  # nothing is trained after it
     validation, _ = split_metrics(config, predictor, prepared.validation)
-    columns = learn_columns(run, config, prepared.encoder, prepared.sample)
+    columns = learn_columns(run, config, prepared.encoder, prepared.sample, prepared.repeats)
     watch = Watch(config, prepared.encoder)
     predictions_NP, labels = predict_rows(predictor, prepared.test, watch=watch)
 
@@ -335,6 +336,7 @@ def _evaluate(
         for note in notes:
             reporter.say(f"note, test: {note}")
         alarms = watch.alarms(predictor, columns, seen_NT, labels, "test", look_for_leaks=False)
+        alarms = with_effects(alarms, prepared.repeats, config, predictions_NP, labels)
         say_alarms(alarms, reporter)
         metrics = {
             "tasks": tasks,

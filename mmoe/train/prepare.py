@@ -17,6 +17,8 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.group_order import cut_groups
 from mmoe.datasets.rows.held_splits import HeldSplits
+from mmoe.datasets.rows.projection import column_uses
+from mmoe.datasets.rows.repeats import RepeatCounter, Repeats
 from mmoe.datasets.rows.sources import generated_splits, load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import StreamSplits, open_stream, wants_stream
@@ -36,6 +38,7 @@ class PreparedData:
             not read for its encoder.
         maturity: When the labels were collected; None where none matures.
         masked: How many labels are masked, since their rows are young.
+        repeats: How many rows come more than once; on rank 0, and where such rows are kept.
     """
 
     encoder: FeatureEncoder
@@ -50,6 +53,7 @@ class PreparedData:
     sample: EncodedData | None = None
     maturity: Maturity | None = None
     masked: Masked = field(default_factory=dict)
+    repeats: Repeats | None = None
 
     @property
     def as_of(self) -> str | None:
@@ -133,9 +137,15 @@ def prepare(
     streamed = len(opened.train) if isinstance(opened, StreamSplits) else 0
     looked_at = SampledTraining(config, opened.origin, streamed, opened.maturity)
     counted = MaskedFit(config)
+    repeats = None if encoder is not None else _repeat_counter(config, opened)
 
     def fit() -> tuple[FeatureEncoder, Masked]:
-        fitted = opened.fit(advance, looked_at.add if streams else None, counted.add)
+        fitted = opened.fit(
+            advance,
+            looked_at.add if streams else None,
+            counted.add,
+            None if repeats is None else repeats.add,
+        )
         whole = fitted if earlier is None else extend_encoder(fitted, earlier, opened.origin)
         return whole, counted.found
 
@@ -162,7 +172,16 @@ def prepare(
         sample=looked_at.rows(train, encoder) if rank() == 0 else None,
         maturity=opened.maturity,
         masked=masked,
+        repeats=None if repeats is None else repeats.finish(),
     )
+
+
+def _repeat_counter(config: RunConfig, opened: StreamSplits | HeldSplits) -> RepeatCounter | None:
+    """Counts copies where they are kept; one rank is enough."""
+    if rank() > 0 or config.data.repeated_rows != "keep":
+        return None
+    columns = opened.columns
+    return RepeatCounter(opened.num_rows, [c for c in column_uses(config, columns) if c in columns])
 
 
 def _masked_in(config: RunConfig, **splits: BatchSource) -> Masked:

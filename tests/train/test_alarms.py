@@ -1,6 +1,7 @@
 """Alarms of whole runs: at train and evaluate, in memory and streamed; none where all is well."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -182,3 +183,52 @@ def test_dead_experts_are_found_by_their_outputs(config, funnel_table, tmp_path)
         train_run(config(funnel_table), tmp_path / "run", reporter=heard)
     dead = "alarm: expert 2 gives the same output for every row; its "
     assert any(alarm.startswith(dead) for alarm in heard.alarms)
+
+
+def _flips(rows=3_000, seed=0):
+    """A log whose labels are coin flips."""
+    rng = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "user": rng.integers(0, 800, rows),
+            "item": rng.integers(0, 500, rows),
+            "click": rng.integers(0, 2, rows),
+        }
+    )
+
+
+@pytest.mark.parametrize("how", ["memory", "stream"])
+def test_rows_that_were_delivered_twice_are_said(config, funnel_config, tmp_path, how):
+    rows = _flips()
+    twice = pa.concat_tables([rows, rows.slice(0, 1_200)])
+    funnel_config["features"] = [
+        {"kind": "categorical", "name": "user"},
+        {"kind": "categorical", "name": "item"},
+        {"kind": "cross", "name": "both", "columns": ["user", "item"]},
+    ]
+    funnel_config["tasks"] = [{"name": "click", "label": "click"}]
+    funnel_config["data"].pop("group_column", None)
+    options = [f"data.input={how}", "training.epochs=4"]
+    heard = Heard()
+    finished = train_run(config(twice, *options), tmp_path / "run", reporter=heard)
+    found = [alarm for alarm in finished.metrics["alarms"] if alarm["kind"] == "repeated_rows"]
+    assert len(found) == 1
+    told = r"4\d\.\d% of the test rows, 4\d\.\d% of the validation rows are copies of training rows"
+    of_all, of_others = map(
+        float,
+        re.match(
+            told + r" \(click has AUC (0\.\d+), and (0\.\d+) on test rows that are none\)$",
+            found[0]["finding"],
+        ).groups(),
+    )
+    assert of_all > 0.6 > of_others
+    assert "set data.repeated_rows: together" in heard.alarms[0]
+    again = evaluate_run(finished.directory)["alarms"]  # of the own split, whose rows it counted
+    assert [alarm["kind"] for alarm in again if alarm["kind"] == "repeated_rows"]
+    kinds = []
+    for repeated in ("together", "drop"):
+        made = config(twice, *options, f"data.repeated_rows={repeated}")
+        metrics = train_run(made, tmp_path / repeated).metrics
+        kinds += [alarm["kind"] for alarm in metrics.get("alarms", [])]
+        assert metrics["tasks"]["click"]["auc"] < 0.6
+    assert "repeated_rows" not in kinds

@@ -9,18 +9,24 @@ from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.columns import columns_of
 from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels
+from mmoe.datasets.rows.repeats import Repeats
 from mmoe.datasets.values.hashing import mix64
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.parallel import rank
 from mmoe.run.atomic_files import write_json
 from mmoe.run.directory import RunDirectory
+from mmoe.train.alarms.copies import alarm_of_copies
 
 # Where the keys of a split are not counted
 _ROWS_OF_A_KEY = 10
 
 
 def learn_columns(
-    run: RunDirectory, config: RunConfig, encoder: FeatureEncoder, rows: EncodedData | None
+    run: RunDirectory,
+    config: RunConfig,
+    encoder: FeatureEncoder,
+    rows: EncodedData | None,
+    repeats: Repeats | None = None,
 ) -> TrainingColumns | None:
     """Returns what the run knows of its training rows, on rank 0; writes it where it is new.
 
@@ -30,6 +36,7 @@ def learn_columns(
         encoder: Fitted.
         rows: Sampled training rows with labels; None where there are none: a stream that was read
             for its encoder in an earlier process.
+        repeats: What was counted of rows that come more than once.
     """
     if rank() > 0:
         return None
@@ -38,7 +45,8 @@ def learn_columns(
         return stored
     columns = list(columns_of(rows.features, encoder, of_training=True))
     labels = rows.labels
-    found = leaks_in(
+    found = [*alarm_of_copies(repeats)]
+    found += leaks_in(
         columns, labels.labels_NT, labels.observed_NT, tasks_of(config), halves(len(rows))
     )
     learnt = TrainingColumns.of(
