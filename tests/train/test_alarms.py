@@ -214,13 +214,10 @@ def test_rows_that_were_delivered_twice_are_said(config, funnel_config, tmp_path
     found = [alarm for alarm in finished.metrics["alarms"] if alarm["kind"] == "repeated_rows"]
     assert len(found) == 1
     told = r"4\d\.\d% of the test rows, 4\d\.\d% of the validation rows are copies of training rows"
-    of_all, of_others = map(
-        float,
-        re.match(
-            told + r" \(click has AUC (0\.\d+), and (0\.\d+) on test rows that are none\)$",
-            found[0]["finding"],
-        ).groups(),
-    )
+    numbers = r" \(click has AUC (0\.\d+), and (0\.\d+) on test rows that are none\)$"
+    said = re.match(told + numbers, found[0]["finding"])
+    assert said is not None, found[0]
+    of_all, of_others = map(float, said.groups())
     assert of_all > 0.6 > of_others
     assert "set data.repeated_rows: together" in heard.alarms[0]
     again = evaluate_run(finished.directory)["alarms"]  # of the own split, whose rows it counted

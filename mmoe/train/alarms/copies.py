@@ -49,8 +49,8 @@ def with_effects(
     for task in config.tasks:
         key = kind_of(task.kind).headline
         heading = kind_of(task.kind).column(key).heading
-        pair = [found.get(task.name, {}).get(key) for found in (of_all, of_others)]
-        if None not in pair:
-            effects.append(Effect(task.name, heading, *pair))
+        one, other = (found.get(task.name, {}).get(key) for found in (of_all, of_others))
+        if one is not None and other is not None:
+            effects.append(Effect(task.name, heading, one, other))
     found = repeated_rows(repeats.validation, repeats.test, effects)
     return [found if a.kind == "repeated_rows" and found else a for a in alarms]

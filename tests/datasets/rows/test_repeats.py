@@ -13,6 +13,7 @@ from mmoe.datasets.rows import repeats
 from mmoe.datasets.rows.repeats import RepeatCounter
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
+from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.row_hashes import row_hashes
 
 NAMES = ("train", "validation", "test")
@@ -95,7 +96,7 @@ def test_one_row_that_comes_often_is_no_delivery():
 def test_rows_drawn_again_and_again_are_seen(times):
     """Positives that were repeated before the split, or retries that repeat once in a while."""
     rows = drawn(3_000)
-    positives = rows.filter(pa.compute.equal(rows["click"], 1))
+    positives = rows.filter(pc.equal(rows["click"], 1))
     found, _ = counted(pa.concat_tables([rows, *[positives] * times]))
     assert found.unusual
     retries = np.random.default_rng(0).geometric(0.8, rows.num_rows)
