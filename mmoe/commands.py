@@ -349,6 +349,11 @@ def init(
     with file_of(out, "--out", overwrite=overwrite) as place:
         assert place.path is not None, "it is asked for"
         write_commented_yaml(place.path, config, reasons, overwrite=overwrite)
+    if reasons.repeated:
+        _say(
+            f"{data}: {reasons.repeated}; data.repeated_rows: {config.data.repeated_rows} keeps "
+            "them in one split, drop counts each row once"
+        )
     _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
     as_given = {*label, *map(quote, label)}
     for task in config.tasks:

@@ -78,6 +78,10 @@ def _data(config: RunConfig, reasons: Reasons) -> list[str]:
     if reasons.split:
         lines.append(f"  # {_one_line(reasons.split)}")
     lines.append(f"  split: {_inline({'by': config.data.split.by} | _changed(config.data.split))}")
+    if reasons.repeated:
+        mend = "copies stay in one split; drop counts each row once"
+        lines.append(f"  # {_one_line(reasons.repeated)}: {mend}")
+        lines.append(f"  repeated_rows: {config.data.repeated_rows}")
     if config.data.group_column is not None:
         comment = f"  # {_one_line(reasons.group)}" if reasons.group else ""
         lines.append(f"  group_column: {_inline(config.data.group_column)}{comment}")

@@ -20,6 +20,7 @@ from mmoe.datasets.infer.measured.drift import flattered
 from mmoe.datasets.infer.measured.products import Product
 from mmoe.datasets.infer.moments import offered
 from mmoe.datasets.infer.reading import read_column
+from mmoe.datasets.infer.repeated import without_copies
 from mmoe.datasets.infer.sizes import Log, model_for, training_for
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
@@ -39,6 +40,7 @@ class Reasons:
         left_out: Column and reason, in the file's order.
         offered: Column that is left out → features of which it may become one.
         sizes: Of the model's and batches' sizes.
+        repeated: How many rows are copies of others; "" where chance explains them.
         consequences: Task name → the task it is a consequence of.
         unsure: Columns whose kind the rows are too few to tell.
     """
@@ -50,6 +52,7 @@ class Reasons:
     left_out: list[tuple[str, str]] = field(default_factory=list)
     offered: dict[str, list[FeatureConfig]] = field(default_factory=dict)
     sizes: str = ""
+    repeated: str = ""
     consequences: dict[str, str] = field(default_factory=dict)
     unsure: list[str] = field(default_factory=list)
 
@@ -98,6 +101,8 @@ def infer_config(
     if not labels:
         raise ValueError("labels: expected at least one label column, got none")
     names, told, rows = Names(), told or Told(), rows or table.num_rows
+    distinct = without_copies(table, sampled=rows > table.num_rows)
+    rows, table = rows * distinct.table.num_rows // table.num_rows, distinct.table
     tasks = [guess_task(table, label, names.task(label), origin) for label in labels]
     used = {column for task in tasks for column in task.columns}
     told.check(table, used, origin)
@@ -134,6 +139,7 @@ def infer_config(
         data=DataConfig(
             path=str(path) if path is not None else None,
             split=chosen.config,
+            repeated_rows="together" if distinct.said else "keep",
             group_column=inputs.group,
         ),
         features=inputs.features,
@@ -154,6 +160,7 @@ def infer_config(
         left_out=left_out,
         offered={one.name: offered(one, Names().feature(one.name)) for one in profiles},
         sizes=f"sizes for {'about ' * (rows > table.num_rows)}{rows} rows" + _of(inputs.product),
+        repeated=distinct.said,
         consequences=consequence_notes(tasks),
         unsure=inputs.unsure,
     )

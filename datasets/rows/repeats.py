@@ -17,7 +17,8 @@ _HALVINGS = 40  # of it; what is then left is one row, again and again
 _CELLS, _FEWEST = 1 << 21, 5_000  # of rows drawn at random, whose columns are compared one by one
 _HEAD, _KEYS = 8_192, 6  # rows by which columns of the sample's hash are chosen, and how many
 _COLUMNS = 6  # that are left out by twos, to see how many rows agree in all others
-_TIMES = 3.0  # as many rows that repeat as chance gives, before anything is said
+_TIMES = 3.0  # as many repeat as chance gives, or more, where how often they come tells nothing
+_LEAST = 0.005  # of the rows are copies; fewer are not looked at
 _ROWS = 20  # that repeat; fewer say nothing
 _SURE = 3.0  # standard errors
 _MOST_TIMES = 8
@@ -32,7 +33,6 @@ class Repeats:
     Attributes:
         rows: How many there are.
         copies: Share of them that are a copy of a row before.
-        expected: Rows that repeat if columns are independent of each other, given all others.
         unusual: Whether more repeat than of rows drawn at random.
         validation: Share of the validation rows that training has as well.
         test: Likewise of the test rows.
@@ -42,7 +42,6 @@ class Repeats:
 
     rows: int
     copies: float
-    expected: float
     unusual: bool
     validation: float
     test: float
@@ -75,7 +74,7 @@ class RepeatCounter:
         """Takes the next rows of a split."""
         if not table.num_rows:
             return
-        self._keys = self._keys or _widest(table, self.columns)
+        self._keys = self._keys or widest_columns(table, self.columns)
         row_N = np.arange(table.num_rows, dtype=np.int64)
         number_N = (row_N + sum(self._next)).astype(np.uint64)
         glance_N = mix64(number_N, _SEED) <= np.uint64(self.share * (2**64 - 2048))
@@ -101,12 +100,11 @@ class RepeatCounter:
         copied_S = trained_K[place_S]
         shares = [float(copied_S[split_S == n].mean()) if (split_S == n).any() else 0.0
                   for n in (VALIDATION, TEST)]  # fmt: skip
-        expected, unusual = self._judged(times_K)
+        copies = 1 - len(times_K) / max(len(hash_S), 1)
         return Repeats(
             rows=sum(self._next),
-            copies=1 - len(times_K) / max(len(hash_S), 1),
-            expected=expected,
-            unusual=unusual,
+            copies=copies,
+            unusual=max(copies, *shares) >= _LEAST and self._unusual(times_K),
             validation=shares[0],
             test=shares[1],
             test_rows_S=row_S[split_S == TEST],
@@ -124,50 +122,65 @@ class RepeatCounter:
             self.halvings += 1
             self._kept = [tuple(part[one[1] <= self._most] for part in one) for one in self._kept]
 
-    def _judged(self, times_K: np.ndarray) -> tuple[float, bool]:
+    def _unusual(self, times_K: np.ndarray) -> bool:
+        """Whether chance does not explain how often rows come, `times_K`."""
         repeating = int((times_K > 1).sum())
         if repeating <= _ROWS:
-            return 0.0, False
+            return False
         parts_CG = np.concatenate(self._glances, axis=1)
-        by_chance, certain = _by_chance(parts_CG)
+        chosen = _spread_out(parts_CG)
+        again = _delivered_again(times_K)
+        if not again and not _agree_in_all(parts_CG, chosen):
+            return False
         pairs = self.share**2  # of two rows both are looked at
-        expected = by_chance / pairs
-        most = _TIMES * expected + _SURE / pairs + _ROWS
-        unusual = repeating * 2**self.halvings > most and (certain or _delivered_again(times_K))
-        return expected, unusual
+        times = 1.0 if again else _TIMES
+        by_chance = (times * _by_chance(parts_CG, chosen) + _SURE) / pairs
+        return repeating * 2**self.halvings > by_chance + _ROWS
 
 
-def _widest(table: pa.Table, columns: Sequence[str]) -> list[str]:
-    """The columns with most values in the first rows."""
+def widest_columns(table: pa.Table, columns: Sequence[str]) -> list[str]:
+    """Returns the columns with most values in the first rows, a few."""
     head = table.slice(0, _HEAD)
     values = {name: len(np.unique(column_part(head[name], 0))) for name in columns}
     return sorted(columns, key=lambda name: -values[name])[:_KEYS]
 
 
-def _by_chance(parts_CG: np.ndarray) -> tuple[float, bool]:
-    """How many rows repeat by chance, and whether two that agree but for two columns are the same.
+def _spread_out(parts_CG: np.ndarray) -> list[int]:
+    """The columns whose values are spread most."""
+    spread = [-_entropy(part_G) for part_G in parts_CG]
+    return np.argsort(spread, kind="stable")[:_COLUMNS].tolist()
+
+
+def _by_chance(parts_CG: np.ndarray, chosen: Sequence[int]) -> float:
+    """How many rows repeat by chance.
 
     Of pairs of different rows that agree in all columns but u and v, some agree in u, some in v,
     the others in neither: `agree in u` · `agree in v` / `in neither` are then the same by chance,
     which is what shuffling u against v among rows of the same other columns would give. The columns
-    of most different values are tried by twos; the most that any two of them expect counts.
+    are tried by twos; the most that any two of them expect counts.
 
     Args:
         parts_CG: Parts of the hashes of G rows, by column.
+        chosen: The columns to try.
     """
     all_G = parts_CG.sum(axis=0, dtype=np.uint64)
-    _, first = np.unique(all_G, return_index=True)
-    apart_CD = parts_CG[:, first]
-    spread = [-_entropy(part_D) for part_D in apart_CD]
-    chosen = np.argsort(spread, kind="stable")[:_COLUMNS].tolist()
-    same, expected, certain = _pairs(all_G), 0.0, True
+    all_D, first = np.unique(all_G, return_index=True)
+    found = 0.0
     for u, v in combinations(chosen, 2):
-        rest_D = all_G[first] - apart_CD[u] - apart_CD[v]
-        with_u, with_v = _pairs(rest_D + apart_CD[u]), _pairs(rest_D + apart_CD[v])
-        neither = _pairs(rest_D) - with_u - with_v
-        expected = max(expected, with_u * with_v / (neither + 1))
-        certain &= same > 0.5 * _pairs(all_G - parts_CG[u] - parts_CG[v])
-    return expected, certain
+        u_D, v_D = parts_CG[u, first], parts_CG[v, first]
+        with_u, with_v = _pairs(all_D - v_D), _pairs(all_D - u_D)
+        neither = _pairs(all_D - u_D - v_D) - with_u - with_v
+        found = max(found, with_u * with_v / (neither + 1))
+    return found
+
+
+def _agree_in_all(parts_CG: np.ndarray, chosen: Sequence[int]) -> bool:
+    """Whether two rows that agree in all columns but two, whichever, are the same in these too."""
+    all_G = parts_CG.sum(axis=0, dtype=np.uint64)
+    same = _pairs(all_G)
+    return all(
+        same > 0.5 * _pairs(all_G - parts_CG[u] - parts_CG[v]) for u, v in combinations(chosen, 2)
+    )
 
 
 def _delivered_again(times_K: np.ndarray) -> bool:
