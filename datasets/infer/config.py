@@ -100,9 +100,10 @@ def infer_config(
         raise ValueError(f"{origin}: columns without a name, or with one name; rename them")
     if not labels:
         raise ValueError("labels: expected at least one label column, got none")
-    names, told, rows = Names(), told or Told(), rows or table.num_rows
-    distinct = without_copies(table, sampled=rows > table.num_rows)
-    rows, table = rows * distinct.table.num_rows // table.num_rows, distinct.table
+    names, told = Names(), told or Told()
+    distinct = without_copies(table, sampled=(rows or 0) > table.num_rows)
+    rows = (rows or table.num_rows) * distinct.table.num_rows // table.num_rows
+    table = distinct.table
     tasks = [guess_task(table, label, names.task(label), origin) for label in labels]
     used = {column for task in tasks for column in task.columns}
     told.check(table, used, origin)
