@@ -102,7 +102,7 @@ def infer_config(
         raise ValueError("labels: expected at least one label column, got none")
     names, told = Names(), told or Told()
     distinct = without_copies(table, sampled=(rows or 0) > table.num_rows)
-    rows = (rows or table.num_rows) * distinct.table.num_rows // table.num_rows
+    total = (rows or table.num_rows) * distinct.table.num_rows // table.num_rows
     table = distinct.table
     tasks = [guess_task(table, label, names.task(label), origin) for label in labels]
     used = {column for task in tasks for column in task.columns}
@@ -129,9 +129,9 @@ def infer_config(
         raise ValueError(f"{origin}: no column is left to learn from ({why})")
     outcomes = [task.rarer for task in tasks if task.is_event]
     log = Log(
-        rows=rows,
+        rows=total,
         ids=inputs.most_ids,
-        rarest=min(outcomes) * rows // table.num_rows if outcomes else None,
+        rarest=min(outcomes) * total // table.num_rows if outcomes else None,
         products=inputs.product is not None,
     )
     config = RunConfig(
@@ -160,7 +160,7 @@ def infer_config(
         tasks={task.task.name: task.reasons for task in tasks},
         left_out=left_out,
         offered={one.name: offered(one, Names().feature(one.name)) for one in profiles},
-        sizes=f"sizes for {'about ' * (rows > table.num_rows)}{rows} rows" + _of(inputs.product),
+        sizes=f"sizes for {'about ' * (total > table.num_rows)}{total} rows" + _of(inputs.product),
         repeated=distinct.said,
         consequences=consequence_notes(tasks),
         unsure=inputs.unsure,
