@@ -1,7 +1,7 @@
 """Codecs: what a kind of feature makes of columns of a file, for a network and a run's files."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -60,11 +60,14 @@ class Coded:
         ids: For each of its `lookups` int32 [N]; int64 where ids are raw.
         lists: For each of its `lists` ids [V], offsets int64 [N + 1], and float32 weights [V] where
             ids have weights.
+        outside_N: bool, rows that hold what training never did, which was encoded as what it had;
+            None: there are none.
     """
 
     dense: Sequence[np.ndarray] = ()
     ids: Sequence[np.ndarray] = ()
     lists: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = ()
+    outside_N: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,7 @@ class Codec(ABC, Generic[FeatureT]):
     content: str = "ids"  # what a row of its tables stands for
     long_tailed: ClassVar[bool] = True  # linear models take the logarithm of its numbers
     counts_times: ClassVar[bool] = False  # `add` counts rows that stand for several (`times_of`)
+    knows_range: ClassVar[bool] = False  # its rule says what a constant of training becomes
     # Settings that may change without giving weights another meaning (`dim` is compared by table)
     free: ClassVar[frozenset[str]] = frozenset({"name", "column", "dim", "level"})
 
@@ -202,6 +206,14 @@ class Codec(ABC, Generic[FeatureT]):
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
         """Puts what was learnt into `rules`, for all features that share it."""
+        return
+
+    def finish_own(self, fit: Any, rules: Rules) -> None:
+        """Puts into `rules` what is its own beside a rule that features share."""
+        return
+
+    def hold(self, cells: Mapping[str, pa.ChunkedArray], rules: Rules) -> None:
+        """Puts into `rules` what becomes of columns with one value in all training rows: [1]."""
         return
 
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:

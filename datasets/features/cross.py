@@ -1,7 +1,7 @@
 """Crosses: ids of several columns together as one id."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
 from mmoe.datasets.features.fit_ids import CountedRows, Counts, KindFit, countable
 from mmoe.datasets.features.id_map import FIRST_KNOWN, UNSEEN, IdMap
 from mmoe.datasets.features.ids import IdCodec
+from mmoe.datasets.features.seen import HELD_COLUMNS
 from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.hashing import mix64
@@ -209,11 +210,37 @@ class CrossCodec(IdCodec[CrossFeature]):
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: ids, one column; unseen where an id is of another kind than trained."""
-        cross = _cross_columns(table, self.feature, origin)
+        cross, outside_N = self._held(_cross_columns(table, self.feature, origin), rules)
         keys, alien_N = cross_keys(cross, rules["crosses"][self.table])
         ids_N = self.ids(rules).lookup(keys, cross.labels[0])
         ids_N[alien_N] = UNSEEN
-        return Coded(ids=[ids_N])
+        return Coded(ids=[ids_N], outside_N=outside_N)
+
+    def hold(self, cells: Mapping[str, pa.ChunkedArray], rules: Rules) -> None:
+        """Keeps the ids of columns that have one, or none."""
+        kinds = zip(self.feature.columns, rules["crosses"][self.table], strict=True)
+        rules[HELD_COLUMNS][self.feature.name] = {
+            column: to_keys(cells[column], kind, self.used_by)[0].as_py()
+            for column, kind in kinds
+            if column in cells
+        }
+
+    def _held(self, cross: CrossColumns, rules: Rules) -> tuple[CrossColumns, np.ndarray | None]:
+        """Columns that had one id in training as that id; and which rows have another one."""
+        held = rules[HELD_COLUMNS].get(self.feature.name)
+        if not held:
+            return cross, None
+        columns, outside_N = list(cross.columns), np.zeros(len(cross.columns[0]), bool)
+        kinds = dict(zip(self.feature.columns, rules["crosses"][self.table], strict=True))
+        for place, column in enumerate(self.feature.columns):
+            if column in held:
+                keys = to_keys(columns[place], kinds[column], cross.labels[place])
+                one = pa.scalar(held[column], keys.type)
+                there_N = ~missing_mask(columns[place], kinds[column])
+                same_N = pc.fill_null(pc.equal(keys, one), False).to_numpy()
+                outside_N |= there_N & ~same_N
+                columns[place] = pa.chunked_array([pa.repeat(one, len(keys))])
+        return replace(cross, columns=columns), outside_N
 
     def looked_up(
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]

@@ -1,6 +1,6 @@
 """Parts of a datetime, each looked up in a small table of its own: hour, weekday, …"""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import pyarrow as pa
 from mmoe.config import DatetimeFeature, Part, TableSpec
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
+from mmoe.datasets.features.seen import SEEN_IDS, extend_seen, only_seen
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.datetimes import local_datetimes
 
@@ -53,9 +54,10 @@ def _part_circle(ids_N: np.ndarray, part: Part) -> tuple[np.ndarray, np.ndarray]
 
 
 class DatetimeCodec(Codec[DatetimeFeature]):
-    """Codec of a column of datetimes; it learns nothing: a part's values are known."""
+    """Codec of a column of datetimes; a part's values are known, it learns which training had."""
 
     content = "parts of moments"
+    knows_range = True
     # How files say it; new parts are new inputs, told by name
     free = Codec.free | {"unit", "format", "missing_values", "parts", "cyclic"}
 
@@ -74,11 +76,36 @@ class DatetimeCodec(Codec[DatetimeFeature]):
         """Refuses what is no datetime."""
         local_datetimes(table, self.feature, origin)
 
+    def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> list[np.ndarray]:
+        """Returns for each part which of its rows training has, bool."""
+        return [np.zeros(_part_rows(part), bool) for part in self.feature.parts]
+
+    def add(self, fit: list[np.ndarray], table: pa.Table, origin: str) -> None:
+        """Learns which values more training rows have."""
+        for seen_R, ids_N in zip(fit, self._ids(table, origin), strict=True):
+            seen_R[ids_N] = True
+
+    def finish(self, fits: Sequence[list[np.ndarray]], rules: Rules) -> None:
+        """Keeps the values that training rows had."""
+        for name, seen_R in zip(self.feature.derived_names, fits[0], strict=True):
+            rules[SEEN_IDS][name] = tuple(np.flatnonzero(seen_R).tolist())
+
+    def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
+        """Adds the values that an earlier run had."""
+        for name in self.feature.derived_names:
+            extend_seen(name, rules, earlier)
+
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: an id a part, and the point on its circle."""
-        local_N = local_datetimes(table, self.feature, origin)
-        ids = [part_ids(local_N, part) for part in self.feature.parts]
-        parts = zip(ids, self.feature.parts if self.feature.cyclic else (), strict=False)
+        found = self._ids(table, origin)
+        seen = [rules[SEEN_IDS].get(name) for name in self.feature.derived_names]
+        ids = [only_seen(ids_N, some) for ids_N, some in zip(found, seen, strict=True)]
+        # A value between those of training has its own place on the circle
+        circle = [
+            one if len(some or ()) == 1 else every
+            for one, every, some in zip(ids, found, seen, strict=True)
+        ]
+        parts = zip(circle, self.feature.parts if self.feature.cyclic else (), strict=False)
         waves = [wave_N for ids_N, part in parts for wave_N in _part_circle(ids_N, part)]
         return Coded(ids=ids, dense=waves)
 
@@ -88,3 +115,8 @@ class DatetimeCodec(Codec[DatetimeFeature]):
         """Returns its parts."""
         parts = zip(self.encode(table, rules, origin).ids, self.feature.parts, strict=True)
         return [LookedUp.single(ids_N, _part_rows(part)) for ids_N, part in parts]
+
+    def _ids(self, table: pa.Table, origin: str) -> list[np.ndarray]:
+        """The ids of each part, whether training had them or not."""
+        local_N = local_datetimes(table, self.feature, origin)
+        return [part_ids(local_N, part) for part in self.feature.parts]

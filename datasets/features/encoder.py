@@ -25,6 +25,14 @@ from mmoe.datasets.features.levels import (
 )
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.registry import codecs_of, sections
+from mmoe.datasets.features.seen import (
+    CONSTANTS,
+    HELD_COLUMNS,
+    SEEN_IDS,
+    SEEN_WEIGHTS,
+    Constant,
+    held_constant,
+)
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.watch_quantiles import watch_links
 from mmoe.datasets.rows.encoded_features import EncodedFeatures, EncodedRequests, LevelLayout
@@ -120,6 +128,30 @@ class FeatureEncoder:
     def crosses(self) -> dict[str, tuple[KeyKind, ...]]:
         """Kinds of ids in the columns of each table of crosses."""
         return self.rules["crosses"]
+
+    @property
+    def constants(self) -> dict[str, Constant]:
+        """Features that say one thing in every training row, or nothing."""
+        return self.rules.get(CONSTANTS, {})
+
+    @property
+    def ranged(self) -> list[str]:
+        """Names of the features that know what training rows held: `EncodedFeatures.outside`."""
+        known = {name for name, rule in self.numeric.items() if rule.seen is not None}
+        known |= {name for name, rule in self.rules.get("vectors", {}).items() if rule.seen}
+        held = {name for name, columns in self.rules.get(HELD_COLUMNS, {}).items() if columns}
+        known |= {*self.rules.get(SEEN_WEIGHTS, {}), *self.constants, *held}
+        return [feature.name for feature in self.config.features if feature.name in known]
+
+    @property
+    def never_varied(self) -> list[str]:
+        """Names of features, parts of datetimes and numbers of vectors of one training value."""
+        numbers = [name for name, rule in self.numeric.items() if not rule.varies]
+        parts = [name for name, seen in self.rules.get(SEEN_IDS, {}).items() if len(seen) == 1]
+        vectors = self.rules.get("vectors", {}).items()
+        flat = [(name, sum(a == b for a, b in rule.seen), rule.length) for name, rule in vectors]
+        some = [f"{k} of the {length} numbers of {name}" for name, k, length in flat if k]
+        return [*numbers, *self.constants, *parts, *some]
 
     @cached_property
     def levels(self) -> dict[str, Level]:
@@ -251,7 +283,7 @@ class FeatureEncoder:
         coded = [
             _missing(codec, self.rules, table.num_rows)
             if codec.feature.name in unread
-            else codec.encode(table, self.rules, origin)
+            else self._coded(codec, table, origin)
             for codec in codecs
         ]
         for codec, one in zip(codecs, coded, strict=True):
@@ -266,7 +298,17 @@ class FeatureEncoder:
             ids_NC=_stack(ids, table.num_rows, id_type),
             lists=[(ids_V, offsets) for one in coded for ids_V, offsets, _ in one.lists],
             list_weights=weights if any(w is not None for w in weights) else [],
+            outside=_outside(codecs, coded),
         )
+
+    def _coded(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
+        """Rows of one codec; of a feature that said one thing in training, as that."""
+        coded = codec.encode(table, self.rules, origin)
+        one = self.constants.get(codec.feature.name)
+        if one is None:
+            return coded
+        mine = [other for other in self.codecs if other.feature.name == codec.feature.name]
+        return held_constant(coded, one.coded[mine.index(codec)], table.num_rows)
 
     def save(self, folder: str | Path) -> None:
         """Writes encoder.json and one Parquet file for each vocabulary; no pickle."""
@@ -296,6 +338,16 @@ def _check(codec: Codec[Any], coded: Coded, rules: Rules, num_rows: int) -> None
     for column_N in (*coded.dense, *coded.ids):
         if len(column_N) != num_rows:
             raise ValueError(f"{made} a column of {len(column_N)} rows; expected {num_rows}")
+
+
+def _outside(codecs: Sequence[Codec[Any]], coded: Sequence[Coded]) -> dict[str, np.ndarray]:
+    """Rows of each feature that hold what training never did; of those that have some."""
+    found: dict[str, np.ndarray] = {}
+    for codec, one in zip(codecs, coded, strict=True):
+        if one.outside_N is not None and one.outside_N.any():
+            name = codec.feature.name
+            found[name] = found[name] | one.outside_N if name in found else one.outside_N
+    return found
 
 
 def _missing(codec: Codec[Any], rules: Rules, num_rows: int) -> Coded:

@@ -7,6 +7,7 @@ from mmoe.datasets.features import domains
 from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.ids import IdCodec
+from mmoe.datasets.features.seen import extend_constants, extend_weights
 from mmoe.datasets.features.vocabulary import Vocabulary
 from mmoe.datasets.labels.watch_quantiles import SECTION
 
@@ -17,7 +18,8 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     Scaling, buckets and pieces of features that `earlier` had are kept, and quantiles of watch
     times: other ones would give its weights another meaning. Its ids keep their rows, and its
     domains their numbers; those that `today` has on top get the next ones, in today's order.
-    Features and tables that are new are taken from `today`. Where today's config freezes the
+    Features and tables that are new are taken from `today`, and so is the rule of a number that had
+    one value until now. Where today's config freezes the
     encoder or a table, new ids get no rows.
 
     Args:
@@ -46,6 +48,9 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
         codecs[0].extend(rules, earlier.rules, origin)
     _keep_frozen(rules, today, earlier)
     _leave_out_known(rules, today, origin)
+    before = [feature.name for feature in earlier.config.features]
+    extend_weights(rules, earlier.rules, before)
+    extend_constants(rules, earlier.rules, today.codecs, origin, before)
     for task in rules.get(SECTION, {}):
         kept = earlier.rules.get(SECTION, {}).get(task)
         if kept is not None:

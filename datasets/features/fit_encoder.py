@@ -6,6 +6,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.features import domains, levels
 from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.registry import codecs_of, sections
+from mmoe.datasets.features.seen import ConstantsFit
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.watch_quantiles import SECTION, WatchQuantilesFit
 
@@ -28,6 +29,7 @@ class EncoderFit:
         self.fits = {codec: codec.start(origin, self.codecs) for codec in self.codecs}
         self.levels = levels.LevelsFit(config, origin)
         self.domains = domains.DomainsFit(config, origin)
+        self.constants = ConstantsFit(self.codecs)
         self.watch = WatchQuantilesFit(config, origin, maturity)
 
     def add(self, table: pa.Table, *, check: bool = False) -> None:
@@ -49,6 +51,7 @@ class EncoderFit:
             once = of_request and vars(type(codec)).get("counts_times", False)
             codec.add(fit, requests if once and requests is not None else table, self.origin)
         self.domains.add(table)
+        self.constants.add(table)
         self.watch.add(table)
 
     def check(self, table: pa.Table) -> None:
@@ -70,6 +73,9 @@ class EncoderFit:
         rules: Rules = {name: {} for name in sections()}
         for codecs in that_share(self.codecs):
             codecs[0].finish([self.fits[codec] for codec in codecs], rules)
+        for codec, fit in self.fits.items():
+            codec.finish_own(fit, rules)
+        self.constants.finish(self.codecs, rules, self.origin)
         rules[levels.SECTION] = dict(self.levels.finish())
         rules[domains.SECTION] = dict(self.domains.finish())
         rules[SECTION] = dict(self.watch.finish())

@@ -74,6 +74,7 @@ class CountFit:
     def __init__(self, label: str, *, settle: bool = False) -> None:
         self.label, self.settle = label, settle
         self.rows = CountedRows(["value"])
+        self.weights: tuple[float, ...] = ()  # the ends of those that ids have in lists
 
     def add(self, column: pa.ChunkedArray, times_N: np.ndarray | None = None) -> None:
         """Counts more rows.
@@ -112,6 +113,7 @@ class KindFit:
 
     def __init__(self, label: str, *, settle: bool = False) -> None:
         self.label, self.settle = label, settle
+        self.weights: tuple[float, ...] = ()  # the ends of those that ids have in lists
         self.kinds: set[KeyKind] = set()
         self.text = TextKind()
         self.any_text = False

@@ -59,6 +59,11 @@ class Moments:
         constant = self.lowest == self.highest
         return self.mean, 1.0 if constant or self.deviation == 0 else self.deviation
 
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """The lowest and the highest value; () where there was none."""
+        return (self.lowest, self.highest) if self.lowest <= self.highest else ()
+
     def _merge(self, blocks_KB: np.ndarray) -> None:
         sizes_K = np.abs(blocks_KB).max(axis=1)
         sizes_K[sizes_K == 0] = 1.0

@@ -10,9 +10,12 @@ from mmoe.config import FeatureSpec, ListFeature
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
 from mmoe.datasets.features.fit_ids import CountFit, KindFit
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.ragged import fill_empty, ids_with_missing
+from mmoe.datasets.features.ragged import Ragged, fill_empty, ids_with_missing
+from mmoe.datasets.features.seen import SEEN_WEIGHTS, limits_of
 from mmoe.datasets.features.weighted_lists import list_ids
 from mmoe.datasets.rows.locations import times_of
+
+_ROUNDING = 1e-6  # of a constant that another file holds as float32
 
 
 class ListCodec(IdCodec[ListFeature]):
@@ -22,7 +25,7 @@ class ListCodec(IdCodec[ListFeature]):
 
     # How files say it, and how much of it is read
     free = IdCodec.free | {
-        "separator", "format", "weights", "weight_separator", "max_length", "keep"
+        "separator", "format", "weights", "weight_separator", "max_length", "keep", "outside"
     }  # fmt: skip
 
     def label(self, origin: str) -> str:
@@ -58,6 +61,14 @@ class ListCodec(IdCodec[ListFeature]):
         ragged, times_N = list_ids(table, self.feature, origin), times_of(table)
         of_ids = None if times_N is None else np.repeat(times_N, np.diff(ragged.offsets))
         fit.add(ragged.values, of_ids)
+        if ragged.written is not None and len(ragged.written):
+            ends = (*fit.weights, float(ragged.written.min()), float(ragged.written.max()))
+            fit.weights = (min(ends), max(ends))
+
+    def finish_own(self, fit: Any, rules: Rules) -> None:
+        """Keeps the lowest and the highest weight."""
+        if fit.weights:
+            rules[SEEN_WEIGHTS][self.feature.name] = fit.weights
 
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses bad weights in rows that do not train."""
@@ -66,12 +77,18 @@ class ListCodec(IdCodec[ListFeature]):
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: ids and weights; an empty list has the id 0 with weight 1."""
-        ragged = list_ids(table, self.feature, origin)
+        seen = rules[SEEN_WEIGHTS].get(self.feature.name)
+        limits = None if seen is None else _limits(*seen)
+        clips = limits is not None and (self.feature.outside == "clip" or limits[0] == limits[1])
+        ragged = list_ids(table, self.feature, origin, *([limits] if clips else []))
         weights_V = ragged.weights
         if weights_V is not None:
             weights_V = fill_empty(weights_V, ragged.offsets, 1)
         ids_V = self.ids(rules).lookup(ragged.values, self.label(origin))
-        return Coded(lists=[(*ids_with_missing(ids_V, ragged.offsets), weights_V)])
+        return Coded(
+            lists=[(*ids_with_missing(ids_V, ragged.offsets), weights_V)],
+            outside_N=None if limits is None else _outside(ragged, *limits),
+        )
 
     def meaning(self) -> dict[str, object]:
         """Returns settings to keep; in which column the weights stand does not matter."""
@@ -94,3 +111,18 @@ class ListCodec(IdCodec[ListFeature]):
                 is_list=True,
             )
         ]
+
+
+def _limits(lowest: float, highest: float) -> tuple[float, float]:
+    """Returns what weights are clipped to: none is negative."""
+    low, high = limits_of(lowest, highest)
+    return max(float(low), 0.0), float(high)
+
+
+def _outside(ragged: Ragged, lowest: float, highest: float) -> np.ndarray:
+    """Returns which rows have a weight beyond the limits, bool [N]."""
+    assert ragged.written is not None, "there are limits of weights alone"
+    room = _ROUNDING * highest
+    beyond_V = (ragged.written < lowest - room) | (ragged.written > highest + room)
+    row_V = np.repeat(np.arange(len(ragged.offsets) - 1), np.diff(ragged.offsets))
+    return np.bincount(row_V[beyond_V], minlength=len(ragged.offsets) - 1) > 0

@@ -1,7 +1,7 @@
 """Numeric features: logarithm, scaling, quantile buckets, positions among pieces."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from mmoe.config.json_files import Stored
 from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
+from mmoe.datasets.features.seen import limits_of
 from mmoe.datasets.values.written_numbers import feature_numbers
 
 # Values that quantiles are taken of: then a rank is off by 0.1 % of the rows (standard deviation)
@@ -24,6 +25,8 @@ _SAMPLES = 1 << 22
 _SMALLEST_SAMPLE = 1 << 16
 # float32 products of this and ordinary weights stay finite through a network.
 _LIMIT = 1e9
+# A constant that a file holds as float32 and another as text is the same number
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class NumericRule:
 
     scaled = (f(x) − mean) / deviation, with f(x) = sign(x)·log(1 + |x|) or x; a missing value
     becomes 0, which is the mean. The position u counts pieces below x, and is linear in f(x) within
-    a piece.
+    a piece. A number that training had in one value, or not at all, is 0 whatever it is later.
     """
 
     log: bool
@@ -41,6 +44,10 @@ class NumericRule:
     edges: tuple[float, ...] = ()  # ascending; bucket i holds edges[i − 1] < x ≤ edges[i]
     ends: tuple[float, ...] = ()  # of pieces, ascending; piece p is ends[p] to ends[p + 1]
     missing: bool = False  # has the network a column that says so, beside the pieces?
+    # The lowest and the highest f(x) of training, () where all were missing; None: not known
+    seen: tuple[float, ...] | None = None
+    gaps: bool = True  # some were missing
+    clips: bool = False  # f(x) beyond `limits_of(*seen)` is taken as these
 
     @classmethod
     def fit(cls, feature: NumericFeature, numbers_N: np.ndarray) -> "NumericRule":
@@ -71,10 +78,39 @@ class NumericRule:
         """Pieces between all ends; 0 where training rows have one value, or none."""
         return max(len(self.ends) - 1, 0)
 
+    @property
+    def varies(self) -> bool:
+        """Whether training rows had two values, as far as is known."""
+        return self.seen is None or len(set(self.seen)) == 2
+
+    def settled(self, numbers_N: np.ndarray) -> np.ndarray:
+        """Returns numbers; those that never varied in training as what all rows had there."""
+        if self.varies:
+            return numbers_N
+        if not self.seen:
+            return np.full(len(numbers_N), np.nan)
+        return np.where(np.isnan(numbers_N) & self.gaps, np.nan, 0.0)
+
+    def outside(self, numbers_N: np.ndarray) -> np.ndarray | None:
+        """Returns which numbers training had nothing like, bool [N]; None: it is not known."""
+        if self.seen is None:
+            return None
+        if not self.seen:
+            return ~np.isnan(numbers_N)
+        x_N = _transform(numbers_N, self.log)
+        lowest, highest = limits_of(*self.seen)
+        room = _ROUNDING * max(abs(lowest), abs(highest))
+        return (x_N < lowest - room) | (x_N > highest + room)
+
     def scale(self, numbers_N: np.ndarray) -> np.ndarray:
         """Scales numbers: float32 [N], finite."""
+        if not self.varies:
+            return np.zeros(len(numbers_N), np.float32)
+        x_N = _transform(numbers_N, self.log)
+        if self.clips and self.seen:
+            x_N = np.clip(x_N, *limits_of(*self.seen))
         with np.errstate(over="ignore"):  # to infinity, which is clipped below
-            scaled_N = (_transform(numbers_N, self.log) - self.mean) / self.deviation
+            scaled_N = (x_N - self.mean) / self.deviation
         missing_N = np.isnan(scaled_N)
         if missing_N.any():
             scaled_N[missing_N] = 0.0
@@ -82,6 +118,7 @@ class NumericRule:
 
     def bucket(self, numbers_N: np.ndarray) -> np.ndarray:
         """Returns bucket ids, int32 [N]: 0 where missing, else 2 + edges below x."""
+        numbers_N = self.settled(numbers_N)
         ids_N = np.searchsorted(np.array(self.edges), numbers_N, side="left").astype(np.int32)
         ids_N += FIRST_KNOWN
         ids_N[np.isnan(numbers_N)] = MISSING
@@ -89,11 +126,30 @@ class NumericRule:
 
     def position(self, numbers_N: np.ndarray) -> np.ndarray:
         """Returns positions among pieces, float32 [N] in [0, P]; −1 where missing."""
+        numbers_N = self.settled(numbers_N)
         # Halves, since two ends may lie further apart than the largest float64
         ends_E = _transform(np.array(self.ends or (0.0,)), self.log) / 2
         position_N = np.interp(_transform(numbers_N, self.log) / 2, ends_E, np.arange(len(ends_E)))
         position_N[np.isnan(numbers_N)] = -1.0
         return position_N.astype(np.float32)
+
+    def after(self, earlier: "NumericRule") -> "NumericRule":
+        """Returns the rule of a run that goes on: the earlier one, with the range of both.
+
+        Where the number never varied until now, no weight has learnt from it, and today's rule is
+        taken.
+        """
+        if earlier.seen is None or self.seen is None:
+            return earlier
+        ends = (*earlier.seen, *self.seen)
+        seen = (min(ends), max(ends)) if ends else ()
+        gaps = earlier.gaps or self.gaps
+        if not earlier.varies and len(set(seen)) == 2:
+            if self.varies:
+                return replace(self, seen=seen, gaps=gaps)
+            mean, half = (seen[0] + seen[1]) / 2, (seen[1] - seen[0]) / 2
+            earlier = replace(earlier, mean=mean, deviation=half)
+        return replace(earlier, seen=seen, gaps=gaps, clips=self.clips)
 
 
 def _transform(numbers_N: np.ndarray, log: bool) -> np.ndarray:
@@ -118,8 +174,7 @@ class NumberFit:
     def add(self, numbers_N: np.ndarray) -> None:
         """Adds more training rows: float64 [N], NaN where missing."""
         present = numbers_N[~np.isnan(numbers_N)]
-        if self.feature.standardise:
-            self.moments.add(_transform(present, self.feature.log))
+        self.moments.add(_transform(present, self.feature.log))
         self.missing |= len(present) < len(numbers_N)
         if takes_quantiles(self.feature):
             self.quantiles.add(present)
@@ -127,7 +182,7 @@ class NumberFit:
     def finish(self) -> NumericRule:
         """Returns the rule of all rows."""
         feature = self.feature
-        mean, deviation = self.moments.finish()
+        mean, deviation = self.moments.finish() if feature.standardise else (0.0, 1.0)
         edges = self.quantiles.edges(feature.buckets) if feature.buckets else ()
         ends = self._ends(feature.pieces) if feature.pieces else ()
         return NumericRule(
@@ -138,6 +193,9 @@ class NumberFit:
             ends=ends,
             # Where there are buckets, that of missing values says it
             missing=self.missing and feature.pieces is not None and not feature.buckets,
+            seen=self.moments.ends,
+            gaps=self.missing,
+            clips=feature.outside == "clip",
         )
 
     def _ends(self, pieces: int) -> tuple[float, ...]:
@@ -164,6 +222,9 @@ class _StoredRule(Stored):
     edges: list[_Finite]
     ends: list[_Finite] = Field(default=[])
     missing: bool = False
+    seen: Annotated[list[_Finite], Field(max_length=2)] | None = None
+    gaps: bool = True
+    clips: bool = False
 
 
 class _NumericRules(Section):
@@ -181,8 +242,9 @@ class _NumericRules(Section):
 
     def read(self, entry: Any, folder: Path) -> NumericRule:
         """Reads what `write` wrote."""
-        ends = tuple(entry.get("ends", ()))
-        return NumericRule(**{**entry, "edges": tuple(entry["edges"]), "ends": ends})
+        seen, ends = entry.get("seen"), tuple(entry.get("ends", ()))
+        seen = None if seen is None else tuple(seen)
+        return NumericRule(**{**entry, "edges": tuple(entry["edges"]), "ends": ends, "seen": seen})
 
     def marks(self, rules: dict[str, NumericRule]) -> Iterator[bytes]:
         """Yields nothing: last bits of numbers may differ from machine to machine."""
@@ -194,8 +256,9 @@ class NumericCodec(Codec[NumericFeature]):
 
     sections = (_NumericRules(),)
     content = "buckets"
-    # How files say it
-    free = Codec.free | {"decimal", "thousands", "unit", "missing_values"}
+    knows_range = True
+    # How files say it, and what becomes of numbers that no weight has learnt from
+    free = Codec.free | {"decimal", "thousands", "unit", "missing_values", "outside"}
 
     @property
     def dense_names(self) -> list[str]:
@@ -254,13 +317,20 @@ class NumericCodec(Codec[NumericFeature]):
         [fit] = fits
         rules["numeric"][self.feature.name] = fit.finish()
 
+    def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
+        """Keeps scaling, buckets and pieces of an earlier run in which the number varied."""
+        before = earlier["numeric"].get(self.feature.name)
+        if before is not None:
+            rules["numeric"][self.feature.name] = self._rule(rules).after(before)
+
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: the scaled number, its position among pieces, and its bucket."""
         [numbers_N] = self.numbers(table, origin)
         rule = self._rule(rules)
         buckets = [rule.bucket(numbers_N)] if self.feature.buckets else []
         positions = [] if self.feature.pieces is None else [rule.position(numbers_N)]
-        return Coded(dense=[rule.scale(numbers_N), *positions], ids=buckets)
+        dense = [rule.scale(numbers_N), *positions]
+        return Coded(dense=dense, ids=buckets, outside_N=rule.outside(numbers_N))
 
     def _rule(self, rules: Rules) -> NumericRule:
         return rules["numeric"][self.feature.name]

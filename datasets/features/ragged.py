@@ -20,11 +20,19 @@ from mmoe.datasets.values.plain import (
 
 @dataclass(frozen=True)
 class Ragged:
-    """Lists of rows: row n holds `values[offsets[n]:offsets[n + 1]]`, maybe with weights."""
+    """Lists of rows: row n holds `values[offsets[n]:offsets[n + 1]]`, maybe with weights.
+
+    Attributes:
+        values: Their items.
+        offsets: int64 [N + 1].
+        weights: Of the items, float32 [V].
+        written: The weights as the rows say them, before they are shares, float64 [V].
+    """
 
     values: pa.ChunkedArray
-    offsets: np.ndarray  # int64 [N + 1]
-    weights: np.ndarray | None = None  # float32 [V]
+    offsets: np.ndarray
+    weights: np.ndarray | None = None
+    written: np.ndarray | None = None
 
 
 def to_ragged(column: pa.ChunkedArray, feature: ListFeature) -> Ragged:

@@ -6,6 +6,7 @@ from mmoe.config import FEATURES, RunConfig
 from mmoe.datasets.features.codec import Codec, Section
 from mmoe.datasets.features.domains import DomainsSection
 from mmoe.datasets.features.levels import LevelsSection
+from mmoe.datasets.features.seen import Constants, HeldColumns, SeenIds, SeenWeights
 from mmoe.datasets.labels.watch_quantiles import WatchQuantilesSection
 
 
@@ -22,5 +23,13 @@ def sections() -> dict[str, Section]:
     """Lists the sections of encoder.json, in their order."""
     codecs = [FEATURES.implementation(kind) for kind in FEATURES.names()]
     of_features = {section.name: section for codec in codecs for section in codec.sections}
-    others: tuple[Section, ...] = (LevelsSection(), WatchQuantilesSection(), DomainsSection())
+    others: tuple[Section, ...] = (
+        LevelsSection(),
+        WatchQuantilesSection(),
+        DomainsSection(),
+        SeenIds(),
+        SeenWeights(),
+        HeldColumns(),
+        Constants(),
+    )
     return {**of_features, **{section.name: section for section in others}}

@@ -1,7 +1,7 @@
 """Vectors: each number standardised, all of them projected by the network where that is asked."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ from mmoe.config import TableSpec, VectorFeature
 from mmoe.config.json_files import Stored
 from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments
+from mmoe.datasets.features.seen import limits_of
 from mmoe.datasets.values.vectors import Vectors, to_vectors
 
 # Values of one number whose moments are taken at once: vectors have hundreds of them
@@ -26,6 +27,7 @@ _ROWS = 8192  # widened and scaled at a time
 NARROWER = 0.25
 # float32 products of this and ordinary weights stay finite through a network.
 _LIMIT = 1e9
+_ROUNDING = 1e-6  # of a constant that another file holds as float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,24 +41,43 @@ class VectorRule:
         deviation: Likewise; where vectors are standardised L^¼ times those of training.
         missing: A training row has no vector, so that there is a column that says so: its weights
             are what the network learns of such rows.
+        seen: The lowest and the highest of each number in training; one that had one value, or
+            none, is 0 whatever it is later. Empty: not known.
+        clips: Numbers beyond `limits_of` these are taken as the limit.
     """
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     missing: bool = False
+    seen: tuple[tuple[float, float], ...] = ()
+    clips: bool = False
 
     @property
     def length(self) -> int:
         """L."""
         return len(self.mean)
 
-    def scale(self, vectors: Vectors) -> np.ndarray:
-        """Returns network inputs, float32 [N, L], or [N, L + 1] with 1 where a row has none."""
+    def scale(self, vectors: Vectors) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns network inputs, and which rows training had nothing like.
+
+        Returns:
+            float32 [N, L], or [N, L + 1] with 1 where a row has no vector; and bool [N].
+        """
         rows_M, width = np.flatnonzero(vectors.present_N), self.length + self.missing
         out_NK = np.zeros((len(vectors.present_N), width), np.float32)
         mean_L, deviation_L = np.array(self.mean), np.array(self.deviation)
+        ends_L2 = np.array(self.seen) if self.seen else None
+        outside_N = None if ends_L2 is None else np.zeros(len(out_NK), bool)
         for start in range(0, len(rows_M), _ROWS):
             numbers_BL = vectors.numbers_ML[start : start + _ROWS].astype(np.float64)
+            if ends_L2 is not None and outside_N is not None:
+                lowest_L, highest_L = limits_of(*ends_L2.T)
+                room_L = _ROUNDING * np.maximum(np.abs(lowest_L), np.abs(highest_L))
+                beyond_BL = (numbers_BL < lowest_L - room_L) | (numbers_BL > highest_L + room_L)
+                outside_N[rows_M[start : start + _ROWS]] = beyond_BL.any(axis=1)
+                if self.clips:
+                    np.clip(numbers_BL, lowest_L, highest_L, out=numbers_BL)
+                numbers_BL[:, ends_L2[:, 0] == ends_L2[:, 1]] = np.nan
             with np.errstate(over="ignore"):  # to infinity, which is clipped below
                 scaled_BL = (numbers_BL - mean_L) / deviation_L
             scaled_BL[np.isnan(scaled_BL)] = 0.0
@@ -64,7 +85,25 @@ class VectorRule:
             out_NK[rows_M[start : start + _ROWS], : self.length] = scaled_BL
         if self.missing:
             out_NK[~vectors.present_N, self.length] = 1.0
-        return out_NK
+        return out_NK, outside_N
+
+    def after(self, earlier: "VectorRule") -> "VectorRule":
+        """Returns the rule of a run that goes on: the earlier one, with the ranges of both.
+
+        Numbers that never varied until now are scaled as today: no weight has learnt from them.
+        """
+        if not earlier.seen or not self.seen:
+            return earlier
+        before_L2, now_L2 = np.array(earlier.seen), np.array(self.seen)
+        new_L = (before_L2[:, 0] == before_L2[:, 1]) & (now_L2[:, 0] < now_L2[:, 1])
+        seen_2L = np.minimum(before_L2, now_L2)[:, 0], np.maximum(before_L2, now_L2)[:, 1]
+        return replace(
+            earlier,
+            mean=tuple(np.where(new_L, self.mean, earlier.mean).tolist()),
+            deviation=tuple(np.where(new_L, self.deviation, earlier.deviation).tolist()),
+            seen=tuple(zip(*(end_L.tolist() for end_L in seen_2L), strict=True)),
+            clips=self.clips,
+        )
 
 
 class VectorFit:
@@ -91,7 +130,7 @@ class VectorFit:
         if not len(vectors.numbers_ML):
             return
         self.moments = self.moments or [Moments(block=_BLOCK) for _ in range(self.length or 0)]
-        for start in range(0, len(vectors.numbers_ML) * self.feature.standardise, _ROWS):
+        for start in range(0, len(vectors.numbers_ML), _ROWS):
             numbers_BL = vectors.numbers_ML[start : start + _ROWS]
             numbers_LB = np.ascontiguousarray(numbers_BL.T, np.float64)
             gaps = np.isnan(numbers_LB).any()
@@ -107,11 +146,16 @@ class VectorFit:
         if not self.moments:
             raise ValueError(f"{self.label} is empty in every training row; remove the feature")
         found = [moments.finish() for moments in self.moments]
-        narrower = len(found) ** NARROWER if self.feature.standardise else 1.0
+        narrower = len(found) ** NARROWER
+        if not self.feature.standardise:
+            found, narrower = [(0.0, 1.0)] * len(found), 1.0
         return VectorRule(
             mean=tuple(mean for mean, _ in found),
             deviation=tuple(deviation * narrower for _, deviation in found),
             missing=self.missing,
+            # A number that no row has is as one that is always 0
+            seen=tuple((moments.ends or (0.0, 0.0)) for moments in self.moments),
+            clips=self.feature.outside == "clip",
         )
 
 
@@ -124,6 +168,8 @@ class _StoredRule(Stored):
     mean: Annotated[list[_Finite], Field(min_length=1)]
     deviation: list[Annotated[_Finite, Field(gt=0)]]
     missing: bool
+    seen: list[Annotated[list[_Finite], Field(min_length=2, max_length=2)]] = Field(default=[])
+    clips: bool = False
 
 
 class _VectorRules(Section):
@@ -141,7 +187,16 @@ class _VectorRules(Section):
         mean, deviation = tuple(entry["mean"]), tuple(entry["deviation"])
         if len(mean) != len(deviation):
             raise ValueError(f"vectors: {len(mean)} means and {len(deviation)} deviations")
-        return VectorRule(mean=mean, deviation=deviation, missing=entry["missing"])
+        seen = tuple((low, high) for low, high in entry.get("seen", ()))
+        if seen and len(seen) != len(mean):
+            raise ValueError(f"vectors: {len(mean)} means and {len(seen)} ranges")
+        return VectorRule(
+            mean=mean,
+            deviation=deviation,
+            missing=entry["missing"],
+            seen=seen,
+            clips=entry.get("clips", False),
+        )
 
     def marks(self, rules: dict[str, VectorRule]) -> Iterator[bytes]:
         """Yields lengths alone: last bits of numbers may differ from machine to machine."""
@@ -153,7 +208,8 @@ class VectorCodec(Codec[VectorFeature]):
     """Codec of a column of vectors."""
 
     sections = (_VectorRules(),)
-    free = frozenset({"name", "column", "level"})  # `dim` is the shape of a weight
+    free = frozenset({"name", "column", "level", "outside"})  # `dim` is the shape of a weight
+    knows_range = True
     long_tailed = False
 
     def dense_columns(self, rules: Rules) -> list[str]:
@@ -210,12 +266,14 @@ class VectorCodec(Codec[VectorFeature]):
                 f"{before.length} in the run that is continued; give the feature another name, or "
                 "train without --warm-start"
             )
-        super().extend(rules, earlier, origin)
+        if before is not None:
+            rules["vectors"][self.feature.name] = now.after(before)
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: the scaled numbers."""
         rule = self._rule(rules)
-        return Coded(dense=[rule.scale(self._vectors(table, origin, rule.length))])
+        scaled_NK, outside_N = rule.scale(self._vectors(table, origin, rule.length))
+        return Coded(dense=[scaled_NK], outside_N=outside_N)
 
     def number_inputs(self, table: pa.Table, rules: Rules, origin: str) -> list[np.ndarray]:
         """Reads its numbers, NaN where a row has none."""

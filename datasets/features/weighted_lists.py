@@ -22,7 +22,12 @@ _SHOWN = 80  # characters of a cell in an error
 _LARGEST = 1e9  # float32 products of this and ordinary embeddings stay finite
 
 
-def list_ids(table: pa.Table, feature: ListFeature, origin: str) -> Ragged:
+def list_ids(
+    table: pa.Table,
+    feature: ListFeature,
+    origin: str,
+    limits: tuple[float, float] = (0.0, np.inf),
+) -> Ragged:
     """Reads the lists of a feature's column, with the weights of their ids if it has any.
 
     The weights of a mean are divided by their sum, row by row; where that is 0, all stay 0.
@@ -31,6 +36,7 @@ def list_ids(table: pa.Table, feature: ListFeature, origin: str) -> Ragged:
         table: N rows.
         feature: Columns, separators, max_length.
         origin: Starts error messages.
+        limits: Weights beyond them are taken as them.
 
     Raises:
         ValueError: A column is missing or holds no lists, a row has not as many weights as ids, or
@@ -57,10 +63,11 @@ def list_ids(table: pa.Table, feature: ListFeature, origin: str) -> Ragged:
     keep_V, lengths_N = kept_items(values, lengths_N, feature)
     if keep_V is not None:
         values, weights_V = values.filter(pa.array(keep_V)), weights_V[keep_V]
-    offsets = offsets_of(lengths_N)
+    offsets, written_V = offsets_of(lengths_N), weights_V
+    weights_V = np.clip(weights_V, *limits)
     if feature.pooling == "mean":
         weights_V = _shares(weights_V, lengths_N)
-    return Ragged(values, offsets, weights_V.astype(np.float32))
+    return Ragged(values, offsets, weights_V.astype(np.float32), written_V)
 
 
 class _Weights:

@@ -48,6 +48,8 @@ class EncodedFeatures:
         links: What makes values of what is predicted, by the places of tasks of kind d2q.
         domains_N: int32, number of each row's domain, that behind the last one where it has none
             that is known; None: the run has no domains.
+        outside: For each feature that has some, bool [N]: rows that hold what training never did,
+            and were encoded as what it had; of rows as they were encoded, not of parts of them.
         requests: What the rows share with others of their request, where features are of requests;
             the columns above are then those of rows alone (`flat` has all).
     """
@@ -58,6 +60,7 @@ class EncodedFeatures:
     list_weights: Sequence[np.ndarray | None] = ()
     links: Mapping[int, RowLink] = field(default_factory=dict)
     domains_N: np.ndarray | None = None
+    outside: Mapping[str, np.ndarray] = field(default_factory=dict)
     requests: "EncodedRequests | None" = None
 
     def __len__(self) -> int:

@@ -45,7 +45,13 @@ from mmoe.train.loop import EpochCallback, Trainer, steps_of
 from mmoe.train.measure import domain_metrics, metrics_of
 from mmoe.train.optim import check_schedule
 from mmoe.train.over_ranks.placement_report import say_plan
-from mmoe.train.prepare import PreparedData, prepare, refuse_change, said_of_cut_groups
+from mmoe.train.prepare import (
+    PreparedData,
+    prepare,
+    refuse_change,
+    said_of_constants,
+    said_of_cut_groups,
+)
 from mmoe.train.run_folder.claim import RunClaim
 from mmoe.train.run_folder.data import ResumedData, RunData, changed_since
 from mmoe.train.run_folder.data_words import said_of_continued
@@ -285,9 +291,9 @@ def _say_sizes(
     )
     for line in said_of_masked(config, prepared.masked, prepared.as_of):
         reporter.say(line)
-    cut = said_of_cut_groups(config, prepared)
-    if cut is not None:
-        reporter.say(cut)
+    for note in (said_of_constants(prepared.encoder), said_of_cut_groups(config, prepared)):
+        if note is not None:
+            reporter.say(note)
     if device.type != "cpu":
         reporter.say(f"training on {describe_device(device)}")
     lanes = describe_lanes(config.data.streaming.lanes, world_size())

@@ -25,6 +25,8 @@ from mmoe.datasets.stream import StreamSplits, open_stream, wants_stream
 from mmoe.parallel import from_first, rank
 from mmoe.train.alarms import SampledTraining
 
+_MOST_NAMED = 12  # features in a note
+
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedData:
@@ -213,6 +215,18 @@ def refuse_change(config: RunConfig, data: DataPrint, *, listed: bool = False) -
             f"{data.folder}: {shown(changes)} while it was read; let what writes there end first, "
             "and start again"
         )
+
+
+def said_of_constants(encoder: FeatureEncoder) -> str | None:
+    """Returns a note on what says the same in every training row, or nothing; or None."""
+    names = encoder.never_varied
+    if not names:
+        return None
+    more = f", … ({len(names)} in all)" if len(names) > _MOST_NAMED else ""
+    return (
+        f"note: {', '.join(names[:_MOST_NAMED])}{more}: one value, or none, in all training rows; "
+        "nothing is learnt of it, and other values change no score"
+    )
 
 
 def said_of_cut_groups(config: RunConfig, prepared: PreparedData) -> str | None:

@@ -17,6 +17,7 @@ from mmoe.config import (
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
 from mmoe.datasets.features.fit_ids import CountFit, KindFit
 from mmoe.datasets.features.ids import IdCodec
+from mmoe.datasets.features.seen import SEEN_IDS, extend_seen, only_seen
 from mmoe.datasets.features.sequences.events import EventRows, events_of, kept_events
 from mmoe.datasets.features.sequences.times import GAP_ROWS, gap_ids, seconds_since
 from mmoe.datasets.rows.locations import times_of
@@ -172,8 +173,30 @@ class _GapCodec(Codec[SequenceFeature]):
         """Refuses times that run backwards, and what is no time."""
         seconds_since(table, self.feature, origin)
 
+    def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> np.ndarray:
+        """Returns which buckets training has, bool."""
+        return np.zeros(GAP_ROWS, bool)
+
+    def add(self, fit: np.ndarray, table: pa.Table, origin: str) -> None:
+        """Learns which buckets more training rows have."""
+        [(ids_V, _, _)] = self._coded(table, origin).lists
+        fit[ids_V] = True
+
+    def finish(self, fits: Sequence[np.ndarray], rules: Rules) -> None:
+        """Keeps the buckets that training rows had."""
+        rules[SEEN_IDS][self.feature.gap_name] = tuple(np.flatnonzero(fits[0]).tolist())
+
+    def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
+        """Adds the buckets that an earlier run had."""
+        extend_seen(self.feature.gap_name, rules, earlier)
+
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: a bucket for each of the latest events, the oldest first."""
+        [(ids_V, offsets, _)] = self._coded(table, origin).lists
+        ids_V = only_seen(ids_V, rules[SEEN_IDS].get(self.feature.gap_name))
+        return Coded(lists=[(ids_V, offsets, None)])
+
+    def _coded(self, table: pa.Table, origin: str) -> Coded:
         since_V, lengths_N = seconds_since(table, self.feature, origin)
         rows = kept_events(lengths_N, self.feature)
         ids_V = gap_ids(since_V if rows.index_V is None else since_V[rows.index_V])

@@ -11,6 +11,11 @@ LEVEL = (
     "computed once for them; or row. Default: row; with data.requests.candidates that of its column"
 )
 Level = Literal["request", "row"]
+Outside = Literal["clip", "keep"]
+OUTSIDE = (
+    "numbers more than one width of training's range below or above it: clip takes them as that "
+    "end, keep as they are; what never varied in training stays what it was either way"
+)
 
 
 class Feature(HasKinds):

@@ -6,7 +6,15 @@ from typing import Any, Literal
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import LEVEL, NAME_OF_FEATURE, ColumnFeature, Feature, Level
+from mmoe.config.features.base import (
+    LEVEL,
+    NAME_OF_FEATURE,
+    OUTSIDE,
+    ColumnFeature,
+    Feature,
+    Level,
+    Outside,
+)
 from mmoe.config.tables import TableSettings, VectorTable
 
 
@@ -105,6 +113,8 @@ class ListFeature(CategoricalFeature):
         default=None, min_length=1, description="between an id and its weight: `sports:0.7`"
     )
 
+    outside: Outside = Field(default="clip", description=f"of weights: {OUTSIDE}")
+
     @property
     def weighted(self) -> bool:
         """Whether every id has a weight."""
@@ -122,6 +132,8 @@ class ListFeature(CategoricalFeature):
                 "keep is last, but no list is cut without max_length; say max_length, or remove "
                 "keep"
             )
+        if self.outside == "keep" and not self.weighted:
+            raise ValueError("outside is keep, but the list has no weights; remove outside")
         if self.weights is not None and self.weight_separator is not None:
             raise ValueError(
                 "weights and weight_separator both say where the weights are; remove one of them"

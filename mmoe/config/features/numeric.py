@@ -5,7 +5,14 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import LEVEL, NAME_OF_FEATURE, ColumnFeature, Level
+from mmoe.config.features.base import (
+    LEVEL,
+    NAME_OF_FEATURE,
+    OUTSIDE,
+    ColumnFeature,
+    Level,
+    Outside,
+)
 
 
 class NumericFeature(ColumnFeature):
@@ -55,6 +62,7 @@ class NumericFeature(ColumnFeature):
     missing_values: list[int | float | str] = Field(
         default=[], description="numbers and words that mean a missing value: [-999, unknown]"
     )
+    outside: Outside = Field(default="clip", description=OUTSIDE)
     level: Level | None = Field(default=None, description=LEVEL)
 
     @property

@@ -5,7 +5,14 @@ from typing import Literal
 from pydantic import Field
 
 from mmoe.config.base import Name
-from mmoe.config.features.base import LEVEL, NAME_OF_FEATURE, ColumnFeature, Level
+from mmoe.config.features.base import (
+    LEVEL,
+    NAME_OF_FEATURE,
+    OUTSIDE,
+    ColumnFeature,
+    Level,
+    Outside,
+)
 
 
 class VectorFeature(ColumnFeature):
@@ -28,4 +35,5 @@ class VectorFeature(ColumnFeature):
         description="width that a linear layer projects the vector to; left out: it is read as "
         "it is",
     )
+    outside: Outside = Field(default="clip", description=OUTSIDE)
     level: Level | None = Field(default=None, description=LEVEL)

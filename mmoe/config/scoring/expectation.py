@@ -8,7 +8,7 @@ from typing import Literal
 
 # Measures of all rows, of the columns that a model reads, and of those that scoring writes
 OF_ROWS = ("rows", "repeated")
-OF_COLUMNS = ("missing", "unseen", "psi")
+OF_COLUMNS = ("missing", "unseen", "outside", "psi")
 OF_SCORES = ("mean", "min", "p1", "p5", "p25", "p50", "p75", "p95", "p99", "max", "nan", "null")
 # Has no meaning, or grows with it, where the training rows are another number
 _NOT_IN_TRAINING = ("rows", "repeated", "psi")
@@ -20,6 +20,7 @@ _USUAL = (
     "nan(*) == 0",
     "missing(*) < 0.1 above training",
     "unseen(*) < 0.2 above training",
+    "outside(*) < 0.1",
     "psi(*) < 0.25",
     "mean(*) in [0.5, 2] of training",
 )

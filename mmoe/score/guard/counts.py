@@ -74,6 +74,8 @@ class ScoreCounts(Stored):
     Attributes:
         rows: All of them.
         unseen: Feature → rows with an id that training had not; see `UnseenIds`.
+        outside: Feature → rows with a number far outside training's range, or with anything else
+            than what all training rows had; of features whose range the run knows.
         columns: That the model reads.
         scores: Numbers that were written, predicted or fused.
         classes: Of columns that hold classes: class → rows.
@@ -81,6 +83,7 @@ class ScoreCounts(Stored):
 
     rows: Count = 0
     unseen: dict[str, Count] = Field(default_factory=dict)
+    outside: dict[str, Count] = Field(default_factory=dict)
     columns: dict[str, ColumnCounts] = Field(default_factory=dict)
     scores: dict[str, Distribution] = Field(default_factory=dict)
     classes: dict[str, dict[str, Count]] = Field(default_factory=dict)
@@ -93,6 +96,7 @@ class ScoreCounts(Stored):
         return ScoreCounts.model_construct(
             rows=self.rows + other.rows,
             unseen=_sum(self.unseen, other.unseen),
+            outside=_sum(self.outside, other.outside),
             columns={n: self.columns[n] + other.columns[n] for n in self.columns},
             scores={n: self.scores[n] + other.scores[n] for n in self.scores},
             classes=dict(zip(self.classes, classes, strict=True)),
@@ -136,6 +140,7 @@ class Counter:
         self._numeric = {
             codec.feature.name: codec for codec in encoder.codecs if isinstance(codec, NumericCodec)
         }
+        self._ranged = encoder.ranged
         self._sources = [
             (codec.feature.name, codec.feature.source_columns) for codec in encoder.codecs
         ]
@@ -170,6 +175,7 @@ class Counter:
         return ScoreCounts.model_construct(
             rows=table.num_rows,
             unseen=dict(unseen.by_feature),
+            outside=_outside(features, self._ranged),
             columns=columns,
             scores={name: _distribution(values) for name, values in numbers.items()},
             classes={name: _classes(values) for name, values in others.items()},
@@ -205,6 +211,16 @@ def added(counts: Iterable[ScoreCounts]) -> ScoreCounts:
     for some in counts:
         total += some
     return total
+
+
+def _outside(features: EncodedFeatures, names: Iterable[str]) -> dict[str, int]:
+    """Rows of each of these features that hold what training never did."""
+    found = {name: int(of.sum()) for name, of in features.outside.items()}
+    if features.requests is not None:
+        rows_M = np.bincount(features.requests.request_N, minlength=len(features.requests))
+        shared = features.requests.features.outside
+        found |= {name: int(rows_M[of_M].sum()) for name, of_M in shared.items()}
+    return {name: found.get(name, 0) for name in names}
 
 
 def _without_bins(table: pa.Table, sources: Sequence[str]) -> ColumnCounts:

@@ -151,6 +151,8 @@ def _column(
     figures: Figures = {"missing": column.missing / counts.rows if counts.rows else None}
     if name in counts.unseen:
         figures["unseen"] = column.unseen / column.items if column.items else None
+    if name in counts.outside:
+        figures["outside"] = counts.outside[name] / counts.rows if counts.rows else None
     stored = None if training is None else training.columns.get(name)
     if training is None or stored is None or not len(column.bins):
         return figures
@@ -246,6 +248,7 @@ def _names_nothing(
     if named:
         why = {
             "unseen": "its ids are hashed, managed or none, so that none is unseen",
+            "outside": "the run does not know its range in training",
             "psi": "the run does not know its distribution in training",
         }[expected.measure]
         return f"{text}{named[0]} has no {expected.measure}: {why}; there: {some or 'none'}"

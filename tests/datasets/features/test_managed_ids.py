@@ -56,9 +56,9 @@ def test_text_is_hashed_the_same_everywhere():
     of_bytes = sum(_mix(256 * place + byte) for place, byte in enumerate(data))
     assert found == [_hashed(_mix((of_bytes + len(data)) % 2**64)), 6071658631677739551, 0, 0]
     keys = [-1, 2**62, 2**63 - 1]
-    assert _raw(_encoder(ITEM, item=[1]), keys) == [_hashed(_mix(key % 2**64)) for key in keys]
+    assert _raw(_encoder(ITEM, item=[1, 2]), keys) == [_hashed(_mix(key % 2**64)) for key in keys]
     bits = int(np.float64(0.5).view(np.uint64))
-    assert _raw(_encoder(ITEM, item=[0.5]), [0.5]) == [_hashed(_mix(bits))]
+    assert _raw(_encoder(ITEM, item=[0.5, 1.5]), [0.5]) == [_hashed(_mix(bits))]
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, min_size=1, max_size=200))

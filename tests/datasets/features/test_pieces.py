@@ -1,6 +1,7 @@
 """Pieces of numbers: their ends, positions among them, stored, streamed and extended."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -65,15 +66,19 @@ def test_a_heavy_value_has_a_step_on_each_side():
 
 
 @pytest.mark.parametrize(
-    ("x", "pieces"),
-    [([5.0] * 4, 0), ([None] * 3, 0), ([float("nan")] * 2, 0), ([1.0, 2.0, None], 1)],
+    ("x", "pieces", "expected"),
+    [
+        ([5.0] * 4, 0, [0.0, 0.0, 0.0]),
+        ([None] * 3, 0, [-1.0, -1.0, -1.0]),
+        ([float("nan")] * 2, 0, [-1.0, -1.0, -1.0]),
+        ([1.0, 2.0, None], 1, [1.0, 0.0, -1.0]),
+    ],
 )
-def test_few_values_have_few_pieces(x, pieces):
+def test_few_values_have_few_pieces(x, pieces, expected):
     encoder = _fit(x, pieces=6)
     [spec] = encoder.input_layers
     assert (spec.pieces, spec.missing) == (pieces, x[-1] != 5.0)
-    positions = _positions(encoder, [5.0, -5.0, None]).tolist()
-    assert positions == [float(pieces), 0.0, -1.0]
+    assert _positions(encoder, [5.0, -5.0, None]).tolist() == expected
 
 
 def test_what_is_missing_is_said_once():
@@ -152,24 +157,25 @@ def test_saved_and_loaded(tmp_path):
     assert loaded.rules == encoder.rules
     assert loaded.input_layers == encoder.input_layers
     content = json.loads((tmp_path / "encoder.json").read_text())["numeric"]
-    assert set(content["x"]) == {"log", "mean", "deviation", "edges", "ends", "missing"}
-    assert set(content["y"]) == {"log", "mean", "deviation", "edges"}, "as before there were pieces"
+    always = {"log", "mean", "deviation", "edges", "seen", "gaps", "clips"}
+    assert set(content["x"]) == {*always, "ends", "missing"}
+    assert set(content["y"]) == always, "as before there were pieces"
 
 
 def test_a_warm_start_keeps_them():
     monday, tuesday = _fit([1.0, 2.0, 3.0], pieces=2), _fit([5.0, None], pieces=2)
     extended = extend_encoder(tuesday, monday, "log")
-    assert extended.numeric["x"] == monday.numeric["x"]
+    assert extended.numeric["x"] == replace(monday.numeric["x"], seen=(1.0, 5.0), gaps=True)
     assert extended.input_layers == monday.input_layers
 
 
 def test_alarms_see_which_numbers_are_missing():
     x, y = [1.0, None, 3.0], [1.0, 2.0, 3.0]
-    encoder = _fit(x, pieces=2)
+    encoder = FeatureEncoder.fit(_config(pieces=2), pa.table({"x": x, "y": y}), "log")
     features = encoder.encode(pa.table({"x": x, "y": y}), "log")
     of_x, of_y = columns_of(features, encoder)
     assert (of_x.name, of_x.missing.tolist()) == ("x", [False, True, False])
-    assert (of_y.name, of_y.items.tolist()) == ("y", y)
+    assert (of_y.name, of_y.items.tolist()) == ("y", pytest.approx([-1.2247449, 0.0, 1.2247449]))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,327 @@
+"""What training rows held, so that weights they never touched do not speak when rows are scored.
+
+A feature that says one thing in every training row, or nothing, is encoded as that whatever it
+holds later. Of the others numbers far outside training's range are clipped (`limits_of`), and parts
+of datetimes and times of events that training never had share the row of unseen ids (`only_seen`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from mmoe.config.json_files import Count, Stored
+from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
+from mmoe.datasets.features.id_map import MISSING, UNSEEN
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.plain import is_text, one_chunk, plain
+from mmoe.datasets.values.text import empty_to_null
+
+# Numbers are clipped so many widths of training's range below its lowest and above its highest
+MARGIN = 1.0
+SEEN_IDS, SEEN_WEIGHTS = "seen_ids", "seen_weights"
+CONSTANTS, HELD_COLUMNS = "constants", "held_columns"
+
+
+def limits_of(lowest: Any, highest: Any) -> tuple[Any, Any]:
+    """Returns the ends that numbers are clipped to: one of the range's widths beyond it.
+
+    Example:
+        >>> lowest, highest = limits_of(10.0, 30.0)
+        >>> float(lowest), float(highest)
+        (-10.0, 50.0)
+    """
+    with np.errstate(over="ignore"):  # to infinity: near the limit of float64 nothing is outside
+        width = MARGIN * (np.float64(highest) - np.float64(lowest))
+        return lowest - width, highest + width
+
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class SeenIds(Section):
+    """Ids of parts of datetimes and times of events that training rows had."""
+
+    name: ClassVar[str] = SEEN_IDS
+    entry: ClassVar[Any] = list[Count]
+
+    def read(self, entry: Any, folder: Path) -> tuple[int, ...]:
+        """Reads what `write` wrote."""
+        return tuple(entry)
+
+
+class SeenWeights(Section):
+    """The lowest and the highest weight in lists of training rows."""
+
+    name: ClassVar[str] = SEEN_WEIGHTS
+    entry: ClassVar[Any] = Annotated[list[_Finite], Field(min_length=2, max_length=2)]
+
+    def read(self, entry: Any, folder: Path) -> tuple[float, float]:
+        """Reads what `write` wrote."""
+        return entry[0], entry[1]
+
+    def marks(self, rules: dict[str, Any]) -> Iterator[bytes | memoryview]:
+        """Yields nothing: last bits of numbers may differ from machine to machine."""
+        return iter(())
+
+
+def extend_seen(name: str, rules: Rules, earlier: Rules) -> None:
+    """Adds the ids of an earlier run; one that does not know its own has rows for all of them."""
+    known = earlier[SEEN_IDS].get(name)
+    if known is None:
+        rules[SEEN_IDS].pop(name, None)
+    else:
+        rules[SEEN_IDS][name] = tuple(sorted({*known, *rules[SEEN_IDS][name]}))
+
+
+def extend_weights(rules: Rules, earlier: Rules, known: Iterable[str]) -> None:
+    """Adds the weights of an earlier run with these features."""
+    for name in rules[SEEN_WEIGHTS].keys() & set(known):
+        before = earlier[SEEN_WEIGHTS].get(name)
+        if before is None:
+            del rules[SEEN_WEIGHTS][name]
+        else:
+            ends = (*before, *rules[SEEN_WEIGHTS][name])
+            rules[SEEN_WEIGHTS][name] = (min(ends), max(ends))
+
+
+def only_seen(ids: np.ndarray, seen: Sequence[int] | None) -> np.ndarray:
+    """Returns ids with those that training never had as unseen; all as the one id that it had.
+
+    Args:
+        ids: Of a table without a vocabulary.
+        seen: Of training, `MISSING` among them; None: a run of earlier code does not know.
+
+    Example:
+        >>> [only_seen(np.array([0, 2, 9]), seen).tolist() for seen in ((2, 3), (2,))]
+        [[0, 2, 1], [2, 2, 2]]
+    """
+    if seen is None:
+        return ids
+    if len(seen) == 1:
+        return np.full_like(ids, seen[0])
+    return np.where(np.isin(ids, seen) | (ids == MISSING), ids, UNSEEN).astype(ids.dtype)
+
+
+class HeldColumns(Section):
+    """Columns of a cross that hold one id, or none, in all training rows: that id."""
+
+    name: ClassVar[str] = HELD_COLUMNS
+    entry: ClassVar[Any] = dict[str, int | _Finite | str | None]
+
+
+class _StoredCoded(Stored):
+    """A `Coded` of one row; a list's ids and, one as long where they have them, its weights."""
+
+    dense: list[list[_Finite]]
+    ids: list[int]
+    lists: list[list[int]]
+    weights: list[list[_Finite] | None]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A feature that says one thing in every training row, or nothing.
+
+    Attributes:
+        coded: That row, encoded by each of its codecs.
+        row: Its cells, while they are known: an encoder that is extended encodes them anew.
+    """
+
+    coded: tuple[Coded, ...]
+    row: pa.Table | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Returns whether both stand for the same row."""
+        return isinstance(other, Constant) and [*map(_stored, self.coded)] == [
+            *map(_stored, other.coded)
+        ]
+
+
+class Constants(Section):
+    """Features that say one thing in every training row."""
+
+    name: ClassVar[str] = CONSTANTS
+    entry: ClassVar[Any] = list[_StoredCoded]
+
+    def write(self, rule: Constant, folder: Path, stem: str) -> Any:
+        """Returns the encoded row, codec by codec."""
+        return [*map(_stored, rule.coded)]
+
+    def read(self, entry: Any, folder: Path) -> Constant:
+        """Reads what `write` wrote."""
+        return Constant(tuple(_read(one) for one in entry))
+
+    def marks(self, rules: dict[str, Any]) -> Iterator[bytes | memoryview]:
+        """Yields nothing: vocabularies tell encoders of other ids apart."""
+        return iter(())
+
+
+class _OneCell:
+    """Whether a column holds one value, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self.first: pa.ChunkedArray | None = None
+        self.changed = False
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Looks at more rows; once it has changed at none."""
+        if self.changed or not len(column):
+            return
+        cells = _cells(column)
+        self.first = cells[:1] if self.first is None else self.first
+        self.changed = not _is_all(cells, self.first)
+
+
+class ConstantsFit:
+    """Finds columns that hold one value in all training rows, chunk by chunk.
+
+    Args:
+        codecs: Of the run; those that know the range of their numbers find it themselves.
+    """
+
+    def __init__(self, codecs: Iterable[Codec[Any]]) -> None:
+        self.cells: dict[str, dict[str, _OneCell]] = {
+            codec.feature.name: {column: _OneCell() for column in codec.feature.source_columns}
+            for codec in codecs
+            if not codec.knows_range
+        }
+
+    def add(self, table: pa.Table) -> None:
+        """Looks at more training rows."""
+        for cells in self.cells.values():
+            for column, cell in cells.items():
+                if len(table.schema.get_all_field_indices(column)) == 1:
+                    cell.add(table[column])
+
+    def finish(self, codecs: Sequence[Codec[Any]], rules: Rules, origin: str) -> None:
+        """Puts the features that never changed into `rules`, encoded as the rules say."""
+        rows = {}
+        for codec in codecs:
+            cells = self.cells.get(codec.feature.name, {})
+            one = {c: cell.first for c, cell in cells.items() if cell.first and not cell.changed}
+            if one and len(one) == len(cells):
+                rows[codec.feature.name] = pa.table(one)
+            codec.hold(one, rules)
+        rules[CONSTANTS] = constants_of(rows, codecs, rules, origin)
+
+
+def constants_of(
+    rows: Mapping[str, pa.Table], codecs: Sequence[Codec[Any]], rules: Rules, origin: str
+) -> dict[str, Constant]:
+    """Encodes the one row of each of these features."""
+    found = {}
+    for name, row in rows.items():
+        mine = [codec for codec in codecs if codec.feature.name == name]
+        found[name] = Constant(tuple(codec.encode(row, rules, origin) for codec in mine), row)
+    return found
+
+
+def extend_constants(
+    rules: Rules, earlier: Rules, codecs: Sequence[Codec[Any]], origin: str, known: Iterable[str]
+) -> None:
+    """Leaves those features constant that hold today what they always held.
+
+    Args:
+        rules: Today's, extended in all else.
+        earlier: Of the run that is continued.
+        codecs: Today's.
+        origin: What the user calls the data.
+        known: Names of the features that the earlier run had.
+    """
+    rows = {n: one.row for n, one in rules[CONSTANTS].items() if one.row is not None}
+    known = set(known)
+    for name in rules[HELD_COLUMNS].keys() & known:
+        before = earlier[HELD_COLUMNS].get(name, {}).items()
+        held = rules[HELD_COLUMNS][name].items()
+        rules[HELD_COLUMNS][name] = {c: key for c, key in held if (c, key) in before}
+    today = constants_of(rows, codecs, rules, origin)
+    rules[CONSTANTS] = {
+        name: one
+        for name, one in today.items()
+        if name not in known or earlier[CONSTANTS].get(name) == one
+    }
+
+
+def held_constant(coded: Coded, one: Coded, num_rows: int) -> Coded:
+    """Returns rows as the one row of training, and which of them hold something else."""
+    other_N = np.zeros(num_rows, bool)
+    for column_N, value in zip(coded.dense, one.dense, strict=True):
+        differs = column_N != value
+        other_N |= differs if differs.ndim == 1 else differs.any(axis=1)
+    for ids_N, value in zip(coded.ids, one.ids, strict=True):
+        other_N |= (ids_N != value[0]) & (ids_N != MISSING)
+    lists = []
+    for (ids_V, offsets, _), (own_K, _, weights_K) in zip(coded.lists, one.lists, strict=True):
+        other_N |= _other_lists(ids_V, offsets, own_K)
+        weights_V = None if weights_K is None else np.tile(weights_K, num_rows)
+        places = np.arange(num_rows + 1, dtype=np.int64) * len(own_K)
+        lists.append((np.tile(own_K, num_rows), places, weights_V))
+    return Coded(
+        dense=[np.repeat(value, num_rows, axis=0) for value in one.dense],
+        ids=[np.repeat(value, num_rows) for value in one.ids],
+        lists=lists,
+        outside_N=other_N if coded.outside_N is None else other_N | coded.outside_N,
+    )
+
+
+def _other_lists(ids_V: np.ndarray, offsets: np.ndarray, own_K: np.ndarray) -> np.ndarray:
+    """Which lists are others, and hold an id."""
+    lengths_N = np.diff(offsets)
+    row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
+    place_V = np.arange(len(ids_V)) - offsets[:-1][row_V]
+    wanted_V = np.append(own_K, -1)[np.minimum(place_V, len(own_K))]
+    wrong_N = np.bincount(row_V[ids_V != wanted_V], minlength=len(lengths_N)) > 0
+    has_id_N = np.bincount(row_V[ids_V != MISSING], minlength=len(lengths_N)) > 0
+    return (wrong_N | (lengths_N != len(own_K))) & has_id_N
+
+
+def _cells(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Plain values; what is missing as null."""
+    column = plain(column)
+    if is_text(column.type):
+        return empty_to_null(column)
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return column
+
+
+def _is_all(column: pa.ChunkedArray, first: pa.ChunkedArray) -> bool:
+    """Whether each value is the first one."""
+    if column.type != first.type or not column[-1:].equals(first):
+        return False
+    one = one_chunk(first)
+    return one_chunk(column).equals(one.take(pa.array(np.zeros(len(column), np.int64))))
+
+
+def _stored(coded: Coded) -> dict[str, Any]:
+    return {
+        "dense": [np.atleast_1d(value[0]).tolist() for value in coded.dense],
+        "ids": [int(value[0]) for value in coded.ids],
+        "lists": [ids_K.tolist() for ids_K, _, _ in coded.lists],
+        "weights": [None if w_K is None else w_K.tolist() for _, _, w_K in coded.lists],
+    }
+
+
+def _read(entry: Mapping[str, Any]) -> Coded:
+    """Numbers of a column alone were [1], those of several together [1, k]."""
+    dense = [np.array(row, np.float32)[None] for row in entry["dense"]]
+    id_type = np.int32 if max((*entry["ids"], 0)) < 2**31 else np.int64
+    return Coded(
+        dense=[row[0] if row.shape[1] == 1 else row for row in dense],
+        ids=[np.array([value], id_type) for value in entry["ids"]],
+        lists=[
+            _read_list(ids, weights)
+            for ids, weights in zip(entry["lists"], entry["weights"], strict=True)
+        ],
+    )
+
+
+def _read_list(ids: list[int], weights: list[float] | None) -> tuple[Any, Any, Any]:
+    id_type = np.int32 if max((*ids, 0)) < 2**31 else np.int64
+    weights_K = None if weights is None else np.array(weights, np.float32)
+    return np.array(ids, id_type), np.array([0, len(ids)], np.int64), weights_K
