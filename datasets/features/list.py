@@ -12,7 +12,7 @@ from mmoe.datasets.features.fit_ids import CountFit, KindFit
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.ragged import Ragged, fill_empty, ids_with_missing
 from mmoe.datasets.features.seen import SEEN_WEIGHTS, limits_of
-from mmoe.datasets.features.weighted_lists import list_ids
+from mmoe.datasets.features.weighted_lists import NO_LIMITS, list_ids
 from mmoe.datasets.rows.locations import times_of
 
 _ROUNDING = 1e-6  # of a constant that another file holds as float32
@@ -79,8 +79,9 @@ class ListCodec(IdCodec[ListFeature]):
         """Encodes rows: ids and weights; an empty list has the id 0 with weight 1."""
         seen = rules[SEEN_WEIGHTS].get(self.feature.name)
         limits = None if seen is None else _limits(*seen)
-        clips = limits is not None and (self.feature.outside == "clip" or limits[0] == limits[1])
-        ragged = list_ids(table, self.feature, origin, *([limits] if clips else []))
+        clips = self.feature.outside == "clip" or (limits and limits[0] == limits[1])
+        at = limits if limits is not None and clips else NO_LIMITS
+        ragged = list_ids(table, self.feature, origin, at)
         weights_V = ragged.weights
         if weights_V is not None:
             weights_V = fill_empty(weights_V, ragged.offsets, 1)

@@ -142,12 +142,14 @@ class NumericRule:
         if earlier.seen is None or self.seen is None:
             return earlier
         ends = (*earlier.seen, *self.seen)
-        seen = (min(ends), max(ends)) if ends else ()
         gaps = earlier.gaps or self.gaps
-        if not earlier.varies and len(set(seen)) == 2:
+        if not ends:
+            return replace(earlier, gaps=gaps)
+        seen = low, high = min(ends), max(ends)
+        if not earlier.varies and low < high:
             if self.varies:
                 return replace(self, seen=seen, gaps=gaps)
-            mean, half = (seen[0] + seen[1]) / 2, (seen[1] - seen[0]) / 2
+            mean, half = low / 2 + high / 2, high / 2 - low / 2
             earlier = replace(earlier, mean=mean, deviation=half)
         return replace(earlier, seen=seen, gaps=gaps, clips=self.clips)
 

@@ -153,10 +153,14 @@ class VectorFit:
             mean=tuple(mean for mean, _ in found),
             deviation=tuple(deviation * narrower for _, deviation in found),
             missing=self.missing,
-            # A number that no row has is as one that is always 0
-            seen=tuple((moments.ends or (0.0, 0.0)) for moments in self.moments),
+            seen=tuple(_ends(moments) for moments in self.moments),
             clips=self.feature.outside == "clip",
         )
+
+
+def _ends(moments: Moments) -> tuple[float, float]:
+    """The lowest and the highest; a number that no row has is as one that is always 0."""
+    return (moments.lowest, moments.highest) if moments.ends else (0.0, 0.0)
 
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]

@@ -19,6 +19,7 @@ from mmoe.datasets.values.plain import is_list, is_text, offsets_of
 from mmoe.datasets.values.written_lists import parse_lists
 
 _SHOWN = 80  # characters of a cell in an error
+NO_LIMITS = (0.0, float("inf"))  # of weights
 _LARGEST = 1e9  # float32 products of this and ordinary embeddings stay finite
 
 
@@ -26,7 +27,7 @@ def list_ids(
     table: pa.Table,
     feature: ListFeature,
     origin: str,
-    limits: tuple[float, float] = (0.0, np.inf),
+    limits: tuple[float, float] = NO_LIMITS,
 ) -> Ragged:
     """Reads the lists of a feature's column, with the weights of their ids if it has any.
 

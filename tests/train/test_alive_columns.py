@@ -9,9 +9,9 @@ import pytest
 import mmoe
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict
-from mmoe.run.console import SilentReporter
 from mmoe.score import score_files
 from mmoe.train import WarmStart, train_run
+from tests.score.telling import Told
 
 FEATURES = [
     {"kind": "categorical", "name": "item"},
@@ -58,10 +58,9 @@ def trained(folder, *, stream=False, optimizer="adagrad", features=FEATURES, **k
 
 @pytest.mark.parametrize("stream", [False, True], ids=["memory", "streamed"])
 def test_no_score_changes_on_any_road(stream, tmp_path):
-    reporter, lines = SilentReporter(), []
-    reporter.say = lines.append
+    reporter = Told()
     run = trained(tmp_path, stream=stream, reporter=reporter)
-    [note] = [line for line in lines if "one value, or none" in line]
+    [note] = [line for line in reporter.said if "one value, or none" in line]
     assert "flat, empty, market, tags: one value" in note
     loaded = mmoe.load(run.path)
     before = loaded.predict(log_of(40, seed=1))["pred_click"].to_pylist()
