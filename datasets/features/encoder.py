@@ -34,7 +34,8 @@ from mmoe.datasets.features.seen import (
     held_constant,
 )
 from mmoe.datasets.labels.maturity import Maturity
-from mmoe.datasets.labels.watch_quantiles import watch_links
+from mmoe.datasets.labels.targets import row_links
+from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.encoded_features import EncodedFeatures, EncodedRequests, LevelLayout
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.values.keys import KeyKind
@@ -72,7 +73,12 @@ class FeatureEncoder:
 
     @classmethod
     def fit(
-        cls, config: RunConfig, train: pa.Table, origin: str, maturity: Maturity | None = None
+        cls,
+        config: RunConfig,
+        train: pa.Table,
+        origin: str,
+        maturity: Maturity | None = None,
+        labels: EncodedLabels | None = None,
     ) -> "FeatureEncoder":
         """Learns vocabularies, buckets, pieces and scaling.
 
@@ -81,12 +87,13 @@ class FeatureEncoder:
             train: The training rows, and no others.
             origin: What the user calls the data; starts error messages.
             maturity: When the labels were collected, as for `encode_labels`.
+            labels: Of these rows; None: nothing is learnt of labels, and they stay unscaled.
 
         Raises:
             ValueError: A column is missing, or a value does not fit its feature's kind.
         """
         fit = EncoderFit(config, origin, maturity)
-        fit.add(train)
+        fit.add(train, labels)
         return cls.of(fit)
 
     @classmethod
@@ -256,7 +263,7 @@ class FeatureEncoder:
             ValueError: A column is missing, or a value does not fit: a number that is none or
                 infinite, a datetime that is none, a weight too few.
         """
-        links = watch_links(self.config, self.rules, table, origin)
+        links = row_links(self.config, self.rules, table, origin)
         domains_N = encode_domains(self.config, self.rules, table, origin)
         if not self.has_requests:
             found = self._encode(self.codecs, table, origin, to_score)

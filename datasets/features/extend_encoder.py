@@ -9,14 +9,15 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.seen import extend_constants, extend_weights
 from mmoe.datasets.features.vocabulary import Vocabulary
+from mmoe.datasets.labels import targets
 from mmoe.datasets.labels.watch_quantiles import SECTION
 
 
 def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) -> FeatureEncoder:
     """Returns an encoder with known rows as in `earlier`, and today's new ids as well.
 
-    Scaling, buckets and pieces of features that `earlier` had are kept, and quantiles of watch
-    times: other ones would give its weights another meaning. Its ids keep their rows, and its
+    Scaling, buckets and pieces of features that `earlier` had are kept, quantiles of watch times
+    and the scaling of labels: other ones would give its weights another meaning. Its ids keep their rows, and its
     domains their numbers; those that `today` has on top get the next ones, in today's order.
     Features and tables that are new are taken from `today`, and so is the rule of a number that had
     one value until now. Where today's config freezes the
@@ -55,6 +56,11 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
         kept = earlier.rules.get(SECTION, {}).get(task)
         if kept is not None:
             rules[SECTION][task] = kept
+    there = earlier.rules.get(targets.SECTION, {})  # a run that learnt labels unchanged has none
+    for task in {task.name for task in earlier.config.tasks} & {t.name for t in today.config.tasks}:
+        rules[targets.SECTION].pop(task, None)
+        if task in there:
+            rules[targets.SECTION][task] = there[task]
     for column, new in rules.get(domains.SECTION, {}).items():
         known = earlier.rules.get(domains.SECTION, {}).get(column)
         if known is not None:

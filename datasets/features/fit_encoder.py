@@ -8,7 +8,10 @@ from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.registry import codecs_of, sections
 from mmoe.datasets.features.seen import ConstantsFit
 from mmoe.datasets.labels.maturity import Maturity
+from mmoe.datasets.labels.targets import SECTION as LABELS
+from mmoe.datasets.labels.targets import LabelsFit
 from mmoe.datasets.labels.watch_quantiles import SECTION, WatchQuantilesFit
+from mmoe.datasets.rows.encoded import EncodedLabels
 
 
 class EncoderFit:
@@ -31,12 +34,16 @@ class EncoderFit:
         self.domains = domains.DomainsFit(config, origin)
         self.constants = ConstantsFit(self.codecs)
         self.watch = WatchQuantilesFit(config, origin, maturity)
+        self.labels = LabelsFit(config)
 
-    def add(self, table: pa.Table, *, check: bool = False) -> None:
+    def add(
+        self, table: pa.Table, labels: EncodedLabels | None = None, *, check: bool = False
+    ) -> None:
         """Learns from more training rows.
 
         Args:
             table: The rows.
+            labels: Of the same rows; None: nothing is learnt of labels.
             check: Refuse rows that share a request, but not what is said of it: encoding does so
                 too, after all rows have been read.
 
@@ -53,6 +60,8 @@ class EncoderFit:
         self.domains.add(table)
         self.constants.add(table)
         self.watch.add(table)
+        if labels is not None:
+            self.labels.add(labels)
 
     def check(self, table: pa.Table) -> None:
         """Refuses bad values in rows that do not train, before training instead of after it."""
@@ -79,4 +88,5 @@ class EncoderFit:
         rules[levels.SECTION] = dict(self.levels.finish())
         rules[domains.SECTION] = dict(self.domains.finish())
         rules[SECTION] = dict(self.watch.finish())
+        rules[LABELS] = dict(self.labels.finish())
         return rules

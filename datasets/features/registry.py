@@ -7,6 +7,7 @@ from mmoe.datasets.features.codec import Codec, Section
 from mmoe.datasets.features.domains import DomainsSection
 from mmoe.datasets.features.levels import LevelsSection
 from mmoe.datasets.features.seen import Constants, HeldColumns, SeenIds, SeenWeights
+from mmoe.datasets.labels.targets import LabelsSection
 from mmoe.datasets.labels.watch_quantiles import WatchQuantilesSection
 
 
@@ -31,5 +32,6 @@ def sections() -> dict[str, Section]:
         SeenWeights(),
         HeldColumns(),
         Constants(),
+        LabelsSection(),
     )
     return {**of_features, **{section.name: section for section in others}}

@@ -1,7 +1,7 @@
 """Watch times as quantiles among those of videos of about the same duration (D2Q)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +17,6 @@ from mmoe.datasets.features.domains import domain_keys, exists_in
 from mmoe.datasets.features.fit_numbers import bucket_edges
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
-from mmoe.datasets.rows.encoded import EncodedLabels
-from mmoe.datasets.rows.encoded_features import RowLink
 from mmoe.datasets.rows.locations import place
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.datasets.values.hashing import mix64
@@ -252,20 +250,3 @@ def watch_links(
         if fitted is not None:  # else no row has its label
             found[t] = WatchLink(fitted, duration_N)
     return found
-
-
-def with_targets(labels: EncodedLabels, links: Mapping[int, RowLink]) -> EncodedLabels:
-    """Returns the labels with what tasks of kind d2q are trained on: quantiles.
-
-    Args:
-        labels: Of N rows.
-        links: Of the same rows, by the tasks' places; none: labels are trained on as they are.
-    """
-    if not links:
-        return labels
-    targets_NT = labels.labels_NT.copy()
-    for t, link in links.items():
-        targets_NT[:, t] = np.where(
-            labels.observed_NT[:, t], link.targets_of(labels.labels_NT[:, t]), 0
-        )
-    return replace(labels, targets_NT=targets_NT)

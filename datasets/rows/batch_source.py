@@ -13,7 +13,7 @@ from mmoe.datasets.features.domains import with_domains
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
-from mmoe.datasets.labels.watch_quantiles import with_targets
+from mmoe.datasets.labels.targets import with_targets
 from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.group_order import GroupOrder

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.fit_delays import with_curves
 from mmoe.datasets.labels.maturity import Maturity, found_maturity
 from mmoe.datasets.rows.batch_source import BatchSource
@@ -90,7 +91,10 @@ class HeldSplits:
                 on_rows(number, table)
         if on_training is not None:
             on_training(self.splits.train)
-        return FeatureEncoder.fit(self.config, self.splits.train, self.origin, self.maturity)
+        train = self.splits.train
+        weighing = None if self.maturity is None else self.maturity.weighing()
+        labels = encode_labels(self.config, train, self.origin, maturity=weighing)
+        return FeatureEncoder.fit(self.config, train, self.origin, self.maturity, labels)
 
     def rows(self, name: str, encoder: FeatureEncoder) -> BatchSource:
         """Returns the split `name`, encoded; training labels must hold both classes.

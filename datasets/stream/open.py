@@ -103,7 +103,7 @@ class StreamSplits:
                 if on_labels is not None:
                     on_labels(name, labels)
                 if name == "train":
-                    fit.add(table, check=True)
+                    fit.add(table, labels, check=True)
                     check.add(labels)
                     if on_training is not None:
                         on_training(table)

@@ -29,6 +29,7 @@ from mmoe.config.run import RunConfig
 from mmoe.config.specs import (
     FeatureSpec,
     InputLayerSpec,
+    LabelSpec,
     ManagedIds,
     PiecesSpec,
     ProjectionSpec,
@@ -67,6 +68,7 @@ __all__ = [
     "IdFeature",
     "InputLayerSpec",
     "InteractionConfig",
+    "LabelSpec",
     "LearnedGateConfig",
     "ListFeature",
     "ManagedIds",

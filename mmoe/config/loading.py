@@ -15,6 +15,7 @@ from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
 from mmoe.config.inlined import defaults_of, keys_in
 from mmoe.config.kinds import HasKinds, kinds_of
 from mmoe.config.run import RunConfig
+from mmoe.config.tasks import with_earlier_targets
 from mmoe.plugins import MODULE_NAME, import_for_run, import_modules
 
 
@@ -108,7 +109,8 @@ def config_from_dict(
         raw: As YAML gives it.
         origin: A file name; starts every error message.
         of_run: It is a file of a run's folder, which may be anybody's: nothing is imported then
-            that has not been imported already, or installed as a plugin (`mmoe.plugins`).
+            that has not been imported already, or installed as a plugin (`mmoe.plugins`), and a
+            key that the run is older than has the value that says what it did.
 
     Raises:
         ValueError: A key or value is wrong, or a module is not allowed or cannot be imported.
@@ -117,7 +119,7 @@ def config_from_dict(
     if isinstance(names, list) and all(_is_module(name) for name in names):  # else refused below
         (import_for_run if of_run else import_modules)(names, origin)
     try:
-        config = RunConfig.model_validate(raw)
+        config = RunConfig.model_validate(with_earlier_targets(raw) if of_run else raw)
     except ValidationError as error:
         raise ValueError(f"{origin}: {_explain(error)}{_hint(error, names)}") from None
     used = [name for expert, _ in config.model.expert_kinds for name in expert.needed_modules]

@@ -16,7 +16,13 @@ from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.scoring import ScoreConfig
 from mmoe.config.tables import TableConfig, TableSettings
-from mmoe.config.tasks import TaskConfig, check_relations, group_of, prediction_columns
+from mmoe.config.tasks import (
+    TaskConfig,
+    check_relations,
+    group_of,
+    prediction_columns,
+    with_earlier_targets,
+)
 from mmoe.config.training import TrainingConfig
 from mmoe.config.vectors import check_vectors
 from mmoe.metrics.columns import WITH_BIAS
@@ -317,7 +323,8 @@ class RunConfig(Strict):
     def __setstate__(self, state: dict[Any, Any]) -> None:
         """Reads a pickled config; of an earlier release one whose sections had other keys."""
         if "imports" not in state["__dict__"] or any(map(_lacks_keys, state["__dict__"].values())):
-            state = RunConfig.model_validate(_raw(state["__dict__"])).__getstate__()
+            raw = with_earlier_targets(_raw(state["__dict__"]))
+            state = RunConfig.model_validate(raw).__getstate__()
         super().__setstate__(state)
 
     @property

@@ -80,6 +80,34 @@ class TableSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LabelSpec:
+    """A task's label, after fitting: its weighted statistics over the rows that train the task.
+
+    A model learns `(label − center) / scale`; all statistics below are of these targets. The ones
+    of a task that is observed after an event are conditional on it.
+
+    Attributes:
+        center: In the label's units; 0 where it is not shifted.
+        scale: Likewise; 1 where it is not scaled.
+        mean: Of the targets.
+        deviation: Of the targets.
+        positive: Share of the targets above 0.
+        log_mean: Mean logarithm of the targets above 0.
+        log_deviation: Deviation of these logarithms.
+        shares: Share of each of the task's levels, for kinds that have levels.
+    """
+
+    center: float = 0.0
+    scale: float = 1.0
+    mean: float = 0.0
+    deviation: float = 0.0
+    positive: float = 0.0
+    log_mean: float = 0.0
+    log_deviation: float = 0.0
+    shares: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ProjectionSpec:
     """A feature whose dense columns a linear layer projects, after fitting.
 

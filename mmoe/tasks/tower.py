@@ -30,7 +30,8 @@ class Tower(nn.Module):
         tensor([0., 0., 0., 0.], grad_fn=<SelectBackward0>)
 
     Source: The last layer starts as in LeCun et al., "Efficient backprop" (1998), section 4.6:
-        variance 1 / fan-in; its bias at zero, a probability of one half.
+        variance 1 / fan-in. Its bias is zero until a run starts it at the task's base rate
+        (`start_at`).
     """
 
     constants_J: nn.Parameter | None
@@ -82,6 +83,26 @@ class Tower(nn.Module):
     def start_at_zero(self) -> None:
         """Gives the last layer weights of zero, so that every logit is 0 until it is trained."""
         nn.init.zeros_(self.logit.weight)
+
+    def start_at(self, values: Sequence[float]) -> None:
+        """Gives the bias of the last layer, and then the constants, their first values.
+
+        Args:
+            values: At most as many as there are; the others stay.
+
+        Example:
+            >>> from mmoe.tasks import Tower
+            >>> tower = Tower(16, [8])
+            >>> tower.start_at([-5.0])
+            >>> tower.logit.bias.tolist()
+            [-5.0]
+        """
+        with torch.no_grad():
+            own = values[: self.num_logits]
+            self.logit.bias[: len(own)] = torch.tensor(own)
+            if self.constants_J is not None:
+                behind = values[self.num_logits :]
+                self.constants_J[: len(behind)] = torch.tensor(behind)
 
     def forward(self, h_BO: Tensor) -> Tensor:
         """Computes `logit_B` from `h_BO`, fp32 (fp64 where the weights are).

@@ -1,14 +1,22 @@
 """What a run begins with: a fresh model and optimizer, and what comes over from elsewhere."""
 
+from typing import cast
+
 import torch
 
 from mmoe.checkpoint.random_state import RandomState
 from mmoe.config import RunConfig
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.labels.targets import SECTION as LABELS
+from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.build import build_ranker
 from mmoe.models.frozen import without_weight_files
+from mmoe.models.network import MixtureNetwork
+from mmoe.models.ranker import Ranker
 from mmoe.models.table_vectors import start_from_vectors
 from mmoe.parallel import count_loads, rank, spread_layout
 from mmoe.run.console import Reporter
+from mmoe.tasks.kinds import objective_of
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.freezing.frozen import Frozen
 from mmoe.train.freezing.linear_models import keep_linear_models
@@ -41,6 +49,7 @@ def training_state(
     built = without_weight_files(config) if from_checkpoint else config
     with draws.drawing():
         ranker = build_ranker(built, prepared.encoder, device)
+    start_at_base_rates(ranker, config, prepared.encoder)
     frozen = Frozen.of(ranker, config, prepared.encoder.tables)
     optimizer = build_optimizer(ranker.network, config.training.optimizer)
     average = build_average(ranker.network, config.training.ema_decay)
@@ -50,6 +59,26 @@ def training_state(
         count_loads(ranker.network)
     layout = spread_layout(ranker.network)
     return TrainingState(ranker, optimizer, average, Position(), layout, frozen, draws)
+
+
+def start_at_base_rates(ranker: Ranker, config: RunConfig, encoder: FeatureEncoder) -> None:
+    """Gives each tower the bias with which it says the same of every row, and is right on average.
+
+    Towers of one's own kind stay as they are, unless they have a method `start_at`. A wide part
+    has the base rate of the tasks that it is fitted to.
+
+    Args:
+        ranker: New; changed in place.
+        config: Its tasks.
+        encoder: Has statistics of the training labels; of a run of before it has none.
+    """
+    labels = encoder.rules.get(LABELS, {})
+    towers = cast(MixtureNetwork, ranker.network).towers
+    for task, tower in zip(config.trained_tasks, towers, strict=True):
+        of_wide = config.model.wide and task.weight > 0 and kind_of(task.kind).linear_logit
+        start_at = getattr(tower, "start_at", None)
+        if task.name in labels and start_at is not None and not of_wide:
+            start_at(objective_of(task.kind).start(task, labels[task.name]))
 
 
 def begin(

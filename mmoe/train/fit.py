@@ -66,6 +66,7 @@ from mmoe.train.run_folder.start import (
 from mmoe.train.run_folder.versions import installed_versions
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport
+from mmoe.train.warm_start.compatibility import with_kept_targets
 
 TestCallback = Callable[[np.ndarray, EncodedLabels], None]
 
@@ -189,6 +190,9 @@ def _train(
     if resume:
         warm_start = from_first(lambda: WarmStart.recorded(RunDirectory(out), warm_start))
         config = with_recorded_stages(config, RunDirectory(out))
+        recorded = RunDirectory(out)
+        if recorded.config_file.exists() and recorded.vocabulary.exists():
+            config = with_kept_targets(config, recorded.config())
     old = from_first(lambda: None if numbered else claim.find(out, config, resume))
     claim.run = old
     if old is not None:
@@ -253,6 +257,7 @@ def _continued(
     """The run that a new one begins with, and the config with what is to stay of it."""
     earlier = None if warm_start is None else EarlierRun.open(warm_start.run)
     if earlier is not None:
+        config = with_kept_targets(config, earlier.config)
         earlier.check(config)
     return with_stages(config, earlier), earlier
 

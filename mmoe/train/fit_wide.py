@@ -10,6 +10,7 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from mmoe.config import RunConfig, TaskConfig
+from mmoe.datasets.labels.targets import TargetScale
 from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels
 from mmoe.metrics.auc import auc
 from mmoe.metrics.task_kinds import kind_of
@@ -110,12 +111,14 @@ def _fit(wide: WidePart, config: RunConfig, prepared: PreparedData) -> _Fitted:
         mine = _rows_of_task(data, rows_N, shared.x, t)
         judge = None if x_judged is None else _rows_of_task(held, judged_N, x_judged, t)
         model = shared.fitted(mine, is_event, generator)
+        link = data.features.links.get(t)
+        unit = link.scale if isinstance(link, TargetScale) else 1.0
         with np.errstate(over="ignore", invalid="ignore"):
             weights = columns.unscaled(model.weights_C, model.bias, rows)
             found.ids_RT[:, t], found.dense_TF[t], found.bias_T[t] = weights
         is_rare = 0 < told < min(_RARE, _RARE_SHARE * of_rows)
         found.mixed_T[t] = model.tells or not is_rare
-        said[t] = f"{config.tasks[t].name} {_said(model, mine, judge, is_event)}"
+        said[t] = f"{config.tasks[t].name} {_said(model, mine, judge, is_event, unit)}"
         if not found.mixed_T[t]:
             said[t] += f" (the network leaves it there: {told:,} positives are too few)"
     for array in (found.ids_RT, found.dense_TF, found.bias_T):  # labels near the end of the range
@@ -213,7 +216,9 @@ def _rows_of_task(
     assert data is not None and data.labels is not None, "these splits carry labels"
     weights_N = data.labels.weights_NT[rows_N, t].astype(np.float64)
     there_N = data.labels.observed_NT[rows_N, t] & (weights_N > 0)
-    found = Rows(x, data.labels.labels_NT[rows_N, t].astype(np.float64), weights_N)
+    labels = data.labels
+    targets_NT = labels.labels_NT if labels.targets_NT is None else labels.targets_NT
+    found = Rows(x, targets_NT[rows_N, t].astype(np.float64), weights_N)
     found = found if there_N.all() else found.where(np.flatnonzero(there_N))
     mean = found.weights_N.mean() if len(found.y_N) else 1.0
     return Rows(found.x, found.y_N, found.weights_N / mean)
@@ -223,7 +228,8 @@ def _not_fitted(task: TaskConfig) -> str:
     return f"has none, as it is of kind {task.kind}" if task.weight else "is not trained"
 
 
-def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool) -> str:
+def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool, unit: float = 1.0) -> str:
+    """How good the model is; `unit` is that of its targets."""
     if not rows.differ:
         return "has one outcome only, so it is that"
     if not model.tells:
@@ -234,7 +240,7 @@ def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool) -> str:
     logits_N = _beside_spare(model, judge.x).logits(judge.x)
     if is_event:
         return f"{where} AUC {auc(judge.y_N, logits_N):.4f}"
-    error = np.average((logits_N - judge.y_N) ** 2, weights=judge.weights_N) ** 0.5
+    error = unit * np.average((logits_N - judge.y_N) ** 2, weights=judge.weights_N) ** 0.5
     return f"{where} RMSE {error:.4g}"
 
 

@@ -4,10 +4,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from mmoe.config.tasks.base import TaskConfig
+from mmoe.config.specs import LabelSpec
+from mmoe.config.tasks.plain import NumberTask
 
 
-class HuberTask(TaskConfig):
+class HuberTask(NumberTask):
     """A number with outliers: squared error near the label, absolute error far from it."""
 
     kind: Literal["huber"] = "huber"
@@ -15,11 +16,12 @@ class HuberTask(TaskConfig):
         default=1.0,
         gt=0,
         allow_inf_nan=False,
-        description="the error, in units of the label, from which on the loss grows linearly",
+        description="the error from which on the loss grows linearly: in deviations of the label, "
+        "with target: none in units of the label",
     )
 
 
-class WatchTimeTask(TaskConfig):
+class WatchTimeTask(NumberTask):
     """Seconds watched, 0 where nothing was: weighted logistic regression."""
 
     kind: Literal["watch_time"] = "watch_time"
@@ -29,6 +31,10 @@ class WatchTimeTask(TaskConfig):
         "as in the paper, whose odds are the mean time only where few rows are watched; all: every "
         "row, so that the odds are the mean time itself",
     )
+
+    def scaling(self, label: LabelSpec) -> tuple[float, float]:
+        """Returns the mean as the scale: its odds are 1."""
+        return 0.0, (label.mean or 1.0) if self.target == "standard" else 1.0
 
     def untrainable(self, lowest: float, highest: float) -> str | None:
         """Says why no odds can be learnt: every row, or no row, is watched."""
@@ -42,10 +48,14 @@ class WatchTimeTask(TaskConfig):
         return None
 
 
-class ZilnTask(TaskConfig):
+class ZilnTask(NumberTask):
     """A value that is mostly 0 and else has a long tail, such as spend: zero-inflated lognormal."""
 
     kind: Literal["ziln"] = "ziln"
+
+    def scaling(self, label: LabelSpec) -> tuple[float, float]:
+        """Returns the mean as the scale, for a loss of any size."""
+        return 0.0, (label.mean or 1.0) if self.target == "standard" else 1.0
 
     @property
     def further(self) -> list[str]:

@@ -1,5 +1,6 @@
 """What every task kind answers in training and scoring."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -7,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mmoe.config import LabelSpec
 from mmoe.config.tasks import TaskConfig
 
 # exp of it is finite in fp32: a prediction that is far off stays a number
@@ -44,6 +46,17 @@ class Objective(ABC):
     def num_constants(self, task: TaskConfig) -> int:
         """Returns how many learnt numbers, the same for all rows, stand behind these."""
         return 0
+
+    def start(self, task: TaskConfig, label: LabelSpec) -> Sequence[float]:
+        """Returns the logits, constants behind, at which a tower that says nothing of rows is best.
+
+        Fewer numbers than the task has columns leave the others at 0.
+
+        Args:
+            task: The task.
+            label: Statistics of its targets.
+        """
+        return ()
 
     def outcome(
         self, t: int, labels_BT: Tensor, observed_BT: Tensor, tasks: Sequence[TaskConfig]
@@ -102,6 +115,17 @@ class OneLogit(Objective):
     def predictions(self, logits: Tensor, task: TaskConfig) -> Tensor:
         """Computes `link` of each row's logit, `[B, 1]`."""
         return self.link(logits)[:, None]
+
+
+def log_odds(share: float) -> float:
+    """Returns `ln(p / (1 − p))` of a share, which is kept a millionth away from 0 and 1.
+
+    Example:
+        >>> log_odds(0.5), round(log_odds(0.005), 2)
+        (0.0, -5.29)
+    """
+    share = min(max(share, 1e-6), 1 - 1e-6)
+    return math.log(share / (1 - share))
 
 
 def beside(first_B: Tensor, further_BK: Tensor) -> Tensor:

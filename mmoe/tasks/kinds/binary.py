@@ -5,13 +5,18 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmoe.config import LabelSpec
 from mmoe.config.tasks import TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import OneLogit
+from mmoe.tasks.kinds.base import OneLogit, log_odds
 
 
 class Binary(OneLogit):
     """Objective of binary tasks: `−y ln σ(z) − (1 − y) ln σ(−z)`."""
+
+    def start(self, task: TaskConfig, label: LabelSpec) -> Sequence[float]:
+        """Returns the log-odds of the base rate."""
+        return [log_odds(label.mean)]
 
     def loss(
         self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]

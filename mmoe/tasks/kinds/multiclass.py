@@ -1,10 +1,12 @@
 """One of several classes: softmax and cross-entropy."""
 
+import math
 from collections.abc import Sequence
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmoe.config import LabelSpec
 from mmoe.config.tasks import MulticlassTask, TaskConfig
 from mmoe.tasks.kinds.base import Objective, beside
 
@@ -19,6 +21,10 @@ class Multiclass(Objective):
         """Returns C."""
         assert isinstance(task, MulticlassTask)
         return len(task.further)
+
+    def start(self, task: TaskConfig, label: LabelSpec) -> Sequence[float]:
+        """Returns the logarithm of each class's share."""
+        return [math.log(max(share, 1e-6)) for share in label.shares]
 
     def loss(
         self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmoe.config import LabelSpec
 from mmoe.config.tasks import OrdinalTask, TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import Objective, beside
+from mmoe.tasks.kinds.base import Objective, beside, log_odds
 
 
 class Ordinal(Objective):
@@ -33,6 +34,18 @@ class Ordinal(Objective):
     def num_constants(self, task: TaskConfig) -> int:
         """Returns the number of thresholds."""
         return len(task.further) - 1
+
+    def start(self, task: TaskConfig, label: LabelSpec) -> Sequence[float]:
+        """Returns 0, then the thresholds at which every level has its share."""
+        levels = len(label.shares)
+        above = [sum(label.shares[k:]) for k in range(1, levels)]
+        theta = [-log_odds(share) for share in above]
+        even = [math.log(k / (levels - k)) for k in range(1, levels)]
+        raw = [theta[0] - even[0]] if theta else []
+        for j in range(1, len(theta)):
+            step = max(theta[j] - theta[j - 1], 1e-3)  # a level that no row has
+            raw.append(_inverse_softplus(step) - _inverse_softplus(even[j] - even[j - 1]))
+        return [0.0, *raw]
 
     def loss(
         self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
@@ -63,6 +76,10 @@ class Ordinal(Objective):
         one, zero = torch.ones_like(above_BJ[:, :1]), torch.zeros_like(above_BJ[:, :1])
         bounds = torch.cat([one, above_BJ, zero], dim=1)
         return beside(expected_B, (bounds[:, :-1] - bounds[:, 1:]).clamp_min(0))
+
+
+def _inverse_softplus(y: float) -> float:
+    return y + math.log(-math.expm1(-y))
 
 
 def _thresholds(logits_BK: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,13 @@
 """Watch time: weighted logistic regression, whose odds are the expected time."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmoe.config import LabelSpec
 from mmoe.config.tasks import TaskConfig, WatchTimeTask
 from mmoe.tasks.kinds.base import LARGEST_LOG, OneLogit
 
@@ -18,12 +20,19 @@ class WatchTime(OneLogit):
     rows of time 0 alone; then it is least at `Σ T / (N − k) = E[T] / (1 − P(watched))` where k are
     watched: the expected time where these are few, and too much where they are many.
 
-    The loss is in units of the label: seconds make it some hundred times that of a binary task,
-    which `weight`, or a label in minutes, makes up for.
+    The loss is in units of the label: by default T is in units of its mean (`target: standard`),
+    so that the loss is about that of a binary task. Seconds (`target: none`) make it some hundred
+    times that.
 
     Source: Covington et al., "Deep neural networks for YouTube recommendations" (RecSys 2016),
         section 4.2.
     """
+
+    def start(self, task: TaskConfig, label: LabelSpec) -> Sequence[float]:
+        """Returns the logarithm of the odds at which the loss of all rows is least."""
+        assert isinstance(task, WatchTimeTask)
+        negative = 1 - label.positive if task.negatives == "unwatched" else 1.0
+        return [math.log(label.mean / negative)] if label.mean > 0 and negative > 0 else []
 
     def loss(
         self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmoe.config import LabelSpec
 from mmoe.config.tasks import TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import LARGEST_LOG, Objective, beside
+from mmoe.tasks.kinds.base import LARGEST_LOG, Objective, beside, log_odds
 
 _LEAST_SIGMA = math.sqrt(torch.finfo(torch.float32).eps)  # as in the authors' code
 
@@ -31,6 +32,11 @@ class Ziln(Objective):
     def num_logits(self, task: TaskConfig) -> int:
         """Returns 3: a, μ and s."""
         return 3
+
+    def start(self, task: TaskConfig, label: LabelSpec) -> Sequence[float]:
+        """Returns the log-odds of a value above 0, and what the logarithms of these values have."""
+        sigma = max(label.log_deviation, 0.1)  # of few values alike: none that is soon overrun
+        return [log_odds(label.positive), label.log_mean, math.log(math.expm1(sigma))]
 
     def loss(
         self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]

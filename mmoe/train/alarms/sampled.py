@@ -9,6 +9,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
+from mmoe.datasets.labels.targets import with_targets
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, join
 from mmoe.datasets.values.hashing import mix64
@@ -116,10 +117,9 @@ class SampledTraining:
             return None
         table = pa.concat_tables(self._tables)
         self._tables.clear()
-        return EncodedData(
-            features=encoder.encode(table, self.origin),
-            labels=encode_labels(self.config, table, self.origin, maturity=self.maturity),
-        )
+        features = encoder.encode(table, self.origin)
+        labels = encode_labels(self.config, table, self.origin, maturity=self.maturity)
+        return EncodedData(features=features, labels=with_targets(labels, features.links))
 
 
 def taken(features: EncodedFeatures, mine_N: np.ndarray) -> EncodedFeatures:

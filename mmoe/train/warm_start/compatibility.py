@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mmoe.config import RunConfig
+from mmoe.config.tasks import NumberTask
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.registry import codecs_of
 
@@ -34,6 +35,25 @@ def named_pairs(
     """Pairs the items of a section that both configs have, by name."""
     before = {item.name: item for item in section(there)}
     return [(before[item.name], item) for item in section(here) if item.name in before]
+
+
+def with_kept_targets(config: RunConfig, there: RunConfig) -> RunConfig:
+    """Returns the config with the targets that the towers of a run have learnt.
+
+    Args:
+        config: Of a run that goes on; a `target` that it states itself stays.
+        there: Of the run that it goes on with.
+    """
+    kept = {task.name: task for task in there.tasks if isinstance(task, NumberTask)}
+    tasks = [
+        task.model_copy(update={"target": kept[task.name].target})
+        if task.name in kept
+        and isinstance(task, NumberTask)
+        and "target" not in task.model_fields_set
+        else task
+        for task in config.tasks
+    ]
+    return config.model_copy(update={"tasks": tasks})
 
 
 def _settings(
