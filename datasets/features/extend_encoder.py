@@ -22,6 +22,10 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     Features and tables that are new are taken from `today`, and so is the rule of a number that had
     one value until now. Where today's config freezes the
     encoder or a table, new ids get no rows.
+    and the scaling of labels: other ones would give its weights another meaning. Its ids keep their
+    rows, and its domains their numbers; those that `today` has on top get the next ones, in
+    today's order. Features and tables that are new are taken from `today`. Where today's config
+    freezes the encoder or a table, new ids get no rows.
 
     Args:
         today: Fitted on today's training rows, with today's config.

@@ -27,7 +27,7 @@ _NEGATIVE_WORDS = (
     "いいえ",
 )  # fmt: skip
 _MOSTLY = 0.99  # of the rows 0 or 1: then other whole numbers are stray, not a regression
-_WIDE = 10.0  # a label's deviation above which squared errors are rescaled
+_WIDE = 10.0  # a label's deviation above which a long tail is taken the logarithm of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +244,7 @@ def _two_values(label: str, column: pa.ChunkedArray, values: pa.Array) -> tuple[
 def _regression(
     table: pa.Table, label: str, name: str, numbers_N: np.ndarray, origin: str
 ) -> GuessedTask:
-    """Numbers as they are, or brought to a scale on which squared errors train."""
+    """Numbers in their own units, or the logarithm of a long tail."""
     present = numbers_N[np.isfinite(numbers_N)]
     deviation = float(present.std())
     expression, reason = quote(label), "numbers of more than two values: a regression"
@@ -253,10 +253,6 @@ def _regression(
     if deviation > _WIDE and present.min() >= 0 and long_tail:
         expression = f"log1p({quote(label)})"
         reason += "; its logarithm, for the long tail"
-    elif deviation > _WIDE or 0 < deviation < 1 / _WIDE:
-        scale = float(f"{deviation:.1g}")
-        expression = f"{quote(label)} / {scale:g}"
-        reason += "; divided by about its deviation, so that it trains at the usual rates"
     middle = float(np.median(present))
     reason += f"; for a binary task write such as {quote(label)} > {middle:g}"
     task = TaskConfig(name=name, label=expression, kind="regression")

@@ -73,11 +73,6 @@ class VocabularyEncoding(TableEncoding):
         description="more ids with a row of their own than this are an error",
     )
 
-    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """Refuses keys of other encodings, but a hash_size, which has always passed."""
-        if key != "hash_size":
-            super().refuse(key, value, kinds)
-
 
 class HashEncoding(TableEncoding):
     """Every id is hashed into one of `hash_size` rows."""

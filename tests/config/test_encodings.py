@@ -66,12 +66,15 @@ def test_a_section_is_a_value_as_any_other():
         hashed.min_count  # noqa: B018
 
 
-def test_a_hash_size_beside_a_vocabulary_passes_but_not_beside_a_shared_table():
-    assert _config(ITEM | {"hash_size": 64}) == _config(ITEM)
+def test_a_hash_size_that_nothing_hashes_by_is_refused():
+    with pytest.raises(ValueError, match=r"hash_size is 64, but encoding vocabulary has no use"):
+        _config(ITEM | {"hash_size": 64})
+    with pytest.raises(ValueError, match=r"hash_size is 64, but encoding managed has no use"):
+        _config(ITEM | {"encoding": "managed", "rows": 10, "hash_size": 64})
     keys = {**ALL_KEYS, "table": "t", "encoding": "hash", "dim": 8}
     with pytest.raises(ValueError, match=r"so encoding, dim must be set on that table"):
         _config(ITEM | keys, tables=[{"name": "t"}])
-    with pytest.raises(ValueError, match=r"so hash_size must be set on that table"):
+    with pytest.raises(ValueError, match=r"hash_size is 64, but encoding vocabulary has no use"):
         _config(ITEM | {"table": "t", "hash_size": 64}, tables=[{"name": "t"}])
 
 

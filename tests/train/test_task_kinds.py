@@ -145,7 +145,8 @@ def test_a_warm_start_keeps_classes_and_levels(splits, tmp_path):
 
 def test_a_wide_part_leaves_kinds_without_one_alone(splits, tmp_path):
     kinds = ["regression", "multiclass", "ordinal", "binary"]
-    config = config_from_dict(set_values(raw_config(kinds), ["model.wide=true"]))
+    settings = ["model.wide=true", "training.monitor=multiclass.logloss"]
+    config = config_from_dict(set_values(raw_config(kinds), settings))
     run = train_run(config, tmp_path / "wide", splits=splits)
     assert run.metrics["tasks"]["binary"]["auc"] > 0.8
     assert run.metrics["tasks"]["multiclass"]["macro_auc"] > 0.7
