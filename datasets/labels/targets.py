@@ -209,8 +209,9 @@ def row_links(
     config: RunConfig, rules: Mapping[str, Mapping[str, Any]], table: pa.Table, origin: str
 ) -> dict[int, RowLink]:
     """Makes the links of a table's rows, by the places of tasks whose targets are not labels."""
-    found: dict[int, RowLink] = {}
-    found |= watch_links(config, rules, table, origin)
+    found: dict[int, RowLink] = {
+        t: link for t, link in watch_links(config, rules, table, origin).items()
+    }
     labels = rules.get(SECTION, {})
     for t, task in enumerate(config.tasks):
         spec = labels.get(task.name)
