@@ -17,15 +17,11 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     """Returns an encoder with known rows as in `earlier`, and today's new ids as well.
 
     Scaling, buckets and pieces of features that `earlier` had are kept, quantiles of watch times
-    and the scaling of labels: other ones would give its weights another meaning. Its ids keep their rows, and its
-    domains their numbers; those that `today` has on top get the next ones, in today's order.
-    Features and tables that are new are taken from `today`, and so is the rule of a number that had
-    one value until now. Where today's config freezes the
-    encoder or a table, new ids get no rows.
     and the scaling of labels: other ones would give its weights another meaning. Its ids keep their
     rows, and its domains their numbers; those that `today` has on top get the next ones, in
-    today's order. Features and tables that are new are taken from `today`. Where today's config
-    freezes the encoder or a table, new ids get no rows.
+    today's order. Features and tables that are new are taken from `today`, and so is the rule of a
+    number that had one value until now. Where today's config freezes the encoder or a table, new
+    ids get no rows.
 
     Args:
         today: Fitted on today's training rows, with today's config.
