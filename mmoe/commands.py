@@ -363,10 +363,20 @@ def init(
         _say(f"  {task} happens only after {event}: see the comment on observed_when in {out}")
     for column, reason in reasons.left_out:
         _say(f"  left out {column!r}: {reason}")
+    if reasons.missing:
+        _say(f"  missing values: {_met(reasons.missing)}; data.missing_words names the words")
     if reasons.unsure:
         listed = ", ".join(repr(column) for column in reasons.unsure)
         _say(f"  unsure of: {listed}; say --categorical or --numeric")
     _say(f"next: mmoe train {out}")
+
+
+def _met(missing: dict[str, dict[str, int]]) -> str:
+    """Words for what is missing, column by column."""
+    return "; ".join(
+        f"{column!r} has " + ", ".join(f"{word} ({rows:,} rows)" for word, rows in words.items())
+        for column, words in missing.items()
+    )
 
 
 @app.command()

@@ -17,6 +17,7 @@ from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels
 from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.keys import to_keys
+from mmoe.datasets.values.missing_words import without_words
 
 SECTION = "domains"
 _USED_BY = "model.domains"
@@ -151,6 +152,7 @@ def domain_keys(config: RunConfig, table: pa.Table, origin: str) -> pa.ChunkedAr
     assert config.model.domains is not None, "there are domains"
     name = config.model.domains.column
     column = find_column(table, name, origin, _USED_BY)
+    column = without_words(column, config.data.missing_words)
     keys = to_keys(column, "text", f"{origin}: column {name!r} (of {_USED_BY})")
     return keys.cast(pa.large_string())
 

@@ -39,6 +39,7 @@ from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.encoded_features import EncodedFeatures, EncodedRequests, LevelLayout
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.values.keys import KeyKind
+from mmoe.datasets.values.missing_words import with_missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +264,7 @@ class FeatureEncoder:
             ValueError: A column is missing, or a value does not fit: a number that is none or
                 infinite, a datetime that is none, a weight too few.
         """
+        table = self.read(table)
         links = row_links(self.config, self.rules, table, origin)
         domains_N = encode_domains(self.config, self.rules, table, origin)
         if not self.has_requests:
@@ -282,6 +284,10 @@ class FeatureEncoder:
         )
         found = self._encode(own, table, origin, to_score)
         return replace(found, links=links, domains_N=domains_N, requests=requests)
+
+    def read(self, table: pa.Table) -> pa.Table:
+        """Returns rows as features read them: null where text is a word for what is missing."""
+        return with_missing(table, self.config)
 
     def _encode(
         self, codecs: Sequence[Codec[Any]], table: pa.Table, origin: str, to_score: bool

@@ -11,6 +11,7 @@ from mmoe.config import (
     FeatureConfig,
     RunConfig,
 )
+from mmoe.config.data import MISSING_WORDS
 from mmoe.datasets.infer.choose_split import choose_split
 from mmoe.datasets.infer.guess_features import group_column
 from mmoe.datasets.infer.guess_tasks import consequence_notes, guess_task
@@ -26,6 +27,8 @@ from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
 from mmoe.datasets.rows.locations import distinct_names, visible_columns
 from mmoe.datasets.values.columns import to_times
+from mmoe.datasets.values.missing_words import cleaned, words_met
+from mmoe.datasets.values.plain import plain
 
 
 @dataclass(kw_only=True)
@@ -43,6 +46,7 @@ class Reasons:
         repeated: How many rows are copies of others; "" where chance explains them.
         consequences: Task name → the task it is a consequence of.
         unsure: Columns whose kind the rows are too few to tell.
+        missing: Column of text → words in it that mean a missing value, and their rows.
     """
 
     split: str = ""
@@ -55,6 +59,7 @@ class Reasons:
     repeated: str = ""
     consequences: dict[str, str] = field(default_factory=dict)
     unsure: list[str] = field(default_factory=list)
+    missing: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 def infer_config(
@@ -108,6 +113,8 @@ def infer_config(
     used = {column for task in tasks for column in task.columns}
     told.check(table, used, origin)
     columns = [column for column in visible_columns(table) if column not in used]
+    met = {column: words_met(plain(table[column]), MISSING_WORDS) for column in columns}
+    table = cleaned(table, columns, MISSING_WORDS)
     dropped = [(column, "--drop") for column in columns if column in told.drop]
     profiles = [read_column(column, table[column]) for column in columns]
     profiles = told.apply(table, profiles, origin)
@@ -164,6 +171,7 @@ def infer_config(
         repeated=distinct.said,
         consequences=consequence_notes(tasks),
         unsure=inputs.unsure,
+        missing={column: words for column, words in met.items() if words},
     )
     return config, reasons
 

@@ -4,14 +4,12 @@ from decimal import Decimal
 
 import pyarrow as pa
 
+from mmoe.config.data import MISSING_WORDS
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_text
 
-# What pandas and Spark write for a missing number. In a column of words these stay words.
-_MISSING_WORDS = (
-    "", "NA", "N/A", "n/a", "#N/A", "nan", "NaN", "NAN", "-nan", "null", "NULL", "Null",
-    "None", "none", "<NA>", "\\N",
-)  # fmt: skip
+# In text these words stay, here: a run's own list makes them null (`missing_words.py`)
+_MISSING_WORDS = ("", *MISSING_WORDS)
 _TRUE = ("true", "True", "TRUE")
 _FALSE = ("false", "False", "FALSE")
 _EXACT = 2.0**53  # whole numbers below are exact in float64

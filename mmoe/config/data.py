@@ -150,6 +150,13 @@ NOTHING_SHARED = (
 )
 
 
+# What pandas, Spark and databases write for what is missing: all that `pandas.read_csv` takes so
+MISSING_WORDS = (
+    "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "nan", "NaN", "NAN", "-nan", "-NaN", "null",
+    "NULL", "Null", "None", "none", "<NA>", "\\N", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
+)  # fmt: skip
+
+
 class DataConfig(Strict):
     """`source: files` reads `path` (or train, validation, test); other sources are bundled."""
 
@@ -167,6 +174,12 @@ class DataConfig(Strict):
         min_length=1,
         description="of CSV files that have no header line: what their columns are called, in "
         "order; a first line of just these names is a header all the same",
+    )
+    missing_words: list[str] | None = Field(
+        default=[*MISSING_WORDS],
+        description="cells of text that mean a missing value in features, beside empty ones, "
+        "whatever the rows come from; blanks around text do not count. Numbers and datetimes know "
+        "the default words in any case. null, as in runs before there was this key: ids keep them",
     )
     train: Paths | None = Field(
         default=None, description="as path, for the training rows: where the files are the split"

@@ -3,7 +3,7 @@
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.config.scoring.expectation import expectation_of, expectations_of
+from mmoe.config.scoring.expectation import OF_COLUMNS, expectation_of, expectations_of
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_usual_stands_for_several():
     found = expectations_of(["usual", "rows > 5"])
     assert all(one.is_usual for one in found[:-1])
     assert (found[-1].text, found[-1].is_usual) == ("rows > 5", False)
-    assert {one.measure for one in found} == {"rows", "nan", "missing", "unseen", "psi", "mean"}
+    assert {one.measure for one in found} == {*OF_COLUMNS, "rows", "nan", "mean"}

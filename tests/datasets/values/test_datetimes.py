@@ -29,7 +29,8 @@ def encoder(**settings):
     feature = {"kind": "datetime", "name": "at", **settings}
     tasks = [{"name": "click", "label": "click"}]
     config = config_from_dict({"features": [feature], "tasks": tasks})
-    return FeatureEncoder.fit(config, pa.table({"at": [MOMENT]}), "log.csv")
+    hours = [dt.datetime(2020, 1, 1) + dt.timedelta(hours=25 * n) for n in range(366 * 6)]
+    return FeatureEncoder.fit(config, pa.table({"at": [MOMENT, None, *hours]}), "log.csv")
 
 
 def test_every_part():

@@ -1,0 +1,88 @@
+"""Words that mean a missing value, made null on every road by which rows come."""
+
+from collections.abc import Collection, Sequence
+from functools import cache
+
+import pyarrow as pa
+
+from mmoe.config import RunConfig
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.plain import is_text, one_chunk, plain
+
+
+def without_words(column: pa.ChunkedArray, words: Sequence[str] | None) -> pa.ChunkedArray:
+    """Returns text without blanks around it, null where it is empty or one of the words.
+
+    Args:
+        column: N rows of any type; what is no text stays as it is, and so does what lists hold.
+        words: `data.missing_words`; None: a run of earlier code, nothing is done.
+
+    Example:
+        >>> cells = pa.chunked_array([["NA", " de", "", "Nancy"]])
+        >>> without_words(cells, ["NA"]).to_pylist()
+        [None, 'de', None, 'Nancy']
+    """
+    if words is None:
+        return column
+    if isinstance(column.type, pa.DictionaryType) and is_text(column.type.value_type):
+        kind = column.type
+        chunks = [
+            pa.DictionaryArray.from_arrays(
+                chunk.indices, _of_dictionary(chunk, tuple(words)), ordered=kind.ordered
+            )
+            for chunk in column.chunks
+        ]
+        kind = pa.dictionary(kind.index_type, pa.large_string(), kind.ordered)
+        return pa.chunked_array(chunks, kind)
+    column = plain(column)
+    return _without(column, tuple(words)) if is_text(column.type) else column
+
+
+def with_missing(table: pa.Table, config: RunConfig) -> pa.Table:
+    """Returns rows whose features' text is null where it means a missing value."""
+    words = config.data.missing_words
+    read = {column for feature in config.features for column in feature.source_columns}
+    return table if words is None else cleaned(table, read, words)
+
+
+def cleaned(table: pa.Table, names: Collection[str], words: Sequence[str]) -> pa.Table:
+    """Returns a table in which `without_words` has been at these columns."""
+    columns = [
+        without_words(column, words) if name in names else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
+    # At once: a table that changes one column copies the list of all others
+    return pa.Table.from_arrays(columns, table.column_names).replace_schema_metadata(
+        table.schema.metadata
+    )
+
+
+def words_met(column: pa.ChunkedArray, words: Sequence[str]) -> dict[str, int]:
+    """Counts the words in a column of text, the most frequent first.
+
+    Example:
+        >>> words_met(pa.chunked_array([["NA", "de", "", "null", "NA"]]), ["NA", "null"])
+        {'NA': 2, 'null': 1}
+    """
+    if not is_text(column.type):
+        return {}
+    trimmed = pc.utf8_trim_whitespace(column)
+    found = pc.value_counts(trimmed.filter(pc.is_in(trimmed, _listed(tuple(words), column.type))))
+    counts = {str(pair["values"]): int(pair["counts"]) for pair in found.to_pylist()}
+    return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+
+
+def _of_dictionary(chunk: pa.DictionaryArray, words: tuple[str, ...]) -> pa.Array:
+    found = _without(plain(pa.chunked_array([chunk.dictionary])), words)
+    return one_chunk(found)
+
+
+def _without(values: pa.ChunkedArray, words: tuple[str, ...]) -> pa.ChunkedArray:
+    trimmed = pc.utf8_trim_whitespace(values)
+    missing = pc.is_in(trimmed, _listed(("", *words), values.type))
+    return pc.if_else(missing, pa.scalar(None, values.type), trimmed)
+
+
+@cache
+def _listed(words: tuple[str, ...], kind: pa.DataType) -> pa.Array:
+    return pa.array(words, kind)

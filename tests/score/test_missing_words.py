@@ -1,0 +1,149 @@
+"""A cell that means a missing value does so on every road by which rows come."""
+
+import io
+import json
+from importlib import import_module
+from importlib.util import find_spec
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+import mmoe
+from mmoe.config import config_from_dict, load_config
+from mmoe.config.data import MISSING_WORDS
+from mmoe.datasets.infer import infer_config
+from mmoe.score import score_files
+from mmoe.train import train_run
+
+CITIES = ["Oslo", "Bergen", "NA", "NULL", "", " Oslo", "nan", "None", "N/A", "#NA"]
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("words")
+    draw = np.random.default_rng(0)
+    columns = {
+        "city": [CITIES[n] for n in draw.integers(0, len(CITIES), 600)],
+        "shop": [["a", "NULL", "b"][n] for n in draw.integers(0, 3, 600)],
+        "price": [["1.5", "2.25", "NA", "null"][n] for n in draw.integers(0, 4, 600)],
+        "tags": [["x|y", "x", "null", ""][n] for n in draw.integers(0, 4, 600)],
+    }
+    likes = [0.8 if city == "Oslo" else 0.3 for city in columns["city"]]
+    columns["click"] = (draw.random(600) < likes).astype(int).tolist()
+    pa_csv.write_csv(pa.table(columns), folder / "log.csv")
+    return folder
+
+
+def config_of(folder, **data):
+    return config_from_dict(
+        {
+            "data": {"path": str(folder / "log.csv"), **data},
+            "features": [
+                {"kind": "categorical", "name": "city"},
+                {"kind": "cross", "name": "both", "columns": ["city", "shop"]},
+                {"kind": "categorical", "name": "hashed", "column": "shop", "encoding": "hash",
+                 "hash_size": 50},
+                {"kind": "list", "name": "tags"},
+                {"kind": "numeric", "name": "price"},
+            ],
+            "tasks": [{"name": "click", "label": "click"}],
+            "model": {"num_experts": 2, "expert": {"hidden": [8]}, "domains": {"column": "shop"}},
+            "training": {"epochs": 2},
+        }
+    )  # fmt: skip
+
+
+def roads(folder):
+    """The log as each reader gives it."""
+    text = (folder / "log.csv").read_text()
+    plain = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    table = pa.table({name: plain[name].tolist() for name in plain})
+    yield "pandas", pd.read_csv(io.StringIO(text))
+    yield "pandas, words kept", plain
+    yield "Arrow", table
+    yield "dict", table.to_pydict()
+    yield "dicts", table.to_pylist()
+    yield "categories", plain.astype("category")
+    if find_spec("polars") is not None:
+        polars = import_module("polars")
+        yield "polars", polars.DataFrame(table.to_pydict())
+    views = [pa.array(table[name].to_pylist(), pa.string_view()) for name in ("city", "shop")]
+    yield "views, as polars gives", table.set_column(0, "city", views[0])
+
+
+def files(folder):
+    plain = pd.read_csv(folder / "log.csv", dtype=str, keep_default_na=False)
+    table = pa.table({name: plain[name].tolist() for name in plain})
+    pq.write_table(table, folder / "rows.parquet")
+    lines = (json.dumps(row) for row in table.to_pylist())
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+    return [folder / "log.csv", folder / "rows.parquet", folder / "rows.jsonl"]
+
+
+def pred(answer):
+    if isinstance(answer, list):
+        return [row["pred_click"] for row in answer]
+    column = answer["pred_click"]
+    return np.asarray(
+        column.to_pylist() if isinstance(column, pa.ChunkedArray) else column
+    ).tolist()
+
+
+def test_scores_are_the_same_by_every_road(folder, tmp_path):
+    run = train_run(config_of(folder), tmp_path / "run").directory
+    loaded = mmoe.load(run.path)
+    scored = []
+    for file in files(folder):
+        score_files(run, file, tmp_path / f"{file.suffix[1:]}.parquet")
+        out = pq.read_table(tmp_path / f"{file.suffix[1:]}.parquet")
+        scored.append((file.suffix, out["pred_click"].to_pylist()))
+    wanted = scored[0][1]
+    assert len(set(wanted)) > 10
+    for name, found in scored:
+        assert found == wanted, name
+    for name, rows in roads(folder):
+        np.testing.assert_allclose(pred(loaded.predict(rows)), wanted, atol=1e-6, err_msg=name)
+    assert loaded.encoder.ids["city"].keys.to_pylist() == ["Oslo", "Bergen"]
+    assert loaded.encoder.domains.names == ["a", "b"]
+
+
+def test_a_run_keeps_its_words_and_one_of_earlier_code_what_it_did(folder, tmp_path):
+    run = train_run(config_of(folder, missing_words=["NULL"]), tmp_path / "run").directory
+    assert mmoe.load(run.path).config.data.missing_words == ["NULL"]
+    assert "NA" in mmoe.load(run.path).encoder.ids["city"].keys.to_pylist()
+    for file in (run.config_file, run.vocabulary / "encoder.json"):
+        text = file.read_text()
+        if file.suffix == ".json":
+            content = json.loads(text)
+            del content["config"]["data"]["missing_words"]
+            file.write_text(json.dumps(content))
+        else:
+            lines = [line for line in text.splitlines() if "missing_words" not in line]
+            file.write_text("\n".join(line for line in lines if line.strip() != "- 'NULL'"))
+    assert load_config(run.config_file).data.missing_words is None
+    old = mmoe.load(run.path)
+    assert old.config.data.missing_words is None
+    rows = pa.table(
+        {"city": ["NULL", None], "shop": ["a"] * 2, "price": ["NA"] * 2, "tags": ["x"] * 2}
+    )
+    first, second = old.encoder.encode(rows, "x").ids_NC[:, 0].tolist()
+    assert (first, second) == (1, 0), "a word is an id that training had not"
+
+
+def test_the_words_are_those_of_pandas_and_more():
+    from pandas._libs.parsers import STR_NA_VALUES
+
+    assert set(STR_NA_VALUES) - {""} <= set(MISSING_WORDS)
+
+
+def test_init_says_which_words_it_met(folder):
+    plain = pd.read_csv(folder / "log.csv", dtype=str, keep_default_na=False)
+    plain["click"] = plain["click"].astype(int)
+    table = pa.table({name: plain[name].tolist() for name in plain})
+    _, reasons = infer_config(table, ["click"])
+    assert set(reasons.missing["city"]) == {"NA", "NULL", "nan", "None", "N/A", "#NA"}
+    assert reasons.missing["shop"] == {"NULL": plain["shop"].tolist().count("NULL")}
