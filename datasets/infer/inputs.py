@@ -18,6 +18,7 @@ from mmoe.datasets.infer.guess_features import (
     other_reading,
 )
 from mmoe.datasets.infer.guess_time import TimeLike, time_like
+from mmoe.datasets.infer.joint_leaks import lists_that_tell, pairs_that_tell
 from mmoe.datasets.infer.leaks import too_good
 from mmoe.datasets.infer.measured.coded import Coded, Sample, code, folds_of
 from mmoe.datasets.infer.measured.crosses import find_crosses, leftovers
@@ -86,6 +87,7 @@ class Inputs:
         kept += [profile for profile in self.profiles if self._is_moment(profile, origin)]
         order = {profile.name: index for index, profile in enumerate(self.profiles)}
         kept.sort(key=lambda profile: order[profile.name])
+        kept = self._without_joint_leaks(kept)
         relations = relate(self.coded)
         evidence = {
             name: weigh(coded, self.sample, self._folds(name, relations))
@@ -121,6 +123,18 @@ class Inputs:
         if reason is not None:
             self.left_out.append((profile.name, reason))
         return reason is None
+
+    def _without_joint_leaks(self, kept: list[ColumnProfile]) -> list[ColumnProfile]:
+        """The columns without lists of what came after, and pairs that give a label away."""
+        lists = [p.name for p in kept if p.nature == "list" or p.separator]
+        profiles = {profile.name: profile for profile in self.profiles}
+        found = lists_that_tell(self.table, profiles, lists, self.sample)
+        found |= pairs_that_tell(self.coded, self.sample)
+        found = {name: why for name, why in found.items() if name not in self.told.kept}
+        for name, reason in found.items():
+            self.left_out.append((name, reason))
+            self.coded.pop(name, None)
+        return [profile for profile in kept if profile.name not in found]
 
     def _is_moment(self, profile: ColumnProfile, origin: str) -> bool:
         """Whether parts of a datetime that was left out are inputs."""

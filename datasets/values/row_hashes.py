@@ -13,7 +13,7 @@ from mmoe.datasets.values.text import blank_to_null, to_integers, to_reals
 
 _ROWS = 1 << 16  # hashed at a time: of text each byte takes some
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_MISSING = np.uint64(0x2545F4914F6CDD1D)
+MISSING = np.uint64(0x2545F4914F6CDD1D)
 
 
 def row_hashes(table: pa.Table, columns: Iterable[str]) -> np.ndarray:
@@ -34,26 +34,26 @@ def row_hashes(table: pa.Table, columns: Iterable[str]) -> np.ndarray:
 def column_part(column: pa.ChunkedArray, place: int) -> np.ndarray:
     """Returns what a column adds to its rows' hashes, uint64 [N]; `place` is its number."""
     parts = [
-        mix64(_value_hashes(chunk.slice(start, _ROWS)), seed=place + 1)
+        mix64(value_hashes(chunk.slice(start, _ROWS)), seed=place + 1)
         for chunk in plain(column).chunks
         for start in range(0, len(chunk), _ROWS)
     ]
     return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 
-def _value_hashes(values: pa.Array) -> np.ndarray:
-    """Numbers for values, uint64 [N], of which equal ones have the same; not mixed yet."""
+def value_hashes(values: pa.Array) -> np.ndarray:
+    """Returns numbers for values, uint64 [N]: equal ones have the same, in any type."""
     kind = values.type
     if is_list(kind):
         return _list_hashes(values)
     if pa.types.is_struct(kind):
         return sum(
-            (mix64(_value_hashes(part), seed=n + 1) for n, part in enumerate(values.flatten())),
+            (mix64(value_hashes(part), seed=n + 1) for n, part in enumerate(values.flatten())),
             np.zeros(len(values), np.uint64),
         )
     if is_text(kind):
         coded = values.dictionary_encode()
-        of_values = np.append(_text_hashes(coded.dictionary), _MISSING)
+        of_values = np.append(_text_hashes(coded.dictionary), MISSING)
         return of_values[pc.fill_null(coded.indices.cast(pa.int64()), -1).to_numpy()]
     missing_N = pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False)
     if pa.types.is_null(kind) or pa.types.is_map(kind) or pa.types.is_union(kind):
@@ -71,7 +71,7 @@ def _value_hashes(values: pa.Array) -> np.ndarray:
         found_N = np.zeros(len(values), np.uint64)
     else:  # decimals, bytes
         found_N = hash_text(to_keys(pa.chunked_array([values]), "text", "a row"))
-    return np.where(missing_N, _MISSING, found_N)
+    return np.where(missing_N, MISSING, found_N)
 
 
 def _real_hashes(reals_N: np.ndarray) -> np.ndarray:
@@ -85,7 +85,7 @@ def _real_hashes(reals_N: np.ndarray) -> np.ndarray:
 def _text_hashes(distinct: pa.Array) -> np.ndarray:
     """Numbers in text as numbers have them: test files of a split by file stay text."""
     column = blank_to_null(pa.chunked_array([distinct]))
-    found_N = np.where(pc.is_null(column).to_numpy(), _MISSING, hash_text(distinct))
+    found_N = np.where(pc.is_null(column).to_numpy(), MISSING, hash_text(distinct))
     looks_N = pc.fill_null(pc.match_substring_regex(column, _NUMBER), False).to_numpy()
     if looks_N.any():
         written = column.filter(pa.array(looks_N))
@@ -99,11 +99,11 @@ def _text_hashes(distinct: pa.Array) -> np.ndarray:
 def _list_hashes(values: pa.Array) -> np.ndarray:
     """Σ of items mixed with their places, and their number; a missing list is no empty one."""
     counts_N = pc.fill_null(pc.list_value_length(values), 0).to_numpy().astype(np.int64)
-    items_V = _value_hashes(plain(pa.chunked_array([values.flatten()])).combine_chunks())
+    items_V = value_hashes(plain(pa.chunked_array([values.flatten()])).combine_chunks())
     ends_N = np.cumsum(counts_N)
     places_V = np.arange(len(items_V)) - np.repeat(ends_N - counts_N, counts_N)
     sums = np.zeros(len(items_V) + 1, np.uint64)
     mixed_V = mix64(mix64(items_V) + mix64(places_V.astype(np.uint64), seed=1))
     np.cumsum(mixed_V, out=sums[1:])
     found_N = sums[ends_N] - sums[ends_N - counts_N] + counts_N.astype(np.uint64)
-    return np.where(values.is_null().to_numpy(zero_copy_only=False), _MISSING, found_N)
+    return np.where(values.is_null().to_numpy(zero_copy_only=False), MISSING, found_N)

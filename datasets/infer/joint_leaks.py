@@ -1,0 +1,199 @@
+"""Leaks beyond single columns: lists that hold their row's target, pairs that give a label away."""
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.datasets.infer.measured.coded import Coded, Sample, Target
+from mmoe.datasets.infer.profile import ColumnProfile
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.hashing import mix64
+from mmoe.datasets.values.plain import is_list, list_lengths, one_chunk, plain
+from mmoe.datasets.values.row_hashes import MISSING, value_hashes
+from mmoe.metrics.one_column import SURE, TOO_GOOD, auc_by_rates, enough_to_tell
+
+_ROWS = 3_000  # of each class that are looked at
+_FEWEST = 20  # of each class
+_PAIRED = 60  # columns
+_BUCKETS = 8  # of a column, with its rarer values in one
+_COMPARED = 12  # columns with most values, as candidates of a list
+_ITEMS = 10  # different values of a candidate; fewer are in most lists
+# Of one class a list holds almost every candidate, of the other far fewer
+_HELD, _APART = 0.97, 0.3
+
+
+def lists_that_tell(
+    table: pa.Table, profiles: Mapping[str, ColumnProfile], lists: list[str], sample: Sample
+) -> dict[str, str]:
+    """Finds lists that hold what their row's event adds to them: column → why.
+
+    A history of before the event holds the candidate as often whatever the label comes to be; one
+    that is written after it holds each candidate that was clicked.
+
+    Args:
+        table: All rows.
+        profiles: Of all columns.
+        lists: Names of the lists.
+        sample: Rows that are looked at, and the labels there.
+    """
+    found: dict[str, str] = {}
+    scalars = [p for p in profiles.values() if p.nature not in ("list", "vector", "other")]
+    scalars = [p for p in scalars if p.distinct >= _ITEMS and not p.separator]
+    scalars = sorted(scalars, key=lambda p: -p.distinct)[:_COMPARED]
+    for target, rows_R, labels_R in _looked_at(sample):
+        chosen = pa.array(sample.rows_S[target.index_L[rows_R]])
+        values = {p.name: _hashes(table[p.name].take(chosen)) for p in scalars} if lists else {}
+        for name in lists:
+            if name in found:
+                continue
+            cells = _as_lists(table[name].take(chosen), profiles[name])
+            if cells is None:
+                continue
+            reason = _own_target(cells, values, labels_R, target.task)
+            reason = reason or _own_label(cells, labels_R, target.task)
+            if reason is not None:
+                found[name] = reason
+        for name in [*found]:  # parts of one sequence have the same length in each row
+            cells = _as_lists(table[name].take(chosen), profiles[name])
+            lengths_R = None if cells is None else list_lengths(cells)
+            for other in lists:
+                if other in found or lengths_R is None or lengths_R.min() == lengths_R.max():
+                    continue
+                theirs = _as_lists(table[other].take(chosen), profiles[other])
+                if theirs is not None and np.array_equal(list_lengths(theirs), lengths_R):
+                    found[other] = f"its events are those of {name!r}: {found[name]}"
+    return found
+
+
+def pairs_that_tell(columns: Mapping[str, Coded], sample: Sample) -> dict[str, str]:
+    """Finds pairs of columns that give a label away where neither does alone: column → why.
+
+    A tree of depth 2 that may cut each column in eight, grown on one half of the rows and judged
+    on the other; numbers are also compared with each other.
+
+    Args:
+        columns: What else would be inputs.
+        sample: Rows that are looked at, and the labels there.
+    """
+    found: dict[str, str] = {}
+    names = sorted(columns, key=lambda name: -min(columns[name].size, 2))[:_PAIRED]
+    for target, rows_R, labels_R in _looked_at(sample):
+        index_R = target.index_L[rows_R]
+        half_R = (mix64(index_R.astype(np.uint64), seed=3) & np.uint64(1)).astype(bool)
+        codes = {name: _bucketed(columns[name], index_R) for name in names}
+        numbers = {name: _numbers(columns[name], index_R) for name in names}
+        for one, other in combinations(names, 2):
+            if one in found or other in found:
+                continue
+            (u_R, size_u), (v_R, size_v) = codes[one], codes[other]
+            tried = [(u_R * size_v + v_R, size_u * size_v)]
+            a_R, b_R = numbers[one], numbers[other]
+            if a_R is not None and b_R is not None:
+                tried.append((np.nan_to_num(np.sign(a_R - b_R), nan=2.0).astype(int) + 1, 4))
+            auc = max(auc_by_rates(c_R, size, labels_R, half_R) for c_R, size in tried)
+            if auc > TOO_GOOD:
+                words = f"together they foretell {target.task!r} with AUC {auc:.4f}"
+                found[one] = f"with {other!r}: {words}; keep one of them if it is known before"
+                found[other] = f"with {one!r}: {words}"
+    return found
+
+
+def _looked_at(sample: Sample) -> Iterator[tuple[Target, np.ndarray, np.ndarray]]:
+    """Each event's label, and some of its rows with as many of either class, in order."""
+    for target in sample.targets:
+        if not target.is_event:
+            continue
+        rows = []
+        for event in (0.0, 1.0):
+            mine = np.flatnonzero(target.raw_L == event)
+            order = np.argsort(mix64(mine.astype(np.uint64), seed=4), kind="stable")
+            rows.append(mine[order[:_ROWS]])
+        counts = [len(part) for part in rows]
+        if min(counts) < _FEWEST or not enough_to_tell(counts[1], counts[0], TOO_GOOD, SURE):
+            continue
+        rows_R = np.sort(np.concatenate(rows))
+        yield target, rows_R, target.raw_L[rows_R]
+
+
+def _hashes(column: pa.ChunkedArray) -> np.ndarray:
+    return value_hashes(one_chunk(plain(column)))
+
+
+def _as_lists(column: pa.ChunkedArray, profile: ColumnProfile) -> pa.Array | None:
+    """Cells as lists; of text the parts between separators."""
+    column = plain(column)
+    if profile.separator and pa.types.is_large_string(column.type):
+        column = pc.split_pattern(pc.utf8_trim(column, "[] "), profile.separator.strip() or " ")
+    return one_chunk(column) if is_list(column.type) else None
+
+
+def _own_target(
+    cells: pa.Array, values: Mapping[str, np.ndarray], labels_R: np.ndarray, task: str
+) -> str | None:
+    lengths_R = list_lengths(cells)
+    items_V = _items(cells)
+    owner_V = np.repeat(np.arange(len(cells)), lengths_R)
+    best: tuple[float, str] | None = None
+    for name, value_R in values.items():
+        same_V = items_V == value_R[owner_V]
+        held_R = np.bincount(owner_V[same_V], minlength=len(cells)) > 0
+        held_R &= value_R != MISSING
+        there_R = (value_R != MISSING) & (lengths_R > 0)
+        rates = [held_R[there_R & (labels_R == event)] for event in (0, 1)]
+        if min(map(len, rates)) < _FEWEST:
+            continue
+        others, own = (float(part.mean()) for part in rates)
+        if max(own, others) >= _HELD and abs(own - others) >= _APART:
+            words = (
+                f"it holds the row's own {name!r} in {own:.1%} of the rows where {task!r} is 1, in "
+                f"{others:.1%} where it is 0, as a history written after the event does"
+            )
+            best = max(best or (0.0, ""), (abs(own - others), words))
+    return None if best is None else best[1]
+
+
+def _own_label(cells: pa.Array, labels_R: np.ndarray, task: str) -> str | None:
+    """By its length, its first or its last item; rates come from the other half of the rows."""
+    lengths_R, items_V = list_lengths(cells), _items(cells)
+    half_R = (mix64(np.arange(len(cells), dtype=np.uint64), seed=3) & np.uint64(1)).astype(bool)
+    ends_R = np.cumsum(lengths_R)
+    padded_V = np.append(items_V, MISSING)
+    readings = {
+        "length": lengths_R.astype(np.uint64),
+        "first item": np.where(lengths_R > 0, padded_V[ends_R - lengths_R], MISSING),
+        "last item": np.where(lengths_R > 0, padded_V[ends_R - 1], MISSING),
+    }
+    for what, value_R in readings.items():
+        distinct, codes_R = np.unique(value_R, return_inverse=True)
+        auc = auc_by_rates(codes_R, len(distinct), labels_R, half_R)
+        if auc > TOO_GOOD:
+            return f"its {what} alone foretells {task!r} with AUC {auc:.4f}"
+    return None
+
+
+def _items(cells: pa.Array) -> np.ndarray:
+    return _hashes(pa.chunked_array([cells.flatten()]))
+
+
+def _bucketed(coded: Coded, index_R: np.ndarray) -> tuple[np.ndarray, int]:
+    """Numbers in eight buckets of as many rows, ids as the seven commonest and the others."""
+    codes_R = coded.codes_S[index_R]
+    if coded.size <= _BUCKETS:
+        return codes_R, coded.cells
+    counts_V = np.bincount(codes_R, minlength=coded.cells)[: coded.size]
+    if coded.values_V is None:
+        bucket_V = np.full(coded.size, _BUCKETS - 1)
+        bucket_V[np.argsort(-counts_V, kind="stable")[: _BUCKETS - 1]] = np.arange(_BUCKETS - 1)
+    else:
+        below_V = np.cumsum(counts_V) - counts_V / 2
+        bucket_V = np.minimum(below_V * _BUCKETS // max(counts_V.sum(), 1), _BUCKETS - 1)
+    return np.append(bucket_V, _BUCKETS).astype(np.int64)[codes_R], _BUCKETS + 1
+
+
+def _numbers(coded: Coded, index_R: np.ndarray) -> np.ndarray | None:
+    """The values themselves, NaN where missing; None where they have no order, or are few."""
+    if coded.values_V is None or coded.size <= _BUCKETS:
+        return None
+    return np.append(coded.values_V.astype(np.float64), np.nan)[coded.codes_S[index_R]]
