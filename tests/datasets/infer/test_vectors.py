@@ -47,7 +47,7 @@ def test_vectors(values):
         IDS,
         [[float(i) for i in row] for row in IDS],
         [[f"t{i}" for i in row] for row in IDS],
-        [[0.25, 0.5][: row % 3] for row in range(ROWS)],
+        [[0.25, 0.5][: row % 4 % 3] for row in range(ROWS)],
         [[] for _ in range(ROWS)],
     ],
     ids=["ids", "floats", "texts", "few", "empty"],
