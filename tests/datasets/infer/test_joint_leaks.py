@@ -61,7 +61,7 @@ def test_a_list_written_after_the_event_is_left_out(history):
     else:
         assert found["seen"].startswith("it holds the row's own 'item' in 100.0% of the rows where")
     assert found.get("seen_kind", "its events").startswith("its events")
-    kept, _ = infer_config(table, ["click"], told=Told(categorical={"user"}))
+    kept, _ = infer_config(table, ["click"], told=Told(categorical=["user"]))
     assert "item" in [one.name for one in kept.features]
 
 

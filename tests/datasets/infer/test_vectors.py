@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.config import load_config
+from mmoe.config import VectorFeature, load_config
 from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.infer.guess_vectors import VectorFacts, guess_vector
 
@@ -88,6 +88,8 @@ def test_init_says_what_they_are(tmp_path, mmoe):
     comments = out.read_text()
     assert "# vectors of 40 numbers, 17 % missing" in comments
     first, second = load_config(out).features
+    assert isinstance(first, VectorFeature)
+    assert isinstance(second, VectorFeature)
     assert (first.kind, first.name, first.column, first.dim) == (
         "vector", "Title_Vec", "Title-Vec", None
     )  # fmt: skip
