@@ -10,6 +10,7 @@ from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from mmoe.alarms.alarm import Alarm, lines_of
+    from mmoe.alarms.calibration import label_deviation, wrong_level
     from mmoe.alarms.column import Column
     from mmoe.alarms.distribution import Distribution, PredictedFile, predicted_file
     from mmoe.alarms.drift import drifts
@@ -29,18 +30,21 @@ __all__ = [
     "TrainingColumns",
     "drifts",
     "gate_alarms",
+    "label_deviation",
     "leaks_in",
     "lines_of",
     "predicted_file",
     "repeated_rows",
     "same_predictions",
     "tasks_outdone",
+    "wrong_level",
 ]
 
 __getattr__ = lazily(
     __name__,
     {
         "alarm": ["Alarm", "lines_of"],
+        "calibration": ["label_deviation", "wrong_level"],
         "column": ["Column"],
         "distribution": ["Distribution", "PredictedFile", "predicted_file"],
         "drift": ["drifts"],

@@ -12,6 +12,8 @@ AlarmKind = Literal[
     "dead_expert",
     "gate",
     "outdone",
+    "calibration",
+    "worse_than_mean",
     "drift",
 ]
 

@@ -27,7 +27,7 @@ from mmoe.predictor import GateCallback, Predictor, load_predictor
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
-from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms
+from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, with_levels
 from mmoe.train.measure import Metrics, domain_metrics, metrics_of, of_tasks, row_weights
 from mmoe.train.run_folder.data_words import said_of_other_rows, said_of_own_split
 from mmoe.train.run_folder.held_out import (
@@ -200,14 +200,19 @@ def evaluate_run(
             reporter.say(line)
     own = is_own_split(config, data)
     alarms = from_first(
-        lambda: watch.alarms(
-            predictor,
-            # Columns of all negatives are not distributed as those of a log that kept a share
-            None if all_negatives else run.training_columns(),
-            predictions_NT[:, : len(config.tasks)],
+        lambda: with_levels(
+            watch.alarms(
+                predictor,
+                # Columns of all negatives are not distributed as those of a log that kept a share
+                None if all_negatives else run.training_columns(),
+                predictions_NT[:, : len(config.tasks)],
+                labels,
+                "test" if own else "evaluated",
+                look_for_leaks=not own,
+            ),
+            config,
+            metrics,
             labels,
-            "test" if own else "evaluated",
-            look_for_leaks=not own,
         )
     )
     say_alarms(alarms, reporter)

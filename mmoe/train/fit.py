@@ -34,7 +34,7 @@ from mmoe.run.allocator import keep_freed_memory
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
-from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarms
+from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarms, with_levels
 from mmoe.train.alarms.copies import with_effects
 from mmoe.train.begin import begin, training_state
 from mmoe.train.evaluate import predict_rows, split_curves, split_metrics
@@ -348,6 +348,7 @@ def _evaluate(
             reporter.say(f"note, test: {note}")
         alarms = watch.alarms(predictor, columns, seen_NT, labels, "test", look_for_leaks=False)
         alarms = with_effects(alarms, prepared.repeats, config, predictions_NP, labels)
+        alarms = with_levels(alarms, config, tasks, labels)
         say_alarms(alarms, reporter)
         metrics = {
             "tasks": tasks,

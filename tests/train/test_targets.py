@@ -288,3 +288,12 @@ def test_a_target_without_effect_is_refused():
         raw = {**_raw(), "tasks": [{"name": "one", **task, "target": "none"}]}
         with pytest.raises(ValueError, match="target"):
             config_from_dict(raw)
+
+
+def test_a_model_that_is_worse_than_its_mean_says_so(splits, tmp_path):
+    raw = set_values(_raw(target="none"), ["training.epochs=1"])
+    config = config_from_dict(raw)
+    shifted = splits.test.set_column(2, "spend", pa.array(splits.test["spend"].to_numpy() * 3))
+    moved = Splits(train=splits.train, validation=splits.validation, test=shifted, origin="log")
+    found = train_run(config, tmp_path / "run", splits=moved).metrics["alarms"]
+    assert [a["about"] for a in found if a["kind"] == "worse_than_mean"] == ["spend"]

@@ -6,7 +6,7 @@ as they pass.
 
 from mmoe.train.alarms.learnt import learn_columns
 from mmoe.train.alarms.sampled import SampledTraining
-from mmoe.train.alarms.watch import Watch, alarms_of_metrics, say_alarms
+from mmoe.train.alarms.watch import Watch, alarms_of_metrics, say_alarms, with_levels
 
 __all__ = [
     "SampledTraining",
@@ -14,4 +14,5 @@ __all__ = [
     "alarms_of_metrics",
     "learn_columns",
     "say_alarms",
+    "with_levels",
 ]

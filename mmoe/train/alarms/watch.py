@@ -1,6 +1,7 @@
 """`Watch`: what alarms need of rows that are evaluated, taken while they pass."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,10 +11,12 @@ from mmoe.alarms import (
     TrainingColumns,
     drifts,
     gate_alarms,
+    label_deviation,
     leaks_in,
     lines_of,
     same_predictions,
     tasks_outdone,
+    wrong_level,
 )
 from mmoe.config import RunConfig
 from mmoe.config.gates import DSelectKGateConfig, LearnedGateConfig, StaticGateConfig
@@ -159,6 +162,33 @@ class Watch:
             return []
         constant = [] if self.glance is None else constant_experts(predictor, self.glance)
         return gate_alarms(self.gates.summary(), constant)
+
+
+def with_levels(
+    alarms: Sequence[Alarm],
+    config: RunConfig,
+    metrics: Mapping[str, Mapping[str, Any]],
+    labels: EncodedLabels,
+) -> list[Alarm]:
+    """Returns the alarms, and behind them those that metrics of trained tasks give rise to.
+
+    Args:
+        alarms: Of the same rows; where all of these are alike to the model, nothing more is said.
+        config: Of the run.
+        metrics: Task → its metrics of some rows.
+        labels: Of these rows.
+    """
+    if _ALL_ALIKE in alarms:
+        return list(alarms)
+    trained = {task.name: t for t, task in enumerate(config.tasks) if task.weight}
+    weights_NT = np.where(labels.observed_NT, labels.weights_NT, 0)
+    deviations = {
+        name: label_deviation(labels.labels_NT[:, t], weights_NT[:, t])
+        for name, t in trained.items()
+        if not kind_of(config.tasks[t].kind).is_event
+    }
+    judged = {name: metrics[name] for name in trained if name in metrics}
+    return [*alarms, *wrong_level(judged, deviations)]
 
 
 def say_alarms(alarms: Sequence[Alarm], reporter: Reporter) -> None:

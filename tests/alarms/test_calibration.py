@@ -1,0 +1,35 @@
+"""Alarms of predictions whose level is wrong, and of models worse than a mean."""
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from mmoe.alarms import label_deviation, wrong_level
+from mmoe.alarms.calibration import _interval
+
+
+def _kinds(deviation: float = 0.0, **values: float) -> list[str]:
+    metrics = {"task": {"rows": 20_000, **values}}
+    return [alarm.kind for alarm in wrong_level(metrics, {"task": deviation})]
+
+
+@pytest.mark.parametrize("count", [1, 3, 20, 500])
+def test_the_interval_is_that_of_a_count(count):
+    exact = chi2.ppf(0.005, 2 * count) / 2, chi2.ppf(0.995, 2 * count + 2) / 2
+    assert _interval(count) == pytest.approx(exact, rel=0.02, abs=0.05)
+
+
+def test_levels_that_chance_does_not_explain():
+    assert _kinds(calibration=71.7, ne=14.9, positives=100) == ["calibration", "worse_than_mean"]
+    assert _kinds(calibration=0.3, ne=0.99, positives=100) == ["calibration"]
+    assert not _kinds(calibration=1.9, ne=0.9, positives=1000)
+    assert not _kinds(calibration=2.5, ne=0.9, positives=2)  # 5 foretold, 2 came
+    assert not _kinds(calibration=None, ne=None, positives=0)
+    assert not _kinds(calibration=9.0, ne=3.0, positives=9, rows=50)
+
+
+def test_a_regression_beyond_its_own_deviation():
+    deviation = label_deviation(np.array([1.0, 3.0, 100.0]), np.array([1.0, 1.0, 0.0]))
+    assert deviation == 1.0
+    assert _kinds(deviation, rmse=1.01) == ["worse_than_mean"]
+    assert not _kinds(deviation, rmse=0.99)
