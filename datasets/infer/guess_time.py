@@ -47,6 +47,11 @@ def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, TimeLike] 
     return profile, reason
 
 
+def named_as_time(name: str) -> bool:
+    """Returns whether a column is called a time."""
+    return bool(_TIME_NAME.search(name.lower()))
+
+
 def time_like(profile: ColumnProfile) -> TimeLike | None:
     """Says why a column looks like datetimes, or None."""
     if profile.nature == "datetime":

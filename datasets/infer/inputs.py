@@ -339,8 +339,6 @@ def _no_values(kind: pa.DataType) -> str:
     reason = "neither numbers, text, dates nor lists of them"
     if pa.types.is_struct(kind):
         return f"{reason}; what it holds can be columns of their own"
-    if pa.types.is_time(kind):
-        return f"{reason}, but a time of day; its hour can be a column of numbers"
     if pa.types.is_duration(kind):
         return f"{reason}, but a duration; its seconds can be a column of numbers"
     return reason

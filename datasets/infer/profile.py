@@ -117,7 +117,10 @@ def _nature(column: pa.ChunkedArray) -> Nature:
         return "boolean"
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return "integer"
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+    if pa.types.is_decimal(kind):  # beyond 2^53 a float cannot tell
+        floor = pc.floor(column)
+        return "integer" if pc.all(pc.equal(column, floor), min_count=0).as_py() else "real"
+    if pa.types.is_floating(kind) or pa.types.is_time(kind):
         numbers_N = numbers_of(column)
         assert numbers_N is not None
         present = numbers_N[~np.isnan(numbers_N)]

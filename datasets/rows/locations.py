@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.values.plain import plain
+from mmoe.datasets.values.plain import decoded, plain
 
 ROW_COLUMN = "__mmoe_row__"  # a row's number over all files, carried through the split
 REQUEST_COLUMN = "__mmoe_request__"  # number of the request that a nested row came from
@@ -92,7 +92,7 @@ def find_column(table: pa.Table, name: str, origin: str, used_by: str) -> pa.Chu
     """
     found = table.schema.get_all_field_indices(name)
     if len(found) == 1:
-        return plain(table.column(found[0]))
+        return decoded(plain(table.column(found[0])))
     if found:
         raise ValueError(f"{origin}: {len(found)} columns are called {name!r}; rename all but one")
     raise ValueError(missing_column(name, visible_columns(table), origin, used_by))

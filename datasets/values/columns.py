@@ -18,7 +18,7 @@ def to_numbers(table: pa.Table, name: str, origin: str, used_by: str) -> np.ndar
     """Reads a column as float64, NaN where it is missing.
 
     Integers, decimals, booleans (0 and 1) and numbers in text are taken; datetimes become seconds
-    since 1970, durations seconds.
+    since 1970, durations and times of day seconds.
 
     Args:
         table: N rows.
@@ -62,6 +62,8 @@ def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         micros = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         return _as_float(micros) / _MICROSECONDS
+    if pa.types.is_time(kind):  # seconds since midnight
+        return _as_float(column.cast(pa.time64("us"), safe=False).cast(pa.int64())) / _MICROSECONDS
     if pa.types.is_duration(kind):
         micros = column.cast(pa.duration("us"), safe=False).cast(pa.int64())
         return _as_float(micros) / _MICROSECONDS

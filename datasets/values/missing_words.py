@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from mmoe.config import RunConfig
 from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import is_text, one_chunk, plain
+from mmoe.datasets.values.plain import decoded, is_text, one_chunk, plain
 
 
 def without_words(column: pa.ChunkedArray, words: Sequence[str] | None) -> pa.ChunkedArray:
@@ -34,7 +34,7 @@ def without_words(column: pa.ChunkedArray, words: Sequence[str] | None) -> pa.Ch
         ]
         kind = pa.dictionary(kind.index_type, pa.large_string(), kind.ordered)
         return pa.chunked_array(chunks, kind)
-    column = plain(column)
+    column = decoded(plain(column))
     return _without(column, tuple(words)) if is_text(column.type) else column
 
 

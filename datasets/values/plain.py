@@ -51,6 +51,26 @@ def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
 
 
+def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns plain bytes that are UTF-8, as Parquet's BINARY often holds text, as that text.
+
+    Example:
+        >>> decoded(pa.chunked_array([[b"Oslo", None]])).to_pylist()
+        ['Oslo', None]
+    """
+    kind = column.type
+    if not (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    ):
+        return column
+    try:
+        return column.cast(pa.large_binary()).cast(pa.large_string())
+    except pa.ArrowInvalid:  # ids are their hexadecimal digits then
+        return column
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Returns whether it is a plain type of lists."""
     return (

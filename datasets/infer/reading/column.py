@@ -10,10 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import DatetimeFeature, NumericFeature
+from mmoe.datasets.infer.guess_time import named_as_time
 from mmoe.datasets.infer.guess_vectors import VectorFacts
 from mmoe.datasets.infer.profile import ColumnProfile, is_iso, of_numbers, profile_column
 from mmoe.datasets.infer.reading import lists
-from mmoe.datasets.infer.reading.datetimes import datetime_formats, look_like_dates, read_and_unread
+from mmoe.datasets.infer.reading.datetimes import (
+    datetime_formats,
+    look_like_dates,
+    read_and_unread,
+    read_as,
+)
 from mmoe.datasets.infer.reading.numbers import (
     missing_words,
     mostly_words,
@@ -25,13 +31,18 @@ from mmoe.datasets.infer.reading.sentinels import sentinels
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.datetimes import local_datetimes
 from mmoe.datasets.values.parse_datetimes import present_text
-from mmoe.datasets.values.plain import is_text, plain
+from mmoe.datasets.values.plain import decoded, is_text, plain
 from mmoe.datasets.values.text import settle
 from mmoe.datasets.values.written_datetimes import digits_of
 from mmoe.datasets.values.written_numbers import feature_numbers
 
 _DIGITS = (("%Y%m%d", 19_000_101, 21_001_231),
            ("%Y%m%d%H%M%S", 19_000_101_000_000, 21_001_231_235_959))  # fmt: skip
+# Other digits, which are datetimes where the name says so too: Avazu's hour is 14102100
+_NAMED_DIGITS = (("%Y%m%d%H", 1_900_010_100, 2_100_123_123),
+                 ("%Y%m%d%H%M", 190_001_010_000, 210_012_312_359),
+                 ("%y%m%d%H", 10_010_100, 99_123_123),
+                 ("%y%m%d", 100_101, 991_231))  # fmt: skip
 _LEAST_DAYS = 10  # fewer numbers may be days by chance
 _SHOWN = 5  # words named in a comment
 
@@ -44,7 +55,7 @@ def read_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
         >>> read_column("price", cells).keys
         {'thousands': ',', 'unit': '$', 'missing_values': ['?']}
     """
-    column = plain(column)
+    column = decoded(plain(column))
     settled = settle(column) if is_text(column.type) else column
     if is_text(settled.type) and settled.null_count < len(settled):
         found = _of_text(name, settled)
@@ -60,13 +71,14 @@ def _of_days(name: str, column: pa.ChunkedArray) -> ColumnProfile | None:
         return None
     bounds = pc.min_max(column)
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
-    for form, first, last in _DIGITS:
+    named = _NAMED_DIGITS if named_as_time(name) else ()
+    for form, first, last in (*_DIGITS, *named):
         if low is None or not first <= low <= high <= last:
             continue
         cells = digits_of(column)
         texts = pc.unique(cells.drop_null())
         is_whole = cells.null_count == pc.sum(pc.is_null(column, nan_is_null=True)).as_py()
-        if is_whole and len(texts) >= _LEAST_DAYS and datetime_formats(texts) == [form]:
+        if is_whole and len(texts) >= _LEAST_DAYS and read_as(texts, form) is not None:
             return _datetimes(name, column, [{"format": form}])
     return None
 

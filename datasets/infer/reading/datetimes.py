@@ -51,10 +51,10 @@ def datetime_formats(texts: pa.Array) -> list[str]:
     """
     first = texts[0].as_py()
     glance = texts.slice(0, _GLANCE)
-    likely = [form for form in _candidates(first) if _reads(glance, form) is not None]
+    likely = [form for form in _candidates(first) if read_as(glance, form) is not None]
     found: list[tuple[str, np.ndarray]] = []
     for form in likely:
-        micros_N = _reads(texts, form)
+        micros_N = read_as(texts, form)
         if micros_N is not None and not any(np.array_equal(micros_N, m) for _, m in found):
             found.append((form, micros_N))
     return [form for form, _ in found]
@@ -114,8 +114,8 @@ def _time_format(text: str) -> str | None:
     return form + blank + (zone if zone in ("UTC", "GMT", "") else "%z")
 
 
-def _reads(texts: pa.Array, form: str) -> np.ndarray | None:
-    """Microseconds, where every text is a datetime of our times."""
+def read_as(texts: pa.Array, form: str) -> np.ndarray | None:
+    """Returns microseconds where every text is a datetime of our times, else None."""
     micros = parse_format(pa.chunked_array([texts]), form)
     if micros.null_count:
         return None

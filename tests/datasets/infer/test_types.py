@@ -1,0 +1,107 @@
+"""Types and digits that files have: wide decimals, bytes, hours such as 14102100, times of day."""
+
+import datetime as dt
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import mmoe
+from mmoe.datasets.infer import infer_config
+from mmoe.run.console import SilentReporter
+from mmoe.train import train_run
+
+ROWS = 3000
+
+
+def log_of(name, cells, seed=0):
+    """A log whose clicks depend on which of 40 values the column has."""
+    draw = np.random.default_rng(seed)
+    which = draw.integers(0, 40, ROWS)
+    chance = draw.permutation(np.linspace(0.05, 0.95, 40))[which]
+    clicks = (draw.random(ROWS) < chance).astype(int)
+    return pa.table({name: cells(which), "noise": draw.normal(size=ROWS), "click": clicks})
+
+
+@pytest.mark.parametrize("scale", [0, 2])
+def test_whole_decimals_beyond_exact_floats_are_ids(scale, tmp_path):
+    kind = pa.decimal128(30, scale)
+    table = log_of("x", lambda which: pa.array([Decimal(2**60 + int(n)) for n in which], kind))
+    config, _ = infer_config(table, ["click"])
+    assert {feature.name: feature.kind for feature in config.features}["x"] == "categorical"
+    training = config.training.model_copy(update={"epochs": 1})
+    config = config.model_copy(update={"training": training})
+    run = train_run(config, tmp_path / "run", data=table, reporter=SilentReporter()).directory
+    assert mmoe.load(run.path).encoder.ids["x"].num_rows == 42
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(4), pa.string_view()],
+    ids=str,
+)
+def test_bytes_that_are_text_are_text(kind, tmp_path):
+    table = log_of("x", lambda which: pa.array([f"c{n:03d}".encode() for n in which], kind))
+    config, reasons = infer_config(table, ["click"])
+    assert {feature.name: feature.kind for feature in config.features}["x"] == "categorical"
+    assert reasons.left_out == []
+    if kind != pa.string_view():
+        table = log_of(
+            "x", lambda which: pa.array([f"{n}.5".zfill(4).encode() for n in which], kind)
+        )
+        found, _ = infer_config(table, ["click"])
+        assert "x" in {feature.name for feature in found.features}, "numbers in bytes are read too"
+
+
+@pytest.mark.parametrize("form", ["%y%m%d%H", "%y%m%d", "%Y%m%d%H", "%Y%m%d%H%M"])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_digits_of_a_column_called_a_time_are_datetimes(form, as_text, tmp_path):
+    draw = np.random.default_rng(1)
+    start = dt.datetime(2014, 10, 11)
+    hours = np.sort(draw.integers(0, 24 * 20, ROWS))
+    texts = [(start + dt.timedelta(hours=int(h))).strftime(form) for h in hours]
+    cells = texts if as_text else [int(text) for text in texts]
+    chance = 0.3 + 0.4 * (hours % 24 > 12)
+    table = pa.table(
+        {
+            "hour": cells,
+            "item": draw.integers(0, 20, ROWS),
+            "click": (draw.random(ROWS) < chance).astype(int),
+        }
+    )
+    config, _ = infer_config(table, ["click"])
+    split = config.data.split
+    assert (split.by, split.column, split.format) == ("time", "hour", form)
+    other, _ = infer_config(table.rename_columns(["amount", "item", "click"]), ["click"])
+    assert other.data.split.by != "time", "digits alone are numbers"
+
+
+@pytest.mark.parametrize("kind", [pa.time32("s"), pa.time64("us")], ids=str)
+def test_times_of_day_are_inputs(kind, tmp_path):
+    unit = 60 * (10**6 if kind == pa.time64("us") else 1)
+    table = log_of("at", lambda which: pa.array([int(n) * unit for n in which], kind))
+    config, reasons = infer_config(table, ["click"])
+    assert "at" in {feature.column or feature.name for feature in config.features}
+    assert reasons.left_out == []
+    pq.write_table(table, tmp_path / "log.parquet")
+    training = config.training.model_copy(update={"epochs": 1})
+    config = config.model_copy(update={"training": training})
+    train_run(config, tmp_path / "run", data=tmp_path / "log.parquet", reporter=SilentReporter())
+
+
+@pytest.mark.parametrize("value", [np.inf, 1e308])
+def test_vectors_with_extreme_numbers_train_or_are_refused_by_row(value, tmp_path):
+    draw = np.random.default_rng(0)
+    vectors = draw.normal(size=(ROWS, 4))
+    vectors[5, 2], vectors[6, 2] = value, -1e308
+    table = pa.table({"x": vectors.tolist(), "click": draw.integers(0, 2, ROWS)})
+    config, _ = infer_config(table, ["click"])
+    training = config.training.model_copy(update={"epochs": 1})
+    config = config.model_copy(update={"training": training})
+    if np.isinf(value):
+        with pytest.raises(ValueError, match="row 6: column 'x'"):
+            train_run(config, tmp_path / "run", data=table, reporter=SilentReporter())
+    else:
+        train_run(config, tmp_path / "run", data=table, reporter=SilentReporter())
