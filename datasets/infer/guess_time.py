@@ -57,7 +57,7 @@ def time_like(profile: ColumnProfile) -> TimeLike | None:
     if profile.nature == "datetime":
         return TimeLike.DATES
     numbers_N = profile.numbers_N
-    if numbers_N is None or profile.nature not in ("integer", "real"):
+    if numbers_N is None or profile.nature not in ("integer", "real") or profile.of_day:
         return None
     present = numbers_N[~np.isnan(numbers_N)]
     if not len(present) or not _TIME_NAME.search(profile.name.lower()):

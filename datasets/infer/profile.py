@@ -38,6 +38,7 @@ class ColumnProfile:
         no_input: Why no feature can be made of it, or "".
         offered: Where it may be read in two ways, the keys of each.
         vector: Of lists of real numbers.
+        of_day: It holds times of day, which are no moments.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ColumnProfile:
     no_input: str = ""
     offered: tuple[Mapping[str, Any], ...] = ()
     vector: VectorFacts | None = None
+    of_day: bool = False
 
     @property
     def unique_per_row(self) -> bool:
@@ -92,6 +94,7 @@ def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
         distinct=distinct,
         numbers_N=numbers_N,
         vector=vector,
+        of_day=pa.types.is_time(column.type),
     )
 
 

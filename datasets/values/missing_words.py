@@ -34,8 +34,10 @@ def without_words(column: pa.ChunkedArray, words: Sequence[str] | None) -> pa.Ch
         ]
         kind = pa.dictionary(kind.index_type, pa.large_string(), kind.ordered)
         return pa.chunked_array(chunks, kind)
-    column = decoded(plain(column))
-    return _without(column, tuple(words)) if is_text(column.type) else column
+    if isinstance(column.type, pa.DictionaryType):
+        return column
+    text = decoded(plain(column))
+    return _without(text, tuple(words)) if is_text(text.type) else column
 
 
 def with_missing(table: pa.Table, config: RunConfig) -> pa.Table:
