@@ -31,10 +31,10 @@ def race_real(name: str, data: Path, folder: Path, *, seeds: int, say: Say) -> l
     labels = [task.name for task in recipe.tasks]
     train_path, test_path = folder / "train.parquet", folder / "test.parquet"
     pq.write_table(
-        _file(recipe, pa.concat_tables([splits.train, splits.validation]), splits.origin),
+        table_of(recipe, pa.concat_tables([splits.train, splits.validation]), splits.origin),
         train_path,
     )
-    pq.write_table(_file(recipe, splits.test, splits.origin).drop_columns(labels), test_path)
+    pq.write_table(table_of(recipe, splits.test, splits.origin).drop_columns(labels), test_path)
     config_path = folder / "config.yaml"
     _, seconds = inferred(train_path, labels, config_path)
     say(f"{name}: init {seconds:.1f} s")
@@ -59,8 +59,8 @@ def race_real(name: str, data: Path, folder: Path, *, seeds: int, say: Say) -> l
     return verdicts
 
 
-def _file(recipe: RunConfig, rows: pa.Table, origin: str) -> pa.Table:
-    """The rows as they came, without what a label is made of, with labels as 0, 1 or missing."""
+def table_of(recipe: RunConfig, rows: pa.Table, origin: str) -> pa.Table:
+    """Returns rows as they came, without what a label is made of; labels are 0, 1 or missing."""
     encoded = encode_labels(recipe, rows, origin)
     used = {
         column
