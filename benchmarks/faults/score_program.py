@@ -64,6 +64,7 @@ def _inputs(options: argparse.Namespace, folder: Path, say: Say) -> Section:
         "inputs_refused": found["refused"] + found["rejected"],
         "inputs_tracebacks": found["traceback"],
         "inputs_half_written": found["half-written"],
+        "silently_wrong": found["wrong"],
     }
     return counts, all(verdict.is_right for verdict in verdicts)
 

@@ -17,7 +17,7 @@ from benchmarks.faults.inputs.pool import judge_inputs
 from benchmarks.faults.kills import Killed, kill_runs
 from benchmarks.faults.memory_limit import LimitedRuns, limited_runs
 
-VERDICTS = ("clear error", "right answer", "failure", "traceback")
+VERDICTS = ("clear error", "right answer", "wrong answer", "failure", "traceback")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -90,6 +90,7 @@ def _counts(killed: Sequence[Killed], verdicts: Sequence[Verdict]) -> dict[str, 
         "clear_errors": found["clear error"],
         "right_answers": found["right answer"],
         "tracebacks": found["traceback"],
+        "silently_wrong": found["wrong answer"],
     }
 
 

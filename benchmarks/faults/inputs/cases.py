@@ -12,6 +12,7 @@ import pyarrow as pa
 import yaml
 
 from benchmarks.faults.inputs import json_faults
+from benchmarks.faults.inputs.as_they_come import as_they_come
 from benchmarks.faults.inputs.byte_faults import BYTE_FAULTS
 from benchmarks.faults.inputs.changing_faults import changes_while_read
 from benchmarks.faults.inputs.column_faults import COLUMN_FAULTS
@@ -46,9 +47,10 @@ _FAMILIES = {
     "expression": 5,
     "json": 4,
     "output": 4,
+    "as_they_come": 8,
 }
 # Those that draw a whole case themselves
-_DRAWN = {"type": type_fault, "expression": expression_fault}
+_DRAWN = {"type": type_fault, "expression": expression_fault, "as_they_come": as_they_come}
 
 
 @dataclass

@@ -24,7 +24,7 @@ _RAW = re.compile(
 
 @dataclass(frozen=True)
 class Verdict:
-    """`clear error`, `right answer`, `traceback` or `failure`, and why."""
+    """`clear error`, `right answer`, `wrong answer`, `traceback` or `failure`, and why."""
 
     number: int
     fault: str
@@ -70,7 +70,7 @@ def _verdict(case: Case, ended: Ended, space: Workspace, folder: Path) -> tuple[
         if unsaid:
             return "failure", f"it succeeded, but did not say {unsaid[0]!r}"
         why = wrong_answer(case, ended, space, folder)
-        return ("failure", why) if why else ("right answer", "")
+        return ("wrong answer", why) if why else ("right answer", "")
     if case.expect.outcome == "right":
         return "failure", "it failed, but the rows can be read"
     why = _unclear(case, ended) or _left_behind(case)

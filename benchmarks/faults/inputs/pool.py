@@ -61,7 +61,7 @@ def judge_inputs(
 
 def _say(verdicts: list[Verdict], total: int, seed: int, say: Callable[[str], None]) -> None:
     last = verdicts[-1]
-    if last.verdict in ("failure", "traceback"):
+    if last.verdict in ("failure", "wrong answer", "traceback"):
         say(
             f"input {last.number}: {last.verdict.upper()}: {last.command}, {last.fault}: "
             f"{last.why}\n  {last.said}\n  again: python -m benchmarks.faults train --kills 0 "

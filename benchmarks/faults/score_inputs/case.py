@@ -58,6 +58,7 @@ class ScoreCase:
         out: What `--output` names.
         options: All others.
         refused: Whether an error must come.
+        truth: A run and rows whose scores are the right ones, where that is known.
     """
 
     draw: random.Random
@@ -69,6 +70,7 @@ class ScoreCase:
     out: str = ""
     options: list[str] = field(default_factory=list)
     refused: bool = False
+    truth: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         self.run, self.source = str(self.space.run("memory")), str(self.space.parts)

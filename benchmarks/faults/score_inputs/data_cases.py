@@ -9,11 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.faults.inputs.arrow_types import ARROW_TYPES, column_of
+from benchmarks.faults.inputs.as_they_come import draw_made, write_config
 from benchmarks.faults.inputs.byte_faults import BYTE_FAULTS
 from benchmarks.faults.inputs.column_faults import COLUMN_FAULTS
 from benchmarks.faults.inputs.draft import Draft, Expect
 from benchmarks.faults.inputs.id_faults import ID_FAULTS
 from benchmarks.faults.inputs.id_type_faults import ID_TYPE_FAULTS
+from benchmarks.faults.inputs.in_process import run_in_process
 from benchmarks.faults.inputs.layout_faults import LAYOUT_FAULTS
 from benchmarks.faults.inputs.number_faults import NUMBER_FAULTS
 from benchmarks.faults.score_inputs.case import ScoreCase, any_column
@@ -73,6 +75,29 @@ def broken_numbers(case: ScoreCase) -> None:
         draft.replace(part, "price", pa.array([value] * draft.tables[part].num_rows, pa.float64()))
     case.options += case.draw.choice([[], ["--fuse", "income=click * price"]])
     case.source, case.name = _arrow_files(draft), f"price is {value:g}"
+
+
+def as_they_come(case: ScoreCase) -> None:
+    """A log as public files have it, scored by a run that was trained on such a one."""
+    case.name, made = draw_made(case.draw, case.folder / "in")
+    if isinstance(made.path, list):  # `--input` is one path
+        case.name = f"{case.name} (its first path)"
+    source = made.path[0] if isinstance(made.path, list) else made.path
+    case.source, case.out = source, str(case.place("scores.parquet"))
+    case.refused = made.expect.outcome == "error"
+    truth = case.folder / "truth.parquet"
+    pq.write_table(made.truth, truth)
+    if case.refused:
+        return
+    runs = []
+    for name, data in (("as_it_came", made.path), ("of_truth", str(truth))):
+        run = str(case.folder / name)
+        config = write_config(made, data, case.folder / f"{name}.yaml")
+        trained = run_in_process(["train", str(config), "--out", run, "--quiet"], 60.0)
+        if trained.code != 0:
+            raise RuntimeError(f"{case.name}: the training before it failed: {trained.stderr}")
+        runs.append(run)
+    case.run, case.truth = runs[0], (runs[1], str(truth))
 
 
 def broken_other_formats(case: ScoreCase) -> None:

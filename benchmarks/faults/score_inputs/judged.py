@@ -25,6 +25,7 @@ _FAMILIES: dict[Callable[[ScoreCase], None], int] = {
     data_cases.broken_layout: 6,
     data_cases.broken_types: 10,
     data_cases.broken_numbers: 3,
+    data_cases.as_they_come: 6,
     data_cases.broken_other_formats: 9,
     run_cases.broken_run: 14,
     output_cases.broken_output: 22,
@@ -49,7 +50,8 @@ _OURS = re.compile(
 
 @dataclass(frozen=True)
 class ScoreVerdict:
-    """`harmless`, `refused`, `rejected`, `traceback`, `half-written` or `unclear`; and why."""
+    """`harmless`, `refused`, `rejected`, `traceback`, `half-written`, `wrong` or
+    `unclear`; and why."""
 
     number: int
     name: str
@@ -97,7 +99,9 @@ def _verdict(case: ScoreCase, ended: Ended, before: dict[str, str]) -> tuple[str
         if case.refused:
             return "unclear", "it succeeded, but should not have"
         incomplete = _incomplete(case)
-        return ("half-written", incomplete) if incomplete else ("harmless", "")
+        if incomplete:
+            return "half-written", incomplete
+        return ("wrong", "other scores than of the true rows") if _wrong(case) else ("harmless", "")
     unclear = _unclear(ended)
     if unclear is not None:
         return "unclear", unclear
@@ -160,6 +164,17 @@ def _incomplete(case: ScoreCase) -> str | None:
             return f"it succeeded, and {part['name']} is other than the manifest says"
     left = [p.name for p in (out / "_staging").glob("*") if p.name != ".lock"]
     return f"it succeeded, and left _staging/{left[0]}" if left else None
+
+
+def _wrong(case: ScoreCase) -> bool:
+    """Whether scores are others than those of the true rows."""
+    if case.truth is None:
+        return False
+    run, rows = case.truth
+    out = str(case.folder / "truth-scores.parquet")
+    arguments = ["score", run, "--input", rows, "--output", out, "--quiet"]
+    wanted = run_in_process(arguments, SECONDS)
+    return wanted.code != 0 or not pq.read_table(case.out).equals(pq.read_table(out))
 
 
 def _files(folder: Path) -> dict[str, str]:
