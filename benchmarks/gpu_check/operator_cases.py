@@ -262,8 +262,10 @@ def target_attention(case: Case, dtype: torch.dtype) -> Iterator[Call]:
     """Rows with no events and with more than a block takes at a time; few, as each is a product."""
     wide = FP64 if dtype == FP64 else FP32
     rows = min(case.B, 40)
-    lengths_B = case.random(rows, seed=23).mul(3).abs().int()
+    # As many events however often a case is drawn, so that a graph can be replayed on another draw
+    lengths_B = Case.random(case, rows, seed=23).mul(3).abs().int()
     lengths_B[: 2 if case.unused else 1] = 67
+    lengths_B = lengths_B[case.random(rows, seed=22).argsort()]
     events, offsets_B1 = int(lengths_B.sum()), lengths_B.new_zeros(rows + 1)
     offsets_B1[1:] = lengths_B.cumsum(0)
     e_VD = case.random(events, case.D, seed=24)

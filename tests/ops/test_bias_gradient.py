@@ -5,6 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
+import mmoe.ops  # defines torch.ops.mmoe  # noqa: F401
+
 DEVICES = [
     pytest.param("cpu", id="cpu"),
     pytest.param("cuda", id="gpu", marks=pytest.mark.gpu),
