@@ -37,6 +37,47 @@ def config_of_command(
     return with_imports(config, imports)
 
 
+def at_as_of(
+    config: "RunConfig", data: str | None, as_of: str | None
+) -> tuple["RunConfig", str | None]:
+    """Returns the config and the data of a command, with lake tables at the version asked for.
+
+    Raises:
+        ValueError: It is no whole number, or a path names a version itself.
+    """
+    if as_of is None:
+        return config, data
+    from mmoe.datasets.rows.sources import at_versions
+
+    if data is not None and config.data.split.by != "file":
+        return config, path_as_of(data, as_of)
+    named = [getattr(config.data, name) for name in ("path", "train", "validation", "test")]
+    paths = [one for some in named for one in ([some] if isinstance(some, str) else some or ())]
+    for path in paths:
+        path_as_of(path, as_of)
+    return at_versions(config, dict.fromkeys(paths, as_of)), data
+
+
+def path_as_of(path: str, as_of: str | None) -> str:
+    """Returns the path of a lake table with the version of `--as-of`.
+
+    Raises:
+        ValueError: That is no whole number, or the path names a version itself.
+    """
+    from mmoe.datasets.files.lake import at_version, split_version
+
+    if as_of is None:
+        return path
+    if not as_of.isdecimal():
+        raise ValueError(
+            f"--as-of {as_of}: expected a version of a Delta table or a snapshot of an Iceberg "
+            "table, a whole number"
+        )
+    if split_version(path)[1] is not None:
+        raise ValueError(f"--as-of {as_of}: {path} names a version already; leave one of them out")
+    return at_version(path, as_of)
+
+
 def _note(line: str) -> None:
     """On standard error, where no result stands."""
     sys.stderr.write(f"note: {readable(line)}\n")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mmoe.command_config import config_of_command
-from mmoe.command_options import ChangedData, Imports, Quiet, SetValues
+from mmoe.command_config import at_as_of, config_of_command
+from mmoe.command_options import AsOf, ChangedData, Imports, Quiet, SetValues
 from mmoe.command_out import Place, folder_of
 from mmoe.command_output import print_table, reporter, say
 from mmoe.resuming import advising_resume, by_time, resumes
@@ -43,6 +43,7 @@ def backtest(
         bool, typer.Option("--resume", help="Go on with the first unfinished day in --out.")
     ] = False,
     changed_data: ChangedData = False,
+    as_of: AsOf = None,
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
@@ -50,6 +51,7 @@ def backtest(
     with folder_of(out, resume=resume) as place:
         resume = resumes(place.path, resume, "folder of the backtest", changed_data=changed_data)
         config = config_of_command(recipe_or_config, set_, import_)
+        config, data = at_as_of(config, data, as_of)
         from mmoe.run.metrics_table import backtest_table
         from mmoe.train.backtest import BacktestSettings
         from mmoe.train.backtest import backtest as walk
@@ -89,6 +91,7 @@ def compare(
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as compare.json.")] = False,
+    as_of: AsOf = None,
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
@@ -96,6 +99,7 @@ def compare(
     with folder_of(out, resume=resume) as place:
         resume = resumes(place.path, resume, "folder of the comparison")
         config = config_of_command(recipe_or_config, set_, import_)
+        config, data = at_as_of(config, data, as_of)
         from mmoe.compare import ComparisonSettings, compare_models
         from mmoe.compare.table import comparison_tables
 
@@ -133,6 +137,7 @@ def tune(
         bool, typer.Option("--resume", help="Go on in --out, for --minutes more.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as tune.json.")] = False,
+    as_of: AsOf = None,
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
@@ -140,6 +145,7 @@ def tune(
     with folder_of(out, resume=resume) as place:
         resume = resumes(place.path, resume, "folder of the search")
         config = config_of_command(recipe_or_config, set_, import_)
+        config, data = at_as_of(config, data, as_of)
         from mmoe.tune import TuneSettings, tune_config
         from mmoe.tune.result import search_table
 

@@ -20,6 +20,15 @@ Imports = Annotated[
         help="Import a module first that registers kinds of its own; takes several, and repeats.",
     ),
 ]
+AsOf = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="VERSION",
+        help="Of a lake table: the Delta version, or the Iceberg snapshot, that is read; left out: "
+        "the current one. The same as TABLE@VERSION.",
+    ),
+]
 
 
 def _columns(what: str) -> object:

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mmoe.command_options import Device, Imports, InPrecision, OnDevice, Quiet, RunDir
+from mmoe.command_config import path_as_of
+from mmoe.command_options import AsOf, Device, Imports, InPrecision, OnDevice, Quiet, RunDir
 from mmoe.command_output import print_table, reporter
 from mmoe.plugins import import_modules
 from mmoe.resuming import advising_resume, resumes
@@ -120,6 +121,7 @@ def score(
             metavar="N", help="Of --engine ray: each on a CPU; left out: all of the cluster's."
         ),
     ] = None,
+    as_of: AsOf = None,
     device: OnDevice = Device.AUTO,
     table_precision: InPrecision = None,
     import_: Imports = None,
@@ -129,6 +131,7 @@ def score(
     import_modules(import_ or [])
     if overwrite and mode is Mode.OVERWRITE_PARTITIONS:
         raise ValueError(f"--overwrite and --mode {mode.value}: say one of them")
+    input_ = path_as_of(input_, as_of)
     elsewhere = _engine(engine, address, workers, run_dir, import_ or [])
     resume = resumes(Path(output), resume, "folder of the scores")
     from mmoe.run import open_run

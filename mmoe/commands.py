@@ -8,10 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from mmoe import __version__
-from mmoe.command_config import config_of_command, frozen_values, own_config, with_imports
+from mmoe.command_config import (
+    at_as_of,
+    config_of_command,
+    frozen_values,
+    own_config,
+    path_as_of,
+    with_imports,
+)
 from mmoe.command_explain import explain, prune
 from mmoe.command_many import backtest, compare, tune
 from mmoe.command_options import (
+    AsOf,
     Categorical,
     ChangedData,
     Columns,
@@ -108,6 +116,7 @@ def train(
         typer.Option(help="Overrides training.device; not stored, so --resume may change it."),
     ] = None,
     changed_data: ChangedData = False,
+    as_of: AsOf = None,
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
@@ -119,6 +128,7 @@ def train(
         own = None if recipe_or_config else own_config(place.path if resume else None, warm_start)
         values = [*(set_ or []), *frozen_values(freeze)]
         config = config_of_command(own or recipe_or_config or "", values, import_)
+        config, data = at_as_of(config, data, as_of)
         from mmoe.train import WarmStart, train_run
 
         start = None
@@ -173,9 +183,10 @@ def evaluate(
     as_of: Annotated[
         str | None,
         typer.Option(
-            metavar="DATETIME",
+            metavar="DATETIME|VERSION",
             help="When the labels of --data were collected, such as 2024-01-31T00:00, for tasks "
-            "with matures_after; left out: at the newest of its rows' times.",
+            "with matures_after; left out: at the newest of its rows' times. Where --data is a "
+            "lake table, a whole number is the version of it that is read.",
         ),
     ] = None,
     labels: Annotated[
@@ -199,8 +210,11 @@ def evaluate(
     """Evaluate a run's best model, or scores that it wrote."""
     import_modules(import_ or [])
     from mmoe.run import open_run
+    from mmoe.datasets.files.lake import kind_of_table
     from mmoe.train import evaluate_run
 
+    if data is not None and as_of is not None and as_of.isdecimal() and kind_of_table(data):
+        data, as_of = path_as_of(data, as_of), None
     if labels is not None or key:
         if labels is None or data is None:
             raise ValueError(
@@ -313,6 +327,7 @@ def init(
         bool, typer.Option("--overwrite", help="Replace an existing config.")
     ] = False,
     columns: Columns = None,
+    as_of: AsOf = None,
     import_: Imports = None,
 ) -> None:
     """Look at a log and write a commented config that trains as it is."""
@@ -331,6 +346,7 @@ def init(
     from mmoe.datasets.infer.told import Told
     from mmoe.datasets.labels.formula import quote
 
+    data = path_as_of(data, as_of)
     rows = rows_to_look_at(data, columns)
     there = column_names(rows)
     label = separate_labels(label, there, data)

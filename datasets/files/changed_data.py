@@ -36,7 +36,11 @@ def data_changes(before: DataPrint, now: DataPrint) -> list[str]:
     if before.kind != now.kind:
         words = {"files": "files", "tables": "tables in memory"}
         return [f"the rows came from {words[before.kind]}, and now come from {words[now.kind]}"]
-    found: list[str] = []
+    found = [
+        f"{table} is at version {version}, and was at {was} (--as-of {was} reads it as it was)"
+        for (table, version), was in zip(now.versions.items(), before.versions.values())
+        if version != was
+    ]
     for split in dict.fromkeys([*before.parts, *now.parts]):
         one, two = before.parts.get(split, []), now.parts.get(split, [])
         found += _of_tables(one, two) if now.kind == "tables" else _of_files(one, two)

@@ -31,6 +31,25 @@ class KeyTypes:
 
 
 @dataclass(frozen=True)
+class LakePart:
+    """What a lake table says about one of its files.
+
+    Attributes:
+        kind: Of the table: Delta or Iceberg.
+        table: Its folder or address.
+        version: At which it is read; of Iceberg the snapshot.
+        id: Tells it from another table that stood in the same place.
+        digest: Of which rows of the file are live, and what the log says about them.
+    """
+
+    kind: str
+    table: str
+    version: int
+    id: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class DataFile:
     """A file of rows: a local path, or an address that fsspec knows (`s3://…`).
 
@@ -43,6 +62,7 @@ class DataFile:
             does not look again. None: they are looked through when they are read.
         known: Columns that rows are known to have: of candidates where every list is empty, and
             says nothing of them.
+        lake: Of a lake table's live file, what its table says; None: the file is read for itself.
 
     Example:
         >>> file = DataFile("logs/day=2024-01-31/country=DE/part-0.parquet")
@@ -56,6 +76,7 @@ class DataFile:
     fields: tuple[str, ...] | None = None
     keys: KeyTypes | None = field(default=None, compare=False, repr=False)
     known: tuple[str, ...] = ()
+    lake: LakePart | None = None
 
     def __str__(self) -> str:
         return self.address
@@ -74,8 +95,13 @@ class DataFile:
 
     @property
     def partitions(self) -> dict[str, str | None]:
-        """Columns named by folders such as `day=2024-01-31`; None for Hive's folder of nulls."""
-        found = {}
+        """Columns named by folders such as `day=2024-01-31`; None for Hive's folder of nulls.
+
+        Of a lake table the log says them.
+        """
+        found: dict[str, str | None] = {}
+        if self.lake is not None:
+            return found
         for part in Path(self.address).parts[:-1]:
             match = _PARTITION.fullmatch(part)
             if match is not None:

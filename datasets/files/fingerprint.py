@@ -53,11 +53,13 @@ class DataPrint(Strict):
         kind: Files, or tables that were in memory or generated.
         folder: That the names are seen from; another one means the same data elsewhere.
         parts: `all`, or by split.
+        versions: At which lake tables were read, by their paths.
     """
 
     kind: Literal["files", "tables"]
     folder: str = ""
     parts: dict[str, list[RowsPrint]]
+    versions: dict[str, int] = Field(default_factory=dict)
 
     @property
     def rows(self) -> list[RowsPrint]:
@@ -83,7 +85,9 @@ class DataPrint(Strict):
 
     def digest(self) -> str:
         """Returns a digest of everything but the folder."""
-        return sha256(repr((self.kind, self.parts)).encode()).hexdigest()[:16]
+        versions = list(self.versions.values())
+        of_tables = (versions,) if versions else ()
+        return sha256(repr((self.kind, self.parts, *of_tables)).encode()).hexdigest()[:16]
 
 
 def print_data(
@@ -125,7 +129,8 @@ def print_files(
         ]
         for split, found in files.items()
     }
-    return DataPrint(kind="files", folder=folder, parts=prints)
+    versions = {file.lake.table: file.lake.version for file in every if file.lake is not None}
+    return DataPrint(kind="files", folder=folder, parts=prints, versions=versions)
 
 
 def print_tables(splits: Splits) -> DataPrint:
@@ -160,6 +165,7 @@ def _look_at(file: DataFile) -> tuple[int, str]:
             f"{file}: cannot be read ({reason}); check that it is there and may be read"
         ) from None
     folders = repr(sorted(file.partitions.items())) if file.partitions else ""
+    folders += "" if file.lake is None else file.lake.digest
     return size, sha256(f"{size} {folders};".encode() + content).hexdigest()[:32]
 
 

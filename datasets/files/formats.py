@@ -14,6 +14,7 @@ from mmoe.datasets.files.ipc_files import ipc_columns, ipc_schema, iter_ipc, rea
 from mmoe.datasets.files.ipc_messages import cut_ipc
 from mmoe.datasets.files.json_lines import iter_json, json_columns, json_schema, read_json
 from mmoe.datasets.files.json_rows import cut_json
+from mmoe.datasets.files.lake import cut_lake, iter_lake, lake_columns, lake_schema, read_lake
 from mmoe.datasets.files.nested import fields_among, flat_schema, unnested
 from mmoe.datasets.files.parquet_files import (
     Footers,
@@ -79,6 +80,7 @@ _FORMATS = MappingProxyType(
         "csv": Format(csv_columns, csv_schema, read_csv, iter_csv, cut_csv, is_text=True),
         "json": Format(json_columns, json_schema, read_json, iter_json, cut_json),
         "ipc": Format(ipc_columns, ipc_schema, read_ipc, iter_ipc, cut_ipc),
+        "lake": Format(lake_columns, lake_schema, read_lake, iter_lake, cut_lake),
     }
 )
 

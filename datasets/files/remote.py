@@ -161,12 +161,14 @@ class RemoteFolder:
             raise not_reached(self._called, error) from None
 
 
-def resolve_address(address: str, choose: Callable[[Iterable[str]], list[str]]) -> list[DataFile]:
+def resolve_address(
+    address: str, choose: Callable[[str, Iterable[str]], list[str]]
+) -> list[DataFile]:
     """Lists the files that an address means.
 
     Args:
         address: Of a file, a folder or a glob, such as `s3://logs/day=*/*.parquet`.
-        choose: The data files among names below a folder, in their order.
+        choose: The data files among names below a folder, in their order; given its address too.
 
     Raises:
         ValueError: The protocol is not known, its package is missing, or nothing is there.
@@ -179,19 +181,21 @@ def resolve_address(address: str, choose: Callable[[Iterable[str]], list[str]]) 
             matches = [match for match in found if not is_hidden_match(match, path)]
         else:
             matches = [path] if filesystem.exists(path) else []
-        files = []
+        below: dict[str, list[str] | None] = {}  # by match; None: it is a file
         for match in sorted(map(str, matches), key=natural_key):
-            if filesystem.isfile(match):
-                files.append(match)
-                continue
             start = len(match.rstrip("/")) + 1
-            files += [
-                f"{match.rstrip('/')}/{name}"
-                for name in choose(str(found)[start:] for found in filesystem.find(match))
-            ]
+            is_file = filesystem.isfile(match)
+            below[match] = None if is_file else [str(f)[start:] for f in filesystem.find(match)]
     except Exception as error:  # each file system raises its own kind
         raise not_reached(address, error) from None
     if not matches:
         what = "no file matches; check the pattern" if is_glob(path) else "no such file"
         raise ValueError(f"{address}: {what}")
+    files = []
+    for match, names in below.items():
+        if names is None:
+            files.append(match)
+            continue
+        chosen = choose(str(filesystem.unstrip_protocol(match)), names)
+        files += [f"{match.rstrip('/')}/{name}" for name in chosen]
     return [DataFile(str(filesystem.unstrip_protocol(file))) for file in dict.fromkeys(files)]

@@ -14,6 +14,13 @@ from mmoe.datasets.files.data_file import (
     is_hidden_match,
     natural_key,
 )
+from mmoe.datasets.files.lake import (
+    kind_of_table,
+    refuse_inside,
+    refuse_tables_below,
+    split_version,
+    table_files,
+)
 from mmoe.datasets.files.remote import resolve_address
 
 _PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -71,11 +78,13 @@ def resolve_files(paths: Source | Iterable[Source]) -> list[DataFile]:
 
     Args:
         paths: A file, a folder, a glob, an fsspec address of one of these (`s3://logs/day=*`), or a
-            list of them (kept in the list's order).
+            list of them (kept in the list's order). The folder of a Delta or Iceberg table means
+            its live files, `FOLDER@12` those at version 12.
 
     Raises:
         ValueError: Nothing is there, a folder mixes kinds of file, or folders say different things
-            about the rows of one file.
+            about the rows of one file; or it is a lake table that cannot be read as one, or inside
+            one.
     """
     if isinstance(paths, Source):
         return _once(_resolve_one(paths))
@@ -104,7 +113,12 @@ def _once(files: list[DataFile]) -> list[DataFile]:
 
 
 def kind_of(file: DataFile) -> str:
-    """Returns `parquet`, `ipc`, `json` or `csv`: by its name, else by its first bytes."""
+    """Returns `parquet`, `ipc`, `json` or `csv`: by its name, else by its first bytes.
+
+    A live file of a lake table is `lake`.
+    """
+    if file.lake is not None:
+        return "lake"
     kind = _kind_of_name(file.name)
     if kind is None:
         with file.open() as stream:
@@ -131,12 +145,21 @@ def _resolve_one(source: Source) -> list[DataFile]:
         more = {"candidates": source.candidates, "known": source.known}
         return [replace(file, **more) for file in resolve_files(source.paths)]
     path = str(source)
+    table, version = split_version(path)
+    if version is not None and (is_address(path) or not Path(path).exists()):
+        return _at_version(table, version)
+    if not is_glob(path) and (kind := kind_of_table(path)):
+        return table_files(path, kind)
     if is_address(path):
-        return _checked(resolve_address(path, _choose), path)
+        files = _checked(resolve_address(path, _choose_below), path)
+        _refuse_inside_tables(files)
+        return files
     found = Path(path)
     if found.is_dir():
+        refuse_inside(path)
         return _in_folder(found)
     if found.is_file():
+        refuse_inside(path)
         return [DataFile(path)]
     if is_glob(path):
         # Path.glob takes no absolute pattern.
@@ -149,13 +172,43 @@ def _resolve_one(source: Source) -> list[DataFile]:
         ]
         if not files:
             raise ValueError(f"{path}: no file matches; check the pattern")
+        _refuse_inside_tables(files)
         return list(dict.fromkeys(files))
     raise ValueError(f"{path}: no such file or folder{_nearest(found)}")
 
 
+def _at_version(table: str, version: int) -> list[DataFile]:
+    kind = kind_of_table(table)
+    if kind is None:
+        raise ValueError(
+            f"{table}@{version}: {table} is no Delta or Iceberg table, so it has no version "
+            f"{version}; leave out @{version} (--as-of {version})"
+        )
+    return table_files(table, kind, version)
+
+
+def _refuse_inside_tables(files: Iterable[DataFile]) -> None:
+    """Looks once for the files of a folder."""
+    folders = {}
+    for file in files:
+        if file.lake is None:
+            folders.setdefault(file.address.rpartition("/")[0], file.address)
+    for path in folders.values():
+        refuse_inside(path)
+
+
 def _in_folder(folder: Path) -> list[DataFile]:
+    if kind := kind_of_table(str(folder)):
+        return table_files(str(folder), kind)
     below = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
+    refuse_tables_below(str(folder), below)
     return _checked([DataFile(str(below[name])) for name in _choose(below)], str(folder))
+
+
+def _choose_below(folder: str, names: Iterable[str]) -> list[str]:
+    names = list(names)
+    refuse_tables_below(folder, names)
+    return _choose(names)
 
 
 def _choose(names: Iterable[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Where a run's rows come from: the user's files or a bundled source."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from mmoe.config import DataConfig, RunConfig, SplitConfig
 from mmoe.datasets.files.data_file import is_address
+from mmoe.datasets.files.lake import at_version
 from mmoe.datasets.files.readers import Paths, column_names, read_table
 from mmoe.datasets.files.resolve import (
     Headerless,
@@ -135,6 +136,26 @@ def source_paths(config: RunConfig, data: str | Path | None = None) -> dict[str,
     if config.data.split.by == "file":
         return files_by_split(config, data)
     return {"all": one_path(config, data)}
+
+
+def at_versions(config: RunConfig, versions: Mapping[str, object]) -> RunConfig:
+    """Returns the config with lake tables at these versions, where it names none.
+
+    Args:
+        config: Of a run.
+        versions: By the path of a table, as the config says it.
+    """
+    if not versions:
+        return config
+
+    def pinned(paths: Any) -> Any:
+        if isinstance(paths, list):
+            return [pinned(path) for path in paths]
+        return at_version(paths, versions[paths]) if paths in versions else paths
+
+    data = config.data
+    named = {n: pinned(getattr(data, n)) for n in ("path", "train", "validation", "test")}
+    return config.model_copy(update={"data": data.model_copy(update=named)})
 
 
 def generated_splits(config: RunConfig, data: str | Path | None = None) -> Splits | None:

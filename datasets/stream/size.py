@@ -1,5 +1,6 @@
 """Decides whether a run's rows are streamed or read into memory first."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from mmoe.config import RunConfig
@@ -62,7 +63,9 @@ def _configured(config: RunConfig) -> list[str]:
 
 
 def _bytes(file: DataFile, config: RunConfig) -> int:
-    if kind_of(file) != "parquet":
+    stored = replace(file, lake=None)  # a file of a lake table is one of Parquet
+    if kind_of(stored) != "parquet":
         return file.size()
     columns = required_columns(config, file_columns(file))
+    file = stored
     return parquet_bytes(file, [*columns, *([file.candidates] if file.candidates else [])])

@@ -7,7 +7,7 @@ import numpy as np
 from mmoe.config import RunConfig
 from mmoe.datasets.files.fingerprint import print_data
 from mmoe.datasets.rows.encoded import EncodedLabels
-from mmoe.datasets.rows.sources import generated_splits, load_splits
+from mmoe.datasets.rows.sources import at_versions, generated_splits, load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import wants_stream
 from mmoe.metrics.observed import ObservedRows, observed_rows
@@ -70,7 +70,7 @@ def read_rows(config: RunConfig) -> ComparedRows:
     splits = generated_splits(config)
     data = print_data(config, splits)
     if splits is None:
-        splits = load_splits(config)
+        splits = load_splits(at_versions(config, data.versions))
         refuse_change(config, data)
     prepared = replace(prepare(config, splits=splits), data=data)
     return ComparedRows(config=config, splits=splits, prepared=prepared)

@@ -17,7 +17,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.masked import said_of_masked
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.frames import TableLike, holds_rows
-from mmoe.datasets.rows.sources import load_splits
+from mmoe.datasets.rows.sources import at_versions, load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import describe_lanes
 from mmoe.models.device import describe_device, resolve_device
@@ -197,6 +197,8 @@ def _train(
     claim.run = old
     if old is not None:
         all_see(old)
+    if old is not None and not changed_data and (began := RunData.read(old)) is not None:
+        config = at_versions(config, began.data.versions)
     encoder = None if old is None else FeatureEncoder.load(old.vocabulary)
     earlier = None
     if old is None:

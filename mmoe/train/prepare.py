@@ -19,7 +19,7 @@ from mmoe.datasets.rows.group_order import cut_groups
 from mmoe.datasets.rows.held_splits import HeldSplits
 from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.repeats import RepeatCounter, Repeats
-from mmoe.datasets.rows.sources import generated_splits, load_splits
+from mmoe.datasets.rows.sources import at_versions, generated_splits, load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import StreamSplits, open_stream, wants_stream
 from mmoe.parallel import from_first, rank
@@ -123,6 +123,8 @@ def prepare(
     data = print_data(config, splits)
     if check is not None:
         check(data)
+    if splits is None:
+        config = at_versions(config, data.versions)  # a table may get rows while it is read
     if splits is None and not streams:
         splits = load_splits(config)
         pa.default_memory_pool().release_unused()  # what reading took, before encoding takes more
@@ -208,7 +210,7 @@ def refuse_change(config: RunConfig, data: DataPrint, *, listed: bool = False) -
     """
     if data.kind == "tables":
         return
-    now = print_data(config)
+    now = print_data(at_versions(config, data.versions))
     changes = data_changes(data, now.among(data) if listed else now)
     if changes:
         raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mmoe.config import RunConfig, SplitConfig
+from mmoe.datasets.files.lake import own_source
 from mmoe.datasets.rows.days import Day, days_of
 from mmoe.datasets.rows.sources import one_path
 from mmoe.datasets.stream.survey import survey
@@ -181,7 +182,7 @@ def _files_by_day(config: RunConfig, column: str) -> tuple[dict[Day, dict[str, i
             days_N, dated = days_of(table, column, source.origin, form)
             kinds.add(dated)
             for number in np.unique(days_N).tolist():
-                found[Day(number, dated)][str(piece.file)] = order[piece.file]
+                found[Day(number, dated)][own_source(piece.file)] = order[piece.file]
     if len(kinds) > 1:
         raise ValueError(
             f"{source.origin}: column {column!r} holds plain numbers in one place and moments "

@@ -20,11 +20,12 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.held_splits import HeldSplits
-from mmoe.datasets.rows.sources import HeldOut, generated_splits, load_test
+from mmoe.datasets.rows.sources import HeldOut, at_versions, generated_splits, load_test
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.parallel import from_first
 from mmoe.run.console import Reporter
 from mmoe.run.directory import RunDirectory
+from mmoe.train.run_folder.data import RunData
 from mmoe.train.run_folder.maturity import RunMaturity
 
 
@@ -70,6 +71,8 @@ def held_out_rows(
             return rows, None, seen, maturity
         rows, _, maturity = _all_rows(config, encoder, data, as_of)
         return rows, None, seen, maturity
+    if data is None and (remembered := RunData.read(run)) is not None:
+        config = at_versions(config, remembered.data.versions)
     stored = RunMaturity.read(run, config)
     maturity = None if stored is None else stored.maturity()
     splits = generated_splits(config, data)
