@@ -209,8 +209,8 @@ def evaluate(
 ) -> None:
     """Evaluate a run's best model, or scores that it wrote."""
     import_modules(import_ or [])
-    from mmoe.run import open_run
     from mmoe.datasets.files.lake import kind_of_table
+    from mmoe.run import open_run
     from mmoe.train import evaluate_run
 
     if data is not None and as_of is not None and as_of.isdecimal() and kind_of_table(data):

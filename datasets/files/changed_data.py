@@ -36,9 +36,10 @@ def data_changes(before: DataPrint, now: DataPrint) -> list[str]:
     if before.kind != now.kind:
         words = {"files": "files", "tables": "tables in memory"}
         return [f"the rows came from {words[before.kind]}, and now come from {words[now.kind]}"]
+    tables = zip(now.versions.items(), before.versions.values(), strict=False)
     found = [
         f"{table} is at version {version}, and was at {was} (--as-of {was} reads it as it was)"
-        for (table, version), was in zip(now.versions.items(), before.versions.values())
+        for (table, version), was in tables
         if version != was
     ]
     for split in dict.fromkeys([*before.parts, *now.parts]):

@@ -61,7 +61,7 @@ class DeltaTable:
 
     def _refuse_features(self, table: Any) -> None:
         """Refuses a table that says something about its rows that nobody would see to."""
-        used = set(table.protocol().reader_features or ()) - _READ
+        used = {*map(str, table.protocol().reader_features or ())} - _READ
         if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
             used.add("columnMapping")
         else:

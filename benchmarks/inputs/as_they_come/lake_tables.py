@@ -315,15 +315,15 @@ def _add_deletes(table: Any, deletes: pa.Table, content: str, **more: Any) -> No
     ) as writer:
         writer.add_manifests([*snapshot.manifests(io), manifest])
     latest = sorted(Path(home.removeprefix("file://"), "metadata").glob("*.metadata.json"))[-1]
-    content = json.loads(latest.read_text())
-    latest_snapshot = dict(content["snapshots"][-1])
+    state = json.loads(latest.read_text())
+    latest_snapshot = dict(state["snapshots"][-1])
     latest_snapshot |= {"snapshot-id": new_id, "parent-snapshot-id": snapshot.snapshot_id}
     latest_snapshot |= {"sequence-number": number, "manifest-list": listed}
-    content["snapshots"].append(latest_snapshot)
-    content |= {"current-snapshot-id": new_id, "last-sequence-number": number}
-    content["refs"]["main"]["snapshot-id"] = new_id
+    state["snapshots"].append(latest_snapshot)
+    state |= {"current-snapshot-id": new_id, "last-sequence-number": number}
+    state["refs"]["main"]["snapshot-id"] = new_id
     name = f"{int(latest.name[:5]) + 1:05}{latest.name[5:]}"
-    latest.with_name(name).write_text(json.dumps(content))
+    latest.with_name(name).write_text(json.dumps(state))
 
 
 def hudi_table(folder: Path) -> Made:
