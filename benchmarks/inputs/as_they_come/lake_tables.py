@@ -148,7 +148,8 @@ def _delta(folder: Path) -> Iterator[Made]:
     yield Made("delta, shallow clone", place, refused_for="shallow clone")
     place = str(folder / "vacuumed")
     shutil.copytree(folder / "removed", place)
-    next(Path(place).glob("*.parquet")).unlink()
+    for file in Path(place).glob("*.parquet"):
+        file.unlink()
     yield Made("delta, a file that is gone", f"{place}@1", refused_for="gone")
 
 
