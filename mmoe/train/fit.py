@@ -197,8 +197,7 @@ def _train(
     claim.run = old
     if old is not None:
         all_see(old)
-    if old is not None and not changed_data and (began := RunData.read(old)) is not None:
-        config = at_versions(config, began.data.versions)
+    config = config if changed_data else _as_begun(config, old)
     encoder = None if old is None else FeatureEncoder.load(old.vocabulary)
     earlier = None
     if old is None:
@@ -251,6 +250,12 @@ def _train(
     state.restore_best(trainer.checkpoints.folder)
     claim.check()
     return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
+
+
+def _as_begun(config: RunConfig, run: RunDirectory | None) -> RunConfig:
+    """The config with lake tables at the versions that a resumed run began with."""
+    began = None if run is None else RunData.read(run)
+    return config if began is None else at_versions(config, began.data.versions)
 
 
 def _continued(
