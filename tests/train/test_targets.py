@@ -297,3 +297,13 @@ def test_a_model_that_is_worse_than_its_mean_says_so(splits, tmp_path):
     moved = Splits(train=splits.train, validation=splits.validation, test=shifted, origin="log")
     found = train_run(config, tmp_path / "run", splits=moved).metrics["alarms"]
     assert [a["about"] for a in found if a["kind"] == "worse_than_mean"] == ["spend"]
+
+
+def test_init_writes_no_division_and_the_estimator_agrees_with_itself(splits):
+    frame = splits.train.to_pandas()
+    x, y = frame[["x", "user"]], frame[["click", "spend"]]
+    ranker = mmoe.MultiTaskRanker(epochs=1, seed=1).fit(x, y)
+    assert [task.label for task in ranker.config_.tasks] == ["click", "spend"]
+    predicted, scored = ranker.predict(x)["spend"], ranker.predict_proba(x)["pred_spend"]
+    assert predicted.tolist() == scored.tolist()
+    assert abs(predicted.mean() / y["spend"].mean() - 1) < 0.1
