@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.mapped import map_weights, weights_of_host
-from mmoe.checkpoint.weights import load_weights, trained_precisions
+from mmoe.checkpoint.outline import SizeLimit
+from mmoe.checkpoint.weights import check_tables, load_weights, trained_precisions
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import further_columns, prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
@@ -337,7 +338,9 @@ def load_predictor(
         precision = trained_precisions(stored, encoder.tables)
     built = to_score(without_weight_files(config))
     weights = weights_of_host(run, stored, encoder, table_precision) if mapped else None
-    with borrowed_generators():  # all that is drawn here is replaced by what was learnt
+    check_tables(encoder.tables, stored)
+    # All that is drawn here is replaced by what was learnt
+    with borrowed_generators(), SizeLimit.of(stored):
         ranker = build_ranker(built, encoder, place, table_precision=precision, empty_tables=mapped)
     if weights is None:
         load_weights(ranker, stored, spread_layout(ranker.network))

@@ -26,8 +26,8 @@ _MAKERS = {
 }
 _FILLS = {Tensor.uniform_, Tensor.normal_, Tensor.fill_, Tensor.zero_}
 _LARGE = 2**16  # bytes; smaller tensors may be settings, which a constructor looks at
-# Copies that come and go while a network is built, and buffers that no checkpoint has
-_TIMES, _BESIDE = 4, 2**26
+# Numbers in fewer bits, optimizers' sums and copies while it is built; buffers that are not stored
+_TIMES, _BESIDE = 8, 2**24
 
 
 class SizeLimit(TorchFunctionMode):

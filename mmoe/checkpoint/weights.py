@@ -87,17 +87,31 @@ def trained_precisions(
     }
 
 
+def check_tables(tables: Sequence[TableSpec], model: StoredTensors) -> None:
+    """Refuses tables that are not those of a checkpoint, before memory is taken for them.
+
+    Raises:
+        ValueError: A name is missing on one side, or a shape differs.
+    """
+    _check_shapes({table.name: (table.num_rows, table.dim) for table in tables}, model)
+
+
+def _check_shapes(shapes: Mapping[str, tuple[int, int]], model: StoredTensors) -> None:
+    """On every rank alike, whatever it holds of them."""
+    empty = {
+        name: [Shard(torch.empty(0, dim), (rows, dim), (0, 0))]
+        for name, (rows, dim) in shapes.items()
+    }
+    model.check(empty, "tables")
+
+
 # fp32 numbers of a table held beside it while it is filled (64 MiB)
 _BLOCK = 2**24
 
 
 def fill_tables(tables: ScoringEmbeddings, model: StoredTensors) -> None:
     """Fills tables block by block, so that none is ever held twice, nor wider than it is to be."""
-    empty = {
-        name: [Shard(torch.empty(0, dim), (rows, dim), (0, 0))]
-        for name, (rows, dim) in tables.shapes.items()
-    }
-    model.load(empty, "tables")  # names and shapes of all, on every rank alike
+    _check_shapes(tables.shapes, model)
     for name, (rows, dim) in tables.shapes.items():
         held = tables.held[name]
         height = max(_BLOCK // dim, 1)

@@ -10,6 +10,7 @@ from mmoe.config.kinds import HasKinds, Kinds
 from mmoe.plugins import MODULE_NAME
 
 Activation = Literal["relu", "gelu", "silu"]
+ExpertCount = Annotated[int, Field(le=65_536)]  # a stranger's config may say anything
 Output = Annotated[Width, Field(description="width of what it returns")]
 # Of a cross network
 Layers = Annotated[int, Field(ge=1, le=16, description="products of up to layers + 1 features")]
@@ -43,7 +44,7 @@ class ExpertConfig(HasKinds):
 
         def __init__(self, **keys: Any) -> None: ...
 
-    count: int | None = Field(
+    count: ExpertCount | None = Field(
         default=None, ge=1, description="under model.experts: how many such experts there are"
     )
 

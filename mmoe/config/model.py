@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from mmoe.config.bias import BiasConfig
 from mmoe.config.domains.settings import DomainsConfig
-from mmoe.config.experts import CapacityConfig, ExpertConfig, PrunedExpert, TowerConfig
+from mmoe.config.experts import CapacityConfig, ExpertConfig, ExpertCount, PrunedExpert, TowerConfig
 from mmoe.config.freezing import StageConfig
 from mmoe.config.gates import GateConfig, SelectingGateConfig
 from mmoe.config.interactions import InteractionConfig
@@ -40,22 +40,24 @@ class ModelConfig(HasKinds):
         default=InteractionConfig(),
         description="products of features; a bare name is short for {kind: name}",
     )
-    num_experts: int = Field(
+    num_experts: ExpertCount = Field(
         default=8,
         ge=1,
         description="mmoe, omoe, esmm: experts in the pool; {request: 4, row: 4} is short for 8, "
         "of which request_experts are 4",
     )
-    request_experts: int = Field(
+    request_experts: ExpertCount = Field(
         default=0,
         ge=0,
         description="with data.requests: so many of num_experts, the first ones, read the features "
         "of the request alone, and are computed once for all its candidates",
     )
-    shared_experts: int = Field(
+    shared_experts: ExpertCount = Field(
         default=4, ge=1, description="cgc, ple: experts that every task sees"
     )
-    task_experts: int = Field(default=2, ge=1, description="cgc, ple: own experts of each task")
+    task_experts: ExpertCount = Field(
+        default=2, ge=1, description="cgc, ple: own experts of each task"
+    )
     levels: int = Field(default=2, ge=1, le=16, description="ple: extraction levels")
     expert: ExpertConfig = Field(default=ExpertConfig(), description="every expert")
     experts: list[ExpertConfig] | None = Field(

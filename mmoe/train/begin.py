@@ -1,10 +1,14 @@
 """What a run begins with: a fresh model and optimizer, and what comes over from elsewhere."""
 
+from contextlib import nullcontext
 from typing import cast
 
 import torch
 
+from mmoe.checkpoint.outline import SizeLimit
 from mmoe.checkpoint.random_state import RandomState
+from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.checkpoint.weights import check_tables
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.targets import SECTION as LABELS
@@ -32,7 +36,7 @@ def training_state(
     prepared: PreparedData,
     device: torch.device | None = None,
     *,
-    from_checkpoint: bool = False,
+    stored: StoredTensors | None = None,
 ) -> TrainingState:
     """Builds the model of a run, its optimizer and its average, freshly initialised.
 
@@ -40,14 +44,18 @@ def training_state(
         config: Of the run.
         prepared: Knows its encoder.
         device: Default: the CPU.
-        from_checkpoint: Weights come from a checkpoint: no file that the config names is read.
+        stored: The checkpoint's model by which the weights are to be replaced: no file that the
+            config names is read then, and nothing larger is made.
 
     Raises:
-        ValueError: Features, tables and model do not go together.
+        ValueError: Features, tables and model do not go together, or not with what is stored.
     """
     draws = RandomState(device or torch.device("cpu"), seed=config.seed)
-    built = without_weight_files(config) if from_checkpoint else config
-    with draws.drawing():
+    built, limit = config, nullcontext()
+    if stored is not None:
+        built, limit = without_weight_files(config), SizeLimit.of(stored)
+        check_tables(prepared.encoder.tables, stored)
+    with draws.drawing(), limit:
         ranker = build_ranker(built, prepared.encoder, device)
     start_at_base_rates(ranker, config, prepared.encoder)
     frozen = Frozen.of(ranker, config, prepared.encoder.tables)
