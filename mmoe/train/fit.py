@@ -220,8 +220,7 @@ def _train(
     check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
     if is_tuned():
         keep_freed_memory()  # of steps, not what reading took
-    folder = None if old is None else CheckpointFolder(old.checkpoint)
-    stored = None if folder is None else folder.tensors("latest", "model")
+    stored = old and CheckpointFolder(old.checkpoint).tensors("latest", "model")
     state = training_state(config, prepared, place, stored=stored)
     state.frozen.say(reporter)
     report = None if old else begin(earlier, warm_start, state, config, prepared, reporter)
