@@ -10,6 +10,7 @@ import torch
 
 from mmoe.alarms import predicted_file
 from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.tasks import prediction_columns
 from mmoe.config.used_modules import with_used_modules
@@ -220,8 +221,7 @@ def _train(
     check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
     if is_tuned():
         keep_freed_memory()  # of steps, not what reading took
-    stored = old and CheckpointFolder(old.checkpoint).tensors("latest", "model")
-    state = training_state(config, prepared, place, stored=stored)
+    state = training_state(config, prepared, place, stored=old and _latest(old))
     state.frozen.say(reporter)
     report = None if old else begin(earlier, warm_start, state, config, prepared, reporter)
     run = old or from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))
@@ -312,6 +312,10 @@ def _say_sizes(
     lanes = describe_lanes(config.data.streaming.lanes, world_size())
     if prepared.streamed and lanes is not None:
         reporter.say(lanes)
+
+
+def _latest(run: RunDirectory) -> StoredTensors:
+    return CheckpointFolder(run.checkpoint).tensors("latest", "model")
 
 
 def _say_resumed(run: RunDirectory, step: int, note: str | None, reporter: Reporter) -> None:
