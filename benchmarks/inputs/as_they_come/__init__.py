@@ -6,10 +6,22 @@ Each module here is a kind of input: its `TARGETS` (JSON key → target) and its
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from benchmarks.inputs.as_they_come import alive_columns, lake_tables, repeats_and_leaks, units
+from benchmarks.inputs.as_they_come import (
+    alive_columns,
+    lake_tables,
+    missing_roads,
+    repeats_and_leaks,
+    units,
+)
 from benchmarks.inputs.section import Measured, Section
 
-PARTS: Sequence[ModuleType] = [alive_columns, lake_tables, repeats_and_leaks, units]
+PARTS: Sequence[ModuleType] = [
+    alive_columns,
+    lake_tables,
+    missing_roads,
+    repeats_and_leaks,
+    units,
+]
 
 
 def _measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
