@@ -96,7 +96,7 @@ class Frozen:
         if found["unchanged_tasks"]:
             reporter.say(f"scores of {', '.join(found['unchanged_tasks'])} stay as they are")
         for task, moved in found["changed_tasks"].items():
-            reporter.say(f"scores of {task} will change: not frozen: {', '.join(moved)}")
+            reporter.say(f"scores of {task} may change: not frozen: {', '.join(moved)}")
 
 
 def _check_pattern(
