@@ -88,6 +88,17 @@ def dangling_link(draft: Draft) -> Expect:
     return either("part-9", reference="clean")
 
 
+def one_file_under_two_names(draft: Draft) -> Expect:
+    """A link beside the file that it is a link to: its rows count once."""
+    folder = _folder(draft)
+    first, again = draft.files[0], folder / f"part-9.{draft.kind}"
+    if draft.draw.random() < 0.5:
+        again.symlink_to(first)
+    else:
+        again.hardlink_to(first)
+    return right("clean")
+
+
 def partitions(draft: Draft) -> Expect:
     """Folders name a column; one of them holds no file."""
     folder = draft.folder / "hive"
@@ -126,5 +137,5 @@ def _folder(draft: Draft) -> Path:
 
 LAYOUT_FAULTS = (
     nothing_there, empty_folder, mixed_kinds, hidden_files, globbed, shouting_names, no_suffix,
-    folder_called_like_a_file, dangling_link, partitions, partition_without_rows,
+    folder_called_like_a_file, dangling_link, one_file_under_two_names, partitions, partition_without_rows,
 )  # fmt: skip
