@@ -137,5 +137,6 @@ def _folder(draft: Draft) -> Path:
 
 LAYOUT_FAULTS = (
     nothing_there, empty_folder, mixed_kinds, hidden_files, globbed, shouting_names, no_suffix,
-    folder_called_like_a_file, dangling_link, one_file_under_two_names, partitions, partition_without_rows,
+    folder_called_like_a_file, dangling_link, one_file_under_two_names, partitions,
+    partition_without_rows,
 )  # fmt: skip
