@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE := $(shell find csrc -type f 2>/dev/null)
 
-# A worker for each core; tests of ranks on one of them, begun first (tests/conftest.py)
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
+# A worker for each core, files that take longest first (tests/seconds.json);
+# make test COSTS=FILE prints what each file takes
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder $(if $(COSTS),--costs $(COSTS))
 
 .PHONY: setup demo test test-all lint typecheck cuda-check cuda-emulate cuda-emulate-all gpu-check gpu-bundle sanitize engines notebooks wheel wheel-check bench bench-peers clean
 

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from mmoe.embeddings import torchrec_problem
+from tests.costs import Costs, recorded_seconds
 from tests.forked import Forked
 from tests.thinning import covering
 
@@ -27,8 +28,6 @@ torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# Tests that start ranks, kill processes or wait for a time-out; `make test` runs them one by one
-RANKS = pytest.mark.xdist_group("ranks")
 # Where a test is tried on a whole grid of cases, types and settings
 GRIDS = ("tests/ops/", "tests/mixture/")
 
@@ -42,6 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "tests/mixture (left out: each value of each parameter once at least, and all members "
         "where the test is marked whole)",
     )
+    parser.addoption(
+        "--costs",
+        metavar="FILE",
+        help="prints worker and processor seconds by file; writes those of each test as JSON",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
@@ -52,23 +56,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if problem and item.get_closest_marker("torchrec"):
             item.add_marker(pytest.mark.skip(reason=str(problem)))
         if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
+            # A file's fixtures are made once. Worlds of ranks run side by side: their limits of
+            # time are many times what they take
+            item.add_marker(pytest.mark.xdist_group(_file(item)))
     # What takes longest begins first. The sort is stable: a file's tests keep their order
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") != RANKS.mark)
+    seconds = recorded_seconds()
+    items.sort(key=lambda item: -seconds.get(_file(item), 0))
 
 
-def _group(item: pytest.Item) -> str:
-    """Of the tests that one worker runs: a file's, whose fixtures are made once; and all of ranks.
-
-    Ranks wait for each other, some with a limit on their time: no other worlds beside them.
-    """
-    file = item.nodeid.split("::")[0]
-    starts_ranks = file.startswith("tests/parallel/") or "run_ranks" in _fixtures(item)
-    return "ranks" if starts_ranks else file
-
-
-def _fixtures(item: pytest.Item) -> Sequence[str]:
-    return item.fixturenames if isinstance(item, pytest.Function) else ()
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.split("::")[0]
 
 
 def _values(item: pytest.Item) -> tuple[Hashable, ...]:
@@ -121,6 +118,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """A short run, unless told otherwise."""
     if not config.getoption("--all"):
         config.pluginmanager.register(_Short())
+    if path := config.getoption("--costs"):
+        config.pluginmanager.register(Costs(Path(path)))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -130,6 +129,7 @@ def _what_a_file_leaves() -> Iterator[None]:
     if dist.is_initialized():
         dist.destroy_process_group()
     gc.collect()
+    gc.freeze()  # compilers and libraries that this file imported: 0.7 s a walk through them
     pa.default_memory_pool().release_unused()
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

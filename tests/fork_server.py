@@ -3,8 +3,8 @@
     python tests/fork_server.py SOCKET_NUMBER
 
 Reads requests from the socket: what to run as JSON, and with it four open files: a socket for its
-process number and exit code, and its standard input, output and error. A program ends with the
-server that started it. Only `tests/forked.py` talks to it.
+process number, then its exit code and processor seconds, and its standard input, output and error.
+A program ends with the server that started it. Only `tests/forked.py` talks to it.
 """
 
 import atexit
@@ -54,8 +54,9 @@ def monitor(files: list[int]) -> None:
             os.close(file)
         return
     os.write(told, f"{program}".encode())
-    _, status = os.waitpid(program, 0)
-    os.write(told, f"{os.waitstatus_to_exitcode(status)}".encode())
+    _, status, used = os.wait4(program, 0)
+    seconds = used.ru_utime + used.ru_stime
+    os.write(told, f"{os.waitstatus_to_exitcode(status)} {seconds:.3f}".encode())
     os._exit(0)
 
 

@@ -21,6 +21,8 @@ HASH_SEEDS = ("1", "2")
 class Forked:
     """A started program: what the tests use of `subprocess.Popen`, its output kept in files."""
 
+    processor_s = 0.0  # of all that have ended
+
     def __init__(
         self,
         arguments: Sequence[str],
@@ -55,9 +57,11 @@ class Forked:
         if self.returncode is None:
             self.told.settimeout(timeout)
             try:
-                self.returncode = int(self.told.recv(64))
+                code, seconds = self.told.recv(64).split()
             except TimeoutError:
                 raise subprocess.TimeoutExpired(self.arguments, timeout or 0.0) from None
+            self.returncode = int(code)
+            Forked.processor_s += float(seconds)
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
