@@ -4,6 +4,7 @@ Blocks of whole lines are parsed one by one, first to find the types of all, the
 Arrow's own reader of streams fixes them by the first block, and has no columns that begin later.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -29,6 +30,8 @@ _BLOCK_BYTES = 8 << 20  # and as many more as the line takes that does not end t
 _BOM = b"\xef\xbb\xbf"
 _BLANK, _NEWLINE = b" \t\r\n", 10  # what JSON has between values
 _ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
+_MOST_DEPTH = 64  # of lists and objects; Arrow's parser and its types go down by calls
+_HEAD_BYTES = 1 << 14
 _EXACT = 2.0**53  # whole numbers below are exact in float64
 
 
@@ -187,8 +190,9 @@ def _joined_kinds(
 ) -> tuple[dict[str, pa.DataType], int]:
     kinds = {}
     found = _parse(file, line, block, None)
-    for name, column in zip(found.column_names, found.columns, strict=True):
-        kind, known = _kept_digits(block, name, column), before.get(name, pa.null())
+    whole = _kept_digits(block, found)
+    for name in found.column_names:
+        kind, known = whole[name], before.get(name, pa.null())
         joined = _joined(known, kind)
         if joined is None:
             what = f"{kind} from line {line} on, but {known} before"
@@ -211,13 +215,35 @@ def _blocks(file: DataFile, span: RowSpan | None = None) -> Iterator[tuple[int, 
                 end = data.rfind(b"\n") + 1
                 block, rest = data[:end], data[end:]
                 if block.strip():
+                    _refuse_deep(file, line, block)
                     yield line, at, block
                 line += block.count(b"\n")
                 at += len(block)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise out_of_memory(error, str(file)) or unreadable(file, error) from None
     if rest.strip():
+        _refuse_deep(file, line, rest)
         yield line, at, rest
+
+
+def _refuse_deep(file: DataFile, line: int, block: bytes) -> None:
+    """Lines that are nested deeper than data is, before anything goes down into them."""
+    if b"\\" in block:
+        block = re.sub(rb"\\.", b"  ", block)
+    bytes_N = np.frombuffer(block, np.uint8)
+    quoted_N = np.bitwise_xor.accumulate(bytes_N == ord('"'))
+    opens_N = (bytes_N == ord("[")) | (bytes_N == ord("{"))
+    closes_N = (bytes_N == ord("]")) | (bytes_N == ord("}"))
+    steps_N = (opens_N.view(np.int8) - closes_N.view(np.int8)) * ~quoted_N
+    depth_N = np.cumsum(steps_N, dtype=np.int32)
+    if depth_N.max(initial=0) <= _MOST_DEPTH:
+        return
+    line += block.count(b"\n", 0, int((depth_N > _MOST_DEPTH).argmax()))
+    raise ValueError(
+        f"{file}: line {line} is nested more than {_MOST_DEPTH} levels "
+        "deep, expected columns of numbers, text and lists of them; mend the line, or leave that "
+        "out of it"
+    )
 
 
 def _refuse_array(file: DataFile) -> None:
@@ -284,17 +310,49 @@ def _without_type(cells: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.nulls(len(cells))
 
 
-def _kept_digits(block: bytes, name: str, column: pa.ChunkedArray) -> pa.DataType:
-    """The column's type; ids of more than 63 bits, which Arrow takes for floats, stay integers."""
-    kind = _plain_kind(column.type)
-    for path in _large_floats(column):
-        whole = _with_integer(kind, path)
-        try:
-            _arrow_table(block, pa.schema([(name, whole)]))
-        except pa.ArrowInvalid:
-            continue
-        kind = whole
-    return kind
+def _kept_digits(block: bytes, found: pa.Table) -> dict[str, pa.DataType]:
+    """The columns' types; ids of more than 63 bits, which Arrow takes for floats, stay integers.
+
+    The block is parsed once for all columns whose first lines allow it; where that fails, once for
+    each.
+    """
+    kinds = {f.name: _plain_kind(f.type) for f in found.schema}
+    tried = [(name, path) for name in kinds for path in _large_floats(found[name])]
+    if not tried:
+        return kinds
+    head = block[: block.find(b"\n", _HEAD_BYTES) + 1] or block
+    if len(head) < len(block):
+        tried = [one for one in tried if _fit(head, _as_integers(kinds, [one]), [one])]
+    whole = _as_integers(kinds, tried)
+    if _fit(block, whole, tried):
+        return whole
+    for one in tried:
+        whole = _as_integers(kinds, [one])
+        kinds = whole if _fit(block, whole, [one]) else kinds
+    return kinds
+
+
+def _as_integers(
+    kinds: Mapping[str, pa.DataType], places: Sequence[tuple[str, tuple[str, ...]]]
+) -> dict[str, pa.DataType]:
+    found = dict(kinds)
+    for name, path in places:
+        found[name] = _with_integer(found[name], path)
+    return found
+
+
+def _fit(
+    block: bytes,
+    kinds: Mapping[str, pa.DataType],
+    places: Sequence[tuple[str, tuple[str, ...]]],
+) -> bool:
+    """Whether the columns of these places can be read as these types."""
+    names = dict.fromkeys(name for name, _ in places)
+    try:
+        _arrow_table(block, pa.schema([(name, kinds[name]) for name in names]))
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _large_floats(values: pa.ChunkedArray) -> Iterator[tuple[str, ...]]:

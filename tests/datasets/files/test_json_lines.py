@@ -201,3 +201,30 @@ def test_ids_of_64_bits_in_objects_keep_their_digits(tmp_path, small_blocks):
     assert [cell["more"][0]["id"] for cell in cells] == ids
     assert {cell["x"] for cell in cells} == {1e20}
     assert cells[3]["more"][0]["none"] == [None]
+
+
+@pytest.mark.parametrize("depth", [1_000, 10_000, 100_000])
+@pytest.mark.parametrize("brackets", ["[]", ('{"a":', "}")])
+def test_what_is_nested_deeply_is_refused_before_it_is_parsed(tmp_path, depth, brackets):
+    path = tmp_path / "deep.jsonl"
+    opens, closes = brackets[0] * depth, brackets[1] * depth
+    inner = "1" if brackets != "[]" else ""
+    path.write_text('{"a": 1, "b": "[[[{{{\\"[["}\n' * 3 + f'{{"b": {opens}{inner}{closes}}}\n')
+    with pytest.raises(ValueError, match="line 4 is nested more than 64 levels deep"):
+        read_table(path, ["a"])
+
+
+def test_many_columns_of_large_integers_are_parsed_at_once(tmp_path, monkeypatch):
+    from mmoe.datasets.files import json_lines
+
+    calls = []
+    parse = json_lines._arrow_table
+    monkeypatch.setattr(
+        json_lines, "_arrow_table", lambda b, s: calls.append(len(b)) or parse(b, s)
+    )
+    row = ", ".join(f'"c{n}": {2**63 + 17 + n}' for n in range(100))
+    path = tmp_path / "ids.jsonl"
+    path.write_text(f"{{{row}}}\n" * 200)
+    table = read_table(path)
+    assert table["c99"].to_pylist()[:2] == [2**63 + 116] * 2
+    assert sum(calls) < 8 * path.stat().st_size
