@@ -72,8 +72,8 @@ def test_streamed_from_folders_and_addresses(tmp_path, small_blocks):
     assert [table["x"].to_pylist() for table in tables] == [[1], [2]]
     assert tables[1]["day"].to_pylist() == ["2024-01-31"]
     assert read_table(tmp_path, ["day"]).num_rows == 2
-    with fsspec.open("memory://lines/a.jsonl.gz", "wt", compression="gzip") as file:
-        file.write('{"x": 7}\n')
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe_file("/lines/a.jsonl.gz", gzip.compress(b'{"x": 7}\n'))
     assert read_table("memory://lines").to_pydict() == {"x": [7]}
 
 
