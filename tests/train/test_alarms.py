@@ -198,16 +198,17 @@ def _flips(rows=3_000, seed=0):
 
 
 @pytest.mark.parametrize("how", ["memory", "stream"])
-def test_rows_that_were_delivered_twice_are_said(config, funnel_config, tmp_path, how):
+def test_rows_that_were_delivered_twice_are_said(config, funnel_config, tmp_path, monkeypatch, how):
     rows = _flips()
     twice = pa.concat_tables([rows, rows.slice(0, 1_200)])
-    funnel_config["features"] = [
+    features = [
         {"kind": "categorical", "name": "user"},
         {"kind": "categorical", "name": "item"},
         {"kind": "cross", "name": "both", "columns": ["user", "item"]},
     ]
-    funnel_config["tasks"] = [{"name": "click", "label": "click"}]
-    funnel_config["data"].pop("group_column", None)
+    monkeypatch.setitem(funnel_config, "features", features)  # all tests share the config
+    monkeypatch.setitem(funnel_config, "tasks", [{"name": "click", "label": "click"}])
+    monkeypatch.setitem(funnel_config, "data", {})
     options = [f"data.input={how}", "training.epochs=4"]
     heard = Heard()
     finished = train_run(config(twice, *options), tmp_path / "run", reporter=heard)
