@@ -25,7 +25,8 @@ class ListCodec(IdCodec[ListFeature]):
 
     # How files say it, and how much of it is read
     free = IdCodec.free | {
-        "separator", "format", "weights", "weight_separator", "max_length", "keep", "outside"
+        "separator", "format", "weights", "weight_separator", "max_length", "keep", "outside",
+        "padding", "padding_side", "length", "mask",
     }  # fmt: skip
 
     def label(self, origin: str) -> str:

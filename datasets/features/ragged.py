@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import ListFeature
+from mmoe.config import ListFeature, SequenceFeature
 from mmoe.datasets.features.id_map import MISSING
+from mmoe.datasets.rows.locations import find_column, place
+from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import (
     is_list,
@@ -16,6 +18,9 @@ from mmoe.datasets.values.plain import (
     one_chunk,
     plain,
 )
+from mmoe.datasets.values.written_lists import parse_lists
+
+_SHOWN = 80  # characters of a cell in an error
 
 
 @dataclass(frozen=True)
@@ -35,23 +40,49 @@ class Ragged:
     written: np.ndarray | None = None
 
 
-def to_ragged(column: pa.ChunkedArray, feature: ListFeature) -> Ragged:
-    """Reads the lists of a column: an Arrow list, text with separators, or one id a row.
+def lists_of(
+    table: pa.Table, name: str, feature: ListFeature | SequenceFeature, origin: str
+) -> pa.ChunkedArray:
+    """Returns a column of lists, or of text with separators: lists in text are parsed."""
+    used_by = f"feature {feature.name!r}"
+    column = find_column(table, name, origin, used_by)
+    _refuse_deeper(column, name, used_by, origin)
+    if feature.format != "json" or not is_text(column.type):
+        return column
+    lists, wrong = parse_lists(column)
+    wrong_N = wrong.to_numpy()
+    if wrong_N.any():
+        index = int(wrong_N.argmax())
+        cell = column[index].as_py()
+        raise ValueError(
+            f"{place(table, origin, index)}: column {name!r} (of {used_by}) is "
+            f"{cell if len(cell) <= _SHOWN else cell[:_SHOWN] + '…'!r}, expected a list of plain "
+            """values such as ["a", "b"] or [1, 2], as the feature has format: json; mend the """
+            "cell, or leave it empty"
+        )
+    return lists
 
-    Nulls, NaN and empty text inside a list are dropped; then at most `feature.max_length` ids are
-    kept, the first or the last ones.
 
-    Args:
-        column: N rows.
-        feature: separator, max_length and keep.
-    """
-    if not is_list(column.type) and not is_text(column.type):
-        return _single(column)
-    values, lengths_N = split_lists(column, feature.separator)
-    values = blank_items(values)
-    keep_V, lengths_N = kept_items(values, lengths_N, feature)
-    values = values if keep_V is None else values.filter(pa.array(keep_V))
-    return Ragged(values, offsets_of(lengths_N))
+def _refuse_deeper(column: pa.ChunkedArray, name: str, used_by: str, origin: str) -> None:
+    """Lists of lists, of structs, and the like."""
+    kind = column.type
+    nested = pa.types.is_nested(kind.value_type if is_list(kind) else kind)
+    if nested:
+        raise ValueError(
+            f"{origin}: column {name!r} (of {used_by}) holds {kind}, expected one list of plain "
+            "values a row; flatten it"
+        )
+
+
+def items_of(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Returns items and how many each row has: one where the column has no lists; "" has none."""
+    if is_text(column.type):
+        column = text.empty_to_null(pc.utf8_trim_whitespace(column))
+    if is_text(column.type) or is_list(column.type):
+        return split_lists(column, separator)
+    present = pc.is_null(column, nan_is_null=True).to_numpy()
+    column = column.filter(pa.array(~present))
+    return column, (~present).astype(np.int64)
 
 
 def split_lists(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
@@ -109,12 +140,6 @@ def kept_items(
             keep_V &= position_V >= (kept_N - most)[row_V]
         kept_N = np.minimum(kept_N, most)
     return keep_V, kept_N
-
-
-def _single(column: pa.ChunkedArray) -> Ragged:
-    """Numbers instead of lists: lists of one."""
-    present_N = pc.is_valid(column).to_numpy()
-    return Ragged(column.drop_null(), offsets_of(present_N))
 
 
 class RaggedRows:

@@ -3,22 +3,15 @@
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import ListFeature, SequenceFeature
-from mmoe.datasets.features.ragged import (
-    Ragged,
-    blank_items,
-    kept_items,
-    split_lists,
-    to_ragged,
-)
-from mmoe.datasets.rows.locations import find_column, place
+from mmoe.config import ListFeature
+from mmoe.datasets.features.padding import Unpadded, unpad
+from mmoe.datasets.features.ragged import Ragged, blank_items, items_of, kept_items, lists_of
+from mmoe.datasets.rows.locations import place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.columns import numbers_of
-from mmoe.datasets.values.plain import is_list, is_text, offsets_of
-from mmoe.datasets.values.written_lists import parse_lists
+from mmoe.datasets.values.plain import is_text, offsets_of
 
-_SHOWN = 80  # characters of a cell in an error
 NO_LIMITS = (0.0, float("inf"))  # of weights
 _LARGEST = 1e9  # float32 products of this and ordinary embeddings stay finite
 
@@ -31,17 +24,20 @@ def list_ids(
 ) -> Ragged:
     """Reads the lists of a feature's column, with the weights of their ids if it has any.
 
+    A column is an Arrow list, text with separators, or one id a row. Padding, nulls, NaN and empty
+    text are dropped; then at most `feature.max_length` ids are kept, the first or the last ones.
     The weights of a mean are divided by their sum, row by row; where that is 0, all stay 0.
 
     Args:
         table: N rows.
-        feature: Columns, separators, max_length.
+        feature: Columns, separators, padding, max_length.
         origin: Starts error messages.
         limits: Weights beyond them are taken as them.
 
     Raises:
-        ValueError: A column is missing or holds no lists, a row has not as many weights as ids, or
-            a weight is no number from 0 to 1e9; names file, row and column.
+        ValueError: A column is missing or holds no lists, a row has not as many weights as ids, a
+            weight is no number from 0 to 1e9, or it is unclear which items are padding; names file,
+            row and column.
 
     Example:
         >>> feature = ListFeature(name="tags", weight_separator=":", pooling="mean")
@@ -50,14 +46,18 @@ def list_ids(
         (['sports', 'news', 'art'], [0, 2, 2, 3], [0.75, 0.25, 1.0])
     """
     column = lists_of(table, feature.source_column, feature, origin)
+    values, all_N = items_of(column, feature.separator)
+    unpadded = unpad(table, feature, values, all_N, origin)
+    values, lengths_N = blank_items(unpadded.of(values)), unpadded.lengths_N
     if not feature.weighted:
-        return to_ragged(column, feature)
+        keep_V, lengths_N = kept_items(values, lengths_N, feature)
+        values = values if keep_V is None else values.filter(pa.array(keep_V))
+        return Ragged(values, offsets_of(lengths_N))
     reader = _Weights(table, feature, origin)
-    values, lengths_N = items_of(column, feature.separator)
     if feature.weight_separator is not None:
-        values, weights_V = reader.cut(blank_items(values), lengths_N)
+        values, weights_V = reader.cut(values, lengths_N)
     else:
-        values, weights_V = blank_items(values), reader.beside(lengths_N)
+        weights_V = reader.beside(all_N, unpadded)
     present_V = pc.is_valid(values).to_numpy()
     # Before lists are cut to max_length: a bad weight is refused wherever it stands
     reader.check(weights_V, present_V, lengths_N)
@@ -110,8 +110,8 @@ class _Weights:
         ids = pc.replace_with_mask(kept, whole.combine_chunks(), ids.combine_chunks())
         return blank_items(pa.chunked_array([ids])), weights_V
 
-    def beside(self, lengths_N: np.ndarray) -> np.ndarray:
-        """The column of weights; every row must have as many as ids."""
+    def beside(self, lengths_N: np.ndarray, unpadded: Unpadded) -> np.ndarray:
+        """The column of weights; every row must have as many as ids, padding among both."""
         column = lists_of(self.table, self.column, self.feature, self.origin)
         weights, counts_N = items_of(column, self.feature.separator)
         wrong_N = counts_N != lengths_N
@@ -122,7 +122,8 @@ class _Weights:
                 f"{self.feature.source_column!r} has {lengths_N[row]} ids in that row; give each "
                 "id one weight"
             )
-        return self._numbers(weights, np.arange(len(weights)), lengths_N)
+        weights = unpadded.of(weights)
+        return self._numbers(weights, np.arange(len(weights)), unpadded.lengths_N)
 
     def check(self, weights_V: np.ndarray, present_V: np.ndarray, lengths_N: np.ndarray) -> None:
         """Every id has a weight that can be multiplied by."""
@@ -164,53 +165,8 @@ class _Weights:
         return f"{where}: column {self.column!r} (of feature {self.feature.name!r})"
 
 
-def items_of(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """Returns items and how many each row has: one where the column has no lists; "" has none."""
-    if is_text(column.type):
-        column = text.empty_to_null(pc.utf8_trim_whitespace(column))
-    if is_text(column.type) or is_list(column.type):
-        return split_lists(column, separator)
-    present = pc.is_null(column, nan_is_null=True).to_numpy()
-    column = column.filter(pa.array(~present))
-    return column, (~present).astype(np.int64)
-
-
 def _shares(weights_V: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
     """Each weight over the sum of its row's, which is added up in the row's order."""
     row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
     sums_V = np.bincount(row_V, weights_V, minlength=len(lengths_N))[row_V]
     return np.divide(weights_V, sums_V, out=np.zeros_like(weights_V), where=sums_V > 0)
-
-
-def lists_of(
-    table: pa.Table, name: str, feature: ListFeature | SequenceFeature, origin: str
-) -> pa.ChunkedArray:
-    """Returns a column of lists, or of text with separators: lists in text are parsed."""
-    used_by = f"feature {feature.name!r}"
-    column = find_column(table, name, origin, used_by)
-    _refuse_deeper(column, name, used_by, origin)
-    if feature.format != "json" or not is_text(column.type):
-        return column
-    lists, wrong = parse_lists(column)
-    wrong_N = wrong.to_numpy()
-    if wrong_N.any():
-        index = int(wrong_N.argmax())
-        cell = column[index].as_py()
-        raise ValueError(
-            f"{place(table, origin, index)}: column {name!r} (of {used_by}) is "
-            f"{cell if len(cell) <= _SHOWN else cell[:_SHOWN] + '…'!r}, expected a list of plain "
-            """values such as ["a", "b"] or [1, 2], as the feature has format: json; mend the """
-            "cell, or leave it empty"
-        )
-    return lists
-
-
-def _refuse_deeper(column: pa.ChunkedArray, name: str, used_by: str, origin: str) -> None:
-    """Lists of lists, of structs, and the like."""
-    kind = column.type
-    nested = pa.types.is_nested(kind.value_type if is_list(kind) else kind)
-    if nested:
-        raise ValueError(
-            f"{origin}: column {name!r} (of {used_by}) holds {kind}, expected one list of plain "
-            "values a row; flatten it"
-        )

@@ -38,7 +38,8 @@ class SequenceCodec(IdCodec[Any]):
     counts_times = True
     # How files say it
     free = IdCodec.free | {
-        "columns", "times", "now", "unit", "newest", "separator", "format"
+        "columns", "times", "now", "unit", "newest", "separator", "format",
+        "padding", "padding_side", "length", "mask",
     }  # fmt: skip
 
     def __init__(self, feature: SequenceFeature, config: RunConfig, number: int = 0) -> None:

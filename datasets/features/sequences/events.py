@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import SequenceFeature
-from mmoe.datasets.features.ragged import blank_items
-from mmoe.datasets.features.weighted_lists import items_of, lists_of
+from mmoe.datasets.features.padding import unpad
+from mmoe.datasets.features.ragged import blank_items, items_of, lists_of
 from mmoe.datasets.rows.locations import place
 from mmoe.datasets.values.plain import is_list, offsets_of
 
@@ -29,20 +29,34 @@ def events_of(
 ) -> tuple[pa.ChunkedArray, np.ndarray]:
     """Reads the items of one column of a sequence, and how many each row has.
 
-    A missing item stays, as null: it is part of an event.
+    A missing item stays, as null: it is part of an event. Padding does not.
 
     Raises:
         ValueError: The column is missing or holds no lists, or a row has not as many items as the
             first column; names file, row and column.
     """
-    values, lengths_N = items(table, feature.columns[number], feature, origin)
-    if number:
-        _, expected_N = items(table, feature.columns[0], feature, origin)
-        check_lengths(table, feature, origin, feature.columns[number], lengths_N, expected_N)
+    values, lengths_N = event_items(table, feature.columns[number], feature, origin)
     return blank_items(values), lengths_N
 
 
-def items(
+def event_items(
+    table: pa.Table, column: str, feature: SequenceFeature, origin: str
+) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Reads the items of a column without those that are padding in the sequence's first one.
+
+    Raises:
+        ValueError: As `events_of`.
+    """
+    values, lengths_N = _items(table, column, feature, origin)
+    first, first_N = values, lengths_N
+    if column != feature.columns[0]:
+        first, first_N = _items(table, feature.columns[0], feature, origin)
+        _check_lengths(table, feature, origin, column, lengths_N, first_N)
+    unpadded = unpad(table, feature, first, first_N, origin)
+    return unpadded.of(values), unpadded.lengths_N
+
+
+def _items(
     table: pa.Table, column: str, feature: SequenceFeature, origin: str
 ) -> tuple[pa.ChunkedArray, np.ndarray]:
     """Reads all items of a column of lists, and how many each row has.
@@ -78,7 +92,7 @@ def _counts(
     return items_of(some, feature.separator)[1]
 
 
-def check_lengths(
+def _check_lengths(
     table: pa.Table,
     feature: SequenceFeature,
     origin: str,

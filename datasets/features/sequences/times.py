@@ -8,7 +8,7 @@ import pyarrow as pa
 from mmoe.config import DatetimeFeature, SequenceFeature
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
 from mmoe.datasets.features.ragged import blank_items
-from mmoe.datasets.features.sequences.events import check_lengths, items
+from mmoe.datasets.features.sequences.events import event_items
 from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
@@ -58,9 +58,7 @@ def seconds_since(
             names file, row and column.
     """
     assert feature.times is not None
-    values, lengths_N = items(table, feature.times, feature, origin)
-    _, expected_N = items(table, feature.columns[0], feature, origin)
-    check_lengths(table, feature, origin, feature.times, lengths_N, expected_N)
+    values, lengths_N = event_items(table, feature.times, feature, origin)
     row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
     at_V = _seconds(values, feature, feature.times, table, origin, row_V)
     _refuse_backwards(at_V, row_V, table, feature, origin)

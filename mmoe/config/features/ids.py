@@ -15,6 +15,7 @@ from mmoe.config.features.base import (
     Level,
     Outside,
 )
+from mmoe.config.features.padding import PaddedLists
 from mmoe.config.tables import TableSettings, VectorTable
 
 
@@ -80,7 +81,7 @@ class CategoricalFeature(VectorTable, IdFeature, ColumnFeature):
     level: Level | None = Field(default=None, description=LEVEL)
 
 
-class ListFeature(CategoricalFeature):
+class ListFeature(PaddedLists, CategoricalFeature):
     """Any number of ids a row, pooled into one embedding, with a weight for each if there are.
 
     Without weights the embedding is Σ e (sum) or Σ e / n (mean); with weights w, none of them
@@ -122,8 +123,9 @@ class ListFeature(CategoricalFeature):
 
     @property
     def source_columns(self) -> list[str]:
-        """Names of the column of ids, and of that of weights."""
-        return [self.source_column, *([self.weights] if self.weights is not None else [])]
+        """Names of the column of ids, and of those of weights and of padding."""
+        weights = [self.weights] if self.weights is not None else []
+        return [self.source_column, *weights, *self.padding_columns]
 
     @model_validator(mode="after")
     def _list_keys_agree(self) -> "ListFeature":

@@ -11,9 +11,10 @@ from mmoe.config.features.base import LEVEL, NAME_OF_FEATURE, Feature, Level
 from mmoe.config.features.datetimes import TimeUnit
 from mmoe.config.features.encoders import SequenceEncoderConfig
 from mmoe.config.features.ids import CategoricalFeature, ListFeature
+from mmoe.config.features.padding import PaddedLists
 
 
-class SequenceFeature(Feature):
+class SequenceFeature(PaddedLists):
     """What somebody did before: events in the order of time, encoded with a look at the target.
 
     An event is its ids side by side, one of each column. Columns and targets go together one by
@@ -72,8 +73,9 @@ class SequenceFeature(Feature):
 
     @property
     def source_columns(self) -> list[str]:
-        """Names of the columns of events and times, and of the row's time."""
-        return [*self.columns, *(name for name in (self.times, self.now) if name is not None)]
+        """Names of the columns of events and times, of the row's time, and of padding."""
+        times = [name for name in (self.times, self.now) if name is not None]
+        return [*self.columns, *times, *self.padding_columns]
 
     @property
     def event_names(self) -> list[str]:

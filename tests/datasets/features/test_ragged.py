@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from mmoe.config import ListFeature
-from mmoe.datasets.features.ragged import to_ragged
+from mmoe.datasets.features.weighted_lists import list_ids
 
 FEATURE = ListFeature(name="tags")
 
@@ -12,7 +12,7 @@ FEATURE = ListFeature(name="tags")
 @pytest.mark.parametrize("start", [0, 2])
 def test_the_values_of_a_list_column_are_not_copied(kind, start):
     lists = pa.array([[n, n + 1] for n in range(100)], kind)
-    ragged = to_ragged(pa.chunked_array([lists.slice(start)]), FEATURE)
+    ragged = list_ids(pa.table({"tags": lists.slice(start)}), FEATURE, "log")
     (values,) = ragged.values.chunks
     own = lists.values.buffers()[1]
     assert own.address <= values.buffers()[1].address < own.address + own.size
@@ -24,7 +24,7 @@ def test_the_values_of_a_list_column_are_not_copied(kind, start):
 def test_the_first_or_the_last_of_a_sequence(keep, expected):
     feature = ListFeature(name="seen", max_length=2, keep=keep)
     lists = pa.chunked_array([[[1, 2, None, 4, 5], None, [6], []]])
-    ragged = to_ragged(lists, feature)
+    ragged = list_ids(pa.table({"seen": lists}), feature, "log")
     assert ragged.values.to_pylist() == expected
     assert ragged.offsets.tolist() == [0, 2, 2, 3, 3]
 
@@ -39,6 +39,6 @@ def test_the_first_or_the_last_of_a_sequence(keep, expected):
     ],
 )
 def test_nulls_in_lists_are_dropped_and_rows_stay(lists):
-    ragged = to_ragged(pa.chunked_array([lists]), FEATURE)
+    ragged = list_ids(pa.table({"tags": lists}), FEATURE, "log")
     assert [str(value).removesuffix(".0") for value in ragged.values.to_pylist()] == list("123")
     assert ragged.offsets.tolist() == [0, 2, 2, 2, 2, 3]
