@@ -384,6 +384,8 @@ def init(
     if reasons.unsure:
         listed = ", ".join(repr(column) for column in reasons.unsure)
         _say(f"  unsure of: {listed}; say --categorical or --numeric")
+    for line in reasons.unclear:
+        _say(f"  {line}")
     _say(f"next: mmoe train {out}")
 
 

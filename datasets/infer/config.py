@@ -20,6 +20,7 @@ from mmoe.datasets.infer.measured.coded import draw
 from mmoe.datasets.infer.measured.drift import flattered
 from mmoe.datasets.infer.measured.products import Product
 from mmoe.datasets.infer.moments import offered
+from mmoe.datasets.infer.padding import with_padding
 from mmoe.datasets.infer.reading import read_column
 from mmoe.datasets.infer.repeated import without_copies
 from mmoe.datasets.infer.sizes import Log, model_for, training_for
@@ -47,6 +48,7 @@ class Reasons:
         consequences: Task name → the task it is a consequence of.
         unsure: Columns whose kind the rows are too few to tell.
         missing: Column of text → words in it that mean a missing value, and their rows.
+        unclear: What else is not clear, a line each.
     """
 
     split: str = ""
@@ -60,6 +62,7 @@ class Reasons:
     consequences: dict[str, str] = field(default_factory=dict)
     unsure: list[str] = field(default_factory=list)
     missing: dict[str, dict[str, int]] = field(default_factory=dict)
+    unclear: list[str] = field(default_factory=list)
 
 
 def infer_config(
@@ -117,7 +120,7 @@ def infer_config(
     table = cleaned(table, columns, MISSING_WORDS)
     dropped = [(column, "--drop") for column in columns if column in told.drop]
     profiles = [read_column(column, table[column]) for column in columns]
-    profiles = told.apply(table, profiles, origin)
+    profiles, unclear = with_padding(table, told.apply(table, profiles, origin))
     chosen = choose_split(table, tasks, profiles if split else [], origin)
     group = group_column(profiles)
     inputs = Inputs(
@@ -172,6 +175,7 @@ def infer_config(
         consequences=consequence_notes(tasks),
         unsure=inputs.unsure,
         missing={column: words for column, words in met.items() if words},
+        unclear=unclear,
     )
     return config, reasons
 

@@ -1,6 +1,6 @@
 """`PaddedLists`: keys of features whose lists are padded to one length."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -32,11 +32,6 @@ class PaddedLists(Feature):
         default=None,
         description="column of lists with a 1 for each item, and a 0 where it is padding",
     )
-
-    if TYPE_CHECKING:
-
-        @property
-        def separator(self) -> str: ...
 
     @property
     def padding_values(self) -> list[PaddingValue]:
