@@ -95,10 +95,11 @@ def padding_items(values: pa.ChunkedArray, padding: list[int | float | str]) -> 
         wanted = pa.array(texts, kind)
     elif pa.types.is_integer(kind):
         wanted = _as_integers(numbers, kind)
-    elif numbers_of(values.slice(0, 0)) is not None and not pa.types.is_temporal(kind):
-        return is_padding_V | np.isin(numbers_of(values), np.array(numbers, np.float64))
     else:
-        return is_padding_V
+        numbers_V = None if pa.types.is_temporal(kind) else numbers_of(values)
+        if numbers_V is None:
+            return is_padding_V
+        return is_padding_V | np.isin(numbers_V, np.array(numbers, np.float64))
     return is_padding_V | pc.is_in(values, wanted).to_numpy()
 
 

@@ -107,7 +107,7 @@ def _paddings(lists: _Lists) -> Iterator[tuple[int | float | str, str]]:
     for side in _SIDES:
         facing_NL = codes_NL if side == "left" else codes_NL[:, ::-1]
         counts = np.bincount(facing_NL[:, 0], minlength=len(kinds))
-        for code in np.flatnonzero(counts >= max(_FEWEST, _SOME * rows)):
+        for code in np.flatnonzero(counts >= max(_FEWEST, _SOME * rows)).tolist():
             value = kinds[code]
             usual = str(value).strip().lower() in _FILLERS
             if not isinstance(value, int | float | str) or isinstance(value, bool):
