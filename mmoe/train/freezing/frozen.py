@@ -24,13 +24,13 @@ class Frozen:
     statistics that score.
 
     Attributes:
-        names: Of tensors of the network, parameters and buffers.
+        names: Tensors of the network, parameters and buffers, and the part each belongs to.
         modules: Largest modules that are frozen whole.
         tables: Frozen embedding tables.
         summary: What is said of it, and stored in metrics.json.
     """
 
-    names: set[str] = field(default_factory=set)
+    names: dict[str, str] = field(default_factory=dict)
     modules: list[nn.Module] = field(default_factory=list)
     tables: set[str] = field(default_factory=set)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -59,14 +59,14 @@ class Frozen:
         for pattern in freeze:
             _check_pattern(pattern, parts, config, [table.name for table in tables])
         own = {
-            part.tensor
+            part.tensor: part.short
             for part in parts
             if not part.new and any(part.is_named(pattern) for pattern in freeze)
         }
         for name, weight in network.named_parameters():
             if name in own:
                 weight.requires_grad_(False)
-        modules = list(_whole(network, own))
+        modules = list(_whole(network, set(own)))
         frozen = cls(own, modules, config.frozen_tables)
         frozen.summary = _summary(config, tables, parts, frozen)
         if not frozen.summary["trained_parameters"]:
@@ -138,8 +138,7 @@ def _summary(
     held += sum(table.num_rows * table.dim for table in tables if table.frozen)
     trained = sum(part.size for part in parts if part.tensor not in frozen.names)
     trained += sum(table.num_rows * table.dim for table in tables if not table.frozen)
-    names = dict.fromkeys(part.short for part in parts if part.tensor in frozen.names)
-    shown = [*names, *_shown_tables(frozen.tables)]
+    shown = [*dict.fromkeys(frozen.names.values()), *_shown_tables(frozen.tables)]
     shown += [ENCODER] if config.keeps_encoder else []
     unchanged, changed = [], {}
     for task in config.trained_tasks:

@@ -1,6 +1,6 @@
 """Brings the network of an earlier run, and Adam's moments, into this rank's new one."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -55,11 +55,15 @@ class DenseTransfer:
                     "sizes, or train without --warm-start"
                 )
 
-    def check_frozen(self, frozen: Iterable[str]) -> None:
-        """Refuses tensors that are to stay as they were, and were not, or not all of them.
+    def check_frozen(self, frozen: Mapping[str, str], domains: Sequence[str]) -> None:
+        """Refuses parts that are to stay as they were, and were not, or not all of them.
+
+        Args:
+            frozen: Tensors, and the part of `training.freeze` that each belongs to.
+            domains: Of the new run.
 
         Raises:
-            ValueError: Names the tensor.
+            ValueError: Names the part, and what is new in it.
         """
         for name in sorted(frozen):
             source = self.sources.get(name)
@@ -67,10 +71,10 @@ class DenseTransfer:
                 continue  # a constant
             new = any((place == NEW).any() for place in source.places.values())
             if source.name is None or new:
-                what = "has entries that are new here" if new else "is not there"
+                what, mend = self._what_is_new(source, domains)
                 raise ValueError(
-                    f"training.freeze: tensor {name!r} {what} in --warm-start "
-                    f"{self.earlier.path}, and they would stay as they were drawn; do not freeze it"
+                    f"training.freeze: {frozen[name]} {what} --warm-start {self.earlier.path}, and "
+                    f"those would stay as they were drawn; {mend}"
                 )
         shifts = rate_shifts(self.earlier.config, self.config)
         for number, task in enumerate(self.config.tasks):
@@ -79,6 +83,22 @@ class DenseTransfer:
                     f"training.freeze: towers.{task.name} is to stay, but the task's "
                     "negative_sampling_rate is another than there, which moves its logit; keep it"
                 )
+
+    def _what_is_new(self, source: TensorSource, domains: Sequence[str]) -> tuple[str, str]:
+        """What a part has that the earlier network had not, and what to do about it."""
+        leave = "leave it out of training.freeze"
+        if source.name is None:
+            return "has weights that are not in", leave
+        dim, there = source.domain_dim, self.earlier.encoder.domains
+        if dim is not None and there is not None and NEW in source.places[dim]:
+            names = [name for name in domains if name not in there.names]
+            return f"has weights for each domain, and for {', '.join(names)} none in", leave
+        had = {task.name for task in self.earlier.config.tasks}
+        names = [task.name for task in self.config.tasks if task.name not in had]
+        if not names:
+            return "has more inputs than in", leave
+        what = f"has weights for each task, and for {', '.join(names)} none in"
+        return what, f"{leave}, or add no task"
 
     def copy(self, network: nn.Module, old: Stored, only: Collection[str] | None = None) -> None:
         """Fills every tensor that has an origin; what is new in it keeps its value.

@@ -79,7 +79,7 @@ def transfer(
     for stored in (continued, scoring):
         dense.check(network, stored)
 
-    dense.check_frozen(state.frozen.names)
+    dense.check_frozen(state.frozen.names, now.domains)
     dense.copy(network, continued)
     dense.copy(network, scoring, only=state.frozen.names)  # the average, where there is one
     _start_average(state, scoring, training, dense)

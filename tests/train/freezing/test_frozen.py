@@ -10,7 +10,9 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.run.console import ConsoleReporter
 from mmoe.train import WarmStart, train_run
+from mmoe.train.freezing.frozen import Frozen
 from tests.train.freezing.growing import (
     AGE,
     BATCH_NORM,
@@ -232,6 +234,14 @@ def test_one_tower_may_stay_and_the_other_learn(grow):
         if name.startswith("network.towers"):
             assert torch.equal(new[name], tensor) is name.startswith("network.towers.0"), name
     assert not torch.equal(old["tables.user"], new["tables.user"])
+
+
+def test_scores_of_tasks_that_are_partly_frozen_may_change(grow, capsys):
+    _, two = grow(("model.tower.hidden=[4]",), ("training.freeze=[experts, towers.buy]",))
+    Frozen(summary=two.metrics()["train"]["frozen"]).say(ConsoleReporter())
+    said = " ".join(capsys.readouterr().err.split())
+    assert "scores of click may change: not frozen: gates, towers.click, tables, encoder" in said
+    assert "scores of buy may change: not frozen: gates, tables, encoder" in said
 
 
 def test_a_model_grows_again_and_goes_on_every_day(grow, funnel_config, log, tmp_path):

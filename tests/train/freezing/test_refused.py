@@ -1,13 +1,14 @@
 """What cannot be frozen, or not in this way: one line with the mend, and nothing written."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.explain import prune_run
 from mmoe.train import WarmStart, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
-from tests.train.freezing.growing import AGE, config_of, grown_log, splits_of
+from tests.train.freezing.growing import AGE, PLACE, config_of, grown_log, splits_of
 
 EVERYTHING = "training.freeze=[experts, gates, towers, tables, encoder]"
 
@@ -139,15 +140,57 @@ def test_a_new_task_has_no_vote(funnel_config, log, tmp_path):
         )  # fmt: skip
 
 
-def test_what_has_entries_for_a_new_task(funnel_config, log, tmp_path):
-    fm = "model.interaction=fm"
-    one = train_run(config_of(funnel_config, fm), tmp_path / "one", splits=splits_of(log))
-    config = config_of(funnel_config, fm, "training.freeze=[interaction]", new=True)
-    with pytest.raises(ValueError, match="has entries that are new here in --warm-start"):
-        train_run(
-            config, tmp_path / "two", splits=splits_of(log),
-            warm_start=WarmStart(one.directory.path),
-        )  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "part"),
+    [
+        ("model.interaction=fm", "interaction"),
+        ("model.interaction={kind: deepfm, hidden: [4]}", "interaction"),
+        ("model.bias={features: [place]}", "bias"),
+    ],
+)
+def test_what_has_weights_for_each_task(funnel_config, log, tmp_path, setting, part):
+    features = (PLACE,) if part == "bias" else ()
+    before = config_of(funnel_config, setting, features=features)
+    one = train_run(before, tmp_path / "one", splits=splits_of(log)).directory.path
+    values = setting, f"training.freeze=[{part}]"
+    config = config_of(funnel_config, *values, new=True, features=features)
+    with pytest.raises(ValueError, match=r"^training\.freeze: ") as caught:
+        train_run(config, tmp_path / "two", splits=splits_of(log), warm_start=WarmStart(one))
+    assert str(caught.value) == (
+        f"training.freeze: {part} has weights for each task, and for like none in --warm-start "
+        f"{one}, and those would stay as they were drawn; leave it out of training.freeze, or add "
+        "no task"
+    )
+
+
+def test_a_part_that_the_earlier_run_had_not(funnel_config, log, tmp_path):
+    before = config_of(funnel_config, features=(PLACE,))
+    one = train_run(before, tmp_path / "one", splits=splits_of(log)).directory.path
+    bias = "model.bias={features: [place]}"
+    config = config_of(funnel_config, bias, "training.freeze=[bias]", features=(PLACE,))
+    with pytest.raises(ValueError, match=r"^training\.freeze: bias has weights that are not in --"):
+        train_run(config, tmp_path / "two", splits=splits_of(log), warm_start=WarmStart(one))
+
+
+def test_towers_that_learnt_on_while_others_were_frozen_have_every_domain(
+    funnel_config, log, tmp_path
+):
+    """Frozen only later, they have weights for a domain that is new then."""
+    own = "model.domains={column: scene, towers: own}"
+    known, path = log.filter(pc.not_equal(log["scene"], "radio")), None
+    for number, freeze in enumerate(("[]", "[tables]")):
+        config = config_of(funnel_config, own, f"training.freeze={freeze}", new=number > 0)
+        path = train_run(
+            config, tmp_path / str(number), splits=splits_of(known),
+            warm_start=None if path is None else WarmStart(path),
+        ).directory.path  # fmt: skip
+    config = config_of(funnel_config, own, "training.freeze=[tables, towers]", new=True)
+    assert path is not None
+    with pytest.raises(ValueError, match=r"^training\.freeze: towers\.click ") as caught:
+        train_run(config, tmp_path / "two", splits=splits_of(log), warm_start=WarmStart(path))
+    line = "towers.click has weights for each domain, and for radio none in --warm-start"
+    assert line in str(caught.value)
+    assert str(caught.value).endswith("drawn; leave it out of training.freeze")
 
 
 def test_a_model_that_grew_does_not_grow_unfrozen(funnel_config, log, before, tmp_path):
