@@ -16,7 +16,7 @@ from mmoe.datasets.files.csv_header import Header, read_header
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.row_span import RowSpan, open_pieces
 from mmoe.datasets.files.text_files import one_line, open_text
-from mmoe.datasets.rows.locations import MissingColumnError
+from mmoe.datasets.rows.locations import MissingColumnError, refuse_repeated
 from mmoe.datasets.values.arrow import may_use_threads, out_of_memory, pc
 
 _BLOCK_BYTES = 8 << 20  # a row must fit into one block
@@ -88,6 +88,7 @@ def _options(
     for column in columns or ():
         if column not in header.names:
             raise MissingColumnError(column, header.names, str(path))
+    refuse_repeated(header.names if columns is None else columns, header.written, str(path))
     return {
         "read_options": pacsv.ReadOptions(
             column_names=header.names,

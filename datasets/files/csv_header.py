@@ -31,6 +31,7 @@ class Header:
         blank_lines: Above it.
         is_row: It is a row itself: the names were given.
         is_all: The file ends with it, without an end of line; Arrow would refuse that.
+        written: The names as the header has them, maybe equal.
     """
 
     names: list[str]
@@ -38,6 +39,7 @@ class Header:
     blank_lines: int
     is_row: bool
     is_all: bool = False
+    written: tuple[str, ...] = ()
 
 
 def read_header(path: DataFile) -> Header:
@@ -138,14 +140,15 @@ def _header_within(path: DataFile, num_bytes: int) -> tuple[Header, bool]:
             f"{path}: the header line cannot be read ({one_line(error) or 'no name in it'}); "
             "mend its quotes"
         ) from None
-    names, is_row = _names(path, [name.strip() for name in row])
+    written = tuple(name.strip() for name in row)
+    names, is_row = _names(path, written)
     to_end = left.tell() == len(text)
     is_all = to_end and not is_row and not text.endswith(("\n", "\r"))
-    header = Header(names, delimiter, blank_lines, is_row, is_all)
+    header = Header(names, delimiter, blank_lines, is_row, is_all, () if is_row else written)
     return header, len(start) < num_bytes or not to_end
 
 
-def _names(path: DataFile, first: list[str]) -> tuple[list[str], bool]:
+def _names(path: DataFile, first: Sequence[str]) -> tuple[list[str], bool]:
     """The columns' names, and whether the first line is a row.
 
     Where the given names stand in it, in whatever order, it is a header: files of one log may
@@ -153,7 +156,7 @@ def _names(path: DataFile, first: list[str]) -> tuple[list[str], bool]:
     """
     given = path.column_names
     if given is None or sorted(first) == sorted(given):
-        return distinct_names(first), False
+        return distinct_names([*first]), False
     if len(first) != len(given):
         raise ValueError(
             f"{path}: the first line has {len(first)} cells, but names were given for {len(given)} "

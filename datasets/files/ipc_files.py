@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile, is_address
 from mmoe.datasets.files.row_span import RowSpan, open_pieces
-from mmoe.datasets.rows.locations import MissingColumnError, distinct_names
+from mmoe.datasets.rows.locations import MissingColumnError, distinct_names, refuse_repeated
 from mmoe.datasets.values.arrow import may_use_threads, out_of_memory
 
 _MAGIC = b"ARROW1"
@@ -101,7 +101,9 @@ def _open(
         is_file = source.read(len(_MAGIC)) == _MAGIC
         start = pa.ipc.open_file if is_file else pa.ipc.open_stream
         source.seek(0)
-        schema = _named(start(source).schema)
+        written = start(source).schema
+        schema = _named(written)
+        refuse_repeated(columns or (), written.names, str(file))
         wanted = _positions(file, schema, columns)
         source.seek(0)
         options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=may_use_threads())

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import DataFile, is_address
 from mmoe.datasets.files.row_span import Cut, RowSpan, bounds_of
-from mmoe.datasets.rows.locations import MissingColumnError, distinct_names
+from mmoe.datasets.rows.locations import MissingColumnError, distinct_names, refuse_repeated
 from mmoe.datasets.values.arrow import may_use_threads, out_of_memory
 from mmoe.datasets.values.plain import plain
 
@@ -198,6 +198,7 @@ def _projection(
     for column in columns or ():
         if column not in names:
             raise MissingColumnError(column, names, str(path))
+    refuse_repeated(raw if columns is None else columns, raw, str(path))
     if names != raw:
         return None
     return (

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -93,8 +94,7 @@ def find_column(table: pa.Table, name: str, origin: str, used_by: str) -> pa.Chu
     found = table.schema.get_all_field_indices(name)
     if len(found) == 1:
         return decoded(plain(table.column(found[0])))
-    if found:
-        raise ValueError(f"{origin}: {len(found)} columns are called {name!r}; rename all but one")
+    refuse_repeated([name], table.schema.names, origin)
     raise ValueError(missing_column(name, visible_columns(table), origin, used_by))
 
 
@@ -149,6 +149,27 @@ def check_columns(uses: Mapping[str, str], there: Sequence[str], origin: str) ->
             f"{origin}: lacks {len(missing)} columns that are needed: {listed}; the columns are: "
             f"{', '.join(there)}"
         )
+
+
+def refuse_repeated(asked: Iterable[str], there: Sequence[str], origin: str) -> None:
+    """Refuses a name that several columns have, as nobody knows which of them is meant.
+
+    Args:
+        asked: Names of columns.
+        there: Names as the rows have them.
+        origin: What the user calls the rows; starts the message.
+
+    Raises:
+        ValueError: Several columns have one of the names.
+    """
+    if len(set(there)) == len(there):
+        return
+    counts = Counter(there)
+    for name in asked:
+        if counts[name] > 1:
+            raise ValueError(
+                f"{origin}: {counts[name]} columns are called {name!r}; rename all but one"
+            )
 
 
 def distinct_names(names: list[str]) -> list[str]:

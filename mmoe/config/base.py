@@ -6,7 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mmoe.plugins import MODULE_NAME
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_\-]*$", max_length=200)]
+NAME = r"^[A-Za-z_][A-Za-z0-9_\-]*$"
+Name = Annotated[str, Field(pattern=NAME, max_length=200)]
 ModuleName = Annotated[str, Field(pattern=MODULE_NAME, max_length=200)]
 
 

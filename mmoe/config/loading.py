@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from mmoe.config.base import NAME
 from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
 from mmoe.config.inlined import defaults_of, keys_in
 from mmoe.config.kinds import HasKinds, kinds_of
@@ -280,9 +281,23 @@ def _explain(error: ValidationError) -> str:
         return f"{where}: is required, but missing"
     if problem["type"] == "value_error":
         return f"{where}: {message}"
+    if problem["type"] == "string_pattern_mismatch" and problem["ctx"]["pattern"] == NAME:
+        return _refused_name(problem["loc"], problem["input"])
     came = repr(problem["input"])
     close = _nearest(problem["input"], problem["ctx"]["expected"]) if _is_choice(problem) else ""
     return f"{where}: {message}, got {came if len(came) < 80 else came[:77] + '...'}{close}"
+
+
+def _refused_name(location: tuple[int | str, ...], came: str) -> str:
+    """A column may be called what a feature may not: then the feature says both."""
+    name = re.sub(r"[^A-Za-z0-9_\-]+", "_", came).strip("_-") or "x"
+    mend = f"{location[-1]}: {name if name[0].isalpha() else f'_{name}'}"
+    if location[0] == "features" and location[-1] == "name":
+        mend += f", column: {came!r}"
+    return (
+        f"{'.'.join(map(str, location))}: expected a letter or _, then letters, digits, _ and -, "
+        f"got {came!r}; say {mend}"
+    )
 
 
 def _is_choice(problem: Any) -> bool:

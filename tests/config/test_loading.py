@@ -57,6 +57,18 @@ def test_round_trip():
             r"have no gradient for them\); train in fp32 or fp16, .*--table-precision int8",
         ),
         (_with(parallel={"tables": {"precision": "int4"}}), "precision: .*'fp16'.*got 'int4'"),
+        (
+            _with(features=[{"kind": "categorical", "name": "user.id"}]),
+            "name: expected a letter or _, .* got 'user.id'; say name: user_id, column: 'user.id'",
+        ),
+        (
+            _with(tasks=[{"name": "5 stars", "label": "5 stars"}]),
+            r"tasks.0.name: expected .* got '5 stars'; say name: _5_stars$",
+        ),
+        (
+            _with(tasks=[{"name": "mean", "label": "mean"}]),
+            r"tasks.0.name: 'mean' is what training.monitor calls .* choose another name",
+        ),
         (_with(training={"epochs": "many"}), "training.epochs: .*valid integer.*got 'many'"),
         (_with(model={"kind": "moe"}), "model.kind: .*'mmoe'.*got 'moe'"),
         (_with(model={"embedding_dim": 6}), "model.embedding_dim: .*multiple of 4, got 6"),

@@ -83,6 +83,16 @@ class TaskConfig(HasKinds):
         "group, and those of your own",
     )
 
+    @field_validator("name")
+    @classmethod
+    def _name_is_no_other_word(cls, name: str) -> str:
+        if name == "mean":
+            raise ValueError(
+                "'mean' is what training.monitor calls the mean over all tasks (mean.auc); choose "
+                "another name"
+            )
+        return name
+
     @field_validator("after", mode="before")
     @classmethod
     def _a_name_is_a_list_of_one(cls, raw: Any) -> Any:
