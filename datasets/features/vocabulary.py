@@ -102,8 +102,9 @@ class Vocabulary(IdMap):
 
     @property
     def _index(self) -> KeyIndex:
-        """Made once, by whichever thread comes first."""
-        return vars(self).setdefault("_made_index", KeyIndex(self.keys))
+        """Made once; of threads that make it at the same time, the first one's is kept."""
+        made = vars(self).get("_made_index")
+        return vars(self).setdefault("_made_index", KeyIndex(self.keys)) if made is None else made
 
     def write(self, folder: Path, stem: str) -> dict[str, Any]:
         """Returns the name of the Parquet file that holds the keys."""
