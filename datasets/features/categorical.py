@@ -15,6 +15,7 @@ class CategoricalCodec(IdCodec[CategoricalFeature]):
     """Codec of a column of ids."""
 
     counts_times = True
+    by_cell = True
 
     def label(self, origin: str) -> str:
         """Returns the name of its column, for errors."""

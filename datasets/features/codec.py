@@ -114,6 +114,7 @@ class Codec(ABC, Generic[FeatureT]):
     content: str = "ids"  # what a row of its tables stands for
     long_tailed: ClassVar[bool] = True  # linear models take the logarithm of its numbers
     counts_times: ClassVar[bool] = False  # `add` counts rows that stand for several (`times_of`)
+    by_cell: ClassVar[bool] = False  # a row's code follows from its cells of `source_columns` alone
     knows_range: ClassVar[bool] = False  # its rule says what a constant of training becomes
     # Settings that may change without giving weights another meaning (`dim` is compared by table)
     free: ClassVar[frozenset[str]] = frozenset({"name", "column", "dim", "level"})

@@ -174,6 +174,7 @@ class _CrossKinds(Section):
 class CrossCodec(IdCodec[CrossFeature]):
     """Codec of columns of ids that are mixed into one id a row."""
 
+    by_cell = True
     sections = (*IdCodec.sections, _CrossKinds())
 
     def __init__(self, feature: CrossFeature, config: RunConfig) -> None:

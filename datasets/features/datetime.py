@@ -56,6 +56,7 @@ def _part_circle(ids_N: np.ndarray, part: Part) -> tuple[np.ndarray, np.ndarray]
 class DatetimeCodec(Codec[DatetimeFeature]):
     """Codec of a column of datetimes; a part's values are known, it learns which training had."""
 
+    by_cell = True
     content = "parts of moments"
     knows_range = True
     # How files say it; new parts are new inputs, told by name

@@ -1,6 +1,6 @@
 """`FeatureEncoder`: from columns to network inputs; fitted on the training split."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -40,6 +40,8 @@ from mmoe.datasets.rows.encoded_features import EncodedFeatures, EncodedRequests
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.values.keys import KeyKind
 from mmoe.datasets.values.missing_words import with_missing
+
+_MOST_CELLS = 1 << 14  # kept, some 1 kB each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,8 +301,6 @@ class FeatureEncoder:
             else self._coded(codec, table, origin)
             for codec in codecs
         ]
-        for codec, one in zip(codecs, coded, strict=True):
-            _check(codec, one, self.rules, table.num_rows)
         dense = [column_N for one in coded for column_N in one.dense]
         ids = [column_N for one in coded for column_N in one.ids]
         weights = [weights_V for one in coded for _, _, weights_V in one.lists]
@@ -315,8 +315,31 @@ class FeatureEncoder:
         )
 
     def _coded(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
+        """Rows of one codec; a single row by the cells it is read from, where they came before."""
+        cells = _cells(codec, table) if table.num_rows == 1 and codec.by_cell else None
+        if cells is None:
+            return self._encoded(codec, table, origin)
+        coded = self._known_cells.get(cells)
+        if coded is None:
+            coded = self._encoded(codec, table, origin)
+            if len(self._known_cells) >= _MOST_CELLS:
+                self._known_cells.clear()
+            self._known_cells[cells] = coded
+        return coded
+
+    @cached_property
+    def _known_cells(self) -> dict[Hashable, Coded]:
+        """Codes of single cells: a call of Arrow's takes 10 us, and a row needs some hundred."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles meet their own cells."""
+        return {name: value for name, value in vars(self).items() if name != "_known_cells"}
+
+    def _encoded(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
         """Rows of one codec; of a feature that said one thing in training, as that."""
         coded = codec.encode(table, self.rules, origin)
+        _check(codec, coded, self.rules, table.num_rows)
         one = self.constants.get(codec.feature.name)
         if one is None:
             return coded
@@ -336,6 +359,20 @@ class FeatureEncoder:
         """
         config, rules = encoder_files.load(Path(folder))
         return cls(config=config, rules=rules)
+
+
+def _cells(codec: Codec[Any], table: pa.Table) -> Hashable | None:
+    """What the only row holds in a codec's columns, with their types; None: nothing to go by."""
+    cells: list[Hashable] = []
+    for name in codec.feature.source_columns:
+        place = table.schema.get_field_index(name)
+        if place < 0 or pa.types.is_nested(table.schema.types[place]):
+            return None
+        column = table.column(place)
+        value = column[0].as_py()
+        # Of numbers that are equal, as 0.0 and -0.0, the bits count
+        cells.append((column.type, value.hex() if isinstance(value, float) else value))
+    return (codec.used_by, id(codec), *cells)
 
 
 def _check(codec: Codec[Any], coded: Coded, rules: Rules, num_rows: int) -> None:

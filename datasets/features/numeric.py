@@ -256,6 +256,7 @@ class _NumericRules(Section):
 class NumericCodec(Codec[NumericFeature]):
     """Codec of a column of numbers."""
 
+    by_cell = True
     sections = (_NumericRules(),)
     content = "buckets"
     knows_range = True

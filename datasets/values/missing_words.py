@@ -22,7 +22,7 @@ def without_words(column: pa.ChunkedArray, words: Sequence[str] | None) -> pa.Ch
         >>> without_words(cells, ["NA"]).to_pylist()
         [None, 'de', None, 'Nancy']
     """
-    if words is None:
+    if words is None or pa.types.is_primitive(column.type):
         return column
     if isinstance(column.type, pa.DictionaryType) and is_text(column.type.value_type):
         kind = column.type

@@ -1,6 +1,7 @@
 import datetime
 import decimal
 import json
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -430,3 +431,34 @@ def test_scores_do_not_depend_on_file_kind_chunks_or_types(tmp_path):
             np.testing.assert_array_equal(got, getattr(expected, attribute))
         got = np.concatenate([part.lists[0][0] for part in parts])
         np.testing.assert_array_equal(got, expected.lists[0][0])
+
+
+def test_single_rows_are_encoded_as_in_a_table_whatever_came_before():
+    """Cells that came before are not encoded again: equal ones of other types and signs are."""
+    config = config_from_dict(
+        {
+            "features": [
+                {"kind": "categorical", "name": "item"},
+                {"kind": "numeric", "name": "price", "buckets": 3},
+                {"kind": "cross", "name": "both", "columns": ["item", "price"]},
+                {"kind": "datetime", "name": "at", "parts": ["hour", "weekday"]},
+            ],
+            "tasks": [{"name": "click", "label": "click"}],
+        }
+    )
+    items = pa.array(["1", "2", "1", None, "x", "1"])
+    prices = pa.array([0.0, -0.0, 1.5, None, float("nan"), 7.0])
+    times = pa.array([0, 3_600, 7_200, None, 90_000, 0], pa.timestamp("s"))
+    table = pa.table({"item": items, "price": prices, "at": times})
+    encoder = FeatureEncoder.fit(config, table, "log")
+    whole = encoder.encode(table, "log")
+    for _ in range(2):
+        for n in range(table.num_rows):
+            one = encoder.encode(table.slice(n, 1), "log")
+            assert np.array_equal(one.ids_NC[0], whole.ids_NC[n])
+            assert one.dense_NF[0].tobytes() == whole.dense_NF[n].tobytes()
+    integers = pa.table({"item": pa.array([1]), "price": pa.array([0]), "at": times[:1]})
+    assert np.array_equal(encoder.encode(integers, "log").ids_NC[0], whole.ids_NC[0])
+    with pytest.raises(ValueError, match="'item'"):
+        encoder.encode(table.slice(0, 1).drop_columns(["item"]), "log")
+    assert "_known_cells" not in vars(pickle.loads(pickle.dumps(encoder)))
