@@ -173,8 +173,8 @@ def _log() -> pd.DataFrame:
         columns[f"id_{n}"] = rng.integers(0, 10 ** (1 + n), LOG_ROWS)
     for n in range(NUMBERS):
         columns[f"number_{n}"] = rng.lognormal(0, 1, LOG_ROWS)
-    days = pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 300, LOG_ROWS), "D")
-    columns["date"] = days.strftime("%Y-%m-%d")
+    days = np.datetime64("2026-01-01") + rng.integers(0, 300, LOG_ROWS)
+    columns["date"] = np.datetime_as_string(days)
     columns["click"] = rng.integers(0, 2, LOG_ROWS)
     return pd.DataFrame(columns)
 
