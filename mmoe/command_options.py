@@ -92,6 +92,23 @@ ChangedData = Annotated[
 Columns = Annotated[
     str | None,
     typer.Option(
-        metavar="A,B,C", help="Names of all columns, where CSV files have no header line."
+        "--columns",
+        "--column-names",
+        metavar="A,B,C",
+        help="Names of all columns, where CSV files have no header line.",
+    ),
+]
+Delimiter = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Between cells of CSV files, such as '::'.")
+]
+Encoding = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of the text of CSV files, such as latin-1.")
+]
+Header = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        help="Whether the first line of CSV files has the names of the columns; left out: it has, "
+        "unless --columns are others.",
     ),
 ]

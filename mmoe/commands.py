@@ -23,8 +23,11 @@ from mmoe.command_options import (
     Categorical,
     ChangedData,
     Columns,
+    Delimiter,
     Device,
     Drop,
+    Encoding,
+    Header,
     Imports,
     InPrecision,
     NewExperts,
@@ -327,6 +330,9 @@ def init(
         bool, typer.Option("--overwrite", help="Replace an existing config.")
     ] = False,
     columns: Columns = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    header: Header = None,
     as_of: AsOf = None,
     import_: Imports = None,
 ) -> None:
@@ -340,14 +346,14 @@ def init(
     from mmoe.datasets.files.sampling import sample_table
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml
     from mmoe.datasets.infer.config import infer_config
-    from mmoe.datasets.infer.headerless import rows_to_look_at, with_column_names
+    from mmoe.datasets.infer.csv_options import rows_to_look_at, with_csv_keys
     from mmoe.datasets.infer.label_names import separate_labels
     from mmoe.datasets.infer.requests import with_requests
     from mmoe.datasets.infer.told import Told
     from mmoe.datasets.labels.formula import quote
 
     data = path_as_of(data, as_of)
-    rows = rows_to_look_at(data, columns)
+    rows = rows_to_look_at(data, columns, delimiter, encoding, header)
     there = column_names(rows)
     label = separate_labels(label, there, data)
     told = Told.of_options(there, categorical, numeric, drop)
@@ -361,7 +367,7 @@ def init(
     config, reasons = infer_config(sample.table, label, name=name, **about)
     if request is not None:
         config = with_requests(config, reasons, sample.table, request, data)
-    config = with_imports(with_column_names(config, rows), import_)
+    config = with_imports(with_csv_keys(config, rows), import_)
     with file_of(out, "--out", overwrite=overwrite) as place:
         assert place.path is not None, "it is asked for"
         write_commented_yaml(place.path, config, reasons, overwrite=overwrite)

@@ -22,6 +22,12 @@ def write_csv(path):
     return path
 
 
+def write_dat(path):
+    text = "".join(f"{u}::{p}::{c}::é{u}\n" for u, p, c in rows())
+    path.write_bytes(text.encode("latin-1"))
+    return path
+
+
 def write_json(path):
     lines = [dict(zip(NAMES, row, strict=True)) for row in rows()]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -32,6 +38,11 @@ def write_json(path):
     ("name", "write", "options"),
     [
         ("log.csv", write_csv, ("--columns", "user, price,click")),
+        (
+            "log.dat",
+            write_dat,
+            ("--column-names", "user,price,click,né", "--delimiter", "::", "--encoding", "latin-1"),
+        ),
         ("log.jsonl", write_json, ()),
     ],
 )
@@ -59,6 +70,8 @@ def test_a_file_without_a_header_is_said_to_have_none(mmoe, tmp_path):
     assert code == 2 and "the first line has 3 cells, but names were given for 2 (a, b)" in err
     code, _, err = mmoe("init", log, "--label", "b", "--columns", "", "--out", config)
     assert code == 2 and "--columns : expected the names of all columns" in err
+    code, _, err = mmoe("init", log, "--label", "b", "--encoding", "latin-99", "--out", config)
+    assert code == 2 and "--encoding latin-99: expected an encoding of text" in err
     assert not config.exists()
 
 

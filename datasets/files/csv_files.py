@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from mmoe.datasets.files.csv_header import Header, read_header
+from mmoe.datasets.files.csv_header import Header, dialect, read_header
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.row_span import RowSpan, open_pieces
 from mmoe.datasets.files.text_files import one_line, open_text
@@ -99,7 +99,8 @@ def _options(
         ),
         "parse_options": pacsv.ParseOptions(
             delimiter=header.delimiter,
-            newlines_in_values=True,
+            quote_char='"' if path.csv.has_quotes else False,
+            newlines_in_values=path.csv.has_quotes,
             # Of one column it is a row whose cell is empty
             ignore_empty_lines=len(header.names) > 1,
         ),
@@ -141,7 +142,10 @@ def _explain(
                 "the row, or quote cells that hold the delimiter"
             )
     if "UTF8" in reason or "utf-8" in reason.lower():
-        return ValueError(f"{path}: is not UTF-8 text ({reason}); convert it, such as with iconv")
+        return ValueError(
+            f"{path}: is not UTF-8 text ({reason}); say its encoding (data.encoding: latin-1, of "
+            "mmoe init --encoding latin-1), or convert it, such as with iconv"
+        )
     return ValueError(f"{path}: cannot be read as CSV ({reason}); mend or copy the file again")
 
 
@@ -150,7 +154,7 @@ def _ragged_row(path: DataFile, header: Header, span: RowSpan | None) -> tuple[i
     width, first = len(header.names), 1 if span is None else span.first + 1
     with _open(path, span) as stream:
         lines = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
-        rows = csv.reader(lines, delimiter=header.delimiter)
+        rows = csv.reader(lines, **{**dialect(path, header.delimiter), "skipinitialspace": False})
         try:
             if span is None and not header.is_row:
                 next(row for row in rows if len(row) > 1 or (row and row[0].strip()))

@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.text_files import one_line, read_start
+from mmoe.datasets.files.text_files import delimiter_read, one_line, read_start
 from mmoe.datasets.rows.locations import distinct_names, is_number
 from mmoe.datasets.values.text import is_missing
 
@@ -71,13 +72,11 @@ def refuse_no_header(path: DataFile) -> None:
     Raises:
         ValueError: Says how to name the columns.
     """
-    if path.column_names is not None:
+    if path.csv.names is not None or path.csv.header:
         return
     header = read_header(path)
     text = read_start(path, HEADER_BYTES).decode("utf-8-sig", errors="replace")
-    lines = csv.reader(
-        io.StringIO(text, newline=""), delimiter=header.delimiter, skipinitialspace=True
-    )
+    lines = csv.reader(io.StringIO(text, newline=""), **dialect(path, header.delimiter))
     try:
         rows = [row for row in islice(lines, _ROWS_COMPARED) if any(cell.strip() for cell in row)]
     except csv.Error:  # of a cell cut in two; what is wrong otherwise is said by who reads it all
@@ -91,7 +90,7 @@ def refuse_no_header(path: DataFile) -> None:
     raise ValueError(
         f"{path}: the first line looks like a row, not like names ({cells}), so the file has no "
         f"header; name its {len(first)} column{plural}: --columns a,b,c (in a config "
-        "data.column_names: [a, b, c]), or add a header line"
+        "data.column_names: [a, b, c]), or add a header line; if it is one, say --header"
     )
 
 
@@ -128,11 +127,9 @@ def _header_within(path: DataFile, num_bytes: int) -> tuple[Header, bool]:
     blank_lines = next(number for number, line in enumerate(lines) if line.strip())
     first_line, *others = lines[blank_lines:]
     _refuse_preamble(path, first_line, next((line for line in others if line.strip()), ""))
-    delimiter = max(_DELIMITERS, key=lambda d: (first_line.count(d), -_DELIMITERS.index(d)))
-    if delimiter == "|" and any(d in first_line for d in _DELIMITERS[:3]):
-        delimiter = max(_DELIMITERS[:3], key=first_line.count)
+    delimiter = delimiter_read(path.csv) or _likeliest_delimiter(first_line)
     left = io.StringIO(text, newline="")
-    rows = csv.reader(left, delimiter=delimiter, skipinitialspace=True)
+    rows = csv.reader(left, **dialect(path, delimiter))
     try:
         row = next(row for row in rows if row and (len(row) > 1 or row[0].strip()))
     except (csv.Error, StopIteration) as error:
@@ -144,18 +141,35 @@ def _header_within(path: DataFile, num_bytes: int) -> tuple[Header, bool]:
     names, is_row = _names(path, written)
     to_end = left.tell() == len(text)
     is_all = to_end and not is_row and not text.endswith(("\n", "\r"))
-    header = Header(names, delimiter, blank_lines, is_row, is_all, () if is_row else written)
+    renamed = path.csv.header and path.csv.names is not None
+    written = () if is_row or renamed else written
+    header = Header(names, delimiter, blank_lines, is_row, is_all, written)
     return header, len(start) < num_bytes or not to_end
+
+
+def _likeliest_delimiter(first_line: str) -> str:
+    delimiter = max(_DELIMITERS, key=lambda d: (first_line.count(d), -_DELIMITERS.index(d)))
+    if delimiter == "|" and any(d in first_line for d in _DELIMITERS[:3]):
+        delimiter = max(_DELIMITERS[:3], key=first_line.count)
+    return delimiter
+
+
+def dialect(path: DataFile, delimiter: str) -> dict[str, Any]:
+    """Returns what Python's reader of CSV is told."""
+    quoting = csv.QUOTE_MINIMAL if path.csv.has_quotes else csv.QUOTE_NONE
+    return {"delimiter": delimiter, "skipinitialspace": delimiter != " ", "quoting": quoting}
 
 
 def _names(path: DataFile, first: Sequence[str]) -> tuple[list[str], bool]:
     """The columns' names, and whether the first line is a row.
 
-    Where the given names stand in it, in whatever order, it is a header: files of one log may
-    differ in that.
+    Where the given names stand in it, in whatever order, it is a header unless it is told to be
+    none: files of one log may differ in that.
     """
-    given = path.column_names
-    if given is None or sorted(first) == sorted(given):
+    given, has_header = path.csv.names, path.csv.header
+    if given is None and has_header is False:
+        return [f"column_{number}" for number in range(1, len(first) + 1)], True
+    if given is None or (has_header is None and sorted(first) == sorted(given)):
         return distinct_names([*first]), False
     if len(first) != len(given):
         raise ValueError(
@@ -163,7 +177,7 @@ def _names(path: DataFile, first: Sequence[str]) -> tuple[list[str], bool]:
             f"({', '.join(given[:_SHOWN])}{', …' * (len(given) > _SHOWN)}); name every column, in "
             "order"
         )
-    return list(given), True
+    return list(given), not has_header
 
 
 def _refuse_preamble(path: DataFile, first: str, second: str) -> None:

@@ -27,7 +27,8 @@ def cut_csv(file: DataFile, every: int) -> Cut:
         ValueError: The file has no header, or cannot be read.
     """
     if is_packed(file):
-        return Cut(file, why_whole="is compressed")
+        why = "is not UTF-8, or has a long delimiter" if file.csv.is_rewritten else "is compressed"
+        return Cut(file, why_whole=why)
     header = read_header(file)
     with file.open() as stream:
         begin = _first_byte(stream, header)

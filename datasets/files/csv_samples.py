@@ -9,7 +9,7 @@ import pyarrow.csv as pacsv
 from mmoe.datasets.files.csv_files import _explain, _options, _trim
 from mmoe.datasets.files.csv_header import Header, read_header
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.text_files import _CODECS
+from mmoe.datasets.files.text_files import _CODECS, rewritten
 from mmoe.datasets.values.hashing import mix64
 
 _QUOTE, _NEWLINE = ord('"'), ord("\n")
@@ -68,8 +68,8 @@ def iter_start(file: DataFile, columns: list[str]) -> Iterator[tuple[pa.Table, f
     try:
         with file.open() as raw:
             source = pa.PythonFile(raw, mode="r")
-            reader = pacsv.open_csv(pa.CompressedInputStream(source, codec) if codec else source,
-                                    **options)  # fmt: skip
+            packed = pa.CompressedInputStream(source, codec) if codec else source
+            reader = pacsv.open_csv(rewritten(file, packed), **options)
             for batch in reader:
                 yield _trim(pa.Table.from_batches([batch])), max(raw.tell() / size, 1e-9)
     except (pa.ArrowException, OSError, EOFError) as error:

@@ -1,5 +1,6 @@
 """`DataFile`: where a file of rows lies, and what its folders' names say about its rows."""
 
+import codecs
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ _PARTITION = re.compile(r"([A-Za-z_][A-Za-z0-9_\-]*)=(.*)")
 _GLOB = re.compile(r"[*?\[]")
 # What object stores call it; an ETag is one too, of the content as it was uploaded
 _CHECKSUMS = ("md5Hash", "content_md5", "ETag", "etag")
+_UTF8 = ("utf-8", "utf-8-sig", "ascii")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark call the folder of nulls
 
 
@@ -50,12 +52,42 @@ class LakePart:
 
 
 @dataclass(frozen=True)
+class CsvForm:
+    """How a CSV file is written, as far as it is told.
+
+    Attributes:
+        names: Of all columns, in order.
+        delimiter: Between cells; of several characters: quotes are characters like any other then.
+            None: found by the first line.
+        encoding: Of the text, as Python calls it; None: UTF-8.
+        header: Whether the first line is one; then `names` take the place of what it says. None: it
+            is, unless names are given that are not its own.
+    """
+
+    names: tuple[str, ...] | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    header: bool | None = None
+
+    @property
+    def has_quotes(self) -> bool:
+        """Whether quotes hold a cell together."""
+        return self.delimiter is None or (len(self.delimiter) == 1 and self.delimiter.isascii())
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether bytes have to become others before Arrow reads them."""
+        name = "utf-8" if self.encoding is None else codecs.lookup(self.encoding).name
+        return not self.has_quotes or name not in _UTF8
+
+
+@dataclass(frozen=True)
 class DataFile:
     """A file of rows: a local path, or an address that fsspec knows (`s3://…`).
 
     Attributes:
         address: Where it is.
-        column_names: Of a CSV file that has no header line.
+        csv: How it is written, where it is a CSV file.
         candidates: Column of lists, of which each item is a row; None: rows are those of the file.
         fields: Of the items of the last column that is asked for, what is read; None: all.
         keys: Of JSON lines that have been looked through, what was found: who reads a part of them
@@ -71,7 +103,7 @@ class DataFile:
     """
 
     address: str
-    column_names: tuple[str, ...] | None = None
+    csv: CsvForm = CsvForm()
     candidates: str | None = None
     fields: tuple[str, ...] | None = None
     keys: KeyTypes | None = field(default=None, compare=False, repr=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mmoe.datasets.files.data_file import (
+    CsvForm,
     DataFile,
     is_address,
     is_glob,
@@ -34,14 +35,11 @@ _WORDS = {"csv": "CSV", "parquet": "Parquet", "ipc": "Arrow", "json": "JSON line
 
 
 @dataclass(frozen=True)
-class Headerless:
-    """Paths of CSV files that have no header line, and what their columns are called.
-
-    Files among them that have names of their own keep these.
-    """
+class AsCsv:
+    """Paths of files, and how those among them that are CSV are written."""
 
     paths: "Source | list[str]"
-    names: tuple[str, ...]
+    form: CsvForm
 
     def __str__(self) -> str:
         return describe(self.paths)
@@ -65,7 +63,7 @@ class Nested:
         return describe(self.paths)
 
 
-Source = str | Path | DataFile | Headerless | Nested
+Source = str | Path | DataFile | AsCsv | Nested
 
 
 def resolve_files(paths: Source | Iterable[Source]) -> list[DataFile]:
@@ -139,8 +137,11 @@ def describe(paths: Source | Iterable[Source]) -> str:
 def _resolve_one(source: Source) -> list[DataFile]:
     if isinstance(source, DataFile):
         return [source]
-    if isinstance(source, Headerless):
-        return [replace(f, column_names=source.names) for f in resolve_files(source.paths)]
+    if isinstance(source, AsCsv):
+        return [
+            replace(file, csv=source.form) if kind_of(file) == "csv" else file
+            for file in resolve_files(source.paths)
+        ]
     if isinstance(source, Nested):
         more = {"candidates": source.candidates, "known": source.known}
         return [replace(file, **more) for file in resolve_files(source.paths)]

@@ -1,26 +1,98 @@
 """What CSV files and JSON lines share: how their text is opened, and what is refused of it."""
 
+import codecs
+import io
 from typing import Any
 
 import pyarrow as pa
 
-from mmoe.datasets.files.data_file import DataFile, is_address
+from mmoe.datasets.files.data_file import CsvForm, DataFile, is_address
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_BLOCK_BYTES = 1 << 20  # rewritten at once
+_UNIT_SEPARATOR = "\x1f"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def open_text(file: DataFile) -> pa.NativeFile:
     """Opens the file for reading its bytes, decompressed."""
     if not is_address(str(file)):
-        return pa.input_stream(str(file), compression="detect")
+        return rewritten(file, pa.input_stream(str(file), compression="detect"))
     codec = next((c for end, c in _CODECS.items() if file.name.lower().endswith(end)), None)
-    return pa.input_stream(file.open(), compression=codec)
+    return rewritten(file, pa.input_stream(file.open(), compression=codec))
+
+
+def rewritten(file: DataFile, stream: Any) -> pa.NativeFile:
+    """Returns the stream as UTF-8 whose cells one character parts, as Arrow reads it."""
+    if not file.csv.is_rewritten:
+        return stream
+    return pa.PythonFile(io.BufferedReader(_Rewritten(file, stream), 1 << 20), mode="r")
+
+
+def delimiter_read(form: CsvForm) -> str | None:
+    """Returns what parts cells once they are rewritten; None: the first line says it."""
+    return form.delimiter if form.has_quotes else _UNIT_SEPARATOR
+
+
+class _Rewritten(io.RawIOBase):
+    """Decodes, puts one character for the delimiter, and encodes as UTF-8, block by block."""
+
+    def __init__(self, file: DataFile, stream: Any) -> None:
+        self._file, self._stream = file, stream
+        self._decoder = codecs.getincrementaldecoder(file.csv.encoding or "utf-8-sig")()
+        self._ready = b""
+        self._held = ""  # what may be the beginning of a delimiter
+        self._at_end = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready and not self._at_end:
+            self._ready = self._next()
+        room = memoryview(buffer)
+        data, self._ready = self._ready[: len(room)], self._ready[len(room) :]
+        room[: len(data)] = data
+        return len(data)
+
+    def _next(self) -> bytes:
+        block = self._stream.read(_BLOCK_BYTES)
+        self._at_end = not block
+        try:
+            text = self._held + self._decoder.decode(block, final=self._at_end)
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{self._file}: is no {self._file.csv.encoding or 'UTF-8'} text "
+                f"({one_line(error)}); say another encoding (data.encoding)"
+            ) from None
+        self._held = ""
+        if self._file.csv.has_quotes:
+            return text.encode()
+        delimiter = self._file.csv.delimiter
+        assert delimiter is not None, "it is rewritten"
+        if _UNIT_SEPARATOR in text:
+            raise ValueError(
+                f"{self._file}: holds the character \\x1f, which parts cells beside the delimiter "
+                f"{delimiter!r}; remove it"
+            )
+        *whole, last = text.split(delimiter)
+        if not self._at_end:
+            held = next(
+                n for n in range(len(delimiter) - 1, -1, -1) if last.endswith(delimiter[:n])
+            )
+            last, self._held = last[: len(last) - held], last[len(last) - held :]
+        return _UNIT_SEPARATOR.join([*whole, last]).encode()
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
 def is_packed(file: DataFile) -> bool:
-    """Returns whether its text is compressed, so that it can be read from its start alone."""
-    return file.name.lower().endswith((*_CODECS, ".lz4"))  # Arrow knows the last one too
+    """Returns whether it can be read from its start alone: compressed text, or rewritten."""
+    return file.csv.is_rewritten or file.name.lower().endswith(
+        (*_CODECS, ".lz4")
+    )  # Arrow knows the last one too
 
 
 def read_start(file: DataFile, num_bytes: int) -> bytes:
@@ -36,8 +108,8 @@ def read_start(file: DataFile, num_bytes: int) -> bytes:
         raise unreadable(file, error) from None
     if start.startswith(_UTF16) or b"\0" in start[:100]:
         raise ValueError(
-            f"{file}: is not UTF-8 text (it looks like UTF-16); convert it, such as with "
-            "iconv -f UTF-16 -t UTF-8"
+            f"{file}: is not UTF-8 text (it looks like UTF-16); if it is CSV, say data.encoding: "
+            "utf-16, else convert it, such as with iconv -f UTF-16 -t UTF-8"
         )
     return start
 

@@ -73,8 +73,7 @@ def _data(config: RunConfig, reasons: Reasons) -> list[str]:
     lines = ["data:"]
     if config.data.path is not None:
         lines.append(f"  path: {_inline(config.data.path)}")
-    if config.data.column_names is not None:
-        lines.append(f"  column_names: {_inline(config.data.column_names)}")
+    lines += [f"  {key}: {_inline(getattr(config.data, key))}" for key in config.data.csv_keys]
     if reasons.split:
         lines.append(f"  # {_one_line(reasons.split)}")
     lines.append(f"  split: {_inline({'by': config.data.split.by} | _changed(config.data.split))}")

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import DataConfig, RunConfig, SplitConfig
-from mmoe.datasets.files.data_file import is_address
+from mmoe.datasets.files.data_file import CsvForm, is_address
 from mmoe.datasets.files.lake import at_version
 from mmoe.datasets.files.readers import Paths, column_names, read_table
 from mmoe.datasets.files.resolve import (
-    Headerless,
+    AsCsv,
     Nested,
     Source,
     describe,
@@ -197,12 +197,17 @@ def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Pa
 def with_names(config: RunConfig, paths: Source | list[str]) -> Source | list[str]:
     """Returns paths as the run reads them.
 
-    CSV files have its `data.column_names` where they lack a header; candidates of requests are
-    rows.
+    CSV files are written as `data` says; candidates of requests are rows.
     """
-    if config.data.column_names is not None:
-        paths = Headerless(paths, tuple(config.data.column_names))
+    if (form := csv_form(config.data)) != CsvForm():
+        paths = AsCsv(paths, form)
     return _of_candidates(config, paths)
+
+
+def csv_form(data: DataConfig) -> CsvForm:
+    """Returns how CSV files are written, as the section says."""
+    names = None if data.column_names is None else tuple(data.column_names)
+    return CsvForm(names, data.delimiter, data.encoding, data.header)
 
 
 def _of_candidates(config: RunConfig, paths: Source | list[str]) -> Source | list[str]:
@@ -212,29 +217,28 @@ def _of_candidates(config: RunConfig, paths: Source | list[str]) -> Source | lis
     return Nested(paths, requests.candidates, tuple(column_uses(config)))
 
 
-def headerless(paths: Source | list[str], names: list[str], key: str) -> Headerless:
-    """Returns CSV files without a header line as files whose columns have these names.
+def as_csv(paths: Source | list[str], form: CsvForm, key: str) -> AsCsv:
+    """Returns CSV files as files that are written so.
 
     Args:
         paths: Files, folders or globs.
-        names: Of all columns, in order.
-        key: What gave the names, for refusals.
+        form: What is told about them.
+        key: What told it, for refusals.
 
     Raises:
-        ValueError: There is no such file, or none that needs names.
+        ValueError: There is no such file, or none is CSV.
     """
     if "csv" not in [kind_of(file) for file in resolve_files(paths)]:
         raise ValueError(
-            f"{key}: is for CSV files without a header, but {describe(paths)} names its columns "
-            "itself; remove it"
+            f"{key}: is for CSV files, but {describe(paths)} names its columns itself; remove it"
         )
-    return Headerless(paths, tuple(names))
+    return AsCsv(paths, form)
 
 
 def _as_read(config: RunConfig, paths: Source | list[str]) -> Source | list[str]:
-    """Files of the config itself: names that none of them needs are a mistake."""
-    if config.data.column_names is not None:
-        paths = headerless(paths, config.data.column_names, "data.column_names")
+    """Files of the config itself: what none of them needs is a mistake."""
+    if keys := config.data.csv_keys:
+        paths = as_csv(paths, csv_form(config.data), f"data.{keys[0]}")
     return _of_candidates(config, paths)
 
 

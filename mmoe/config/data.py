@@ -175,6 +175,25 @@ class DataConfig(Strict):
         description="of CSV files that have no header line: what their columns are called, in "
         "order; a first line of just these names is a header all the same",
     )
+    delimiter: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=20,
+        description="between cells of CSV files, such as '::'; \\t is a tab. Where it has several "
+        "characters, quotes are characters like any other; null: a comma, tab, semicolon or bar, "
+        "by the first line",
+    )
+    encoding: str | None = Field(
+        default=None,
+        description="of the text of CSV files, as Python calls it: latin-1, cp1252, utf-16; null: "
+        "UTF-8",
+    )
+    header: bool | None = Field(
+        default=None,
+        description="whether the first line of CSV files has the columns' names: false: it is a "
+        "row, and without column_names the columns are column_1, column_2, …; true: it has, and "
+        "column_names replace them; null: it has, unless column_names are others",
+    )
     missing_words: list[str] | None = Field(
         default=[*MISSING_WORDS],
         description="cells of text that mean a missing value in features, beside empty ones, "
@@ -235,12 +254,27 @@ class DataConfig(Strict):
     def _names_are_distinct(cls, names: list[str] | None) -> list[str] | None:
         return None if names is None else check_column_names(names)
 
+    @field_validator("delimiter")
+    @classmethod
+    def _delimiter_parts_cells(cls, delimiter: str | None) -> str | None:
+        return None if delimiter is None else check_delimiter(delimiter)
+
+    @field_validator("encoding")
+    @classmethod
+    def _encoding_is_known(cls, encoding: str | None) -> str | None:
+        return None if encoding is None else check_encoding(encoding)
+
+    @property
+    def csv_keys(self) -> list[str]:
+        """Keys that say how CSV files are written, of those that are set."""
+        keys = ("column_names", "delimiter", "encoding", "header")
+        return [key for key in keys if getattr(self, key) is not None]
+
     @model_validator(mode="after")
-    def _names_are_of_files(self) -> "DataConfig":
-        if self.column_names is not None and self.source != "files":
-            raise ValueError(
-                f"column_names is for files, but source is {self.source}; remove column_names"
-            )
+    def _csv_is_of_files(self) -> "DataConfig":
+        if self.csv_keys and self.source != "files":
+            key = self.csv_keys[0]
+            raise ValueError(f"{key} is for files, but source is {self.source}; remove {key}")
         return self
 
     @model_validator(mode="after")
@@ -280,3 +314,30 @@ def check_column_names(names: list[str]) -> list[str]:
         if name in names[:place]:
             raise ValueError(f"{name!r} comes twice; give each column a name of its own")
     return names
+
+
+def check_delimiter(delimiter: str) -> str:
+    """Returns what parts cells; a tab may be written as a backslash and a t.
+
+    Raises:
+        ValueError: It is empty, or holds a quote or an end of line.
+    """
+    delimiter = delimiter.replace("\\t", "\t")
+    if not delimiter or any(character in '"\r\n\0' for character in delimiter):
+        raise ValueError(f"expected characters without quotes or ends of lines, got {delimiter!r}")
+    return delimiter
+
+
+def check_encoding(encoding: str) -> str:
+    """Returns the name of an encoding.
+
+    Raises:
+        ValueError: Python knows no encoding of text of that name.
+    """
+    try:
+        "".encode(encoding)
+    except (LookupError, ValueError):
+        raise ValueError(
+            f"expected an encoding of text, such as latin-1, cp1252 or utf-16, got {encoding!r}"
+        ) from None
+    return encoding

@@ -1,12 +1,18 @@
-"""CSV files without a header line: told from others, and read by the names that they are given."""
+"""CSV files: delimiter, encoding and header as told; those without a header told from others."""
 
+import gzip
+
+import pyarrow as pa
 import pytest
 
 from mmoe.config import config_from_dict
+from mmoe.datasets.files.csv_files import iter_csv
 from mmoe.datasets.files.csv_header import refuse_no_header
-from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.csv_rows import cut_csv
+from mmoe.datasets.files.csv_samples import iter_start
+from mmoe.datasets.files.data_file import CsvForm, DataFile
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
-from mmoe.datasets.files.resolve import Headerless
+from mmoe.datasets.files.resolve import AsCsv, resolve_files
 from mmoe.datasets.rows.sources import load_splits, load_test
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.stream.survey import survey
@@ -23,7 +29,7 @@ def write(path, text=TEXT):
 def test_every_row_is_read(tmp_path):
     write(tmp_path / "1.csv")
     write(tmp_path / "2.csv", "click,user,word\n1,7,c\n")  # has a header, in another order
-    rows = Headerless(str(tmp_path), NAMES)
+    rows = AsCsv(str(tmp_path), CsvForm(NAMES))
     assert column_names(rows) == list(NAMES)
     expected = {"user": [17, 23, 42, 7], "word": ["a", "b", "a", "c"], "click": [0, 1, 1, 1]}
     assert read_table(rows).to_pydict() == expected
@@ -42,9 +48,102 @@ def test_every_row_is_read(tmp_path):
     ],
 )
 def test_other_widths(tmp_path, text, says):
-    rows = Headerless(write(tmp_path / "a.csv", text), NAMES)
+    rows = AsCsv(write(tmp_path / "a.csv", text), CsvForm(NAMES))
     with pytest.raises(ValueError, match=rf"a\.csv: {says}"):
         read_table(rows)
+
+
+def told(path, raw, **form):
+    path.write_bytes(raw)
+    return AsCsv(str(path), CsvForm(**form))
+
+
+def everything(rows, names):
+    """Rows as all roads of reading give them, which are the same."""
+    table = read_table(rows, infer_types=False)
+    assert table.column_names == list(names)
+    chunks = [chunk.select(list(names)) for chunk in iter_tables(rows, None, 100)]
+    assert pa.concat_tables(chunks).replace_schema_metadata() == table
+    [file] = resolve_files(rows)
+    cut = cut_csv(file, 100)
+    spans = [pa.concat_tables(iter_csv(file, [*names], span=span)) for span in cut.spans]
+    assert not spans or pa.concat_tables(spans) == table
+    started = pa.concat_tables(part for part, _ in iter_start(file, [*names]))
+    assert started == table
+    return table.to_pydict()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "delimiter"),
+    [
+        ("latin-1", "::"),
+        ("utf-16", "::"),
+        ("cp1252", ","),
+        (None, "::"),
+        (None, "¦"),
+        ("latin-1", None),
+        ("utf-8", "^"),
+        ("utf-16", "\t"),
+        (None, " "),
+        ("shift_jis", ":::"),
+    ],
+)
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+def test_delimiters_and_encodings(tmp_path, encoding, delimiter, block, monkeypatch):
+    monkeypatch.setattr("mmoe.datasets.files.text_files._BLOCK_BYTES", block)
+    word = "ア" if encoding == "shift_jis" else "Café:"
+    rows = [["user", "word", "click"], *([str(n), f"{word}{n % 7}", "1"] for n in range(300))]
+    text = "".join((delimiter or ",").join(row) + "\n" for row in rows)
+    raw = text.encode(encoding or "utf-8")
+    file = told(tmp_path / "a.dat", raw, encoding=encoding, delimiter=delimiter)
+    found = everything(file, NAMES)
+    assert found == {name: [*cells] for name, *cells in zip(*rows, strict=True)}
+    packed = tmp_path / "a.csv.gz"
+    file = told(packed, gzip.compress(raw), encoding=encoding, delimiter=delimiter)
+    assert everything(file, NAMES) == found
+
+
+def test_quotes_and_a_delimiter_of_several_characters(tmp_path):
+    rows = told(tmp_path / "a.dat", b'1::"Cats" (1998)::x\n2::"::y\n', delimiter="::", header=False)
+    names = ["column_1", "column_2", "column_3"]
+    expected = [["1", "2"], ['"Cats" (1998)', '"'], ["x", "y"]]
+    assert everything(rows, names) == dict(zip(names, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("header", "names", "expected"),
+    [
+        (False, ("a", "b"), {"a": ["a", "1"], "b": ["b", "2"]}),
+        (False, None, {"column_1": ["a", "1"], "column_2": ["b", "2"]}),
+        (None, ("b", "a"), {"a": ["1"], "b": ["2"]}),
+        (True, ("x", "y"), {"x": ["1"], "y": ["2"]}),
+        (True, None, {"a": ["1"], "b": ["2"]}),
+    ],
+)
+def test_a_header_that_is_told(tmp_path, header, names, expected):
+    rows = told(tmp_path / "a.csv", b"a,b\n1,2\n", header=header, names=names)
+    assert everything(rows, [*expected]) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "form", "says"),
+    [
+        (
+            "a,b\né,1\n".encode("latin-1"),
+            {},
+            "is not UTF-8 text.*encoding: latin-1.*--encoding latin-1",
+        ),
+        ("a::é\n".encode("latin-1"), {"delimiter": "::"}, "is no UTF-8 text .*say another enc"),
+        (b"a::b\x1f\n", {"delimiter": "::"}, r"holds the character \\x1f"),
+        (b"a::b\n1::2::3\n", {"delimiter": "::"}, "row 1 has 3 cells, expected 2"),
+    ],
+)
+def test_text_that_is_not_as_told(tmp_path, raw, form, says):
+    rows = told(tmp_path / "a.csv", raw, **form)
+    with pytest.raises(ValueError, match=rf"a\.csv: {says}"):
+        read_table(rows)
+    with pytest.raises(ValueError, match=rf"a\.csv: {says}"):
+        list(iter_tables(rows, None, 100))
 
 
 @pytest.mark.parametrize(
@@ -123,3 +222,28 @@ def test_names_that_nothing_needs(tmp_path):
         load_splits(config(path))
     with pytest.raises(ValueError, match="column_names is for files, but source is hillstrom"):
         config(None, source="hillstrom")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"delimiter": '"'}, "data.delimiter: expected characters without quotes"),
+        ({"encoding": "latin-99"}, "data.encoding: expected an encoding of text, .*'latin-99'"),
+        ({"encoding": "zip"}, "data.encoding: expected an encoding of text"),
+        ({"source": "hillstrom", "header": False}, "column_names is for files"),
+    ],
+)
+def test_keys_that_cannot_be(data, says):
+    with pytest.raises(ValueError, match=says):
+        config("a.csv", **data)
+
+
+def test_the_keys_of_a_config(tmp_path):
+    path = tmp_path / "a.dat"
+    path.write_bytes("".join(f"{n % 9}::é::{n % 2}\n" for n in range(60)).encode("latin-1"))
+    as_told = config(str(path), delimiter="::", encoding="latin-1")
+    assert load_test(as_told, path).table["user"].to_pylist() == [str(n % 9) for n in range(60)]
+    splits = load_splits(as_told)
+    assert len(splits.train) + len(splits.validation) + len(splits.test) == 60
+    streamed = open_stream(config(str(path), delimiter="::", encoding="latin-1", input="stream"))
+    assert [len(streamed.train), len(streamed.test)] == [len(splits.train), len(splits.test)]

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmoe.datasets.files.data_file import CsvForm
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
-from mmoe.datasets.files.resolve import Headerless
+from mmoe.datasets.files.resolve import AsCsv
 from mmoe.datasets.files.row_span import RowSpan
 from mmoe.datasets.files.sampling import sample_table
 from mmoe.datasets.rows.locations import ROW_COLUMN, place
@@ -141,7 +142,7 @@ def test_one_file_is_read_once_however_it_is_named(tmp_path, monkeypatch):
         ["linked", "logs"],
         "l*",
         ["logs", f"file://{one}"],
-        [Headerless(["logs"], ("x",)), "logs/p2.csv"],
+        [AsCsv(["logs"], CsvForm(("x",))), "logs/p2.csv"],
     ):
         assert read_table(paths)["x"].to_pylist() == [1, 2], paths
         assert len(list(iter_tables(paths, ["x"], 5))) == 2
