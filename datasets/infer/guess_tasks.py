@@ -72,7 +72,7 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
         column = _as_floats(column)
         table = table.set_column(table.column_names.index(label), label, column)
     where = f"{origin}: label column {label!r}"
-    if pa.types.is_nested(column.type) or pa.types.is_interval(column.type):
+    if pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
         raise ValueError(f"{where} {_expected(column)}")
     values = pc.unique(column.drop_null())
     if len(values) == 0:

@@ -13,6 +13,7 @@ from mmoe.config.tasks import TASKS
 from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.labels.formula import columns_of, quote
 from mmoe.datasets.values.arrow import pc
+from mmoe.integrations.estimator_rows import refuse_times
 from mmoe.metrics.task_kinds import first_of, kind_of
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def config_for(
             "without a config requires y to be passed, but the target y is None"
         )
     if raw is None:
+        refuse_times(table.select(list(labels)))
         raw, warning = _inferred(table, labels, regressions)
     return _finished(raw, overrides | dict(ranker.settings or {})), warning
 

@@ -106,7 +106,7 @@ def _held_out(table: pa.Table, share: Any, config: RunConfig) -> tuple[pa.Table,
 
 
 def validation_rows(eval_set: Any, names: list[str]) -> pa.Table | None:
-    """Reads `eval_set`, a list of one pair of X and y; None where there is none.
+    """Reads `eval_set`, one pair of X and y; None where there is none.
 
     Args:
         eval_set: As given to `fit`.
@@ -117,18 +117,39 @@ def validation_rows(eval_set: Any, names: list[str]) -> pa.Table | None:
     """
     if eval_set is None:
         return None
-    pairs = list(eval_set) if isinstance(eval_set, list | tuple) else [None]
-    if len(pairs) != 1 or not isinstance(pairs[0], list | tuple) or len(pairs[0]) != 2:
+    pair = eval_pair(eval_set)
+    if pair is None:
         raise ValueError(
-            f"eval_set: expected [(X, y)], one pair whose rows choose the best epoch, got "
-            f"{len(pairs)} item(s) of {type(eval_set).__name__}"
+            "eval_set: expected (X, y) or [(X, y)], one pair whose rows choose the best epoch, got "
+            f"{_described(eval_set)}"
         )
-    X, y = pairs[0]
+    X, y = pair
     try:
         features = feature_rows(X, names=names)
         return joined(features, label_rows(y, features))
     except ValueError as error:
         raise ValueError(f"eval_set: {error}") from None
+
+
+def eval_pair(eval_set: Any) -> tuple[Any, Any] | None:
+    """Returns X and y of `(X, y)` or `[(X, y)]`; None where it is neither.
+
+    Example:
+        >>> eval_pair(("X", "y")), eval_pair([("X", "y")]), eval_pair([("X", "y")] * 2)
+        (('X', 'y'), ('X', 'y'), None)
+    """
+    if isinstance(eval_set, list | tuple) and len(eval_set) == 1:
+        eval_set = eval_set[0]
+    elif not isinstance(eval_set, tuple) or any(isinstance(part, tuple) for part in eval_set):
+        return None  # two pairs, or no pair
+    if not isinstance(eval_set, list | tuple) or len(eval_set) != 2:
+        return None
+    return eval_set[0], eval_set[1]
+
+
+def _described(eval_set: Any) -> str:
+    kind = type(eval_set).__name__
+    return f"{kind} of {len(eval_set)}" if isinstance(eval_set, list | tuple) else kind
 
 
 def _free(own: str | None, taken: list[str]) -> str:

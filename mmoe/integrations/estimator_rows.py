@@ -83,6 +83,21 @@ def label_rows(y: Any, features: Rows) -> pa.Table | None:
     return in_order_of_X(table, index, features, "y")
 
 
+def refuse_times(labels: pa.Table) -> None:
+    """Refuses labels that are moments or spans of time, which no task learns.
+
+    Raises:
+        ValueError: Names the column.
+    """
+    for field in labels.schema:
+        if pa.types.is_temporal(field.type):
+            raise ValueError(
+                f"y: column {field.name!r} holds {field.type}, expected 0 and 1, two values, or "
+                "numbers; make it a number first, such as hours since a moment: "
+                '(y - y.min()) / pd.Timedelta("1h")'
+            )
+
+
 def weight_column(sample_weight: Any, features: Rows) -> np.ndarray | None:
     """Reads weights, one for each row of X, float64 [N]; rows by their index, as those of y.
 

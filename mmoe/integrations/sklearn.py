@@ -5,7 +5,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 import pandas as pd
@@ -39,7 +39,7 @@ from mmoe.integrations.label_values import as_y_had_it, label_values
 from mmoe.integrations.nested_parameters import as_parameters, split_parameters
 from mmoe.integrations.stored_fit import HeldModel, StoredFit, pack_files, unpack_files
 from mmoe.integrations.task_view import TaskClassifier, TaskRegressor, view_of
-from mmoe.metrics.task_kinds import first_of
+from mmoe.metrics.task_kinds import first_of, kind_of
 from mmoe.run import RunDirectory, open_run
 from mmoe.run.console import ConsoleReporter, SilentReporter
 from mmoe.score import LoadedRun
@@ -150,7 +150,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         y: Any = None,
         sample_weight: Any = None,
         *,
-        eval_set: Sequence[tuple[Any, Any]] | None = None,
+        eval_set: tuple[Any, Any] | Sequence[tuple[Any, Any]] | None = None,
         callbacks: Callback | Sequence[Callback] | None = None,
     ) -> "MultiTaskRanker":
         """Trains on X and y, and keeps the best epoch's weights.
@@ -162,7 +162,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
                 are matched with those of X by their index, where both are of pandas.
             sample_weight: N numbers of 0 or more, of rows in every task's loss and metrics. A
                 batch's loss is divided by their sum, so only their ratios count.
-            eval_set: `[(X, y)]`: rows that choose the best epoch, in place of a share of X.
+            eval_set: `(X, y)`, or `[(X, y)]`: rows to choose the best epoch by, not a share of X.
             callbacks: Each is called after every epoch with its number, from 1, and what
                 history.json holds of it (loss, validation, monitor, best); where one returns True,
                 that epoch was the last.
@@ -265,6 +265,21 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
             raise ValueError(f"y: no metric can be computed on these rows: {'; '.join(notes)}")
         mean = float(np.mean(known))
         return mean if kind.monitored[kind.headline] else -mean
+
+    @property
+    def classes_(self) -> NoReturn:
+        """Says where classes are: a task has them, which `task` gives as a classifier.
+
+        Raises:
+            AttributeError: Always; scikit-learn asks those for it that are to be one classifier.
+        """
+        tasks = self.config_.tasks if hasattr(self, "config_") else []
+        events = [repr(task.name) for task in tasks if kind_of(task.kind).is_event]
+        views = " or ".join(f"ranker.task({name})" for name in events or ["NAME"])
+        raise AttributeError(
+            "MultiTaskRanker has no classes_: it predicts all labels side by side; where one "
+            f"classifier is needed give a task of a fitted ranker, {views}"
+        )
 
     def explain(
         self,

@@ -18,7 +18,8 @@ from mmoe.integrations.estimator_config import (
     task_called,
     with_label,
 )
-from mmoe.integrations.estimator_rows import Rows, feature_rows, label_rows
+from mmoe.integrations.estimator_data import eval_pair
+from mmoe.integrations.estimator_rows import Rows, feature_rows, label_rows, refuse_times
 from mmoe.integrations.label_values import ZERO_ONE, as_y_had_it
 from mmoe.metrics.task_kinds import kind_of
 
@@ -84,6 +85,7 @@ class TaskView(BaseEstimator):
             )
         features = feature_rows(X)
         own = _one_label(y, features)
+        refuse_times(own)
         self._check(own.column(0))
         name = str(self.task or own.column_names[0])
         ranker = self._new_ranker()
@@ -313,10 +315,10 @@ def _is_of_others(key: Any, value: Any, kept: Sequence[str]) -> bool:
 
 def _named(eval_set: Any, column: str, features: Rows) -> Any:
     """The validation rows, the label in a column of this name; others are refused later."""
-    is_list = isinstance(eval_set, list | tuple) and len(eval_set) == 1
-    if not is_list or not isinstance(eval_set[0], list | tuple) or len(eval_set[0]) != 2:
+    pair = eval_pair(eval_set)
+    if pair is None:
         return eval_set
-    X, y = eval_set[0]
+    X, y = pair
     rows = feature_rows(X, names=features.table.column_names)
     labels = label_rows(y, rows)
     if labels is not None and labels.num_columns == 1:

@@ -92,13 +92,18 @@ def test_the_eval_set_chooses_the_epoch():
     assert ranker.metrics_["tasks"]["bought"]["rows"] == 60
     alone = MultiTaskRanker(**SMALL).fit(X, Y)
     assert alone.metrics_["train"]["rows"] == 108
+    (pair,) = EVAL_SET  # also without the list
+    other = MultiTaskRanker(**IN_ONE_BATCH).fit(X, Y, eval_set=pair)
+    assert other.metrics_["tasks"] == ranker.metrics_["tasks"]
 
 
 @pytest.mark.parametrize(
     ("eval_set", "message"),
     [
-        ((X, Y), r"eval_set: expected \[\(X, y\)\]"),
-        ([*EVAL_SET, *EVAL_SET], r"one pair .* got 2 item\(s\)"),
+        ([X, Y], r"eval_set: expected \(X, y\) or \[\(X, y\)\], .*, got list of 2"),
+        ((X, Y, Y), "one pair whose rows choose the best epoch, got tuple of 3"),
+        ([*EVAL_SET, *EVAL_SET], "one pair .* got list of 2"),
+        ((*EVAL_SET, *EVAL_SET), "one pair .* got tuple of 2"),
         ([(VALIDATION[0], Y)], "eval_set: y: expected 60 rows, as many as X, got 120"),
         (5, "eval_set: expected"),
     ],

@@ -145,6 +145,27 @@ def test_what_takes_a_classifier_takes_it(ranker):
     )
 
 
+@pytest.mark.parametrize("tasks", [["bought"], ["watched", "liked"]])
+def test_a_ranker_in_place_of_a_classifier_says_which_view(tasks):
+    ranker, y = MultiTaskRanker(**SMALL), LABELS[tasks]
+    line = r"^MultiTaskRanker has no classes_: .* give a task of a fitted ranker, ranker\.task\("
+    with pytest.raises(AttributeError, match=line):
+        cross_val_predict(ranker, X, y, cv=2, method="predict_proba")
+    with pytest.raises(AttributeError, match=rf"{line}'{tasks[-1]}'\)$"):
+        CalibratedClassifierCV(FrozenEstimator(ranker.fit(X, y))).fit(X, y[tasks[-1]])
+    assert not hasattr(ranker, "classes_") and not hasattr(MultiTaskRanker(), "classes_")
+
+
+@pytest.mark.parametrize("count", [2, 400])
+@pytest.mark.parametrize("made", [MultiTaskRanker, TaskClassifier, TaskRegressor])
+def test_moments_are_no_label(made, count):
+    when = pd.date_range("2026-01-01", periods=count, freq="h")
+    y = pd.Series(np.resize(when, len(X)), X.index, name="when")
+    for values in (y, y.to_numpy(), y - y.min(), y.dt.tz_localize("UTC")):
+        with pytest.raises(ValueError, match=r"^y: column '(when|label)' holds .*, expected 0 and"):
+            made().fit(X, values)
+
+
 def test_cross_validation(ranker):
     quick = {"ranker__epochs": 1, "ranker__batch_size": 256}
     view = clone(ranker.task("bought")).set_params(**quick)
