@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.forked import ROOT
-from tests.parallel.launch import free_port, launch, start
+from tests.parallel.launch import free_port, launch, start, start_program
 
 CONFIG = """
 name: dense
@@ -75,6 +75,21 @@ def test_every_rank_ends_and_one_says_why(arguments, message):
     assert message in said
     assert "Traceback" not in said
     assert "rank 1: " not in said  # it is not that rank's own
+
+
+def test_what_libraries_write_is_no_part_of_a_result(tmp_path):
+    """C++ writes to the descriptor, past Python's stream."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os\n"
+        "from mmoe.parallel.launch.run_as_rank import run_as_rank\n"
+        "run_as_rank(lambda: (os.write(1, b'[Gloo] connected'), print('{}')), [])\n"
+    )
+    port = free_port()
+    ranks = [start_program([str(program)], rank, 2, port) for rank in range(2)]
+    ended = [rank.communicate(timeout=120) for rank in ranks]
+    assert [out for out, _ in ended] == ["{}\n", ""]
+    assert all("[Gloo] connected" in err for _, err in ended)
 
 
 def test_an_error_of_one_rank_names_it():

@@ -47,6 +47,7 @@ def run_as_rank(command: Callable[[], None], asked: Sequence[str]) -> NoReturn:
     Raises:
         SystemExit: Always.
     """
+    _keep_results_apart()
     interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to lose while they meet
     patience = threading.Timer(RENDEZVOUS_SECONDS + _SECONDS_MORE, _give_up)
     patience.daemon = True
@@ -95,6 +96,27 @@ def _check_same_command(asked: Sequence[str]) -> None:
         raise RanksDiffer(
             f"rank {r} was started with another command than rank 0: {shlex.join(other)!r} "
             f"instead of {shlex.join(first)!r}; start all ranks with the same command"
+        )
+
+
+def _keep_results_apart() -> None:
+    """Sends what libraries write past Python to standard error, where no result stands.
+
+    Where ranks meet, C++ libraries (gloo, NCCL_DEBUG) say so on standard output, between the lines
+    of a result that somebody parses.
+    """
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
+        return
+    with suppress(OSError):  # it is closed, or no file
+        stream.flush()
+        if stream.fileno() != 1:
+            return
+        results = os.dup(1)
+        os.dup2(2, 1)
+        buffering = 1 if stream.line_buffering else -1
+        sys.stdout = os.fdopen(
+            results, "w", buffering, encoding=stream.encoding, errors=stream.errors
         )
 
 
