@@ -231,3 +231,33 @@ def test_each_epoch_says_what_its_steps_sent(runs):
     assert 1e6 * runs["rows"][0][0]["communication"]["experts"]["megabytes_between_hosts"] < (
         2 * (sizes + most)
     )
+
+
+@pytest.mark.parametrize("settings", [[], ["data.input=stream"]], ids=["held", "streamed"])
+def test_a_regression_in_its_own_units_is_what_one_process_learns(tmp_path, settings):
+    """Its mean and deviation are those of all ranks' rows."""
+    draw = np.random.default_rng(1)
+    columns = {"price": draw.normal(size=800), "age": draw.normal(size=800)}
+    clicks = (columns["price"] > 0).astype(int)
+    spent = 50_000 + 9_000 * columns["age"] + np.linspace(0, 20_000, 800)  # ranks' rows differ
+    for n, part in enumerate(np.split(np.arange(800), 4)):
+        rows = {name: values[part] for name, values in columns.items()}
+        rows |= {"click": clicks[part], "spent": spent[part]}
+        (tmp_path / "log").mkdir(exist_ok=True)
+        pq.write_table(pa.table(rows), tmp_path / "log" / f"{n}.parquet")
+    task = "{name: spent, label: spent, kind: regression}"
+    text = EXCHANGE.replace("PATH", str(tmp_path / "log")).replace("click}]", f"click}}, {task}]")
+    config = tmp_path / "config.yaml"
+    config.write_text(text.replace("experts: spread, host_size: 1", "experts: replicated"))
+    found = []
+    for ranks in (1, 2):
+        out = tmp_path / str(ranks)
+        more = ["data.split.by=random", "seed=3", *settings]
+        ended = launch(["train", config, "--out", out, "--set", *more], ranks)
+        assert [rank.code for rank in ended] == [0] * ranks, ended
+        epochs = json.loads((out / "history.json").read_text())["epochs"]
+        rmse = json.loads((out / "metrics.json").read_text())["tasks"]["spent"]["rmse"]
+        found.append([rmse / 1e4, *(epoch["loss"]["spent"] for epoch in epochs)])
+    one, two = found
+    assert two == pytest.approx(one, rel=1e-4)
+    assert 0.1 < two[0] < 2
