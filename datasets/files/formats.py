@@ -181,6 +181,15 @@ def cut_file(file: DataFile, every: int) -> Cut:
         raise unreadable(file, error) from None
 
 
+def has_rows(file: DataFile) -> bool:
+    """Returns whether the file, or a list of candidates in it, holds any row."""
+    if kind_of(file) == "parquet" and file.candidates is None:
+        return any(parquet_layout(file)[1])
+    # The last one, as columns before it may have its name
+    asked = [name for name in file_types(file).names if name not in file.partitions][-1:]
+    return any(table.num_rows for table in iter_file(file, asked, 1))
+
+
 def _with_folders(table: pa.Table, names: list[str], folders: dict[str, str | None]) -> pa.Table:
     """Adds the folders' columns, as text, and brings all into the order of `names`."""
     if not folders:

@@ -191,6 +191,10 @@ def plain_columns(table: pa.Table) -> pa.Table:
 
 def _concat(files: list[DataFile], tables: list[pa.Table]) -> pa.Table:
     """One table; numbers widen (int64 < float64), anything else that differs is an error."""
+    # A part without rows holds no type of anything: writers make up one
+    held = [pair for pair in zip(files, tables, strict=True) if pair[1].num_rows]
+    if held:
+        files, tables = map(list, zip(*held, strict=True))
     if len(tables) == 1:
         return tables[0]
     largest = [partial(_largest_value, table) for table in tables]

@@ -72,9 +72,10 @@ def survey(
     texts = {name: TextKind() for name in uses if infer_types and name not in as_text}
     found = [_look_at(file, uses, texts, chunk_rows) for file in files]
     _settle_folders(files, uses, texts)
-    settled = [_settled_schema(one, texts) for one in found]
-    largest = [partial(largest_in_file, file, rows_per_chunk=chunk_rows) for file in files]
-    schema = common_schema(files, signed_where_it_fits(settled, largest))
+    held = [one for one in found if any(one.groups)] or found  # others hold no type of anything
+    settled = [_settled_schema(one, texts) for one in held]
+    largest = [partial(largest_in_file, one.file, rows_per_chunk=chunk_rows) for one in held]
+    schema = common_schema([one.file for one in held], signed_where_it_fits(settled, largest))
     pieces = _pieces(found)
     if not pieces:
         what = "rows, only columns"

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import compress
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.formats import file_types, format_of, iter_file
+from mmoe.datasets.files.formats import file_types, format_of, has_rows, iter_file
 from mmoe.datasets.files.readers import Paths, largest_in_file, signed_where_it_fits, widen
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.locations import missing_column
@@ -73,6 +74,11 @@ def kept_types(
         )
         for file, schema in zip(files, schemas, strict=True)
     ]
+    if any(schema != kept[0] for schema in kept):
+        # Writers make up the types of a part without rows
+        held = [has_rows(file) for file in files]
+        if any(held):
+            files, kept = list(compress(files, held)), list(compress(kept, held))
     read_text = read_text and all(format_of(file).is_text for file in files)
     if read_text:
         kept = [_read_types(file, schema) for file, schema in zip(files, kept, strict=True)]
@@ -167,6 +173,8 @@ def as_kept(column: pa.ChunkedArray, name: str, kind: pa.DataType, origin: str) 
     Raises:
         ValueError: It would be rounded.
     """
+    if not len(column):
+        return pa.chunked_array([], kind)
     if is_text(column.type) and not is_text(_decoded(kind)):
         column = blank_to_null(column)  # cells of CSV, all of which are such values
         if pa.types.is_floating(kind) and loses_digits(column, column.cast(kind)):

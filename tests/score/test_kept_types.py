@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.faults.inputs.arrow_types import ARROW_TYPES, column_of
 from mmoe.datasets.files.readers import iter_tables, read_table
+from mmoe.datasets.stream.survey import survey
 from mmoe.score import kept_columns, scorer
 from mmoe.score.kept_columns import kept_types
 
@@ -40,6 +41,32 @@ def test_kept(name, tmp_path):
     pq.write_table(result, tmp_path / "scores.parquet")
     found = pq.read_table(tmp_path / "scores.parquet")["odd"]
     assert found.to_pylist() == array.to_pylist()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "arrows"])
+@pytest.mark.parametrize("made_up", [pa.float64(), pa.string(), pa.list_(pa.int8()), pa.null()])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_part_without_rows_says_nothing_of_types(tmp_path, kind, made_up, at):
+    parts = [pa.table({"x": pa.array([2**62, None, 3])}), pa.table({"x": pa.array([4, 5])})]
+    parts.insert(at, pa.table({"x": pa.array([], made_up)}))
+    for number, part in enumerate(parts):
+        path = tmp_path / f"{number}.{kind}"
+        if kind == "parquet":
+            pq.write_table(part, path)
+            continue
+        new = pa.ipc.new_file if kind == "arrow" else pa.ipc.new_stream
+        with new(path, part.schema) as writer:
+            writer.write_table(part)
+    types = kept_types(tmp_path, ["x"])
+    assert types == {"x": pa.int64()}
+    empty = scorer._result(read_table(tmp_path / f"{at}.{kind}"), types, {}, "log")
+    assert empty.schema.types == [pa.int64()]
+    assert read_table(tmp_path).schema.types == [pa.int64()]
+    source = survey(tmp_path, {"x": "feature 'x'"}, chunk_rows=2)
+    assert source.schema.types == [pa.int64()]
+    read = [table for piece in source.pieces for _, table in source.read(piece, ["x"])]
+    found = [value for table in read for value in table["x"].to_pylist()]
+    assert found == read_table(tmp_path)["x"].to_pylist() == [2**62, None, 3, 4, 5]
 
 
 @pytest.mark.parametrize("name", REFUSED)
