@@ -31,6 +31,8 @@ _IPC_SUFFIXES = (".arrow", ".ipc", ".feather", ".arrows")
 _COMPRESSED = (".gz", ".bz2", ".zst")
 _MAGIC = {b"PAR1": "parquet", b"ARRO": "ipc"}  # first bytes
 
+_ZIP = b"PK\x03\x04"
+
 _WORDS = {"csv": "CSV", "parquet": "Parquet", "ipc": "Arrow", "json": "JSON lines"}
 
 
@@ -121,6 +123,11 @@ def kind_of(file: DataFile) -> str:
     if kind is None:
         with file.open() as stream:
             start = stream.read(4)
+        if start == _ZIP:
+            raise ValueError(
+                f"{file}: is a zip archive (or a spreadsheet), which is not read; unpack it, and "
+                "name the file in it"
+            )
         is_json = start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
         kind = _MAGIC.get(start, "json" if is_json else "csv")
     return kind

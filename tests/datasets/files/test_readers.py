@@ -1,5 +1,6 @@
 import bz2
 import gzip
+import zipfile
 
 import fsspec
 import numpy as np
@@ -97,6 +98,14 @@ def test_columns_of_one_name(tmp_path, kind):
     assert read_table(path, ["y", "x.1"]).to_pydict() == {"y": [3], "x.1": [2]}
     [chunk] = iter_tables(path, ["x.1"], 4)
     assert chunk["x.1"].to_pylist() == (["2"] if kind == "csv" else [2])
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.csv.zip", "a.xlsx"])
+def test_an_archive_says_that_it_is_one(tmp_path, name):
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        archive.writestr("a.csv", TEXT)
+    with pytest.raises(ValueError, match=rf"{name}: is a zip archive .*; unpack it"):
+        read_table(tmp_path / name)
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
