@@ -302,7 +302,7 @@ def test_commands_have_the_options_that_are_named():
         if name not in known:
             assert name.startswith("-") or name == "…", line
             continue
-        options = {option for parameter in known[name].params for option in parameter.opts}
+        options = {o for of in known[name].params for o in (*of.opts, *of.secondary_opts)}
         assert {word for word in words if re.match(r"--\w", word)} <= options | {"--help"}, line
         named.add(name)
     assert named == set(known)
