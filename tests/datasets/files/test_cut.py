@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mmoe.datasets.files import csv_rows, ipc_messages, json_lines
 from mmoe.datasets.files.csv_files import iter_csv, read_csv
-from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.data_file import CsvForm, DataFile
 from mmoe.datasets.files.formats import cut_file
 from mmoe.datasets.files.ipc_files import iter_ipc, read_ipc
 from mmoe.datasets.files.readers import iter_tables
@@ -351,7 +351,7 @@ def test_a_row_that_begins_with_a_byte_order_mark_keeps_it(tmp_path):
 def test_the_first_line_is_a_row_where_names_are_given(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("\n" + "".join(f"{n},{n}\n" for n in range(9)))
-    check_cuts(DataFile(str(path), column_names=("a", "b")), ["a"], 4)
+    check_cuts(DataFile(str(path), CsvForm(("a", "b"))), ["a"], 4)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "arrow", "arrows"])
