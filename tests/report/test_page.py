@@ -193,7 +193,7 @@ def test_the_config_on_the_page_reads_back_the_same(fake_run, tmp_path):
     assert shown is not None
     again = tmp_path / "again.yaml"
     again.write_text(shown[1].replace("&#39;", "'").replace("&#34;", '"').replace("&gt;", ">"))
-    assert load_config(again, of_run=True) == load_config(run / "config.yaml")
+    assert load_config(again) == load_config(run / "config.yaml", of_run=True)
 
 
 def test_the_default_page_is_replaced_but_a_named_one_only_when_asked(fake_run, tmp_path):
