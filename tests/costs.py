@@ -60,8 +60,10 @@ class Costs:
         say = terminalreporter.write_line
         say(f"{'worker s':>9} {'processor s':>12} {'tests':>6}")
         dearest = sorted(files.items(), key=lambda file: -file[1][1])
-        rest = [sum(column) for column in zip(*(found for _, found in dearest[_SHOWN:]))]  # noqa: B905
-        whole = [sum(column) for column in zip(*files.values())]  # noqa: B905
+        rest = [
+            sum(column) for column in zip(*(found for _, found in dearest[_SHOWN:]), strict=True)
+        ]
+        whole = [sum(column) for column in zip(*files.values(), strict=True)]
         shown = [*dearest[:_SHOWN], ("other files", rest), ("all", whole)]
         for name, found in shown:
             if found:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from benchmarks.same_bits.trees import Tree, facts_of_json, facts_of_run, facts_of_scores
 
-_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FEATURES = [
     {"kind": "categorical", "name": "user", "min_count": 3},
     {"kind": "categorical", "name": "item", "encoding": "hash", "hash_size": 64},
@@ -83,7 +83,7 @@ class Trained:
 
     def _source(self, tree: Tree, runs: Path) -> list[str]:
         if self.recipe is not None:
-            data = _DATA / self.recipe.split("-with")[0].split("-group")[0]
+            data = DATA / self.recipe.split("-with")[0].split("-group")[0]
             return [self.recipe, *(["--data", str(data)] if data.exists() else [])]
         config = {**BASE, "features": self.features or FEATURES, "tasks": self.tasks or TASKS}
         # YAML holds JSON

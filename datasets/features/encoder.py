@@ -333,7 +333,7 @@ class FeatureEncoder:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles meet their own cells."""
+        """Copies and pickles begin without cells."""
         return {name: value for name, value in vars(self).items() if name != "_known_cells"}
 
     def _encoded(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
@@ -372,7 +372,7 @@ def _cells(codec: Codec[Any], table: pa.Table) -> Hashable | None:
         value = column[0].as_py()
         # Of numbers that are equal, as 0.0 and -0.0, the bits count
         cells.append((column.type, value.hex() if isinstance(value, float) else value))
-    return (codec.used_by, id(codec), *cells)
+    return (id(codec), *cells)
 
 
 def _check(codec: Codec[Any], coded: Coded, rules: Rules, num_rows: int) -> None:

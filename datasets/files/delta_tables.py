@@ -1,6 +1,5 @@
 """Delta tables: `deltalake` reads the log, and which rows are deleted; the files are Parquet."""
 
-import re
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
@@ -10,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile, is_address, natural_key
+from mmoe.datasets.files.lake import Refused, one_line
 from mmoe.datasets.files.parquet_files import iter_parquet, parquet_columns
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # Features of a table that what is below reads, or that say nothing about its rows
 _READ = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 
@@ -29,20 +28,14 @@ def open_table(path: str, version: int | None) -> "DeltaTable":
     """
     import deltalake
 
-    try:
-        table = deltalake.DeltaTable(path, version=version)
-        return DeltaTable(path, table)
-    except ValueError:
-        raise
-    except Exception as error:  # of a class for each kind of failure, some of which are private
-        if isinstance(error, MemoryError):
-            raise
-        reason = " ".join(_COLOURS.sub("", str(error)).split())[:200]
-        where = "" if version is None else f" at version {version}"
-        raise ValueError(
+    where = "" if version is None else f" at version {version}"
+    with one_line(
+        lambda reason: (
             f"{path}: the Delta table cannot be read{where} by deltalake {deltalake.__version__} "
             f"({reason}); name a version that is there, or upgrade deltalake"
-        ) from None
+        )
+    ):
+        return DeltaTable(path, deltalake.DeltaTable(path, version=version))
 
 
 class DeltaTable:
@@ -67,7 +60,7 @@ class DeltaTable:
         else:
             used.discard("columnMapping")  # not in use
         if used:
-            raise ValueError(
+            raise Refused(
                 f"{self.path}: the Delta table uses {', '.join(sorted(used))}, which mmoe does not "
                 "read; export its rows to a table or to Parquet without that"
             )
@@ -81,7 +74,7 @@ class DeltaTable:
         for action in sorted(listed, key=lambda action: natural_key(action["path"])):
             inside = unquote(action["path"])
             if is_address(inside) or inside.startswith("/"):
-                raise ValueError(
+                raise Refused(
                     f"{self.path}: the Delta table refers to files of another one ({inside}), as a "
                     "shallow clone does, which mmoe does not read; copy its rows to a table"
                 )

@@ -6,10 +6,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import is_address, natural_key, without_protocol
+from mmoe.datasets.files.lake import Refused, names_in, one_line
 
 _SUFFIX = re.compile(r"(\.gz)?\.metadata\.json(\.gz)?$")
 
@@ -28,24 +28,15 @@ def open_table(path: str, version: int | None) -> "IcebergTable":
     import pyiceberg
     from pyiceberg.table import StaticTable
 
-    try:
-        table = StaticTable.from_metadata(_metadata_file(path))
-        return IcebergTable(path, table, version)
-    except Refused as refusal:
-        raise ValueError(str(refusal)) from None
-    except Exception as error:  # of many classes, each for its own kind of failure
-        if isinstance(error, MemoryError):
-            raise
-        reason = " ".join(str(error).split())[:200]
+    def unread(reason: str) -> str:
         what = "equality deletes" if "quality delet" in reason else "the table as it is"
-        raise ValueError(
+        return (
             f"{path}: pyiceberg {pyiceberg.__version__} cannot read {what} of this Iceberg table "
             f"({reason}); rewrite its data files (rewrite_data_files), or export its rows"
-        ) from None
+        )
 
-
-class Refused(ValueError):
-    """A refusal in words of this module's own."""
+    with one_line(unread):
+        return IcebergTable(path, StaticTable.from_metadata(_metadata_file(path)), version)
 
 
 class IcebergTable:
@@ -85,17 +76,14 @@ class IcebergTable:
         scan = ArrowScan(
             self._table.metadata, self._table.io, self._projection.select(*columns), AlwaysTrue()
         )
-        try:
+        with one_line(
+            lambda reason: (
+                f"{address}: pyiceberg cannot read the rows ({reason}); rewrite the "
+                "table's data files, or export its rows"
+            )
+        ):
             for batch in scan.to_record_batches([self._tasks[address]]):
                 yield pa.Table.from_batches([batch]).select(columns)
-        except Exception as error:  # of many classes
-            if isinstance(error, MemoryError):
-                raise
-            reason = " ".join(str(error).split())[:200]
-            raise ValueError(
-                f"{address}: pyiceberg cannot read the rows ({reason}); rewrite the table's data "
-                "files, or export its rows"
-            ) from None
 
 
 def _metadata_file(path: str) -> str:
@@ -104,7 +92,7 @@ def _metadata_file(path: str) -> str:
         return path
     folder = f"{path.rstrip('/')}/metadata"
     found: dict[int, list[str]] = {}
-    for name in _names(folder):
+    for name in names_in(path, "metadata"):
         number = re.match(r"v?(\d+)", name)
         if number is not None and _SUFFIX.search(name):
             found.setdefault(int(number[1]), []).append(name)
@@ -118,13 +106,6 @@ def _metadata_file(path: str) -> str:
             f"says: {folder}/{latest[0]}"
         )
     return f"{folder}/{latest[0]}"
-
-
-def _names(folder: str) -> list[str]:
-    if not is_address(folder):
-        return [found.name for found in Path(folder).iterdir()]
-    filesystem, inside = fsspec.url_to_fs(folder)
-    return [str(name).rpartition("/")[2] for name in filesystem.ls(inside, detail=False)]
 
 
 def _refuse_moved(path: str, location: str) -> None:

@@ -5,17 +5,19 @@ are never read without that log, since they also hold rows that were removed.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 import fsspec
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile, LakePart, is_address, is_partition
+from mmoe.datasets.files.remote import not_reached
 from mmoe.datasets.files.row_span import Cut, RowSpan
 from mmoe.datasets.rows.locations import MissingColumnError
 
@@ -27,6 +29,7 @@ _READERS = MappingProxyType(
     }
 )
 _VERSION = re.compile(r"(.+)@(\d+)")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _METADATA = re.compile(r"(v\d+|\d+-[0-9a-fA-F-]{36})(\.gz)?\.metadata\.json(\.gz)?")
 _UNLISTED = ("http", "https", "ftp")  # servers whose folders are pages, if anything
 
@@ -78,13 +81,20 @@ def own_source(file: DataFile) -> str:
 
 
 def kind_of_table(path: str) -> str | None:
-    """Returns `Delta`, `Iceberg` or `Hudi` where a folder is such a table, or its metadata file."""
+    """Returns `Delta`, `Iceberg` or `Hudi` where a folder is such a table, or its metadata file.
+
+    Raises:
+        ValueError: Nobody can say: the folder is there, but cannot be listed, or not be reached.
+    """
     if _METADATA.fullmatch(path.rstrip("/").rpartition("/")[2]):
         return "Iceberg"
     try:
-        return _kind_by(lambda name: _names_in(path, name))
-    except Exception:  # each file system raises its own kind; who reads the folder says what
+        return _kind_by(lambda name: names_in(path, name))
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    # Each file system raises its own kind. To go on would be to read what may be a table's files
+    except Exception as error:
+        raise not_reached(path, error) from None
 
 
 def table_files(path: str, kind: str, version: int | None = None) -> list[DataFile]:
@@ -151,6 +161,27 @@ def refuse_tables_below(folder: str, names: Iterable[str]) -> None:
                 f"{folder}: holds a lake table, {table}, whose files also hold rows that were "
                 "removed; name the table itself, several as a list"
             )
+
+
+@contextmanager
+def one_line(what: Callable[[str], str]) -> Generator[None]:
+    """Turns what a table's package raises into a ValueError; those of our own stay.
+
+    The packages have a class for each kind of failure, some of which are private.
+
+    Args:
+        what: Makes the line of the reason.
+    """
+    try:
+        yield
+    except (Refused, MemoryError):
+        raise
+    except Exception as error:
+        raise ValueError(what(" ".join(_COLOURS.sub("", str(error)).split())[:200])) from None
+
+
+class Refused(ValueError):
+    """A refusal in words of our own."""
 
 
 def lake_columns(file: DataFile) -> list[str]:
@@ -256,19 +287,15 @@ def _kind_by(names_in: Callable[[str], list[str]]) -> str | None:
     return None
 
 
-def _names_in(path: str, below: str) -> list[str]:
-    """Names of files and folders in a folder; of a file none."""
+def names_in(path: str, below: str) -> list[str]:
+    """Names the files and folders in a folder of a table; of a file none."""
     if not is_address(path):
         folder = Path(path, below)
         if below == "":  # a look at three names costs less than a list of ten thousand
             return [n for n in ("_delta_log", ".hoodie", "metadata") if (folder / n).is_dir()]
         return [found.name for found in folder.iterdir()]
     filesystem, inside = fsspec.url_to_fs(path)
-    return names_below(filesystem, f"{inside.rstrip('/')}/{below}".rstrip("/"))
-
-
-def names_below(filesystem: Any, folder: str) -> list[str]:
-    """Names what lies in a folder of a file system, if anything."""
+    folder = f"{inside.rstrip('/')}/{below}".rstrip("/")
     if not filesystem.isdir(folder):
         return []
     return [str(n).rstrip("/").rpartition("/")[2] for n in filesystem.ls(folder, detail=False)]

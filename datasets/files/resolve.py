@@ -101,6 +101,11 @@ def _once(files: list[DataFile]) -> list[DataFile]:
     first: dict[object, DataFile] = {}
     for file in files:
         known = first.setdefault(file.identity(), file)
+        if file.lake is not None and known.lake is not None and file.lake != known.lake:
+            raise ValueError(
+                f"{file.lake.table}: is named at versions {known.lake.version} and "
+                f"{file.lake.version}, which share files; name one version"
+            )
         here, there = file.partitions, known.partitions
         differing = [name for name in here if here[name] != there.get(name, here[name])]
         if differing:

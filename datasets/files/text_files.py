@@ -90,9 +90,8 @@ class _Rewritten(io.RawIOBase):
 
 def is_packed(file: DataFile) -> bool:
     """Returns whether it can be read from its start alone: compressed text, or rewritten."""
-    return file.csv.is_rewritten or file.name.lower().endswith(
-        (*_CODECS, ".lz4")
-    )  # Arrow knows the last one too
+    suffixes = (*_CODECS, ".lz4")  # Arrow knows the last one too
+    return file.csv.is_rewritten or file.name.lower().endswith(suffixes)
 
 
 def read_start(file: DataFile, num_bytes: int) -> bytes:

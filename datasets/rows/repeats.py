@@ -214,7 +214,7 @@ def later_copies(hashes: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def hashes_of(table: pa.Table) -> np.ndarray:
-    """Returns a hash of the user's columns for each row, uint64 [N]; row numbers are not his."""
+    """Hashes rows by all of the user's columns, uint64 [N]; hidden row numbers do not count."""
     names = visible_columns(table)
     return row_hashes(table, names)
 

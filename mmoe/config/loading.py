@@ -15,8 +15,7 @@ from mmoe.config.base import NAME
 from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
 from mmoe.config.inlined import defaults_of, keys_in
 from mmoe.config.kinds import HasKinds, kinds_of
-from mmoe.config.run import RunConfig
-from mmoe.config.tasks import with_earlier_targets
+from mmoe.config.run import RunConfig, of_earlier_code
 from mmoe.plugins import MODULE_NAME, import_for_run, import_modules
 
 
@@ -116,25 +115,16 @@ def config_from_dict(
     Raises:
         ValueError: A key or value is wrong, or a module is not allowed or cannot be imported.
     """
-    raw = _of_earlier_code(raw) if of_run else raw
     names = raw.get("imports") if isinstance(raw, Mapping) else None
     if isinstance(names, list) and all(_is_module(name) for name in names):  # else refused below
         (import_for_run if of_run else import_modules)(names, origin)
     try:
-        config = RunConfig.model_validate(with_earlier_targets(raw) if of_run else raw)
+        config = RunConfig.model_validate(of_earlier_code(raw) if of_run else raw)
     except ValidationError as error:
         raise ValueError(f"{origin}: {_explain(error)}{_hint(error, names)}") from None
     used = [name for expert, _ in config.model.expert_kinds for name in expert.needed_modules]
     (import_for_run if of_run else import_modules)(used, origin)
     return config
-
-
-def _of_earlier_code(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A run's config with what its code did before there was a key: a stored one has every key."""
-    data = raw.get("data", {}) if isinstance(raw, Mapping) else None
-    if not isinstance(data, Mapping) or "missing_words" in data:
-        return raw
-    return {**raw, "data": {**data, "missing_words": None}}
 
 
 def _is_module(name: object) -> bool:

@@ -1,5 +1,6 @@
 """One run: data, features, tasks, model, training."""
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -323,7 +324,7 @@ class RunConfig(Strict):
     def __setstate__(self, state: dict[Any, Any]) -> None:
         """Reads a pickled config; of an earlier release one whose sections had other keys."""
         if "imports" not in state["__dict__"] or any(map(_lacks_keys, state["__dict__"].values())):
-            raw = with_earlier_targets(_raw(state["__dict__"]))
+            raw = of_earlier_code(_raw(state["__dict__"]))
             state = RunConfig.model_validate(raw).__getstate__()
         super().__setstate__(state)
 
@@ -356,6 +357,19 @@ class RunConfig(Strict):
     def trained_tasks(self) -> list[TaskConfig]:
         """Tasks, each of the kind it is trained as: `model.kind: esmm` spells entire_space."""
         return self.model.trained_tasks(self.tasks)
+
+
+def of_earlier_code(raw: Any) -> Any:
+    """Returns the raw config of a run in which keys that are younger say what its code did.
+
+    Args:
+        raw: With every default of its time spelled out, as runs store it.
+    """
+    raw = with_earlier_targets(raw)
+    data = raw.get("data", {}) if isinstance(raw, Mapping) else None
+    if not isinstance(data, Mapping) or "missing_words" in data:
+        return raw
+    return {**raw, "data": {**data, "missing_words": None}}
 
 
 def _lacks_keys(value: Any) -> bool:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-import mmoe.ops  # defines torch.ops.mmoe  # noqa: F401
+import mmoe.ops  # noqa: F401  # defines torch.ops.mmoe, also where this file runs alone
 
 DEVICES = [
     pytest.param("cpu", id="cpu"),

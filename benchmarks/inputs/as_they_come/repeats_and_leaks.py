@@ -3,9 +3,7 @@
 What is honest: Census, Hillstrom (where they are at hand) and the generated logs of `first_try`.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +12,7 @@ from benchmarks.first_try.logs import LOGS
 from benchmarks.first_try.real import REAL, table_of
 from benchmarks.inputs.section import Measured
 from benchmarks.racing.results import Target
+from benchmarks.same_bits.cases import DATA
 from mmoe.config import RunConfig
 from mmoe.datasets import infer_config, load_recipe, load_splits
 from mmoe.datasets.infer.config import Reasons
@@ -28,7 +27,6 @@ TARGETS: dict[str, Target | None] = {
     "leaks_missed": Target(0.0, at_most=True),
 }
 _ROWS = 6_000
-_DATA = Path(os.environ.get("MMOE_DATA", Path(__file__).parents[4] / "shared" / "data"))
 _WORDS = ("foretell", "holds the row's own", "its events are those of")  # of leaks, by init
 
 
@@ -82,11 +80,11 @@ def _missed(table: pa.Table, planted: set[str]) -> bool:
 
 def _honest(say: Callable[[str], None]) -> Iterator[tuple[str, pa.Table, list[str]]]:
     for name, folder in REAL.items():
-        if not (_DATA / folder).is_dir():
-            say(f"  {name}: not at {_DATA}, left out")
+        if not (DATA / folder).is_dir():
+            say(f"  {name}: not at {DATA}, left out")
             continue
         recipe = load_recipe(name)
-        splits = load_splits(recipe, _DATA / folder)
+        splits = load_splits(recipe, DATA / folder)
         rows = pa.concat_tables([splits.train, splits.validation, splits.test])
         yield name, table_of(recipe, rows, splits.origin), [task.name for task in recipe.tasks]
     for name, log in LOGS.items():

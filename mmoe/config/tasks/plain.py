@@ -1,6 +1,6 @@
 """Tasks that no other task takes part in: an event, a number."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,8 @@ class BinaryTask(TaskConfig):
 
 class NumberTask(TaskConfig):
     """Base of kinds whose label is a number in units of its own: money, seconds, degrees."""
+
+    shifted: ClassVar[bool] = True  # `standard` centres the label; else 0 stays 0
 
     target: Literal["none", "standard"] = Field(
         default="standard",
@@ -36,9 +38,11 @@ class NumberTask(TaskConfig):
             label: Statistics of the label itself.
 
         Returns:
-            Mean and deviation; a constant is centred alone.
+            Mean and deviation, or 0 and the mean; what cannot be a scale is left out.
         """
-        return (label.mean, label.deviation or 1.0) if self.target == "standard" else (0.0, 1.0)
+        if self.target == "none":
+            return 0.0, 1.0
+        return (label.mean, label.deviation or 1.0) if self.shifted else (0.0, label.mean or 1.0)
 
 
 class RegressionTask(NumberTask):

@@ -1,10 +1,9 @@
 """Tasks whose label is a number, each with a loss of its own: Huber's, watch time, spend."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from mmoe.config.specs import LabelSpec
 from mmoe.config.tasks.plain import NumberTask
 
 
@@ -25,16 +24,13 @@ class WatchTimeTask(NumberTask):
     """Seconds watched, 0 where nothing was: weighted logistic regression."""
 
     kind: Literal["watch_time"] = "watch_time"
+    shifted: ClassVar[bool] = False
     negatives: Literal["unwatched", "all"] = Field(
         default="all",
         description="rows that count as negatives. unwatched: those of time 0, "
         "as in the paper, whose odds are the mean time only where few rows are watched; all: every "
         "row, so that the odds are the mean time itself",
     )
-
-    def scaling(self, label: LabelSpec) -> tuple[float, float]:
-        """Returns the mean as the scale: its odds are 1."""
-        return 0.0, (label.mean or 1.0) if self.target == "standard" else 1.0
 
     def untrainable(self, lowest: float, highest: float) -> str | None:
         """Says why no odds can be learnt: every row, or no row, is watched."""
@@ -52,10 +48,7 @@ class ZilnTask(NumberTask):
     """A value that is mostly 0 and else has a long tail, such as spend: zero-inflated lognormal."""
 
     kind: Literal["ziln"] = "ziln"
-
-    def scaling(self, label: LabelSpec) -> tuple[float, float]:
-        """Returns the mean as the scale, for a loss of any size."""
-        return 0.0, (label.mean or 1.0) if self.target == "standard" else 1.0
+    shifted: ClassVar[bool] = False
 
     @property
     def further(self) -> list[str]:

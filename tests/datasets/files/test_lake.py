@@ -24,6 +24,7 @@ from mmoe.datasets.files import (
     cut_file,
     data_changes,
     iter_tables,
+    lake,
     print_files,
     read_table,
     resolve_files,
@@ -194,3 +195,22 @@ def test_versions_that_mean_nothing_are_refused(log, arguments, words, tmp_path)
     (tmp_path / "f.csv").write_text("a,click\n1,0\n")
     with pytest.raises(ValueError, match=words):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_two_versions_of_a_table_in_one_list_are_refused(tmp_path):
+    import deltalake
+
+    table = pa.table({"x": [1, 2]})
+    deltalake.write_deltalake(str(tmp_path), table)
+    deltalake.write_deltalake(str(tmp_path), table, mode="append")
+    with pytest.raises(ValueError, match="is named at versions 0 and 1, which share files"):
+        resolve_files([f"{tmp_path}@0", f"{tmp_path}@1"])
+
+
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_plain_files(tmp_path, monkeypatch):
+    def refused(path, below):
+        raise PermissionError("no right to list it")
+
+    monkeypatch.setattr(lake, "names_in", refused)
+    with pytest.raises(ValueError, match="cannot be reached"):
+        lake.kind_of_table(str(tmp_path))
