@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import is_address, is_partition
 from mmoe.datasets.files.remote import RemoteFolder
-from mmoe.run.atomic_files import put_in_place
+from mmoe.run.atomic_files import not_written, put_in_place
 from mmoe.run.file_lock import lock_file
 from mmoe.run.temporaries import is_temporary, remove_dead, temporary_beside
 
@@ -174,6 +174,8 @@ class LocalStore:
             with written.open("wb") as file:
                 shutil.copyfileobj(content, file)
             put_in_place(written, self.folder / name)
+        except OSError as error:
+            raise not_written(self.folder / name, error) from None
         finally:
             written.unlink(missing_ok=True)
 

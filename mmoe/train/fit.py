@@ -35,6 +35,7 @@ from mmoe.run.allocator import keep_freed_memory
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
+from mmoe.run.folder_claim import MARK
 from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarms, with_levels
 from mmoe.train.alarms.copies import with_effects
 from mmoe.train.begin import begin, training_state
@@ -189,10 +190,10 @@ def _train(
     if rank() > 0:
         reporter = SilentReporter()
     if resume:
-        warm_start = from_first(lambda: WarmStart.recorded(RunDirectory(out), warm_start))
-        config = with_recorded_stages(config, RunDirectory(out))
         recorded = RunDirectory(out)
-        if recorded.config_file.exists() and recorded.vocabulary.exists():
+        warm_start = from_first(lambda: WarmStart.recorded(recorded, warm_start))
+        config = with_recorded_stages(config, recorded)
+        if (recorded.path / MARK).exists() and recorded.config_file.exists():
             config = with_kept_targets(config, recorded.config())
     old = from_first(lambda: None if numbered else claim.find(out, config, resume))
     claim.run = old

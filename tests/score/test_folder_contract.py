@@ -1,5 +1,6 @@
 """The folder of scores that engines read: parts whole or absent, a manifest, `_SUCCESS` last."""
 
+import errno
 import json
 import os
 import shutil
@@ -378,3 +379,13 @@ def test_damaged_records_are_scored_again(run, log, tmp_path, funnel_table):
     part = out / "00002-2.parquet"
     part.write_bytes(part.read_bytes()[:100])
     assert score_files(run, log, out, resume=True, mode="overwrite") == 70
+
+
+def test_a_disk_that_is_full_is_named_by_small_files_too(tmp_path, monkeypatch):
+    def full(written, path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("mmoe.score.store.put_in_place", full)
+    with pytest.raises(ValueError, match=r"_manifest\.json: cannot be written \(No space left"):
+        LocalStore(tmp_path).write("_manifest.json", b"{}")
+    assert not [*tmp_path.iterdir()]

@@ -1,5 +1,8 @@
 """`mmoe.load(RUN).predict`: the form in which rows come is that of the answer."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -124,3 +127,16 @@ def test_what_is_known_of_it(model, folder):
     assert mmoe.load(RunDirectory.open(folder), table_precision="fp16").tasks == ["click", "buy"]
     with pytest.raises(ValueError, match="there is no such run directory"):
         mmoe.load(folder / "nowhere")
+
+
+def test_calls_of_few_rows_take_turns_also_in_a_child_that_was_forked_meanwhile(
+    model, expected, funnel_table
+):
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda n: model.predict(funnel_table.slice(n, 1)), range(40))
+    assert [one["pred_click"][0].as_py() for one in found] == expected[:40, 0].tolist()
+    with loaded._TURNS.lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if loaded._TURNS.lock.acquire(timeout=5) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -410,3 +410,11 @@ def test_of_two_processes_that_make_a_folder_exactly_one_does(tmp_path):
         for process in both:
             process.kill()
             process.communicate()
+
+
+def test_somebodys_own_config_in_the_folder_is_not_read(train, tmp_path):
+    folder = tmp_path / "run"
+    (folder / "vocabulary").mkdir(parents=True)
+    (folder / "config.yaml").write_text("mine: 1\n")
+    with pytest.raises(ValueError, match=r"mmoe\.json"):
+        train("run", resume=True)

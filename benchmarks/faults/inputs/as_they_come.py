@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from benchmarks.faults.inputs.draft import Drawn, Expect, right
+from benchmarks.faults.inputs.draft import Drawn, Expect, flat, right
 from benchmarks.faults.inputs.workspace import Workspace
 from benchmarks.faults.small_log import small_config, small_log
 
@@ -61,20 +61,41 @@ def named_twice(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
     return Made([str(path), again], rows)
 
 
-def linked(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
-    """A folder with a file, and links to it."""
-    log = folder / "log"
-    log.mkdir()
-    pq.write_table(rows, log / "a.parquet")
-    for name in ("b.parquet", "c.parquet")[: draw.randrange(1, 3)]:
-        (log / name).symlink_to("a.parquet") if draw.random() < 0.5 else (log / name).hardlink_to(
-            log / "a.parquet"
-        )
-    return Made(str(log), rows)
+def padded(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
+    """Histories of one length, filled up at one end with a value that is no item."""
+    path, side = folder / "log.parquet", draw.choice(["left", "right"])
+    lists = rows["history"].to_pylist()
+    longest = max(map(len, lists))
+    filled = [[-1] * (longest - len(one)) for one in lists]
+    whole = [
+        fill + one if side == "left" else one + fill
+        for fill, one in zip(filled, lists, strict=True)
+    ]
+    place = rows.column_names.index("history")
+    pq.write_table(rows.set_column(place, "history", pa.array(whole)), path)
+    return Made(str(path), rows, features={"history": {"padding": -1, "padding_side": side}})
+
+
+def other_text(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
+    """Text in another encoding, with a delimiter of two characters, maybe without a header."""
+    path, header = folder / "log.dat", draw.random() < 0.5
+    rows, encoding = flat(rows), draw.choice(["latin-1", "utf-16"])
+    cells = [
+        ["" if cell is None else str(cell) for cell in row.values()] for row in rows.to_pylist()
+    ]
+    lines = [*([rows.column_names] if header else []), *cells]
+    path.write_bytes("".join("::".join(line) + "\n" for line in lines).encode(encoding))
+    said = {"delimiter": "::", "encoding": encoding}
+    said |= {} if header else {"header": False, "column_names": rows.column_names}
+    return Made(str(path), rows, data=said)
 
 
 # One kind of log each
-KINDS: tuple[Callable[[random.Random, pa.Table, Path], Made], ...] = (named_twice, linked)
+KINDS: tuple[Callable[[random.Random, pa.Table, Path], Made], ...] = (
+    named_twice,
+    padded,
+    other_text,
+)
 
 
 def draw_made(draw: random.Random, folder: Path) -> tuple[str, Made]:
