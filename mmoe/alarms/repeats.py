@@ -42,8 +42,7 @@ def repeated_rows(validation: float, test: float, effects: Sequence[Effect] = ()
     )
     if effects:
         shown = "; ".join(
-            f"{one.task} has {one.metric} {one.of_all:.4g}, and {one.of_others:.4g} on test rows "
-            "that are none"
+            f"{one.task} has {one.metric} {one.of_all:.4g}, without the copies {one.of_others:.4g}"
             for one in effects
         )
         finding += f" ({shown})"
