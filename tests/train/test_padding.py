@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mmoe
-from mmoe.config import config_from_dict, set_values
+from mmoe.config import SEQUENCE_ENCODERS, config_from_dict, set_values
 from mmoe.score import score_files
 from mmoe.train import evaluate_run, train_run
 from tests.datasets.request_log import log_of_requests, write_forms
@@ -19,8 +19,11 @@ FEATURES = [
     {"kind": "categorical", "name": "item"},
     {"kind": "list", "name": "bag", "column": "seen", "max_length": 3, "keep": "last"},
     {"kind": "list", "name": "weighed", "column": "seen", "weights": "strength"},
-    {"kind": "sequence", "name": "events", "columns": ["seen"], "target": ["item"], "times": "at",
-     "max_length": 4, "encoder": "din"},
+    *(
+        {"kind": "sequence", "name": encoder, "columns": ["seen"], "target": ["item"],
+         "times": "at", "max_length": 4, "encoder": encoder}
+        for encoder in SEQUENCE_ENCODERS.names()
+    ),
 ]  # fmt: skip
 
 

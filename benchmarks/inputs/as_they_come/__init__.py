@@ -10,6 +10,7 @@ from benchmarks.inputs.as_they_come import (
     alive_columns,
     lake_tables,
     missing_roads,
+    padding,
     repeats_and_leaks,
     units,
 )
@@ -19,6 +20,7 @@ PARTS: Sequence[ModuleType] = [
     alive_columns,
     lake_tables,
     missing_roads,
+    padding,
     repeats_and_leaks,
     units,
 ]
