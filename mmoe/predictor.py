@@ -37,6 +37,8 @@ from mmoe.tasks.predictions import predictions_from_logits
 # Matrix products treat the rows beyond the last whole tile of their kernel differently; with whole
 # tiles a row's place in the batch plays no part. (Tried at 17 and 1000 rows, where 16 did as well.)
 ROWS_PER_TILE = 64
+# Rows of this library's own products do not feel each other; whole registers for what is torch's
+_OWN_TILE = 16
 
 GateCallback = Callable[[Sequence[GateRecord], int], None]
 
@@ -47,7 +49,7 @@ class Predictor:
     On the CPU a row's score is the same bits whatever stands beside it, wherever in the file it
     stands, and however many rows are scored: every product there is this library's own, whose rows
     do not feel each other, nor the number of threads. Batches are as high as their rows need, in
-    tiles of `ROWS_PER_TILE`, up to `eval_batch_size`.
+    tiles of 16, up to `eval_batch_size`.
 
     Elsewhere (on a GPU, or where the operators are not built) a product of another height may take
     another kernel and round differently; so all batches have one height, and the last is padded.
@@ -277,7 +279,8 @@ class Predictor:
         with_bias: bool = False,
     ) -> NetworkOutput:
         rows = max(stop - start, 1) if self.any_height else self.height
-        padded = -(-rows // ROWS_PER_TILE) * ROWS_PER_TILE
+        tile = _OWN_TILE if self.any_height else ROWS_PER_TILE
+        padded = -(-rows // tile) * tile
         device = self.ranker.device
         batch = data.batch(slice(start, stop), pad_to=padded).to(device)
         requests = RequestBatch.of(batch)
