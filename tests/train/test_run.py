@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -82,9 +83,10 @@ def test_runs_at_a_time_end_as_alone(train, tmp_path, assert_same):
         assert_same(tmp_path / f"{name} alone", tmp_path / name)
 
 
-def test_training_and_loading_leave_the_global_generator_unchanged(train, funnel_table):
-    before = torch.get_rng_state()
+def test_training_and_loading_leave_generator_and_hook_of_the_process(train, funnel_table):
+    before, hook = torch.get_rng_state(), sys.excepthook
     run = train("run").directory
+    assert sys.excepthook is hook
     assert torch.equal(torch.get_rng_state(), before), "trained"
     load_predictor(run)[0].predict(funnel_table[:9])
     assert torch.equal(torch.get_rng_state(), before), "loaded"

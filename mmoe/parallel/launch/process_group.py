@@ -1,5 +1,6 @@
 """The process group of all ranks, and of one process too: training sharded tables needs one."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,7 +114,9 @@ def _join(patience: timedelta) -> None:
     backend = _backend(cuda=torch.cuda.is_available())
     if launched_ranks() == 1:
         store = dist.HashStore()  # type: ignore[attr-defined]  # documented, but not in __all__
+        hook = sys.excepthook
         dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=patience)
+        sys.excepthook = hook  # torch's writes "[rank0]: " before each line, once more for each fit
         return
     check_launcher()
     end = time.monotonic() + RENDEZVOUS_SECONDS
