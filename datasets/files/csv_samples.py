@@ -9,7 +9,7 @@ import pyarrow.csv as pacsv
 from mmoe.datasets.files.csv_files import _explain, _options, _trim
 from mmoe.datasets.files.csv_header import Header, read_header
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.text_files import _CODECS, rewritten
+from mmoe.datasets.files.text_files import text_of
 from mmoe.datasets.values.hashing import mix64
 
 _QUOTE, _NEWLINE = ord('"'), ord("\n")
@@ -63,13 +63,10 @@ def iter_start(file: DataFile, columns: list[str]) -> Iterator[tuple[pa.Table, f
         ValueError: As `read_csv`.
     """
     header, size = read_header(file), file.size()
-    codec = next((c for end, c in _CODECS.items() if file.name.lower().endswith(end)), None)
     options = _options(file, header, columns)
     try:
         with file.open() as raw:
-            source = pa.PythonFile(raw, mode="r")
-            packed = pa.CompressedInputStream(source, codec) if codec else source
-            reader = pacsv.open_csv(rewritten(file, packed), **options)
+            reader = pacsv.open_csv(text_of(file, raw), **options)
             for batch in reader:
                 yield _trim(pa.Table.from_batches([batch])), max(raw.tell() / size, 1e-9)
     except (pa.ArrowException, OSError, EOFError) as error:

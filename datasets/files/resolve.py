@@ -23,15 +23,14 @@ from mmoe.datasets.files.lake import (
     table_files,
 )
 from mmoe.datasets.files.remote import resolve_address
+from mmoe.datasets.files.text_files import first_bytes, is_packed
 
 _PARQUET_SUFFIXES = (".parquet", ".pq")
 _CSV_SUFFIXES = (".csv", ".tsv")
 _JSON_SUFFIXES = (".jsonl", ".ndjson")
 _IPC_SUFFIXES = (".arrow", ".ipc", ".feather", ".arrows")
-_COMPRESSED = (".gz", ".bz2", ".zst")
+_COMPRESSED = (".gz", ".bz2", ".zst", ".zip")
 _MAGIC = {b"PAR1": "parquet", b"ARRO": "ipc"}  # first bytes
-
-_ZIP = b"PK\x03\x04"
 
 _WORDS = {"csv": "CSV", "parquet": "Parquet", "ipc": "Arrow", "json": "JSON lines"}
 
@@ -126,15 +125,11 @@ def kind_of(file: DataFile) -> str:
         return "lake"
     kind = _kind_of_name(file.name)
     if kind is None:
-        with file.open() as stream:
-            start = stream.read(4)
-        if start == _ZIP:
-            raise ValueError(
-                f"{file}: is a zip archive (or a spreadsheet), which is not read; unpack it, and "
-                "name the file in it"
-            )
+        start = first_bytes(file, 4)
         is_json = start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
         kind = _MAGIC.get(start, "json" if is_json else "csv")
+        if kind in _MAGIC.values() and is_packed(file):
+            raise ValueError(f"{file}: holds {_WORDS[kind]} data, compressed once more; unpack it")
     return kind
 
 

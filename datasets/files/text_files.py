@@ -2,6 +2,8 @@
 
 import codecs
 import io
+import zipfile
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +11,9 @@ import pyarrow as pa
 from mmoe.datasets.files.data_file import CsvForm, DataFile, is_address
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_ZIP, _ZIP_BEGINS = ".zip", b"PK\x03\x04"
+_ENCRYPTED = 1  # flag of a member
+_OF_MACOS = "__MACOSX/"  # what its archives hold beside the files
 _BLOCK_BYTES = 1 << 20  # rewritten at once
 _UNIT_SEPARATOR = "\x1f"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -16,14 +21,25 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 def open_text(file: DataFile) -> pa.NativeFile:
     """Opens the file for reading its bytes, decompressed."""
-    if not is_address(str(file)):
-        return rewritten(file, pa.input_stream(str(file), compression="detect"))
+    if is_address(str(file)) or _is_zip(file):
+        return text_of(file, file.open())
+    return _rewritten(file, pa.input_stream(str(file), compression="detect"))
+
+
+def text_of(file: DataFile, raw: Any) -> pa.NativeFile:
+    """Returns the text of a file whose bytes were opened, decompressed."""
+    if _is_zip(file):
+        return _rewritten(file, pa.PythonFile(_Member(file, raw), mode="r"))
     codec = next((c for end, c in _CODECS.items() if file.name.lower().endswith(end)), None)
-    return rewritten(file, pa.input_stream(file.open(), compression=codec))
+    return _rewritten(file, pa.input_stream(raw, compression=codec))
 
 
-def rewritten(file: DataFile, stream: Any) -> pa.NativeFile:
-    """Returns the stream as UTF-8 whose cells one character parts, as Arrow reads it."""
+def _is_zip(file: DataFile) -> bool:
+    return file.name.lower().endswith(_ZIP)
+
+
+def _rewritten(file: DataFile, stream: Any) -> pa.NativeFile:
+    """The stream as UTF-8 whose cells one character parts, as Arrow reads it."""
     if not file.csv.is_rewritten:
         return stream
     return pa.PythonFile(io.BufferedReader(_Rewritten(file, stream), 1 << 20), mode="r")
@@ -32,6 +48,49 @@ def rewritten(file: DataFile, stream: Any) -> pa.NativeFile:
 def delimiter_read(form: CsvForm) -> str | None:
     """Returns what parts cells once they are rewritten; None: the first line says it."""
     return form.delimiter if form.has_quotes else _UNIT_SEPARATOR
+
+
+class _Member(io.RawIOBase):
+    """The only file in a zip archive, whatever it is called there."""
+
+    def __init__(self, file: DataFile, raw: Any) -> None:
+        self._raw = raw
+        try:
+            self._member = _only_member(file, zipfile.ZipFile(raw))
+        except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+            raw.close()
+            raise unreadable(file, error) from None
+        except ValueError:
+            raw.close()
+            raise
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return self._member.readinto(buffer)
+        except OSError:
+            raise
+        except Exception as error:  # of the archive or of any of its methods of compression
+            raise OSError(one_line(error)) from None
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _only_member(file: DataFile, archive: zipfile.ZipFile) -> Any:
+    members = [one for one in archive.infolist() if not one.is_dir()]
+    members = [one for one in members if not one.filename.startswith(_OF_MACOS)]
+    if len(members) != 1:
+        raise ValueError(
+            f"{file}: is a zip archive of {len(members)} files, expected one of CSV or JSON lines; "
+            "unpack it, and name the files in it"
+        )
+    if members[0].flag_bits & _ENCRYPTED:
+        raise ValueError(f"{file}: is an encrypted zip archive; unpack it")
+    return archive.open(members[0])
 
 
 class _Rewritten(io.RawIOBase):
@@ -90,27 +149,45 @@ class _Rewritten(io.RawIOBase):
 
 def is_packed(file: DataFile) -> bool:
     """Returns whether it can be read from its start alone: compressed text, or rewritten."""
-    suffixes = (*_CODECS, ".lz4")  # Arrow knows the last one too
+    suffixes = (*_CODECS, _ZIP, ".lz4")  # Arrow knows the last one too
     return file.csv.is_rewritten or file.name.lower().endswith(suffixes)
 
 
-def read_start(file: DataFile, num_bytes: int) -> bytes:
-    """Reads the first bytes.
+def first_bytes(file: DataFile, num_bytes: int) -> bytes:
+    """Reads the first bytes, decompressed, in whatever encoding.
 
     Raises:
-        ValueError: The file cannot be read, or is UTF-16.
+        ValueError: The file cannot be read.
     """
-    try:
-        with open_text(file) as stream:
-            start = stream.read(num_bytes)
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise unreadable(file, error) from None
+    return _start(replace(file, csv=CsvForm()), num_bytes)
+
+
+def read_start(file: DataFile, num_bytes: int) -> bytes:
+    """Reads the first bytes of text.
+
+    Raises:
+        ValueError: The file cannot be read, is UTF-16, or a zip archive by another name.
+    """
+    start = _start(file, num_bytes)
+    if start.startswith(_ZIP_BEGINS):
+        raise ValueError(
+            f"{file}: is a zip archive (or a spreadsheet); rename it to {file.name}.zip if it "
+            "holds one file of CSV or JSON lines, else unpack it (or save it as CSV)"
+        )
     if start.startswith(_UTF16) or b"\0" in start[:100]:
         raise ValueError(
             f"{file}: is not UTF-8 text (it looks like UTF-16); if it is CSV, say data.encoding: "
             "utf-16, else convert it, such as with iconv -f UTF-16 -t UTF-8"
         )
     return start
+
+
+def _start(file: DataFile, num_bytes: int) -> bytes:
+    try:
+        with open_text(file) as stream:
+            return stream.read(num_bytes)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise unreadable(file, error) from None
 
 
 def unreadable(file: DataFile, error: Exception) -> ValueError:

@@ -166,8 +166,8 @@ class DataConfig(Strict):
     )
     path: Paths | None = Field(
         default=None,
-        description="file, folder, glob or fsspec address; CSV or JSON lines (.gz, .bz2), Parquet "
-        "or Arrow; or a Delta or Iceberg table, FOLDER@12 at version 12",
+        description="file, folder, glob or fsspec address; CSV or JSON lines (.gz, .bz2, .zip), "
+        "Parquet or Arrow; or a Delta or Iceberg table, FOLDER@12 at version 12",
     )
     column_names: list[str] | None = Field(
         default=None,

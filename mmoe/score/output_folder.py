@@ -22,7 +22,10 @@ from mmoe.score.store import LocalStore, store_at
 
 _PARQUET = (".parquet", ".pq")
 _AT_ONCE = 4  # files that are looked through
-_OTHER_FILES = (".csv", ".gz", ".tsv", ".txt", ".json", ".jsonl", ".arrow", ".feather", ".ipc")
+_OTHER_FILES = (
+    ".csv", ".tsv", ".txt", ".json", ".jsonl", ".arrow", ".feather", ".ipc",
+    ".gz", ".bz2", ".zst", ".zip",
+)  # fmt: skip
 
 
 def is_one_file(output: str | Path) -> bool:

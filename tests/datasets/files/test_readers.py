@@ -1,5 +1,6 @@
 import bz2
 import gzip
+import re
 import zipfile
 
 import fsspec
@@ -100,12 +101,66 @@ def test_columns_of_one_name(tmp_path, kind):
     assert chunk["x.1"].to_pylist() == (["2"] if kind == "csv" else [2])
 
 
-@pytest.mark.parametrize("name", ["a.zip", "a.csv.zip", "a.xlsx"])
-def test_an_archive_says_that_it_is_one(tmp_path, name):
-    with zipfile.ZipFile(tmp_path / name, "w") as archive:
-        archive.writestr("a.csv", TEXT)
-    with pytest.raises(ValueError, match=rf"{name}: is a zip archive .*; unpack it"):
-        read_table(tmp_path / name)
+@pytest.mark.parametrize("name", ["a.zip", "a.csv.ZIP", "a.tsv.zip"])
+def test_the_only_file_of_a_zip_archive_is_read(tmp_path, name, monkeypatch):
+    monkeypatch.setattr("mmoe.datasets.files.csv_files._BLOCK_BYTES", 1 << 14)
+    text = "".join(f"{n},{n * 7919 % 1000},w\n" for n in range(20_000))
+    lines = "\n".join(f'{{"user": {n}}}' for n in range(50))
+    members = {"b/c.d": "user,price,word\n" + text, "b/": "", "__MACOSX/b/._c.d": "x"}
+    path, plain = zipped(tmp_path / name, members), write(tmp_path, "a.csv", members["b/c.d"])
+    assert read_table(path) == read_table(plain)
+    chunks = list(iter_tables(path, ["price"], 1000))
+    assert sum(len(chunk) for chunk in chunks) == 20_000
+    sample = sample_table(path, rows=1000, most_bytes=100_000)
+    assert sample.table.num_rows < 20_000 and abs(sample.rows / 20_000 - 1) < 0.5
+    for address in (name, f"lines-{name}.jsonl.zip"):
+        with fsspec.open(f"memory://zips/{address}", "wb") as file:
+            member = {"x": lines} if "lines" in address else members
+            file.write(zipped(tmp_path / "copy.zip", member).read_bytes())
+    assert read_table(f"memory://zips/{name}") == read_table(plain)
+    assert read_table(f"memory://zips/lines-{name}.jsonl.zip")["user"].to_pylist()[-1] == 49
+    assert read_table(zipped(tmp_path / "lines.zip", {"x": lines})).num_rows == 50
+
+
+def zipped(path, members, method=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return path
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("name", ["a.zip", "a.csv.zip", "a.jsonl.zip"])
+def test_zip_archives_that_cannot_be_read_say_so(tmp_path, name, method):
+    rows = "".join(f'{{"user": {i * 2654435761 % 2**32}}}\n' for i in range(30_000))
+    text = rows if "json" in name else "user\n" + rows.replace('{"user": ', "").replace("}", "")
+    whole = zipped(tmp_path / name, {"a": text}, method).read_bytes()
+    begin = rf"{tmp_path}/{name}: cannot be read( as CSV)? \(.*\); .*copy (it|the file) again"
+    half = len(whole) // 2
+    for damaged in (whole[:-100], whole[:half], whole[:half] + bytes(500) + whole[half + 500 :]):
+        path = write(tmp_path, name, damaged)
+        assert re.fullmatch(begin, error(read_table, path))
+        assert re.fullmatch(begin, error(lambda: list(iter_tables(path, None, 1000))))  # noqa: B023
+        assert re.fullmatch(begin, error(lambda: sample_table(path, rows=100)))  # noqa: B023
+    encrypted = bytearray(whole)
+    for mark, flags in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        encrypted[whole.index(mark) + flags] |= 1
+    assert "is an encrypted zip archive" in error(read_table, write(tmp_path, name, encrypted))
+    two = zipped(tmp_path / name, {"a.csv": TEXT, "b.csv": TEXT})
+    assert "is a zip archive of 2 files, expected one" in error(read_table, two)
+    assert "zip archive of 0 files" in error(read_table, zipped(tmp_path / name, {}))
+
+
+def test_archives_of_other_names_and_contents(tmp_path):
+    for name in ("a.xlsx", "b.csv"):
+        path = zipped(tmp_path / name, {"a.csv": TEXT})
+        assert f"{name}: is a zip archive (or a spreadsheet); rename" in error(read_table, path)
+    pq.write_table(pa.table(ROWS), tmp_path / "a.parquet")
+    packed = (tmp_path / "a.parquet").read_bytes()
+    path = zipped(tmp_path / "p.zip", {"a": packed})
+    assert error(read_table, path) == f"{path}: holds Parquet data, compressed once more; unpack it"
+    path = write(tmp_path, "lines.gz", gzip.compress(b'{"user": 1}\n'))
+    assert read_table(path).to_pydict() == {"user": [1]}
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
