@@ -45,7 +45,7 @@ def read_table(
     as_text: Collection[str] = (),
     numbered: bool = False,
 ) -> pa.Table:
-    """Reads CSV or JSON lines (or .gz, .bz2, .zst, .zip), Parquet or Arrow, wherever fsspec reaches.
+    """Reads CSV or JSON lines (.gz, .bz2, .zst, .zip too), Parquet or Arrow, where fsspec reaches.
 
     Args:
         paths: A file, folder, glob, address, or a list of them; rows keep the files' natural order.
