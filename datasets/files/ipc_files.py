@@ -13,6 +13,7 @@ from mmoe.datasets.files.data_file import DataFile, is_address
 from mmoe.datasets.files.row_span import RowSpan, open_pieces
 from mmoe.datasets.rows.locations import MissingColumnError, distinct_names, refuse_repeated
 from mmoe.datasets.values.arrow import may_use_threads, out_of_memory
+from mmoe.datasets.values.plain import MOST_DEPTH, refuse_deep_types
 
 _MAGIC = b"ARROW1"
 
@@ -102,6 +103,7 @@ def _open(
         start = pa.ipc.open_file if is_file else pa.ipc.open_stream
         source.seek(0)
         written = start(source).schema
+        refuse_deep_types(written, str(file))
         schema = _named(written)
         refuse_repeated(columns or (), written.names, str(file))
         wanted = _positions(file, schema, columns)
@@ -145,6 +147,8 @@ def _renamed(file: DataFile, batch: pa.RecordBatch, schema: pa.Schema) -> pa.Rec
 
 def _damaged(where: str, error: Exception) -> Exception:
     reason = " ".join(str(error).split())
+    # Arrow itself goes no deeper than its check of what it is given
+    deep = f", or nested more than {MOST_DEPTH} levels deep" if "flatbuffer" in reason else ""
     return out_of_memory(error, where) or ValueError(
-        f"{where}: is truncated or no Arrow file ({reason[:200]}); write or copy it again"
+        f"{where}: is truncated or no Arrow file{deep} ({reason[:200]}); write or copy it again"
     )

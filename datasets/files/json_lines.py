@@ -24,13 +24,12 @@ from mmoe.datasets.files.row_span import RowSpan, open_pieces
 from mmoe.datasets.files.text_files import one_line, open_text, read_start, unreadable
 from mmoe.datasets.rows.locations import MissingColumnError
 from mmoe.datasets.values.arrow import out_of_memory, pc
-from mmoe.datasets.values.plain import is_list, is_text
+from mmoe.datasets.values.plain import MOST_DEPTH, is_list, is_text
 
 _BLOCK_BYTES = 8 << 20  # and as many more as the line takes that does not end there
 _BOM = b"\xef\xbb\xbf"
 _BLANK, _NEWLINE = b" \t\r\n", 10  # what JSON has between values
 _ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
-_MOST_DEPTH = 64  # of lists and objects; Arrow's parser and its types go down by calls
 _HEAD_BYTES = 1 << 14
 _EXACT = 2.0**53  # whole numbers below are exact in float64
 
@@ -236,11 +235,11 @@ def _refuse_deep(file: DataFile, line: int, block: bytes) -> None:
     closes_N = (bytes_N == ord("]")) | (bytes_N == ord("}"))
     steps_N = (opens_N.view(np.int8) - closes_N.view(np.int8)) * ~quoted_N
     depth_N = np.cumsum(steps_N, dtype=np.int32)
-    if depth_N.max(initial=0) <= _MOST_DEPTH:
+    if depth_N.max(initial=0) <= MOST_DEPTH:
         return
-    line += block.count(b"\n", 0, int((depth_N > _MOST_DEPTH).argmax()))
+    line += block.count(b"\n", 0, int((depth_N > MOST_DEPTH).argmax()))
     raise ValueError(
-        f"{file}: line {line} is nested more than {_MOST_DEPTH} levels "
+        f"{file}: line {line} is nested more than {MOST_DEPTH} levels "
         "deep, expected columns of numbers, text and lists of them; mend the line, or leave that "
         "out of it"
     )

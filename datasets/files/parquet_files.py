@@ -5,13 +5,15 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Lock
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import DataFile, is_address
+from mmoe.datasets.files.parquet_depth import refuse_deep
 from mmoe.datasets.files.row_span import Cut, RowSpan, bounds_of
 from mmoe.datasets.rows.locations import MissingColumnError, distinct_names, refuse_repeated
 from mmoe.datasets.values.arrow import may_use_threads, out_of_memory
@@ -20,6 +22,8 @@ from mmoe.datasets.values.plain import plain
 # Bytes of each column read at once, instead of all that a row group has of it. A request to an
 # object store takes as long as some megabytes.
 _BUFFER, _REMOTE_BUFFER = 1 << 18, 1 << 22
+_MAGIC = b"PAR1"
+_TAIL = 1 << 16  # bytes in which most footers are
 _LEVELS_OF_LIST = 3  # names before a field of a list's items: the column, list, element
 
 
@@ -177,16 +181,33 @@ def _open(path: DataFile, footers: Footers | None = None) -> Iterator[pq.Parquet
         remote = is_address(str(path))
         source = path.open() if remote else str(path)
         footer = None if footers is None else footers.get(path, state)
+        if footer is None:
+            footer = _footer(path, source if remote else None, state[0])
+            if footers is not None and footer is not None:
+                footers.keep(path, state, footer)
         buffer = _REMOTE_BUFFER if remote else _BUFFER
         file = pq.ParquetFile(source, metadata=footer, buffer_size=buffer)
-        if footers is not None and footer is None:
-            footers.keep(path, state, file.metadata)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(str(path), error) from None
     try:
         yield file
     finally:
         file.close(force=True)
+
+
+def _footer(path: DataFile, source: Any, size: int) -> pq.FileMetaData | None:
+    """The footer, once it is known to be no deeper than data is; None: Arrow says what is wrong."""
+    with nullcontext(source) if source is not None else path.open() as stream:
+        stream.seek(max(size - _TAIL, 0))
+        tail = stream.read(_TAIL)
+        length = int.from_bytes(tail[-8:-4], "little") + 8
+        if tail[-4:] != _MAGIC or not 8 < length <= size:
+            return None
+        if length > len(tail):
+            stream.seek(size - length)
+            tail = stream.read(length)
+    refuse_deep(tail[-length:-8], str(path))
+    return pq.read_metadata(pa.BufferReader(_MAGIC + tail[-length:]))
 
 
 def _projection(

@@ -14,6 +14,7 @@ from mmoe.datasets.files.nested import flat_schema, unnested
 from mmoe.datasets.rows.given_rows import without_views
 from mmoe.datasets.rows.locations import ROW_COLUMN, number_rows
 from mmoe.datasets.rows.mixed_values import texts_of_mixed
+from mmoe.datasets.values.plain import refuse_deep_types
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +69,8 @@ def as_table(
         table = _converted(data, origin, needed, mixed)
     if not table.num_rows:
         raise ValueError(f"{origin}: holds no rows; expected one at least")
+    if not isinstance(data, Mapping):
+        refuse_deep_types(table.schema, origin)
     table = without_views(table)
     if ROW_COLUMN in table.column_names:
         return table  # of files: its rows are named after them
@@ -129,13 +132,15 @@ def arrow_column(name: str, values: Any, origin: str = "") -> pa.Array:
         kind = array.type.value_type if isinstance(array.type, pa.DictionaryType) else array.type
         if isinstance(kind, pa.BaseExtensionType):  # intervals, periods
             raise TypeError(f"it holds {kind}")
-        return array
     except (pa.ArrowException, TypeError, ValueError) as error:
         what = getattr(values, "dtype", type(values).__name__)
         raise ValueError(
             f"{f'{origin}: ' if origin else ''}column {name!r} (dtype {what}) cannot be read, "
             f"{' '.join(str(error).split())}; make it one type, such as text or float"
         ) from None
+    if kind.num_fields:
+        refuse_deep_types(pa.schema([(str(name), kind)]), origin or "rows")
+    return array
 
 
 def _converted(

@@ -57,18 +57,22 @@ def without_views(table: pa.Table) -> pa.Table:
         >>> without_views(views).schema.field("city").type
         DataType(large_string)
     """
-    for place, field in enumerate(table.schema):
-        if "_view" not in str(field.type):
-            continue
-        column = table.column(place)
-        if isinstance(field.type, pa.DictionaryType):  # a category: it stays one
-            chunks = [_plain_values(chunk) for chunk in column.chunks]
-            kind = pa.dictionary(field.type.index_type, pa.large_string(), field.type.ordered)
-            column = pa.chunked_array(chunks, kind)
-        else:
-            column = plain(column)
-        table = table.set_column(place, field.name, column)
-    return table
+    views = [n for n, kind in enumerate(table.schema.types) if "_view" in str(kind)]
+    if not views:
+        return table
+    columns = list(table.columns)
+    for place in views:
+        columns[place] = _without_views(columns[place])
+    # At once: a table that changes one column copies the list of all others
+    return pa.table(columns, names=table.column_names, metadata=table.schema.metadata)
+
+
+def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not isinstance(column.type, pa.DictionaryType):
+        return plain(column)
+    chunks = [_plain_values(chunk) for chunk in column.chunks]  # a category: it stays one
+    kind = pa.dictionary(column.type.index_type, pa.large_string(), column.type.ordered)
+    return pa.chunked_array(chunks, kind)
 
 
 def _plain_values(chunk: pa.DictionaryArray) -> pa.DictionaryArray:

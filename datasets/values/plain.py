@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from mmoe.datasets.values.arrow import pc
 
+MOST_DEPTH = 64  # of lists and objects inside one another; parsers and types go down by calls
+
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Casts a column to `plain_type` of its type.
@@ -44,6 +46,38 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
     return _plain_list(kind) if _is_any_list(kind) else kind
+
+
+def refuse_deep_types(schema: pa.Schema, origin: str) -> None:
+    """Refuses a column whose type is nested deeper than data is, before anything goes down it.
+
+    Raises:
+        ValueError: It is nested more than `MOST_DEPTH` levels deep.
+    """
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        level, depth = _inside(kind), 1
+        while level and depth <= MOST_DEPTH:
+            depth += 1
+            level = [inner for some in level for inner in _inside(some)]
+        if level:
+            raise too_deep(name, origin)
+
+
+def too_deep(column: str, origin: str) -> ValueError:
+    """Returns the refusal of a column that is nested too deeply."""
+    return ValueError(
+        f"{origin}: column {column[:80]!r} is nested more than {MOST_DEPTH} levels deep, expected "
+        "numbers, text and lists of them; write the file without it"
+    )
+
+
+def _inside(kind: pa.DataType) -> list[pa.DataType]:
+    """Types that a type is made of."""
+    if kind.num_fields:
+        return [kind.field(n).type for n in range(kind.num_fields)]
+    if isinstance(kind, pa.DictionaryType):
+        return [kind.value_type]
+    return [kind.storage_type] if isinstance(kind, pa.BaseExtensionType) else []
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -115,8 +149,9 @@ def _is_any_list(kind: pa.DataType) -> bool:
 def _plain_list(kind: pa.DataType) -> pa.DataType:
     """Lists of plain items stay as they are, those of usual text too: rebuilding costs time."""
     item = kind.value_type
-    is_usual = pa.types.is_string(item) or plain_type(item) == item
-    return kind if is_list(kind) and is_usual else pa.large_list(plain_type(item))
+    wanted = plain_type(item)  # once: two calls a level are 2^levels
+    is_usual = pa.types.is_string(item) or wanted == item
+    return kind if is_list(kind) and is_usual else pa.large_list(wanted)
 
 
 def _plain(array: pa.Array) -> pa.Array:

@@ -1,7 +1,6 @@
 """Reading row group by row group costs as much for each of many as for each of few."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +25,13 @@ def table_of(groups):
 @pytest.fixture(name="parsed")
 def _parsed(monkeypatch):
     """The footers that are parsed, by file."""
-    found, file_of = [], pq.ParquetFile
+    found, parse = [], parquet_files._footer
 
-    def parsing(source, *, metadata=None, **options):
-        if metadata is None:
-            found.append(Path(source).name)
-        return file_of(source, metadata=metadata, **options)
+    def parsing(path, source, size):
+        found.append(path.name)
+        return parse(path, source, size)
 
-    monkeypatch.setattr(parquet_files.pq, "ParquetFile", parsing)
+    monkeypatch.setattr(parquet_files, "_footer", parsing)
     return found
 
 
