@@ -1,6 +1,7 @@
 """The mixture on a GPU: the CPU's numbers, nothing that waits, one graph for every routing."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -137,3 +138,49 @@ def test_one_graph_serves_every_routing(layer):
         graph.replay()
         expected = step(layer, x_BD)
         assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
+
+
+class Mixed(torch.nn.Module):
+    """What is captured takes tensors and returns tensors."""
+
+    def __init__(self, layer: MultiGateMixture) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x_BD: Tensor) -> tuple[Tensor, ...]:
+        result = self.layer(x_BD)
+        return result.out_BGO, *result.auxiliary_losses.values()
+
+
+@pytest.mark.real_gpu
+@pytest.mark.parametrize("narrow", [False, True], ids=["fp32", "bf16"])
+def test_graphed_it_trains_to_the_same_weights(layer, narrow):
+    layer.cuda()
+    twin = copy.deepcopy(layer)
+    autocast = functools.partial(
+        torch.autocast, "cuda", torch.bfloat16, enabled=narrow, cache_enabled=False
+    )
+    before = copy.deepcopy(twin.state_dict())
+    with autocast():
+        sample = (torch.zeros(B, D, device="cuda", requires_grad=True),)
+        graphed = torch.cuda.make_graphed_callables(Mixed(twin), sample)
+    twin.load_state_dict(before)  # warming up moves the statistics of batch norms
+
+    def train(model: torch.nn.Module) -> list[Tensor]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for seed in range(3):
+            with autocast():
+                out_BGO, *auxiliary = model(rows(seed).cuda())
+            loss = out_BGO.float().square().mean() + sum(auxiliary)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        return losses
+
+    found, expected = train(graphed), train(Mixed(layer))
+
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    for name, value in layer.state_dict().items():
+        assert torch.equal(twin.state_dict()[name], value), name
