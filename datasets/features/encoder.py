@@ -37,9 +37,9 @@ from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.targets import row_links
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.encoded_features import EncodedFeatures, EncodedRequests, LevelLayout
+from mmoe.datasets.rows.projection import with_missing
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.values.keys import KeyKind
-from mmoe.datasets.values.missing_words import with_missing
 
 _MOST_CELLS = 1 << 14  # kept, some 1 kB each
 
@@ -266,7 +266,7 @@ class FeatureEncoder:
             ValueError: A column is missing, or a value does not fit: a number that is none or
                 infinite, a datetime that is none, a weight too few.
         """
-        table = self.read(table)
+        table = self.read(table, origin)
         links = row_links(self.config, self.rules, table, origin)
         domains_N = encode_domains(self.config, self.rules, table, origin)
         if not self.has_requests:
@@ -287,9 +287,9 @@ class FeatureEncoder:
         found = self._encode(own, table, origin, to_score)
         return replace(found, links=links, domains_N=domains_N, requests=requests)
 
-    def read(self, table: pa.Table) -> pa.Table:
+    def read(self, table: pa.Table, origin: str) -> pa.Table:
         """Returns rows as features read them: null where text is a word for what is missing."""
-        return with_missing(table, self.config)
+        return with_missing(table, self.config, origin)
 
     def _encode(
         self, codecs: Sequence[Codec[Any]], table: pa.Table, origin: str, to_score: bool

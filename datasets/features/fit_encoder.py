@@ -12,7 +12,7 @@ from mmoe.datasets.labels.targets import SECTION as LABELS
 from mmoe.datasets.labels.targets import LabelsFit
 from mmoe.datasets.labels.watch_quantiles import SECTION, WatchQuantilesFit
 from mmoe.datasets.rows.encoded import EncodedLabels
-from mmoe.datasets.values.missing_words import with_missing
+from mmoe.datasets.rows.projection import with_missing
 
 
 class EncoderFit:
@@ -52,7 +52,7 @@ class EncoderFit:
             ValueError: A column is missing, or a value does not fit its feature's kind.
         """
         self.rows += table.num_rows
-        table = with_missing(table, self.config)
+        table = with_missing(table, self.config, self.origin)
         requests = self.levels.add(table, check=check)
         for codec, fit in self.fits.items():
             of_request = self.levels.found.get(codec.feature.name) == "request"
@@ -67,7 +67,7 @@ class EncoderFit:
 
     def check(self, table: pa.Table) -> None:
         """Refuses bad values in rows that do not train, before training instead of after it."""
-        table = with_missing(table, self.config)
+        table = with_missing(table, self.config, self.origin)
         self.levels.check(table)
         for codec, fit in self.fits.items():
             codec.check_beside(fit, table, self.origin)

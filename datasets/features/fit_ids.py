@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from mmoe.config.data import MISSING_WORDS
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.keys import (
@@ -69,10 +70,13 @@ class CountFit:
     Args:
         label: What the column is called in an error.
         settle: Text was cut out of lists: give it the type that all of it looks like.
+        words: Those that mean a missing value there.
     """
 
-    def __init__(self, label: str, *, settle: bool = False) -> None:
-        self.label, self.settle = label, settle
+    def __init__(
+        self, label: str, *, settle: bool = False, words: Sequence[str] = MISSING_WORDS
+    ) -> None:
+        self.label, self.settle, self.words = label, settle, words
         self.rows = CountedRows(["value"])
         self.weights: tuple[float, ...] = ()  # the ends of those that ids have in lists
 
@@ -104,18 +108,20 @@ class CountFit:
         table = self.rows.finish()
         values = table["value"]
         if self.settle and is_text(values.type):
-            values = text.settle(values)
+            values = text.settle(values, self.words)
         return Counts(values, table["count"], self.label)
 
 
 class KindFit:
     """Finds which kind of key one column holds; remembers no value."""
 
-    def __init__(self, label: str, *, settle: bool = False) -> None:
+    def __init__(
+        self, label: str, *, settle: bool = False, words: Sequence[str] = MISSING_WORDS
+    ) -> None:
         self.label, self.settle = label, settle
         self.weights: tuple[float, ...] = ()  # the ends of those that ids have in lists
         self.kinds: set[KeyKind] = set()
-        self.text = TextKind()
+        self.text = TextKind(words)
         self.any_text = False
 
     def add(self, column: pa.ChunkedArray, times_N: np.ndarray | None = None) -> None:

@@ -59,7 +59,7 @@ class ListCodec(IdCodec[ListFeature]):
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Learns from more training rows."""
-        ragged, times_N = list_ids(table, self.feature, origin), times_of(table)
+        ragged, times_N = self._lists(table, origin), times_of(table)
         of_ids = None if times_N is None else np.repeat(times_N, np.diff(ragged.offsets))
         fit.add(ragged.values, of_ids)
         if ragged.written is not None and len(ragged.written):
@@ -74,7 +74,7 @@ class ListCodec(IdCodec[ListFeature]):
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses bad weights in rows that do not train."""
         if self.feature.weighted:
-            list_ids(table, self.feature, origin)
+            self._lists(table, origin)
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: ids and weights; an empty list has the id 0 with weight 1."""
@@ -82,7 +82,7 @@ class ListCodec(IdCodec[ListFeature]):
         limits = None if seen is None else _limits(*seen)
         clips = self.feature.outside == "clip" or (limits and limits[0] == limits[1])
         at = limits if limits is not None and clips else NO_LIMITS
-        ragged = list_ids(table, self.feature, origin, at)
+        ragged = self._lists(table, origin, at)
         weights_V = ragged.weights
         if weights_V is not None:
             weights_V = fill_empty(weights_V, ragged.offsets, 1)
@@ -91,6 +91,11 @@ class ListCodec(IdCodec[ListFeature]):
             lists=[(*ids_with_missing(ids_V, ragged.offsets), weights_V)],
             outside_N=None if limits is None else _outside(ragged, *limits),
         )
+
+    def _lists(
+        self, table: pa.Table, origin: str, limits: tuple[float, float] = NO_LIMITS
+    ) -> Ragged:
+        return list_ids(table, self.feature, origin, limits, self.config.data.missing_words)
 
     def meaning(self) -> dict[str, object]:
         """Returns settings to keep; in which column the weights stand does not matter."""

@@ -1,5 +1,6 @@
 """List-valued columns as flat values and offsets."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from mmoe.datasets.features.id_map import MISSING
 from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.missing_words import without_words
 from mmoe.datasets.values.plain import (
     is_list,
     is_text,
@@ -94,11 +96,10 @@ def split_lists(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArra
     return plain(pa.chunked_array([lists.flatten()])), list_lengths(lists)
 
 
-def blank_items(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Trims items of text; null where they are empty or NaN."""
+def blank_items(values: pa.ChunkedArray, words: Sequence[str] | None = None) -> pa.ChunkedArray:
+    """Trims items of text; null where they are empty, NaN, or one of the words if there are any."""
     if is_text(values.type):
-        values = pc.utf8_trim_whitespace(values)
-        return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+        return without_words(values, words or ())
     if pa.types.is_floating(values.type):
         is_nan = pc.is_nan(values)
         if pc.any(is_nan, min_count=0).as_py():

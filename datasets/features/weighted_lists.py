@@ -1,5 +1,7 @@
 """Lists whose ids have weights: in a column beside them, or behind each id in its text."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -21,6 +23,7 @@ def list_ids(
     feature: ListFeature,
     origin: str,
     limits: tuple[float, float] = NO_LIMITS,
+    words: Sequence[str] | None = None,
 ) -> Ragged:
     """Reads the lists of a feature's column, with the weights of their ids if it has any.
 
@@ -33,6 +36,7 @@ def list_ids(
         feature: Columns, separators, padding, max_length.
         origin: Starts error messages.
         limits: Weights beyond them are taken as them.
+        words: Items that mean a missing value, which are dropped.
 
     Raises:
         ValueError: A column is missing or holds no lists, a row has not as many weights as ids, a
@@ -48,7 +52,7 @@ def list_ids(
     column = lists_of(table, feature.source_column, feature, origin)
     values, all_N = items_of(column, feature.separator)
     unpadded = unpad(table, feature, values, all_N, origin)
-    values, lengths_N = blank_items(unpadded.of(values)), unpadded.lengths_N
+    values, lengths_N = blank_items(unpadded.of(values), words), unpadded.lengths_N
     if not feature.weighted:
         keep_V, lengths_N = kept_items(values, lengths_N, feature)
         values = values if keep_V is None else values.filter(pa.array(keep_V))
@@ -56,6 +60,7 @@ def list_ids(
     reader = _Weights(table, feature, origin)
     if feature.weight_separator is not None:
         values, weights_V = reader.cut(values, lengths_N)
+        values = blank_items(values, words)
     else:
         weights_V = reader.beside(all_N, unpadded)
     present_V = pc.is_valid(values).to_numpy()
@@ -108,7 +113,7 @@ class _Weights:
         weights_V[where_V] = self._numbers(weights, np.flatnonzero(where_V), lengths_N)
         kept = items.combine_chunks()
         ids = pc.replace_with_mask(kept, whole.combine_chunks(), ids.combine_chunks())
-        return blank_items(pa.chunked_array([ids])), weights_V
+        return pa.chunked_array([ids]), weights_V
 
     def beside(self, lengths_N: np.ndarray, unpadded: Unpadded) -> np.ndarray:
         """The column of weights; every row must have as many as ids, padding among both."""

@@ -1,7 +1,7 @@
 """Files of any format to Arrow tables: whole, or in chunks of bounded memory."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 
@@ -22,6 +22,7 @@ from mmoe.datasets.files.resolve import Source, kind_of, resolve_files
 from mmoe.datasets.files.row_span import RowSpan
 from mmoe.datasets.rows.locations import REQUEST_COLUMN, cast_column, number_rows
 from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.missing_words import PLAIN_CELLS, TextCells
 from mmoe.datasets.values.plain import is_list, is_text, plain
 from mmoe.datasets.values.text import settle
 
@@ -42,7 +43,7 @@ def read_table(
     columns: list[str] | None = None,
     *,
     infer_types: bool = True,
-    as_text: Collection[str] = (),
+    cells: TextCells = PLAIN_CELLS,
     numbered: bool = False,
 ) -> pa.Table:
     """Reads CSV or JSON lines (.gz, .bz2, .zst, .zip too), Parquet or Arrow, where fsspec reaches.
@@ -53,7 +54,7 @@ def read_table(
         columns: Only these; None = all.
         infer_types: CSV columns become bool, int64, float64 or text by what all files together
             hold; False leaves them text, which encoders read all the same.
-        as_text: CSV columns that stay text in any case.
+        cells: CSV columns that stay text in any case, and words that mean a missing value.
         numbered: Add the hidden column that lets errors name a file and row.
 
     Returns:
@@ -70,7 +71,7 @@ def read_table(
     if any(file.candidates is not None for file in files):
         firsts = [0, *accumulate(counts)]
         tables = [renumbered(part, first) for part, first in zip(tables, firsts, strict=False)]
-    table = join_tables(files, tables, infer_types=infer_types, as_text=as_text)
+    table = join_tables(files, tables, infer_types=infer_types, cells=cells)
     if numbered:
         sizes = [(str(f), count) for f, count in zip(files, counts, strict=True)]
         table = number_rows(table, sizes)
@@ -82,7 +83,7 @@ def join_tables(
     tables: list[pa.Table],
     *,
     infer_types: bool = True,
-    as_text: Collection[str] = (),
+    cells: TextCells = PLAIN_CELLS,
 ) -> pa.Table:
     """Joins tables of one file each, plain and with the same columns, as `read_table` does.
 
@@ -91,17 +92,18 @@ def join_tables(
     """
     table = _concat(files, tables)
     if not infer_types:
-        return table
+        return cells.cleaned(table)
     any_csv = any(format_of(file).is_text for file in set(files))
     folders = {name for file in files for name in file.partitions}
     settled = {
-        name: settle(column)
-        if (any_csv or name in folders) and is_text(column.type) and name not in as_text
+        name: settle(column, cells.known)
+        if (any_csv or name in folders) and is_text(column.type) and name not in cells.as_text
         else column
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
     # At once: a table that changes one column copies the list of all others
-    return pa.table(settled, metadata=table.schema.metadata) if settled else table
+    table = pa.table(settled, metadata=table.schema.metadata) if settled else table
+    return cells.cleaned(table)
 
 
 def iter_tables(

@@ -15,6 +15,7 @@ from mmoe.datasets.labels.maturity import Maturity, YoungRows, chunks_of, maturi
 from mmoe.datasets.labels.ordered import OrderedCheck
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.locations import find_column, place
+from mmoe.datasets.rows.projection import labels_with_missing
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.datasets.values.keys import codes_of, refuse_nested
 from mmoe.metrics.task_kinds import LabelColumn, kind_of, zero_or_one
@@ -90,6 +91,7 @@ def encode_labels(
         >>> labels.observed_NT[:, 1].tolist()
         [True, False, True]
     """
+    table = labels_with_missing(table, config)
     if maturity is None:
         as_of = None if config.data.time is None else config.data.time.as_of
         chunks = chunks_of(table, origin)

@@ -3,6 +3,7 @@
 import ast
 import keyword
 import re
+from functools import cache
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`((?:[^`]|``)+)`")
 _PLACEHOLDER = "__column_{}__"
@@ -77,6 +78,19 @@ def _sorted_by_use(parsed: tuple[ast.expr, dict[str, str]]) -> list[str]:
         if isinstance(node, ast.Name) and node.id in columns
     ]
     return list(dict.fromkeys(column for _, _, column in sorted(uses)))
+
+
+@cache
+def texts_of(expression: str) -> tuple[str, ...]:
+    """Lists the texts that an expression compares with.
+
+    Example:
+        >>> texts_of("kind in ('ad', 'post') or x > 3")
+        ('ad', 'post')
+    """
+    tree, _ = parse(expression)
+    constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return tuple(value for value in constants if isinstance(value, str))
 
 
 def quote(column: str) -> str:

@@ -2,8 +2,13 @@
 
 from collections.abc import Iterable
 
-from mmoe.config import RunConfig
-from mmoe.datasets.labels.formula import columns_of
+import pyarrow as pa
+
+from mmoe.config import DatetimeFeature, NumericFeature, RunConfig, VectorFeature
+from mmoe.config.data import MISSING_WORDS
+from mmoe.datasets.labels.formula import columns_of, texts_of
+from mmoe.datasets.rows.locations import place
+from mmoe.datasets.values.missing_words import TextCells, cleaned, first_word
 
 
 def required_columns(
@@ -103,26 +108,91 @@ def label_uses(config: RunConfig, there: Iterable[str] | None = None) -> dict[st
     return uses
 
 
-def text_columns(config: RunConfig) -> set[str]:
-    """Returns the columns whose text a feature or the split reads in a way of its own.
+def text_cells(config: RunConfig) -> TextCells:
+    """Returns how a run takes cells of text.
 
-    They stay text where types are inferred: 1.234 may be a thousand, 20231124 a day.
+    Columns whose text a feature or the split reads in a way of its own stay text where types are
+    inferred: 1.234 may be a thousand, 20231124 a day. Words that mean a missing value are null at
+    once in columns of keys; features and labels do so where they read theirs.
 
     Example:
         >>> from mmoe.config import config_from_dict
-        >>> text_columns(config_from_dict({
+        >>> cells = text_cells(config_from_dict({
+        ...     "data": {"group_column": "user"},
         ...     "features": [{"kind": "numeric", "name": "price", "thousands": ","}],
         ...     "tasks": [{"name": "click", "label": "click"}]}))
-        {'price'}
+        >>> sorted(cells.as_text), sorted(cells.keys)
+        (['price'], ['user'])
     """
-    split = config.data.split
+    data, split = config.data, config.data.split
+    keys = {data.group_column, config.compared_group, split.column if split.by == "hash" else None}
+    keys |= {None if data.requests is None else data.requests.column}
     found = {column for feature in config.features for column in feature.text_columns}
     found |= {split.column} if split.column and split.format is not None else set()
     time = config.data.row_time if config.delayed_tasks else None
     if time is not None and time.format is not None:
         found |= {task.happened_at for task in config.tasks if task.happened_at is not None}
         found |= set() if time.column is None else {time.column}
-    return found
+    return TextCells(
+        as_text=frozenset(found), words=data.missing_words, keys=frozenset(keys - {None})
+    )
+
+
+def with_missing(table: pa.Table, config: RunConfig, origin: str) -> pa.Table:
+    """Returns rows in which text that means a missing value is null, where features read it.
+
+    Raises:
+        ValueError: A number, datetime or vector is a default word that the run's list lacks.
+    """
+    data, read = config.data, {column for task in config.tasks for column in task.inputs}
+    read |= {column for feature in config.features for column in feature.source_columns}
+    read |= {config.model.domains.column} if config.model.domains is not None else set()
+    read |= {data.requests.column} if data.requests is not None and data.requests.column else set()
+    _refuse_unlisted(table, config, origin)
+    return cleaned(table, read, data.missing_words)
+
+
+def labels_with_missing(table: pa.Table, config: RunConfig) -> pa.Table:
+    """Returns rows in which text that means a missing value is null, where labels read it.
+
+    Raises:
+        ValueError: A label compares with such a text, or a class is called so.
+    """
+    words = config.data.missing_words
+    if words is None:
+        return table
+    names = {task.name for task in config.tasks}
+    for task in config.tasks:
+        for text in (task.label, task.observed_when):
+            plain = text is None or text in table.column_names or text in names
+            named = [] if plain else [*texts_of(text)]
+            named += [name for name in task.outcomes or [] if isinstance(name, str)]
+            wrong = next((name for name in named if name.strip() in words), None)
+            if wrong is not None:
+                raise ValueError(
+                    f"task {task.name!r} asks for the text {wrong!r}, but data.missing_words "
+                    "names it, so such cells are missing; write is_missing(column), or take it "
+                    "out of data.missing_words"
+                )
+    return cleaned(table, label_uses(config, table.column_names), words)
+
+
+def _refuse_unlisted(table: pa.Table, config: RunConfig, origin: str) -> None:
+    """Readers of numbers and datetimes know the default words, whatever a run's list says."""
+    listed = config.data.missing_words
+    unlisted = [] if listed is None else sorted({*MISSING_WORDS} - {*listed})
+    for feature in config.features if unlisted else ():
+        if not isinstance(feature, DatetimeFeature | NumericFeature | VectorFeature):
+            continue
+        own = {str(word).strip() for word in getattr(feature, "missing_values", [])}
+        for name in feature.source_columns:
+            found = first_word(table, name, [word for word in unlisted if word not in own])
+            if found is not None:
+                raise ValueError(
+                    f"{place(table, origin, found)}: column {name!r} (of feature "
+                    f"{feature.name!r}) is {table[name][found].as_py()!r}, which "
+                    "data.missing_words does not name; add it there, or mend the cell"
+                )
 
 
 def _columns(text: str, there: set[str], used_by: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Where a run's rows come from: the user's files or a bundled source."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +32,7 @@ from mmoe.datasets.rows.locations import (
     is_of_request,
     visible_columns,
 )
-from mmoe.datasets.rows.projection import column_uses, text_columns
+from mmoe.datasets.rows.projection import column_uses, text_cells
 from mmoe.datasets.rows.repeats import hashes_of, later_copies
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.splits import (
@@ -42,6 +42,7 @@ from mmoe.datasets.rows.splits import (
     request_splits,
     split_table,
 )
+from mmoe.datasets.values.missing_words import TextCells
 
 # Imported only when asked for, so that one source's needs are not everybody's.
 _BUNDLED = MappingProxyType(
@@ -98,7 +99,7 @@ def load_splits(config: RunConfig, data: str | Path | TableLike | None = None) -
     paths = one_path(config, data)
     origin = describe(paths)
     uses = column_uses(config, column_names(paths))
-    table = _with_rows(_read(paths, uses, as_text=text_columns(config)), origin)
+    table = _with_rows(_read(paths, uses, text_cells(config)), origin)
     return _cut(config, table, origin)
 
 
@@ -274,7 +275,7 @@ def load_test(config: RunConfig, data: str | Path | TableLike | None = None) -> 
     origin, rows = describe(data), with_names(config, data)
     there = column_names(rows)
     # Text stays text: types guessed from these rows might differ from those of training.
-    table = _read(rows, column_uses(unsplit, there), infer_types=False)
+    table = _read(rows, column_uses(unsplit, there), text_cells(unsplit), infer_types=False)
     return HeldOut(table=_with_rows(table, origin), oracle=None, origin=origin)
 
 
@@ -291,7 +292,9 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
     origins = {name: describe(paths) for name, paths in by_split.items()}
     uses = column_uses(config, column_names(by_split["train"]))
     tables = {
-        name: _with_rows(_read(paths, uses, name == "train", text_columns(config)), origins[name])
+        name: _with_rows(
+            _read(paths, uses, text_cells(config), infer_types=name == "train"), origins[name]
+        )
         for name, paths in by_split.items()
     }
     origin = f"{origins['train']} (and {', '.join(o for n, o in origins.items() if n != 'train')})"
@@ -337,7 +340,8 @@ def _held_table(config: RunConfig, data: TableLike) -> tuple[pa.Table, str]:
         for name, used in uses.items()
     }
     columns |= {name: table[name] for name in hidden}
-    return pa.table(columns, metadata=table.schema.metadata), origin
+    table = pa.table(columns, metadata=table.schema.metadata)
+    return text_cells(config).cleaned(table), origin
 
 
 def _refuse_rows(data: DataConfig, origin: str) -> None:
@@ -354,12 +358,12 @@ def _refuse_rows(data: DataConfig, origin: str) -> None:
 
 
 def _read(
-    paths: Paths, uses: dict[str, str], infer_types: bool = True, as_text: Collection[str] = ()
+    paths: Paths, uses: dict[str, str], cells: TextCells, *, infer_types: bool = True
 ) -> pa.Table:
     """The columns that the run uses; where one is missing, the message says what for."""
     try:
         names = list(uses)
-        return read_table(paths, names, infer_types=infer_types, as_text=as_text, numbered=True)
+        return read_table(paths, names, infer_types=infer_types, cells=cells, numbered=True)
     except MissingColumnError as error:
         raise error.needed_by(uses[error.name]) from None
 

@@ -19,7 +19,7 @@ from mmoe.datasets.labels.maturity import Maturity, found_maturity, maturity_of,
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.prefetch import prefetch
-from mmoe.datasets.rows.projection import column_uses, text_columns
+from mmoe.datasets.rows.projection import column_uses, text_cells
 from mmoe.datasets.rows.sources import files_by_split, one_path, with_names
 from mmoe.datasets.rows.splits import refuse_empty
 from mmoe.datasets.stream.rows import StreamRows
@@ -190,8 +190,8 @@ def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSpli
         return _by_file(config, data)
     paths = one_path(config, data)
     uses = column_uses(config, column_names(paths))
-    chunk, as_text = config.data.streaming.chunk_rows, text_columns(config)
-    source = survey(paths, uses, chunk, as_text=as_text)
+    chunk, cells = config.data.streaming.chunk_rows, text_cells(config)
+    source = survey(paths, uses, chunk, cells=cells)
     split, requests = config.data.split, config.data.requests
     repeated = config.data.repeated_rows
     splitter = fit_splitter(source, split, config.split_seed, requests, repeated)
@@ -210,9 +210,9 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
     """Training and test files; without validation files its share is drawn from training."""
     paths = files_by_split(config, folder)
     uses = column_uses(config, column_names(paths["train"]))
-    chunk, as_text = config.data.streaming.chunk_rows, text_columns(config)
+    chunk, cells = config.data.streaming.chunk_rows, text_cells(config)
     sources = {
-        name: survey(paths[name], uses, chunk, infer_types=name == "train", as_text=as_text)
+        name: survey(paths[name], uses, chunk, infer_types=name == "train", cells=cells)
         for name in paths
     }
     copies: dict[str, np.ndarray] = {}
@@ -277,7 +277,8 @@ def every_row(
     unsplit = config.model_copy(update={"data": config.data.unsplit()})
     rows = with_names(config, data)
     uses = column_uses(unsplit, column_names(rows))
-    source = survey(rows, uses, config.data.streaming.chunk_rows, infer_types=False)
+    chunk, cells = config.data.streaming.chunk_rows, text_cells(unsplit)
+    source = survey(rows, uses, chunk, infer_types=False, cells=cells)
     maturity = None
     if unsplit.delayed_tasks:
         maturity = maturity_of(unsplit, times_in(unsplit, [source]), as_of=as_of)

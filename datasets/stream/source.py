@@ -10,6 +10,7 @@ from mmoe.datasets.files.formats import iter_file
 from mmoe.datasets.files.parquet_files import Footers
 from mmoe.datasets.files.readers import plain_columns
 from mmoe.datasets.rows.locations import HIDDEN, cast_column, number_rows
+from mmoe.datasets.values.missing_words import PLAIN_CELLS, TextCells
 from mmoe.datasets.values.text_kind import as_settled
 
 _ENDLESS = 2**62
@@ -59,6 +60,7 @@ class StreamSource:
         folders: Columns that each file's folders name.
         origin: What the user calls the data.
         chunk_rows: Rows decoded at a time.
+        cells: Words that mean a missing value, and columns of keys in which they are null.
         footers: Of the Parquet files among them, whose row groups are read one by one.
     """
 
@@ -68,6 +70,7 @@ class StreamSource:
     folders: dict[DataFile, dict[str, str | None]] = field(repr=False)
     origin: str
     chunk_rows: int
+    cells: TextCells = PLAIN_CELLS
     footers: Footers = field(default_factory=Footers, init=False, repr=False, compare=False)
 
     @property
@@ -98,7 +101,7 @@ class StreamSource:
         )
         place = [("", piece.requests_before), (str(piece.file), _ENDLESS)]
         for table in tables:
-            typed = self._typed(plain_columns(table), piece)
+            typed = self.cells.cleaned(self._typed(plain_columns(table), piece))
             for start in range(0, typed.num_rows, self.chunk_rows):
                 chunk = typed.slice(start, self.chunk_rows)
                 yield piece.before + done, number_rows(chunk, place, piece.first + done)
@@ -127,7 +130,11 @@ class StreamSource:
                 continue
             try:
                 is_text = pa.types.is_large_string(column.type)
-                settled = as_settled(column, kind) if is_text else cast_column(column, kind)
+                settled = (
+                    as_settled(column, kind, self.cells.known)
+                    if is_text
+                    else cast_column(column, kind)
+                )
             except pa.ArrowException as error:
                 if isinstance(error, MemoryError):
                     raise

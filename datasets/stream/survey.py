@@ -4,7 +4,7 @@ Of Parquet files the footers are read; others are read through once, to count ro
 CSV columns hold.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,6 +29,7 @@ from mmoe.datasets.files.resolve import describe, kind_of, resolve_files
 from mmoe.datasets.rows.locations import MissingColumnError
 from mmoe.datasets.stream.source import Piece, StreamSource
 from mmoe.datasets.values.plain import plain_type
+from mmoe.datasets.values.missing_words import PLAIN_CELLS, TextCells
 from mmoe.datasets.values.text_kind import TextKind
 
 
@@ -53,7 +54,7 @@ def survey(
     chunk_rows: int,
     *,
     infer_types: bool = True,
-    as_text: Collection[str] = (),
+    cells: TextCells = PLAIN_CELLS,
 ) -> StreamSource:
     """Finds the files, their pieces and the columns' types.
 
@@ -62,20 +63,21 @@ def survey(
         uses: The columns to read, each with what needs it.
         chunk_rows: Rows decoded at a time.
         infer_types: As for `read_table`.
-        as_text: As for `read_table`.
+        cells: As for `read_table`.
 
     Raises:
         ValueError: A file is missing or damaged, lacks a column, or holds another type of it than
             the others; or there is not one row.
     """
     files, origin = resolve_files(paths), describe(paths)
-    texts = {name: TextKind() for name in uses if infer_types and name not in as_text}
+    settled = [name for name in uses if infer_types and name not in cells.as_text]
+    texts = {name: TextKind(cells.known) for name in settled}
     found = [_look_at(file, uses, texts, chunk_rows) for file in files]
     _settle_folders(files, uses, texts)
     held = [one for one in found if any(one.groups)] or found  # others hold no type of anything
-    settled = [_settled_schema(one, texts) for one in held]
+    schemas = [_settled_schema(one, texts) for one in held]
     largest = [partial(largest_in_file, one.file, rows_per_chunk=chunk_rows) for one in held]
-    schema = common_schema([one.file for one in held], signed_where_it_fits(settled, largest))
+    schema = common_schema([one.file for one in held], signed_where_it_fits(schemas, largest))
     pieces = _pieces(found)
     if not pieces:
         what = "rows, only columns"
@@ -89,6 +91,7 @@ def survey(
         folders={one.file: folder_columns(one.file) for one in found},
         origin=origin,
         chunk_rows=chunk_rows,
+        cells=cells,
     )
 
 

@@ -1,20 +1,49 @@
 """Words that mean a missing value, made null on every road by which rows come."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import pyarrow as pa
 
-from mmoe.config import RunConfig
+from mmoe.config.data import MISSING_WORDS
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import decoded, is_text, one_chunk, plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextCells:
+    """Rules by which a run takes cells of text as something else.
+
+    Attributes:
+        as_text: Columns that stay text in any case, where types are inferred.
+        words: `data.missing_words`; None: those of a run of earlier code, which cleans no keys.
+        keys: Columns of keys, in which the words are null.
+    """
+
+    as_text: frozenset[str] = frozenset()
+    words: Sequence[str] | None = None
+    keys: frozenset[str] = frozenset()
+
+    @property
+    def known(self) -> Sequence[str]:
+        """Words that are no reason to take a column of numbers for text."""
+        return MISSING_WORDS if self.words is None else self.words
+
+    def cleaned(self, table: pa.Table) -> pa.Table:
+        """Returns rows whose keys are null where they mean a missing value."""
+        return cleaned(table, self.keys, self.words)
+
+
+PLAIN_CELLS = TextCells()
 
 
 def without_words(column: pa.ChunkedArray, words: Sequence[str] | None) -> pa.ChunkedArray:
     """Returns text without blanks around it, null where it is empty or one of the words.
 
     Args:
-        column: N rows of any type; what is no text stays as it is, and so does what lists hold.
+        column: N rows of any type; what is no text stays as it is, and so do lists, whose items
+            their features read.
         words: `data.missing_words`; None: a run of earlier code, nothing is done.
 
     Example:
@@ -40,15 +69,10 @@ def without_words(column: pa.ChunkedArray, words: Sequence[str] | None) -> pa.Ch
     return _without(text, tuple(words)) if is_text(text.type) else column
 
 
-def with_missing(table: pa.Table, config: RunConfig) -> pa.Table:
-    """Returns rows whose features' text is null where it means a missing value."""
-    words = config.data.missing_words
-    read = {column for feature in config.features for column in feature.source_columns}
-    return table if words is None else cleaned(table, read, words)
-
-
-def cleaned(table: pa.Table, names: Collection[str], words: Sequence[str]) -> pa.Table:
+def cleaned(table: pa.Table, names: Collection[str], words: Sequence[str] | None) -> pa.Table:
     """Returns a table in which `without_words` has been at these columns."""
+    if words is None or not any(name in names for name in table.column_names):
+        return table
     columns = [
         without_words(column, words) if name in names else column
         for name, column in zip(table.column_names, table.columns, strict=True)
@@ -57,6 +81,16 @@ def cleaned(table: pa.Table, names: Collection[str], words: Sequence[str]) -> pa
     return pa.Table.from_arrays(columns, table.column_names).replace_schema_metadata(
         table.schema.metadata
     )
+
+
+def first_word(table: pa.Table, name: str, words: Sequence[str]) -> int | None:
+    """Returns the first row whose text is one of the words; None where there is none."""
+    column = decoded(plain(table[name])) if name in table.column_names else None
+    if column is None or not is_text(column.type) or not words:
+        return None
+    found = pc.is_in(pc.utf8_trim_whitespace(column), _listed(tuple(words), column.type))
+    index = pc.index(found, True).as_py()
+    return None if index < 0 else index
 
 
 def words_met(column: pa.ChunkedArray, words: Sequence[str]) -> dict[str, int]:

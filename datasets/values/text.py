@@ -1,5 +1,6 @@
 """Text to numbers: which words mean "missing", and what a text column holds."""
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 import pyarrow as pa
@@ -8,8 +9,6 @@ from mmoe.config.data import MISSING_WORDS
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.plain import is_text
 
-# In text these words stay, here: a run's own list makes them null (`missing_words.py`)
-_MISSING_WORDS = ("", *MISSING_WORDS)
 _TRUE = ("true", "True", "TRUE")
 _FALSE = ("false", "False", "FALSE")
 _EXACT = 2.0**53  # whole numbers below are exact in float64
@@ -19,16 +18,16 @@ _GLANCE = 200  # values looked at before whole columns are tried
 
 def is_missing(value: str) -> bool:
     """Returns whether a cell is empty, or a word for that."""
-    return value in _MISSING_WORDS
+    return not value or value in MISSING_WORDS
 
 
-def blank_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Turns words that mean "missing" into null."""
-    missing = pc.is_in(values, pa.array(_MISSING_WORDS, values.type))
+def blank_to_null(values: pa.ChunkedArray, words: Sequence[str] = MISSING_WORDS) -> pa.ChunkedArray:
+    """Turns empty text, and words that mean "missing", into null."""
+    missing = pc.is_in(values, pa.array(["", *words], values.type))
     return pc.if_else(missing, pa.scalar(None, values.type), values)
 
 
-def settle(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def settle(values: pa.ChunkedArray, words: Sequence[str] = MISSING_WORDS) -> pa.ChunkedArray:
     """Casts text to the narrowest type that keeps every value: bool, int64, float64, text.
 
     Integers that would not print back the same (zip code 00501, +1) keep the column text, and so
@@ -37,17 +36,18 @@ def settle(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
     Args:
         values: large_string [N].
+        words: Those that mean "missing".
 
     Returns:
         The same values as bool, int64, float64 or large_string; missing words are null in the
         first three, only "" is in the last.
     """
-    glance = blank_to_null(values.slice(0, _GLANCE))
+    glance = blank_to_null(values.slice(0, _GLANCE), words)
     if cast_or_none(glance, pa.float64()) is None and to_booleans(glance) is None:
         return empty_to_null(values)
     settled = _settle_numbers(values)  # the common case needs no search for missing words
     if settled is None:
-        blanked = blank_to_null(values)
+        blanked = blank_to_null(values, words)
         settled = _settle_numbers(blanked)
         settled = to_booleans(blanked) if settled is None else settled
     return empty_to_null(values) if settled is None or is_text(settled.type) else settled

@@ -1,7 +1,10 @@
 """Finds, chunk by chunk, what a text column holds: the same as `text.settle` of all of it."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
+from mmoe.config.data import MISSING_WORDS
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 
@@ -11,6 +14,9 @@ _LONG = 16  # digits that float64 may lose
 class TextKind:
     """Finds the type of one text column from its chunks.
 
+    Args:
+        words: Those that mean "missing".
+
     Example:
         >>> kind = TextKind()
         >>> for chunk in (["1", "2"], ["NA", "2.5"]):
@@ -19,7 +25,8 @@ class TextKind:
         DataType(double)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, words: Sequence[str] = MISSING_WORDS) -> None:
+        self.words = words
         self.integers = self.canonical = self.reals = self.flags = True
         self.whole = True  # all numbers are whole
         self.large = self.long = self.padded = False
@@ -28,7 +35,7 @@ class TextKind:
         """Looks at more rows, large_string."""
         if not (self.reals or self.flags):
             return  # words: nothing changes that
-        present = text.blank_to_null(values).drop_null()
+        present = text.blank_to_null(values, self.words).drop_null()
         if not len(present):
             return
         if self.reals:
@@ -62,11 +69,13 @@ class TextKind:
             self.long = bool(pc.any(pc.match_substring_regex(present, r"^-?\d{16,}$")).as_py())
 
 
-def as_settled(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def as_settled(
+    values: pa.ChunkedArray, kind: pa.DataType, words: Sequence[str] = MISSING_WORDS
+) -> pa.ChunkedArray:
     """Casts text to the type that `TextKind` found; missing words become null."""
     if pa.types.is_large_string(kind):
         return text.empty_to_null(values)
-    blanked = text.blank_to_null(values)
+    blanked = text.blank_to_null(values, words)
     if pa.types.is_boolean(kind):
         flags = text.to_booleans(blanked)
         if flags is None:

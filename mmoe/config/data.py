@@ -196,9 +196,9 @@ class DataConfig(Strict):
     )
     missing_words: list[str] | None = Field(
         default=[*MISSING_WORDS],
-        description="cells of text that mean a missing value in features, beside empty ones, "
-        "whatever the rows come from; blanks around text do not count. Numbers and datetimes know "
-        "the default words in any case. null, as in runs before there was this key: ids keep them",
+        description="cells of text that mean a missing value, like empty ones: in features, items "
+        "of lists, labels and keys, on every road by which rows come; blanks around text do not "
+        "count. null, as in runs before there was this key: ids keep them, numbers know the default",
     )
     train: Paths | None = Field(
         default=None, description="as path, for the training rows: where the files are the split"

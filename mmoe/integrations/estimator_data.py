@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig
+from mmoe.datasets.rows.projection import text_cells
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.values.columns import to_numbers
@@ -93,6 +94,7 @@ def _held_out(table: pa.Table, share: Any, config: RunConfig) -> tuple[pa.Table,
     """Rows to train on and a share of them, at least one, held out; requests as a whole."""
     if not isinstance(share, int | float) or not 0 < share < 1:
         raise ValueError(f"validation: expected a share between 0 and 1, got {share!r}")
+    table = text_cells(config).cleaned(table)
     draw, requests = np.random.default_rng(config.split_seed), config.data.requests
     if requests is None:
         order = draw.permutation(table.num_rows)

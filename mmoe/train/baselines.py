@@ -196,7 +196,7 @@ def _predicted(model: Any, x: Any, task: TaskConfig) -> tuple[np.ndarray, np.nda
 
 def _numbers(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[np.ndarray]:
     """All columns that are numbers, float64 [N] each."""
-    table = encoder.read(table)
+    table = encoder.read(table, origin)
     return [
         numbers_N
         for codec in encoder.codecs
@@ -215,7 +215,7 @@ def _scalers(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[Nume
 def _looked_up(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[LookedUp]:
     """All looked-up features, without the second life of a column that is a number already."""
     numbers = {column for codec in encoder.codecs for column in codec.number_columns}
-    table = encoder.read(table)
+    table = encoder.read(table, origin)
     return [
         one
         for codec in encoder.codecs

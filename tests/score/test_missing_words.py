@@ -15,7 +15,12 @@ import pytest
 import mmoe
 from mmoe.config import config_from_dict, load_config
 from mmoe.config.data import MISSING_WORDS
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.infer import infer_config
+from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.rows.sources import load_splits
+from mmoe.datasets.stream import open_stream
 from mmoe.score import score_files
 from mmoe.train import train_run
 
@@ -30,7 +35,12 @@ def _folder(tmp_path_factory):
         "city": [CITIES[n] for n in draw.integers(0, len(CITIES), 600)],
         "shop": [["a", "NULL", "b"][n] for n in draw.integers(0, 3, 600)],
         "price": [["1.5", "2.25", "NA", "null"][n] for n in draw.integers(0, 4, 600)],
-        "tags": [["x|y", "x", "null", ""][n] for n in draw.integers(0, 4, 600)],
+        "tags": [["x|y", "x|NA", "null", "", "NA|NULL|x"][n] for n in draw.integers(0, 5, 600)],
+        "codes": [["1|2", "2|NA", "null", "NA|1"][n] for n in draw.integers(0, 4, 600)],
+        "seen": [["a;b", "NULL;a", "b;NA"][n] for n in draw.integers(0, 3, 600)],
+        "user": [["u1", "NULL", "NA", "u2", "u3"][n] for n in draw.integers(0, 5, 600)],
+        "stars": [["1", "0", "NA", "unknown"][n] for n in draw.integers(0, 4, 600)],
+        "page": [["home", "None", "shop"][n] for n in draw.integers(0, 3, 600)],
     }
     likes = [0.8 if city == "Oslo" else 0.3 for city in columns["city"]]
     columns["click"] = (draw.random(600) < likes).astype(int).tolist()
@@ -48,6 +58,9 @@ def config_of(folder, **data):
                 {"kind": "categorical", "name": "hashed", "column": "shop", "encoding": "hash",
                  "hash_size": 50},
                 {"kind": "list", "name": "tags"},
+                {"kind": "list", "name": "codes"},
+                {"kind": "sequence", "name": "history", "columns": ["seen"], "separator": ";",
+                 "encoder": "mean"},
                 {"kind": "numeric", "name": "price"},
             ],
             "tasks": [{"name": "click", "label": "click"}],
@@ -112,7 +125,9 @@ def test_scores_are_the_same_by_every_road(folder, tmp_path):
 
 
 def test_a_run_keeps_its_words_and_one_of_earlier_code_what_it_did(folder, tmp_path):
-    run = train_run(config_of(folder, missing_words=["NULL"]), tmp_path / "run").directory
+    raw = config_of(folder, missing_words=["NULL"]).model_dump(mode="json")
+    raw["features"][-1]["missing_values"] = ["NA", "null"]  # a number's own words
+    run = train_run(config_from_dict(raw), tmp_path / "run").directory
     assert mmoe.load(run.path).config.data.missing_words == ["NULL"]
     assert "NA" in mmoe.load(run.path).encoder.ids["city"].keys.to_pylist()
     for file in (run.config_file, run.vocabulary / "encoder.json"):
@@ -128,7 +143,14 @@ def test_a_run_keeps_its_words_and_one_of_earlier_code_what_it_did(folder, tmp_p
     old = mmoe.load(run.path)
     assert old.config.data.missing_words is None
     rows = pa.table(
-        {"city": ["NULL", None], "shop": ["a"] * 2, "price": ["NA"] * 2, "tags": ["x"] * 2}
+        {
+            "city": ["NULL", None],
+            "shop": ["a"] * 2,
+            "price": ["NA"] * 2,
+            "tags": ["x"] * 2,
+            "codes": ["1", "NA"],
+            "seen": ["a", "b"],
+        }
     )
     first, second = old.encoder.encode(rows, "x").ids_NC[:, 0].tolist()
     assert (first, second) == (1, 0), "a word is an id that training had not"
@@ -147,3 +169,105 @@ def test_init_says_which_words_it_met(folder):
     _, reasons = infer_config(table, ["click"])
     assert set(reasons.missing["city"]) == {"NA", "NULL", "nan", "None", "N/A", "#NA"}
     assert reasons.missing["shop"] == {"NULL": plain["shop"].tolist().count("NULL")}
+
+
+def labelled(folder, **data):
+    """A config whose keys, label and condition are columns with such words."""
+    raw = config_of(folder, **data).model_dump(mode="json")
+    raw["tasks"] = [
+        {"name": "click", "label": "click"},
+        {"name": "rich", "label": "stars", "observed_when": "page == 'home'"},
+    ]
+    raw["data"] |= {
+        "group_column": "user",
+        "split": {"by": "hash", "column": "user", "validation": 0.2, "test": 0.2},
+        "missing_words": [*MISSING_WORDS, "unknown"],
+    }
+    return config_from_dict(raw)
+
+
+def test_keys_and_labels_are_the_same_by_every_road(folder):
+    config = labelled(folder)
+    (csv, *others), wanted = files(folder), None
+    splits = {"csv": load_splits(config)}
+    for file in others:
+        data = config.data.model_copy(update={"path": str(file)})
+        splits[file.suffix] = load_splits(config.model_copy(update={"data": data}))
+    splits |= {n: load_splits(config, rows) for n, rows in roads(folder) if n != "dicts"}
+    for name, found in splits.items():
+        labels = [encode_labels(config, getattr(found, of), "x") for of in ("train", "test")]
+        told = [
+            part.tolist()
+            for one in labels
+            for part in (one.labels_NT, one.observed_NT, one.groups_N)
+        ]
+        wanted = wanted or told
+        assert told == wanted, name
+    observed_NT, groups_N = np.array(wanted[1]), np.array(wanted[2])
+    assert set(groups_N) > {-1}, "no group is called NULL"
+    frame = pd.read_csv(csv, keep_default_na=False)
+    known = (frame["page"] == "home") & frame["stars"].isin(["0", "1"])
+    assert observed_NT[:, 1].sum() + np.array(wanted[4])[:, 1].sum() < known.sum(), "validation"
+
+
+def test_streams_split_and_group_alike(folder):
+    config = labelled(folder)
+    held, streamed = load_splits(config), open_stream(config)
+    for name in ("train", "validation", "test"):
+        held_rows = encode_labels(config, getattr(held, name), "x")
+        split = getattr(streamed, name)
+        tables = [
+            table
+            for piece in range(len(split.counts_P))
+            for table in split.tables(piece, streamed.columns)
+        ]
+        rows = encode_labels(config, pa.concat_tables(tables), "x")
+        assert rows.groups_N.tolist() == held_rows.groups_N.tolist()
+        assert rows.observed_NT.tolist() == held_rows.observed_NT.tolist()
+
+
+def test_a_request_has_a_name(folder):
+    raw = config_of(folder).model_dump(mode="json")
+    raw["data"]["requests"] = {"column": "user"}
+    raw["features"][0]["level"] = "request"
+    with pytest.raises(ValueError, match=r"column 'user' \(of data.requests.column\) is empty"):
+        load_splits(config_from_dict(raw))
+
+
+def test_a_label_that_asks_for_such_a_word_is_refused(folder):
+    raw = config_of(folder).model_dump(mode="json")
+    raw["tasks"] = [{"name": "none", "label": "page == 'None'"}]
+    config = config_from_dict(raw)
+    with pytest.raises(ValueError, match="task 'none' asks for the text 'None'.*is_missing"):
+        encode_labels(config, load_splits(config).train, "x")
+    raw["data"]["missing_words"] = ["NA"]
+    config = config_from_dict(raw)
+    labels = encode_labels(config, load_splits(config).train, "x")
+    assert 0 < labels.labels_NT.sum() < len(labels) and labels.observed_NT.all()
+
+
+@pytest.mark.parametrize("road", ["csv", ".parquet", "pandas, words kept"])
+def test_numbers_go_by_the_list_too(folder, road):
+    config = config_of(folder, missing_words=["NULL"])
+    given = {"csv": None} | {file.suffix: str(file) for file in files(folder)} | dict(roads(folder))
+    train = load_splits(config, given[road]).train
+    fit = EncoderFit(config, "x")
+    with pytest.raises(ValueError, match="column 'price' .*is 'NA', which data.missing_words does"):
+        fit.add(train)
+    raw = config.model_dump(mode="json")
+    raw["features"][-1]["missing_values"] = ["NA", "null"]
+    EncoderFit(config_from_dict(raw), "x").add(train)
+
+
+def test_numbers_beside_a_word_that_the_list_lacks_are_ids_of_text(tmp_path):
+    (tmp_path / "log.csv").write_text("id,click\n" + "1,0\nNA,1\n2,1\n" * 20)
+    raw = {
+        "data": {"path": str(tmp_path / "log.csv"), "missing_words": [""]},
+        "features": [{"kind": "categorical", "name": "id"}],
+        "tasks": [{"name": "click", "label": "click"}],
+    }
+    config = config_from_dict(raw)
+    fit = EncoderFit(config, "x")
+    fit.add(load_splits(config).train)
+    for encoder in (FeatureEncoder.of(fit), open_stream(config).fit()):
+        assert sorted(encoder.ids["id"].keys.to_pylist()) == ["1", "2", "NA"]

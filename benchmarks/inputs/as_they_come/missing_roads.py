@@ -17,8 +17,10 @@ import pyarrow.parquet as pq
 import mmoe
 from benchmarks.inputs.section import Measured
 from benchmarks.racing.results import Target
-from mmoe.config import config_from_dict
+from mmoe.config import RunConfig, config_from_dict
 from mmoe.config.data import MISSING_WORDS
+from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.rows.sources import load_splits
 from mmoe.run.console import SilentReporter
 from mmoe.score import score_files
 from mmoe.train import train_run
@@ -32,6 +34,8 @@ FEATURES: list[dict[str, Any]] = [
      "hash_size": 64},
     {"kind": "cross", "name": "both", "columns": ["city", "shop"]},
     {"kind": "list", "name": "tags"},
+    {"kind": "list", "name": "codes"},
+    {"kind": "sequence", "name": "seen", "columns": ["seen"], "encoder": "mean"},
     {"kind": "numeric", "name": "price", "buckets": 4},
 ]  # fmt: skip
 
@@ -40,12 +44,18 @@ def _log(seed: int) -> pd.DataFrame:
     draw = np.random.default_rng([seed, 10])
     cities = np.array(["Oslo", "Bergen", "Bodø", "", *MISSING_WORDS], dtype=object)
     shops = np.array(["a", "b", "NULL", "nan"], dtype=object)
-    tags = np.array(["x|y", "x", "null", "y"], dtype=object)
+    tags = np.array(["x|y", "x", "null", "y|NA", "None|x"], dtype=object)
+    codes = np.array(["1|2", "2|NA", "null", "NA|1"], dtype=object)
+    users = np.array(["u1", "u2", "NULL", "NA", "u3", "u4", "u5"], dtype=object)
     frame = pd.DataFrame(
         {
             "city": cities[draw.integers(0, len(cities), ROWS)],
             "shop": shops[draw.integers(0, len(shops), ROWS)],
             "tags": tags[draw.integers(0, len(tags), ROWS)],
+            "codes": codes[draw.integers(0, len(codes), ROWS)],
+            "seen": tags[draw.integers(0, len(tags), ROWS)],
+            "user": users[draw.integers(0, len(users), ROWS)],
+            "page": [["home", "None", "shop"][n] for n in draw.integers(0, 3, ROWS)],
             "price": [["1.5", "2.25", "8", "NA"][n] for n in draw.integers(0, 4, ROWS)],
         }
     )
@@ -80,19 +90,46 @@ def _scores(answer: Any) -> np.ndarray:
     return np.asarray(answer["pred_click"])
 
 
+def _told(config: RunConfig, rows: Any) -> np.ndarray:
+    """The split, labels and group of each row, float64 [N, 1 + 2 T + 1], the splits in turn."""
+    found = load_splits(config, rows)
+    parts = []
+    for number, table in enumerate((found.train, found.validation, found.test)):
+        labels = encode_labels(config, table, "log")
+        assert labels.groups_N is not None
+        split_N = np.full(table.num_rows, number)
+        columns = (split_N, labels.labels_NT, labels.observed_NT, labels.groups_N)
+        parts.append(np.column_stack([np.asarray(column, np.float64) for column in columns]))
+    return np.concatenate(parts)
+
+
+def _untold(config: RunConfig, wanted: np.ndarray, rows: Any) -> int:
+    """How many rows have another split, label or group."""
+    told = _told(config, rows)
+    return len(wanted) if len(told) != len(wanted) else int((told != wanted).any(axis=1).sum())
+
+
 def _differing(seed: int, folder: Path) -> dict[str, int]:
     frame = _log(seed)
     text = frame.to_csv(index=False)
     (folder / "log.csv").write_text(text, encoding="utf-8")
     raw = {
         "seed": seed,
-        "data": {"path": str(folder / "log.csv")},
+        "data": {
+            "path": str(folder / "log.csv"),
+            "group_column": "user",
+            "split": {"by": "hash", "column": "user", "validation": 0.2, "test": 0.2},
+        },
         "features": FEATURES,
-        "tasks": [{"name": "click", "label": "click"}],
+        "tasks": [
+            {"name": "click", "label": "click"},
+            {"name": "shop", "label": "page == 'shop'", "observed_when": "shop != 'b'"},
+        ],
         "model": {"num_experts": 2, "expert": {"hidden": [16]}},
         "training": {"epochs": 2},
     }
-    run = train_run(config_from_dict(raw), folder / "run", reporter=SilentReporter()).directory
+    config = config_from_dict(raw)
+    run = train_run(config, folder / "run", reporter=SilentReporter()).directory
     score_files(run, folder / "log.csv", folder / "csv-scores.parquet")
     wanted = pq.read_table(folder / "csv-scores.parquet")["pred_click"].to_numpy()
     plain = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
@@ -102,9 +139,14 @@ def _differing(seed: int, folder: Path) -> dict[str, int]:
         out = folder / f"{name}-scores.parquet"
         score_files(run, path, out)
         found[name] = pq.read_table(out)["pred_click"].to_numpy()
-    return {
+    differ = {
         name: int((np.abs(scores - wanted) > TOLERANCE).sum()) for name, scores in found.items()
     }
+    told = _told(config, None)
+    roads = [(name, rows) for name, rows in _roads(text, plain) if name != "dicts"]
+    for name, rows in [*roads, *((name, str(path)) for name, path in _files(folder, plain))]:
+        differ[f"{name}, keys and labels"] = _untold(config, told, rows)
+    return differ
 
 
 def measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:

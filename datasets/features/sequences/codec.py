@@ -108,7 +108,7 @@ class SequenceCodec(IdCodec[Any]):
 
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses rows whose columns have different lengths."""
-        events_of(table, self.feature, self.number, origin)
+        self._items(table, origin)
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: ids of the latest events, the oldest first; there may be none."""
@@ -139,8 +139,12 @@ class SequenceCodec(IdCodec[Any]):
             )
         ]
 
+    def _items(self, table: pa.Table, origin: str) -> tuple[pa.ChunkedArray, np.ndarray]:
+        words = self.config.data.missing_words
+        return events_of(table, self.feature, self.number, origin, words)
+
     def _events(self, table: pa.Table, origin: str) -> tuple[pa.ChunkedArray, EventRows]:
-        values, lengths_N = events_of(table, self.feature, self.number, origin)
+        values, lengths_N = self._items(table, origin)
         rows = kept_events(lengths_N, self.feature)
         return (values if rows.index_V is None else values.take(pa.array(rows.index_V))), rows
 

@@ -1,5 +1,6 @@
 """Events of rows: which items of a sequence's columns they are, the oldest first."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,18 +26,22 @@ class EventRows(NamedTuple):
 
 
 def events_of(
-    table: pa.Table, feature: SequenceFeature, number: int, origin: str
+    table: pa.Table,
+    feature: SequenceFeature,
+    number: int,
+    origin: str,
+    words: Sequence[str] | None = None,
 ) -> tuple[pa.ChunkedArray, np.ndarray]:
     """Reads the items of one column of a sequence, and how many each row has.
 
-    A missing item stays, as null: it is part of an event. Padding does not.
+    A missing item stays, as null: it is part of an event. Padding does not. So is one of `words`.
 
     Raises:
         ValueError: The column is missing or holds no lists, or a row has not as many items as the
             first column; names file, row and column.
     """
     values, lengths_N = event_items(table, feature.columns[number], feature, origin)
-    return blank_items(values), lengths_N
+    return blank_items(values, words), lengths_N
 
 
 def event_items(

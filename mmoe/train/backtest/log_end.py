@@ -3,7 +3,7 @@
 from mmoe.config import RunConfig
 from mmoe.config.label_times import TimeConfig
 from mmoe.datasets.labels.maturity import found_maturity, moment_text, time_of
-from mmoe.datasets.rows.projection import text_columns
+from mmoe.datasets.rows.projection import text_cells
 from mmoe.datasets.rows.sources import one_path
 from mmoe.datasets.stream.open import times_in
 from mmoe.datasets.stream.survey import survey
@@ -28,8 +28,8 @@ def as_of_log(config: RunConfig, begun: TimeConfig | None = None) -> RunConfig:
         column = time_of(config).column
         assert column is not None, "a config with matures_after has one"
         uses = {column: "data.time (for matures_after)"}
-        chunk, as_text = config.data.streaming.chunk_rows, text_columns(config)
-        source = survey(one_path(config, None), uses, chunk, as_text=as_text)
+        chunk, cells = config.data.streaming.chunk_rows, text_cells(config)
+        source = survey(one_path(config, None), uses, chunk, cells=cells)
         newest = found_maturity(config, times_in(config, [source])).as_of
         time = time_of(config).model_copy(update={"as_of": moment_text(newest)})
     data = config.data.model_copy(update={"time": time})

@@ -11,6 +11,7 @@ from mmoe.datasets.files.lake import own_source
 from mmoe.datasets.rows.days import Day, days_of
 from mmoe.datasets.rows.sources import one_path
 from mmoe.datasets.stream.survey import survey
+from mmoe.datasets.values.missing_words import TextCells
 
 # Numbers from here on may be written YYYYMMDD, where the end of a month is no gap
 _FIRST_YYYYMMDD = 10_000_000
@@ -172,8 +173,8 @@ def _files_by_day(config: RunConfig, column: str) -> tuple[dict[Day, dict[str, i
     paths = one_path(config, None)
     use = {column: "backtest --column"}
     form = _format(config, column)
-    as_text = [column] if form is not None else []
-    source = survey(paths, use, config.data.streaming.chunk_rows, as_text=as_text)
+    cells = TextCells(as_text=frozenset([column] if form is not None else []))
+    source = survey(paths, use, config.data.streaming.chunk_rows, cells=cells)
     order = {file: number for number, file in enumerate(source.sizes)}
     found: dict[Day, dict[str, int]] = defaultdict(dict)
     kinds: set[bool] = set()

@@ -16,7 +16,7 @@ from mmoe.datasets.files.readers import column_names, read_table
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.locations import missing_column
-from mmoe.datasets.rows.projection import label_uses, text_columns
+from mmoe.datasets.rows.projection import label_uses, text_cells
 from mmoe.parallel import launched_ranks
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
@@ -78,9 +78,9 @@ def evaluate_scored(
     wanted = [*label_uses(known, [*later, *there]), *([] if section is None else [section.column])]
     used = [n for n in dict.fromkeys(wanted) if n not in key and n in {*there, *later}]
     beside = [n for n in used if n not in later and n in there and n not in predictions]
-    text = text_columns(config)
-    left = read_table(scored, [*key, *beside, *predictions], as_text=text)
-    right = read_table(labels, [*key, *(n for n in used if n in later)], as_text=text)
+    cells = text_cells(config)
+    left = read_table(scored, [*key, *beside, *predictions], cells=cells)
+    right = read_table(labels, [*key, *(n for n in used if n in later)], cells=cells)
     rows = join_by_key(left, right, key, scored, labels)
     counts = {"joined": len(rows), "scored": len(left), "labelled": len(right)}
     reporter.say(
