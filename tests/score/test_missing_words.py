@@ -238,7 +238,7 @@ def test_a_label_that_asks_for_such_a_word_is_refused(folder):
     raw = config_of(folder).model_dump(mode="json")
     raw["tasks"] = [{"name": "none", "label": "page == 'None'"}]
     config = config_from_dict(raw)
-    with pytest.raises(ValueError, match="task 'none' asks for the text 'None'.*is_missing"):
+    with pytest.raises(ValueError, match=r"task 'none' asks for the text 'None'.*is_missing"):
         encode_labels(config, load_splits(config).train, "x")
     raw["data"]["missing_words"] = ["NA"]
     config = config_from_dict(raw)
@@ -252,7 +252,9 @@ def test_numbers_go_by_the_list_too(folder, road):
     given = {"csv": None} | {file.suffix: str(file) for file in files(folder)} | dict(roads(folder))
     train = load_splits(config, given[road]).train
     fit = EncoderFit(config, "x")
-    with pytest.raises(ValueError, match="column 'price' .*is 'NA', which data.missing_words does"):
+    with pytest.raises(
+        ValueError, match=r"column 'price' .*is 'NA', which data.missing_words does"
+    ):
         fit.add(train)
     raw = config.model_dump(mode="json")
     raw["features"][-1]["missing_values"] = ["NA", "null"]
