@@ -125,8 +125,8 @@ def text_cells(config: RunConfig) -> TextCells:
         (['price'], ['user'])
     """
     data, split = config.data, config.data.split
-    keys = {data.group_column, config.compared_group, split.column if split.by == "hash" else None}
-    keys |= {None if data.requests is None else data.requests.column}
+    keys = [data.group_column, config.compared_group, split.column if split.by == "hash" else None]
+    keys += [] if data.requests is None else [data.requests.column]
     found = {column for feature in config.features for column in feature.text_columns}
     found |= {split.column} if split.column and split.format is not None else set()
     time = config.data.row_time if config.delayed_tasks else None
@@ -134,7 +134,7 @@ def text_cells(config: RunConfig) -> TextCells:
         found |= {task.happened_at for task in config.tasks if task.happened_at is not None}
         found |= set() if time.column is None else {time.column}
     return TextCells(
-        as_text=frozenset(found), words=data.missing_words, keys=frozenset(keys - {None})
+        as_text=frozenset(found), words=data.missing_words, keys=frozenset(filter(None, keys))
     )
 
 
