@@ -13,16 +13,21 @@ from benchmarks.racing.times import Spread, Times
 
 @dataclass(frozen=True)
 class Target:
-    """What a key should reach: at least `bound`, or at most."""
+    """What a key should reach: at least `bound`, or at most; with `highest`, a range."""
 
     bound: float
     at_most: bool = False
+    highest: float | None = None
 
     def met(self, value: float) -> bool:
         """Is it reached?"""
+        if self.highest is not None:
+            return self.bound <= value <= self.highest
         return value <= self.bound if self.at_most else value >= self.bound
 
     def __str__(self) -> str:
+        if self.highest is not None:
+            return f"in [{self.bound:g}, {self.highest:g}]"
         return f"{'≤' if self.at_most else '≥'} {self.bound:g}"
 
 

@@ -42,8 +42,9 @@ def lists_that_tell(
     scalars = [p for p in profiles.values() if p.nature not in ("list", "vector", "other")]
     scalars = [p for p in scalars if p.distinct >= _ITEMS and not p.separator]
     scalars = sorted(scalars, key=lambda p: -p.distinct)[:_COMPARED]
-    for target, rows_R, labels_R in _looked_at(sample):
+    for target, rows_R, labels_R in _looked_at(sample, numbers=True):
         chosen = pa.array(sample.rows_S[target.index_L[rows_R]])
+        own_R = None if target.is_event else _hashes(pa.chunked_array([target.raw_L[rows_R]]))
         values = {p.name: _hashes(table[p.name].take(chosen)) for p in scalars} if lists else {}
         for name in lists:
             if name in found:
@@ -51,8 +52,9 @@ def lists_that_tell(
             cells = _as_lists(table[name].take(chosen), profiles[name])
             if cells is None:
                 continue
-            reason = _own_target(cells, values, labels_R, target.task)
-            reason = reason or _own_label(cells, labels_R, target.task)
+            reason = _own_target(cells, values, labels_R, target)
+            reason = reason or _own_label(cells, labels_R, target)
+            reason = reason or (None if own_R is None else _own_number(cells, own_R, target.task))
             if reason is not None:
                 found[name] = reason
         for name in [*found]:  # parts of one sequence have the same length in each row
@@ -100,21 +102,39 @@ def pairs_that_tell(columns: Mapping[str, Coded], sample: Sample) -> dict[str, s
     return found
 
 
-def _looked_at(sample: Sample) -> Iterator[tuple[Target, np.ndarray, np.ndarray]]:
-    """Each event's label, and some of its rows with as many of either class, in order."""
+def _looked_at(
+    sample: Sample, *, numbers: bool = False
+) -> Iterator[tuple[Target, np.ndarray, np.ndarray]]:
+    """Each event's label, and some of its rows with as many of either class, in order.
+
+    With `numbers` also those of numbers, whose classes are what is high and what is not.
+    """
     for target in sample.targets:
-        if not target.is_event:
+        if not target.is_event and not numbers:
             continue
+        labels_L = target.raw_L if target.is_event else _is_high(target.raw_L)
         rows = []
         for event in (0.0, 1.0):
-            mine = np.flatnonzero(target.raw_L == event)
+            mine = np.flatnonzero(labels_L == event)
             order = np.argsort(mix64(mine.astype(np.uint64), seed=4), kind="stable")
             rows.append(mine[order[:_ROWS]])
         counts = [len(part) for part in rows]
         if min(counts) < _FEWEST or not enough_to_tell(counts[1], counts[0], TOO_GOOD, SURE):
             continue
         rows_R = np.sort(np.concatenate(rows))
-        yield target, rows_R, target.raw_L[rows_R]
+        yield target, rows_R, labels_L[rows_R]
+
+
+def _is_high(numbers_L: np.ndarray) -> np.ndarray:
+    """1 above the median, or above the least number where it is most of them, else 0."""
+    return (numbers_L > np.median(numbers_L)).astype(np.float64)
+
+
+def _classes(target: Target) -> tuple[str, str]:
+    """What rows of either class are, in words."""
+    if target.is_event:
+        return f"{target.task!r} is 1", "it is 0"
+    return f"{target.task!r} is above {np.median(target.raw_L):.4g}", "it is not"
 
 
 def _hashes(column: pa.ChunkedArray) -> np.ndarray:
@@ -130,8 +150,9 @@ def _as_lists(column: pa.ChunkedArray, profile: ColumnProfile) -> pa.Array | Non
 
 
 def _own_target(
-    cells: pa.Array, values: Mapping[str, np.ndarray], labels_R: np.ndarray, task: str
+    cells: pa.Array, values: Mapping[str, np.ndarray], labels_R: np.ndarray, target: Target
 ) -> str | None:
+    high, low = _classes(target)
     lengths_R = list_lengths(cells)
     items_V = _items(cells)
     owner_V = np.repeat(np.arange(len(cells)), lengths_R)
@@ -147,14 +168,28 @@ def _own_target(
         others, own = (float(part.mean()) for part in rates)
         if max(own, others) >= _HELD and abs(own - others) >= _APART:
             words = (
-                f"it holds the row's own {name!r} in {own:.1%} of the rows where {task!r} is 1, in "
-                f"{others:.1%} where it is 0, as a history written after the event does"
+                f"it holds the row's own {name!r} in {own:.1%} of the rows where {high}, in "
+                f"{others:.1%} where {low}, as a history written after the event does"
             )
             best = max(best or (0.0, ""), (abs(own - others), words))
     return None if best is None else best[1]
 
 
-def _own_label(cells: pa.Array, labels_R: np.ndarray, task: str) -> str | None:
+def _own_number(cells: pa.Array, own_R: np.ndarray, task: str) -> str | None:
+    """By holding the number that is to be foretold, and not that of any other row."""
+    owner_V, items_V = np.repeat(np.arange(len(cells)), list_lengths(cells)), _items(cells)
+    held, others = (
+        float((np.bincount(owner_V[items_V == one_R[owner_V]], minlength=len(cells)) > 0).mean())
+        for one_R in (own_R, np.roll(own_R, 1))
+    )
+    if held < _HELD or held - others < _APART:
+        return None
+    return (
+        f"it holds the row's own {task!r} in {held:.1%} of the rows, as one written after it does"
+    )
+
+
+def _own_label(cells: pa.Array, labels_R: np.ndarray, target: Target) -> str | None:
     """By its length, its first or its last item; rates come from the other half of the rows."""
     lengths_R, items_V = list_lengths(cells), _items(cells)
     half_R = (mix64(np.arange(len(cells), dtype=np.uint64), seed=3) & np.uint64(1)).astype(bool)
@@ -169,7 +204,8 @@ def _own_label(cells: pa.Array, labels_R: np.ndarray, task: str) -> str | None:
         distinct, codes_R = np.unique(value_R, return_inverse=True)
         auc = auc_by_rates(codes_R, len(distinct), labels_R, half_R)
         if auc > TOO_GOOD:
-            return f"its {what} alone foretells {task!r} with AUC {auc:.4f}"
+            words = repr(target.task) if target.is_event else f"whether {_classes(target)[0]}"
+            return f"its {what} alone foretells {words} with AUC {auc:.4f}"
     return None
 
 

@@ -1,6 +1,8 @@
 """`benchmarks.faults` in small: that it kills, breaks and judges what it says."""
 
+import dataclasses
 import json
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.faults import growth, memory_limit, train_program
+from benchmarks.faults.inputs import as_they_come, made_logs
 from benchmarks.faults.inputs.cases import Case, draw_case
 from benchmarks.faults.inputs.draft import complains, error, right
 from benchmarks.faults.inputs.in_process import run_in_process
@@ -16,7 +19,7 @@ from benchmarks.faults.inputs.workspace import Workspace
 from benchmarks.faults.same_end import first_difference, leftovers
 
 KEYS = ["kills", "resumed", "bit_identical", "inputs", "clear_errors", "right_answers",
-        "tracebacks"]  # fmt: skip
+        "tracebacks", "silently_wrong"]  # fmt: skip
 
 
 @pytest.fixture(name="space", scope="module")
@@ -103,6 +106,27 @@ def test_verdicts(space, tmp_path, change, expect, verdict, why):
         table = table.set_column(place, "price", pa.array(["cheap"] * table.num_rows))
     found = judge(_score(space, tmp_path, table, expect), space, tmp_path)
     assert (found.verdict, why in found.why) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("kind", "untrue", "why"),
+    [
+        (made_logs.missing_words, {}, None),
+        (made_logs.missing_words, {"data": {"missing_words": []}}, "differs from training on the"),
+        (made_logs.delivered_twice, {"alarm": "leak"}, "no alarm 'leak' among 'repeated_rows'"),
+        (made_logs.own_units, {"level": ("spend", 7e7, 1.0)}, "pred_spend is "),
+    ],
+)
+def test_untrue_rows_are_seen(space, tmp_path, monkeypatch, kind, untrue, why):
+    """Of a log as it comes: what is known of it is compared."""
+    monkeypatch.setattr(
+        as_they_come, "KINDS", [lambda *given: dataclasses.replace(kind(*given), **untrue)]
+    )
+    (tmp_path / "out").mkdir()
+    drawn = as_they_come.as_they_come(random.Random(2), space, tmp_path)
+    verdict = judge(Case(0, **vars(drawn)), space, tmp_path)
+    assert verdict.verdict == ("right answer" if why is None else "wrong answer"), verdict
+    assert (why or "") in verdict.why
 
 
 def test_tracebacks_and_hangs_are_seen(space, tmp_path, monkeypatch):

@@ -63,12 +63,13 @@ def test_sizes_beyond_what_is_stored_take_no_memory(changed, trained, tmp_path, 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150 * 1024  # KiB
 
 
-def test_tables_are_compared_before_they_are_made(changed, trained):
-    run = changed(hash_size=2 * 10**9)
-    with pytest.raises(
-        ValueError, match=r"'tables.position' has shape \[11, 4\] in the checkpoint"
-    ):
+def test_tables_are_compared_before_they_are_made(changed, trained, tmp_path):
+    run, said = changed(hash_size=2 * 10**9), r"'tables.position' has shape \[11, 4\] in the"
+    with pytest.raises(ValueError, match=said):
         load_predictor(RunDirectory.open(run))
+    config = config_from_dict(trained[1])
+    with pytest.raises(ValueError, match=said):
+        train_run(config, tmp_path / "new", splits=SPLITS, warm_start=WarmStart(run))
 
 
 def test_a_run_that_is_resumed_likewise(changed, trained):

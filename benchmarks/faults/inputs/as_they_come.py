@@ -1,122 +1,58 @@
-"""Logs as public files and lakes have them, beside the rows that they mean.
+"""Logs as public files and lakes have them, beside what is true of them.
 
-A kind writes a log and says which plain rows it stands for: training and scoring must end in the
-same bits as on those rows, or refuse the log in one clear line.
+Training and scoring must end in the bits of the plain rows that a log stands for, say what is wrong
+with it, or refuse it in one clear line.
 """
 
+import json
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from benchmarks.faults.inputs.draft import Drawn, Expect, flat, right
+import mmoe
+from benchmarks.faults.inputs.draft import Drawn, either
+from benchmarks.faults.inputs.in_process import run_in_process
+from benchmarks.faults.inputs.made_logs import KINDS, Made, own_target
 from benchmarks.faults.inputs.workspace import Workspace
-from benchmarks.faults.small_log import small_config, small_log
+from benchmarks.faults.same_end import first_difference
+from benchmarks.faults.small_log import small_log
 
-ROWS = 200
-
-
-@dataclass(frozen=True)
-class Made:
-    """A log, and what is true of it.
-
-    Attributes:
-        path: For `data.path`, or a list of them.
-        truth: The rows that it stands for, plainly written.
-        data: Further keys of the config's section `data`.
-        features: Further keys of features, by name.
-        expect: The same as on the true rows, unless the log has to be refused.
-        words: One of these has to be in a refusal.
-    """
-
-    path: str | list[str]
-    truth: pa.Table
-    data: Mapping[str, Any] = field(default_factory=dict)
-    features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    expect: Expect = field(default_factory=lambda: right("none"))
-    words: tuple[str, ...] = ()
-
-    def config(self, data: str | list[str]) -> dict[str, Any]:
-        """The config of a training; the keys of this kind where it reads the log itself."""
-        raw: dict[str, Any] = small_config("")
-        raw["data"]["path"] = data
-        if data == self.path:
-            raw["data"] |= self.data
-            raw["features"] = [
-                {**one, **self.features.get(one["name"], {})} for one in raw["features"]
-            ]
-        return raw
+ROWS, SECONDS = 200, 60.0
 
 
-def named_twice(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
-    """One file, in a list of paths more than once."""
-    path = folder / "log.parquet"
-    pq.write_table(rows, path)
-    again = draw.choice([str(path), str(folder / "l*.parquet"), str(folder / "." / "log.parquet")])
-    return Made([str(path), again], rows)
-
-
-def padded(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
-    """Histories of one length, filled up at one end with a value that is no item."""
-    path, side = folder / "log.parquet", draw.choice(["left", "right"])
-    lists = rows["history"].to_pylist()
-    longest = max(map(len, lists))
-    filled = [[-1] * (longest - len(one)) for one in lists]
-    whole = [
-        fill + one if side == "left" else one + fill
-        for fill, one in zip(filled, lists, strict=True)
-    ]
-    place = rows.column_names.index("history")
-    pq.write_table(rows.set_column(place, "history", pa.array(whole)), path)
-    return Made(str(path), rows, features={"history": {"padding": -1, "padding_side": side}})
-
-
-def other_text(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
-    """Text in another encoding, with a delimiter of two characters, maybe without a header."""
-    path, header = folder / "log.dat", draw.random() < 0.5
-    rows, encoding = flat(rows), draw.choice(["latin-1", "utf-16"])
-    cells = [
-        ["" if cell is None else str(cell) for cell in row.values()] for row in rows.to_pylist()
-    ]
-    lines = [*([rows.column_names] if header else []), *cells]
-    path.write_bytes("".join("::".join(line) + "\n" for line in lines).encode(encoding))
-    said = {"delimiter": "::", "encoding": encoding}
-    said |= {} if header else {"header": False, "column_names": rows.column_names}
-    return Made(str(path), rows, data=said)
-
-
-# One kind of log each
-KINDS: tuple[Callable[[random.Random, pa.Table, Path], Made], ...] = (
-    named_twice,
-    padded,
-    other_text,
-)
-
-
-def draw_made(draw: random.Random, folder: Path) -> tuple[str, Made]:
-    """Any kind, and its name."""
-    kind = draw.choice(KINDS)
+def draw_made(draw: random.Random, folder: Path, *, to_score: bool = False) -> tuple[str, Made]:
+    """Any kind, or any that can be scored; and its name."""
+    kind = draw.choice([kind for kind in KINDS if not (to_score and kind is own_target)])
     folder.mkdir(parents=True, exist_ok=True)
     return kind.__name__, kind(draw, small_log(ROWS, seed=draw.randrange(5)), folder)
 
 
-def write_config(made: Made, data: str | list[str], path: Path) -> Path:
-    """Writes the config that trains on the log, or on the true rows."""
-    path.write_text(yaml.safe_dump(made.config(data)), encoding="utf-8")
+def write_config(made: Made, path: Path, truth: Path | None = None) -> Path:
+    """Writes the config that trains on the log, or on its true rows."""
+    if truth is not None:
+        pq.write_table(made.truth, truth)
+    raw = made.config(None if truth is None else str(truth))
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
     return path
 
 
 def as_they_come(draw: random.Random, space: Workspace, folder: Path) -> Drawn:
-    """A training on such a log; it is compared with one on `truth.parquet`."""
+    """A training on such a log, or a first config of one that leaks."""
     name, made = draw_made(draw, folder / "log-folder")
-    pq.write_table(made.truth, folder / "truth.parquet")
-    write_config(made, str(folder / "truth.parquet"), folder / "truth.yaml")
-    config, out = write_config(made, made.path, folder / "config.yaml"), folder / "out" / "run"
+    if made.leaks:
+        out = folder / "out" / "config.yaml"
+        path = made.path if isinstance(made.path, str) else made.path[0]
+        return Drawn(
+            fault=f"as_they_come: {name}",
+            command="init",
+            expect=either(reference="none"),
+            arguments=["init", path, "--label", made.label, "--out", str(out)],
+            out=out,
+            wrong=lambda: _unsaid_leak(made, out),
+        )
+    config, out = write_config(made, folder / "config.yaml"), folder / "out" / "run"
     return Drawn(
         fault=f"as_they_come: {name}",
         command="train",
@@ -124,4 +60,42 @@ def as_they_come(draw: random.Random, space: Workspace, folder: Path) -> Drawn:
         arguments=["train", str(config), "--out", str(out), "--quiet"],
         out=out,
         words=made.words,
+        wrong=lambda: _wrong_training(made, out, folder),
     )
+
+
+def wrong_level(made: Made, run: Path) -> str | None:
+    """What is wrong with the level of a number's predictions, in the label's own units."""
+    if made.level is None:
+        return None
+    task, mean, most = made.level
+    found = float(mmoe.load(run).predict(made.truth)[f"pred_{task}"].to_numpy().mean())
+    return None if abs(found - mean) <= most else f"pred_{task} is {found:g} on average, not {mean}"
+
+
+def _wrong_training(made: Made, out: Path, folder: Path) -> str | None:
+    metrics = json.loads((out / "metrics.json").read_text("utf-8"))
+    alarms = " ".join(alarm["kind"] for alarm in metrics.get("alarms", []))
+    if made.alarm is not None and made.alarm not in alarms:
+        return f"no alarm {made.alarm!r} among {alarms!r}"
+    if made.pairs and (metrics["tasks"]["click"]["rows"] % 2 or "repeated_rows" in alarms):
+        return "rows and their copies are in several splits"
+    config, truth = folder / "truth.yaml", folder / "truth"
+    write_config(made, config, folder / "truth.parquet")
+    wanted = run_in_process(["train", str(config), "--out", str(truth), "--quiet"], SECONDS)
+    if wanted.code != 0:
+        return f"it succeeded, but on the true rows: {wanted.stderr.strip()[-300:]}"
+    if made.metrics_alone:
+        same = metrics["tasks"] == json.loads((truth / "metrics.json").read_text("utf-8"))["tasks"]
+        return wrong_level(made, out) if same else "other metrics than of the true rows"
+    difference = first_difference(out, truth, settings=False)
+    wrong = difference and f"differs from training on the true rows in {difference}"
+    return wrong or wrong_level(made, out)
+
+
+def _unsaid_leak(made: Made, out: Path) -> str | None:
+    """A leak may be left out, or in with a line that says so."""
+    text = out.read_text("utf-8")
+    names = {feature["name"] for feature in yaml.safe_load(text)["features"]}
+    quiet = [name for name in made.leaks if name in names and f"{name}: foretells" not in text]
+    return f"{quiet[0]} holds the label, and is a feature" if quiet else None

@@ -17,7 +17,7 @@ from benchmarks.faults.inputs.byte_faults import BYTE_FAULTS
 from benchmarks.faults.inputs.changing_faults import changes_while_read
 from benchmarks.faults.inputs.column_faults import COLUMN_FAULTS
 from benchmarks.faults.inputs.config_faults import CONFIG_FAULTS, ConfigDraft
-from benchmarks.faults.inputs.draft import Command, Draft, Expect, either
+from benchmarks.faults.inputs.draft import Command, Draft, Expect, either, error
 from benchmarks.faults.inputs.expression_faults import expression_fault
 from benchmarks.faults.inputs.folder_faults import FolderDraft, draw_folder
 from benchmarks.faults.inputs.id_faults import ID_FAULTS
@@ -27,7 +27,7 @@ from benchmarks.faults.inputs.layout_faults import LAYOUT_FAULTS
 from benchmarks.faults.inputs.number_faults import NUMBER_FAULTS
 from benchmarks.faults.inputs.output_faults import output_case
 from benchmarks.faults.inputs.rotated_faults import rotated_log
-from benchmarks.faults.inputs.run_faults import damage_run
+from benchmarks.faults.inputs.run_faults import damage_run, huge_size
 from benchmarks.faults.inputs.type_faults import type_fault
 from benchmarks.faults.inputs.workspace import Workspace
 from benchmarks.faults.small_log import small_config, small_log
@@ -40,14 +40,14 @@ _FAMILIES = {
     "layout": 8,
     "config": 22,
     "changing": 4,
-    "run": 4,
+    "run": 6,
     "folder": 6,
     "rotated": 4,
     "type": 10,
     "expression": 5,
     "json": 4,
     "output": 4,
-    "as_they_come": 8,
+    "as_they_come": 20,
 }
 # Those that draw a whole case themselves
 _DRAWN = {"type": type_fault, "expression": expression_fault, "as_they_come": as_they_come}
@@ -68,6 +68,7 @@ class Case:
         clean: Its tables before they were broken.
         around: What goes on while the command runs.
         resumed: The folder that it is told to go on in, where there is one.
+        wrong: Says what is wrong with an answer whose true value the case knows itself.
     """
 
     number: int
@@ -81,6 +82,7 @@ class Case:
     clean: Sequence[pa.Table] = ()
     around: Callable[[], AbstractContextManager[Any]] = field(default=nullcontext)
     resumed: FolderDraft | None = None
+    wrong: Callable[[], str | None] | None = None
 
 
 def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:
@@ -230,6 +232,8 @@ def _other_case(
 
 def _run_case(number: int, draw: random.Random, space: Workspace, folder: Path) -> Case:
     run = space.copy_run(folder / "run")
+    if draw.random() < 0.3:
+        return _huge_case(number, draw, space, run, folder)
     expect = damage_run(run, draw)
     command: Command = draw.choice(["evaluate", "score"])
     out = folder / "out" / "scores.parquet"
@@ -238,6 +242,18 @@ def _run_case(number: int, draw: random.Random, space: Workspace, folder: Path) 
     if command == "score":
         arguments = ["score", str(run), "--input", str(space.log), "--output", str(out), "--quiet"]
     return Case(number, "damaged_run", command, expect, arguments, out, words=(str(run),))
+
+
+def _huge_case(number: int, draw: random.Random, space: Workspace, run: Path, folder: Path) -> Case:
+    """A stranger's run that says a huge size, and a command that believes a run."""
+    fault = f"huge_size ({huge_size(run, draw)})"
+    reader = draw.choice(["evaluate", "score", "unshard", "resume", "warm start"])
+    out = folder / "out" / f"out{json_faults.SUFFIXES.get(reader, '')}"
+    out.parent.mkdir()
+    arguments = json_faults.arguments(reader, run, space.log, out)
+    # Weights alone, or another run's beside a config of one's own, ask for no size
+    expect = either(reference="none") if reader in ("unshard", "resume") else error()
+    return Case(number, fault, "evaluate", expect, arguments, out, words=(str(run),))
 
 
 def _folder_case(number: int, draw: random.Random, space: Workspace, folder: Path) -> Case:

@@ -2,6 +2,7 @@
 
 import gzip
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -52,6 +53,7 @@ class Drawn:
     arguments: list[str]
     out: Path
     words: tuple[str, ...] = ()
+    wrong: Callable[[], str | None] | None = None
 
 
 def error(*names: str | tuple[str, ...]) -> Expect:

@@ -2,11 +2,13 @@
 
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from benchmarks.faults.inputs.draft import Draft
 from benchmarks.faults.inputs.in_process import run_in_process
@@ -23,9 +25,9 @@ class Scored(Workspace):
         super().__init__(folder)
         for how in ("memory", "stream"):
             if not self.scores(how).exists():
-                _score(self.run(how), self.parts, self.scores(how), *SCORED)
+                score(self.run(how), self.parts, self.scores(how), *SCORED)
         if not self.one_file.exists():
-            _score(self.run("memory"), self.log, self.one_file)
+            score(self.run("memory"), self.log, self.one_file)
 
     @property
     def one_file(self) -> Path:
@@ -37,7 +39,8 @@ class Scored(Workspace):
         return self.folder / f"scores-{how}"
 
 
-def _score(run: Path, source: Path, out: Path, *options: str) -> None:
+def score(run: Path, source: Path, out: Path, *options: str) -> None:
+    """Scores clean rows, which succeeds."""
     arguments = ["score", str(run), "--input", str(source), "--output", str(out), "--quiet"]
     ended = run_in_process([*arguments, *options], 300.0)
     if ended.code != 0:
@@ -58,7 +61,7 @@ class ScoreCase:
         out: What `--output` names.
         options: All others.
         refused: Whether an error must come.
-        truth: A run and rows whose scores are the right ones, where that is known.
+        wrong: Says what is wrong with scores whose true value is known.
     """
 
     draw: random.Random
@@ -70,7 +73,7 @@ class ScoreCase:
     out: str = ""
     options: list[str] = field(default_factory=list)
     refused: bool = False
-    truth: tuple[str, str] | None = None
+    wrong: Callable[[], str | None] | None = None
 
     def __post_init__(self) -> None:
         self.run, self.source = str(self.space.run("memory")), str(self.space.parts)
@@ -105,6 +108,14 @@ class ScoreCase:
         """Puts scores of a run where the scores are to go."""
         shutil.copytree(self.space.scores(how), self.out)
         return Path(self.out)
+
+    def differs_from(self, run: Path, rows: Path) -> str | None:
+        """What is wrong with a file of scores, or with a folder of them, against rows in a file."""
+        out = self.folder / "truth-scores.parquet"
+        score(run, rows, out)
+        found, wanted = pq.read_table(self.out), pq.read_table(out)
+        same = found.select(wanted.column_names).equals(wanted)
+        return None if same else "other scores than of the true rows"
 
     def draft(self, kind: str) -> Draft:
         """Rows of a file or three that are to be broken."""

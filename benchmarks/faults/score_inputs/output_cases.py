@@ -6,8 +6,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from benchmarks.faults.inputs.json_faults import tamper
-from benchmarks.faults.score_inputs.case import SCORED, ScoreCase
+from benchmarks.faults.score_inputs.case import SCORED, ScoreCase, score
+from benchmarks.faults.small_log import small_log
 
 _MODES = ([], ["--resume"], ["--mode", "overwrite"], ["--mode", "overwrite-partitions"],
           ["--resume", "--mode", "overwrite"])  # fmt: skip
@@ -22,6 +26,40 @@ def broken_output(case: ScoreCase) -> None:
     if ".parquet" in Path(case.out).name:
         case.options = [word for word in case.options if word not in ("--rows-per-file", "64")]
     case.name += f" {' '.join(case.options[4:])}"
+
+
+def linked_partition(case: ScoreCase) -> None:
+    """Scores of two days, one of which lies on another disk, take the place of those before."""
+    rows, days = small_log(40, seed=case.draw.randrange(5)), case.folder / "in"
+    for day in (1, 2):
+        (days / f"day={day}").mkdir(parents=True)
+        pq.write_table(rows.slice(20 * (day - 1), 20), days / f"day={day}" / "part.parquet")
+    case.source, out = str(days), Path(case.out)
+    score(case.space.run("stream"), days, out)
+    name, real = case.draw.choice(["day=1", "day=2", "_staging", "_rejected"]), case.place("disk")
+    shutil.move(out / name, real) if (out / name).exists() else real.mkdir()
+    (out / name).symlink_to(real)
+    mode, gone = case.draw.choice(["overwrite", "overwrite-partitions"]), case.draw.random() < 0.5
+    case.options, case.name = ["--mode", mode], f"output: {name} is a link, {mode}"
+    if gone:
+        shutil.rmtree(days / "day=1")
+    new, old = case.space.run("memory"), case.space.run("stream")
+    by_day = {2: new} if gone and mode == "overwrite" else {1: old if gone else new, 2: new}
+    case.wrong = lambda: _wrong_days(case, rows, by_day)
+
+
+def _wrong_days(case: ScoreCase, rows: pa.Table, by_day: dict[int, Path]) -> str | None:
+    """What is wrong with the scores of days, each of which a run has scored."""
+    found = sorted(Path(case.out).glob("day=*/*.parquet"))
+    if [path.parent.name for path in found] != [f"day={day}" for day in by_day]:
+        return f"scores are {', '.join(str(path.relative_to(case.out)) for path in found)}"
+    for path, (day, run) in zip(found, by_day.items(), strict=True):
+        plain, out = (case.folder / f"day-{day}{end}.parquet" for end in ("", "-scores"))
+        pq.write_table(rows.slice(20 * (day - 1), 20), plain)
+        score(run, plain, out)
+        if not pq.ParquetFile(path).read().equals(pq.read_table(out)):
+            return f"other scores of day {day} than its rows have"
+    return None
 
 
 def _of_somebody_else(case: ScoreCase) -> str:

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from benchmarks.faults.inputs.json_faults import json_files, tamper
-from benchmarks.faults.inputs.run_faults import damage_run
+from benchmarks.faults.inputs.run_faults import damage_run, huge_size
 from benchmarks.faults.score_inputs.case import ScoreCase
 
 _TEXTS = (b"", b"{}", b"[]", b"null", b"\xff\xfe\x00", b"a: [1, 2", b"mine: true\n", b"{" * 4000)
@@ -30,6 +30,14 @@ def broken_run(case: ScoreCase) -> None:
         case.name = f"run: {path.name} is {text[:12]!r}"
     else:
         case.name = f"run: {_none(run, case)}"
+
+
+def huge_sizes(case: ScoreCase) -> None:
+    """A stranger's run, whose config or encoder says sizes that nothing of it has."""
+    case.into_any_place()
+    run = case.space.copy_run(case.folder / "run")
+    case.run, case.name = str(run), f"run: {huge_size(run, case.draw)}"
+    case.refused = True
 
 
 def _edited(path: Path, case: ScoreCase) -> str:

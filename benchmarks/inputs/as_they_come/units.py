@@ -23,8 +23,7 @@ from mmoe.train import train_run
 TARGETS: dict[str, Target | None] = {
     "spend_rmse_over_best": Target(1.1, at_most=True),
     "click_loss": Target(-0.003),
-    "base_rate_calibration": Target(0.8),
-    "base_rate_calibration_high": Target(1.25, at_most=True),
+    "base_rate_calibration": Target(0.8, highest=1.25),
 }
 _USERS, _ROWS = 200, 30_000
 _MEAN, _DEVIATION, _NOISE = 50_000.0, 12_000.0, 5_000.0
@@ -106,13 +105,11 @@ def measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
     say(f"RMSE over that of the noise, and the click's AUC beside it: {spread}")
     found = [_calibration(seed) for seed in range(_RARE_SEEDS)]
     say(f"calibration at 0.5 % positives {[round(c, 3) for c in found]}")
-    median = float(np.median(found))
     return Measured(
         {
             "spend_rmse_over_best": float(np.median(ratios)),
             "click_loss": float(np.median(losses)),
-            "base_rate_calibration": median,
-            "base_rate_calibration_high": median,
+            "base_rate_calibration": float(np.median(found)),
         },
         {"spend": ratios, "click": losses, "calibration": found},
     )

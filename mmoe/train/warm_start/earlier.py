@@ -7,6 +7,7 @@ from typing import Any
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.checkpoint.weights import check_tables
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import is_address
@@ -77,7 +78,9 @@ class EarlierRun:
         encoder = FeatureEncoder.load(run.vocabulary)
         folder = CheckpointFolder(run.checkpoint)
         named = str(path) if is_address(str(path)) else run.path.absolute()
-        return cls(named, run.config(), encoder, folder, folder.index()["best"])
+        found = cls(named, run.config(), encoder, folder, folder.index()["best"])
+        check_tables(encoder.tables, found.model())  # the new run's are made by them
+        return found
 
     @property
     def step(self) -> int:

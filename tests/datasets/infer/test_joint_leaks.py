@@ -65,6 +65,28 @@ def test_a_list_written_after_the_event_is_left_out(history):
     assert "item" in [one.name for one in kept.features]
 
 
+@pytest.mark.parametrize("kind", ["own item", "own number", "length"])
+def test_a_list_written_after_a_number_was_known_is_left_out(kind):
+    rng = np.random.default_rng(2)
+    table = log(honest)
+    item, before = table["item"].to_numpy(), table["seen"].to_pylist()
+    spent = np.where(rng.random(ROWS) < 0.4, rng.gamma(2, 10, ROWS).astype(int), 0)
+    past = [rng.gamma(2, 10, n).astype(int).tolist() for n in rng.integers(0, 5, ROWS)]
+    told = {
+        "own item": [
+            b + [int(i)] * int(s > 0) for b, i, s in zip(before, item, spent, strict=True)
+        ],
+        "own number": [[7, *p, int(s), 7] for p, s in zip(past, spent, strict=True)],
+        "length": [[1] * int(2 * s) for s in spent],
+    }[kind]
+    rows = table.drop_columns(["click", "seen", "seen_kind"])
+    rows = rows.append_column("spent", pa.array(spent)).append_column("past", pa.array(past))
+    found = dict(infer_config(rows.append_column("told", pa.array(told)), ["spent"])[1].left_out)
+    assert not any(words in found.get("past", "") for words in ("own", "foretells", "events"))
+    words = {"own item": "'spent' is above 0", "own number": "the row's own 'spent' in 100.0%"}
+    assert words.get(kind, "its length alone foretells whether 'spent' is above 0") in found["told"]
+
+
 def test_an_honest_history_stays():
     assert not {"seen", "seen_kind"} & set(left_out(log(honest)))
 
