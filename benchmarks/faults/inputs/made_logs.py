@@ -114,7 +114,7 @@ def delta_table(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
     gone = draw.sample(range(rows.num_rows), 60)
     DeltaTable(place).delete(f"note in ({', '.join(repr(f'row {n}') for n in gone)})")
     version = draw.choice([None, 0, 1, 2])
-    live = {0: rows.slice(0, cut), 1: rows}.get(version, _without(rows, gone))
+    live = rows.slice(0, cut) if version == 0 else rows if version == 1 else _without(rows, gone)
     path = place if version is None else f"{place}@{version}"
     return Made(path, _as_read(path, live))
 

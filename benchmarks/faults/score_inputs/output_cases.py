@@ -193,7 +193,7 @@ def _harm(path: Path, draw: random.Random) -> str:
     """One file is cut, flipped, emptied, gone, of something else, or one key of it is."""
     content = path.read_bytes()
     hows = ["cut", "flip", "empty", "gone", "words", "folder", "list"]
-    how = draw.choice([*hows, *(["tampered"] * 8 if path.suffix == ".json" else [])])
+    how = draw.choice([*hows, *["tampered"] * (8 if path.suffix == ".json" else 0)])
     if how == "tampered":
         return tamper(path, draw)
     at = draw.randrange(1, max(len(content), 2))
