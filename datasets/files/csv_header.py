@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import Any
 
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.text_files import delimiter_read, one_line, read_start
-from mmoe.datasets.rows.locations import distinct_names, is_number
+from mmoe.datasets.rows.locations import delimiter_hint, distinct_names, is_number
 from mmoe.datasets.values.text import is_missing
 
 HEADER_BYTES = 1 << 20
@@ -70,7 +71,7 @@ def refuse_no_header(path: DataFile) -> None:
     again in its column, and none is a word above numbers. 0, 1, 2, … are names that pandas gives.
 
     Raises:
-        ValueError: Says how to name the columns.
+        ValueError: Says how to name the columns; or most lines have other numbers of cells.
     """
     if path.csv.names is not None or path.csv.header:
         return
@@ -81,8 +82,14 @@ def refuse_no_header(path: DataFile) -> None:
         rows = [row for row in islice(lines, _ROWS_COMPARED) if any(cell.strip() for cell in row)]
     except csv.Error:  # of a cell cut in two; what is wrong otherwise is said by who reads it all
         return
-    first, *others = [[cell.strip() for cell in row] for row in rows]
-    others = [row for row in others if len(row) == len(first)]
+    first, *rest = [[cell.strip() for cell in row] for row in rows]
+    others = [row for row in rest if len(row) == len(first)]
+    if 2 * len(others) < len(rest):
+        lengths = ", ".join(str(len(row)) for row in (first, *rest[:_SHOWN]))
+        raise ValueError(
+            f"{path}: its lines have {lengths}, … cells, expected a cell for each column in every "
+            "line; write a list of any length into one cell (a|b|c), or rows as JSON lines"
+        )
     if not _is_row(first, others):
         return
     cells = ", ".join(map(repr, first[:_SHOWN])) + ", …" * (len(first) > _SHOWN)
@@ -163,19 +170,21 @@ def dialect(path: DataFile, delimiter: str) -> dict[str, Any]:
 def _names(path: DataFile, first: Sequence[str]) -> tuple[list[str], bool]:
     """The columns' names, and whether the first line is a row.
 
-    Where the given names stand in it, in whatever order, it is a header unless it is told to be
-    none: files of one log may differ in that.
+    Where given names alone stand in it, in whatever order, it is a header unless it is told to be
+    none: files of one log may differ in that, and rows to be scored lack labels.
     """
     given, has_header = path.csv.names, path.csv.header
     if given is None and has_header is False:
         return [f"column_{number}" for number in range(1, len(first) + 1)], True
-    if given is None or (has_header is None and sorted(first) == sorted(given)):
+    if given is None or (has_header is None and not Counter(first) - Counter(given)):
         return distinct_names([*first]), False
     if len(first) != len(given):
+        hint = delimiter_hint(first[0]) if len(first) == 1 else ""
+        short = " (a file that lacks some of them needs a header line)" * (len(first) > 1)
         raise ValueError(
             f"{path}: the first line has {len(first)} cells, but names were given for {len(given)} "
             f"({', '.join(given[:_SHOWN])}{', …' * (len(given) > _SHOWN)}); name every column, in "
-            "order"
+            f"order{short}{hint}"
         )
     return list(given), not has_header
 

@@ -11,7 +11,18 @@ import pyarrow as pa
 from mmoe.datasets.files.data_file import CsvForm, DataFile, is_address
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_ZIP, _ZIP_BEGINS = ".zip", b"PK\x03\x04"
+_ZIP = ".zip"
+# First bytes of what is no text, by names that do not say so
+_BINARY = {
+    b"PK\x03\x04": "a zip archive (or a spreadsheet)",
+    b"\x1f\x8b": "compressed by gzip",
+    b"BZh9": "compressed by bzip2",
+    b"\x28\xb5\x2f\xfd": "compressed by Zstandard",
+    b"\xfd7zXZ": "compressed by xz",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"Rar!": "a RAR archive",
+}
+_TAR, _TAR_AT = b"ustar", 257
 _ENCRYPTED = 1  # flag of a member
 _OF_MACOS = "__MACOSX/"  # what its archives hold beside the files
 _BLOCK_BYTES = 1 << 20  # rewritten at once
@@ -122,7 +133,8 @@ class _Rewritten(io.RawIOBase):
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{self._file}: is no {self._file.csv.encoding or 'UTF-8'} text "
-                f"({one_line(error)}); say another encoding (data.encoding)"
+                f"({one_line(error)}); say its encoding (data.encoding: latin-1, of mmoe init "
+                "--encoding latin-1)"
             ) from None
         self._held = ""
         if self._file.csv.has_quotes:
@@ -166,14 +178,14 @@ def read_start(file: DataFile, num_bytes: int) -> bytes:
     """Reads the first bytes of text.
 
     Raises:
-        ValueError: The file cannot be read, is UTF-16, or a zip archive by another name.
+        ValueError: The file cannot be read, is UTF-16, or an archive.
     """
     start = _start(file, num_bytes)
-    if start.startswith(_ZIP_BEGINS):
-        raise ValueError(
-            f"{file}: is a zip archive (or a spreadsheet); rename it to {file.name}.zip if it "
-            "holds one file of CSV or JSON lines, else unpack it (or save it as CSV)"
-        )
+    found = [what for begin, what in _BINARY.items() if start.startswith(begin)]
+    if start.startswith(_TAR, _TAR_AT):
+        found = ["a tar archive"]
+    if found:
+        raise ValueError(f"{file}: is {found[0]}, expected text; unpack it (or save it as CSV)")
     if start.startswith(_UTF16) or b"\0" in start[:100]:
         raise ValueError(
             f"{file}: is not UTF-8 text (it looks like UTF-16); if it is CSV, say data.encoding: "

@@ -1,5 +1,6 @@
 """Leaks beyond single columns: lists that hold their row's target, pairs that give a label away."""
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
@@ -145,7 +146,11 @@ def _as_lists(column: pa.ChunkedArray, profile: ColumnProfile) -> pa.Array | Non
     """Cells as lists; of text the parts between separators."""
     column = plain(column)
     if profile.separator and pa.types.is_large_string(column.type):
-        column = pc.split_pattern(pc.utf8_trim(column, "[] "), profile.separator.strip() or " ")
+        between = profile.separator.strip() or " "
+        if mark := profile.keys.get("weight_separator"):
+            weight = rf"{mark}[^{mark}]*?({re.escape(between)}|$)"
+            column = pc.replace_substring_regex(column, weight, r"\1")
+        column = pc.split_pattern(pc.utf8_trim(column, "[] "), between)
     return one_chunk(column) if is_list(column.type) else None
 
 

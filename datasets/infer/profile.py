@@ -57,9 +57,10 @@ class ColumnProfile:
 
     @property
     def unique_per_row(self) -> bool:
-        """Whether every row has its own value, and they are no real numbers."""
+        """Whether every row has its own value: no list, of which items count, and no real number."""
         present = self.rows - self.missing
-        return self.nature in ("integer", "text") and present > 2 and self.distinct == present
+        alone = self.nature in ("integer", "text") and self.separator is None
+        return alone and present > 2 and self.distinct == present
 
     def take(self, rows: np.ndarray) -> "ColumnProfile":
         """Returns the column with the numbers of some rows only; counts stay those of all."""

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,6 +17,8 @@ TIMES_COLUMN = "__mmoe_times__"  # how many rows one stands for, where values ar
 HIDDEN = (ROW_COLUMN, REQUEST_COLUMN, TIMES_COLUMN)
 _FILES_KEY = b"mmoe.files"
 _LONGEST_NAME = 80  # of a column, in an error message
+# What parts cells, though no first line is looked through for it
+_MARKS = re.compile(r"([:|~^#])\1+|[\x01-\x08^~¦]")
 
 
 def number_rows(table: pa.Table, files: Sequence[tuple[str, int]], first: int = 0) -> pa.Table:
@@ -126,7 +129,21 @@ def missing_column(name: str, there: Iterable[str], origin: str, used_by: str = 
             "; they look like data, so the file may lack a header line: add one, or name the "
             "columns (data.column_names)"
         )
-    return message
+    return message + (delimiter_hint(names[0]) if len(names) == 1 else "")
+
+
+def delimiter_hint(line: str) -> str:
+    """Returns what to say of a line that nothing parted: which mark in it may, or "".
+
+    Example:
+        >>> delimiter_hint("1::1193::5::978300760"), delimiter_hint("user_id")
+        ("; if '::' parts the cells, say so: --delimiter '::' (data.delimiter)", '')
+    """
+    marks = Counter(found[0] for found in _MARKS.finditer(line))
+    if not marks:
+        return ""
+    mark = repr(max(marks, key=lambda one: marks[one]))
+    return f"; if {mark} parts the cells, say so: --delimiter {mark} (data.delimiter)"
 
 
 def check_columns(uses: Mapping[str, str], there: Sequence[str], origin: str) -> None:

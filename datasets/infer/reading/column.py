@@ -177,10 +177,14 @@ def _of_lists(
     if brackets == "fractions" or mark is not None:
         why = "numbers with fractions, which are no ids, nor as many in each row as in a vector"
         return _left_out(name, column, why)
-    separator = lists.separator_of(rows)
-    if separator is not None:
+    found = lists.separators_of(rows)
+    if found is not None:
+        separator, mark = found
         keys = {"separator": separator} if separator != "|" else {}
         said = f"text with {lists.shown(separator)} between items"
+        if mark is not None:
+            keys["weight_separator"] = mark
+            said += f", and {lists.shown(mark)} before their weights"
         return _replaced(profile, separator=separator, keys=keys, said=said)
     why = lists.free_text(rows, len(present), distinct)
     return _replaced(profile, no_input=why)

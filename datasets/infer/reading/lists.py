@@ -6,7 +6,9 @@ from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.written_lists import parse_lists
 
 SAMPLED = 20_000  # rows looked at
-_SEPARATORS = ("|", ";", "^", "\t", ",")
+_SEPARATORS = ("|", ";", "^", "\t", "\x01", "\x02", ",")
+_WEIGHT_MARKS = ("\x03", ":", "=")
+_WEIGHT = r"\s*\d*\.?\d+([eE][+-]?\d+)?$"
 _LEAST = 0.1  # share of rows that hold the separator
 _LISTS = 0.99  # share of rows that are lists in brackets
 _REPEATS = 20  # rows an item, where blanks part items that are words
@@ -38,11 +40,12 @@ def in_brackets(rows: pa.ChunkedArray) -> str | None:
     return "fractions" if _are_fractions(pc.list_flatten(lists)) else "lists"
 
 
-def separator_of(rows: pa.ChunkedArray) -> str | None:
+def separators_of(rows: pa.ChunkedArray) -> tuple[str, str | None] | None:
     """Returns what parts the items, where items come back in other combinations; else None.
 
     There are fewer items than texts, and each comes twice on average. Blanks part items only where
-    these hold digits (N1234 N17), or come back often: else they part words.
+    these hold digits (N1234 N17), or come back often: else they part words. The second separator
+    is that of a weight behind each item, if there are fractions: `sports:0.7|news:0.3`.
     """
     if len(rows) < 3:
         return None
@@ -51,7 +54,7 @@ def separator_of(rows: pa.ChunkedArray) -> str | None:
         holds = pc.match_substring(rows, separator)
         if _share(holds) < _LEAST:
             continue
-        items = _items(rows, separator)
+        items, mark = _without_weights(_items(rows, separator))
         kinds = pc.count_distinct(items).as_py()
         if not (kinds < distinct and kinds <= len(items) / 2) or _are_fractions(items):
             continue
@@ -59,10 +62,21 @@ def separator_of(rows: pa.ChunkedArray) -> str | None:
             digits = _share(pc.match_substring_regex(items, r"\d")) >= 0.9
             often = len(items) >= _REPEATS * kinds and distinct >= 2 * kinds
             if digits or often:
-                return separator
+                return separator, mark
         elif _share(pc.match_substring(items, " ")) <= 0.5:
-            return separator
+            return separator, mark
     return None
+
+
+def _without_weights(items: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str | None]:
+    """Items, and what stands between them and their weights; whole numbers may be anything."""
+    for mark in _WEIGHT_MARKS:
+        if _share(pc.match_substring_regex(items, f"[^{mark}]{mark}{_WEIGHT}")) < 1:
+            continue
+        parts = pc.split_pattern(items, mark, max_splits=1, reverse=True)
+        if _are_fractions(pc.list_element(parts, 1)):
+            return pc.list_element(parts, 0), mark
+    return items, None
 
 
 def vector_separator(rows: pa.ChunkedArray) -> str | None:

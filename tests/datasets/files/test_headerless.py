@@ -44,13 +44,17 @@ def test_every_row_is_read(tmp_path):
     ("text", "says"),
     [
         ("1,2\n", r"the first line has 2 cells, but names were given for 3 \(user, word, click\)"),
+        ("1,2\n", r"first .* in order \(a file that lacks some of them needs a header line\)$"),
+        ("1::a::0\n", "first .* if '::' parts the cells, say so: --delimiter '::'"),
         (TEXT + "1,2\n", "row 4 has 2 cells, expected 3 as in the first row"),
     ],
 )
 def test_other_widths(tmp_path, text, says):
     rows = AsCsv(write(tmp_path / "a.csv", text), CsvForm(NAMES))
-    with pytest.raises(ValueError, match=rf"a\.csv: {says}"):
+    with pytest.raises(ValueError, match=rf"a\.csv: .*{says}"):
         read_table(rows)
+    with pytest.raises(ValueError, match=r"no column 'x'; .*: a::b; if '::' parts the cells, say"):
+        read_table(write(tmp_path / "b.csv", "a::b\n1::2\n"), ["x"])
 
 
 def told(path, raw, **form):
@@ -116,6 +120,7 @@ def test_quotes_and_a_delimiter_of_several_characters(tmp_path):
         (False, ("a", "b"), {"a": ["a", "1"], "b": ["b", "2"]}),
         (False, None, {"column_1": ["a", "1"], "column_2": ["b", "2"]}),
         (None, ("b", "a"), {"a": ["1"], "b": ["2"]}),
+        (None, ("label", "b", "a"), {"a": ["1"], "b": ["2"]}),  # rows to be scored have no label
         (True, ("x", "y"), {"x": ["1"], "y": ["2"]}),
         (True, None, {"a": ["1"], "b": ["2"]}),
     ],
@@ -133,7 +138,11 @@ def test_a_header_that_is_told(tmp_path, header, names, expected):
             {},
             "is not UTF-8 text.*encoding: latin-1.*--encoding latin-1",
         ),
-        ("a::é\n".encode("latin-1"), {"delimiter": "::"}, "is no UTF-8 text .*say another enc"),
+        (
+            "a::é\n".encode("latin-1"),
+            {"delimiter": "::"},
+            "is no UTF-8 text .*encoding: latin-1.*--encoding",
+        ),
         (b"a::b\x1f\n", {"delimiter": "::"}, r"holds the character \\x1f"),
         (b"a::b\n1::2::3\n", {"delimiter": "::"}, "row 1 has 3 cells, expected 2"),
     ],
@@ -162,6 +171,13 @@ def test_a_first_line_that_is_a_row(tmp_path, text):
         ValueError, match=r"a\.csv: the first line looks like a row.*--columns a,b,c"
     ):
         refuse_no_header(file)
+
+
+def test_lines_of_other_lengths_are_no_table(tmp_path):
+    """As of PaddleRec: a cell for each id of a list."""
+    path = write(tmp_path / "a.csv", "1,0,205:1,150:7\n2,1,205:3\n3,0,205:1,150:7,150:8\n")
+    with pytest.raises(ValueError, match=r"a\.csv: its lines have 4, 3, 5, … cells.*one cell"):
+        refuse_no_header(DataFile(path))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 import bz2
 import gzip
+import lzma
 import re
+import tarfile
 import zipfile
 
 import fsspec
@@ -154,7 +156,14 @@ def test_zip_archives_that_cannot_be_read_say_so(tmp_path, name, method):
 def test_archives_of_other_names_and_contents(tmp_path):
     for name in ("a.xlsx", "b.csv"):
         path = zipped(tmp_path / name, {"a.csv": TEXT})
-        assert f"{name}: is a zip archive (or a spreadsheet); rename" in error(read_table, path)
+        assert f"{name}: is a zip archive (or a spreadsheet), expected" in error(read_table, path)
+    (tmp_path / "big.csv").write_text(TEXT * 100)
+    with tarfile.open(tmp_path / "a.csv.gz", "w:gz") as archive:
+        archive.add(tmp_path / "big.csv", "a.csv")
+    assert "is a tar archive, expected text; unpack it" in error(read_table, tmp_path / "a.csv.gz")
+    for pack, name in ((gzip.compress, "gzip"), (bz2.compress, "bzip2"), (lzma.compress, "xz")):
+        path = write(tmp_path, "a.csv", pack(TEXT.encode()))
+        assert f"is compressed by {name}, expected text" in error(read_table, path)
     pq.write_table(pa.table(ROWS), tmp_path / "a.parquet")
     packed = (tmp_path / "a.parquet").read_bytes()
     path = zipped(tmp_path / "p.zip", {"a": packed})

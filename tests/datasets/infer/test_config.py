@@ -183,7 +183,10 @@ def test_lists_are_found():
     commas = [tag.replace("|", ",") for tag in tags]
     real = [tag.split("|") for tag in tags]
     prices = [f"{i}) $1 - 2, up" for i in rng.integers(0, 7, ROWS)]
-    config, _, _ = infer(log(tags=tags, commas=commas, real=real, prices=prices))
+    seen = ["^".join(map(str, row)) for row in rng.integers(0, 300, (ROWS, 40))]
+    assert len(set(seen)) == ROWS, "items come back, texts do not"
+    config, _, _ = infer(log(tags=tags, commas=commas, real=real, prices=prices, seen=seen))
+    assert feature(config, "seen").kind == "list"
     kinds = {f.name: f.kind for f in config.features}
     assert (kinds["tags"], kinds["commas"], kinds["real"], kinds["prices"]) == (
         "list", "list", "list", "categorical"

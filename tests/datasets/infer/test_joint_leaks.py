@@ -33,6 +33,11 @@ def in_text(rng, item, click, before):
     return {"seen": ["|".join(map(str, one)) for one in lists]}
 
 
+def with_weights(rng, item, click, before):
+    lists = appended(rng, item, click, before)["seen"]
+    return {"seen": ["\x01".join(f"{i}:{rng.random():.5f}" for i in one) for one in lists]}
+
+
 def in_parts(rng, item, click, before):
     lists = appended(rng, item, click, before)["seen"]
     return {"seen": lists, "seen_kind": [[i % 5 for i in one] for one in lists]}
@@ -50,7 +55,7 @@ def left_out(table, **options):
     return dict(infer_config(table, ["click"], **options)[1].left_out)
 
 
-@pytest.mark.parametrize("history", [appended, in_text, in_parts, own_label])
+@pytest.mark.parametrize("history", [appended, in_text, with_weights, in_parts, own_label])
 def test_a_list_written_after_the_event_is_left_out(history):
     table = log(history)
     lists = {"seen", "seen_kind", "was"} & set(table.column_names)

@@ -145,12 +145,24 @@ def items(kind, least=1):
             for _ in range(ROWS)]  # fmt: skip
 
 
-@pytest.mark.parametrize("separator", ["|", ",", ";", " ", "^", "\t", ", "])
+@pytest.mark.parametrize("separator", ["|", ",", ";", " ", "^", "\t", ", ", "\x01", "\x02"])
 def test_separators(separator):
     profile = read([separator.join(one) for one in items("n{}")])
     assert profile.separator == (separator.strip() or separator)
     expected = {} if separator == "|" else {"separator": separator.strip() or separator}
     assert profile.keys == expected
+
+
+@pytest.mark.parametrize(("between", "mark"), [("|", ":"), ("\x01", "\x03"), (",", "=")])
+def test_weights_behind_items(between, mark):
+    def cells(weight):
+        return [between.join(f"5\x02{one}{mark}{weight()}" for one in row) for row in items("n{}")]
+
+    profile = read(cells(lambda: round(RNG.random(), 5)))
+    keys = {} if between == "|" else {"separator": between}
+    assert profile.keys == keys | {"weight_separator": mark}
+    assert not profile.unique_per_row and profile.distinct == ROWS
+    assert read(cells(lambda: RNG.integers(1, 9))).keys == keys  # may be ids: field:id
 
 
 @pytest.mark.parametrize("write", [str, lambda one: str(one).replace("'", '"')])
