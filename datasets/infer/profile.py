@@ -57,7 +57,7 @@ class ColumnProfile:
 
     @property
     def unique_per_row(self) -> bool:
-        """Whether every row has its own value: no list, of which items count, and no real number."""
+        """Whether every row has its own value, no real number and no list, of which items count."""
         present = self.rows - self.missing
         alone = self.nature in ("integer", "text") and self.separator is None
         return alone and present > 2 and self.distinct == present
