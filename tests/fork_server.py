@@ -10,8 +10,10 @@ A program ends with the server that started it. Only `tests/forked.py` talks to 
 import atexit
 import ctypes
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import runpy
 import signal
 import socket
@@ -108,12 +110,24 @@ def end(request: dict[str, Any]) -> NoReturn:
 def main() -> None:
     """Imports, then serves."""
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    from tensorboard.compat.proto import event_pb2, summary_pb2
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
     import mmoe.checkpoint.unshard
+    import mmoe.cli
     import mmoe.commands
+    import mmoe.datasets.features
+    import mmoe.datasets.recipes
     import mmoe.embeddings
+    import mmoe.models
     import mmoe.parallel.launch.run_as_rank
+    import mmoe.score
     import mmoe.train.backtest
 
+    # What is imported where a command or a config asks for it
+    for package in (mmoe.datasets.features, mmoe.models, mmoe.score, mmoe.run):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
     if mmoe.embeddings.torchrec_problem() is None:
         import mmoe.embeddings.sharded.backend
 
