@@ -134,7 +134,10 @@ def _is_module(name: object) -> bool:
 def dump_config(config: RunConfig) -> str:
     """Writes the config as YAML, every default spelled out, so that it reads back the same."""
     out = io.StringIO()
-    yaml.safe_dump(config.model_dump(mode="json"), out, sort_keys=False, allow_unicode=True)
+    # libyaml's where PyYAML has it: the one in Python takes as long as an epoch of a small log
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    raw = config.model_dump(mode="json")
+    yaml.dump(raw, out, Dumper=dumper, sort_keys=False, allow_unicode=True)
     return out.getvalue()
 
 

@@ -192,7 +192,7 @@ def raw_config(kind, folder: Path, **training):
         "tasks": kind.get("tasks", [CLICK, GIVEN_CLICK]),
         "model": model,
         "training": {
-            "epochs": 3,
+            "epochs": 2,
             "batch_size": 64,
             "checkpoint_every_steps": 4,
             "monitor": "click.auc",

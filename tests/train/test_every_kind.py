@@ -11,7 +11,6 @@ import math
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from mmoe.config import config_from_dict
 from mmoe.mixture.batch_invariant import HAS_KERNELS
@@ -19,7 +18,6 @@ from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
 from mmoe.train import train_run
 from mmoe.train.warm_start import WarmStart
-from tests.parallel.launch import launch
 from tests.train.every_kind import KINDS, LOG, SPLITS, raw_config
 
 # Tests of one kind on one worker, which trains it once
@@ -92,29 +90,36 @@ def test_a_warm_start_says_what_the_run_said(name, trained, tmp_path):
     np.testing.assert_allclose(found_NP, judged_NP, rtol=1e-4, atol=1e-6)
 
 
+@pytest.fixture(name="on_ranks", scope="module")
+def _on_ranks(tmp_path_factory, run_ranks):
+    """Of each kind a config, and the run of two ranks, which train all of them in one world."""
+    folder, made = tmp_path_factory.mktemp("ranks"), {}
+    pq.write_table(LOG, folder / "log.parquet", row_group_size=200)
+    for number, name in enumerate(KINDS):
+        # Smaller steps, and no picks: a pick between two that are alike hangs on a rounding
+        raw = raw_config(
+            KINDS[name], folder, epochs=1, batch_size=128, optimizer={"learning_rate": 0.001}
+        )
+        raw["model"]["gate"] = {"kind": "softmax"}
+        raw["data"] |= {"path": str(folder / "log.parquet"), "input": "memory"}
+        made[name] = raw, folder / str(number)
+        (folder / f"{number}.json").write_text(json.dumps(raw))
+    run_ranks("train/every_kind_world.py", 2, 240, folder)
+    return made
+
+
 @pytest.mark.torchrec
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("name", KINDS)
-def test_streamed_and_on_two_ranks_it_is_the_run_of_one_process(name, tmp_path):
-    pq.write_table(LOG, tmp_path / "log.parquet", row_group_size=200)
-    # Smaller steps, and no picks: a pick between two that are alike hangs on a rounding
-    raw = raw_config(KINDS[name], tmp_path, epochs=1, optimizer={"learning_rate": 0.001})
-    raw["model"]["gate"] = {"kind": "softmax"}
-    raw["data"]["path"] = str(tmp_path / "log.parquet")
-    scores = {}
-    for way, change, ranks in (
-        ("memory", {"input": "memory"}, 1),
-        ("streamed", {"input": "stream"}, 1),
-        ("two", {"input": "memory"}, 2),
-    ):
-        if way == "streamed" and not KINDS[name].get("streamed", True):
+def test_streamed_and_on_two_ranks_it_is_the_run_of_one_process(name, on_ranks, tmp_path):
+    raw, two = on_ranks[name]
+    scores = {"two": _scores(two, LOG)}
+    for way in ("memory", "stream"):
+        if way == "stream" and not KINDS[name].get("streamed", True):
             continue
-        path = tmp_path / f"{way}.yaml"
-        path.write_text(yaml.safe_dump({**raw, "data": {**raw["data"], **change}}))
-        ended = launch(["train", path, "--out", tmp_path / way], ranks)
-        assert [rank.code for rank in ended] == [0] * ranks, ended
+        config = config_from_dict({**raw, "data": {**raw["data"], "input": way}})
+        train_run(config, tmp_path / way)
         scores[way] = _scores(tmp_path / way, LOG)
     # Not the weights: Adam makes whole steps of a gradient that is nothing but rounding
     np.testing.assert_allclose(scores["two"], scores["memory"], atol=1e-4, rtol=1e-4)
-    if "streamed" in scores:
-        assert np.array_equal(scores["streamed"], scores["memory"])
+    if "stream" in scores:
+        assert np.array_equal(scores["stream"], scores["memory"])

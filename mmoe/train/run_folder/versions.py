@@ -1,6 +1,7 @@
 """Versions of what a run was trained with."""
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 _PACKAGES = ("mmoe", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy", "pyarrow")
@@ -14,9 +15,12 @@ def installed_versions() -> dict[str, str]:
         True
     """
     found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    return found | {name: known for name in _PACKAGES if (known := _version(name))}
+
+
+@cache  # every run asks, and each package's metadata are a file
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
