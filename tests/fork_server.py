@@ -110,9 +110,6 @@ def end(request: dict[str, Any]) -> NoReturn:
 def main() -> None:
     """Imports, then serves."""
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
-    from tensorboard.compat.proto import event_pb2, summary_pb2
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
     import mmoe.checkpoint.unshard
     import mmoe.cli
     import mmoe.commands
@@ -124,7 +121,9 @@ def main() -> None:
     import mmoe.score
     import mmoe.train.backtest
 
-    # What is imported where a command or a config asks for it
+    # What is imported where a command, a run or a config asks for it
+    for name in "tensorboard.compat.proto.event_pb2", "tensorboard.summary.writer.record_writer":
+        importlib.import_module(name)
     for package in (mmoe.datasets.features, mmoe.models, mmoe.score, mmoe.run):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)

@@ -2,14 +2,17 @@
 
     python tests/parallel/dense_world.py RANK WORLD_SIZE STORE REPORT
 
-Every rank takes some training steps of each case twice: with the others, on its rows, and alone, on
-the rows of all. What it finds goes to REPORT, a JSON file: for each case the largest errors.
+Every rank takes some training steps of each case with the others, on its rows; and one of them
+takes them alone, on the rows of all. What a rank finds goes to REPORT, a JSON file: for each case
+the largest errors.
 """
 
 import json
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -27,7 +30,7 @@ from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
 from tests.parallel.dense_cases import CASES, TOP_2, Case
-from tests.parallel.joining import PATIENCE, join_world, one_group
+from tests.parallel.joining import PATIENCE, join_world, one_group, shared_out
 
 D, F, STEPS = 10, 3, 3
 TASKS = ("click", "buy")
@@ -206,33 +209,68 @@ def outputs(case, state, rank):
         )
 
 
-def run(case, rank, world_size):
-    case = Case(**vars(case) | {"rows": tuple(rows[:world_size] for rows in case.rows)})
-    config = make_config(case)
+def cut(cases, world_size):
+    """The cases with the rows of so many ranks."""
+    rows = {name: tuple(rows[:world_size] for rows in case.rows) for name, case in cases.items()}
+    return {name: replace(case, rows=rows[name]) for name, case in cases.items()}
+
+
+@contextmanager
+def chance(case):
+    """No noise where the case says so: ranks and one process would draw it for other rows."""
     with ExitStack() as stack:
         if case.no_chance:
             stack.enter_context(patch("torch.randn_like", torch.zeros_like))
             stack.enter_context(patch("torch.rand_like", lambda x: torch.full_like(x, 0.6)))
+        yield
+
+
+class Alone(NamedTuple):
+    """What one process finds on the rows of all."""
+
+    steps: list
+    grads_ND: torch.Tensor | None
+    outputs_NT: torch.Tensor
+    weights: dict[str, Any]
+    average: dict[str, Any]
+    moments: dict[str, Any]
+
+
+def alone(case):
+    config = make_config(case)
+    with chance(case):
+        state, steps, grads = train(case, config, None)
+        network, average = state.ranker.network, state.average.module
+        return Alone(
+            steps,
+            grads,
+            outputs(case, state, None),
+            network.state_dict(),
+            average.state_dict(),
+            flatten_optimizer(state.optimizer, network),
+        )
+
+
+def run(case, rank, world_size, single):
+    config = make_config(case)
+    with chance(case):
         state, found, grads = train(case, config, rank)
         weights = [weight.clone() for weight in state.ranker.network.state_dict().values()]
         repeats = not case.twice or repeated(train(case, config, rank), weights, found, grads)
-        single, expected, whole = train(case, config, None)
         mine = torch.cat([b.values for b in make_batches(case, STEPS, rank)])
-        ours, theirs = outputs(case, state, rank), outputs(case, single, None)
-    network, alone = state.ranker.network, single.ranker.network
+        ours = outputs(case, state, rank)
+    network = state.ranker.network
     moments = flatten_optimizer(state.optimizer, network)
     return {
         "losses": max(
             error(torch.tensor(a.losses + a.rows), torch.tensor(b.losses + b.rows))
-            for a, b in zip(found, expected, strict=True)
+            for a, b in zip(found, single.steps, strict=True)
         ),
-        "inputs": 0.0 if grads is None else error(grads[mine], whole[mine]),
-        "outputs": error(ours, theirs[mine]),
-        "weights": worst(network, network.state_dict(), alone.state_dict()),
-        "average": worst(
-            network, state.average.module.state_dict(), single.average.module.state_dict()
-        ),
-        "moments": worst(network, moments, flatten_optimizer(single.optimizer, alone)),
+        "inputs": 0.0 if grads is None else error(grads[mine], single.grads_ND[mine]),
+        "outputs": error(ours, single.outputs_NT[mine]),
+        "weights": worst(network, network.state_dict(), single.weights),
+        "average": worst(network, state.average.module.state_dict(), single.average),
+        "moments": worst(network, moments, single.moments),
         "repeats": repeats,
         "alike": alike(network),
         "held": held(network, world_size),
@@ -281,8 +319,10 @@ SPOILED = (spoil_label, spoil_embedding, spoil_weights)
 def main(rank, world_size, store, report):
     join_world(rank, world_size, store)
     cases = {name: case for name, case in CASES.items() if world_size > 2 or case.on_two}
+    cases = cut(cases, world_size)
     with one_group():
-        found = {name: run(case, rank, world_size) for name, case in cases.items()}
+        singles = shared_out(cases, alone)
+        found = {name: run(case, rank, world_size, singles[name]) for name, case in cases.items()}
         said = [diverges(rank, world_size, spoil) for spoil in SPOILED]
     Path(report).write_text(json.dumps({"cases": found, "diverged": said}))
     dist.destroy_process_group()

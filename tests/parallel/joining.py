@@ -1,9 +1,11 @@
 """How one rank of a gloo world joins the others; for the scripts that tests run as ranks."""
 
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -23,6 +25,20 @@ def join_world(rank: int, ranks: int, store: str | Path) -> None:
         world_size=ranks,
         timeout=timedelta(seconds=PATIENCE),
     )
+
+
+def shared_out(cases: Mapping[str, Any], alone: Callable[[Any], Any]) -> dict[str, Any]:
+    """What one process computes of each case: every rank does its share, and gets them all."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    mine = {name: alone(cases[name]) for name in list(cases)[rank::ranks]}
+    file = io.BytesIO()
+    torch.save(mine, file)
+    files = [b""] * ranks
+    dist.all_gather_object(files, file.getvalue())
+    found = {}
+    for content in files:
+        found |= torch.load(io.BytesIO(content), weights_only=False)
+    return found
 
 
 @contextmanager

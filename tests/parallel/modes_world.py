@@ -21,7 +21,7 @@ import torch.distributed as dist
 from mmoe.mixture import ExpertPool, GateOutput, MultiGateMixture
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, Hosts, Mode
 from tests.parallel import world
-from tests.parallel.joining import join_world
+from tests.parallel.joining import join_world, shared_out
 
 HOST_SIZE = 2
 MODES = {
@@ -193,9 +193,10 @@ def launched(rank, world_size):
 def main(rank, world_size, store, report):
     join_world(rank, world_size, store)
     hosts = Hosts.of_group(host_size=HOST_SIZE)
+    singles = shared_out(CASES, partial(world.alone, world_size=world_size))
     found = {
         "cases": {
-            name: world.run(case, rank, world_size, hosts, sent_between_hosts)
+            name: world.run(case, rank, world_size, singles[name], hosts, sent_between_hosts)
             for name, case in CASES.items()
         },
         "switching": switching(rank, world_size, hosts),

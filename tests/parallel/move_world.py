@@ -37,13 +37,14 @@ from tests.parallel import shadow_world
 from tests.parallel.dense_cases import ODD, ODD_AND_OTHERS, TOP_1, TOP_2, Case
 from tests.parallel.dense_world import (
     STEPS,
+    cut,
     held,
     make_batches,
     make_config,
     make_state,
     worst,
 )
-from tests.parallel.joining import PATIENCE, join_world, one_group
+from tests.parallel.joining import PATIENCE, join_world, one_group, shared_out
 
 CASES = {
     "equal MLPs": Case(TOP_2, "spread", {"num_experts": 8}),
@@ -109,24 +110,28 @@ def train(case, config, rank, between=None, steps=range(STEPS), state=None):
     return state, losses
 
 
-def run(case, rank, world_size, *, evenly):
-    case = Case(**vars(case) | {"rows": tuple(rows[:world_size] for rows in case.rows)})
+def alone(case):
+    state, losses = train(case, make_config(case), None)
+    network, average = state.ranker.network, state.average.module
+    moments = flatten_optimizer(state.optimizer, network)
+    return losses, network.state_dict(), average.state_dict(), moments
+
+
+def run(case, rank, world_size, single, *, evenly):
     config = make_config(case)
+    expected, weights, average, expected_moments = single
     mover = Mover(0, evenly=evenly)
     state, losses = train(case, config, rank, mover)
     before = [id(weight) for weight in state.ranker.network.parameters()]
     again, losses_again = train(case, config, rank, Mover(0, evenly=evenly))
-    single, expected = train(case, config, None)
-    network, alone = state.ranker.network, single.ranker.network
+    network = state.ranker.network
     tensors, moments = network.state_dict(), flatten_optimizer(state.optimizer, network)
     sizes = [sorted(len(g["params"]) for g in s.optimizer.param_groups) for s in (state, again)]
     return {
         "moved": mover.moved,
-        "weights": worst(network, tensors, alone.state_dict()),
-        "average": worst(
-            network, state.average.module.state_dict(), single.average.module.state_dict()
-        ),
-        "moments": worst(network, moments, flatten_optimizer(single.optimizer, alone)),
+        "weights": worst(network, tensors, weights),
+        "average": worst(network, state.average.module.state_dict(), average),
+        "moments": worst(network, moments, expected_moments),
         "has_moments": len(moments) == 3 * len(before),
         "losses": max(
             abs(a - b)
@@ -311,10 +316,12 @@ def refuses(rank, world_size):
 def main(rank, world_size, store, report):
     join_world(rank, world_size, store)
     cases = {n: case for n, case in CASES.items() if world_size == 4 or not case.parallel}
+    cases = cut(cases, world_size)
     with one_group():
+        singles = shared_out(cases, alone)
         moved = {
             f"{name}, {'evenly' if evenly else 'anyhow'}": run(
-                case, rank, world_size, evenly=evenly
+                case, rank, world_size, singles[name], evenly=evenly
             )
             for name, case in cases.items()
             for evenly in (True, False)

@@ -2,14 +2,15 @@
 
     python tests/parallel/shadow_world.py RANK WORLD_SIZE STORE REPORT
 
-Every rank computes each case with the others, and alone on the batch of all. What it finds goes to
-REPORT, a JSON file.
+Every rank computes each case with the others, and one of them alone on the batch of all. What a
+rank finds goes to REPORT, a JSON file.
 """
 
 import json
 import sys
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 from unittest import mock
@@ -31,7 +32,7 @@ from mmoe.mixture import (
 from mmoe.parallel import AllToAllDispatcher, Mode
 from mmoe.parallel.experts.wire import PendingRows
 from tests.parallel import world
-from tests.parallel.joining import join_world
+from tests.parallel.joining import join_world, shared_out
 
 D, G = 6, 3
 ALL = "all"
@@ -190,7 +191,7 @@ def of_gates(layer):
     return [p.grad.clone() for p in layer.gate.parameters()]
 
 
-def of_one_process(case, grads, experts, pool):
+def of_one_process(case, grads, experts):
     """What the gradients of these experts are, of those of all."""
     if case.slices > 1:
         pool = SlicedExperts(make_pool(case), case.slices)
@@ -215,7 +216,17 @@ def error(ours, theirs):
     return world.worst(leaves(ours), leaves(theirs))
 
 
-def run(case, rank, world_size):
+def alone(case, world_size):
+    """Of one process: outputs, gradients, and scores on the batch of all."""
+    x, factors = make_batch(case, sum(case.rows[:world_size]))
+    single = make_layer(case, make_pool(case))
+    found = step(case, single, x, factors)
+    single.eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=case.autocast):
+        return *found, single(x if len(x) > 1 else x[0]).out_BGO
+
+
+def run(case, rank, world_size, single):
     rows = case.rows[:world_size]
     mine = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
     x, factors = make_batch(case, sum(rows))
@@ -251,21 +262,20 @@ def run(case, rank, world_size):
         for (p, place), q in zip(held, layer.experts.parameters(), strict=True)
     )
 
-    single = make_layer(case, make_pool(case))
-    expected, whole, of_all, of_all_gates = step(case, single, x, factors)
+    expected, whole, of_all, of_all_gates, scores = single
     found["output"] = error(out, expected[mine])
     found["inputs"] = error(of_inputs, [grad[mine] for grad in whole])
-    found["experts"] = error(ours, of_one_process(case, of_all, experts, single.experts))
+    found["experts"] = error(ours, of_one_process(case, of_all, experts))
     for grad in gates:
         dist.all_reduce(grad)
     found["gates"] = error(gates, of_all_gates)
     if case.pool == "batch":
         # Its running statistics are of more steps than those of one process
         return {**found, "scores": 0.0}
-    layer.eval(), single.eval()
+    layer.eval()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=case.autocast):
-        read = (x, own[0]) if len(x) > 1 else (x[0], own[0][0])
-        found["scores"] = error(layer(read[1]).out_BGO, single(read[0]).out_BGO[mine])
+        read = own[0] if len(x) > 1 else own[0][0]
+        found["scores"] = error(layer(read).out_BGO, scores[mine])
     return found
 
 
@@ -341,7 +351,8 @@ def order(rank, world_size, case):
 
 def main(rank, world_size, store, report):
     join_world(rank, world_size, store)
-    found = {name: run(case, rank, world_size) for name, case in CASES.items()}
+    singles = shared_out(CASES, partial(alone, world_size=world_size))
+    found = {name: run(case, rank, world_size, singles[name]) for name, case in CASES.items()}
     found = {"cases": found, "trained": trained(rank, world_size)}
     found["order"] = order(rank, world_size, CASES["one"])
     Path(report).write_text(json.dumps(found))
