@@ -1,6 +1,6 @@
 """`FeatureEncoder`: from columns to network inputs; fitted on the training split."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -295,10 +295,11 @@ class FeatureEncoder:
         self, codecs: Sequence[Codec[Any]], table: pa.Table, origin: str, to_score: bool
     ) -> EncodedFeatures:
         unread = self.config.unread_when_scoring if to_score else ()
+        cells = _cells(table, self._cell_columns) if table.num_rows == 1 else {}
         coded = [
             _missing(codec, self.rules, table.num_rows)
             if codec.feature.name in unread
-            else self._coded(codec, table, origin)
+            else self._coded(codec, table, origin, cells)
             for codec in codecs
         ]
         dense = [column_N for one in coded for column_N in one.dense]
@@ -314,18 +315,26 @@ class FeatureEncoder:
             outside=_outside(codecs, coded),
         )
 
-    def _coded(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
+    def _coded(
+        self, codec: Codec[Any], table: pa.Table, origin: str, cells: dict[str, Hashable]
+    ) -> Coded:
         """Rows of one codec; a single row by the cells it is read from, where they came before."""
-        cells = _cells(codec, table) if table.num_rows == 1 and codec.by_cell else None
-        if cells is None:
+        names = codec.feature.source_columns
+        if not codec.by_cell or not all(name in cells for name in names):
             return self._encoded(codec, table, origin)
-        coded = self._known_cells.get(cells)
+        key = (id(codec), *(cells[name] for name in names))
+        coded = self._known_cells.get(key)
         if coded is None:
             coded = self._encoded(codec, table, origin)
             if len(self._known_cells) >= _MOST_CELLS:
                 self._known_cells.clear()
-            self._known_cells[cells] = coded
+            self._known_cells[key] = coded
         return coded
+
+    @cached_property
+    def _cell_columns(self) -> frozenset[str]:
+        by_cell = (codec.feature for codec in self.codecs if codec.by_cell)
+        return frozenset(name for feature in by_cell for name in feature.source_columns)
 
     @cached_property
     def _known_cells(self) -> dict[Hashable, Coded]:
@@ -361,18 +370,21 @@ class FeatureEncoder:
         return cls(config=config, rules=rules)
 
 
-def _cells(codec: Codec[Any], table: pa.Table) -> Hashable | None:
-    """What the only row holds in a codec's columns, with their types; None: nothing to go by."""
-    cells: list[Hashable] = []
-    for name in codec.feature.source_columns:
-        place = table.schema.get_field_index(name)
-        if place < 0 or pa.types.is_nested(table.schema.types[place]):
-            return None
-        column = table.column(place)
-        value = column[0].as_py()
-        # Of numbers that are equal, as 0.0 and -0.0, the bits count
-        cells.append((column.type, value.hex() if isinstance(value, float) else value))
-    return (id(codec), *cells)
+def _cells(table: pa.Table, wanted: Collection[str]) -> dict[str, Hashable]:
+    """What the only row holds in those of the columns where that says all, with their types."""
+    names = table.column_names
+    cells: dict[str, Hashable] = {}
+    if len(set(names)) < len(names):
+        return cells
+    for name, kind, column in zip(names, table.schema.types, table.columns, strict=True):
+        if name in wanted and not pa.types.is_nested(kind):
+            try:
+                value = column[0].as_py()
+            except (ValueError, OverflowError):  # a datetime that Python has not
+                continue
+            # Of numbers that are equal, as 0.0 and -0.0, the bits count
+            cells[name] = (kind, value.hex() if isinstance(value, float) else value)
+    return cells
 
 
 def _check(codec: Codec[Any], coded: Coded, rules: Rules, num_rows: int) -> None:
@@ -418,10 +430,9 @@ def _width(columns_NK: np.ndarray) -> int:
 def _stack(columns: list[np.ndarray], num_rows: int, dtype: np.dtype[Any]) -> np.ndarray:
     """[N, columns], row-major; filled in blocks of rows, so that writes stay in the cache."""
     matrices = [column.reshape(num_rows, _width(column)) for column in columns]
-    ends = np.cumsum([0, *(matrix.shape[1] for matrix in matrices)])
-    out = np.empty((num_rows, ends[-1]), dtype)
+    out = np.empty((num_rows, sum(matrix.shape[1] for matrix in matrices)), dtype)
     block = 8192
-    for start in range(0, num_rows, block):
-        for matrix, first, stop in zip(matrices, ends[:-1], ends[1:], strict=True):
-            out[start : start + block, first:stop] = matrix[start : start + block]
+    for start in range(0, num_rows if matrices else 0, block):
+        rows = slice(start, start + block)
+        np.concatenate([matrix[rows] for matrix in matrices], axis=1, out=out[rows])
     return out

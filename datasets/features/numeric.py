@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,6 +84,11 @@ class NumericRule:
         """Whether training rows had two values, as far as is known."""
         return self.seen is None or len(set(self.seen)) == 2
 
+    @cached_property
+    def _limits(self) -> tuple[float, float]:
+        """Of f(x), where training had some."""
+        return limits_of(*(self.seen or (0.0, 0.0)))
+
     def settled(self, numbers_N: np.ndarray) -> np.ndarray:
         """Returns numbers; those that never varied in training as what all rows had there."""
         if self.varies:
@@ -98,7 +104,7 @@ class NumericRule:
         if not self.seen:
             return ~np.isnan(numbers_N)
         x_N = _transform(numbers_N, self.log)
-        lowest, highest = limits_of(*self.seen)
+        lowest, highest = self._limits
         room = _ROUNDING * max(abs(lowest), abs(highest))
         return (x_N < lowest - room) | (x_N > highest + room)
 
@@ -108,13 +114,13 @@ class NumericRule:
             return np.zeros(len(numbers_N), np.float32)
         x_N = _transform(numbers_N, self.log)
         if self.clips and self.seen:
-            x_N = np.clip(x_N, *limits_of(*self.seen))
+            x_N = x_N.clip(*self._limits)
         with np.errstate(over="ignore"):  # to infinity, which is clipped below
             scaled_N = (x_N - self.mean) / self.deviation
         missing_N = np.isnan(scaled_N)
         if missing_N.any():
             scaled_N[missing_N] = 0.0
-        return np.clip(scaled_N, -_LIMIT, _LIMIT, out=scaled_N).astype(np.float32)
+        return scaled_N.clip(-_LIMIT, _LIMIT, out=scaled_N).astype(np.float32)
 
     def bucket(self, numbers_N: np.ndarray) -> np.ndarray:
         """Returns bucket ids, int32 [N]: 0 where missing, else 2 + edges below x."""

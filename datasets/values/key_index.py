@@ -11,13 +11,14 @@ from mmoe.datasets.values.hashing import hash_text
 from mmoe.datasets.values.plain import is_text
 
 _ROWS = 1 << 16  # hashed at a time: the work of hashing text is many times its size
+_FEW_KEYS = 2048  # Arrow's table of so many is made before a call for another one has ended
 
 
 class KeyIndex:
     """Index of keys of one kind: integers, floats or text.
 
-    Arrow makes its hash table anew in every call. That is no loss where a call brings at least as
-    many values as there are keys; for fewer values a table is made in the first such call and kept.
+    Arrow makes its hash table anew in every call. That is no loss where there are few keys, or a
+    call brings as many values; for fewer values a table is made in the first such call and kept.
     Numbers are found by themselves, text by 64-bit hashes, and each text found is compared with its
     key. Any number of threads may ask at once.
 
@@ -42,7 +43,7 @@ class KeyIndex:
 
     def places(self, values: pa.ChunkedArray) -> np.ndarray:
         """Finds where in `keys` each value stands, int64 [N], −1: null or none of them."""
-        if len(values) >= len(self.keys):
+        if len(self.keys) <= max(len(values), _FEW_KEYS):
             return self._by_arrow(values)
         if is_text(values.type):
             return self._by_hash(values)

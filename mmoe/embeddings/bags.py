@@ -47,6 +47,20 @@ class Bags(NamedTuple):
         )
 
 
+def bounds_of(lengths: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Returns where each bag begins, and where the last one ends, int64 [B + 1], by feature.
+
+    Args:
+        lengths: Of one feature or more, int64 [B] each.
+
+    Example:
+        >>> import torch
+        >>> bounds_of([torch.tensor([2, 0, 1])])[0].tolist()
+        [0, 2, 2, 3]
+    """
+    return F.pad(torch.stack(list(lengths)).cumsum(1), (1, 0)).unbind()
+
+
 def split_bags(
     features: Sequence[FeatureSpec],
     values: Tensor,

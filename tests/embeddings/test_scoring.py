@@ -104,7 +104,7 @@ def test_no_number_is_off_by_more_than_half_a_step_of_its_row(dim, scale):
     rows = stored_rows(500, dim, "int8")
     assert rows.fill(0, weight_RD).all()
     assert rows.stored.numel() == 500 * (dim + 8)
-    found_RD = rows.pool(torch.arange(500), torch.ones(500), None)
+    found_RD = rows.pool(torch.arange(500), torch.arange(501), None)
     steps_R = (weight_RD.amax(dim=1) - weight_RD.amin(dim=1)) / 255
     largest_R = weight_RD.abs().amax(dim=1)
     errors_R = (found_RD - weight_RD).abs().amax(dim=1)
@@ -114,7 +114,7 @@ def test_no_number_is_off_by_more_than_half_a_step_of_its_row(dim, scale):
 def test_rows_of_one_number_keep_it():
     rows = stored_rows(3, 4, "int8")
     rows.fill(0, torch.tensor([[0.0] * 4, [0.3] * 4, [-1e-7] * 4]))
-    found = rows.pool(torch.tensor([0, 1, 2]), torch.ones(3), None)
+    found = rows.pool(torch.arange(3), torch.arange(4), None)
     assert found.equal(torch.tensor([[0.0] * 4, [0.3] * 4, [-1e-7] * 4]))
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import FeatureSpec, ScoringPrecision, TableSpec
-from mmoe.embeddings.bags import Bags, split_bags
+from mmoe.embeddings.bags import Bags, bounds_of, split_bags
 from mmoe.embeddings.byte_size import byte_size
 from mmoe.embeddings.lookups import Lookups, lengths_of_events
 from mmoe.embeddings.managed.backend import managed_ids
@@ -147,17 +147,24 @@ class ScoringEmbeddings(nn.Module):
 
     def _sums(self, features: Sequence[int], bags: Sequence[Bags]) -> list[Tensor]:
         """`sums_BD` of each of these features, all of one height."""
-        if self._ranks == 1 or not features:
-            return [self._pool(c, bags[c]) for c in features]
+        if not features:
+            return []
+        if self._ranks == 1:
+            bounds = bounds_of([bags[c].lengths_B for c in features])
+            return [self._pool(c, bags[c], ends) for c, ends in zip(features, bounds, strict=True)]
         held = [self._spread[self.features[c].table] for c in features]
         dims = [self.shapes[self.features[c].table][1] for c in features]
         of = dict(enumerate(features))
         return pool_over_ranks(
-            [bags[c] for c in features], held, dims, lambda c, own: self._pool(of[c], own)
+            [bags[c] for c in features],
+            held,
+            dims,
+            lambda c, own: self._pool(of[c], own, *bounds_of([own.lengths_B])),
         )
 
-    def _pool(self, feature: int, bags: Bags) -> Tensor:
-        return self._rows[self.features[feature].table].pool(*bags)
+    def _pool(self, feature: int, bags: Bags, bounds: Tensor) -> Tensor:
+        rows = self._rows[self.features[feature].table]
+        return rows.pool(bags.ids_V, bounds, bags.weights_V)
 
 
 def scoring_embeddings(embeddings: object) -> ScoringEmbeddings | None:

@@ -3,7 +3,6 @@
 from typing import Literal, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 RowPrecision = Literal["fp32", "fp16", "int8"]
@@ -24,12 +23,12 @@ class StoredRows(Protocol):
         """
         ...
 
-    def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
+    def pool(self, ids_V: Tensor, bounds: Tensor, weights_V: Tensor | None) -> Tensor:
         """Returns `sums_BD`: Σ e, or Σ w·e, over each bag's ids; zeros where it has none.
 
         Args:
             ids_V: int64, bag after bag.
-            lengths_B: Ids of each bag.
+            bounds: Where each bag begins, and where the last one ends, int64 [B + 1].
             weights_V: float32.
         """
         ...
@@ -52,7 +51,7 @@ class Int8Rows:
         >>> rows = Int8Rows(2, 4)
         >>> rows.fill(0, torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, 25.5, 5.1, 10.2]]))
         tensor([True, True])
-        >>> rows.pool(torch.tensor([1, 1]), torch.tensor([0, 2]), None)
+        >>> rows.pool(torch.tensor([1, 1]), torch.tensor([0, 0, 2]), None)
         tensor([[ 0.0000,  0.0000,  0.0000,  0.0000],
                 [ 0.0000, 51.0000, 10.2000, 20.4000]])
 
@@ -71,12 +70,12 @@ class Int8Rows:
         scales_H2 = tails_H8.view(torch.float32)
         return block_HD.isfinite().all(dim=1) & scales_H2.isfinite().all(dim=1)
 
-    def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
+    def pool(self, ids_V: Tensor, bounds: Tensor, weights_V: Tensor | None) -> Tensor:
         """Returns `sums_BD`: Σ e, or Σ w·e, over each bag's ids."""
         return torch.ops.quantized.embedding_bag_byte_rowwise_offsets(
             self.stored,
             ids_V,
-            _bounds(lengths_B),
+            bounds,
             mode=0,  # sum
             per_sample_weights=weights_V,
             include_last_offset=True,
@@ -100,14 +99,14 @@ class Fp16Rows:
         self.stored[start : start + len(block_HD)] = block16_HD
         return block16_HD.isfinite().all(dim=1)
 
-    def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
+    def pool(self, ids_V: Tensor, bounds: Tensor, weights_V: Tensor | None) -> Tensor:
         """Returns `sums_BD`: Σ e, or Σ w·e, over each bag's ids."""
         # A bag of fp16 rows is summed into fp16; so its rows are widened first
         rows_VD = self.stored[ids_V].float()
         return _sums(
             rows_VD if len(ids_V) else rows_VD.new_zeros(1, rows_VD.shape[1]),
             torch.arange(len(ids_V), device=ids_V.device),
-            lengths_B,
+            bounds,
             weights_V,
         )
 
@@ -128,9 +127,9 @@ class Fp32Rows:
         self.stored[start : start + len(block_HD)] = block_HD
         return block_HD.isfinite().all(dim=1)
 
-    def pool(self, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
+    def pool(self, ids_V: Tensor, bounds: Tensor, weights_V: Tensor | None) -> Tensor:
         """Returns `sums_BD`: Σ e, or Σ w·e, over each bag's ids."""
-        return _sums(self.stored, ids_V, lengths_B, weights_V)
+        return _sums(self.stored, ids_V, bounds, weights_V)
 
 
 def stored_rows(
@@ -152,18 +151,10 @@ def row_bytes(dim: int, precision: str) -> int:
     return dim + _SCALE_AND_BIAS if precision == "int8" else dim * {"fp16": 2, "fp32": 4}[precision]
 
 
-def _sums(table_RD: Tensor, ids_V: Tensor, lengths_B: Tensor, weights_V: Tensor | None) -> Tensor:
+def _sums(table_RD: Tensor, ids_V: Tensor, bounds: Tensor, weights_V: Tensor | None) -> Tensor:
     """One id after the other, as FBGEMM's fused tables add them up: to the same bits on the CPU."""
-    return F.embedding_bag(
-        ids_V,
-        table_RD,
-        _bounds(lengths_B),
-        mode="sum",
-        per_sample_weights=weights_V,
-        include_last_offset=True,
-    )
-
-
-def _bounds(lengths_B: Tensor) -> Tensor:
-    """Where each bag begins, and where the last one ends, [B + 1]."""
-    return F.pad(lengths_B.to(torch.int64).cumsum(0), (1, 0))
+    # Not F.embedding_bag, whose checks take longer than one row's sum
+    scale_by_frequency, sum_of_ids, sparse, last_offset = False, 0, False, True
+    return torch.embedding_bag(
+        table_RD, ids_V, bounds, scale_by_frequency, sum_of_ids, sparse, weights_V, last_offset
+    )[0]

@@ -23,6 +23,12 @@ KEYS = {
 OTHERS = {"int": [None, 7_000, -7_000], "float": [None, 1e300], "text": [None, "", "zzz", "käy"]}
 
 
+@pytest.fixture(name="many")
+def _many(monkeypatch):
+    """So many keys as here are no few."""
+    monkeypatch.setattr(key_index, "_FEW_KEYS", 0)
+
+
 @pytest.fixture(name="made")
 def _made(monkeypatch):
     """Counts the tables that are made."""
@@ -46,7 +52,7 @@ def calls_on(kind):
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_small_calls_share_one_table(kind, made):
+def test_small_calls_share_one_table(kind, made, many):
     index = KeyIndex(KEYS[kind])
     for values in [*calls_on(kind), pa.chunked_array([], KEYS[kind].type)]:
         expected = pc.fill_null(pc.index_in(values, KEYS[kind], skip_nulls=True), -1).to_pylist()
@@ -56,7 +62,16 @@ def test_small_calls_share_one_table(kind, made):
     assert index.places(whole).tolist() == [*range(len(KEYS[kind]))] * 2
 
 
-def test_a_vocabulary_keeps_its_table_for_all_calls_and_threads(made):
+@pytest.mark.parametrize("kind", KEYS)
+def test_few_keys_need_no_table(kind, made):
+    index = KeyIndex(KEYS[kind])
+    for values in [*calls_on(kind), pa.chunked_array([], KEYS[kind].type)]:
+        expected = pc.fill_null(pc.index_in(values, KEYS[kind], skip_nulls=True), -1).to_pylist()
+        assert index.places(values).tolist() == expected
+    assert not made
+
+
+def test_a_vocabulary_keeps_its_table_for_all_calls_and_threads(made, many):
     numbers = pa.chunked_array([NUMBERS])
     vocabulary = Vocabulary.fit([numbers], ["x"], min_count=1)
     calls = [pa.chunked_array([NUMBERS[n : n + 5]]) for n in range(0, 500, 5)]
@@ -69,7 +84,7 @@ def test_a_vocabulary_keeps_its_table_for_all_calls_and_threads(made):
     assert len(made) == 2
 
 
-def test_texts_that_share_a_hash_are_told_apart(monkeypatch):
+def test_texts_that_share_a_hash_are_told_apart(monkeypatch, many):
     crowded = key_index.hash_text
     monkeypatch.setattr(key_index, "hash_text", lambda keys: crowded(keys) % np.uint64(41))
     index = KeyIndex(KEYS["text"])
