@@ -104,7 +104,10 @@ def only_seen(ids: np.ndarray, seen: Sequence[int] | None) -> np.ndarray:
         return ids
     if len(seen) == 1:
         return np.full_like(ids, seen[0])
-    return np.where(np.isin(ids, seen) | (ids == MISSING), ids, UNSEEN).astype(ids.dtype)
+    own_R = np.full(max(*seen, ids.max(initial=0)) + 1, UNSEEN, ids.dtype)
+    known = [MISSING, *seen]
+    own_R[known] = known
+    return own_R[ids]
 
 
 class HeldColumns(Section):

@@ -151,7 +151,7 @@ def _converted(
 ) -> pa.Table:
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(data, pandas.DataFrame):
-        columns = [(str(name), _values(data, n)) for n, name in enumerate(data.columns)]
+        columns = [(str(name), _values(data, n)) for n, name in enumerate(data.columns.tolist())]
     elif isinstance(data, Mapping):
         columns = [(str(name), values) for name, values in data.items()]
     elif hasattr(data, "__arrow_c_stream__"):
@@ -164,14 +164,14 @@ def _converted(
         raise ValueError(f"{origin}: two columns are called {name!r}; rename one of them")
     used = names if needed is None else needed(names)
     arrays = dict(_readable(columns, used, origin, mixed))
+    first, rows = next(((name, len(array)) for name, array in arrays.items()), ("", 0))
     for name, array in arrays.items():
-        first, rows = next((other, len(one)) for other, one in arrays.items())
         if len(array) != rows:
             raise ValueError(
                 f"{origin}: column {name!r} has {len(array)} rows, but {first!r} has {rows}; give "
                 "all columns one length"
             )
-    return pa.table(arrays)
+    return pa.Table.from_arrays([*arrays.values()], [*arrays])
 
 
 def _values(data: Any, number: int) -> Any:
