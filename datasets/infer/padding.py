@@ -22,6 +22,7 @@ _RUNS = 0.1  # of them, those that end in two of it or more
 _INSIDE = 0.2  # as an item it is rarer than at the end, by this factor
 _SORTED = 0.98  # share of rows
 _KINDS = 3  # different items beside it: fewer are flags, of which a run says something
+_QUESTION, _ALL_ITEMS = "padded?", "unclear what is padding, so all are items"
 _SIDES = {"right": "behind", "left": "before"}
 
 
@@ -58,7 +59,9 @@ def with_padding(
         >>> with_padding(table, [profile])[0][0].keys
         {'padding': 0, 'padding_side': 'right'}
     """
-    found, notes, masks = {}, [], {}
+    found, masks = {}, {}
+    known: list[_Lists] = []  # that are padded with a value
+    others: list[tuple[ColumnProfile, _Lists]] = []
     step = -(-table.num_rows // _SAMPLED) or 1
     some = table.take(pa.array(range(0, table.num_rows, step))) if step > 1 else table
     for profile in profiles:
@@ -77,9 +80,19 @@ def with_padding(
             masks[mask] = f"the mask of {profile.name!r}"
         if keys:
             found[profile.name] = _described(profile, keys)
-        elif ends:
-            notes.append(_unclear(profile.name, ends))
-            found[profile.name] = replace(profile, said=notes[-1])
+            if "padding" in keys:
+                known.append(lists._replace(feature=lists.feature.model_copy(update=keys)))
+            continue
+        others.append((profile, lists))
+        if ends:
+            found[profile.name] = replace(profile, said=_unclear(profile.name, ends))
+    for profile, lists in others:
+        said = next(filter(None, (_beside(lists, other) for other in known)), None)
+        if isinstance(said, dict):
+            found[profile.name] = _described(profile, said)
+        elif said is not None and profile.name not in masks:
+            found.setdefault(profile.name, replace(profile, said=said))
+    notes = [one.said for one in found.values() if one.said.startswith(_QUESTION)]
     changed = [found.get(profile.name, profile) for profile in profiles]
     return [replace(p, no_input=masks[p.name]) if p.name in masks else p for p in changed], notes
 
@@ -139,6 +152,28 @@ def _is_padding(codes_NL: np.ndarray, code: int) -> bool:
     return runs >= _RUNS * begins_N.sum() and inside <= _INSIDE * begins_N.mean() * others
 
 
+def _beside(lists: _Lists, other: _Lists) -> dict[str, Any] | str | None:
+    """The key of one value that lies just where another column is padded, or that it is unclear.
+
+    So the kinds of items, too few to tell by themselves, and their times follow the items.
+    """
+    if not np.array_equal(lists.lengths_N, other.lengths_N):
+        return None
+    unpadded = unpad(other.table, other.feature, other.values, other.lengths_N, "log")
+    assert unpadded.keep_V is not None, "the key was found by what it removes"
+    cut = pc.unique(lists.values.filter(pa.array(~unpadded.keep_V)))
+    value = cut[0].as_py() if len(cut) == 1 else None
+    if not isinstance(value, int | float | str) or isinstance(value, bool) or value != value:
+        return None
+    value = int(value) if isinstance(value, float) and value == int(value) else value
+    keys = {"padding": value, "padding_side": other.feature.padding_side}
+    kept_N = _kept(lists, keys)
+    if kept_N is not None and np.array_equal(kept_N, unpadded.lengths_N):
+        return keys
+    where = f"{value!r} where {other.feature.source_column!r} is padded, and at that end elsewhere"
+    return f"{_QUESTION} {lists.feature.source_column!r} has {where}; {_ALL_ITEMS}"
+
+
 def _said(
     lists: _Lists, profiles: Sequence[ColumnProfile], found: dict[str, Any]
 ) -> tuple[dict[str, Any], str | None]:
@@ -195,6 +230,6 @@ def _unclear(name: str, ends: Sequence[tuple[int | float | str, str]]) -> str:
     listed, several = " and ".join(values), len(values) > 1
     where = "at both ends" if len({side for _, side in ends}) > 1 else "at one end"
     return (
-        f"padded? {name!r} has {'runs' if several else 'a run'} of {listed} {where} of many rows; "
-        f"unclear what is padding, so all are items: say padding{'' if several else '_side'}"
+        f"{_QUESTION} {name!r} has {'runs' if several else 'a run'} of {listed} {where} of many "
+        f"rows; {_ALL_ITEMS}: say padding{'' if several else '_side'}"
     )

@@ -100,6 +100,27 @@ def test_what_is_unclear_is_said_and_not_guessed(rows, said, tmp_path, mmoe):
     assert feature.padding is None
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_what_belongs_to_items_is_padded_where_they_are(side):
+    """Two kinds are too few to tell, and times in order begin with the least anyway."""
+    rows = _rows()
+    more = {
+        "kind": ([[1 + one % 2 for one in row] for row in rows], 0),
+        "word": ([["ab"[one % 2] for one in row] for row in rows], "none"),
+        "at": ([[10**9 + n for n, _ in enumerate(row)] for row in rows], 0),
+    }
+    lists = {name: _padded(cells, side, filler) for name, (cells, filler) in more.items()}
+    found, reasons = _inferred({**lists, "seen": _padded(rows, side), "flag": [[0, 1]] * ROWS})
+    assert found.pop("flag", {}) == {} and not reasons.unclear
+    fillers = {"seen": 0} | {name: filler for name, (_, filler) in more.items()}
+    assert found == {
+        name: {"padding": filler, "padding_side": side} for name, filler in fillers.items()
+    }
+    flags = _padded([[one % 2 for one in row] for row in rows], side)
+    found, reasons = _inferred({"flag": flags, "seen": _padded(rows, side)})
+    assert found["flag"] == {} and "'flag' has 0 where 'seen' is padded" in str(reasons)
+
+
 def test_lengths_and_masks_say_it_where_the_value_does_not():
     """Where zeros at the end are items, a length or a mask knows; else the value is enough."""
     rows = _rows(least=1)
