@@ -1,1 +1,1 @@
-"""What `mmoe explain` costs, whether its numbers are right, and what its affinity foretells."""
+"""What `mmoe explain` costs, whether its numbers are right, and what its affinity predicts."""

@@ -1,4 +1,4 @@
-"""What `mmoe explain` costs, how right it is, what its affinity foretells; last, one JSON line.
+"""What `mmoe explain` costs, how right it is, what its affinity predicts; last, one JSON line.
 
 python -m benchmarks.explain [--seconds N] [--rows N] [--seeds N] [--threads N] [--out FILE]
 """

@@ -185,6 +185,6 @@ def _of(product: Product | None) -> str:
         return ""
     pair = " and ".join(product.columns)
     return (
-        f"; {pair} foretell {product.task!r} by hidden numbers that multiply (z {product.z:.0f}), "
+        f"; {pair} predict {product.task!r} by hidden numbers that multiply (z {product.z:.0f}), "
         "which interaction: fm learns"
     )

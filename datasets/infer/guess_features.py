@@ -17,12 +17,12 @@ _FEW = 20  # numbers of so few values need no logarithm
 _MANY = 1_000_000  # more ids than this are hashed, so that the table does not grow with the data
 # An embedding row learned from a handful of labels repeats them. On an invented log with 1.5 rows
 # an id, which said next to nothing, a minimum of 20 raised the test AUC from 0.772 to 0.786 (click)
-# and from 0.848 to 0.857 (purchase), one run each. Where ids do foretell, see `least_rows`.
+# and from 0.848 to 0.857 (purchase), one run each. Where ids do predict, see `least_rows`.
 ROWS_PER_ID = 20
 _ENOUGH_ROWS = 10_000  # below, an id seen 20 times is no rare one
 _LONG_TAIL = 5.0  # 99th percentile over the median of what is not zero
 _NEVER_RAW = 50.0  # the same: beyond, a few numbers as they are would drown all others
-_DRIFTS = 0.25  # of what ids gain: their numbers foretell so much by themselves
+_DRIFTS = 0.25  # of what ids gain: their numbers predict so much by themselves
 _USER_NAME = re.compile(
     r"(^|_)(user|member|customer|visitor|viewer|buyer|client|account|uid|msno|profile)"
     r"(_?(id|no|nr|key))?$"
@@ -153,7 +153,7 @@ def _rows_of_ids(profile: ColumnProfile, evidence: Evidence | None) -> tuple[dic
 
 
 def _wants_log(profile: ColumnProfile, evidence: Evidence | None) -> bool:
-    """Whether a long tail has to be drawn in; not where the numbers themselves foretell better."""
+    """Whether a long tail has to be drawn in; not where the numbers themselves predict better."""
     assert profile.numbers_N is not None
     present = np.abs(profile.numbers_N[np.isfinite(profile.numbers_N)])
     nonzero = present[present > 0]
@@ -166,7 +166,7 @@ def _wants_log(profile: ColumnProfile, evidence: Evidence | None) -> bool:
 
 
 def _cut(profile: ColumnProfile, evidence: Evidence | None) -> dict[str, int]:
-    """Pieces and buckets; more buckets than usual where they foretell better."""
+    """Pieces and buckets; more buckets than usual where they predict better."""
     if profile.distinct <= 2:
         return {}
     cut = encodings_for(profile.rows)
@@ -175,7 +175,7 @@ def _cut(profile: ColumnProfile, evidence: Evidence | None) -> dict[str, int]:
 
 
 def _has_own_values(evidence: Evidence, profile: ColumnProfile) -> bool:
-    """Whether values come back, and ids foretell better than the finest buckets."""
+    """Whether values come back, and ids predict better than the finest buckets."""
     return (
         evidence.z_beyond > SURE
         and evidence.z_ids > SURE

@@ -55,7 +55,7 @@ class Inputs:
         splits: Whether a split is made; if not, a datetime is an input.
         coded: Column → its sampled rows.
         numbers: Columns that are read as numbers.
-        strongest: Those of `coded` that foretell most.
+        strongest: Those of `coded` that predict most.
         product: Two of them whose hidden numbers multiply.
         moments: Datetimes of which parts are inputs, and the reasons.
         features: The outcome.
@@ -292,7 +292,7 @@ class Inputs:
         self.reasons[feature.name] = reason
 
     def _strongest(self, evidence: dict[str, Evidence | None]) -> dict[str, Coded]:
-        """The columns that foretell most, in their order: enough for models of all columns."""
+        """The columns that predict most, in their order: enough for models of all columns."""
         strength = {
             name: one.strength if (one := evidence.get(name)) else 0.0 for name in self.coded
         }
@@ -312,7 +312,7 @@ class Inputs:
             rare = least > 1 and cross.pairs > len(self.sample.rows_S) / ROWS_PER_ID
             settings: dict[str, Any] = {"min_count": least} if rare else {}
             feature = CrossFeature(name=name, columns=[left, right], **settings)
-            reason = f"together they foretell {cross.task!r} (z {cross.z:.0f}), "
+            reason = f"together they predict {cross.task!r} (z {cross.z:.0f}), "
             self._take(feature, f"{reason}which neither does alone; {cross.pairs} pairs")
 
 

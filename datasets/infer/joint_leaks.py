@@ -97,7 +97,7 @@ def pairs_that_tell(columns: Mapping[str, Coded], sample: Sample) -> dict[str, s
                 tried.append((np.nan_to_num(np.sign(a_R - b_R), nan=2.0).astype(int) + 1, 4))
             auc = max(auc_by_rates(c_R, size, labels_R, half_R) for c_R, size in tried)
             if auc > TOO_GOOD:
-                words = f"together they foretell {target.task!r} with AUC {auc:.4f}"
+                words = f"together they predict {target.task!r} with AUC {auc:.4f}"
                 found[one] = f"with {other!r}: {words}; keep one of them if it is known before"
                 found[other] = f"with {one!r}: {words}"
     return found
@@ -181,7 +181,7 @@ def _own_target(
 
 
 def _own_number(cells: pa.Array, own_R: np.ndarray, task: str) -> str | None:
-    """By holding the number that is to be foretold, and not that of any other row."""
+    """By holding the number that is to be predicted, and not that of any other row."""
     owner_V, items_V = np.repeat(np.arange(len(cells)), list_lengths(cells)), _items(cells)
     held, others = (
         float((np.bincount(owner_V[items_V == one_R[owner_V]], minlength=len(cells)) > 0).mean())
@@ -210,7 +210,7 @@ def _own_label(cells: pa.Array, labels_R: np.ndarray, target: Target) -> str | N
         auc = auc_by_rates(codes_R, len(distinct), labels_R, half_R)
         if auc > TOO_GOOD:
             words = repr(target.task) if target.is_event else f"whether {_classes(target)[0]}"
-            return f"its {what} alone foretells {words} with AUC {auc:.4f}"
+            return f"its {what} alone predicts {words} with AUC {auc:.4f}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Finds columns that foretell a label too well to be inputs."""
+"""Finds columns that predict a label too well to be inputs."""
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def too_good(coded: Coded, sample: Sample) -> str | None:
         sums = Sums.of(codes_L, coded.cells, target.raw_L, sample.folds_S[target.index_L])
         value = _single_feature_auc(sums, coded)
         if value > TOO_GOOD:
-            return f"alone it foretells {target.task!r} with AUC {value:.4f}"
+            return f"alone it predicts {target.task!r} with AUC {value:.4f}"
         if _implies_label(sums, coded, target):
             return (
                 f"{target.task!r} is 1 in every row where it is not 0, so it seems to be known "

@@ -1,4 +1,4 @@
-"""Hour, weekday and month of a datetime, where they foretell something or nothing else is left."""
+"""Hour, weekday and month of a datetime, where they predict something or nothing else is left."""
 
 from collections.abc import Collection
 from typing import Any
@@ -35,7 +35,7 @@ def guess_moment(
         profile: The column.
         sample: The rows that are looked at.
         known: Columns that are inputs; a part that one of them holds is none.
-        measured: Whether a part must foretell a label; if not, it has but to differ.
+        measured: Whether a part must predict a label; if not, it has but to differ.
         origin: Starts error messages.
 
     Returns:

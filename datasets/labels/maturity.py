@@ -61,7 +61,7 @@ class YoungRows:
     def counts(self) -> np.ndarray:
         """Returns which rows count all the same: bool [N], or all False.
 
-        By age alone: whether the event has come must not decide, or it would foretell itself.
+        By age alone: whether the event has come must not decide, or it would predict itself.
         """
         if self.share_N is None:
             return np.zeros(len(self.young_N), bool)

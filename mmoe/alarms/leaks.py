@@ -1,4 +1,4 @@
-"""Alarm: a column that foretells a label too well, as one that is known only afterwards does."""
+"""Alarm: a column that predicts a label too well, as one that is known only afterwards does."""
 
 from collections.abc import Iterable, Sequence
 
@@ -35,7 +35,7 @@ def leaks_in(
     tasks: Sequence[tuple[str, bool]],
     half_N: np.ndarray,
 ) -> list[Alarm]:
-    """Finds columns that alone foretell a label with an AUC above `TOO_GOOD`, or imply it.
+    """Finds columns that alone predict a label with an AUC above `TOO_GOOD`, or imply it.
 
     Args:
         columns: Of N rows; lists are not looked at.
@@ -85,7 +85,7 @@ def _of_event(
             values.append(auc_by_rates(codes_N, size, labels_N, half_N[rows]))
         best = max(max(value, 1 - value) for value in values)
         if best > TOO_GOOD:
-            return best, f"alone foretells {task} with an AUC of {best:.4f}"
+            return best, f"alone predicts {task} with an AUC of {best:.4f}"
     if column.zero is None:
         return None
     items_N = column.items[rows]

@@ -66,7 +66,7 @@ def _constant(task: str, value: float, left_at_mean: bool) -> Alarm:
     )
     if left_at_mean:
         mend = (
-            "no column foretells so few positives: train on more of them, drop the task, or set "
+            "no column predicts so few positives: train on more of them, drop the task, or set "
             "model.wide: false, and the network learns from them whatever there is"
         )
     return Alarm(

@@ -64,12 +64,12 @@ def task_curves(
         name=name,
         further=further,
     )
-    outcomes, foretold = judged.calibrated(rows)
+    outcomes, predicted = judged.calibrated(rows)
     return {
         "roc": _roc(rows, rows.predictions) if judged.is_event else None,
         "oracle_roc": _roc(rows, rows.oracle) if judged.is_event else None,
-        "calibration": _calibration(outcomes, foretold, rows.weights),
-        "histogram": _histogram(foretold, from_zero=judged.is_event),
+        "calibration": _calibration(outcomes, predicted, rows.weights),
+        "histogram": _histogram(predicted, from_zero=judged.is_event),
     }
 
 
@@ -109,7 +109,7 @@ def _roc(rows: ObservedRows, scores: np.ndarray | None) -> dict[str, list[float]
 
 
 def _calibration(
-    outcomes: np.ndarray, foretold: np.ndarray, weights: np.ndarray | None
+    outcomes: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None
 ) -> list[dict[str, float | int]]:
     return [
         {
@@ -117,7 +117,7 @@ def _calibration(
             "positive_rate": each.mean_label,
             "rows": each.rows,
         }
-        for each in calibration_bins(outcomes, foretold, weights, ECE_BINS)
+        for each in calibration_bins(outcomes, predicted, weights, ECE_BINS)
     ]
 
 

@@ -1,4 +1,4 @@
-"""How well one column alone foretells a label: the measure that finds leaks."""
+"""How well one column alone predicts a label: the measure that finds leaks."""
 
 import numpy as np
 

@@ -31,7 +31,7 @@ class WidePart(nn.Module):
         dense_TF: Weights of the dense columns.
         bias_T: Of each task.
         mixed_T: Whether the network's logit is added; not for a task that nothing was found to
-            foretell, of too few positives to look any further.
+            predict, of too few positives to look any further.
         first_rows: Of each feature's table, where its rows begin in `ids_RT`.
 
     Raises:

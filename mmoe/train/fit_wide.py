@@ -233,7 +233,7 @@ def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool, unit: f
     if not rows.differ:
         return "has one outcome only, so it is that"
     if not model.tells:
-        return "is foretold by no column, so it begins as its mean"
+        return "is predicted by no column, so it begins as its mean"
     where = "validation"
     if judge is None or not judge.differ:
         judge, where = rows, "training"

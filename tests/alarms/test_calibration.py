@@ -23,7 +23,7 @@ def test_levels_that_chance_does_not_explain():
     assert _kinds(calibration=71.7, ne=14.9, positives=100) == ["calibration", "worse_than_mean"]
     assert _kinds(calibration=0.3, ne=0.99, positives=100) == ["calibration"]
     assert not _kinds(calibration=1.9, ne=0.9, positives=1000)
-    assert not _kinds(calibration=2.5, ne=0.9, positives=2)  # 5 foretold, 2 came
+    assert not _kinds(calibration=2.5, ne=0.9, positives=2)  # 5 predicted, 2 came
     assert not _kinds(calibration=None, ne=None, positives=0)
     assert not _kinds(calibration=9.0, ne=3.0, positives=9, rows=50)
 

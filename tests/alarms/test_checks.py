@@ -95,7 +95,7 @@ def test_leaks_of_each_sort_are_named():
         "amount",
     ]
     said = [alarm.finding for alarm in found]
-    assert said[1] == "column state alone foretells click with an AUC of 1.0000"
+    assert said[1] == "column state alone predicts click with an AUC of 1.0000"
     assert "and click is 1 in every one of them" in said[3]
     assert said[4] == "column amount orders the rows as the label of spend does"
     assert all("remove the feature" in alarm.mend for alarm in found)
@@ -108,7 +108,7 @@ def test_of_several_labels_the_one_that_is_told_best_is_named():
     paid, half_N = number("paid", buy_N * rng.random(ROWS), zero=0.0), rng.random(ROWS) < 0.5
     tasks, observed = [("click", True), ("buy", True)], np.ones((ROWS, 2), bool)
     (alarm,) = leaks_in([paid], labels(click_N, buy_N), observed, tasks, half_N)
-    assert alarm.finding == "column paid alone foretells buy with an AUC of 1.0000"
+    assert alarm.finding == "column paid alone predicts buy with an AUC of 1.0000"
 
 
 def test_a_strong_column_and_few_rows_are_no_leaks():

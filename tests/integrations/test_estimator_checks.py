@@ -20,7 +20,7 @@ CLASSIFIER = TaskClassifier(LONGER)
 REGRESSOR = TaskRegressor(LONGER)
 
 LEAKS = (
-    "a column that alone foretells the label is left out as a leak, and here each of them does, or "
+    "a column that alone predicts the label is left out as a leak, and here each of them does, or "
     "the best one"
 )
 NAMES = "columns 0 and 1 of a DataFrame keep their names, by which weights are initialised"

@@ -71,7 +71,7 @@ def test_a_leak_is_said_once_kept_and_drawn(config, leaking, tmp_path, how, mmoe
     made = config(leaking, f"data.input={how}", "training.epochs=3", paid=True)
     finished = train_run(made, out, reporter=heard)
     (line,) = heard.alarms
-    assert line.startswith("alarm: column paid alone foretells click with an AUC of 1.0000; is it")
+    assert line.startswith("alarm: column paid alone predicts click with an AUC of 1.0000; is it")
     (stored,) = finished.metrics["alarms"]
     assert (stored["kind"], stored["about"]) == ("leak", "paid")
     assert json.loads((out / "metrics.json").read_text()) == finished.metrics
@@ -81,7 +81,7 @@ def test_a_leak_is_said_once_kept_and_drawn(config, leaking, tmp_path, how, mmoe
     assert code == 0, err
     page = (out / "report.html").read_text()
     assert "<h2>Alarms</h2>" in page
-    assert "column paid alone foretells click" in page
+    assert "column paid alone predicts click" in page
 
 
 def test_other_rows_are_compared_with_those_of_training(config, leaking, tmp_path):

@@ -108,7 +108,7 @@ def test_scores_are_evaluated_bit_for_bit_and_need_no_position(trained, biased, 
     expected, _ = task_metrics("binary", labels, scores[0]["pred_click"].to_numpy())
     for key in ("auc", "logloss", "calibration"):
         assert evaluated["click"][key] == expected[key]
-    # With the position clicks are foretold better
+    # With the position clicks are predicted better
     assert evaluated["click"]["logloss_with_bias"] < evaluated["click"]["logloss"]
     assert evaluated["click"]["auc_with_bias"] > evaluated["click"]["auc"]
 

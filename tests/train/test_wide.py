@@ -188,7 +188,7 @@ def test_few_rows_and_one_class_are_no_obstacle(additive):
     )
     predictor, prepared, said = _started(_additive_config(), few)
     assert np.isfinite(predictor.predict(prepared.test)).all()
-    assert "click is foretold by no column, so it begins as its mean" in said
+    assert "click is predicted by no column, so it begins as its mean" in said
 
 
 @pytest.mark.parametrize("outcome", [0.0, 1.0])
@@ -330,7 +330,7 @@ def test_a_run_without_it_has_none_and_a_warm_start_fits_it_anew(train, tmp_path
 
 
 def _rare(additive, seed=1):
-    """The same splits with a label of 4 % positives that nothing foretells."""
+    """The same splits with a label of 4 % positives that nothing predicts."""
     rng = np.random.default_rng(seed)
     parts = {
         name: getattr(additive, name).append_column(
@@ -341,20 +341,20 @@ def _rare(additive, seed=1):
     return Splits(**parts, origin="log")
 
 
-def test_few_positives_that_nothing_foretells_stay_their_mean(additive, tmp_path):
+def test_few_positives_that_nothing_predicts_stay_their_mean(additive, tmp_path):
     raw, said = _additive_config(), Said()
     raw["tasks"].append({"name": "rare", "label": "rare"})
     raw["training"]["epochs"] = 2
     config = config_from_dict(set_values(raw, [WIDE]))
     run = train_run(config, tmp_path / "run", splits=_rare(additive), reporter=said)
-    assert "rare is foretold by no column" in said.wide
+    assert "rare is predicted by no column" in said.wide
     assert "too few" in said.wide
     predictor = load_predictor(run.directory)[0]
     assert predictor.ranker.wide.mixed_T.tolist() == [True, False]
     found = predictor.predict(additive.test)
     assert np.ptp(found[:, 1]) == 0
     (alarm,) = (line for line in said.lines if "rare: every row gets the prediction" in line)
-    assert "no column foretells so few positives" in alarm
+    assert "no column predicts so few positives" in alarm
     assert "tower" not in alarm
     assert found[0, 1] == pytest.approx(0.04, abs=0.02)
     assert np.ptp(found[:, 0]) > 0.3

@@ -97,5 +97,5 @@ def _unsaid_leak(made: Made, out: Path) -> str | None:
     """A leak may be left out, or in with a line that says so."""
     text = out.read_text("utf-8")
     names = {feature["name"] for feature in yaml.safe_load(text)["features"]}
-    quiet = [name for name in made.leaks if name in names and f"{name}: foretells" not in text]
+    quiet = [name for name in made.leaks if name in names and f"{name}: predicts" not in text]
     return f"{quiet[0]} holds the label, and is a feature" if quiet else None

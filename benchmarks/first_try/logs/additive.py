@@ -132,7 +132,7 @@ def _news(world: np.random.Generator) -> Draw:
 
 
 def _pictures(world: np.random.Generator) -> Draw:
-    """A pretrained vector of 24 numbers, by which the labels are foretold, and an artist."""
+    """A pretrained vector of 24 numbers, by which the labels are predicted, and an artist."""
     like, save = world.normal(0, 0.3, 24), world.normal(0, 0.25, 24)
     artist = world.normal(0, 0.6, 300)
     names = shuffled(world, 300, 10_000, 99_999)

@@ -27,7 +27,7 @@ TARGETS: dict[str, Target | None] = {
     "leaks_missed": Target(0.0, at_most=True),
 }
 _ROWS = 6_000
-_WORDS = ("foretell", "holds the row's own", "its events are those of")  # of leaks, by init
+_WORDS = ("predict", "holds the row's own", "its events are those of")  # of leaks, by init
 
 
 def measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:

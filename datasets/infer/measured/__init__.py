@@ -1,1 +1,1 @@
-"""What the rows say of a column: how well it foretells a label, and what its values look like."""
+"""What the rows say of a column: how well it predicts a label, and what its values look like."""

@@ -1,4 +1,4 @@
-"""Pairs of id columns that foretell something together which neither does alone.
+"""Pairs of id columns that predict something together which neither does alone.
 
 An embedding of an id meets another one only in the layers above, which learn each one's own rate
 long before they learn a product of two. On an invented log where pairs have rates of their own
@@ -32,7 +32,7 @@ class Cross:
 
     Attributes:
         columns: Their names.
-        task: The label that they foretell.
+        task: The label that they predict.
         share: What they take off the loss, of what all columns alone do.
         z: In standard errors.
         pairs: Different pairs in the sample.

@@ -1,4 +1,4 @@
-"""Which columns are ids and which are numbers: by what foretells, else by shape and name.
+"""Which columns are ids and which are numbers: by what predicts, else by shape and name.
 
 Reasons for and against add up. In units of standard errors of what a label says, so that a hint
 (2 to 4) decides where the labels say nothing (below 2), and gives way where they are sure.
@@ -41,7 +41,7 @@ _WORDS = {
     "shape": "how its values come",
     "few values": "being few",
     "key": "what else follows from it",
-    "quantity": "its name or values, though single ones foretell as ids do",
+    "quantity": "its name or values, though single ones predict as ids do",
     "its family": "columns named alike",
 }
 _DOUBT = 1.5  # reasons of less than this leave a column unsure
@@ -174,7 +174,7 @@ def _of_family(others: list[dict[str, float]]) -> float:
 def _verdict(facts: Facts, scores: dict[str, float]) -> Verdict:
     total = sum(scores.values())
     if total > 0 and _is_quantity(facts):
-        # Its values foretell more than their neighbours do (round sums, 40 hours a week), but they
+        # Its values predict more than their neighbours do (round sums, 40 hours a week), but they
         # are sums and hours: they get buckets of their own, or ids beside the number
         return Verdict(kind="number", why=_WORDS["quantity"])
     kind: Literal["ids", "number"] = "ids" if total > 0 else "number"

@@ -31,7 +31,7 @@ BUCKETS = (10, 20, 50, 100, 200, 500)
 
 @dataclass(frozen=True)
 class Evidence:
-    """How well a column foretells one label, read in both ways.
+    """How well a column predicts one label, read in both ways.
 
     Attributes:
         task: The label's task.
@@ -43,7 +43,7 @@ class Evidence:
         z_number: Of what a number gains over the mean, values drawn anew.
         share: What a number gains, of what ids gain.
         shrinkage: Rows at which a value's own mean weighs as much as that of all.
-        buckets: How many quantile buckets foretell best.
+        buckets: How many quantile buckets predict best.
         z_beyond: Of what ids gain over the best buckets.
         z_log: Of what a line through logarithms gains over one through the numbers themselves.
     """
@@ -172,7 +172,7 @@ def light_values(rows_V: np.ndarray) -> np.ndarray:
 
 
 def _best_buckets(coded: Coded, compared: _Compared) -> tuple[int, float]:
-    """How many buckets foretell best, 0 where none do, and by how much ids are better than they."""
+    """How many buckets predict best, 0 where none do, and by how much ids are better than they."""
     if coded.values_V is None or compared.strength < _SOME:
         return 0, 0.0
     sums = compared.sums.take(slice(coded.size))

@@ -25,7 +25,7 @@ _SURE = 5.0
 
 @dataclass(frozen=True)
 class Product:
-    """Two columns whose hidden numbers foretell a label together.
+    """Two columns whose hidden numbers predict a label together.
 
     Attributes:
         columns: Their names.
@@ -41,7 +41,7 @@ class Product:
 def find_product(
     columns: Mapping[str, Coded], numbers: set[str], rows: int, over: Sequence[Leftover]
 ) -> Product | None:
-    """Finds the pair of id columns whose products foretell a label best; None: there is none.
+    """Finds the pair of id columns whose products predict a label best; None: there is none.
 
     Directions come from one half of the sample, and are judged on the other.
 
@@ -68,11 +68,11 @@ def find_product(
 
 
 def _z(one: Coded, two: Coded, left: Leftover) -> float:
-    """How well the leading directions of each half foretell what is left of the other."""
+    """How well the leading directions of each half predict what is left of the other."""
     u_L, i_L = one.codes_S[left.index_L], two.codes_S[left.index_L]
     sizes = one.cells, two.cells
     gains = [
-        left.left_L[~half_L] * _foretold(u_L, i_L, sizes, left, half_L)
+        left.left_L[~half_L] * _predicted(u_L, i_L, sizes, left, half_L)
         for half_L in (left.half_L, ~left.half_L)
     ]
     gains_L = np.concatenate(gains)
@@ -80,7 +80,7 @@ def _z(one: Coded, two: Coded, left: Leftover) -> float:
     return float(gains_L.sum()) / spread if spread > 0 else 0.0
 
 
-def _foretold(
+def _predicted(
     u_L: np.ndarray, i_L: np.ndarray, sizes: tuple[int, int], left: Leftover, half_L: np.ndarray
 ) -> np.ndarray:
     """What directions of a half say of the other rows, up to a factor."""

@@ -1,4 +1,4 @@
-"""How well a column foretells a label, read in one way or another: on rows held out.
+"""How well a column predicts a label, read in one way or another: on rows held out.
 
 A reading gives each value of a column, in each fold, a prediction that was made without that
 fold's labels. All that is needed of the rows are their sums by value and fold, so a reading costs
@@ -132,7 +132,7 @@ def best_ids(sums: Sums) -> tuple[np.ndarray, float]:
 
 
 def as_number(sums: Sums, values_V: np.ndarray) -> np.ndarray:
-    """Returns what each value's neighbours foretell, without its own rows: float64 [V, 1].
+    """Returns what each value's neighbours predict, without its own rows: float64 [V, 1].
 
     The best of means over windows and of polynomials, in ranks and in logarithms. Of ids it says
     nothing, whatever their rates, for a neighbour's rate is a stranger's.

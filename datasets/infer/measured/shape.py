@@ -1,4 +1,4 @@
-"""What the whole numbers of a column look like, whatever they foretell: a line, or a list of names.
+"""What the whole numbers of a column look like, whatever they predict: a line, or a list of names.
 
 Quantities lie on a line: as often as one value comes, so often, about, comes the next. Ids are
 names: one comes a thousand times and its neighbour twice, or never.

@@ -99,7 +99,7 @@ def test_what_is_left_out_and_why():
     assert why["empty"] == "empty in every row"
     for name in ("leak", "inverse", "word_leak", "gap_leak"):
         assert (
-            why[name].startswith("alone it foretells 'click' with AUC 0.99") or "1.0" in why[name]
+            why[name].startswith("alone it predicts 'click' with AUC 0.99") or "1.0" in why[name]
         )
     assert "seems to be known only afterwards" in why["later"]
     assert "it holds infinity" in why["endless"]

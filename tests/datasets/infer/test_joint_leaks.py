@@ -62,7 +62,7 @@ def test_a_list_written_after_the_event_is_left_out(history):
     found = left_out(table)
     assert lists <= set(found)
     if history is own_label:
-        assert found["was"].startswith("its last item alone foretells 'click' with AUC 1.0")
+        assert found["was"].startswith("its last item alone predicts 'click' with AUC 1.0")
     else:
         assert found["seen"].startswith("it holds the row's own 'item' in 100.0% of the rows where")
     assert found.get("seen_kind", "its events").startswith("its events")
@@ -87,9 +87,9 @@ def test_a_list_written_after_a_number_was_known_is_left_out(kind):
     rows = table.drop_columns(["click", "seen", "seen_kind"])
     rows = rows.append_column("spent", pa.array(spent)).append_column("past", pa.array(past))
     found = dict(infer_config(rows.append_column("told", pa.array(told)), ["spent"])[1].left_out)
-    assert not any(words in found.get("past", "") for words in ("own", "foretells", "events"))
+    assert not any(words in found.get("past", "") for words in ("own", "predicts", "events"))
     words = {"own item": "'spent' is above 0", "own number": "the row's own 'spent' in 100.0%"}
-    assert words.get(kind, "its length alone foretells whether 'spent' is above 0") in found["told"]
+    assert words.get(kind, "its length alone predicts whether 'spent' is above 0") in found["told"]
 
 
 def test_an_honest_history_stays():
@@ -121,5 +121,5 @@ def test_two_columns_that_give_a_label_away_together_are_left_out(kind):
     columns = {"user": rng.integers(0, 500, ROWS), "a": a, "b": b, "noise": noise(rng, click)}
     found = left_out(pa.table({**columns, "click": click}))
     assert {"a", "b"} <= set(found)
-    assert "together they foretell 'click' with AUC" in found["a"]
+    assert "together they predict 'click' with AUC" in found["a"]
     assert "noise" not in found

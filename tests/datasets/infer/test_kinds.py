@@ -42,7 +42,7 @@ def ids(rng, size, zipf=0.7, rows=ROWS):
 
 @pytest.mark.parametrize("name", ["userid", "msno", "asin", "customer", "C14", "c0", "x"])
 @pytest.mark.parametrize("code", ["dense", "sparse"])
-def test_whole_numbers_whose_values_foretell_each_by_itself_are_ids(name, code):
+def test_whole_numbers_whose_values_predict_each_by_itself_are_ids(name, code):
     rng = np.random.default_rng(0)
     values, effect = ids(rng, 200)
     if code == "sparse":
@@ -59,7 +59,7 @@ def test_whole_numbers_whose_values_foretell_each_by_itself_are_ids(name, code):
     "name", ["item_price", "user_score", "video_duration", "site_visits", "c0"]
 )
 @pytest.mark.parametrize("shape", ["cents", "counts", "even"])
-def test_whole_numbers_whose_neighbours_foretell_alike_are_numbers(name, shape):
+def test_whole_numbers_whose_neighbours_predict_alike_are_numbers(name, shape):
     rng = np.random.default_rng(0)
     values = {
         "cents": np.round(100 * rng.lognormal(3, 1, ROWS)),
@@ -144,7 +144,7 @@ def test_rounded_sums_are_numbers_with_ids_beside():
     assert [feature.name for feature in config.features] == ["a", "a_as_id"]
 
 
-def test_a_logarithm_only_where_the_numbers_themselves_do_not_foretell_better():
+def test_a_logarithm_only_where_the_numbers_themselves_do_not_predict_better():
     rng = np.random.default_rng(0)
     columns = {name: 1000 * rng.gamma(0.5, 1, ROWS) for name in ("a", "b")}
     config, _ = infer(columns, columns["a"] / 700 + 0.7 * np.log1p(columns["b"]))
@@ -179,7 +179,7 @@ def test_two_id_columns_that_say_something_together_are_crossed():
     columns = {"a_id": a, "b_id": b, "c_id": c}
     config, reasons = infer(columns, both + rng.normal(size=40)[a])
     assert [f.columns for f in config.features if f.kind == "cross"] == [["a_id", "b_id"]]
-    assert "together they foretell 'y'" in reasons.features["a_id_x_b_id"]
+    assert "together they predict 'y'" in reasons.features["a_id_x_b_id"]
     config, _ = infer(columns, rng.normal(size=40)[a] + rng.normal(size=30)[b])
     assert "cross" not in [feature.kind for feature in config.features]
 
@@ -213,7 +213,7 @@ def test_without_a_split_a_datetime_stays_an_input():
     assert (features["ts"].kind, features["ts"].unit) == ("datetime", "s")
 
 
-def test_the_hour_of_the_splits_time_is_an_input_where_it_foretells():
+def test_the_hour_of_the_splits_time_is_an_input_where_it_predicts():
     moments = hours(datetime.datetime(2024, 1, 1))
     night = np.array([moment.hour < 6 for moment in moments])
     config, reasons = infer({"at": moments, "x": np.arange(ROWS) % 7}, 2.0 * night)
