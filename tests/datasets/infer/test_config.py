@@ -98,9 +98,7 @@ def test_what_is_left_out_and_why():
     assert why["constant"] == "the same value in every row"
     assert why["empty"] == "empty in every row"
     for name in ("leak", "inverse", "word_leak", "gap_leak"):
-        assert (
-            why[name].startswith("alone it predicts 'click' with AUC 0.99") or "1.0" in why[name]
-        )
+        assert why[name].startswith("alone it predicts 'click' with AUC 0.99") or "1.0" in why[name]
     assert "seems to be known only afterwards" in why["later"]
     assert "it holds infinity" in why["endless"]
     assert "a moment in time" in why["birthday"]
