@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,15 @@ def missing_words(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
     return Made(str(path), flat(truth) if road.startswith("csv") else truth)
 
 
+def wide_decimals(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
+    """Ids beyond 2^53 as decimals, of which floats would make one."""
+    path, scale = folder / "log.parquet", draw.choice([0, 2])
+    ids = [2**60 + int(item[1:]) for item in rows["item"].to_pylist()]
+    wide = pa.array([Decimal(number) for number in ids], pa.decimal128(38, scale))
+    pq.write_table(_with(rows, item=wide), path)
+    return Made(str(path), _with(rows, item=pa.array(ids)))
+
+
 def comes_alive(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
     """A column that never varied in training, and holds other values in the test rows."""
     column, many = draw.choice(["price", "item", "user", "history"]), rows.num_rows
@@ -258,6 +268,7 @@ KINDS: tuple[Callable[[random.Random, pa.Table, Path], Made], ...] = (
     iceberg_table,
     unreadable_table,
     missing_words,
+    wide_decimals,
     comes_alive,
     delivered_twice,
     own_target,

@@ -33,8 +33,11 @@ def test_whole_decimals_beyond_exact_floats_are_ids(scale, tmp_path):
     assert {feature.name: feature.kind for feature in config.features}["x"] == "categorical"
     training = config.training.model_copy(update={"epochs": 1})
     config = config.model_copy(update={"training": training})
-    run = train_run(config, tmp_path / "run", data=table, reporter=SilentReporter()).directory
-    assert mmoe.load(run.path).encoder.ids["x"].num_rows == 42
+    run = train_run(config, tmp_path / "run", data=table, reporter=SilentReporter())
+    assert mmoe.load(run.directory.path).encoder.ids["x"].num_rows == 42
+    table = log_of("x", lambda which: pa.array([2**60 + int(n) for n in which]))
+    whole = train_run(config, tmp_path / "whole", data=table, reporter=SilentReporter())
+    assert run.metrics["tasks"]["click"]["auc"] == whole.metrics["tasks"]["click"]["auc"] > 0.7
 
 
 @pytest.mark.parametrize(
