@@ -29,6 +29,7 @@ from mmoe.datasets.features.seen import (
     CONSTANTS,
     HELD_COLUMNS,
     SEEN_IDS,
+    SEEN_LENGTHS,
     SEEN_WEIGHTS,
     Constant,
     held_constant,
@@ -150,7 +151,8 @@ class FeatureEncoder:
         known = {name for name, rule in self.numeric.items() if rule.seen is not None}
         known |= {name for name, rule in self.rules.get("vectors", {}).items() if rule.seen}
         held = {name for name, columns in self.rules.get(HELD_COLUMNS, {}).items() if columns}
-        known |= {*self.rules.get(SEEN_WEIGHTS, {}), *self.constants, *held}
+        lists = {n for one in (SEEN_WEIGHTS, SEEN_LENGTHS) for n in self.rules.get(one, {})}
+        known |= {*lists, *self.constants, *held}
         return [feature.name for feature in self.config.features if feature.name in known]
 
     @property
@@ -321,11 +323,11 @@ class FeatureEncoder:
         """Rows of one codec; a single row by the cells it is read from, where they came before."""
         names = codec.feature.source_columns
         if not codec.by_cell or not all(name in cells for name in names):
-            return self._encoded(codec, table, origin)
+            return self.encode_one(codec, table, origin)
         key = (id(codec), *(cells[name] for name in names))
         coded = self._known_cells.get(key)
         if coded is None:
-            coded = self._encoded(codec, table, origin)
+            coded = self.encode_one(codec, table, origin)
             if len(self._known_cells) >= _MOST_CELLS:
                 self._known_cells.clear()
             self._known_cells[key] = coded
@@ -345,8 +347,8 @@ class FeatureEncoder:
         """Copies and pickles begin without cells."""
         return {name: value for name, value in vars(self).items() if name != "_known_cells"}
 
-    def _encoded(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
-        """Rows of one codec; of a feature that said one thing in training, as that."""
+    def encode_one(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
+        """Encodes rows by one of its codecs; of what said one thing in training, as that."""
         coded = codec.encode(table, self.rules, origin)
         _check(codec, coded, self.rules, table.num_rows)
         one = self.constants.get(codec.feature.name)

@@ -7,7 +7,7 @@ from mmoe.datasets.features import domains
 from mmoe.datasets.features.codec import Rules, that_share
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.seen import extend_constants, extend_weights
+from mmoe.datasets.features.seen import extend_constants, extend_lists
 from mmoe.datasets.features.vocabulary import Vocabulary
 from mmoe.datasets.labels import targets
 from mmoe.datasets.labels.watch_quantiles import SECTION
@@ -50,7 +50,7 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     _keep_frozen(rules, today, earlier)
     _leave_out_known(rules, today, origin)
     before = [feature.name for feature in earlier.config.features]
-    extend_weights(rules, earlier.rules, before)
+    extend_lists(rules, earlier.rules, before)
     extend_constants(rules, earlier.rules, today.codecs, origin, before)
     for task in rules.get(SECTION, {}):
         kept = earlier.rules.get(SECTION, {}).get(task)

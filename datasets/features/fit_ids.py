@@ -79,6 +79,7 @@ class CountFit:
         self.label, self.settle, self.words = label, settle, words
         self.rows = CountedRows(["value"])
         self.weights: tuple[float, ...] = ()  # the ends of those that ids have in lists
+        self.lengths: tuple[int, ...] = ()  # of the shortest and the longest list
 
     def add(self, column: pa.ChunkedArray, times_N: np.ndarray | None = None) -> None:
         """Counts more rows.
@@ -120,6 +121,7 @@ class KindFit:
     ) -> None:
         self.label, self.settle = label, settle
         self.weights: tuple[float, ...] = ()  # the ends of those that ids have in lists
+        self.lengths: tuple[int, ...] = ()  # of the shortest and the longest list
         self.kinds: set[KeyKind] = set()
         self.text = TextKind(words)
         self.any_text = False

@@ -10,8 +10,8 @@ from mmoe.config import FeatureSpec, ListFeature
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
 from mmoe.datasets.features.fit_ids import CountFit, KindFit
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.ragged import Ragged, fill_empty, ids_with_missing
-from mmoe.datasets.features.seen import SEEN_WEIGHTS, limits_of
+from mmoe.datasets.features.ragged import Ragged, fill_empty, ids_with_missing, shortened
+from mmoe.datasets.features.seen import SEEN_LENGTHS, SEEN_WEIGHTS, limits_of
 from mmoe.datasets.features.weighted_lists import NO_LIMITS, list_ids
 from mmoe.datasets.rows.locations import times_of
 
@@ -65,11 +65,16 @@ class ListCodec(IdCodec[ListFeature]):
         if ragged.written is not None and len(ragged.written):
             ends = (*fit.weights, float(ragged.written.min()), float(ragged.written.max()))
             fit.weights = (min(ends), max(ends))
+        if self.feature.pooling == "sum" and table.num_rows:
+            lengths_N = np.diff(ragged.offsets)
+            ends = (*fit.lengths, int(lengths_N.min()), int(lengths_N.max()))
+            fit.lengths = (min(ends), max(ends))
 
     def finish_own(self, fit: Any, rules: Rules) -> None:
-        """Keeps the lowest and the highest weight."""
-        if fit.weights:
-            rules[SEEN_WEIGHTS][self.feature.name] = fit.weights
+        """Keeps the lowest and the highest weight, and the lengths of lists that are summed."""
+        for section, ends in ((SEEN_WEIGHTS, fit.weights), (SEEN_LENGTHS, fit.lengths)):
+            if ends:
+                rules[section][self.feature.name] = ends
 
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses bad weights in rows that do not train."""
@@ -83,13 +88,19 @@ class ListCodec(IdCodec[ListFeature]):
         clips = self.feature.outside == "clip" or (limits and limits[0] == limits[1])
         at = limits if limits is not None and clips else NO_LIMITS
         ragged = self._lists(table, origin, at)
+        outside_N = None if limits is None else _outside(ragged, *limits)
+        lengths = rules[SEEN_LENGTHS].get(self.feature.name)
+        if lengths is not None:  # a sum over far more items than any of training
+            cut, longer_N = shortened(ragged, limits_of(*lengths)[1], self.feature.keep)
+            ragged = cut if self.feature.outside == "clip" else ragged
+            outside_N = longer_N if outside_N is None else outside_N | longer_N
         weights_V = ragged.weights
         if weights_V is not None:
             weights_V = fill_empty(weights_V, ragged.offsets, 1)
         ids_V = self.ids(rules).lookup(ragged.values, self.label(origin))
         return Coded(
             lists=[(*ids_with_missing(ids_V, ragged.offsets), weights_V)],
-            outside_N=None if limits is None else _outside(ragged, *limits),
+            outside_N=outside_N,
         )
 
     def _lists(

@@ -143,6 +143,22 @@ def kept_items(
     return keep_V, kept_N
 
 
+def shortened(ragged: Ragged, most: float, keep: str) -> tuple[Ragged, np.ndarray]:
+    """Returns lists with at most so many items, the first or the last, and which had more."""
+    lengths_N = np.diff(ragged.offsets)
+    longer_N = lengths_N > most
+    if not longer_N.any():
+        return ragged, longer_N
+    row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
+    place_V = np.arange(len(row_V)) - ragged.offsets[:-1][row_V]
+    first_N = lengths_N - int(most) if keep == "last" else np.zeros_like(lengths_N)
+    keep_V = (place_V >= first_N[row_V]) & (place_V < (first_N + int(most))[row_V])
+    keep_V |= ~longer_N[row_V]
+    parts = (None if part is None else part[keep_V] for part in (ragged.weights, ragged.written))
+    values = ragged.values.filter(pa.array(keep_V))
+    return Ragged(values, offsets_of(np.minimum(lengths_N, int(most))), *parts), longer_N
+
+
 class RaggedRows:
     """Where the items of given rows' lists are; padding rows have one item each.
 

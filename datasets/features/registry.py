@@ -6,7 +6,7 @@ from mmoe.config import FEATURES, RunConfig
 from mmoe.datasets.features.codec import Codec, Section
 from mmoe.datasets.features.domains import DomainsSection
 from mmoe.datasets.features.levels import LevelsSection
-from mmoe.datasets.features.seen import Constants, HeldColumns, SeenIds, SeenWeights
+from mmoe.datasets.features.seen import Constants, HeldColumns, SeenIds, SeenLengths, SeenWeights
 from mmoe.datasets.labels.targets import LabelsSection
 from mmoe.datasets.labels.watch_quantiles import WatchQuantilesSection
 
@@ -30,6 +30,7 @@ def sections() -> dict[str, Section]:
         DomainsSection(),
         SeenIds(),
         SeenWeights(),
+        SeenLengths(),
         HeldColumns(),
         Constants(),
         LabelsSection(),

@@ -23,7 +23,7 @@ from mmoe.datasets.values.text import empty_to_null
 
 # Numbers are clipped so many widths of training's range below its lowest and above its highest
 MARGIN = 1.0
-SEEN_IDS, SEEN_WEIGHTS = "seen_ids", "seen_weights"
+SEEN_IDS, SEEN_WEIGHTS, SEEN_LENGTHS = "seen_ids", "seen_weights", "seen_lengths"
 CONSTANTS, HELD_COLUMNS = "constants", "held_columns"
 
 
@@ -69,6 +69,13 @@ class SeenWeights(Section):
         return iter(())
 
 
+class SeenLengths(SeenWeights):
+    """The lengths of the shortest and the longest list of those that are summed."""
+
+    name: ClassVar[str] = SEEN_LENGTHS
+    entry: ClassVar[Any] = Annotated[list[Count], Field(min_length=2, max_length=2)]
+
+
 def extend_seen(name: str, rules: Rules, earlier: Rules) -> None:
     """Adds the ids of an earlier run; one that does not know its own has rows for all of them."""
     known = earlier[SEEN_IDS].get(name)
@@ -78,15 +85,16 @@ def extend_seen(name: str, rules: Rules, earlier: Rules) -> None:
         rules[SEEN_IDS][name] = tuple(sorted({*known, *rules[SEEN_IDS][name]}))
 
 
-def extend_weights(rules: Rules, earlier: Rules, known: Iterable[str]) -> None:
-    """Adds the weights of an earlier run with these features."""
-    for name in rules[SEEN_WEIGHTS].keys() & set(known):
-        before = earlier[SEEN_WEIGHTS].get(name)
-        if before is None:
-            del rules[SEEN_WEIGHTS][name]
-        else:
-            ends = (*before, *rules[SEEN_WEIGHTS][name])
-            rules[SEEN_WEIGHTS][name] = (min(ends), max(ends))
+def extend_lists(rules: Rules, earlier: Rules, known: Iterable[str]) -> None:
+    """Adds the weights and lengths of lists of an earlier run with these features."""
+    for section in (SEEN_WEIGHTS, SEEN_LENGTHS):
+        for name in rules[section].keys() & set(known):
+            before = earlier[section].get(name)
+            if before is None:
+                del rules[section][name]
+            else:
+                ends = (*before, *rules[section][name])
+                rules[section][name] = (min(ends), max(ends))
 
 
 def only_seen(ids: np.ndarray, seen: Sequence[int] | None) -> np.ndarray:

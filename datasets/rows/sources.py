@@ -195,6 +195,24 @@ def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Pa
     return {name: _as_read(config, paths) for name, paths in by_split.items()}
 
 
+def refuse_shared_files(by_split: Mapping[str, Paths]) -> None:
+    """Refuses a file that training has and another split, too, whatever it is called there.
+
+    Raises:
+        ValueError: Names both keys and the file.
+    """
+    trained = {file.identity(): file for file in resolve_files(by_split["train"])}
+    for name in by_split.keys() - {"train"}:
+        for file in resolve_files(by_split[name]):
+            if (known := trained.get(file.identity())) is not None:
+                same = "" if str(file) == str(known) else f" (there {known})"
+                raise ValueError(
+                    f"data.{name}: {file} is also in data.train{same}, so its metrics would be of "
+                    "rows that were trained on; name it in one of them (mmoe evaluate RUN --data "
+                    "FILE gives metrics of any rows)"
+                )
+
+
 def with_names(config: RunConfig, paths: Source | list[str]) -> Source | list[str]:
     """Returns paths as the run reads them.
 
@@ -289,6 +307,7 @@ def _bundled(name: str, function: str) -> Callable[[RunConfig, Path | None], Any
 def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
     """Training and test files; without validation files its share is drawn from training."""
     by_split = files_by_split(config, folder)
+    refuse_shared_files(by_split)
     origins = {name: describe(paths) for name, paths in by_split.items()}
     uses = column_uses(config, column_names(by_split["train"]))
     tables = {

@@ -20,7 +20,7 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.datasets.rows.projection import column_uses, text_cells
-from mmoe.datasets.rows.sources import files_by_split, one_path, with_names
+from mmoe.datasets.rows.sources import files_by_split, one_path, refuse_shared_files, with_names
 from mmoe.datasets.rows.splits import refuse_empty
 from mmoe.datasets.stream.rows import StreamRows
 from mmoe.datasets.stream.source import StreamSource
@@ -209,6 +209,7 @@ def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSpli
 def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
     """Training and test files; without validation files its share is drawn from training."""
     paths = files_by_split(config, folder)
+    refuse_shared_files(paths)
     uses = column_uses(config, column_names(paths["train"]))
     chunk, cells = config.data.streaming.chunk_rows, text_cells(config)
     sources = {

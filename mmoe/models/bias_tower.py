@@ -237,14 +237,16 @@ def _fixed(
     for codec in encoder.codecs:
         width = len(codec.dense_columns(encoder.rules))
         if codec.feature.name in fixed:
-            coded = codec.encode(row, encoder.rules, "model.bias.at")
+            coded = encoder.encode_one(codec, row, "model.bias.at")
             values = [float(value) for part in coded.dense for value in part.reshape(-1)]
             dense |= dict(enumerate(values, first_dense))
             found = [int(part[0]) for part in coded.ids]
-            if UNSEEN in found or MISSING in found:
+            strange = coded.outside_N is not None and coded.outside_N.any()
+            if strange or UNSEEN in found or MISSING in found:
                 asked = ", ".join(f"{c}: {bias.at[c]!r}" for c in codec.feature.source_columns)
+                near = ", or a number near it" if strange and coded.dense else ""
                 raise ValueError(
-                    f"model.bias.at: no training row has {asked} (feature "
+                    f"model.bias.at: no training row has {asked}{near} (feature "
                     f"{codec.feature.name!r}); name a value that the log has"
                 )
             ids |= dict(enumerate(found, first_id))

@@ -226,6 +226,11 @@ def test_wrong_columns_and_values(log):
         built(log, never)
     with pytest.raises(ValueError, match="no training row has position: ''"):
         built(log, raw(scoring="fixed", at={"position": ""}))
+    number = raw(scoring="fixed", at={"position": 1000})
+    [place] = [n for n, one in enumerate(number["features"]) if one["name"] == "position"]
+    number["features"][place] = {"kind": "numeric", "name": "position"}
+    with pytest.raises(ValueError, match="no training row has position: 1000, or a number near it"):
+        built(log, number)
     with pytest.raises(ValueError, match="at"):
         BiasConfig(features=["position"], scoring="fixed", at={"position": True})
 

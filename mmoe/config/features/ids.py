@@ -114,7 +114,10 @@ class ListFeature(PaddedLists, CategoricalFeature):
         default=None, min_length=1, description="between an id and its weight: `sports:0.7`"
     )
 
-    outside: Outside = Field(default="clip", description=f"of weights: {OUTSIDE}")
+    outside: Outside = Field(
+        default="clip",
+        description="of weights, and of the number of ids that a sum is over: " + OUTSIDE,
+    )
 
     @property
     def weighted(self) -> bool:
@@ -134,8 +137,8 @@ class ListFeature(PaddedLists, CategoricalFeature):
                 "keep is last, but no list is cut without max_length; say max_length, or remove "
                 "keep"
             )
-        if self.outside == "keep" and not self.weighted:
-            raise ValueError("outside is keep, but the list has no weights; remove outside")
+        if self.outside == "keep" and not self.weighted and self.pooling == "mean":
+            raise ValueError("outside is keep, but a mean has no weights here; remove outside")
         if self.weights is not None and self.weight_separator is not None:
             raise ValueError(
                 "weights and weight_separator both say where the weights are; remove one of them"

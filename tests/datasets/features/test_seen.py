@@ -146,6 +146,26 @@ def test_numbers_far_outside_are_taken_as_the_end_of_the_margin(outside, log):
     assert found[4] == 0
 
 
+@pytest.mark.parametrize("outside", ["clip", "keep"])
+@pytest.mark.parametrize("keep", ["first", "last"])
+def test_lists_that_are_summed_are_no_longer_than_training_knows(outside, keep):
+    feature = {"kind": "list", "name": "x", "pooling": "sum", "outside": outside}
+    feature |= {"keep": keep, "max_length": 50} if keep == "last" else {}
+    encoder = FeatureEncoder.fit(config_of([feature]), pa.table({"x": [["a"], list("abcd")]}), "l")
+    rows = pa.table({"x": [list("aaaabbb"), list("ab"), list("aaaabbbbcc"), []]})
+    features = encoder.encode(rows, "new")
+    [(ids_V, offsets)] = features.lists
+    assert features.outside["x"].tolist() == [False, False, True, False]
+    assert np.diff(offsets).tolist() == [7, 2, 7 if outside == "clip" else 10, 1]
+    wide = encoder.encode(
+        pa.table({"x": [list("aaaabbbbcc")[-7 if keep == "last" else 0 :][:7]]}), "x"
+    )
+    if outside == "clip":
+        assert ids_V[9:16].tolist() == wide.lists[0][0].tolist()
+    mean = FeatureEncoder.fit(config_of([{"kind": "list", "name": "x"}]), rows, "log")
+    assert len(mean.encode(pa.table({"x": [["a"] * 99]}), "new").lists[0][0]) == 99
+
+
 def test_values_of_parts_that_training_never_had_share_the_row_of_unseen_ids():
     config = config_of([{"kind": "datetime", "name": "at", "parts": ["hour"], "cyclic": True}])
     encoder = FeatureEncoder.fit(config, pa.table({"at": [SMALL, SMALL + timedelta(hours=6)]}), "x")
@@ -159,7 +179,7 @@ def test_encoders_of_earlier_code_do_what_they_did(tmp_path):
     FeatureEncoder.fit(config_of(), rows_of(12), "log").save(tmp_path)
     file = tmp_path / "encoder.json"
     content = json.loads(file.read_text())
-    for section in ("seen_ids", "seen_weights", "held_columns", "constants"):
+    for section in ("seen_ids", "seen_weights", "seen_lengths", "held_columns", "constants"):
         del content[section]
     for rule in content["numeric"].values():
         for key in ("seen", "gaps", "clips"):

@@ -223,9 +223,10 @@ def test_what_cannot_be_is_refused(data, message):
 
 
 def test_a_test_without_rows_of_its_own_is_refused(tmp_path):
-    pq.write_table(drawn(100), tmp_path / "log.parquet")
-    path = str(tmp_path / "log.parquet")
-    config = configured(split={"by": "file"}, train=path, test=path, repeated_rows="drop")
+    paths = {name: str(tmp_path / f"{name}.parquet") for name in ("train", "test")}
+    for path in paths.values():
+        pq.write_table(drawn(100), path)
+    config = configured(split={"by": "file"}, **paths, repeated_rows="drop")
     for read in (load_splits, open_stream):
         with pytest.raises(ValueError, match="the test split is empty"):
             read(config)

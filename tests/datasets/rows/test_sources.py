@@ -7,6 +7,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.recipes import is_path, load_recipe, recipe_names
 from mmoe.datasets.rows.sources import load_splits, load_test, source_names
+from mmoe.datasets.stream.open import open_stream
 
 
 def configured(**data):
@@ -62,6 +63,19 @@ def test_split_by_file(tmp_path):
     del files["validation"]
     splits = load_splits(configured(split={"by": "file", "validation": 0.1}, **files), tmp_path)
     assert [t.num_rows for t in (splits.train, splits.validation, splits.test)] == [54, 6, 20]
+
+
+@pytest.mark.parametrize("how", ["memory", "stream"])
+@pytest.mark.parametrize("name", ["test", "validation"])
+def test_a_file_of_training_is_no_file_of_another_split(tmp_path, how, name):
+    for split in ("train", "test"):
+        write_csv(tmp_path / f"{split}.csv", 0, 60)
+    (tmp_path / "link.csv").symlink_to(tmp_path / "train.csv")
+    files = {"train": ["train.csv"], "test": "test.csv"} | {name: ["test.csv", "l*.csv"]}
+    config = configured(split={"by": "file"}, input=how, **files)
+    says = rf"data\.{name}: .*link\.csv is also in data\.train \(there .*train\.csv\)"
+    with pytest.raises(ValueError, match=says):
+        load_splits(config, tmp_path) if how == "memory" else open_stream(config, tmp_path)
 
 
 def test_types_of_the_test_file_do_not_matter(tmp_path):
