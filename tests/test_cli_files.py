@@ -1,6 +1,7 @@
 """Files without a header line, and JSON lines, from `mmoe init` to `mmoe score`."""
 
 import json
+import zipfile
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -34,6 +35,12 @@ def write_json(path):
     return path
 
 
+def write_zip(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(write_csv(path.with_suffix(".txt")), "any.name")
+    return path
+
+
 @pytest.mark.parametrize(
     ("name", "write", "options"),
     [
@@ -44,6 +51,7 @@ def write_json(path):
             ("--column-names", "user,price,click,né", "--delimiter", "::", "--encoding", "latin-1"),
         ),
         ("log.jsonl", write_json, ()),
+        ("log.zip", write_zip, ("--columns", "user, price,click")),
     ],
 )
 def test_a_log_from_init_to_scores(mmoe, tmp_path, name, write, options):
@@ -58,6 +66,24 @@ def test_a_log_from_init_to_scores(mmoe, tmp_path, name, write, options):
     one, two = (pq.read_table(tmp_path / f"{n}.parquet") for n in (0, 4))
     assert one.equals(two)
     assert one["user"].cast("int64").to_pylist() == [row[0] for row in rows()]
+
+
+def test_rows_without_labels_are_scored_with_a_header_and_refused_without(mmoe, tmp_path):
+    """Were columns counted in them, each would be taken for the one before it."""
+    log, config, run = tmp_path / "log.csv", tmp_path / "config.yaml", tmp_path / "run"
+    log.write_text("".join(f"{click},{user},{price}\n" for user, price, click in rows()))
+    asked = ("--no-header", "--label", "column_1", "--drop", "column_3", "--out", config)
+    assert mmoe("init", log, *asked)[::2] == (0, "")
+    assert mmoe("train", config, "--out", run, *SMALL)[0] == 0
+    bare, headed = tmp_path / "bare.csv", tmp_path / "headed.csv"
+    bare.write_text("".join(f"{user},{price}\n" for user, price, _ in rows()))
+    headed.write_text("column_2,column_3\n" + bare.read_text())
+    code, _, err = mmoe("score", run, "--input", bare, "--output", tmp_path / "bare.parquet")
+    assert code == 2 and "first line has 2 cells, but names were given for 3 (column_1, " in err
+    for path in (log, headed):
+        out = path.with_suffix(".parquet")
+        assert mmoe("score", run, "--input", path, "--output", out)[0] == 0
+    assert pq.read_table(tmp_path / "log.parquet") == pq.read_table(tmp_path / "headed.parquet")
 
 
 def test_a_file_without_a_header_is_said_to_have_none(mmoe, tmp_path):

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from mmoe.config import RunConfig
 from mmoe.config.data import check_column_names, check_delimiter, check_encoding
-from mmoe.datasets.files.csv_header import refuse_no_header
+from mmoe.datasets.files.csv_header import read_header, refuse_no_header
 from mmoe.datasets.files.data_file import CsvForm
 from mmoe.datasets.files.resolve import AsCsv, kind_of, resolve_files
 from mmoe.datasets.rows.sources import as_csv
@@ -53,12 +53,20 @@ def rows_to_look_at(
 
 
 def with_csv_keys(config: RunConfig, rows: str | AsCsv) -> RunConfig:
-    """Returns a config that reads these rows as they were looked at."""
+    """Returns a config that reads these rows as they were looked at.
+
+    Of a file without a header names that count its columns are written: rows that lack one are
+    refused then, not shifted.
+    """
     if not isinstance(rows, AsCsv):
         return config
     form = rows.form
     told = {"delimiter": form.delimiter, "encoding": form.encoding, "header": form.header}
-    told["column_names"] = None if form.names is None else list(form.names)
+    names = form.names
+    if names is None and form.header is False:
+        first = next(file for file in resolve_files(rows) if kind_of(file) == "csv")
+        names, told["header"] = read_header(first).names, None
+    told["column_names"] = None if names is None else list(names)
     return config.model_copy(update={"data": config.data.model_copy(update=told)})
 
 
