@@ -1,62 +1,122 @@
 """Records what a source tree trains, scores and refuses; compares another tree with it, bit by bit.
 
+    python -m benchmarks.same_bits against COMMIT [--only NAME …] [--folder FOLDER]
     python -m benchmarks.same_bits record FOLDER [--tree TREE] [--only NAME …]
     python -m benchmarks.same_bits compare FOLDER [--tree TREE] [--only NAME …]
 
+`against` checks COMMIT out, records it, and compares this tree with it, by today's cases, on the
+same machine, torch and threads: bits depend on these, so no record is kept in the repository.
 `record` keeps the runs and FOLDER/facts.json. `compare` does all of it again with TREE, reads the
 recorded runs with it as well (evaluation, scores, resuming what was killed), and prints what
-differs; the last line is JSON. Exit code 1 where anything does.
+differs; the last line is JSON. Exit code 1 where anything does, or a case could not be run.
 """
 
 import argparse
 import json
-import os
 import shutil
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.same_bits.cases import CASES, Case
 from benchmarks.same_bits.logs import write_logs
-from benchmarks.same_bits.trees import Tree
+from benchmarks.same_bits.trees import ROOT, Tree, checked_out
 
-ROOT = Path(__file__).resolve().parents[2]
+WORKERS = 2
+Facts = dict[str, str]
 
 
 def main() -> int:
     """Prints a line a case."""
     options = _options()
-    folder: Path = options.folder.resolve()
+    cases = _chosen(options.only)
+    if options.what == "against":
+        folder = options.folder or Path(tempfile.mkdtemp(prefix="same-bits-"))
+        with checked_out(options.where, folder.resolve() / "tree") as tree:
+            record(cases, tree, folder.resolve())
+        return compare(cases, options.tree.resolve(), folder.resolve())
+    work = record if options.what == "record" else compare
+    return work(cases, options.tree.resolve(), Path(options.where).resolve())
+
+
+def record(cases: Sequence[Case], tree: Path, folder: Path) -> int:
+    """Keeps runs and facts in `folder`; 1 where a case could not be run."""
+    write_logs(folder / "logs")
     facts_file = folder / "facts.json"
-    if options.what == "record":
-        write_logs(folder / "logs")
     known = json.loads(facts_file.read_text()) if facts_file.exists() else {}
-    compared, differ = 0, []
-    compared_in = f"compared-{os.getpid()}"
-    for case in _chosen(options.only):
-        runs = folder / ("recorded" if options.what == "record" else compared_in) / case.name
-        shutil.rmtree(runs, ignore_errors=True)
-        runs.mkdir(parents=True)
-        tree = Tree(options.tree.resolve(), folder / "logs")
+
+    def one(case: Case, tree: Tree) -> Facts:
+        runs = _empty(folder / "recorded" / case.name)
         facts = case.facts(tree, runs)
-        if options.what == "record":
-            case.leave(tree, runs)
-            known[case.name] = facts
-            facts_file.write_text(json.dumps(known, indent=1, sort_keys=True))
-            _say(f"{case.name}: {len(facts)} facts")
-            continue
+        case.leave(tree, runs)
+        return facts
+
+    found = _run(cases, tree, folder, one)
+    known |= {case.name: facts for case, facts in found if facts is not None}
+    facts_file.write_text(json.dumps(known, indent=1, sort_keys=True))
+    return int(any(facts is None for _, facts in found))
+
+
+def compare(cases: Sequence[Case], tree: Path, folder: Path) -> int:
+    """Prints what is another in `tree` than what `folder` has; 1 where anything is."""
+    known = json.loads((folder / "facts.json").read_text())
+    cases = [case for case in cases if case.name in known]
+
+    def one(case: Case, tree: Tree) -> Facts:
+        runs = _empty(folder / "compared" / case.name)
+        facts = case.facts(tree, runs)
         facts |= case.read_again(tree, folder / "recorded" / case.name, runs)
-        wrong = _differences(known[case.name], facts)
-        compared += len(facts)
-        differ += [f"{case.name}: {line}" for line in wrong]
-        _say(f"{case.name}: {len(facts)} facts, {len(wrong)} differ")
-        for line in wrong[:20]:
-            _say(f"    {line}")
         shutil.rmtree(runs)
-    print(json.dumps({"facts": compared, "differ": len(differ)}))
-    return 1 if differ else 0
+        return facts
+
+    found = _run(cases, tree, folder, one)
+    compared, differ = 0, []
+    for case, facts in found:
+        if facts is None:
+            differ.append(f"{case.name}: it does not run")
+            continue
+        compared += len(facts)
+        differ += [f"{case.name}: {line}" for line in _differences(known[case.name], facts)]
+    for line in differ:
+        _say(line)
+    print(json.dumps({"cases": len(cases), "facts": compared, "differ": len(differ)}))
+    return int(bool(differ))
 
 
-def _differences(known: dict[str, str], facts: dict[str, str]) -> list[str]:
+def _run(
+    cases: Sequence[Case], tree: Path, folder: Path, one: Callable[[Case, Tree], Facts]
+) -> list[tuple[Case, Facts | None]]:
+    """The facts of each case, or None where it failed; always the same cases in one process."""
+
+    def work(mine: Sequence[Case]) -> list[tuple[Case, Facts | None]]:
+        runner, found = Tree(tree, folder / "logs"), []
+        for case in mine:
+            started, facts = time.monotonic(), None
+            try:
+                facts = one(case, runner)
+                text = f"{len(facts)} facts"
+            except (RuntimeError, AssertionError) as error:
+                text = f"failed: {error}"
+            found.append((case, facts))
+            _say(f"{case.name}: {text} ({time.monotonic() - started:.1f} s)")
+        runner.close()
+        return found
+
+    with ThreadPoolExecutor(WORKERS) as threads:
+        parts = threads.map(work, [cases[n::WORKERS] for n in range(WORKERS)])
+        return [found for part in parts for found in part]
+
+
+def _empty(runs: Path) -> Path:
+    shutil.rmtree(runs, ignore_errors=True)
+    runs.mkdir(parents=True)
+    return runs
+
+
+def _differences(known: Facts, facts: Facts) -> list[str]:
     """A fact by its name: missing, new, or another."""
     lines = []
     for name in sorted({*known, *facts}):
@@ -77,9 +137,10 @@ def _chosen(names: list[str] | None) -> list[Case]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("what", choices=["record", "compare"])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("what", choices=["against", "record", "compare"])
+    parser.add_argument("where", metavar="FOLDER|COMMIT")
     parser.add_argument("--tree", type=Path, default=ROOT, help="the source tree that is run")
+    parser.add_argument("--folder", type=Path, help="against: where its runs are kept")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="these cases alone")
     return parser.parse_args()
 

@@ -6,10 +6,12 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks.same_bits.kinds import KINDS, LIKE, raw_config, rows_to_score
 from benchmarks.same_bits.trees import Tree, facts_of_json, facts_of_run, facts_of_scores
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -52,7 +54,10 @@ BASE: Mapping[str, Any] = {
 class Case(Protocol):
     """Something that gives the same facts whatever the structure of the code."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """On the command line, and of its folder."""
+        ...
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
         """Runs it in the empty folder `runs`."""
@@ -178,7 +183,7 @@ class Refusals:
 
     name: str
     seed: int
-    inputs: int = 1_000
+    inputs: int
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
         """Verdict and words of each input, folders taken out."""
@@ -199,7 +204,7 @@ import json, re, sys
 from pathlib import Path
 from benchmarks.faults.inputs.pool import judge_inputs
 folder, seed, inputs, out = sys.argv[1:]
-said = judge_inputs(Path(folder), range(int(inputs)), int(seed), lambda text: None, jobs=2)
+said = judge_inputs(Path(folder), range(int(inputs)), int(seed), lambda text: None)
 def plain(text):
     text = re.sub(re.escape(folder) + r"/worker-\\d+", "FOLDER", text)
     text = re.sub(r"(case-\\d+)-\\w+", r"\\1", text)
@@ -207,6 +212,153 @@ def plain(text):
 facts = {f"{v.number} {v.fault} {v.command}": f"{v.verdict}: {plain(v.said)}" for v in said}
 Path(out).write_text(json.dumps(facts))
 """
+
+
+@dataclass(frozen=True)
+class OfKind:
+    """A run of one of the small kinds: trained, evaluated and scored."""
+
+    kind: str
+    warm: Mapping[str, Any] | None = None  # sections of a run that begins with this one's weights
+    freeze: Sequence[str] = ()  # parts of it that stay
+
+    @property
+    def name(self) -> str:
+        """The kind, and what goes on from it."""
+        return f"kind {self.kind}" if self.warm is None else f"kind {self.kind}, then"
+
+    def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
+        """Weights and metrics, what an evaluation says, scores; the same of the run after it."""
+        raw = raw_config(KINDS[self.kind], tree.logs / "kinds")
+        facts = self._of(tree, runs, "run", raw)
+        if self.warm is not None:
+            after = ["--warm-start", runs / "run"]
+            after += ["--freeze", *self.freeze] if self.freeze else []
+            found = self._of(tree, runs, "warm", {**raw, **self.warm}, *after)
+            facts |= {f"warm {name}": value for name, value in found.items()}
+        return facts
+
+    def _of(
+        self, tree: Tree, runs: Path, out: str, raw: Mapping[str, Any], *more: object
+    ) -> dict[str, str]:
+        config = runs / f"{out}.yaml"
+        config.write_text(json.dumps(raw))  # YAML holds JSON
+        tree.mmoe("train", config, "--out", runs / out, "--quiet", *more)
+        return facts_of_run(runs / out) | self._read(tree, runs / out, runs / f"{out}.parquet")
+
+    def _read(self, tree: Tree, run: Path, scores: Path) -> dict[str, str]:
+        facts = facts_of_json(tree.mmoe("evaluate", run, "--json", "--quiet"), "evaluate")
+        rows = rows_to_score(KINDS[self.kind], tree.logs / "kinds")
+        tree.mmoe("score", run, "--input", rows, "--output", scores, "--quiet")
+        return facts | facts_of_scores(scores)
+
+    def leave(self, tree: Tree, runs: Path) -> None:
+        """Nothing but its run."""
+
+    def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
+        """Evaluates and scores the recorded run."""
+        facts = self._read(tree, recorded / "run", runs / "again.parquet")
+        return {f"again {name}": value for name, value in facts.items()}
+
+
+@dataclass(frozen=True)
+class OnRanks:
+    """A small kind on several ranks; two levels are hosts of two ranks."""
+
+    name: str
+    parallel: Mapping[str, Any]
+    ranks: int = 2
+    kind: str = "grouped"
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+    def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
+        """Weights and metrics."""
+        raw = raw_config(KINDS[self.kind], tree.logs / "kinds", epochs=1)
+        raw["model"] |= self.model
+        config = runs / "config.yaml"
+        config.write_text(json.dumps({**raw, "parallel": self.parallel}))
+        tree.mmoe("train", config, "--out", runs / "run", "--quiet", ranks=self.ranks)
+        return facts_of_run(runs / "run")
+
+    def leave(self, tree: Tree, runs: Path) -> None:
+        """Nothing."""
+
+    def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
+        """Nothing: its run is a run like others."""
+        return {}
+
+
+@dataclass(frozen=True)
+class AfterTraining:
+    """What is done with a run: explained, pruned, watched, loaded, compared with others."""
+
+    name: str = "after training"
+
+    def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
+        """The JSON of each, and the weights of what is pruned."""
+        logs, config, run = tree.logs / "kinds", runs / "config.yaml", runs / "run"
+        config.write_text(json.dumps(raw_config(KINDS["plain"], logs, epochs=1)))
+        tree.mmoe("train", config, "--out", run, "--quiet")
+        said = {
+            "explain": tree.mmoe("explain", run, "--features", "--gradients", "--json", "--quiet",
+                                 "--out", runs / "explained"),
+            "compare": tree.mmoe("compare", config, "--models", "mmoe,shared_bottom", "--seeds",
+                                 "2", "--json", "--quiet", "--out", runs / "compared"),
+            "tune": tree.mmoe("tune", config, "--trials", "3", "--json", "--quiet",
+                              "--out", runs / "tuned"),
+        }  # fmt: skip
+        facts: dict[str, str] = {}
+        for what, text in said.items():
+            facts |= facts_of_json(text[text.index("{") :], what)
+        for out, more in (("pruned", ()), ("finetuned", ("--finetune-epochs", "1"))):
+            tree.mmoe("prune", run, "--experts", "2", "--out", runs / out, "--quiet", *more)
+            of_run = facts_of_run(runs / out).items()
+            facts |= {f"{out} {name}": value for name, value in of_run}
+        return facts | self._guarded(tree, run, runs) | self._programs(tree, run, runs)
+
+    def _guarded(self, tree: Tree, run: Path, runs: Path) -> dict[str, str]:
+        facts = {}
+        expected = ("usual", "psi(*) < 0.0001", "mean(pred_click) in [0.9, 1.1] of training")
+        for number, expectation in enumerate(expected):
+            out = runs / f"night-{number}"
+            words = ["score", run, "--input", tree.logs / "kinds" / "scored.parquet", "--output",
+                     f"{out}/", "--expect", expectation, "--quiet"]  # fmt: skip
+            tree.call("mmoe", *words, codes=(0, 3))
+            for file in sorted(out.rglob("_summary.json")):
+                facts |= facts_of_json(
+                    json.dumps(json.loads(file.read_text())),
+                    f"guard {number} {file.parent.relative_to(out)}",
+                )
+        return facts
+
+    def _programs(self, tree: Tree, run: Path, runs: Path) -> dict[str, str]:
+        logs, facts = tree.logs / "kinds", {}
+        for program, arguments in {
+            "loaded": (run, logs / "scored.parquet"),
+            "estimator": (logs / "log.parquet",),
+            "converted": (),
+            "scored_by_ray": (run, logs / "scored.parquet"),
+            "scored_by_spark": (run, logs / "scored.parquet"),
+        }.items():
+            out = runs / f"{program}.json"
+            if (package := _NEEDS.get(program)) and find_spec(package) is None:
+                continue  # `make engines` has them
+            tree.call(program, *arguments, out)
+            facts |= facts_of_json(out.read_text(), program)
+        return facts
+
+    def leave(self, tree: Tree, runs: Path) -> None:
+        """Nothing."""
+
+    def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
+        """Nothing: what it makes is a run like others."""
+        return {}
+
+
+_NEEDS = {"scored_by_ray": "ray", "scored_by_spark": "pyspark"}
+
+_LIKED = {"tasks": [*raw_config(KINDS["plain"], Path())["tasks"], LIKE]}
+_MORE_EXPERTS = {**raw_config(KINDS["plain"], Path())["model"], "num_experts": 5}
 
 _ONE_EPOCH = ("training.epochs=1",)
 _MANAGED = [{**FEATURES[0], "encoding": "managed", "rows": 200}, *FEATURES[1:]]
@@ -248,5 +400,24 @@ CASES: Sequence[Case] = [
                      "census-income-group2", "hillstrom")
       for seed in (0, 1)),
     Backtest(),
-    *(Refusals(f"refusals {seed}", seed) for seed in (0, 1, 2)),
+    *map(OfKind, KINDS),
+    OfKind("plain", warm={**_LIKED, "model": _MORE_EXPERTS},
+           freeze=["experts", "gates", "towers", "tables", "encoder"]),
+    OfKind("domains own towers", warm={"seed": 5}),
+    OfKind("requests", warm=_LIKED, freeze=["experts", "gates", "towers", "tables", "encoder"]),
+    OfKind("ple of two levels", warm={"seed": 5}),
+    OnRanks("ranks dense", {"experts": "replicated"}, kind="plain"),
+    OnRanks("ranks requests", {"experts": "spread"}, kind="requests top-k"),
+    OnRanks("ranks domains", {"experts": "spread"}, kind="domains top-k"),
+    OnRanks("ranks sequences", {"experts": "replicated"}, kind="sequence din"),
+    OnRanks("ranks sliced", {"experts": "spread", "slices": 2},
+            model={"num_experts": 2, "expert": {"hidden": [8, 8], "output_activation": "none"}}),
+    OnRanks("ranks shadowed", {"experts": "spread", "shadowed": [1, 3]}),
+    OnRanks("ranks gathered", {"experts": "spread", "exchange": "gathered"}),
+    OnRanks("ranks in chunks", {"experts": "spread", "chunks": 2, "wire_precision": "bf16"}),
+    OnRanks("ranks rebalanced", {"experts": "spread", "rebalance": "epoch"}),
+    OnRanks("ranks of two levels", {"experts": "spread", "exchange": "hierarchical",
+                                    "host_size": 2}, ranks=4),
+    AfterTraining(),
+    Refusals("refusals", seed=0, inputs=150),
 ]  # fmt: skip

@@ -7,12 +7,15 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from benchmarks.same_bits.kinds import write_kinds
+
 ROWS = 24_000
 FILES = 6
 
 
 def write_logs(folder: Path) -> None:
-    """`log/` of Parquet files by the day, `score/` with Parquet and CSV, all seeded."""
+    """`log/` by the day, `score/`, and `kinds/` with the log of the small kinds; all seeded."""
+    write_kinds(folder / "kinds")
     (folder / "log").mkdir(parents=True, exist_ok=True)
     (folder / "score").mkdir(exist_ok=True)
     table = _table(np.random.default_rng(11), ROWS)

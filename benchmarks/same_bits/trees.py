@@ -3,10 +3,13 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,8 +20,15 @@ SECONDS = 1_800
 _PASSING = ("second", "time", "rate", "path", "version", "rss", "_mb", "date", "machine", "when")
 
 
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
 class Tree:
-    """Runs the commands of one source tree over the logs of the cases."""
+    """Runs the commands of one source tree over the logs of the cases, one at a time.
+
+    Commands of one process run in one that stays, since importing takes longer than most of them.
+    """
 
     def __init__(self, root: Path, logs: Path) -> None:
         self.root, self.logs = root, logs
@@ -27,17 +37,51 @@ class Tree:
             "PYTHONPATH": str(root),
             "COLUMNS": "100",
             "MMOE_BIND_CORES": "0",
+            "OMP_NUM_THREADS": "1",
         }
+        self._worker: subprocess.Popen[str] | None = None
 
     def mmoe(self, *arguments: object, ranks: int = 1) -> str:
-        """What it printed; a command that fails ends all."""
-        module = ["-m", "mmoe"]
-        if ranks > 1:
-            module = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *module]
+        """What it printed.
+
+        Raises:
+            RuntimeError: It failed.
+        """
+        if ranks == 1:
+            return self.call("mmoe", *arguments)
+        module = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "-m", "mmoe"]
         return self.python(*module, *arguments)
 
+    def call(self, what: str, *arguments: object, codes: tuple[int, ...] = (0,)) -> str:
+        """Has the worker run `mmoe`, or a function of programs.py.
+
+        Raises:
+            RuntimeError: It failed, or ended with a code that is none of `codes`.
+        """
+        if self._worker is None:
+            self._worker = subprocess.Popen(
+                [sys.executable, str(HERE / "worker.py")],
+                cwd=self.root,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        told, heard = cast(IO[str], self._worker.stdin), cast(IO[str], self._worker.stdout)
+        told.write(json.dumps([what, *map(str, arguments)]) + "\n")
+        told.flush()
+        line = heard.readline()
+        if not line:
+            self.close()
+            raise RuntimeError(f"{what} {arguments}: the process died")
+        answer = json.loads(line)
+        if answer["code"] not in codes:
+            raise RuntimeError(f"{what} {arguments}: code {answer['code']}\n{answer['error']}")
+        return answer["out"]
+
     def python(self, *arguments: object) -> str:
-        """Its standard output.
+        """The standard output of a Python of its own.
 
         Raises:
             RuntimeError: It failed.
@@ -64,6 +108,33 @@ class Tree:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+
+    def close(self) -> None:
+        """Ends the worker."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker.wait()
+            self._worker = None
+
+
+@contextmanager
+def checked_out(commit: str, folder: Path) -> Iterator[Path]:
+    """The tree of a commit, built; its operators are copied where their sources are the same."""
+    git = ["git", "-C", str(ROOT)]
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([*git, "worktree", "prune"], check=True)
+    subprocess.run([*git, "worktree", "add", "--detach", "-q", str(folder), commit], check=True)
+    try:
+        same = subprocess.run([*git, "diff", "--quiet", commit, "--", "csrc", "setup.py"])
+        built = list((ROOT / "mmoe").glob("_C*.so"))
+        if same.returncode == 0 and built:
+            shutil.copy2(built[0], folder / "mmoe")
+        elif built:
+            build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+            subprocess.run(build, cwd=folder, check=True)
+        yield folder
+    finally:
+        subprocess.run([*git, "worktree", "remove", "--force", str(folder)], check=True)
 
 
 def facts_of_run(run: Path) -> dict[str, str]:
