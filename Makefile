@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE := $(shell find csrc -type f 2>/dev/null)
 
+# What is compiled is kept, and not compiled anew by each process that the tests start
+unexport PYTHONDONTWRITEBYTECODE
+
 # A worker for each core, files that take longest first (tests/seconds.json);
 # make test COSTS=FILE prints what each file takes
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder $(if $(COSTS),--costs $(COSTS))

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 # Where a test is tried on a whole grid of cases, types and settings
-GRIDS = ("tests/ops/", "tests/mixture/")
+GRIDS = ("tests/ops/", "tests/mixture/", "tests/integrations/convert/test_equal_at_start.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,9 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all",
         action="store_true",
-        help="also what is marked slow, and every member of the grids of tests/ops and "
-        "tests/mixture (left out: each value of each parameter once at least, and all members "
-        "where the test is marked whole)",
+        help="also what is marked slow, and every member of the grids of tests/ops, tests/mixture "
+        "and what is exported of converted networks (left out: each value of each parameter once "
+        "at least, and all members where the test is marked whole)",
     )
     parser.addoption(
         "--costs",

@@ -8,6 +8,7 @@ A program ends with the server that started it. Only `tests/forked.py` talks to 
 """
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -15,6 +16,7 @@ import json
 import os
 import pkgutil
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -29,37 +31,48 @@ PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 def serve(requests: socket.socket) -> dict[str, Any]:
     """Returns in the forked programs alone, each with its request."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the monitors
+    # By the file that says when it has ended: the program, and whom to tell
+    running: dict[int, tuple[int, int]] = {}
     while True:
-        message, files, _, _ = socket.recv_fds(requests, LARGEST, 4)
-        if not message:
-            os._exit(0)
-        if os.fork() == 0:
+        ready, _, _ = select.select([requests, *running], [], [])
+        for ended in running.keys() & ready:
+            tell_end(*running.pop(ended))
+            os.close(ended)
+        if requests not in ready:
+            continue
+        message, (told, *standard), _, _ = receive(requests)
+        program = os.fork()
+        if program == 0:
+            ends_with_its_parent()
             requests.close()
-            monitor(files)
+            for file in (told, *running, *(of_other for _, of_other in running.values())):
+                os.close(file)
+            for number, file in enumerate(standard):
+                os.dup2(file, number)
+                os.close(file)
             return json.loads(message)
-        for file in files:
+        os.write(told, f"{program}".encode())
+        for file in standard:
             os.close(file)
+        running[os.pidfd_open(program)] = program, told
 
 
-def monitor(files: list[int]) -> None:
-    """Starts the program, and tells how it ended; returns in the program."""
-    ends_with_its_parent()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    told, *standard = files
-    program = os.fork()
-    if program == 0:
-        ends_with_its_parent()
-        os.close(told)
-        for number, file in enumerate(standard):
-            os.dup2(file, number)
-            os.close(file)
-        return
-    os.write(told, f"{program}".encode())
+def receive(requests: socket.socket) -> tuple:
+    """A request; ends the server where nobody is there any more."""
+    found = socket.recv_fds(requests, LARGEST, 4)
+    if not found[0]:
+        os._exit(0)
+    return found
+
+
+def tell_end(program: int, told: int) -> None:
+    """Its exit code and processor seconds."""
     _, status, used = os.wait4(program, 0)
     seconds = used.ru_utime + used.ru_stime
-    os.write(told, f"{os.waitstatus_to_exitcode(status)} {seconds:.3f}".encode())
-    os._exit(0)
+    # Nobody listens any more where a test was stopped
+    with contextlib.suppress(OSError):
+        os.write(told, f"{os.waitstatus_to_exitcode(status)} {seconds:.3f}".encode())
+    os.close(told)
 
 
 def ends_with_its_parent() -> None:

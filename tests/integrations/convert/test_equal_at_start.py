@@ -33,6 +33,7 @@ def zero(model):
             nn.init.zeros_(weight)
 
 
+@pytest.mark.whole
 @DTYPES
 @ALL
 def test_outputs_and_gradients_are_the_dense_networks(name, dtype):
@@ -61,6 +62,7 @@ def test_whatever_is_run_are_the_experts(name):
             assert difference(model.train(training)(x), dense.train(training)(x)) > 1e-2
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "training", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["train", "eval"]
 )
@@ -106,6 +108,7 @@ def test_exported(name, dtype):
     assert difference(program(twice), dense(twice)) <= TOLERANCE[dtype]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
