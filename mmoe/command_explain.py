@@ -30,16 +30,20 @@ def explain(
     ] = Split.TEST,
     tolerance: Annotated[
         float,
-        typer.Option(help="How much worse AUC or NE may become before an expert is missed."),
+        typer.Option(
+            help="An expert is needed where AUC or NE become worse by more than this without it."
+        ),
     ] = 0.0002,
     gradients: Annotated[
         bool,
         typer.Option(
-            "--gradients", help="Also which tasks help or hurt each other on the shared layers."
+            "--gradients",
+            help="Also which tasks help or hurt each other on the shared layers (a hint).",
         ),
     ] = False,
     features: Annotated[
-        bool, typer.Option("--features", help="Also what each task loses without each feature.")
+        bool,
+        typer.Option("--features", help="Also what each task loses when a feature is shuffled."),
     ] = False,
     out: Annotated[
         str | None,
@@ -52,7 +56,7 @@ def explain(
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
-    """Say what each expert is worth to each task: what would change if it were gone."""
+    """Measure what each expert is worth to each task: its metrics without the expert."""
     import_modules(import_ or [])
     from mmoe.datasets.files.data_file import is_address
     from mmoe.explain import ExplainSettings, explain_run
@@ -88,20 +92,25 @@ def explain(
 def prune(
     run_dir: RunDir,
     experts: Annotated[
-        str, typer.Option(metavar="N,N,…", help="Experts to do without, as explain numbers them.")
+        str,
+        typer.Option(
+            metavar="N,N,…", help="Numbers of the experts to remove (column # of mmoe explain)."
+        ),
     ],
     out: Annotated[str, typer.Option(help="The new run's directory, or an address.")],
     finetune_epochs: Annotated[
-        int, typer.Option(help="Train on for so many epochs; 0: evaluate what is left.")
+        int, typer.Option(help="Epochs to train on afterwards; 0: evaluate what is left.")
     ] = 0,
-    data: Annotated[str | None, typer.Option(help="Where the run's rows are now.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Overrides data.path: where the run's rows are now.")
+    ] = None,
     device: Annotated[
         Device | None, typer.Option(help="Overrides training.device; not stored.")
     ] = None,
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a run without some of its experts, and train it on where that is asked for."""
+    """Write a run without some of its experts; with --finetune-epochs, train it on."""
     import_modules(import_ or [])
     from mmoe.explain import prune_run
     from mmoe.run import open_run

@@ -69,7 +69,7 @@ class ExpertStudy:
                     "once_per": cost.once_per,
                     "shares": shares,
                     "tasks": of_tasks,
-                    "missed_by": _saying(of_tasks, "missed", "alone"),
+                    "needed_by": _saying(of_tasks, "needed", "alone"),
                     "unsure_of": _saying(of_tasks, "unsure"),
                 }
             )
@@ -82,7 +82,7 @@ class ExpertStudy:
             "experts": experts,
             "gates": gates,
             "unneeded": [
-                one["number"] for one in experts if not one["missed_by"] + one["unsure_of"]
+                one["number"] for one in experts if not one["needed_by"] + one["unsure_of"]
             ],
         }
 
@@ -108,7 +108,7 @@ class ExpertStudy:
             tasks = [
                 t
                 for t, (judge, base) in enumerate(_pairs(judges, bases))
-                if worst(self._verdicts(judge, base, of_tasks[t]).values()) != "missed"
+                if worst(self._verdicts(judge, base, of_tasks[t]).values()) != "needed"
             ]
             if tasks:
                 touched[v] = tasks

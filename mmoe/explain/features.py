@@ -116,7 +116,7 @@ def feature_importance(
     """Shuffles one feature after the other among the rows, and measures every task.
 
     `change = metric(feature shuffled) − metric`, on the same rows, so with a paired interval. Two
-    features that say the same hide each other: shuffled alone, neither is missed. Of streamed rows
+    features that say the same hide each other: shuffled alone, neither is needed. Of streamed rows
     those of a chunk are shuffled among themselves.
 
     Args:

@@ -18,7 +18,7 @@ from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, kind_of
 from mmoe.train.measure import row_weights
 
 # Of a task about an expert; alone: the only one that its gate sees
-Verdict = Literal["missed", "unsure", "unmissed", "alone"]
+Verdict = Literal["needed", "unsure", "unneeded", "alone"]
 # What an interval is, as explain.json and the page say it
 MEANING = (
     "95 % interval of the paired difference by the rows alone: the same rows are predicted with "
@@ -158,9 +158,9 @@ def verdicts_of(
     base: Mapping[str, float | None],
     tolerance: float,
 ) -> dict[str, Verdict]:
-    """Returns by metric whether a task misses what is gone.
+    """Returns by metric whether a task needs what is gone.
 
-    `missed`: the metric's whole interval is worse by more than the tolerance; `unmissed`: none of
+    `needed`: the metric's whole interval is worse by more than the tolerance; `unneeded`: none of
     it is; else `unsure`. A metric without a value says nothing, and where none has one (rows of one
     label alone, or without any) nobody knows: `unsure`.
     """
@@ -170,12 +170,12 @@ def verdicts_of(
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Returns what a task says whose metrics say this: it misses what one of them misses."""
-    return min(verdicts, key=("alone", "missed", "unsure", "unmissed").index)
+    """Returns a task's verdict: it needs what one of its metrics needs."""
+    return min(verdicts, key=("alone", "needed", "unsure", "unneeded").index)
 
 
 def _verdict(least: float, most: float, tolerance: float) -> Verdict:
-    return "missed" if least > tolerance else "unsure" if most > tolerance else "unmissed"
+    return "needed" if least > tolerance else "unsure" if most > tolerance else "unneeded"
 
 
 def _value(key: str, kind: str, rows: ObservedRows) -> float | None:

@@ -14,7 +14,7 @@ class ExplainSettings:
     """What to find out.
 
     Attributes:
-        tolerance: How much worse a metric may become before an expert counts as missed: of AUC,
+        tolerance: How much worse a metric may become before an expert counts as needed: of AUC,
             NE and accuracy in their own units, of errors with a unit as a share of their value.
         gradients: Also which tasks help or hurt each other on the shared layers.
         features: Also how much each task loses where a feature is shuffled.

@@ -25,19 +25,19 @@ def explanation_tables(result: Mapping[str, Any]) -> list[Table]:
 
 
 def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
-    """Says in words which experts nobody misses, and what to do about it."""
+    """Says in words which experts no task needs, and what to do about it."""
     unneeded = [one for one in result["experts"] if one["number"] in result["unneeded"]]
-    within = f"within {result['tolerance']:g}"
+    within = f"(tolerance {result['tolerance']:g})"
     if not unneeded:
-        unsure = any(one["unsure_of"] and not one["missed_by"] for one in result["experts"])
-        more = "; where it is unsure, more rows (--data) would tell" * unsure
-        return [f"each expert may be missed by some task (tolerance {result['tolerance']:g}){more}"]
+        unsure = any(one["unsure_of"] and not one["needed_by"] for one in result["experts"])
+        more = "; give more rows (--data) where it is unsure" * unsure
+        return [f"no expert is sure to be unneeded by every task {within}{more}"]
     titles = ", ".join(title_of(one, result) for one in unneeded)
     # One at a time: those that know the same stand in for each other
     least = min(unneeded, key=lambda one: sum(one["shares"].values()))
     again = "; mmoe explain RUN2" * (len(unneeded) > 1)
     return [
-        f"missed by nobody {within}{', each alone' * (len(unneeded) > 1)}: {titles}",
+        f"needed by no task {within}{', each alone' * (len(unneeded) > 1)}: {titles}",
         f"next: mmoe prune {quote(run)} --experts {least['number']} --out RUN2{again}",
     ]
 
@@ -68,13 +68,13 @@ def change_cells(change: Mapping[str, Any] | None, form: str) -> list[str]:
 
 def _experts(result: Mapping[str, Any]) -> Table:
     headings = _headings(result)
-    titles = [f"{result['origin']}, without", "#", "share"]
+    titles = [f"change without, {result['origin']}", "#", "share"]
     for heading in headings:
         titles += [heading, "95 % interval"]
     refills = any(
         one["refilled"] for expert in result["experts"] for one in expert["tasks"].values()
     )
-    titles += ["refilled"] * refills + [""]
+    titles += ["refilled"] * refills + ["verdict"]
     table = new_table(*titles)
     for number, task in enumerate(result["tasks"]):
         if number:
@@ -124,9 +124,9 @@ def verdict_of(one: Mapping[str, Any], task: Mapping[str, Any]) -> str:
 
     Example:
         >>> metrics = [{"key": "auc", "heading": "AUC"}, {"key": "ne", "heading": "NE"}]
-        >>> said = {"verdict": "missed", "verdicts": {"auc": "unsure", "ne": "missed"}}
+        >>> said = {"verdict": "needed", "verdicts": {"auc": "unsure", "ne": "needed"}}
         >>> verdict_of({**said, "refilled": {}}, {"metrics": metrics})
-        'missed (NE, refilled)'
+        'needed (NE, refilled)'
     """
     first, *others = task["metrics"]
     made_of = (
@@ -151,7 +151,7 @@ def _costs(result: Mapping[str, Any]) -> Table:
     each = result["rows_per_request"]
     computed = [] if each is None else [f"computed ({each:.1f} rows a request)"]
     unit = ["ms a thousand rows", *computed]
-    table = new_table("expert", "#", *unit, "weights", "missed by", "unsure")
+    table = new_table("expert", "#", *unit, "weights", "needed by", "unsure for")
     for expert in result["experts"]:
         table.add_row(
             title_of(expert, result),
@@ -159,7 +159,7 @@ def _costs(result: Mapping[str, Any]) -> Table:
             f"{expert['milliseconds']:.3f}",
             *(f"once a {expert['once_per']}" for _ in computed),
             byte_size(expert["bytes"]),
-            ", ".join(expert["missed_by"]),
+            ", ".join(expert["needed_by"]),
             ", ".join(expert["unsure_of"]),
         )
     return table
@@ -168,8 +168,8 @@ def _costs(result: Mapping[str, Any]) -> Table:
 def _features(result: Mapping[str, Any]) -> Table:
     """Each feature, and how every task's first metric changes where it is shuffled."""
     titles = [f"{task['name']} {task['metrics'][0]['heading']}" for task in result["tasks"]]
-    columns = [cell for title in titles for cell in (title, "95 % interval", "")]
-    table = new_table("feature, shuffled", *columns)
+    columns = [cell for title in titles for cell in (title, "95 % interval", "verdict")]
+    table = new_table("change, feature shuffled", *columns)
     for feature in result["features"]:
         cells = []
         for task in result["tasks"]:
@@ -183,7 +183,7 @@ def _features(result: Mapping[str, Any]) -> Table:
 def _gradients(found: Mapping[str, Any]) -> list[Table]:
     tables = []
     for key, title, form in (
-        ("affinity", "a step for, helps", "{:.3f}"),
+        ("affinity", "step on row lowers loss of", "{:.3f}"),
         ("cosine", "cosine of gradients", "{:.2f}"),
     ):
         table = new_table(title, *found["tasks"])

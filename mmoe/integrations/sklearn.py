@@ -297,7 +297,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
             X: As for `score`.
             y: Likewise.
             sample_weight: Likewise.
-            tolerance: How much worse AUC or NE may become before an expert is missed.
+            tolerance: How much worse AUC or NE may become before an expert counts as needed.
             gradients: Also which tasks help or hurt each other.
             features: Also what each task loses without each feature.
         """

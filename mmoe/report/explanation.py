@@ -17,9 +17,9 @@ from mmoe.report.gates import gate_heatmap_figure
 from mmoe.report.page import rendered, write_whole
 
 _COLOURS = {
-    "missed": style.ORACLE,
+    "needed": style.ORACLE,
     "unsure": style.TRAIN,
-    "unmissed": style.MODEL,
+    "unneeded": style.MODEL,
 }
 _ROW_INCHES = 0.27
 _CELL_INCHES = 0.62
@@ -43,7 +43,7 @@ class _Expert(Stored):
     milliseconds: float
     once_per: Literal["request", "row"] = "row"
     tasks: dict[str, dict[str, Any]]
-    missed_by: list[str]
+    needed_by: list[str]
     unsure_of: list[str]
 
 
@@ -314,6 +314,6 @@ def _cost_row(expert: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[str
         f"{expert['milliseconds']:.3f}",
         *([] if result.get("rows_per_request") is None else [f"once a {expert['once_per']}"]),
         tables.count(expert["bytes"]),
-        ", ".join(expert["missed_by"]),
+        ", ".join(expert["needed_by"]),
         ", ".join(expert["unsure_of"]),
     ]

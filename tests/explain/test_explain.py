@@ -114,15 +114,15 @@ def test_verdicts_hold_the_interval_against_the_tolerance():
         change = {metric.key: {"value": value, "low": low, "high": high}}
         return verdicts_of([metric], change, {metric.key: base}, tolerance)[metric.key]
 
-    assert said(AUC, -0.03, -0.02, -0.01) == "missed"
+    assert said(AUC, -0.03, -0.02, -0.01) == "needed"
     assert said(AUC, -0.02, -0.01, 0.01) == "unsure"
-    assert said(AUC, -0.0009, 0.0, 0.01) == "unmissed"
-    assert said(AUC, 0.01, 0.02, 0.03) == "unmissed"
+    assert said(AUC, -0.0009, 0.0, 0.01) == "unneeded"
+    assert said(AUC, 0.01, 0.02, 0.03) == "unneeded"
     # An error with a unit counts as a share of itself, and is worse where it is more
-    assert said(RMSE, 0.4, 0.5, 0.6, base=100.0, tolerance=0.01) == "unmissed"
-    assert said(RMSE, 2.0, 3.0, 4.0, base=100.0, tolerance=0.01) == "missed"
+    assert said(RMSE, 0.4, 0.5, 0.6, base=100.0, tolerance=0.01) == "unneeded"
+    assert said(RMSE, 2.0, 3.0, 4.0, base=100.0, tolerance=0.01) == "needed"
     assert harm(AUC, {"value": -0.1, "low": None, "high": None}, 0.8) == (0.1, 0.1)
-    assert worst(["unmissed", "missed", "unsure"]) == "missed"
+    assert worst(["unneeded", "needed", "unsure"]) == "needed"
 
 
 def test_a_task_without_a_value_does_not_vote():
@@ -132,7 +132,7 @@ def test_a_task_without_a_value_does_not_vote():
     unknown = verdicts_of([AUC, RMSE], {"auc": none, "rmse": none}, values, 0.1)
     assert set(unknown.values()) == {"unsure"}
     known = verdicts_of([AUC, RMSE], {"auc": none, "rmse": some}, values | {"rmse": 1.0}, 0.1)
-    assert worst(known.values()) == "unmissed"
+    assert worst(known.values()) == "unneeded"
 
 
 def test_what_to_say_next_can_be_pasted(result):
@@ -141,7 +141,7 @@ def test_what_to_say_next_can_be_pasted(result):
 
 
 def test_refilled_is_looked_at_only_where_the_next_pick_may_do(run, result):
-    """A task that surely misses an expert is not asked again."""
+    """A task that surely needs an expert is not asked again."""
     strict = explain_run(run.directory, settings=ExplainSettings(tolerance=0.0))
     none = explain_run(run.directory, settings=ExplainSettings(tolerance=0.9))
     for found, tolerance in ((strict, 0.0), (none, 0.9), (result, 0.0002)):
@@ -150,11 +150,11 @@ def test_refilled_is_looked_at_only_where_the_next_pick_may_do(run, result):
                 task = next(task for task in found["tasks"] if task["name"] == name)
                 metrics = [TaskMetric(**metric) for metric in task["metrics"]]
                 first = verdicts_of(metrics, one["renormalised"], task["values"], tolerance)
-                assert (one["refilled"] is None) == (worst(first.values()) == "missed")
+                assert (one["refilled"] is None) == (worst(first.values()) == "needed")
     assert none["unneeded"] == [1, 2, 3, 4]
 
 
-def test_a_feature_that_nothing_reads_is_not_missed_and_one_that_counts_is(
+def test_a_feature_that_nothing_reads_is_unneeded_and_one_that_counts_is_needed(
     funnel_config, funnel_table, tmp_path
 ):
     noise = pa.array(np.random.default_rng(0).integers(0, 4000, 4000))
@@ -171,7 +171,7 @@ def test_a_feature_that_nothing_reads_is_not_missed_and_one_that_counts_is(
     )["features"]
     click = {one["name"]: one["tasks"]["click"] for one in found}
     assert list(click) == ["user", "item", "price", "tags", "noise"]
-    assert click["price"]["verdict"] == "missed"
+    assert click["price"]["verdict"] == "needed"
     assert click["price"]["changes"]["auc"]["value"] < -0.02
     assert abs(click["price"]["changes"]["auc"]["value"]) > abs(
         click["noise"]["changes"]["auc"]["value"]

@@ -205,7 +205,7 @@ def test_an_expert_that_a_gate_sees_alone_is_said_and_kept(
     ]
     found = explain_run(left, splits.test, ExplainSettings(tolerance=0.9))
     verdicts = [[one["verdict"] for one in e["tasks"].values()] for e in found["experts"]]
-    assert verdicts == [["alone", "unmissed"], ["unmissed", "alone"]]
+    assert verdicts == [["alone", "unneeded"], ["unneeded", "alone"]]
     assert found["unneeded"] == []
     with pytest.raises(ValueError, match="the gate of 'buy' would see no expert"):
         prune_run(left, [2], tmp_path / "none", splits=splits)
