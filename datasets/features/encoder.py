@@ -1,5 +1,6 @@
 """`FeatureEncoder`: from columns to network inputs; fitted on the training split."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -345,7 +346,8 @@ class FeatureEncoder:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles begin without cells."""
-        return {name: value for name, value in vars(self).items() if name != "_known_cells"}
+        made = ("_known_cells", "_numbers")
+        return {name: value for name, value in vars(self).items() if name not in made}
 
     def encode_one(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
         """Encodes rows by one of its codecs; of what said one thing in training, as that."""
@@ -354,8 +356,17 @@ class FeatureEncoder:
         one = self.constants.get(codec.feature.name)
         if one is None:
             return coded
-        mine = [other for other in self.codecs if other.feature.name == codec.feature.name]
-        return held_constant(coded, one.coded[mine.index(codec)], table.num_rows)
+        return held_constant(coded, one.coded[self._numbers[id(codec)]], table.num_rows)
+
+    @cached_property
+    def _numbers(self) -> dict[int, int]:
+        """Of each codec, how many of the same feature come before it; by `id`."""
+        before: Counter[str] = Counter()
+        found = {}
+        for codec in self.codecs:
+            found[id(codec)] = before[codec.feature.name]
+            before[codec.feature.name] += 1
+        return found
 
     def save(self, folder: str | Path) -> None:
         """Writes encoder.json and one Parquet file for each vocabulary; no pickle."""

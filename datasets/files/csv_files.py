@@ -85,8 +85,9 @@ def _options(
     path: DataFile, header: Header, columns: list[str] | None, *, is_above: bool = True
 ) -> dict:
     """What Arrow is told; whether blank lines and the header are above the rows."""
+    there = set(header.names)
     for column in columns or ():
-        if column not in header.names:
+        if column not in there:
             raise MissingColumnError(column, header.names, str(path))
     refuse_repeated(header.names if columns is None else columns, header.written, str(path))
     return {

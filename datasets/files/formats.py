@@ -246,7 +246,8 @@ def _of_requests(file: DataFile, names: list[str]) -> tuple[DataFile, list[str]]
     assert file.candidates is not None, "rows are candidates"
     beside = _request_types(file, file.state())
     fields = fields_among(names, beside, file.candidates, str(file), file.known)
-    asked = [name for name in names if name in beside.names and name != file.candidates]
+    there = set(beside.names) - {file.candidates}
+    asked = [name for name in names if name in there]
     return replace(file, candidates=None, fields=tuple(fields)), [*asked, file.candidates]
 
 

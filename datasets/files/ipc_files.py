@@ -131,11 +131,11 @@ def _named(schema: pa.Schema) -> pa.Schema:
 
 
 def _positions(file: DataFile, schema: pa.Schema, columns: list[str] | None) -> list[int]:
+    places = {name: place for place, name in enumerate(schema.names)}
     for column in columns or ():
-        if column not in schema.names:
+        if column not in places:
             raise MissingColumnError(column, schema.names, str(file))
-    names = schema.names if columns is None else columns
-    return sorted({schema.names.index(name) for name in names})
+    return sorted(places[name] for name in set(places if columns is None else columns))
 
 
 def _renamed(file: DataFile, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -76,13 +76,14 @@ def iter_json(
 def _tables(file: DataFile, columns: list[str], span: RowSpan | None = None) -> Iterator[pa.Table]:
     """Blocks of rows: the columns, or one of the file where none are asked for, to have rows."""
     found = _keys_of(file)
-    there = found.schema
+    names = found.schema.names
+    there = set(names)
     for column in columns:
-        if column not in there.names:
-            raise MissingColumnError(column, there.names, str(file))
+        if column not in there:
+            raise MissingColumnError(column, names, str(file))
         if column in found.faults:
             raise ValueError(found.faults[column])
-    schema = pa.schema([there.field(column) for column in columns or there.names[:1]])
+    schema = pa.schema([found.schema.field(column) for column in columns or names[:1]])
     for line, _, block in _blocks(file, span):
         yield _parse(file, line, block, schema)
 
@@ -280,11 +281,15 @@ def _arrow_table(block: bytes, schema: pa.Schema | None) -> pa.Table:
         read_options=pajson.ReadOptions(use_threads=False, block_size=len(block) + 1),
         parse_options=pajson.ParseOptions(explicit_schema=asked, unexpected_field_behavior=others),
     )
-    for position, field in enumerate(schema or ()):
-        if _told(field.type) != field.type:
-            chunks = [_without_type(chunk, field.type) for chunk in table[field.name].chunks]
-            table = table.set_column(position, field, pa.chunked_array(chunks, field.type))
-    return table
+    if schema is None or asked is None or asked == schema:
+        return table
+    columns = {
+        name: table[name]
+        if told == kind
+        else pa.chunked_array([_without_type(chunk, kind) for chunk in table[name].chunks], kind)
+        for name, told, kind in zip(schema.names, asked.types, schema.types, strict=True)
+    }
+    return pa.table(columns)
 
 
 def _told(kind: pa.DataType, *, in_list: bool = False) -> pa.DataType:

@@ -213,10 +213,12 @@ def iter_lake(
     """
     assert span is None, "files of tables are not cut"
     table = _table_of(file)
+    names = table.schema.names
+    there = set(names)
     for column in columns:
-        if column not in table.schema.names:
-            raise MissingColumnError(column, table.schema.names, str(file))
-    schema = pa.schema([table.schema.field(name) for name in columns or table.schema.names[:1]])
+        if column not in there:
+            raise MissingColumnError(column, names, str(file))
+    schema = pa.schema([table.schema.field(name) for name in columns or names[:1]])
     for part in table.read(file.address, schema.names, rows):
         for start in range(0, part.num_rows, rows):
             yield _cast(part.slice(start, rows), schema, file).select(columns)

@@ -108,9 +108,10 @@ def fields_among(
     fields = candidate_fields(schema, candidates, origin, known)
     if is_untyped(schema.field(candidates).type):
         return []  # nothing of them can be read
-    own = [field.name for field in fields]
+    own = {field.name for field in fields}
+    there = {*own, *HIDDEN, *schema.names}
     for name in names:
-        if name not in own and name not in HIDDEN and name not in schema.names:
+        if name not in there:
             raise MissingColumnError(name, flat_schema(schema, candidates, origin).names, origin)
     return [name for name in names if name in own]
 
@@ -172,10 +173,11 @@ def unnested(
     fields = dict(zip((field.name for field in own), items.flatten() if own else (), strict=True))
     shared_N = pa.array(requests_N, pa.int32())
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    beside = set(table.column_names)
     for name in names:
         if name in fields:
             columns[name] = plain(pa.chunked_array([fields[name]]))
-        elif name not in HIDDEN and name not in table.column_names:
+        elif name not in HIDDEN and name not in beside:
             columns[name] = pa.nulls(len(items))
         elif name not in HIDDEN:
             values = one_chunk(plain(table[name]))

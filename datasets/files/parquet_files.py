@@ -216,8 +216,9 @@ def _projection(
     """What to ask the file for: None (everything) where names repeat and so cannot be asked."""
     raw = list(file.schema_arrow.names)
     names = distinct_names(raw)
+    there = set(names)
     for column in columns or ():
-        if column not in names:
+        if column not in there:
             raise MissingColumnError(column, names, str(path))
     refuse_repeated(raw if columns is None else columns, raw, str(path))
     if names != raw:

@@ -101,7 +101,6 @@ def join_tables(
         else column
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
-    # At once: a table that changes one column copies the list of all others
     table = pa.table(settled, metadata=table.schema.metadata) if settled else table
     return cells.cleaned(table)
 
@@ -201,12 +200,17 @@ def _concat(files: list[DataFile], tables: list[pa.Table]) -> pa.Table:
         return tables[0]
     largest = [partial(_largest_value, table) for table in tables]
     schema = common_schema(files, signed_where_it_fits([t.schema for t in tables], largest))
-    for position, field in enumerate(schema):
-        tables = [
-            table.set_column(position, field.name, cast_column(table.column(position), field.type))
-            for table in tables
-        ]
-    return pa.concat_tables(tables)
+    return pa.concat_tables([_as_schema(table, schema) for table in tables])
+
+
+def _as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    if table.schema.types == schema.types:
+        return table
+    columns = [
+        cast_column(column, kind) for column, kind in zip(table.columns, schema.types, strict=True)
+    ]
+    # At once: a table that changes one column copies the list of all others
+    return pa.table(columns, names=schema.names, metadata=table.schema.metadata)
 
 
 def common_schema(files: Iterable[DataFile], schemas: Iterable[pa.Schema]) -> pa.Schema:
@@ -265,17 +269,18 @@ def signed_where_it_fits(
         schemas: Of each file.
         largest: Of each file, the largest value of a column; asked for where it matters alone.
     """
-    found = list(schemas)
-    for name in {name for schema in schemas for name in schema.names}:
-        kinds = [_leaf(s.field(name).type) if name in s.names else None for s in schemas]
-        if not any(kind is not None and pa.types.is_signed_integer(kind) for kind in kinds):
-            continue
-        for n, kind in enumerate(kinds):
-            if kind == pa.uint64() and largest[n](name) < 2**63:
-                at = found[n].get_field_index(name)
-                signed = _with_leaf(found[n].field(at).type, pa.int64())
-                found[n] = found[n].set(at, pa.field(name, signed))
-    return found
+    kinds = [dict(zip(schema.names, schema.types, strict=True)) for schema in schemas]
+    signed = {
+        name
+        for of_file in kinds
+        for name, kind in of_file.items()
+        if pa.types.is_signed_integer(_leaf(kind))
+    }
+    for of_file, largest_of in zip(kinds, largest, strict=True):
+        for name in signed & of_file.keys():
+            if _leaf(of_file[name]) == pa.uint64() and largest_of(name) < 2**63:
+                of_file[name] = _with_leaf(of_file[name], pa.int64())
+    return [pa.schema(list(of_file.items())) for of_file in kinds]
 
 
 def largest_in_file(file: DataFile, name: str, rows_per_chunk: int) -> int:

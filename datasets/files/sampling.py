@@ -92,10 +92,12 @@ def sample_table(
 
 def _with_nulls(table: pa.Table, there: list[str]) -> pa.Table:
     """The table with a column of nulls in the place of each that was not read."""
-    for place, name in enumerate(there):
-        if name not in table.column_names:
-            table = table.add_column(place, name, pa.nulls(table.num_rows))
-    return table
+    held = dict(zip(table.column_names, table.columns, strict=True))
+    if held.keys() >= set(there):
+        return table
+    nulls = pa.nulls(table.num_rows)
+    columns = {name: held.pop(name, nulls) for name in there}
+    return pa.table(columns | held, metadata=table.schema.metadata)
 
 
 def _is_small(files: list[DataFile], rows: int, most_bytes: int) -> bool:

@@ -133,7 +133,8 @@ def infer_config(
         splits=split,
     )
     inputs.choose(names, origin)
-    left_out = sorted(dropped + inputs.left_out, key=lambda one: columns.index(one[0]))
+    order = {column: place for place, column in enumerate(columns)}
+    left_out = sorted(dropped + inputs.left_out, key=lambda one: order[one[0]])
     if not inputs.features:
         why = "; ".join(f"{column}: {reason}" for column, reason in left_out) or "none there"
         raise ValueError(f"{origin}: no column is left to learn from ({why})")

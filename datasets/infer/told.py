@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -53,7 +54,7 @@ class Told:
             raise ValueError(f"--request {column}: another option names it too; leave it out there")
         return replace(self, drop=[*self.drop, column])
 
-    @property
+    @cached_property
     def kept(self) -> set[str]:
         """Columns that are inputs, whatever speaks against it."""
         return {*self.categorical, *self.numeric}
@@ -69,10 +70,10 @@ class Told:
             ValueError: As said; the message names the option and the column.
         """
         seen: dict[str, str] = {}
+        there = dict.fromkeys(visible_columns(table))
         for option in ("categorical", "numeric", "drop"):
             for column in getattr(self, option):
-                if column not in visible_columns(table):
-                    there = visible_columns(table)
+                if column not in there:
                     raise ValueError(missing_column(column, there, origin, f"--{option}"))
                 if column in labels and option != "drop":
                     raise ValueError(
@@ -94,7 +95,8 @@ class Told:
         Raises:
             ValueError: Numbers are none, or ids cannot be; the message names column and row.
         """
-        return [self._one(table, one, origin) for one in profiles if one.name not in self.drop]
+        drop = set(self.drop)
+        return [self._one(table, one, origin) for one in profiles if one.name not in drop]
 
     def _one(self, table: pa.Table, profile: ColumnProfile, origin: str) -> ColumnProfile:
         if profile.name in self.categorical and profile.nature in ("list", "vector", "other"):

@@ -83,9 +83,10 @@ def times_of(table: pa.Table) -> np.ndarray | None:
 
 def is_of_request(table: pa.Table, name: str) -> bool:
     """Returns whether rows are candidates of nested requests, which have this column once each."""
-    if REQUEST_COLUMN not in table.column_names or name not in table.column_names:
+    schema = table.schema
+    if min(map(schema.get_field_index, (REQUEST_COLUMN, name))) < 0:
         return False
-    return isinstance(table.schema.field(name).type, pa.DictionaryType)
+    return isinstance(schema.field(name).type, pa.DictionaryType)
 
 
 def find_column(table: pa.Table, name: str, origin: str, used_by: str) -> pa.ChunkedArray:
@@ -157,7 +158,8 @@ def check_columns(uses: Mapping[str, str], there: Sequence[str], origin: str) ->
     Raises:
         ValueError: Some are not there.
     """
-    missing = [name for name in uses if name not in there]
+    known = set(there)
+    missing = [name for name in uses if name not in known]
     if len(missing) == 1:
         raise ValueError(missing_column(missing[0], there, origin, uses[missing[0]]))
     if missing:

@@ -26,6 +26,7 @@ from mmoe.datasets.labels.maturity import TimeSpan
 from mmoe.datasets.rows.days import NO_SPLIT
 from mmoe.datasets.rows.frames import TableLike, as_rows, holds_rows, origin_of
 from mmoe.datasets.rows.locations import (
+    HIDDEN,
     REQUEST_COLUMN,
     MissingColumnError,
     find_column,
@@ -353,7 +354,7 @@ def _held_table(config: RunConfig, data: TableLike) -> tuple[pa.Table, str]:
     )
     origin = origin_of(data)
     uses = column_uses(config, visible_columns(table))
-    hidden = [name for name in table.column_names if name not in visible_columns(table)]
+    hidden = [name for name in table.column_names if name in HIDDEN]
     columns = {
         name: table[name] if is_of_request(table, name) else find_column(table, name, origin, used)
         for name, used in uses.items()

@@ -122,15 +122,16 @@ class StreamSource:
             raise ValueError(f"{file}: has {size:,} bytes, not {self.sizes[file]:,}: {MOVE}")
 
     def _typed(self, table: pa.Table, piece: Piece) -> pa.Table:
-        for position, name in enumerate(table.column_names):
-            if name in HIDDEN:
-                continue
-            column, kind = table.column(position), self.schema.field(name).type
+        kinds = dict(zip(self.schema.names, self.schema.types, strict=True))
+        columns = {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            columns[name] = column
+            kind = column.type if name in HIDDEN else kinds[name]
             if column.type == kind:
                 continue
             try:
                 is_text = pa.types.is_large_string(column.type)
-                settled = (
+                columns[name] = (
                     as_settled(column, kind, self.cells.known)
                     if is_text
                     else cast_column(column, kind)
@@ -142,5 +143,4 @@ class StreamSource:
                 raise ValueError(
                     f"{piece.where}: column {name!r} cannot be read as {kind} ({reason}): {MOVE}"
                 ) from None
-            table = table.set_column(position, name, settled)
-        return table
+        return pa.table(columns, metadata=table.schema.metadata)

@@ -99,8 +99,9 @@ def _look_at(
     file: DataFile, uses: dict[str, str], texts: dict[str, TextKind], chunk_rows: int
 ) -> _Found:
     there, is_text = file_types(file), format_of(file).is_text
+    known = set(there.names)
     for name in uses:
-        if name not in there.names:
+        if name not in known:
             raise MissingColumnError(name, there.names, str(file)).needed_by(uses[name])
     nested, is_parquet = file.candidates is not None, kind_of(file) == "parquet"
     kinds = {name: there.field(name).type for name in uses}

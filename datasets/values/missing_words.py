@@ -76,6 +76,7 @@ def cleaned(table: pa.Table, names: Collection[str], words: Sequence[str] | None
     """Returns a table in which `without_words` has been at these columns."""
     if words is None:
         return table
+    names = set(names)
     columns, kinds, alike = table.columns, table.schema.types, table.num_rows <= _FEW_ROWS
     groups: dict[pa.DataType | int, list[int]] = {}
     for place, (name, kind) in enumerate(zip(table.column_names, kinds, strict=True)):

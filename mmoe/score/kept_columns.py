@@ -65,8 +65,9 @@ def kept_types(
     files = resolve_files(source)
     schemas = [file_types(file) for file in files]
     for file, schema in zip(files, schemas, strict=True):
+        there = set(schema.names)
         for name in keep:
-            if name not in schema.names:
+            if name not in there:
                 raise ValueError(missing_column(name, schema.names, str(file), "--keep"))
     kept = [
         pa.schema(

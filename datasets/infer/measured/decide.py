@@ -87,13 +87,16 @@ def decide(facts: Mapping[str, Facts]) -> dict[str, Verdict]:
     """Decides of all columns of whole numbers; those of one stem are judged together."""
     scores = {name: _scores(one) for name, one in facts.items()}
     families = stems(facts)
+    together: dict[str, list[dict[str, float]]] = {}
+    for name, family in families.items():
+        together.setdefault(family, []).append(scores[name])
+    of_family = {family: _of_family(members) for family, members in together.items()}
     verdicts = {}
     for name, one in facts.items():
         score = dict(scores[name])
         family = families.get(name)
         if family is not None and not _measured(one.evidence):
-            others = [scores[other] for other in facts if families.get(other) == family]
-            score["its family"] = _of_family(others)
+            score["its family"] = of_family[family]
         verdicts[name] = _verdict(one, score)
     return verdicts
 
@@ -158,12 +161,12 @@ def _of_shape(shape: Shape) -> float:
     return -2.0 * min(1.0, shape.distinct / _ENOUGH)
 
 
-def _of_family(others: list[dict[str, float]]) -> float:
+def _of_family(members: list[dict[str, float]]) -> float:
     """What the labels and shapes of C1, …, C20 say together; nothing where they contradict.
 
     c0 to c9 may be anything: only where nearly all are of one kind is the next one likely so.
     """
-    own = np.array([score["labels"] + score.get("shape", 0.0) for score in others])
+    own = np.array([score["labels"] + score.get("shape", 0.0) for score in members])
     clear = own[np.abs(own) >= 1]
     if len(clear) < 3:
         return 0.0

@@ -1,7 +1,8 @@
 """Which columns follow from others: copies, new names for the same ids, properties of an id."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from mmoe.datasets.infer.measured.coded import Coded
 _LOOKED_AT = 50_000  # rows
 _COMPARED = 150_000_000  # values, of all pairs of columns; of very many columns fewer rows are seen
 _LEAST = 2000  # rows
+_OWNERS = 1000  # columns that others may follow from: those of most values
+_GLANCE, _LIKELY = 100, 0.7  # pairs of rows, of which so many agree where all do
 _FOLLOWS = 0.9  # of the agreement that chance leaves to be had
 _CONSTANT = 0.98  # of two rows that agree by chance: such a column tells nothing
 _KEY = 20  # values of an owner, at least
@@ -38,22 +41,39 @@ def relate(columns: Mapping[str, Coded]) -> Relations:
     if not names or len(columns[names[0]].codes_S) < 20:
         return found
     rows = max(min(_LOOKED_AT, _COMPARED // len(names) ** 2), _LEAST)
-    codes_CR = np.stack([columns[name].codes_S[:rows].astype(np.int32) for name in names])
-    chance_C = np.array([_chance(codes_R) for codes_R in codes_CR])
+    codes_RC = np.stack([columns[name].codes_S[:rows].astype(np.int32) for name in names], axis=1)
+    chance_C = np.array([_chance(codes_R) for codes_R in codes_RC.T])
     follows: dict[str, list[str]] = {name: [] for name in names}
-    for index, owner in enumerate(names):
-        order, same = _pairs(codes_CR[index])
-        if columns[owner].size < _KEY or same.sum() < _REPEATED * len(order):
+    sizes = [columns[name].size for name in names]
+    owners = sorted((n for n, size in enumerate(sizes) if size >= _KEY), key=lambda n: -sizes[n])
+    for index in sorted(owners[:_OWNERS]):
+        order, same = _pairs(codes_RC[:, index])
+        if same.sum() < _REPEATED * len(order):
             continue
-        left, right = order[:-1][same], order[1:][same]
-        share_C = (codes_CR[:, left] == codes_CR[:, right]).mean(axis=1)
-        follows_C = (share_C - chance_C >= _FOLLOWS * (1 - chance_C)) & (chance_C < _CONSTANT)
-        for other in np.flatnonzero(follows_C):
+        for other in _followers(codes_RC, chance_C, order[:-1][same], order[1:][same]):
             if other != index:
-                follows[names[other]].append(owner)
+                follows[names[other]].append(names[index])
+    followers: dict[str, list[str]] = {name: [] for name in names}
+    for name, of_it in follows.items():
+        for owner in of_it:
+            followers[owner].append(name)
     for name in names:
-        _settle(name, columns, follows, found)
+        _settle(name, columns, follows[name], followers[name], found)
     return found
+
+
+def _followers(
+    codes_RC: np.ndarray, chance_C: np.ndarray, left: np.ndarray, right: np.ndarray
+) -> np.ndarray:
+    """Columns that are the same in such pairs of rows: some pairs tell most that are not."""
+    step = -(-len(left) // _GLANCE)
+    share_C = (codes_RC[left[::step]] == codes_RC[right[::step]]).mean(axis=0)
+    likely = np.flatnonzero(
+        (share_C - chance_C >= _LIKELY * (1 - chance_C)) & (chance_C < _CONSTANT)
+    )
+    own_RL, chance_L = codes_RC[:, likely], chance_C[likely]
+    share_L = (own_RL[left] == own_RL[right]).mean(axis=0)
+    return likely[share_L - chance_L >= _FOLLOWS * (1 - chance_L)]
 
 
 def _pairs(codes_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -70,16 +90,20 @@ def _chance(codes_S: np.ndarray) -> float:
 
 
 def _settle(
-    name: str, columns: Mapping[str, Coded], follows: Mapping[str, list[str]], found: Relations
+    name: str,
+    columns: Mapping[str, Coded],
+    owners: list[str],
+    followers: list[str],
+    found: Relations,
 ) -> None:
     size = columns[name].size
     # As many values and each from the other: one to one, and neither owns the other
-    owners = [owner for owner in follows[name] if columns[owner].size > 1.05 * size]
+    owners = [owner for owner in owners if columns[owner].size > 1.05 * size]
     if owners:
         found.owner[name] = min(owners, key=lambda owner: columns[owner].size)
     if owners or size < _KEY:
         return
-    mine = [other for other in follows if name in follows[other] and columns[other].size < size]
+    mine = [other for other in followers if columns[other].size < size]
     if any(
         columns[other].size >= 2 and not _function(columns[name], columns[other]) for other in mine
     ):
@@ -110,17 +134,34 @@ def copies_of(columns: Mapping[str, Coded]) -> dict[str, str]:
     values that would be chance.
     """
     found: dict[str, str] = {}
-    firsts: dict[tuple[int, int], list[str]] = {}
+    firsts: dict[Hashable, str] = {}
     for name, column in columns.items():
-        missing = int((column.codes_S == column.size).sum())
-        key = (column.size, missing)
-        for earlier in firsts.get(key, []):
-            if one_to_one(columns[earlier], column):
-                found[name] = earlier
-                break
-        else:
-            firsts.setdefault(key, []).append(name)
+        key = _one_to_one_key(column)
+        if key is not None and (earlier := firsts.setdefault(key, name)) != name:
+            found[name] = earlier
     return found
+
+
+def _one_to_one_key(column: Coded) -> Hashable | None:
+    """The same for columns that are one to one (`one_to_one`); None: for no other."""
+    codes_S, rows = column.codes_S, len(column.codes_S)
+    if column.size < 2 or rows < 20:
+        return None
+    missing_S = codes_S == column.size
+    if column.size > rows / 2:
+        if column.values_V is None:
+            return None
+        reverse_S = np.where(missing_S, column.size, column.size - 1 - codes_S)
+        return column.size, min(_digest(codes_S), _digest(reverse_S))
+    first_V = np.full(column.cells, rows)
+    first_V[codes_S[::-1]] = np.arange(rows)[::-1]
+    rank_V = np.empty_like(first_V)
+    rank_V[np.argsort(first_V, kind="stable")] = np.arange(column.cells)
+    return column.size, int(missing_S.sum()), _digest(rank_V[codes_S])
+
+
+def _digest(codes_S: np.ndarray) -> bytes:
+    return blake2b(codes_S.astype(np.int64).tobytes(), digest_size=16).digest()
 
 
 def same_order(left: Coded, right: Coded) -> bool:

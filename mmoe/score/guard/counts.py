@@ -167,8 +167,9 @@ class Counter:
             for column in columns_of(features, self.encoder)
         }
         # Of vectors and the like it is known whether they are there
+        there = set(table.column_names)
         for name, sources in self._sources:
-            if name not in columns and all(source in table.column_names for source in sources):
+            if name not in columns and there.issuperset(sources):
                 columns[name] = _without_bins(table, sources)
         numbers = {n: x for n, x in scores.items() if pa.types.is_floating(x.type)}
         others = {n: x for n, x in scores.items() if n not in numbers}
