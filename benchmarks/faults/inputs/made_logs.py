@@ -2,6 +2,7 @@
 
 import json
 import random
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -78,7 +79,7 @@ def named_twice(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
 
 
 def padded(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
-    """Histories of one length, filled up at one end with a value that is no item."""
+    """Histories of one length, filled up at one end, as a value, a length or a mask says."""
     path, side = folder / "log.parquet", draw.choice(["left", "right"])
     lists = rows["history"].to_pylist()
     longest = max(map(len, lists))
@@ -87,8 +88,34 @@ def padded(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
         fill + one if side == "left" else one + fill
         for fill, one in zip(filled, lists, strict=True)
     ]
-    pq.write_table(_with(rows, history=pa.array(whole)), path)
-    return Made(str(path), rows, features={"history": {"padding": -1, "padding_side": side}})
+    masks = [[int(item != -1) for item in one] for one in whole]
+    table = _with(rows, history=pa.array(whole)).append_column("there", pa.array(masks))
+    pq.write_table(table.append_column("many", pa.array(list(map(len, lists)))), path)
+    key = draw.choice(
+        [{"padding": -1}, {"padding": ["-1", "<pad>"]}, {"length": "many"}, {"mask": "there"}]
+    )
+    return Made(str(path), rows, features={"history": {**key, "padding_side": side}})
+
+
+def zipped(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
+    """A zip archive of one file of text, which is read, or one that is damaged or holds more."""
+    path, road = folder / draw.choice(["log.zip", "log.tsv.zip"]), draw.choice(["csv", "jsonl"])
+    if road == "csv" or path.name != "log.zip":
+        write_table(rows, folder / "one.csv")
+        rows, text = flat(rows), (folder / "one.csv").read_bytes()
+    else:
+        text = "".join(json.dumps(row) + "\n" for row in rows.to_pylist()).encode()
+    how = draw.choice(["read", "read", "two files", "cut", "flipped"])
+    with zipfile.ZipFile(path, "w", draw.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as one:
+        for name in ("any.name", "other.csv")[: 1 + (how == "two files")]:
+            one.writestr(name, text)
+    packed, at = path.read_bytes(), draw.randrange(40, len(text) // 8)
+    if how == "read":
+        return Made(str(path), rows)
+    if how != "two files":
+        rest = packed[at + 1 :] if how == "flipped" else b""
+        path.write_bytes(packed[:at] + bytes([packed[at] ^ 255]) + rest)
+    return Made(str(path), rows, expect=error("zip"), words=(path.name,))
 
 
 def other_text(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
@@ -263,6 +290,7 @@ def deep_json(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
 KINDS: tuple[Callable[[random.Random, pa.Table, Path], Made], ...] = (
     named_twice,
     padded,
+    zipped,
     other_text,
     delta_table,
     iceberg_table,
