@@ -8,6 +8,10 @@ from mmoe.metrics.columns import ROWS, Column
 from mmoe.metrics.observed import ObservedRows, first_row
 from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics, Value, empty_reason
 
+_FEWEST = 100  # labels, of which a deviation says something
+_NOISE = 1e-12  # of the mean
+_ROUNDING = 0.1  # of the deviation: RMSE grows by less than 1 % below it
+
 
 class Regression(TaskKind):
     """Regression task: judged by RMSE and MAE, in units of the label."""
@@ -58,7 +62,24 @@ class Regression(TaskKind):
                 f"{label.place(row)}: label {label.shown} of {label.used_by} is "
                 f"{numbers_N[row]:g}, beyond float32; rescale it, such as log1p(`{label.label}`)"
             )
+        self._refuse_merged(label, numbers_N[~label.missing])
         return numbers_N
+
+    def _refuse_merged(self, label: LabelColumn, numbers_N: np.ndarray) -> None:
+        """Refuses labels so far from 0 that float32 takes most of them for one number."""
+        if len(numbers_N) < _FEWEST:
+            return
+        mean, deviation = float(numbers_N.mean()), float(numbers_N.std())
+        if deviation <= _NOISE * abs(mean):  # one number, and what computing it left
+            return
+        rounding = float(np.sqrt(np.mean((numbers_N.astype(np.float32) - numbers_N) ** 2)))
+        if rounding > _ROUNDING * deviation:
+            raise ValueError(
+                f"{label.place(0)} and on: label {label.shown} of {label.used_by} is "
+                f"{mean:.10g} in the mean with a deviation of {deviation:.3g}, expected one that "
+                f"float32 can tell (it errs by {rounding:.2g} here); take a constant off, such as "
+                f"`{label.label.strip('`')}` - {mean:.4g}"
+            )
 
     def wrong_labels(self, labels: np.ndarray) -> np.ndarray:
         """Returns where a label is not finite."""

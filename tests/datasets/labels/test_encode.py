@@ -102,6 +102,16 @@ def test_regression():
         encode(config, y=["a", "b"])
 
 
+def test_labels_that_float32_would_merge_are_refused():
+    config = configured({"label": "y", "kind": "regression"})
+    near = np.arange(200) % 7
+    for far in (1e9, 2.0**40, -1e12):
+        with pytest.raises(ValueError, match=r"deviation of 2, .*float32.*take a constant off"):
+            encode(config, y=(near + far).tolist())
+    for right in (near + 1e6, np.full(200, 1e9 + 0.1), np.full(200, 0.1) + 1e-16 * near, near[:50]):
+        assert len(values(encode(config, y=right.tolist()))) == len(right)
+
+
 def test_observed_when_is_a_task_first_then_a_column_then_an_expression():
     click = {"name": "click", "label": "clicked"}
     buy = {"name": "buy", "label": "bought", "observed_when": "click"}
