@@ -12,7 +12,8 @@ from mmoe.datasets.labels.fit_delays import with_curves
 from mmoe.datasets.labels.maturity import Maturity, found_maturity
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedLabels
-from mmoe.datasets.rows.locations import visible_columns
+from mmoe.datasets.rows.locations import check_columns, visible_columns
+from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.splits import Splits
 
 
@@ -86,6 +87,7 @@ class HeldSplits:
         Raises:
             ValueError: A column is missing, or a value does not fit its feature's kind.
         """
+        self._check_columns()
         if on_rows is not None:
             for number, table in enumerate(self.tables):
                 on_rows(number, table)
@@ -95,6 +97,14 @@ class HeldSplits:
         weighing = None if self.maturity is None else self.maturity.weighing()
         labels = encode_labels(self.config, train, self.origin, maturity=weighing)
         return FeatureEncoder.fit(self.config, train, self.origin, self.maturity, labels)
+
+    def _check_columns(self) -> None:
+        """Refuses validation and test rows without a column that training rows have."""
+        there = self.splits.train.column_names
+        uses = {c: use for c, use in column_uses(self.config, there).items() if c in there}
+        for name in ("validation", "test"):
+            table = getattr(self.splits, name)
+            check_columns(uses, visible_columns(table), f"{self.origin}: {name} rows")
 
     def rows(self, name: str, encoder: FeatureEncoder) -> BatchSource:
         """Returns the split `name`, encoded; training labels must hold both classes.

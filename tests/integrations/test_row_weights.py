@@ -106,6 +106,7 @@ def test_the_eval_set_chooses_the_epoch():
         ((*EVAL_SET, *EVAL_SET), "one pair .* got tuple of 2"),
         ([(VALIDATION[0], Y)], "eval_set: y: expected 60 rows, as many as X, got 120"),
         (5, "eval_set: expected"),
+        ((VALIDATION[0], VALIDATION[1][["liked"]]), "validation rows: there is no column 'bought'"),
     ],
 )
 def test_no_eval_set(eval_set, message):
