@@ -7,10 +7,8 @@ from mmoe.alarms.alarm import Alarm
 
 # Of validation or test rows; fewer hardly move a metric
 _LEAST = 0.01
-_MEND = (
-    "set data.repeated_rows: together (copies stay in one split) or drop, or mend the log if rows "
-    "were delivered twice"
-)
+_MEND = "set data.repeated_rows: {keys}, or mend the log if rows were delivered twice"
+_KEYS = "together (copies stay in one split) or drop"
 
 
 class Effect(NamedTuple):
@@ -22,13 +20,16 @@ class Effect(NamedTuple):
     of_others: float
 
 
-def repeated_rows(validation: float, test: float, effects: Sequence[Effect] = ()) -> Alarm | None:
+def repeated_rows(
+    validation: float, test: float, effects: Sequence[Effect] = (), *, by_file: bool = False
+) -> Alarm | None:
     """Returns an alarm where training has rows of the other splits; None: it has hardly any.
 
     Args:
         validation: Share of the validation rows that training has too.
         test: Likewise of the test rows.
         effects: What that does to metrics, where it is known.
+        by_file: Files are the splits, which no row leaves.
 
     Example:
         >>> repeated_rows(0.28, 0.29, [Effect("click", "AUC", 0.776, 0.501)]).finding[:51]
@@ -46,4 +47,5 @@ def repeated_rows(validation: float, test: float, effects: Sequence[Effect] = ()
             for one in effects
         )
         finding += f" ({shown})"
-    return Alarm(kind="repeated_rows", about="rows", finding=finding, mend=_MEND)
+    mend = _MEND.format(keys="drop" if by_file else _KEYS)
+    return Alarm(kind="repeated_rows", about="rows", finding=finding, mend=mend)

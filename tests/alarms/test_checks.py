@@ -13,6 +13,7 @@ from mmoe.alarms import (
     gate_alarms,
     leaks_in,
     lines_of,
+    repeated_rows,
     same_predictions,
     tasks_outdone,
 )
@@ -337,3 +338,9 @@ def test_deviations_of_chi_square(value, freedom, normal):
 def test_the_stability_index_is_symmetric():
     one, other = np.array([10, 20, 70]), np.array([30, 30, 40])
     assert stability_index(one, other) == pytest.approx(stability_index(other, one))
+
+
+def test_the_mend_of_copies_is_one_that_the_config_takes():
+    drawn, files = (repeated_rows(0.2, 0.3, by_file=by_file) for by_file in (False, True))
+    assert drawn is not None and "together (copies stay in one split) or drop" in drawn.mend
+    assert files is not None and files.mend.startswith("set data.repeated_rows: drop, or mend")

@@ -12,11 +12,11 @@ from mmoe.metrics.task_kinds import kind_of
 from mmoe.train.measure import metrics_of
 
 
-def alarm_of_copies(repeats: Repeats | None) -> Sequence[Alarm]:
+def alarm_of_copies(repeats: Repeats | None, config: RunConfig) -> Sequence[Alarm]:
     """Returns what is said of rows in several splits, before there are predictions."""
     if repeats is None or not repeats.unusual:
         return []
-    found = repeated_rows(repeats.validation, repeats.test)
+    found = repeated_rows(repeats.validation, repeats.test, by_file=_by_file(config))
     return [] if found is None else [found]
 
 
@@ -52,5 +52,9 @@ def with_effects(
         one, other = (found.get(task.name, {}).get(key) for found in (of_all, of_others))
         if one is not None and other is not None:
             effects.append(Effect(task.name, heading, one, other))
-    found = repeated_rows(repeats.validation, repeats.test, effects)
+    found = repeated_rows(repeats.validation, repeats.test, effects, by_file=_by_file(config))
     return [found if a.kind == "repeated_rows" and found else a for a in alarms]
+
+
+def _by_file(config: RunConfig) -> bool:
+    return config.data.split.by == "file"

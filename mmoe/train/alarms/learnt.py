@@ -45,7 +45,7 @@ def learn_columns(
         return stored
     columns = list(columns_of(rows.features, encoder, of_training=True))
     labels = rows.labels
-    found = [*alarm_of_copies(repeats)]
+    found = [*alarm_of_copies(repeats, config)]
     found += leaks_in(
         columns, labels.labels_NT, labels.observed_NT, tasks_of(config), halves(len(rows))
     )
