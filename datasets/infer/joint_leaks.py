@@ -21,6 +21,7 @@ _PAIRED = 60  # columns
 _BUCKETS = 8  # of a column, with its rarer values in one
 _COMPARED = 12  # columns with most values, as candidates of a list
 _ITEMS = 10  # different values of a candidate; fewer are in most lists
+_GLANCED = TOO_GOOD - 0.005  # an AUC by a pair's own rows; less is looked at no further
 # Of one class a list holds almost every candidate, of the other far fewer
 _HELD, _APART = 0.97, 0.3
 
@@ -87,20 +88,59 @@ def pairs_that_tell(columns: Mapping[str, Coded], sample: Sample) -> dict[str, s
         half_R = (mix64(index_R.astype(np.uint64), seed=3) & np.uint64(1)).astype(bool)
         codes = {name: _bucketed(columns[name], index_R) for name in names}
         numbers = {name: _numbers(columns[name], index_R) for name in names}
-        for one, other in combinations(names, 2):
+        auc_CC = _at_a_glance([codes[name][0] for name in names], labels_R)
+        for (u, one), (v, other) in combinations(enumerate(names), 2):
             if one in found or other in found:
                 continue
-            (u_R, size_u), (v_R, size_v) = codes[one], codes[other]
-            tried = [(u_R * size_v + v_R, size_u * size_v)]
+            tried = []
+            if auc_CC[u, v] > _GLANCED:
+                (u_R, size_u), (v_R, size_v) = codes[one], codes[other]
+                tried.append((u_R * size_v + v_R, size_u * size_v))
             a_R, b_R = numbers[one], numbers[other]
-            if a_R is not None and b_R is not None:
+            if a_R is not None and b_R is not None and _may_tell(a_R, b_R, labels_R == 1):
                 tried.append((np.nan_to_num(np.sign(a_R - b_R), nan=2.0).astype(int) + 1, 4))
-            auc = max(auc_by_rates(c_R, size, labels_R, half_R) for c_R, size in tried)
+            auc = max((auc_by_rates(c_R, size, labels_R, half_R) for c_R, size in tried), default=0)
             if auc > TOO_GOOD:
                 words = f"together they predict {target.task!r} with AUC {auc:.4f}"
                 found[one] = f"with {other!r}: {words}; keep one of them if it is known before"
                 found[other] = f"with {one!r}: {words}"
     return found
+
+
+def _at_a_glance(codes: list[np.ndarray], labels_R: np.ndarray) -> np.ndarray:
+    """AUC of each pair of columns by the rates of the rows themselves, [columns, columns].
+
+    It is more than that by the rates of other rows, and takes one product of matrices for all.
+    """
+    cells = _BUCKETS + 1
+    hot_RK = np.zeros((len(labels_R), len(codes) * cells), np.float32)
+    for column, codes_R in enumerate(codes):
+        hot_RK[np.arange(len(labels_R)), column * cells + codes_R] = 1.0
+    shape = len(codes), cells, len(codes), cells
+    positives, negatives = (
+        (rows_EK.T @ rows_EK)
+        .reshape(shape)
+        .transpose(0, 2, 1, 3)
+        .reshape(len(codes), len(codes), -1)
+        for rows_EK in (hot_RK[labels_R == 1], hot_RK[labels_R == 0])
+    )
+    order = np.argsort(positives / np.maximum(positives + negatives, 1.0), axis=2)
+    positives, negatives = (
+        np.take_along_axis(part, order, axis=2) for part in (positives, negatives)
+    )
+    below = np.cumsum(negatives, axis=2) - negatives / 2
+    return (positives * below).sum(axis=2) / ((labels_R == 1).sum() * (labels_R == 0).sum())
+
+
+def _may_tell(a_R: np.ndarray, b_R: np.ndarray, event_R: np.ndarray) -> bool:
+    """Whether one number is less, or more, than another far more often in either class."""
+    events = np.count_nonzero(event_R)
+    for part_R in (a_R < b_R, a_R > b_R):
+        of_events = np.count_nonzero(part_R & event_R)
+        of_others = np.count_nonzero(part_R) - of_events
+        if abs(of_events / events - of_others / (len(event_R) - events)) >= _APART:
+            return True
+    return False
 
 
 def _looked_at(
