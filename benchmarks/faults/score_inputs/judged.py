@@ -135,7 +135,8 @@ def _left(case: ScoreCase, before: dict[str, str], code: int) -> str | None:
         if is_temporary(name.rpartition("/")[2]) and name in after:
             return f"{name} is left behind"
         inside = os.path.relpath(name, out) if name.startswith(out) else ""
-        aside = name.startswith((f"{out}/_staging/", f"{out}/_rejected/", "out/_rejected/"))
+        beside = f"{os.path.dirname(out)}/_rejected/"  # noqa: PTH120  # of a single file
+        aside = name.startswith((f"{out}/_staging/", f"{out}/_rejected/", beside))
         theirs = before.get(name) == _MINE and not _OURS.fullmatch(inside)
         if theirs or not (aside or (code == 0 and _written(case, name, out))):
             how = (
