@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -62,6 +63,12 @@ class Forked:
                 raise subprocess.TimeoutExpired(self.arguments, timeout or 0.0) from None
             self.returncode = int(code)
             Forked.processor_s += float(seconds)
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it goes on."""
+        if self.returncode is None and select.select([self.told], [], [], 0)[0]:
+            self.wait()
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:

@@ -154,7 +154,6 @@ def _first_steps(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("chapter", _with("bash"))
 def test_commands_run(chapter, first_steps):
     """Those of a chapter in order; make's, pip's and the benchmarks' are checked apart."""

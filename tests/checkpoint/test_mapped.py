@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from mmoe.run import RunDirectory
 from mmoe.run.host_memory import available_bytes
 from mmoe.score.rows import RowScorer
 from mmoe.train import train_run
+from tests.forked import Forked
 from tests.mapped_pages import mapped_pages
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="by Linux's account of memory")
@@ -163,14 +163,14 @@ def test_a_cache_that_cannot_be_written_is_told(run_of, tmp_path, monkeypatch):
 
 
 _TOUCH = """
-import sys
+import signal, sys
 from mmoe.predictor import load_predictor
 from mmoe.run import RunDirectory
 
 predictor, *_ = load_predictor(RunDirectory.open(sys.argv[1]), "cpu", mapped=sys.argv[2] == "1")
 for table in predictor.ranker.embeddings.stored().values():
     print(float(table.sum()), flush=True)
-sys.stdin.read()
+signal.pause()
 """
 
 
@@ -213,16 +213,13 @@ def big_run(folder):
 
 def _measured(run, mapped, count):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _TOUCH, str(run.path), mapped]
-    pipe = subprocess.PIPE
-    going = [
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) for _ in range(count)
-    ]
+    command = ["-c", _TOUCH, str(run.path), mapped]
+    going = [Forked(command, environment=environment, number=0) for _ in range(count)]
     try:
-        sums = {process.stdout.readline() for process in going}
-        assert len(sums) == 1
-        assert sums != {b""}
+        for process in going:
+            process.wait_for("\n")
         return [(mapped_pages(p.pid, "weights"), rollup(p.pid)) for p in going]
     finally:
         for process in going:
-            process.communicate(timeout=60)
+            process.kill()
+        assert len({process.communicate(timeout=60)[0] for process in going}) == 1

@@ -11,7 +11,7 @@ from tests.emulated_cuda.sanitizer import environment
 
 pytestmark = [
     *(pytest.mark.gpu, pytest.mark.of_emulation),
-    *(pytest.mark.slow, pytest.mark.xdist_group("ranks")),
+    pytest.mark.slow,
 ]
 if "tests.emulated_cuda.plugin" not in sys.modules:
     pytest.skip("the emulation is not loaded", allow_module_level=True)

@@ -77,7 +77,6 @@ def test_a_run_is_trained_evaluated_scored_and_continued(config, mmoe, tmp_path)
     assert code == 2 and "activation of model.experts is ['relu', 'silu', None," in err
 
 
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("interaction", [CROSSED, "deepfm", "masknet", "autoint"], ids=str)
 def test_spread_over_ranks_it_is_the_run_of_one_process(config, mmoe, tmp_path, interaction):
     path = config("spread", interaction=interaction, parallel={"experts": "spread"})

@@ -14,8 +14,6 @@ from tests.own_kinds import forget_own_kinds
 from tests.parallel.funnel import ODD_EXPERTS, write_config, write_log
 from tests.parallel.launch import kill_at_first_checkpoint, launch
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 ODD = {"expert": {"kind": "odd"}, "num_experts": 5}
 MIXED = {
     "experts": [

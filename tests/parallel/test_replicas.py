@@ -12,8 +12,6 @@ from mmoe.parallel import ReplicaGroups, ensure_process_group
 from tests.parallel.funnel import ODD_EXPERTS, write_config, write_log
 from tests.parallel.launch import kill_at_first_checkpoint, launch
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory):

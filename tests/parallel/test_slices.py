@@ -14,8 +14,6 @@ from mmoe.config import config_from_dict
 from tests.parallel.funnel import write_config, write_log
 from tests.parallel.launch import kill_at_first_checkpoint, launch
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 EXPERT = {"kind": "mlp", "hidden": [12, 6], "output_activation": "none"}
 
 

@@ -54,7 +54,6 @@ time.sleep(100)
 """
 
 
-@pytest.mark.xdist_group("ranks")
 def test_a_living_process_is_named_and_a_killed_one_is_followed(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", _HOLDS, str(tmp_path), str(Path(folder_lock.__file__).parent)],

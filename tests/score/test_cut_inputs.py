@@ -184,7 +184,6 @@ def test_workers_get_pieces_of_any_format(run, log, cut, tmp_path, monkeypatch):
 
 
 @pytest.mark.torchrec
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("log", ["csv", "jsonl"], indirect=True)
 def test_two_ranks_share_one_file(ranks_run, log, tmp_path):
     score_files(ranks_run, log, tmp_path / "one", **KEEP)

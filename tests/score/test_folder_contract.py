@@ -4,9 +4,6 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from hashlib import sha256
@@ -22,6 +19,7 @@ from mmoe.datasets.files.resolve import resolve_files
 from mmoe.score import folder_job, score_files
 from mmoe.score.manifest import PartRecord
 from mmoe.score.store import AddressStore, LocalStore
+from tests.forked import Forked
 from tests.score.listing import WHOLE, contents, names, parts
 from tests.score.telling import Told
 
@@ -250,11 +248,12 @@ def test_scores_at_an_address(run, log, tmp_path):
 def test_a_killed_call_shows_nothing_and_is_resumed(run, funnel_table, tmp_path):
     log, out = tmp_path / "log.parquet", tmp_path / "out"
     pq.write_table(pa.concat_tables([funnel_table] * 30), log)
-    command = [sys.executable, "-m", "mmoe", "score", str(run.path), "--input", str(log),
+    command = ["-m", "mmoe", "score", str(run.path), "--input", str(log),
                "--output", str(out), "--rows-per-file", "2048", "--quiet"]  # fmt: skip
     killed = 0
     for attempt in range(6):
-        going = subprocess.Popen([*command, *(["--resume"] if attempt else [])])
+        resume = ["--resume"] if attempt else []
+        going = Forked([*command, *resume], environment=os.environ, number=0)
         deadline = time.monotonic() + 120
         staging, before = out / "_staging", len(list((out / "_staging").glob("*.parquet")))
         while going.poll() is None and time.monotonic() < deadline:
@@ -263,7 +262,7 @@ def test_a_killed_call_shows_nothing_and_is_resumed(run, funnel_table, tmp_path)
             assert not list(out.glob("*.parquet")) or going.poll() is None
             time.sleep(0.005)
         if going.poll() is None and attempt < 3:
-            os.kill(going.pid, signal.SIGKILL)
+            going.kill()
             killed += 1
         going.wait(120)
         if going.returncode == 0:

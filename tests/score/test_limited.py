@@ -18,7 +18,6 @@ def _run(funnel_config, funnel_table, tmp_path_factory):
     return train_run(config_from_dict(raw), folder, splits=splits).directory
 
 
-@pytest.mark.xdist_group("ranks")
 def test_scoring_under_a_limit_on_memory_ends(run, funnel_table, tmp_path):
     pq.write_table(funnel_table, tmp_path / "log.parquet", row_group_size=1000)
     ended = limited_scorings(run.path, tmp_path / "log.parquet", mib=(8, 18, 96, 768), seconds=20)

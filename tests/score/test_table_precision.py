@@ -160,7 +160,6 @@ def test_a_change_too_small_to_print_has_no_minus():
     assert [*lines] == ["click: AUC 0.70000 with tables in fp16, 0.70000 as trained (+0.00000)"]
 
 
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("run", ["torchrec"], indirect=True)
 def test_two_ranks_share_the_tables_out(run, log, tmp_path):
     narrow = ["--table-precision", "int8"]

@@ -394,7 +394,6 @@ def test_a_damaged_memory_is_named(config, tmp_path, content):
     assert "validation error" not in str(raised.value)  # but the key
 
 
-@pytest.mark.xdist_group("ranks")
 def test_all_ranks_refuse_together(runs, log, tmp_path):
     dead = shutil.copytree(runs / "dead-memory", tmp_path / "dead")
     _rotate(log)

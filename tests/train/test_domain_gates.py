@@ -134,7 +134,6 @@ def _reports(folder, run_ranks):
 
 
 @pytest.mark.torchrec
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("name", world.OF_RANKS)
 def test_two_ranks_are_one_process(folder, reports, name):
     alone = train_run(load_config(folder / f"{name}.yaml"), folder / f"{name}-1")

@@ -211,7 +211,6 @@ def test_domains_may_come_to_a_run_without(raw, log, tmp_path):
 
 
 @pytest.mark.torchrec
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("experts", ["replicated", "spread"])
 def test_two_ranks_are_one_process(raw, log, tmp_path, experts):
     pq.write_table(log, tmp_path / "log.parquet")

@@ -18,7 +18,7 @@ from mmoe.train.backtest import BacktestSettings, backtest
 from tests.parallel.launch import launch
 from tests.train import every_day_world as world
 
-pytestmark = [pytest.mark.torchrec, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.torchrec
 
 RANKS, PATIENCE = 2, 200
 

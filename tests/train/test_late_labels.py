@@ -362,7 +362,6 @@ def test_simple_models_see_the_same_labels(config, tmp_path):
 
 
 @pytest.mark.torchrec
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("how", ["memory", "stream"])
 def test_ranks_mask_what_one_process_masks(how, config, tmp_path):
     from mmoe.config import dump_config

@@ -15,7 +15,7 @@ from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
 from tests.parallel.launch import free_port, launch, start
 
-pytestmark = [pytest.mark.torchrec, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.torchrec
 
 ROWS = 4_000
 

@@ -171,7 +171,6 @@ def test_a_run_is_explained(run, tmp_path):
 
 
 @pytest.mark.torchrec
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("gate", ["softmax", "top_k"])
 def test_two_ranks_train_as_one_process(files, gate):
     """With experts on all ranks, and spread over them (where gates pick)."""

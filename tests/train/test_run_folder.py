@@ -381,7 +381,6 @@ with FolderClaim("run") as claim:
 """
 
 
-@pytest.mark.xdist_group("ranks")
 def test_of_two_processes_that_make_a_folder_exactly_one_does(tmp_path):
     both = [
         subprocess.Popen([sys.executable, "-c", _STARTS], text=True, stdin=PIPE, stdout=PIPE)

@@ -154,7 +154,6 @@ RANK = f"import sys; sys.path.insert(0, {str(TOY)!r}); from mmoe.cli import main
 
 
 @pytest.mark.torchrec
-@pytest.mark.xdist_group("ranks")
 def test_two_ranks_are_one_process(mmoe, config, log, tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
     settings = ["training.embedding_backend=torchrec", "parallel.experts=spread"]

@@ -123,7 +123,6 @@ def test_how_a_process_ends_is_what_its_line_says(record, tmp_path, text, status
     assert (line["status"], line.get("reason")) == (status, reason)
 
 
-@pytest.mark.xdist_group("ranks")
 def test_what_the_clock_of_its_stage_ends_has_not_failed(record, tmp_path):
     item = Item("smoke/x", script("import time; time.sleep(60)"), 20)
 
@@ -133,7 +132,6 @@ def test_what_the_clock_of_its_stage_ends_has_not_failed(record, tmp_path):
     assert (line["status"], line["reason"]) == (NO_TIME, "the stage's clock ended in it")
 
 
-@pytest.mark.xdist_group("ranks")
 def test_clocks_end_what_hangs_and_what_comes_after_is_not_reached(record, tmp_path):
     hangs = Item("smoke/hangs", script("import time; print('began'); time.sleep(60)"), 1.0)
     after = Item("smoke/after", script(""), 20)
@@ -296,7 +294,6 @@ def check(arguments, environment, tmp_path):
     )
 
 
-@pytest.mark.xdist_group("ranks")
 def test_it_runs_where_packages_are_missing(bare, tmp_path):
     arguments = ["--device", "cpu", "--stage", "kernels", "--only", "kernels/dense"]
     done = check(arguments, bare, tmp_path)

@@ -10,8 +10,6 @@ from benchmarks.gpu_check import ranks
 from benchmarks.gpu_check.record import MEASURED, Record, machine_name
 from benchmarks.gpu_check.running import EXIT_LEFT_OUT
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def check(world, path, *options):
     ranks.main([str(world), "--record", str(path), "--device", "cpu", "--small", *options])

@@ -18,7 +18,7 @@ from mmoe.train import WarmStart, train_run
 from tests.train.freezing import frozen_world as world
 from tests.train.freezing.growing import config_of, grown_log
 
-pytestmark = [pytest.mark.torchrec, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.torchrec
 
 RANKS, PATIENCE = 2, 200
 DOMAINS = "model.domains={column: scene, towers: own}"
