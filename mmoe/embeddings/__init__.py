@@ -1,7 +1,5 @@
 """Features → tables → pooled embeddings. The only package that imports torchrec."""
 
-from typing import Any
-
 from mmoe.embeddings.build import (
     EmbeddingBackend,
     build_embeddings,
@@ -20,7 +18,6 @@ from mmoe.embeddings.quantized.backend import (
 from mmoe.embeddings.quantized.stored_rows import RowPrecision
 from mmoe.embeddings.sharded.plan_table import plan_table
 from mmoe.embeddings.step_phases import StepIds, StepPhases
-from mmoe.moved import moved
 from mmoe.parallel.sharded_tensors import Shard, Sharded, local_shards
 
 __all__ = [
@@ -44,7 +41,3 @@ __all__ = [
     "table_of_state",
     "torchrec_problem",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    return moved(name, __name__, {"pieces": "mmoe.embeddings:local_shards"})

@@ -1,15 +1,8 @@
 """Scores: `load` for rows in memory (over `load_predictor`), and files in, files out."""
 
-from typing import Any
-
-from mmoe.moved import moved
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.score.files import score_files
 from mmoe.score.loaded import LoadedRun, load
 from mmoe.score.top_rows import Top
 
 __all__ = ["LoadedRun", "Predictor", "Top", "load", "load_predictor", "score_files"]
-
-
-def __getattr__(name: str) -> Any:
-    return moved(name, __name__, {"RunDirectory": "mmoe.run"})
