@@ -382,14 +382,14 @@ def init(
         counts = "" if task.label in as_given else f", {task.label}"
         _say(f"  task {task.name}: {task.kind}{counts}")
     for task, event in reasons.consequences.items():
-        _say(f"  {task} happens only after {event}: see the comment on observed_when in {out}")
+        _say(f"  {task} is 0 wherever {event} is: see the comment on observed_when in {out}")
     for column, reason in reasons.left_out:
         _say(f"  left out {column!r}: {reason}")
     if reasons.missing:
-        _say(f"  missing values: {_met(reasons.missing)}; data.missing_words names the words")
+        _say(f"  read as missing: {_met(reasons.missing)}; data.missing_words lists such words")
     if reasons.unsure:
         listed = ", ".join(repr(column) for column in reasons.unsure)
-        _say(f"  unsure of: {listed}; say --categorical or --numeric")
+        _say(f"  unsure whether ids or numbers: {listed}; say --categorical or --numeric")
     for line in reasons.unclear:
         _say(f"  {line}")
     _say(f"next: mmoe train {out}")

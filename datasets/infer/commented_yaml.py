@@ -58,8 +58,8 @@ def commented_yaml(config: RunConfig, reasons: Reasons) -> str:
         if task.name in reasons.consequences:
             cause = reasons.consequences[task.name]
             lines.append(
-                f"  # {task.name} is 1 only where {cause} is: with `observed_when: {cause}` it is "
-                "learned from those rows alone"
+                f"  # {task.name} is 0 except where {cause} is 1: with `observed_when: {cause}` it "
+                "is learned from those rows alone"
             )
     lines += ["", f"# {reasons.sizes}" if reasons.sizes else "#"]
     for section in ("model", "training"):

@@ -45,7 +45,7 @@ class Reasons:
         offered: Column that is left out → features of which it may become one.
         sizes: Of the model's and batches' sizes.
         repeated: How many rows are copies of others; "" where chance explains them.
-        consequences: Task name → the task it is a consequence of.
+        consequences: Task name → the task without which it never happens, or is 0.
         unsure: Columns whose kind the rows are too few to tell.
         missing: Column of text → words in it that mean a missing value, and their rows.
         unclear: What else is not clear, a line each.
@@ -109,7 +109,8 @@ def infer_config(
     if not labels:
         raise ValueError("labels: expected at least one label column, got none")
     names, told = Names(), told or Told()
-    distinct = without_copies(table, sampled=(rows or 0) > table.num_rows)
+    sampled = (rows or 0) > table.num_rows
+    distinct = without_copies(table, sampled=sampled)
     total = (rows or table.num_rows) * distinct.table.num_rows // table.num_rows
     table = distinct.table
     tasks = [guess_task(table, label, names.task(label), origin) for label in labels]
@@ -131,6 +132,7 @@ def infer_config(
         group=group.name if group else None,
         time_column=chosen.time_column,
         splits=split,
+        sampled=sampled,
     )
     inputs.choose(names, origin)
     order = {column: place for place, column in enumerate(columns)}
@@ -184,8 +186,8 @@ def infer_config(
 def _of(product: Product | None) -> str:
     if product is None:
         return ""
-    pair = " and ".join(product.columns)
+    pair = " with ".join(product.columns)
     return (
-        f"; {pair} predict {product.task!r} by hidden numbers that multiply (z {product.z:.0f}), "
-        "which interaction: fm learns"
+        f"; the combination of {pair} predicts {product.task!r} (z {product.z:.0f}): "
+        "interaction: fm, a factorization machine, learns it"
     )

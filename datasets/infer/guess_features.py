@@ -185,7 +185,7 @@ def _has_own_values(evidence: Evidence, profile: ColumnProfile) -> bool:
 
 
 def _because(verdict: Verdict, evidence: Evidence | None, facts: str) -> str:
-    """What decided, such as `ids: 0.71 as ids, 0.55 as a number (z 14); 500 whole numbers`."""
+    """What decided, such as `ids: AUC 0.71 as ids, 0.55 as a number (z 14); 500 …`."""
     if not verdict.why or evidence is None:
         return facts
     if not verdict.measured:
@@ -194,10 +194,10 @@ def _because(verdict: Verdict, evidence: Evidence | None, facts: str) -> str:
     two = f"{evidence.ids:.2f} as ids, {evidence.number:.2f} as a number"
     if verdict.kind == "number":
         two = f"{evidence.number:.2f} as a number, {evidence.ids:.2f} as ids"
-    unit = "" if evidence.is_event else "of the variance, "
+    unit = "AUC" if evidence.is_event else "R²"
     z = abs(evidence.z) if (evidence.z > 0) == (verdict.kind == "ids") else 0.0
-    sure = f"z {z:.0f}" if z >= 2 else "alike, and near values are alike"
-    return f"{verdict.kind}: {two} ({unit}{sure}); {facts}"
+    sure = f"z {z:.0f}" if z >= 2 else "no clear difference, and near values are alike"
+    return f"{verdict.kind}: {unit} {two} ({sure}); {facts}"
 
 
 def _missing(profile: ColumnProfile) -> str:

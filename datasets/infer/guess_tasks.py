@@ -109,13 +109,14 @@ def _expected(column: pa.ChunkedArray) -> str:
 
 
 def consequence_notes(tasks: list[GuessedTask]) -> dict[str, str]:
-    """Says which label is positive only where another one is, though it is known elsewhere.
+    """Says which label is other than 0 only where another is 1, though it is known elsewhere.
 
-    Of several such events the rarest is named, which lies nearest: opened, clicked, then bought.
+    Of several such events the rarest is named, which lies nearest: opened, clicked, then bought. A
+    number may be such a consequence, as seconds watched are, but no cause.
     """
     events = [task for task in tasks if task.is_event]
     notes = {}
-    for task in events:
+    for task in tasks:
         causes = [other for other in events if other is not task and _happens_after(task, other)]
         if causes:
             nearest = min(causes, key=lambda cause: cause.positives)
@@ -124,11 +125,12 @@ def consequence_notes(tasks: list[GuessedTask]) -> dict[str, str]:
 
 
 def _happens_after(task: GuessedTask, other: GuessedTask) -> bool:
-    inside_N = (task.values_N == 1) & task.observed_N
+    inside_N = (task.values_N != 0) & task.observed_N
     outer_N = (other.values_N == 1) & other.observed_N
     if not (task.observed_N & ~outer_N).any():
         return False  # already learned from those rows alone
-    return 1 <= inside_N.sum() < outer_N.sum() and not (inside_N & ~outer_N).any()
+    most = outer_N.sum() - task.is_event  # a copy of the event's label is no consequence
+    return 1 <= inside_N.sum() <= most and not (inside_N & ~outer_N).any()
 
 
 def _from_expression(table: pa.Table, label: str, name: str, origin: str) -> GuessedTask:
@@ -254,6 +256,6 @@ def _regression(
         expression = f"log1p({quote(label)})"
         reason += "; its logarithm, for the long tail"
     middle = float(np.median(present))
-    reason += f"; for a binary task write such as {quote(label)} > {middle:g}"
+    reason += f"; for a binary task instead: {{label: {quote(label)} > {middle:g}}}"
     task = TaskConfig(name=name, label=expression, kind="regression")
     return _guessed(table, task, [label], [reason], origin)

@@ -6,7 +6,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import CrossFeature, DatetimeFeature, FeatureConfig, NumericFeature
+from mmoe.config import (
+    CategoricalFeature,
+    CrossFeature,
+    DatetimeFeature,
+    FeatureConfig,
+    NumericFeature,
+)
 from mmoe.datasets.infer.guess_features import (
     ROWS_PER_ID,
     GuessedFeature,
@@ -33,6 +39,8 @@ from mmoe.datasets.infer.profile import ColumnProfile
 from mmoe.datasets.infer.sizes import is_rare
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
+from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.plain import plain
 
 _STRONGEST = 50  # columns of a model of all columns
 _LEAST = 12  # values that have a shape
@@ -53,6 +61,7 @@ class Inputs:
         group: Column that the rows belong to.
         time_column: What the split is made by.
         splits: Whether a split is made; if not, a datetime is an input.
+        sampled: Whether the table is a part of the rows.
         coded: Column → its sampled rows.
         numbers: Columns that are read as numbers.
         strongest: Those of `coded` that predict most.
@@ -71,6 +80,7 @@ class Inputs:
     group: str | None
     time_column: str | None
     splits: bool
+    sampled: bool = False
     coded: dict[str, Coded] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
     strongest: dict[str, Coded] = field(default_factory=dict)
@@ -264,6 +274,11 @@ class Inputs:
             self._take(moment.model_copy(update={"name": name, "column": column}), reason)
             return
         guessed = self._guess(profile, name, verdict, evidence)
+        reason = self._all_rare(profile, guessed.feature)
+        if reason:
+            self.left_out.append((profile.name, reason))
+            del self.coded[profile.name]
+            return
         self._take(guessed.feature, guessed.reason)
         if isinstance(guessed.feature, NumericFeature):
             self.numbers.add(profile.name)
@@ -271,6 +286,15 @@ class Inputs:
             second = names.feature(guessed.beside[0])
             feature = other_reading(guessed, profile, second, evidence)
             self._take(feature, f"as well: {guessed.beside[1]}")
+
+    def _all_rare(self, profile: ColumnProfile, feature: FeatureConfig) -> str:
+        """Why ids of which none comes often enough say nothing: keys of requests, of sessions."""
+        least = feature.min_count if isinstance(feature, CategoricalFeature) else 1
+        if least <= 1 or self.sampled or profile.name in self.told.kept:
+            return ""
+        counts = pc.value_counts(plain(self.table[profile.name]).drop_null()).field("counts")
+        most = pc.max(counts).as_py()
+        return f"ids of which none comes {least} times (at most {most})" if most < least else ""
 
     def _guess(
         self,
@@ -313,7 +337,7 @@ class Inputs:
             settings: dict[str, Any] = {"min_count": least} if rare else {}
             feature = CrossFeature(name=name, columns=[left, right], **settings)
             reason = f"together they predict {cross.task!r} (z {cross.z:.0f}), "
-            self._take(feature, f"{reason}which neither does alone; {cross.pairs} pairs")
+            self._take(feature, f"{reason}better than by a sum of both; {cross.pairs} pairs")
 
 
 def _measures(profile: ColumnProfile) -> bool:

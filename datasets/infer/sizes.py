@@ -39,6 +39,11 @@ fifths of it the log shop has 0.729, 0.665 instead of 0.736, 0.687. Six epochs a
 products: that log of tastes ended at 0.615 with six, at 0.670 and 0.736 (two seeds) with twelve;
 jobs (three seeds) has 0.765, 0.721 and 0.766, 0.722. With more rows twelve are too many: the log
 shop has 0.736, 0.694 then, instead of 0.745, 0.700.
+
+Beside a regression that rate is too fast: a squared error grows with the product's own square. On
+the hotel bookings (12,000 rows to train on, 26 tables, `is_canceled` and `adr`, eight epochs, one
+seed) the losses of the first epoch were 4.28 and 138, and the test RMSE of `adr` ended at 63.7;
+with 0.1 they were 0.145 and 0.39, and the RMSE 32.8.
 """
 
 from collections.abc import Sequence
@@ -55,7 +60,7 @@ from mmoe.config import (
     TrainingConfig,
 )
 from mmoe.config.optimizers import AdamWConfig, RowwiseAdagradConfig
-from mmoe.metrics.task_kinds import first_of
+from mmoe.metrics.task_kinds import first_of, kind_of
 
 FEW_ROWS = 15_000  # below, no buckets and more regularisation
 USUAL_BUCKETS = 20  # a number that needs more has values that differ from their neighbours
@@ -157,7 +162,8 @@ def training_for(log: Log, tasks: Sequence[TaskConfig]) -> TrainingConfig:
         if log.rows < _MANY_ROWS:
             about["epochs"] = max(about["epochs"], 12)
         decay = float(f"{_DECAY / log.rows:.2g}")
-        about["embedding_optimizer"] = RowwiseAdagradConfig(learning_rate=0.5, weight_decay=decay)
+        rate = 0.5 if all(kind_of(task.kind).is_event for task in tasks) else 0.1
+        about["embedding_optimizer"] = RowwiseAdagradConfig(learning_rate=rate, weight_decay=decay)
     return TrainingConfig(optimizer=AdamWConfig(**optimizer, schedule="cosine"), **about)
 
 

@@ -36,13 +36,13 @@ _AGREE = 0.85  # share of a family that is of one kind
 _ENOUGH = 40  # values that make a line of themselves
 _ALIKE = 31  # values (hours, days of a month) up to which nobody need ask
 _WORDS = {
-    "labels": "the little that the label says",
+    "labels": "weak evidence of the label",
     "name": "the name",
-    "shape": "how its values come",
-    "few values": "being few",
-    "key": "what else follows from it",
-    "quantity": "its name or values, though single ones predict as ids do",
-    "its family": "columns named alike",
+    "shape": "the distribution of its values",
+    "few values": "its few values",
+    "key": "the columns that follow from it",
+    "quantity": "its name or values, though single values predict better",
+    "its family": "columns of similar names",
 }
 _DOUBT = 1.5  # reasons of less than this leave a column unsure
 

@@ -1,4 +1,4 @@
-"""What a random split would flatter: the same plain model, tested on the future and at random."""
+"""How far a random split overstates: one additive model, tested on the future and at random."""
 
 from collections.abc import Collection, Mapping
 
@@ -18,7 +18,7 @@ _ERRORS = 2.0
 def flattered(
     columns: Mapping[str, Coded], numbers: Collection[str], sample: Sample, times_S: np.ndarray
 ) -> str:
-    """Says how much better a random split would look, by the label of which it is most; or nothing.
+    """Says how much better a random split would look, of the label where it is most; or nothing.
 
     Args:
         columns: All that are inputs.
@@ -32,8 +32,8 @@ def flattered(
         return ""
     _, random, future, task = best
     return (
-        f"a random split would flatter: there a plain additive model has an AUC of {random:.3f} "
-        f"on {task!r}, on the future {future:.3f}"
+        f"a random split would overstate: an additive model's AUC on {task!r} is {random:.3f} "
+        f"there, {future:.3f} on the future"
     )
 
 

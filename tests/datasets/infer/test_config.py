@@ -34,7 +34,7 @@ def test_an_ordinary_log():
     assert config.data.split.by == "random"
     assert config.data.group_column == "user_id"
     assert reasons.consequences == {"buy": "click"}
-    assert "# buy is 1 only where click is: with `observed_when: click` it is learned" in text
+    assert "# buy is 0 except where click is 1: with `observed_when: click` it is learned" in text
     assert config.data.path == "log.csv"
 
 
@@ -45,7 +45,34 @@ def test_of_two_events_before_a_label_the_nearer_one_is_named():
     table = table.append_column("view", pa.array(view))
     _, reasons, text = infer(table, "view", "click", "buy")
     assert reasons.consequences == {"click": "view", "buy": "click"}
-    assert "# buy is 1 only where click is" in text
+    assert "# buy is 0 except where click is 1" in text
+
+
+def test_a_number_that_is_0_without_the_event_is_a_consequence_too():
+    table = log()
+    click = table["click"].to_numpy()
+    seconds = np.where(click == 1, np.arange(ROWS) % 97 + 1.5, 0.0)
+    table = table.append_column("seconds", pa.array(seconds))
+    _, reasons, text = infer(table, "click", "seconds")
+    assert reasons.consequences == {"seconds": "click"}
+    assert "# seconds is 0 except where click is 1: with `observed_when: click`" in text
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_keys_of_requests_which_hardly_come_back_are_left_out(sampled):
+    rng = np.random.default_rng(3)
+    rows = 12_000
+    table = pa.table(
+        {
+            "request_id": [f"r{n}" for n in rng.integers(0, rows // 4, rows)],
+            "x": rng.normal(size=rows),
+            "click": rng.integers(0, 2, rows),
+        }
+    )
+    config, reasons = infer_config(table, ["click"], rows=10 * rows if sampled else rows)
+    left_out = dict(reasons.left_out).get("request_id", "")
+    assert left_out.startswith("ids of which none comes 20 times (at most 1") != sampled
+    assert ("request_id" in {feature.name for feature in config.features}) == sampled
 
 
 def test_a_label_that_is_null_without_the_event_needs_no_observed_when():

@@ -31,7 +31,7 @@ def test_tastes_get_a_factorization_machine_and_rows_that_decay(ids):
     assert config.model.interaction.kind == "fm"
     optimizer = config.training.embedding_optimizer
     assert (optimizer.learning_rate, optimizer.weight_decay) == (0.5, 1.3e-4)
-    assert "predict 'click' by hidden numbers that multiply (z " in reasons.sizes
+    assert "the combination of user with item predicts 'click' (z " in reasons.sizes
     # 20,000 rows hold most of the 80,000 pairs once: none has a rate of its own to learn
     assert [feature.kind for feature in config.features] == ["categorical", "categorical"]
 

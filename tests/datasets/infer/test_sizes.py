@@ -57,6 +57,14 @@ def test_the_rarest_outcome_of_a_sample_is_that_of_all_rows():
     assert infer_config(table, ["y"], rows=50_000)[0].training.monitor == "mean.auc"
 
 
+def test_products_beside_a_regression_get_slower_rows():
+    """A squared error of fast products grows beyond all bounds in the first epoch."""
+    jobs = Log(rows=50_000, ids=90, products=True)
+    pay = TaskConfig(name="pay", label="pay", kind="regression")
+    training = training_for(jobs, [TaskConfig(name="y", label="y"), pay])
+    assert training.embedding_optimizer.learning_rate == 0.1
+
+
 def test_products_get_more_epochs_and_patience():
     jobs = Log(rows=50_000, ids=90, products=True)
     training = training_for(jobs, [TaskConfig(name="y", label="y")])

@@ -91,7 +91,7 @@ def test_init_says_of_what_it_is_unsure(mmoe, tmp_path):
         "init", tmp_path / "log.csv", "--label", "click", "--out", tmp_path / "c.yaml"
     )
     assert code == 0, err
-    assert "unsure of: 'q'; say --categorical or --numeric" in said
+    assert "unsure whether ids or numbers: 'q'; say --categorical or --numeric" in said
 
 
 def test_what_is_dropped_need_not_be_readable(tmp_path, mmoe):
