@@ -37,8 +37,9 @@ from mmoe.tasks.predictions import predictions_from_logits
 # Matrix products treat the rows beyond the last whole tile of their kernel differently; with whole
 # tiles a row's place in the batch plays no part. (Tried at 17 and 1000 rows, where 16 did as well.)
 ROWS_PER_TILE = 64
-# Rows of this library's own products do not feel each other; whole registers for what is torch's
-_OWN_TILE = 16
+# Rows of this library's own products do not feel each other. Not one alone: torch's sums take
+# dimensions of one number for none
+_OWN_TILE = 4
 
 GateCallback = Callable[[Sequence[GateRecord], int], None]
 
@@ -49,7 +50,7 @@ class Predictor:
     On the CPU a row's score is the same bits whatever stands beside it, wherever in the file it
     stands, and however many rows are scored: every product there is this library's own, whose rows
     do not feel each other, nor the number of threads. Batches are as high as their rows need, in
-    tiles of 16, up to `eval_batch_size`.
+    fours, up to `eval_batch_size`.
 
     Elsewhere (on a GPU, or where the operators are not built) a product of another height may take
     another kernel and round differently; so all batches have one height, and the last is padded.

@@ -385,7 +385,7 @@ class FeatureEncoder:
 
 def _cells(table: pa.Table, wanted: Collection[str]) -> dict[str, Hashable]:
     """What the only row holds in those of the columns where that says all, with their types."""
-    names = table.column_names
+    names = table.schema.names
     cells: dict[str, Hashable] = {}
     if len(set(names)) < len(names):
         return cells

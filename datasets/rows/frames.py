@@ -72,7 +72,7 @@ def as_table(
     if not isinstance(data, Mapping):
         refuse_deep_types(table.schema, origin)
     table = without_views(table)
-    if ROW_COLUMN in table.column_names:
+    if ROW_COLUMN in table.schema.names:
         return table  # of files: its rows are named after them
     return number_rows(table, [(origin, table.num_rows)])
 

@@ -33,7 +33,7 @@ def number_rows(table: pa.Table, files: Sequence[tuple[str, int]], first: int = 
         first: Number of the table's first row, where the table is a later chunk of one file.
     """
     metadata = {**(table.schema.metadata or {}), _FILES_KEY: json.dumps(list(files)).encode()}
-    if REQUEST_COLUMN in table.column_names:
+    if REQUEST_COLUMN in table.schema.names:
         return table.replace_schema_metadata(metadata)
     numbers = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
     return table.append_column(ROW_COLUMN, numbers).replace_schema_metadata(metadata)

@@ -77,9 +77,10 @@ def cleaned(table: pa.Table, names: Collection[str], words: Sequence[str] | None
     if words is None:
         return table
     names = set(names)
-    columns, kinds, alike = table.columns, table.schema.types, table.num_rows <= _FEW_ROWS
+    columns, alike = table.columns, table.num_rows <= _FEW_ROWS
+    kept, kinds = table.schema.names, table.schema.types
     groups: dict[pa.DataType | int, list[int]] = {}
-    for place, (name, kind) in enumerate(zip(table.column_names, kinds, strict=True)):
+    for place, (name, kind) in enumerate(zip(kept, kinds, strict=True)):
         if name in names and not pa.types.is_primitive(kind):
             groups.setdefault(kind if alike and is_text(kind) else place, []).append(place)
     if not groups:
@@ -90,9 +91,7 @@ def cleaned(table: pa.Table, names: Collection[str], words: Sequence[str] | None
         for number, place in enumerate(places):
             columns[place] = found.slice(number * table.num_rows, table.num_rows)
     # At once: a table that changes one column copies the list of all others
-    return pa.Table.from_arrays(columns, table.column_names).replace_schema_metadata(
-        table.schema.metadata
-    )
+    return pa.Table.from_arrays(columns, kept, metadata=table.schema.metadata)
 
 
 def first_word(table: pa.Table, name: str, words: Sequence[str]) -> int | None:

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ class LoadedRun:
             found = np.concatenate(
                 [self._encoded(chunk, origin or origin_of(rows)) for chunk in chunks]
             )
-        nested = REQUEST_COLUMN in table.column_names
+        nested = REQUEST_COLUMN in table.schema.names
         return found, table[REQUEST_COLUMN].to_numpy() if nested else None
 
     def _encoded(self, table: pa.Table, origin: str) -> np.ndarray:
@@ -171,12 +172,21 @@ class LoadedRun:
         library = type(rows).__module__.partition(".")[0]
         if library == "pandas":
             index = rows.index if of_row_N is None else rows.index.take(of_row_N)
-            return type(rows)(columns, index=index)
+            if any(task.outcomes is not None for task in tasks):
+                return type(rows)(columns, index=index)
+            return type(rows)(predictions_NT, index=index, columns=self._frame_columns)
         return (
             type(rows)(columns)
             if library == "polars"
             else pa.table(arrow_columns(predictions_NT, tasks))
         )
+
+    @cached_property
+    def _frame_columns(self) -> Any:
+        """Made once, as pandas takes five times as long for a frame of columns by name."""
+        import pandas as pd
+
+        return pd.Index(prediction_columns(self.config.tasks))
 
 
 def _is_list_of_tables(rows: Any) -> bool:
