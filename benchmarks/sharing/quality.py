@@ -42,7 +42,6 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "dense MMoE": {"num_experts": PAIRS, "gate": {"kind": "softmax"}},
     "Shared-Bottom": {
         "kind": "shared_bottom",
-        "num_experts": 1,
         "expert": {"hidden": [HIDDEN[0] * PAIRS, HIDDEN[1]]},
     },
 }
@@ -152,7 +151,8 @@ def trained(
 
 
 def _config(model: Mapping[str, Any]) -> dict[str, Any]:
-    sizes = {"embedding_dim": 8, "num_experts": EXPERTS, "expert": {"hidden": list(HIDDEN)}}
+    experts = {} if "kind" in model else {"num_experts": EXPERTS}
+    sizes = {"embedding_dim": 8, **experts, "expert": {"hidden": list(HIDDEN)}}
     return {
         "features": [
             *({"kind": "categorical", "name": name} for name in SIZES),
@@ -182,7 +182,7 @@ def _train(raw: Mapping[str, Any], splits: Any, seed: int) -> tuple[dict[str, np
     predicted = {task.name: predictions_NP[:, i] for i, task in enumerate(run.tasks)}
     ratio = gates[0]["distinct_pair_ratio"] if gates else None
     if ratio is None:
-        return predicted, float(run.model.num_experts)
+        return predicted, float(run.model.visible_experts)
     return predicted, ratio * len(TASKS) * (run.model.gate.picks or 0)
 
 

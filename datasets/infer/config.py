@@ -12,6 +12,7 @@ from mmoe.config import (
     RunConfig,
 )
 from mmoe.config.data import MISSING_WORDS
+from mmoe.config.effects import without_unused
 from mmoe.datasets.infer.choose_split import choose_split
 from mmoe.datasets.infer.guess_features import group_column
 from mmoe.datasets.infer.guess_tasks import consequence_notes, guess_task
@@ -147,7 +148,7 @@ def infer_config(
         rarest=min(outcomes) * total // table.num_rows if outcomes else None,
         products=inputs.product is not None,
     )
-    config = RunConfig(
+    run = RunConfig(
         name=names.run(name),
         split_seed=chosen.seed,
         data=DataConfig(
@@ -161,6 +162,7 @@ def infer_config(
         model=model_for(log),
         training=training_for(log, [task.task for task in tasks]),
     )
+    config = without_unused(run)
     flattery = ""
     if chosen.config.by == "time" and chosen.time_column:
         form = chosen.config.format

@@ -93,7 +93,8 @@ def _of_kind(config: RunConfig, name: str) -> RunConfig:
         raise ValueError(f"--models: there is no model {name!r}; {hint}")
     raw = config.model_dump(mode="json")
     theirs = MODELS.config_class(name)
-    raw["model"] = {key: raw["model"][key] for key in raw["model"] if key in theirs.model_fields}
+    known = theirs.model_fields.keys() - theirs.unused
+    raw["model"] = {key: raw["model"][key] for key in raw["model"] if key in known}
     if not theirs.has_one_pool:  # its experts read everything
         raw["model"].pop("request_experts", None)
     raw["model"]["kind"] = name

@@ -1,7 +1,7 @@
 """Gates: how experts are weighed. A kind is a class with its own keys, and a line in `GATES`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,8 @@ class GateConfig(HasKinds):
 
 class LearnedGateConfig(GateConfig):
     """What all learned gates can be asked for: the options `mmoe.mixture.GateOptions`."""
+
+    balances: ClassVar[bool] = False  # whether loads are evened out if nothing is said
 
     temperature: float = Field(default=1.0, gt=0, description="logits are divided by it")
     dropout: float = Field(
@@ -281,6 +283,8 @@ class NoisyTopKGateConfig(SelectingGateConfig):
 
 
 class _FixedPicksConfig(_ReadingGateConfig):
+    balances: ClassVar[bool] = True
+
     def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
         """Its k, said once more, is no other."""
         if key != "k":

@@ -13,8 +13,10 @@ from pydantic import BaseModel, ValidationError
 
 from mmoe.config.base import NAME
 from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
+from mmoe.config.effects import refuse_without_effect
 from mmoe.config.inlined import defaults_of, keys_in
 from mmoe.config.kinds import HasKinds, kinds_of
+from mmoe.config.model import MODELS, ModelConfig
 from mmoe.config.run import RunConfig, of_earlier_code
 from mmoe.plugins import MODULE_NAME, import_for_run, import_modules
 
@@ -122,6 +124,11 @@ def config_from_dict(
         config = RunConfig.model_validate(of_earlier_code(raw) if of_run else raw)
     except ValidationError as error:
         raise ValueError(f"{origin}: {_explain(error)}{_hint(error, names)}") from None
+    if not of_run:
+        try:
+            refuse_without_effect(config)
+        except ValueError as error:
+            raise ValueError(f"{origin}: {error}") from None
     used = [name for expert, _ in config.model.expert_kinds for name in expert.needed_modules]
     (import_for_run if of_run else import_modules)(used, origin)
     return config
@@ -183,10 +190,15 @@ def set_values(
 def _drop_keys(raw: dict[str, Any], keys: list[str], override: str) -> list[str]:
     """Takes keys away that a section's new kind has not; names those that said something.
 
-    Of sections that have to name their kind: others take the keys of all kinds at their defaults.
+    Of the model, and of sections that have to name their kind: others take the keys of all kinds at
+    their defaults.
     """
     places, section = _sections_at(raw, keys[:-1], override)
     nouns = [kinds for kinds in map(kinds_of, places) if kinds is not None]
+    if keys == ["model", "kind"] and MODELS.knows(section["kind"]):
+        unused = MODELS.config_class(section["kind"]).unused & section.keys()
+        defaults = defaults_of(ModelConfig)
+        return [key for key in sorted(unused) if section.pop(key) != defaults[key]]
     if len(nouns) != 1 or nouns[0].default is not None or keys[-1] != nouns[0].key:
         return []
     [kinds] = nouns

@@ -21,6 +21,8 @@ from mmoe.config.tasks import (
     refuse_sampled,
 )
 
+_OF_OWN_EXPERTS = frozenset({"shared_experts", "task_experts", "levels"})
+
 
 class ModelConfig(HasKinds):
     """Which model, and its sizes. `kind` is a setting of one module, `MultiGateMixture`."""
@@ -28,6 +30,7 @@ class ModelConfig(HasKinds):
     title: ClassVar[str] = ""  # what a report calls the model; default: its kind
     has_gates: ClassVar[bool] = True  # whether tasks weigh experts
     has_one_pool: ClassVar[bool] = True  # whether num_experts, or experts, says what there is
+    unused: ClassVar[frozenset[str]] = frozenset()  # keys of other kinds
 
     kind: Any = Field(description="which experts there are, and which gates see them")
     embedding_dim: int = Field(
@@ -246,6 +249,7 @@ class MMoEConfig(ModelConfig):
     """Every task has a gate of its own over one pool of experts."""
 
     title: ClassVar[str] = "MMoE"
+    unused: ClassVar[frozenset[str]] = _OF_OWN_EXPERTS
     kind: Literal["mmoe"] = "mmoe"
 
 
@@ -253,6 +257,7 @@ class SharedBottomConfig(ModelConfig):
     """One network for all tasks."""
 
     title: ClassVar[str] = "Shared-Bottom"
+    unused: ClassVar[frozenset[str]] = _OF_OWN_EXPERTS | {"num_experts", "gate"}
     has_one_pool: ClassVar[bool] = False
     has_gates: ClassVar[bool] = False
     kind: Literal["shared_bottom"] = "shared_bottom"
@@ -272,6 +277,7 @@ class SingleTaskConfig(ModelConfig):
     """A network for each task."""
 
     title: ClassVar[str] = "Single-task"
+    unused: ClassVar[frozenset[str]] = _OF_OWN_EXPERTS | {"num_experts", "gate"}
     has_one_pool: ClassVar[bool] = False
     has_gates: ClassVar[bool] = False
     kind: Literal["single_task"] = "single_task"
@@ -291,6 +297,7 @@ class OMoEConfig(ModelConfig):
     """One gate for all tasks."""
 
     title: ClassVar[str] = "OMoE"
+    unused: ClassVar[frozenset[str]] = _OF_OWN_EXPERTS
     kind: Literal["omoe"] = "omoe"
 
     def most_gates(self, num_tasks: int) -> int:
@@ -302,6 +309,7 @@ class CGCConfig(ModelConfig):
     """Own experts of each task beside shared ones."""
 
     title: ClassVar[str] = "CGC"
+    unused: ClassVar[frozenset[str]] = frozenset({"num_experts", "levels"})
     has_one_pool: ClassVar[bool] = False
     kind: Literal["cgc"] = "cgc"
 
@@ -344,6 +352,7 @@ class PLEConfig(CGCConfig):
     """The same on several levels."""
 
     title: ClassVar[str] = "PLE"
+    unused: ClassVar[frozenset[str]] = frozenset({"num_experts"})
     kind: Literal["ple"] = "ple"  # type: ignore[assignment]  # another kind than its parent
 
     @property
@@ -365,6 +374,7 @@ class ESMMConfig(ModelConfig):
     """MMoE for an event and its consequence."""
 
     title: ClassVar[str] = "ESMM"
+    unused: ClassVar[frozenset[str]] = _OF_OWN_EXPERTS
     kind: Literal["esmm"] = "esmm"
 
     def check_tasks(self, tasks: Sequence[TaskConfig]) -> None:

@@ -76,6 +76,7 @@ def test_paths_are_changed_and_encodings_kept():
     config = _config(
         _item(vectors=FILE, min_count=3),
         {"kind": "categorical", "name": "brand", "table": "t"},
+        {"kind": "categorical", "name": "shop", "table": "u"},
         tables=[{"name": "t", "vectors": {**FILE, "frozen": True}}, {"name": "u"}],
     )
     changed = with_vector_paths(config, lambda path: f"/abs/{path}")
