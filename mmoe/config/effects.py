@@ -204,7 +204,7 @@ NEEDS: Sequence[Needs] = (
     ),
     Needs(
         TrainingConfig,
-        ["embedding_optimizer", "embedding_backend"],
+        ["embedding_optimizer"],
         lambda _, run: _looks_up(run),
         "no feature looks anything up in a table; remove it, or add one that does",
     ),

@@ -64,8 +64,6 @@ SAID = [
      "model.capacity.priority", "model.capacity.factor=-2"),
     (["model.capacity={factor: 0, minimum: 8}"],
      "model.capacity.minimum", "model.execution=padded"),
-    ([NUMBER, "tables=[]", "training.embedding_backend=plain"],
-     "training.embedding_backend", "features.age.buckets=4"),
     ([NUMBER, "tables=[]", "training.embedding_optimizer.learning_rate=0.5"],
      "training.embedding_optimizer", "features.age.buckets=4"),
     *((["parallel.experts=replicated", f"parallel.{key}={value}"], f"parallel.{key}",

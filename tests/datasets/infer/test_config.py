@@ -281,7 +281,8 @@ def test_fifty_rows_split_with_both_classes():
     rng = np.random.default_rng(0)
     label = np.zeros(50, int)
     label[[3, 40]] = 1
-    config, reasons, _ = infer(pa.table({"x": rng.normal(size=50), "y": label}), "y")
+    columns = {"x": rng.normal(size=50), "z": [*"ab"] * 25, "y": label}
+    config, reasons, _ = infer(pa.table(columns), "y")
     assert config.model.embedding_dim == 4
     assert "too few rows for both classes" in reasons.split
 
