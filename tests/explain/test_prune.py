@@ -3,8 +3,10 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
@@ -130,6 +132,36 @@ def test_a_pruned_run_is_trained_on_resumed_and_continued(
     )
     told = json.loads(whole.directory.warm_start_file.read_text())
     assert any("click expert 2" in phrase for phrase in told["initialised"])
+
+
+@pytest.mark.parametrize("hidden", [[8, 6], [8, 6, 4]])
+def test_deep_own_towers_are_trained_on_from_what_they_were(hidden, train_funnel, funnel_config,
+                                                            funnel_table, tmp_path):  # fmt: skip
+    """Finetuned at rates of 1e-12, a pruned run predicts what it did before, bit by bit."""
+    log = funnel_table.append_column("scene", pa.array([*"abcd"] * 1000))
+    splits = Splits(train=log[:3000], validation=log[3000:3300], test=log[3300:], origin="log")
+    settings = [
+        "model.num_experts=4",
+        "model.domains={column: scene, towers: own}",
+        f"model.tower.hidden={hidden}",
+        "training.epochs=1",
+    ]
+    run = train_funnel(set_values(funnel_config, settings), log)
+    rates = ("optimizer", "embedding_optimizer")
+    slow = [f"training.{name}.learning_rate=1e-12" for name in rates]
+    raw = set_values(yaml.safe_load(run.config_file.read_text()), slow)
+    run.config_file.write_text(yaml.safe_dump(raw))
+    plain = prune_run(run, [2], tmp_path / "plain", splits=splits).directory
+    tuned = prune_run(run, [2], tmp_path / "tuned", finetune_epochs=1, splits=splits).directory
+    assert json.loads(tuned.history_file.read_text())["epochs"]
+    before, after = (CheckpointFolder(one.checkpoint).model("latest") for one in (plain, tuned))
+    assert before.keys() == after.keys() and any("own_weights.2" in name for name in before)
+    for name, tensor in before.items():
+        np.testing.assert_allclose(after[name], tensor, rtol=0, atol=1e-10, err_msg=name)
+    scores = [_predictions(one, log[:500]) for one in (plain, tuned)]
+    assert np.array_equal(*scores)
+    untuned = _predictions(run, log[:500])
+    assert np.abs(untuned - scores[0]).max() > 1e-5, "an expert is gone"
 
 
 @pytest.mark.parametrize(

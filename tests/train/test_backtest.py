@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+import mmoe
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import SplitConfig, config_from_dict, set_values
 from mmoe.datasets.files import fingerprint
 from mmoe.datasets.rows.batch_source import BatchSource
@@ -21,8 +23,8 @@ from mmoe.run import RunDirectory, folder_lock
 from mmoe.run.folder_claim import FolderClaim
 from mmoe.run.metrics_table import backtest_table
 from mmoe.score import load_predictor
-from mmoe.train import Interrupted, evaluate_run
-from mmoe.train.backtest import BacktestSettings, backtest, backtest_steps
+from mmoe.train import Interrupted, evaluate_run, train_run
+from mmoe.train.backtest import BacktestSettings, backtest, backtest_steps, walk
 
 DAYS = ["2024-01-30", "2024-01-31", "2024-02-01", "2024-02-03"]
 
@@ -61,6 +63,49 @@ def test_every_day_but_the_first_is_tested_by_the_model_of_the_day_before(config
         run = RunDirectory.open(tmp_path / "out" / day["run"])
         assert evaluate_run(run)["tasks"] == day["tasks"] == run.metrics()["tasks"]
         assert day["tasks"]["click"]["rows"] == 1000
+
+
+@pytest.mark.parametrize("hidden", [[8, 6], [8, 6, 4]])
+def test_deep_own_towers_go_on_from_day_to_day(hidden, funnel_config, tmp_path, monkeypatch):
+    """Later days learn at rates of 1e-12, so that theirs is the first day's model."""
+    rng = np.random.default_rng(0)
+    columns = {"price": rng.normal(size=900), "scene": [*"abc"] * 300}
+    columns["click"] = (rng.random(900) < 1 / (1 + np.exp(-columns["price"]))).astype(int)
+    columns["day"] = np.repeat(DAYS[:3], 300)
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+
+    def train_slowly(config, *args, warm_start=None, **kwargs):
+        if warm_start is not None:
+            rates = ("optimizer", "embedding_optimizer")
+            slow = [f"training.{name}.learning_rate=1e-12" for name in rates]
+            raw = set_values(config.model_dump(mode="json"), slow)
+            config = config_from_dict(raw, of_run=True)
+        return train_run(config, *args, warm_start=warm_start, **kwargs)
+
+    monkeypatch.setattr(walk, "train_run", train_slowly)
+    config = config_from_dict(
+        {
+            **funnel_config,
+            "data": {"path": str(tmp_path / "log.parquet")},
+            "features": [{"kind": "numeric", "name": "price", "buckets": 4}],
+            "tasks": [{"name": "click", "label": "click"}],
+            "model": {
+                **funnel_config["model"],
+                "domains": {"column": "scene", "towers": "own"},
+                "tower": {"hidden": hidden},
+            },
+        }
+    )
+    backtest(config, tmp_path / "out", BacktestSettings(column="day"))
+    found = [tmp_path / "out" / f"trained-{day}" for day in DAYS[:2]]
+    before, after = (CheckpointFolder(run / "checkpoints").model("best") for run in found)
+    assert before.keys() == after.keys() and any("own_weights.2" in name for name in before)
+    for name, tensor in before.items():
+        np.testing.assert_allclose(after[name], tensor, rtol=0, atol=1e-10, err_msg=name)
+    rows = pa.table({"price": rng.normal(size=60), "scene": [*"abc"] * 20})
+    scores = [mmoe.load(run).predict(rows)["pred_click"].to_pylist() for run in found]
+    assert scores[0] == scores[1]
+    assert json.loads((found[1] / "warm_start.json").read_text())["not_carried"] == []
 
 
 def test_the_total_is_of_all_tested_rows_together(config, folder, tmp_path):

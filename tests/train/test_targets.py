@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,7 @@ import yaml
 
 import mmoe
 from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.infer import infer_config
 from mmoe.datasets.labels.targets import SECTION
 from mmoe.datasets.rows.splits import Splits
 from mmoe.predictor import Predictor
@@ -304,6 +306,25 @@ def test_init_writes_no_division_and_the_estimator_agrees_with_itself(splits):
     x, y = frame[["x", "user"]], frame[["click", "spend"]]
     ranker = mmoe.MultiTaskRanker(epochs=1, seed=1).fit(x, y)
     assert [task.label for task in ranker.config_.tasks] == ["click", "spend"]
+    _agree(ranker, x, y)
+
+
+def test_a_run_of_an_init_config_predicts_in_the_label_s_units_by_every_road(splits, tmp_path):
+    config, _ = infer_config(splits.train, ["click", "spend"])
+    assert [task.label for task in config.tasks] == ["click", "spend"]
+    raw = set_values(config.model_dump(mode="json"), ["training.epochs=2"])
+    run = train_run(config_from_dict(raw), tmp_path / "run", splits=splits).directory
+    x, y = (splits.test.select(names).to_pandas() for names in (["x", "user"], ["click", "spend"]))
+    pq.write_table(splits.test, tmp_path / "rows.parquet")
+    score_files(run, tmp_path / "rows.parquet", tmp_path / "scores.parquet")
+    scored = pq.read_table(tmp_path / "scores.parquet")["pred_spend"].to_pylist()
+    assert mmoe.load(run.path).predict(x)["pred_spend"].tolist() == scored
+    ranker = mmoe.MultiTaskRanker.load(run.path)
+    assert ranker.predict_proba(x)["pred_spend"].tolist() == scored
+    _agree(ranker, x, y)
+
+
+def _agree(ranker: mmoe.MultiTaskRanker, x: pd.DataFrame, y: pd.DataFrame) -> None:
     predicted, scored = ranker.predict(x)["spend"], ranker.predict_proba(x)["pred_spend"]
     assert predicted.tolist() == scored.tolist()
     assert abs(predicted.mean() / y["spend"].mean() - 1) < 0.1
