@@ -98,7 +98,7 @@ def test_deep_own_towers_go_on_from_day_to_day(hidden, funnel_config, tmp_path, 
     )
     backtest(config, tmp_path / "out", BacktestSettings(column="day"))
     found = [tmp_path / "out" / f"trained-{day}" for day in DAYS[:2]]
-    before, after = (CheckpointFolder(run / "checkpoints").model("best") for run in found)
+    before, after = (CheckpointFolder(run / "checkpoint").model("best") for run in found)
     assert before.keys() == after.keys() and any("own_weights.2" in name for name in before)
     for name, tensor in before.items():
         np.testing.assert_allclose(after[name], tensor, rtol=0, atol=1e-10, err_msg=name)
