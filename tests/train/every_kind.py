@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mmoe.config import MODELS
 from mmoe.datasets.rows.splits import Splits
 from tests.models.interactions import frozen_modules
 
@@ -29,7 +30,12 @@ def _experts(**kind):
 
 
 def _before(**kind):
-    return {"model": {"interaction": kind, "embedding_dim": 8}}
+    return {"model": {"interaction": kind, **width_of_pairs(kind["kind"])}}
+
+
+def width_of_pairs(interaction):
+    """Says the width of features that an interaction pairs, where it asks for one."""
+    return {"embedding_dim": 8} if interaction in ("fm", "deepfm") else {}
 
 
 def _task(kind, label, **keys):
@@ -186,6 +192,8 @@ def raw_config(kind, folder: Path, **training):
     }
     if model["num_experts"] is None:  # the pool says it
         del model["num_experts"], model["expert"]
+    for key in MODELS.config_class(model.get("kind", "mmoe")).unused & model.keys():
+        del model[key]
     raw = {
         "data": kind.get("data", {}),
         "features": [*ids, {"kind": "numeric", "name": "price"}, *kind.get("features", [])],
