@@ -10,12 +10,10 @@ from mmoe.config.data import SplitConfig, StreamingConfig
 from mmoe.config.experts import CapacityConfig, MLPExpertConfig, MLPTowerConfig
 from mmoe.config.features import (
     Feature,
-    IdFeature,
     ListFeature,
     NumericFeature,
     SequenceFeature,
 )
-from mmoe.config.features.datetimes import DatetimeFeature
 from mmoe.config.gates import (
     LearnedGateConfig,
     NoisyTopKGateConfig,
@@ -27,7 +25,6 @@ from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.run import RunConfig
 from mmoe.config.tables import TableConfig
-from mmoe.config.training import TrainingConfig
 
 _ITSELF = ""
 _Place = tuple[str | int, ...]
@@ -50,24 +47,6 @@ class Needs:
     why: str
 
 
-def _looks_up(run: RunConfig) -> bool:
-    return any(feature.table_names for feature in run.features)
-
-
-def _of_usual_width(run: RunConfig) -> bool:
-    """Whether a table is as wide as `model.embedding_dim` says; of kinds of others it may be."""
-    shared = {table.name: table for table in run.tables}
-    for feature in run.features:
-        table = shared.get(feature.table_name, feature) if isinstance(feature, IdFeature) else None
-        own = isinstance(feature, DatetimeFeature | NumericFeature) and feature.dim is not None
-        sized = table is not None and (
-            table.dim is not None or getattr(table, "vectors", None) is not None
-        )
-        if feature.table_names and not own and not sized:
-            return True
-    return run.model.interaction.pairs_ids
-
-
 def _balances(gate: LearnedGateConfig, _: RunConfig) -> object:
     """Whether anything evens loads out, whose scope is asked for."""
     if isinstance(gate, SigmoidGateConfig) and gate.bias_speed:
@@ -83,7 +62,8 @@ def _drops(capacity: CapacityConfig, _: RunConfig) -> bool:
 
 _OF_SPREAD = ("slices", "shadowed", "exchange", "chunks", "rebalance", "wire_precision")
 
-# Keys that the validators of one section refuse by themselves are not here
+# Keys that the validators of a section refuse are not here, nor defaults of all tables, which there
+# may be none of (`model.embedding_dim`, `training.embedding_optimizer`)
 NEEDS: Sequence[Needs] = (
     Needs(
         SplitConfig,
@@ -155,12 +135,6 @@ NEEDS: Sequence[Needs] = (
         }.items()
     ),
     Needs(
-        ModelConfig,
-        ["embedding_dim"],
-        lambda _, run: _of_usual_width(run),
-        "every table has a dim of its own, or there is none; remove one of them",
-    ),
-    Needs(
         MLPTowerConfig,
         ["activation", "dropout"],
         lambda t, _: t.hidden,
@@ -201,12 +175,6 @@ NEEDS: Sequence[Needs] = (
         ["minimum"],
         lambda c, run: _drops(c, run) or run.model.execution == "padded",
         "factor 0 drops no row; set factor or maximum, or remove it",
-    ),
-    Needs(
-        TrainingConfig,
-        ["embedding_optimizer"],
-        lambda _, run: _looks_up(run),
-        "no feature looks anything up in a table; remove it, or add one that does",
     ),
     Needs(
         ParallelConfig,

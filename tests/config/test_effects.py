@@ -15,7 +15,6 @@ RAW = {
     "tables": [{"name": "tag"}],
     "tasks": [{"name": "click", "label": "click"}],
 }
-NUMBER = "features=[{kind: numeric, name: age}]"
 FIXED = "model.kind=shared_bottom"
 
 # What is said, the key that has no effect beside it, and what gives it one
@@ -46,8 +45,6 @@ SAID = [
     (["model.levels=3"], "model.levels", "model.kind=ple"),
     (["model={kind: single_task, gate: {hidden: [4]}}"],
      "model.gate", "model.kind=omoe"),
-    ([NUMBER, "tables=[]", "model.embedding_dim=8"], "model.embedding_dim",
-     "features.age.buckets=4"),
     (["model.tower={hidden: [], dropout: 0.1}"], "model.tower.dropout", "model.tower.hidden=[4]"),
     (["model.tower={hidden: [], activation: gelu}"],
      "model.tower.activation", "model.tower.hidden=[4]"),
@@ -64,8 +61,6 @@ SAID = [
      "model.capacity.priority", "model.capacity.factor=-2"),
     (["model.capacity={factor: 0, minimum: 8}"],
      "model.capacity.minimum", "model.execution=padded"),
-    ([NUMBER, "tables=[]", "training.embedding_optimizer.learning_rate=0.5"],
-     "training.embedding_optimizer", "features.age.buckets=4"),
     *((["parallel.experts=replicated", f"parallel.{key}={value}"], f"parallel.{key}",
        "parallel.experts=spread")
       for key, value in (("slices", 2), ("shadowed", [1]), ("exchange", "auto"), ("chunks", 2),

@@ -152,12 +152,11 @@ def test_the_written_config_of_an_earlier_version_reads_as_it_was():
     gate |= dict(per_sample=True, gamma=1.0, entropy_loss=0.01, code_loss=1.0)
     tables = dict(kind="sgd", learning_rate=0.3, eps=1e-8, betas=[0.9, 0.999])
     raw = {**SMALL, "model": {"gate": gate}, "training": {"embedding_optimizer": tables}}
-    config = config_from_dict(raw, of_run=True)
+    config = config_from_dict(raw)
     assert config.model.gate == GateConfig(kind="cosine", projection_dim=64)
     assert config.training.embedding_optimizer.keywords() == {}
     gate["projection_dim"] = 256
-    softmax = set_values(raw, ["model.gate.kind=softmax", "model.gate.k=2"])
-    again = config_from_dict(softmax, of_run=True)
+    again = config_from_dict(set_values(raw, ["model.gate.kind=softmax", "model.gate.k=2"]))
     assert again.model.gate.picks is None
 
 

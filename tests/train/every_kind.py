@@ -30,12 +30,7 @@ def _experts(**kind):
 
 
 def _before(**kind):
-    return {"model": {"interaction": kind, **width_of_pairs(kind["kind"])}}
-
-
-def width_of_pairs(interaction):
-    """Says the width of features that an interaction pairs, where it asks for one."""
-    return {"embedding_dim": 8} if interaction in ("fm", "deepfm") else {}
+    return {"model": {"interaction": kind, "embedding_dim": 8}}
 
 
 def _task(kind, label, **keys):

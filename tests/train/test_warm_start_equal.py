@@ -21,7 +21,7 @@ from mmoe.train.begin import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, transfer
 from mmoe.train.warm_start.sources import tensor_sources
-from tests.train.every_kind import CLICK, GIVEN_CLICK, KINDS, SPLITS, raw_config, width_of_pairs
+from tests.train.every_kind import CLICK, GIVEN_CLICK, KINDS, SPLITS, raw_config
 
 EXPERT = {"hidden": [8, 6, 4]}
 OF_EXPERT = {"frozen": {"module": "tests.models.interactions.frozen_modules:make_eight",
@@ -40,8 +40,7 @@ OF_ENCODING = {"hash": {"hash_size": 50}, "managed": {"rows": 50}}
 
 
 def _model(**keys: Any) -> dict[str, Any]:
-    width = width_of_pairs(keys.get("interaction", {}).get("kind"))
-    return {"model": {"num_experts": 3, "expert": {"hidden": [8]}, **width, **keys}}
+    return {"model": {"num_experts": 3, "expert": {"hidden": [8]}, "embedding_dim": 8, **keys}}
 
 
 def _domains(towers: str) -> dict[str, Any]:

@@ -54,8 +54,7 @@ def test_what_a_config_cannot_have_or_use_is_left_out(config):
     decayed = "training.optimizer={kind: adamw, weight_decay: 0.3, weight_decay_on: matrices}"
     key = "training.optimizer.weight_decay"
     assert _values(config(decayed))[key] == (1e-3, 1e-2, 0.1, 0.3, 0.5)  # 0 is refused there
-    numbers = ("features=[{kind: numeric, name: price}]", "model.embedding_dim=16")
-    plain = _values(config(*numbers, "model.tower.hidden=[]"))
+    plain = _values(config("features=[{kind: numeric, name: price}]", "model.tower.hidden=[]"))
     assert not any("embedding" in key for key in plain)
     assert "model.tower.hidden" not in plain
 
