@@ -9,6 +9,7 @@ import pyarrow as pa
 from mmoe.config import (
     DataConfig,
     FeatureConfig,
+    ModelConfig,
     RunConfig,
 )
 from mmoe.config.data import MISSING_WORDS
@@ -159,7 +160,7 @@ def infer_config(
         ),
         features=inputs.features,
         tasks=[task.task for task in tasks],
-        model=model_for(log),
+        model=_sized(model_for(log), inputs.features),
         training=training_for(log, [task.task for task in tasks]),
     )
     config = without_unused(run)
@@ -183,6 +184,14 @@ def infer_config(
         unclear=unclear,
     )
     return config, reasons
+
+
+def _sized(model: ModelConfig, features: Sequence[FeatureConfig]) -> ModelConfig:
+    """Leaves the width of tables at its default where there are none."""
+    if any(feature.table_names for feature in features):
+        return model
+    default = type(model).model_fields["embedding_dim"].default
+    return model.model_copy(update={"embedding_dim": default})
 
 
 def _of(product: Product | None) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mmoe.config.data import SplitConfig, StreamingConfig
+from mmoe.config.data import SplitConfig
 from mmoe.config.experts import CapacityConfig, MLPExpertConfig, MLPTowerConfig
 from mmoe.config.features import (
     Feature,
@@ -62,8 +62,9 @@ def _drops(capacity: CapacityConfig, _: RunConfig) -> bool:
 
 _OF_SPREAD = ("slices", "shadowed", "exchange", "chunks", "rebalance", "wire_precision")
 
-# Keys that the validators of a section refuse are not here, nor defaults of all tables, which there
-# may be none of (`model.embedding_dim`, `training.embedding_optimizer`)
+# Not here are keys that the validators of a section refuse, and those that one command, machine or
+# log of several needs: defaults of whatever tables there are (`model.embedding_dim`), how rows are
+# streamed where they are (`data.streaming`, beside `--set data.input=memory`), what ranks do
 NEEDS: Sequence[Needs] = (
     Needs(
         SplitConfig,
@@ -76,19 +77,6 @@ NEEDS: Sequence[Needs] = (
         ["test"],
         lambda s, _: s.by not in ("file", "day"),
         "a split by {by} says itself which rows test; remove it",
-    ),
-    Needs(
-        StreamingConfig,
-        ["shuffle_buffer_rows", "interleave", "lanes", "read_ahead_batches"],
-        lambda _, run: run.data.input != "memory" and run.data.source == "files",
-        "rows are held in memory (data.input, data.source); set data.input: stream or auto, or "
-        "remove it",
-    ),
-    Needs(
-        StreamingConfig,
-        ["above_mb"],
-        lambda _, run: run.data.input == "auto" and run.data.source == "files",
-        "data.input: auto of files alone asks how large they are; set that, or remove it",
     ),
     Needs(
         TableConfig,

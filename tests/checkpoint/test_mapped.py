@@ -24,7 +24,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="by Linux's account o
 KINDS = {
     "mmoe": {},
     "wide": {"wide": True},
-    "ple": {"kind": "ple"},
+    "ple": {"kind": "ple", "num_experts": 8},
     "dcn": {"interaction": {"kind": "dcn_v2"}},
 }
 
