@@ -251,5 +251,5 @@ def _sections(value: Any, place: _Place) -> Iterator[tuple[_Place, BaseModel]]:
 
 def _at(node: Any, place: _Place) -> Any:
     for step in place:
-        node = getattr(node, step) if isinstance(node, BaseModel) else node[step]
+        node = getattr(node, str(step)) if isinstance(node, BaseModel) else node[step]
     return node
