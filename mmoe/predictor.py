@@ -19,6 +19,7 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.frames import TableLike, as_rows, origin_of
 from mmoe.datasets.rows.projection import required_columns
+from mmoe.embeddings import scoring_embeddings
 from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.mixture.draws import borrowed_generators
 from mmoe.models.build import build_ranker
@@ -78,6 +79,8 @@ class Predictor:
         # Of the ranks there are now: a group that the caller makes later is none of ours
         self.ranks = world_size()
         self.any_height = HAS_KERNELS and ranker.device.type == "cpu"
+        # Dispatch is shorter in it; FBGEMM's CPU tables refuse it, and a model may be trained on
+        self.infers = self.ranks == 1 and scoring_embeddings(ranker.embeddings) is not None
         domains = getattr(ranker.network, "domains", None)
         asked_NT = None if domains is None else domains.asked_NT
         self.asked_NT = None if asked_NT is None else asked_NT.cpu().numpy()
@@ -261,7 +264,10 @@ class Predictor:
         with_bias: bool,
     ) -> None:
         stop = min(start + self.height, len(data))
-        output, first = self._forward(data, start, stop, on_gates is not None, with_bias), 0
+        # What is made in inference_mode is for nobody but this: others may compute on with theirs
+        with torch.inference_mode(self.infers and on_gates is None):
+            output = self._forward(data, start, stop, on_gates is not None, with_bias)
+        first = 0
         for logits_BT in (output.logits_BT, output.with_bias_BT):
             if logits_BT is None:
                 continue
@@ -285,7 +291,6 @@ class Predictor:
         device = self.ranker.device
         batch = data.batch(slice(start, stop), pad_to=padded).to(device)
         requests = RequestBatch.of(batch)
-        # no_grad, not inference_mode: FBGEMM's CPU tables refuse the latter
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
             return self.ranker(
                 batch.dense_BF,
