@@ -497,3 +497,25 @@ def test_coded_text_in_lists_over_several_row_groups(tmp_path):
     assert [tags for chunk in chunks for tags in chunk["tags"].to_pylist()] == values
     part = list(iter_tables(tmp_path / "log.parquet", ["row"], 50, RowSpan(45, 101)))
     assert [row for chunk in part for row in chunk["row"].to_pylist()] == [*range(45, 101)]
+
+
+@pytest.mark.parametrize("new", [pa.ipc.new_file, pa.ipc.new_stream])
+@pytest.mark.parametrize("column", ["text", "lists"])
+def test_offsets_of_an_arrow_file_are_looked_at(tmp_path, new, column):
+    """Arrow itself believes them, and would read beside the column's memory."""
+    starts = pa.py_buffer(np.array([0, 9, 2, 3], np.int32))
+    letters = pa.array(["a", "b", "c"])
+    broken = {
+        "text": pa.Array.from_buffers(pa.utf8(), 3, [None, starts, pa.py_buffer(b"abc")]),
+        "lists": pa.Array.from_buffers(pa.list_(pa.utf8()), 3, [None, starts], children=[letters]),
+    }
+    table = pa.table({column: broken[column], "x": [1, 2, 3]})
+    path = tmp_path / "log.arrow"
+    with new(path, table.schema) as writer:
+        writer.write_table(table)
+    assert read_table(path, ["x"]).num_rows == 3
+    for read in (read_table, lambda *given: list(iter_tables(*given, 2))):
+        with pytest.raises(
+            ValueError, match=r"log\.arrow: record batch 0: is truncated or no Arrow"
+        ):
+            read(path, [column])
