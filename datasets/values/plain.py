@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from mmoe.datasets.values.arrow import pc
 
+_MOST_DIGITS = 76  # of a decimal
 MOST_DEPTH = 64  # of lists and objects inside one another; parsers and types go down by calls
 
 
@@ -43,6 +44,10 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.large_binary()
     if pa.types.is_float16(kind):
         return pa.float32()
+    if pa.types.is_decimal(kind) and kind.scale < 0:
+        digits = kind.precision - kind.scale  # whole numbers: Arrow computes with no others
+        wider = pa.decimal128 if digits <= _MOST_DIGITS // 2 else pa.decimal256
+        return wider(digits, 0) if digits <= _MOST_DIGITS else pa.float64()
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
     return _plain_list(kind) if _is_any_list(kind) else kind

@@ -37,6 +37,28 @@ def test_plain_columns_hold_the_same_values(name):
         assert repr(found.to_pylist()) == repr(column.to_pylist())
 
 
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        (pa.decimal32(5, -2), pa.decimal128(7, 0)),
+        (pa.decimal128(5, -50), pa.decimal256(55, 0)),
+        (pa.decimal256(50, -40), pa.float64()),
+    ],
+)
+def test_decimals_of_negative_scale_are_whole_numbers(kind, wanted):
+    numbers = [3 * 10**-kind.scale, None, 0]
+    found = plain(pa.chunked_array([pa.array(numbers, pa.decimal256(76, 0)).cast(kind)]))
+    assert found.type == wanted == plain_type(wanted)
+    assert found.cast(pa.float64()).to_pylist() == pytest.approx(numbers, rel=1e-15)
+
+
+def test_a_column_of_negative_scale_is_looked_at():
+    odd = pa.array([100 * (n % 7) for n in range(60)], pa.decimal128(5, -2))
+    log = pa.table({"odd": odd, "click": [n % 2 for n in range(60)]})
+    config, _ = infer_config(log, ["click"])
+    assert [feature.name for feature in config.features] == ["odd"]
+
+
 def _read_everything(prepared):
     return [
         chunk for part in (prepared.train, prepared.validation, prepared.test)
