@@ -28,6 +28,11 @@ def open_table(path: str, version: int | None) -> "DeltaTable":
     """
     import deltalake
 
+    if not is_address(path) and unquote(path) != path:  # it would read the log of that folder
+        raise Refused(
+            f"{path}: deltalake takes the name of this folder for {unquote(path)!r}; give the "
+            "folder a name without %"
+        )
     where = "" if version is None else f" at version {version}"
     with one_line(
         lambda reason: (

@@ -1,5 +1,6 @@
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -214,3 +215,15 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_plain_files(tmp_path, m
     monkeypatch.setattr(lake, "names_in", refused)
     with pytest.raises(ValueError, match="cannot be reached"):
         lake.kind_of_table(str(tmp_path))
+
+
+def test_a_folder_whose_name_deltalake_reads_as_another_is_refused(tmp_path):
+    import deltalake
+
+    for name, rows in (("a b", [1, 2]), ("a%20b", [7, 8, 9])):
+        deltalake.write_deltalake(tmp_path / "made", pa.table({"x": rows}), mode="overwrite")
+        shutil.copytree(tmp_path / "made", tmp_path / name)
+        shutil.rmtree(tmp_path / "made")
+    assert read_table(str(tmp_path / "a b"))["x"].to_pylist() == [1, 2]
+    with pytest.raises(ValueError, match=r"a%20b: deltalake takes .*a b'; give the folder a name"):
+        read_table(str(tmp_path / "a%20b"))
