@@ -147,6 +147,11 @@ def _explain(
             f"{path}: is not UTF-8 text ({reason}); say its encoding (data.encoding: latin-1, of "
             "mmoe init --encoding latin-1), or convert it, such as with iconv"
         )
+    if "straddl" in reason:
+        return ValueError(
+            f"{path}: has a row of more than {_BLOCK_BYTES:,} bytes; if that is no cell of yours, "
+            "a quote is opened and never closed: close it"
+        )
     return ValueError(f"{path}: cannot be read as CSV ({reason}); mend or copy the file again")
 
 

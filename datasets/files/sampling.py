@@ -13,6 +13,7 @@ from mmoe.datasets.files.parquet_files import iter_parquet, parquet_bytes, parqu
 from mmoe.datasets.files.readers import Paths, column_names, join_tables, plain_columns, read_table
 from mmoe.datasets.files.resolve import kind_of, resolve_files
 from mmoe.datasets.files.text_files import is_packed
+from mmoe.datasets.rows.locations import HIDDEN
 
 ROWS = 500_000  # read at most, about
 BYTES = 128 << 20  # of text, or of decompressed Parquet
@@ -67,6 +68,10 @@ def sample_table(
     """
     files = resolve_files(paths)
     there = column_names(files)
+    if taken := set(HIDDEN) & set(there):
+        raise ValueError(
+            f"{files[0]}: column {min(taken)!r} has a name that rows are numbered by; rename it"
+        )
     names = [name for name in there if name not in without]
     asked = names if without else None
     if _is_small(files, rows, most_bytes):

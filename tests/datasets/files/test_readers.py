@@ -519,3 +519,14 @@ def test_offsets_of_an_arrow_file_are_looked_at(tmp_path, new, column):
             ValueError, match=r"log\.arrow: record batch 0: is truncated or no Arrow"
         ):
             read(path, [column])
+
+
+@pytest.mark.parametrize("cell", ["y" * 5_000, '"' + "y,1\n" * 1_000])
+def test_a_row_that_is_too_long_is_said_to_be_one(tmp_path, monkeypatch, cell):
+    from mmoe.datasets.files import csv_files
+
+    monkeypatch.setattr(csv_files, "_BLOCK_BYTES", 1_024)
+    path = tmp_path / "long.csv"
+    path.write_text("a,b\n" + "x,1\n" * 10 + f"{cell},1\n")
+    with pytest.raises(ValueError, match=r"long\.csv: has a row of more than 1,024 bytes.*quote"):
+        read_table(path)

@@ -120,3 +120,10 @@ def test_init_says_what_it_looked_at(frame, tmp_path, mmoe, monkeypatch):
     assert code == 0, err
     assert "log.csv: looked at " in out and "from everywhere" in out
     assert "# sizes for about " in config.read_text()
+
+
+@pytest.mark.parametrize("name", ["__mmoe_row__", "__mmoe_request__", "__mmoe_times__"])
+def test_names_that_rows_are_numbered_by_are_refused(tmp_path, name):
+    pq.write_table(pa.table({name: [0, 0], "click": [0, 1]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=rf"a\.parquet: column '{name}' has a name that rows"):
+        sample_table(tmp_path)
