@@ -3,6 +3,9 @@
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from benchmarks.faults.inputs.draft import (
     Draft,
     Expect,
@@ -36,6 +39,25 @@ def mixed_kinds(draft: Draft) -> Expect:
     folder = _folder(draft)
     write_table(draft.tables[0], folder / ("odd.csv" if not draft.is_csv else "odd.parquet"))
     return error(draft.data)
+
+
+def deep_types(draft: Draft) -> Expect:
+    """A column that nobody reads, nested deeper than data is."""
+    path = draft.folder / draft.draw.choice(["deep.parquet", "deep.arrow", "deep.jsonl"])
+    depth = draft.draw.choice([40, 45]) if path.suffix == ".parquet" else 90
+    kind = pa.int64()
+    for _ in range(depth):
+        kind = pa.list_(kind)
+    table = draft.tables[0].select(["click"])
+    if path.suffix == ".jsonl":
+        line = f'{{"click": 1, "deep": {"[" * depth}{"]" * depth}}}'
+        path.write_text(f"{line}\n" * 5, encoding="utf-8")
+    elif path.suffix == ".arrow":
+        pa.ipc.new_file(str(path), table.schema.append(pa.field("deep", kind))).close()
+    else:
+        pq.write_table(table.append_column("deep", pa.nulls(len(table), kind)), path)
+    draft.data = str(path)
+    return error(draft.data, "nested more than 64 levels")
 
 
 def hidden_files(draft: Draft) -> Expect:
@@ -138,5 +160,5 @@ def _folder(draft: Draft) -> Path:
 LAYOUT_FAULTS = (
     nothing_there, empty_folder, mixed_kinds, hidden_files, globbed, shouting_names, no_suffix,
     folder_called_like_a_file, dangling_link, one_file_under_two_names, partitions,
-    partition_without_rows,
+    partition_without_rows, deep_types,
 )  # fmt: skip
