@@ -462,3 +462,12 @@ def test_single_rows_are_encoded_as_in_a_table_whatever_came_before():
     with pytest.raises(ValueError, match="'item'"):
         encoder.encode(table.slice(0, 1).drop_columns(["item"]), "log")
     assert "_known_cells" not in vars(copy.copy(encoder))
+
+
+def test_a_single_row_may_hold_a_datetime_that_python_has_not():
+    config = configured({"kind": "categorical", "name": "at"})
+    known = pa.table({"at": pa.array([0, 86_400] * 20, pa.timestamp("s"))})
+    encoder = FeatureEncoder.fit(config, known, "log")
+    for rows in (2, 1):
+        far = pa.table({"at": pa.array([2**43] * rows, pa.timestamp("s"))})
+        assert encoder.encode(far, "log").ids_NC[:, 0].tolist() == [1] * rows
