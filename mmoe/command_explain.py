@@ -23,10 +23,10 @@ class Split(StrEnum):
 def explain(
     run_dir: RunDir,
     data: Annotated[
-        str | None, typer.Option(help="Labelled rows; left out: a split of the run's own.")
+        str | None, typer.Option(help="Labelled rows; default: a split of the run's own.")
     ] = None,
     split: Annotated[
-        Split, typer.Option(help="Which of the run's own, where there is no --data.")
+        Split, typer.Option(help="Which of the run's own splits, without --data.")
     ] = Split.TEST,
     tolerance: Annotated[
         float,
@@ -48,7 +48,7 @@ def explain(
     out: Annotated[
         str | None,
         typer.Option(
-            help="A folder, or an address, for explain.json and explain.html; left out: the run's."
+            help="A folder, or an address, for explain.json and explain.html; default: the run's."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as explain.json.")] = False,

@@ -16,31 +16,34 @@ from mmoe.resuming import advising_resume, by_time, resumes
 
 def backtest(
     recipe_or_config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="A config file.")],
-    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Rows to read instead of data.path of the config.")
+    ] = None,
     column: Annotated[
         str | None,
         typer.Option(
-            help="Holds the day: dates, times (cut at midnight UTC) or whole numbers; left out: "
+            help="Column of the day: dates, times (cut at midnight UTC) or whole numbers; default: "
             "data.split.column."
         ),
     ] = None,
-    days: Annotated[int | None, typer.Option(help="Test the last so many days.")] = None,
+    days: Annotated[
+        int | None, typer.Option(help="Number of last days to test; default: all but the first.")
+    ] = None,
     from_scratch: Annotated[
-        bool, typer.Option("--from-scratch", help="Train anew every day, on all days so far.")
+        bool,
+        typer.Option("--from-scratch", help="Train a new model every day, on all days so far."),
     ] = False,
     window: Annotated[
         int | None,
-        typer.Option(
-            help="Train on the last so many days; left out: one, or with --from-scratch all so far."
-        ),
+        typer.Option(help="Days to train on; default: 1, or all so far with --from-scratch."),
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option(help="A folder, or an address; left out: runs/NAME-backtest-DATE-TIME."),
+        typer.Option(help="A folder, or an address; default: runs/NAME-backtest-DATE-TIME."),
     ] = None,
     set_: SetValues = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the first unfinished day in --out.")
+        bool, typer.Option("--resume", help="Continue with the first unfinished day in --out.")
     ] = False,
     changed_data: ChangedData = False,
     as_of: AsOf = None,
@@ -72,23 +75,23 @@ def compare(
     models: Annotated[
         str,
         typer.Option(
-            metavar="KIND,KIND,…", help="Kinds of models; each is judged against the first."
+            metavar="KIND,KIND,…", help="Kinds of models; each is compared with the first."
         ),
     ] = "single_task,shared_bottom,mmoe,ple",
     seeds: Annotated[
-        int, typer.Option(help="Train each so often, with the config's seed and those after it.")
+        int, typer.Option(help="Runs per model: the config's seed, and those after it.")
     ] = 5,
-    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Rows to read instead of data.path of the config.")
+    ] = None,
     out: Annotated[
         str | None,
-        typer.Option(help="A folder, or an address; left out: runs/NAME-compare-DATE-TIME."),
+        typer.Option(help="A folder, or an address; default: runs/NAME-compare-DATE-TIME."),
     ] = None,
     set_: SetValues = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Go on in --out: what is finished is read; takes more models, seeds."
-        ),
+        typer.Option("--resume", help="Continue in --out, also with more models or seeds."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as compare.json.")] = False,
     as_of: AsOf = None,
@@ -121,20 +124,20 @@ def tune(
     recipe_or_config: Annotated[
         str, typer.Argument(metavar="CONFIG.yaml", help="A config file, or a recipe.")
     ],
-    trials: Annotated[
-        int, typer.Option(help="So many at most, with --resume those before among them.")
-    ] = 20,
+    trials: Annotated[int, typer.Option(help="Most trials, those before --resume included.")] = 20,
     minutes: Annotated[
-        float, typer.Option(help="End then, whatever is left to try; a trial under way is stopped.")
+        float, typer.Option(help="Time limit in minutes; a running trial is stopped then.")
     ] = 15,
-    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Rows to read instead of data.path of the config.")
+    ] = None,
     out: Annotated[
         str | None,
-        typer.Option(help="A folder, or an address; left out: runs/NAME-tune-DATE-TIME."),
+        typer.Option(help="A folder, or an address; default: runs/NAME-tune-DATE-TIME."),
     ] = None,
     set_: SetValues = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on in --out, for --minutes more.")
+        bool, typer.Option("--resume", help="Continue in --out, for --minutes more.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as tune.json.")] = False,
     as_of: AsOf = None,

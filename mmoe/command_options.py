@@ -5,11 +5,15 @@ from typing import Annotated
 
 import typer
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print the result alone: no progress, no notes.")
+]
 SetValues = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY.PATH=VALUE", help="Change a value; takes several, and repeats."
+        "--set",
+        metavar="KEY.PATH=VALUE",
+        help="Override a config key, like training.epochs=3; several values, or repeated.",
     ),
 ]
 Imports = Annotated[
@@ -17,7 +21,7 @@ Imports = Annotated[
     typer.Option(
         "--import",
         metavar="MODULE",
-        help="Import a module first that registers kinds of its own; takes several, and repeats.",
+        help="Module of yours to import first, which registers kinds; several, or repeated.",
     ),
 ]
 AsOf = Annotated[
@@ -25,22 +29,20 @@ AsOf = Annotated[
     typer.Option(
         "--as-of",
         metavar="VERSION",
-        help="Of a lake table: the Delta version, or the Iceberg snapshot, that is read; left out: "
-        "the current one. The same as TABLE@VERSION.",
+        help="For a Delta or Iceberg table: the version or snapshot to read, like TABLE@VERSION; "
+        "default: the current one.",
     ),
 ]
 
 
 def _columns(what: str) -> object:
-    said = (
-        f"Columns that {what}, whatever they look like; takes several, by commas too, and repeats."
-    )
+    said = f"Columns that {what}, whatever their values say; several, by commas too, or repeated."
     return typer.Option(metavar="COLUMN", help=said)
 
 
 Categorical = Annotated[list[str] | None, _columns("hold ids")]
 Numeric = Annotated[list[str] | None, _columns("hold numbers")]
-Drop = Annotated[list[str] | None, _columns("are left out")]
+Drop = Annotated[list[str] | None, _columns("are no features")]
 RunDir = Annotated[
     str,
     typer.Argument(
@@ -58,7 +60,7 @@ class Device(StrEnum):
 
 
 OnDevice = Annotated[
-    Device, typer.Option(help="auto: a GPU where there is one; whatever the run was trained on.")
+    Device, typer.Option(help="auto: a GPU where there is one, wherever the run was trained.")
 ]
 
 
@@ -71,7 +73,7 @@ class TablePrecision(StrEnum):
 
 InPrecision = Annotated[
     TablePrecision | None,
-    typer.Option(help="Tables in fewer bits, and so less memory; left out: as they were trained."),
+    typer.Option(help="Embedding tables in fewer bits, for less memory; default: as trained."),
 ]
 
 
@@ -85,7 +87,7 @@ class NewExperts(StrEnum):
 ChangedData = Annotated[
     bool,
     typer.Option(
-        "--changed-data", help="With --resume: go on also where files have changed since."
+        "--changed-data", help="With --resume: go on though data files have changed since."
     ),
 ]
 
@@ -95,20 +97,24 @@ Columns = Annotated[
         "--columns",
         "--column-names",
         metavar="A,B,C",
-        help="Names of all columns, where CSV files have no header line.",
+        help="Names of all columns of CSV files without a header line.",
     ),
 ]
 Delimiter = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Between cells of CSV files, such as '::'.")
+    str | None,
+    typer.Option(
+        metavar="TEXT", help="Text between the cells of CSV files, like '::'; default: found."
+    ),
 ]
 Encoding = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of the text of CSV files, such as latin-1.")
+    str | None,
+    typer.Option(metavar="NAME", help="Encoding of CSV files, like latin-1; default: UTF-8."),
 ]
 Header = Annotated[
     bool | None,
     typer.Option(
         "--header/--no-header",
-        help="Whether the first line of CSV files has the names of the columns; left out: it has, "
-        "unless --columns are others.",
+        help="Whether the first line of CSV files names the columns; default: it does, unless "
+        "--columns names others.",
     ),
 ]

@@ -30,95 +30,102 @@ class Where(StrEnum):
 
 def score(
     run_dir: RunDir,
-    input_: Annotated[str, typer.Option("--input", help="A file of rows, a folder or a glob.")],
+    input_: Annotated[
+        str, typer.Option("--input", help="Rows to score: a file, a folder or a glob.")
+    ],
     output: Annotated[
         str,
         typer.Option(
-            help="A Parquet file for all rows, or a folder or address, which gets one for each "
-            "input file."
+            help="A .parquet file for all rows, or a folder or address for one file per input file."
         ),
     ],
     keep: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="Input column to copy; takes several, and repeats."),
+        typer.Option(
+            metavar="COLUMN", help="Input column to copy to the output; several, or repeated."
+        ),
     ] = None,
     keep_types: Annotated[
         bool,
         typer.Option(
             "--keep-types",
-            help="Kept columns of CSV become numbers where all cells are; else text.",
+            help="--keep columns of CSV become numbers where all cells are; default: text.",
         ),
     ] = False,
     tasks: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TASK",
-            help="Write the predictions of these alone; takes several, by commas too, and repeats.",
+            help="Write the predictions of these tasks alone; several, by commas too, or repeated.",
         ),
     ] = None,
     fuse: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=EXPRESSION",
-            help="A further column, such as 'value=click^0.7 * purchase'; takes several, and "
-            "repeats.",
+            help="A further column computed from predictions, like 'value=click^0.7 * purchase'; "
+            "several, or repeated.",
         ),
     ] = None,
     mode: Annotated[
         Mode,
         typer.Option(
-            help="What becomes of an output that is there; overwrite-partitions replaces the "
-            "folders such as day=2024-01-31 that get new scores, and leaves the others."
+            help="What to do where the output exists; overwrite-partitions replaces only the "
+            "folders, like day=2024-01-31, that get new scores."
         ),
     ] = Mode.ERROR,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="As --mode overwrite.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="The same as --mode overwrite.")
+    ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Score only what the output folder has not.")
+        bool, typer.Option("--resume", help="Score only what the output folder lacks.")
     ] = False,
     top: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Write the N best rows of each --per alone, into one file."),
+        typer.Option(metavar="N", help="Write only the N best rows of each --per, into one file."),
     ] = None,
     per: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Of --top: the key, such as user_id.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="With --top: column of the key, like user_id."),
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN", help="Of --top: what is best: a task, or a column of --fuse."
+            metavar="COLUMN", help="With --top: the task, or the column of --fuse, to rank by."
         ),
     ] = None,
     rows_per_file: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Into a folder: cut each file into pieces of about N rows, which ranks and "
-            "workers share out.",
+            help="With a folder: write files of about N rows, so that ranks and workers share a "
+            "large input.",
         ),
     ] = None,
     expect: Annotated[
         list[str] | None,
         typer.Option(
             metavar="EXPECTATION",
-            help="What has to hold before scores are published, such as 'psi(*) < 0.25', or usual; "
-            "takes several, and repeats. Else: exit code 3.",
+            help="Condition for publishing, like 'psi(*) < 0.25', or usual; several, or repeated. "
+            "Exit code 3 where one does not hold.",
         ),
     ] = None,
     engine: Annotated[
-        Where, typer.Option(help="ray: workers of a cluster share out the files of a folder.")
+        Where, typer.Option(help="ray: workers of a Ray cluster score the files of a folder.")
     ] = Where.LOCAL,
     address: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Of --engine ray: a cluster that is there, or auto: the one of this machine; left "
-            "out: one that is started here, and ended.",
+            help="With --engine ray: a running cluster, or auto for that of this machine; default: "
+            "start one here, and end it.",
         ),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Of --engine ray: each on a CPU; left out: all of the cluster's."
+            metavar="N",
+            help="With --engine ray: number of workers, one CPU each; default: all CPUs.",
         ),
     ] = None,
     as_of: AsOf = None,

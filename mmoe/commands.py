@@ -83,10 +83,12 @@ def train(
             "--warm-start or --resume left out: the run's own.",
         ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Overrides data.path of the config.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Rows to read instead of data.path of the config.")
+    ] = None,
     out: Annotated[
         str | None,
-        typer.Option(help="Run directory, or an address; left out: runs/NAME-DATE-TIME."),
+        typer.Option(help="Run directory, or an address; default: runs/NAME-DATE-TIME."),
     ] = None,
     set_: SetValues = None,
     resume: Annotated[
@@ -94,11 +96,15 @@ def train(
     ] = False,
     warm_start: Annotated[
         str | None,
-        typer.Option(metavar="RUN_DIR", help="Begin with this run's weights and vocabulary."),
+        typer.Option(
+            metavar="RUN_DIR", help="Start from the weights and vocabularies of this run."
+        ),
     ] = None,
     new_experts: Annotated[
         NewExperts | None,
-        typer.Option(help="Experts that the --warm-start run did not have; left out: fresh."),
+        typer.Option(
+            help="How experts begin that the --warm-start run did not have; default: fresh."
+        ),
     ] = None,
     freeze: Annotated[
         list[str] | None,
@@ -111,7 +117,7 @@ def train(
     profile: Annotated[
         bool,
         typer.Option(
-            "--profile", help="Also say where a step's time goes, and write RUN/profile/."
+            "--profile", help="Print where a step's time goes (ms by part), and write RUN/profile/."
         ),
     ] = False,
     device: Annotated[
@@ -162,7 +168,7 @@ for _command in (backtest, compare, tune):
 def evaluate(
     run_dir: RunDir,
     data: Annotated[
-        str | None, typer.Option(help="Labelled rows; left out: the run's own test split.")
+        str | None, typer.Option(help="Labelled rows; default: the run's own test split.")
     ] = None,
     all_negatives: Annotated[
         bool,
@@ -202,7 +208,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="COLUMN",
-            help="Of --labels: column that tells rows apart, in both; takes several, and repeats.",
+            help="Of --labels: column that identifies a row, in both files; several, or repeated.",
         ),
     ] = None,
     device: OnDevice = Device.AUTO,
@@ -210,7 +216,7 @@ def evaluate(
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
-    """Evaluate a run's best model, or scores that it wrote."""
+    """Evaluate a run's best model, or scores that it wrote earlier (--labels)."""
     import_modules(import_ or [])
     from mmoe.datasets.files.lake import kind_of_table
     from mmoe.run import open_run
@@ -268,7 +274,7 @@ def unshard(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Join a model that many ranks wrote into one safetensors file."""
+    """Write a run's weights as one safetensors file, whatever ranks wrote them."""
     from mmoe.checkpoint.unshard import unshard as join
     from mmoe.run import open_run
 
@@ -283,14 +289,14 @@ def report(
     run_dir: RunDir,
     output: Annotated[
         str | None,
-        typer.Option(help="HTML file, or its address; left out: RUN_DIR/report.html, replaced."),
+        typer.Option(help="HTML file, or its address; default: RUN_DIR/report.html, replaced."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing output.")
     ] = False,
     import_: Imports = None,
 ) -> None:
-    """Draw a run: one HTML page that needs no network."""
+    """Write a run's report: one HTML page that needs no network."""
     import_modules(import_ or [])
     from mmoe.datasets.files.data_file import is_address
     from mmoe.report import write_report
@@ -318,13 +324,19 @@ def _copy_to_draw(address: str, output: str | None) -> str:
 @app.command()
 def init(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A log with labels.")],
-    label: Annotated[list[str], typer.Option(help="A label column; takes several, and repeats.")],
+    label: Annotated[
+        list[str],
+        typer.Option(
+            help="Label column, or an expression like 'rating >= 4'; several, or repeated."
+        ),
+    ],
     out: Annotated[str, typer.Option(help="The config to write, or its address.")] = "config.yaml",
     categorical: Categorical = None,
     numeric: Numeric = None,
     drop: Drop = None,
     request: Annotated[
-        str | None, typer.Option(help="The column that says which rows share a request.")
+        str | None,
+        typer.Option(help="Column of the request id, which the candidates of a request share."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing config.")
@@ -336,7 +348,7 @@ def init(
     as_of: AsOf = None,
     import_: Imports = None,
 ) -> None:
-    """Look at a log and write a commented config that trains as it is."""
+    """Look at a log and write a commented config that trains unchanged."""
     if Path(out).exists() and not overwrite:
         raise ValueError(
             f"--out {out}: exists already; add --overwrite to replace it, or choose another name"
@@ -405,7 +417,7 @@ def _met(missing: dict[str, dict[str, int]]) -> str:
 
 @app.command()
 def doctor() -> None:
-    """Show versions and what is missing; exit code 1 where something needed is broken."""
+    """Show versions and missing packages; exit code 1 if something needed is broken."""
     from mmoe.doctor import diagnose
 
     sys.exit(diagnose())

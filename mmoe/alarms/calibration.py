@@ -16,8 +16,8 @@ _FEWEST_ROWS = 100  # a metric of fewer is an accident
 _FEWEST_POSITIVES = 20  # likewise of NE
 
 _MEND = (
-    "the model is worse than its own mean: train longer or with a lower learning rate, and look "
-    "for rows that differ from training"
+    "the model is worse than a constant: train longer or with a lower learning rate, and look for "
+    "rows that differ from training"
 )
 
 
@@ -43,11 +43,13 @@ def wrong_level(
         if positives and ratio is not None and _is_off(ratio, positives):
             found.append(_calibration(task, ratio, positives))
         if ne is not None and ne > 1 and positives and positives >= _FEWEST_POSITIVES:
-            finding = f"{task}: NE is {ne:.4f}: always the rate of positives has a lower log-loss"
+            finding = (
+                f"{task}: NE is {ne:.4f}; above 1 a constant, the rate of positives, is better"
+            )
             found.append(Alarm(kind="worse_than_mean", about=task, finding=finding, mend=_MEND))
         rmse, deviation = values.get("rmse"), deviations.get(task, 0.0)
         if rmse is not None and deviation > 0 and rmse > deviation:
-            finding = f"{task}: RMSE is {rmse:.4g}, above the label's own deviation {deviation:.4g}"
+            finding = f"{task}: RMSE {rmse:.4g} is above the label's deviation {deviation:.4g}"
             found.append(Alarm(kind="worse_than_mean", about=task, finding=finding, mend=_MEND))
     return found
 

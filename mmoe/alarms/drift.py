@@ -129,10 +129,12 @@ def _shifted(
     if psi - chance < LARGE_PSI or chi2_deviations(psi / unit, freedom) < _SURE:
         return None
     finding = (
-        f"column {column.name} is distributed otherwise in the {where} rows than in training "
-        f"({_difference(stored, column, counts)}; stability index {psi:.2f})"
+        f"column {column.name} has another distribution in the {where} rows than in training "
+        f"({_difference(stored, column, counts)}; PSI {psi:.2f})"
     )
-    mend = "train on rows like these, or leave the feature out; AUCs here say little of other days"
+    mend = (
+        "train on rows like these, or leave the feature out; metrics here hold for such rows only"
+    )
     return psi, finding, mend
 
 

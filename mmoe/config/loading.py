@@ -288,6 +288,8 @@ def _explain(error: ValidationError) -> str:
         return f"{where}: {message}"
     if problem["type"] == "string_pattern_mismatch" and problem["ctx"]["pattern"] == NAME:
         return _refused_name(problem["loc"], problem["input"])
+    if problem["type"] in ("model_type", "model_attributes_type"):
+        message = "expected a mapping {key: value, …}"
     came = repr(problem["input"])
     close = _nearest(problem["input"], problem["ctx"]["expected"]) if _is_choice(problem) else ""
     return f"{where}: {message}, got {came if len(came) < 80 else came[:77] + '...'}{close}"

@@ -93,6 +93,10 @@ class LoadedRun:
         self.columns = required_columns(config, labels=False)
         self._told: set[str] = set()  # of which columns it was said that they are read as text
 
+    def __repr__(self) -> str:
+        tasks, columns = ", ".join(self.tasks), len(self.columns)
+        return f"LoadedRun({self.config.name!r}, tasks: {tasks}; reads {columns} columns)"
+
     def predict(self, rows: Any) -> Any:
         """Returns a column `pred_<task>` for each task, in the form in which the rows came.
 

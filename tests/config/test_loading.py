@@ -343,3 +343,17 @@ def test_a_misspelt_choice_is_answered_with_the_nearest(model, nearest):
     with pytest.raises(ValueError, match=r"kind: Input should be") as caught:
         config_from_dict({**raw, "model": model})
     assert str(caught.value).endswith(nearest)
+
+
+@pytest.mark.parametrize(
+    ("where", "sections"),
+    [
+        ("model.interaction", {"model": {"interaction": 3}}),
+        ("training", {"training": 3}),
+        ("features.0", {"features": [3]}),
+        ("tasks.0", {"tasks": [3]}),
+    ],
+)
+def test_a_section_that_is_no_mapping_is_told_so_in_the_words_of_yaml(where, sections):
+    with pytest.raises(ValueError, match=rf"{where}: expected a mapping {{key: value, …}}, got 3"):
+        config_from_dict(_with(**sections))

@@ -38,6 +38,11 @@ def _expected(folder, funnel_table):
 NAMES = ["pred_click", "pred_buy"]
 
 
+def test_a_loaded_run_shows_what_it_is(model):
+    shown = f"{model!r}"
+    assert "tasks: click, buy; reads" in shown and "object at" not in shown
+
+
 def test_data_frames_keep_their_index(model, expected, funnel_table):
     frame = funnel_table.to_pandas().set_index("row", drop=False)[100:300]
     answer = model.predict(frame)

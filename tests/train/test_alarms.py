@@ -104,7 +104,7 @@ def test_other_rows_are_compared_with_those_of_training(config, leaking, tmp_pat
         said = " ".join(heard.alarms)
         assert "column user has ids that training did not know in " in said
         assert (
-            "column price is distributed otherwise in the evaluated rows than in training (median 1"
+            "column price has another distribution in the evaluated rows than in training (median 1"
             in said
         )
         assert not [alarm for alarm in found if alarm["about"] in ("item", "tags")]
