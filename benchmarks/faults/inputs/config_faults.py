@@ -134,7 +134,6 @@ _CONTRADICTIONS: list[tuple[list[str], tuple[str, ...]]] = [
     (["tasks.click.weight_column=item"], ("item",)),
     (["tasks.click.kind=regression", "training.monitor=click.auc"], ("training.monitor",)),
     (["features.price.column=prize"], ("prize",)),
-    (["features.item.kind=numeric"], ("item",)),
     (["features.user.dim=6"], ("dim",)),
     (["data.group_column=nobody"], ("nobody",)),
     (["data.split={by: hash, column: nobody}"], ("nobody",)),
