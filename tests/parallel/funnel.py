@@ -12,7 +12,7 @@ from mmoe.datasets.bundled.synthetic import generate_funnel
 ODD_EXPERTS = "tests.parallel.odd_experts"
 
 
-def write_log(folder: Path, rows: int = 1500) -> Path:
+def write_log(folder: Path, rows: int = 900) -> Path:
     log = folder / "log.parquet"
     pq.write_table(generate_funnel(rows=rows, users=50, items=30).table, log)
     return log
