@@ -83,6 +83,8 @@ def pairs_that_tell(columns: Mapping[str, Coded], sample: Sample) -> dict[str, s
     """
     found: dict[str, str] = {}
     names = sorted(columns, key=lambda name: -min(columns[name].size, 2))[:_PAIRED]
+    if len(names) < 2:
+        return found
     for target, rows_R, labels_R in _looked_at(sample):
         index_R = target.index_L[rows_R]
         half_R = (mix64(index_R.astype(np.uint64), seed=3) & np.uint64(1)).astype(bool)

@@ -51,6 +51,11 @@ def test_a_misspelt_model_is_answered_with_the_nearest(wrong, right):
         MultiTaskRanker(**SMALL, model=wrong).fit(X, Y)
 
 
+@pytest.fixture(autouse=True)
+def _no_figures_of_others():
+    plt.close("all")
+
+
 def test_pictures():
     ranker = MultiTaskRanker(**{**SMALL, "epochs": 2}).fit(X, LABELS)
     gates = ranker.plot_gates()

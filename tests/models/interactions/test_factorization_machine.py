@@ -51,7 +51,7 @@ def _config(features, **model):
         {
             "features": features,
             "tasks": [{"name": "click", "label": "click"}, {"name": "buy", "label": "buy"}],
-            "model": {"embedding_dim": 8, "num_experts": 2, "expert": {"hidden": [16]}, **model},
+            "model": {"embedding_dim": 8, "expert": {"hidden": [16]}, **model},
             "training": {
                 "epochs": 12,
                 "batch_size": 256,
@@ -115,13 +115,15 @@ def test_a_single_feature_of_ids_has_no_pair(features, message):
         build_ranker(config.model_copy(update={"model": model}), _encoder(config))
 
 
-@pytest.mark.parametrize("kind", ["mmoe", "single_task"])
+KINDS = {"mmoe": {"num_experts": 2}, "single_task": {}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_model_with_it_finds_what_pairs_say(tmp_path, kind):
     features = [{"kind": "categorical", "name": name} for name in ("user", "item")]
     log, run = _log(), tmp_path / "run"
-    tasks = train_run(_config(features, kind=kind, interaction="fm"), run, data=log).metrics[
-        "tasks"
-    ]
+    config = _config(features, **KINDS[kind], kind=kind, interaction="fm")
+    tasks = train_run(config, run, data=log).metrics["tasks"]
     assert min(tasks["click"]["auc"], tasks["buy"]["auc"]) > 0.7
     loaded = mmoe.load(run)
     whole = loaded.predict(log.head(100))
