@@ -67,7 +67,7 @@ def _counted(config: RunConfig, table: pa.Table) -> bool:
     counter = RepeatCounter(table.num_rows, column_uses(config, table.column_names))
     for number, rows in enumerate((splits.train, splits.validation, splits.test)):
         counter.add(number, rows)
-    return bool(alarm_of_copies(counter.finish()))
+    return bool(alarm_of_copies(counter.finish(), config))
 
 
 def _leaks(reasons: Reasons) -> list[str]:
