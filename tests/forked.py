@@ -28,8 +28,8 @@ class Forked:
         self,
         arguments: Sequence[str],
         *,
-        environment: Mapping[str, str],
-        number: int,
+        environment: Mapping[str, str] = os.environ,
+        number: int = 0,
         errors_of: Sequence[str] = (),
     ) -> None:
         self.arguments = list(arguments)

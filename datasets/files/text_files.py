@@ -2,7 +2,9 @@
 
 import codecs
 import io
+import lzma
 import zipfile
+import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +26,9 @@ _BINARY = {
 }
 _TAR, _TAR_AT = b"ustar", 257
 _ENCRYPTED = 1  # flag of a member
+# Of an archive, and of what is in it by method of compression (bz2 raises OSError); there are more
+# methods than zipfile knows
+_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
 _OF_MACOS = "__MACOSX/"  # what its archives hold beside the files
 _BLOCK_BYTES = 1 << 20  # rewritten at once
 _UNIT_SEPARATOR = "\x1f"
@@ -68,12 +73,9 @@ class _Member(io.RawIOBase):
         self._raw = raw
         try:
             self._member = _only_member(file, zipfile.ZipFile(raw))
-        except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+        except (*_DAMAGED, ValueError) as error:
             raw.close()
-            raise unreadable(file, error) from None
-        except ValueError:
-            raw.close()
-            raise
+            raise unreadable(file, error) if isinstance(error, _DAMAGED) else error from None
 
     def readable(self) -> bool:
         return True
@@ -81,9 +83,7 @@ class _Member(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             return self._member.readinto(buffer)
-        except OSError:
-            raise
-        except Exception as error:  # of the archive or of any of its methods of compression
+        except _DAMAGED as error:  # as Arrow's streams say it
             raise OSError(one_line(error)) from None
 
     def close(self) -> None:

@@ -96,17 +96,14 @@ NEEDS: Sequence[Needs] = (
         lambda f, _: f.buckets,
         "it is the width of buckets, and there are none; set buckets, or remove dim",
     ),
-    Needs(
-        ListFeature,
-        ["separator"],
-        lambda f, _: f.format != "json",
-        "format: json says where items end; remove one of them",
-    ),
-    Needs(
-        SequenceFeature,
-        ["separator"],
-        lambda f, _: f.format != "json",
-        "format: json says where items end; remove one of them",
+    *(
+        Needs(
+            of_lists,
+            ["separator"],
+            lambda f, _: f.format != "json",
+            "format: json says where items end; remove one of them",
+        )
+        for of_lists in (ListFeature, SequenceFeature)
     ),
     *(
         Needs(ModelConfig, [key], lambda m, _, key=key: key not in m.unused, why)
@@ -199,11 +196,8 @@ def without_unused(run: RunConfig) -> RunConfig:
     """Returns the run with such keys at their defaults, and without tables that no feature uses."""
     raw = run.model_dump(mode="json")
     for place, key, _ in reversed([*_unused(run)]):
-        node = _at(raw, place if key else place[:-1])
-        if key:
-            node.pop(key)
-        else:
-            node.pop(place[-1])
+        whole = key == _ITSELF
+        _at(raw, place[:-1] if whole else place).pop(place[-1] if whole else key)
     return RunConfig.model_validate(raw)
 
 

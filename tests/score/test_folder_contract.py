@@ -253,7 +253,7 @@ def test_a_killed_call_shows_nothing_and_is_resumed(run, funnel_table, tmp_path)
     killed = 0
     for attempt in range(6):
         resume = ["--resume"] if attempt else []
-        going = Forked([*command, *resume], environment=os.environ, number=0)
+        going = Forked([*command, *resume])
         deadline = time.monotonic() + 120
         staging, before = out / "_staging", len(list((out / "_staging").glob("*.parquet")))
         while going.poll() is None and time.monotonic() < deadline:

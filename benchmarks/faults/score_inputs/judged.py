@@ -135,7 +135,7 @@ def _left(case: ScoreCase, before: dict[str, str], code: int) -> str | None:
         if is_temporary(name.rpartition("/")[2]) and name in after:
             return f"{name} is left behind"
         inside = os.path.relpath(name, out) if name.startswith(out) else ""
-        beside = f"{os.path.dirname(out)}/_rejected/"  # noqa: PTH120  # of a single file
+        beside = f"{out.rpartition('/')[0]}/_rejected/"  # of a single file
         aside = name.startswith((f"{out}/_staging/", f"{out}/_rejected/", beside))
         theirs = before.get(name) == _MINE and not _OURS.fullmatch(inside)
         if theirs or not (aside or (code == 0 and _written(case, name, out))):
