@@ -10,129 +10,35 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.same_bits import kinds
+from benchmarks.same_bits.kinds import CLICK, ENCODERS, GIVEN_CLICK, MLPS
 from mmoe.config import MODELS
 from mmoe.datasets.rows.splits import Splits
 from tests.models.interactions import frozen_modules
 
-SEQUENCE = {
-    "kind": "sequence", "name": "seen", "columns": ["seen_items", "seen_groups"],
-    "times": "seen_times", "target": ["item", "group"], "max_length": 6,
-}  # fmt: skip
-CLICK, BUY = {"name": "click", "label": "click"}, {"name": "buy", "label": "buy"}
-GIVEN_CLICK = {**BUY, "observed_when": "click"}
-ENTIRE = {**BUY, "kind": "entire_space", "after": "click"}
-MLPS = {"kind": "mlp", "count": 2, "hidden": [8]}
-PLACE = {"kind": "categorical", "name": "position", "dim": 4}
-
-
-def _experts(**kind):
-    return {"model": {"experts": [MLPS, {**kind, "count": 2}], "num_experts": None}}
-
-
-def _before(**kind):
-    return {"model": {"interaction": kind, "embedding_dim": 8}}
-
-
-def _task(kind, label, **keys):
-    return {"tasks": [CLICK, {"name": "found", "label": label, "kind": kind, **keys}]}
-
-
-def _compared(kind, **keys):
-    compared = {"data": {"group_column": "session"}, "streamed": False}
-    return {**_task(kind, "click", **keys), **compared}
-
-
-def _biased(**keys):
-    bias = {"features": ["position"], "dropout": 0.0, **keys}
-    return {"features": [PLACE], "model": {"bias": bias}}
-
-
-# Kind → sections of the config that differ from `raw_config`'s; `streamed`: can its rows be?
-KINDS = {
-    "plain": {},
-    **{
-        f"sequence, {encoder}": {"features": [{**SEQUENCE, "encoder": encoder}]}
-        for encoder in ("mean", "din", "transformer", "gru")
-    },
-    "sequence, unpooled": {"features": [{**SEQUENCE, "unpooled": 2}]},
-    "table of vectors, trained": {
-        "features": [
-            {"kind": "categorical", "name": "text", "column": "item",
-             "vectors": {"path": "FOLDER/vectors.parquet", "id": "item", "frozen": False}}
-        ]
-    },
-    "sequence, two blocks": {
-        "features": [{**SEQUENCE, "encoder": {"kind": "transformer", "layers": 2}}]
-    },
-    "table of vectors": {
-        "features": [
-            {"kind": "categorical", "name": "text", "column": "item",
-             "vectors": {"path": "FOLDER/vectors.parquet", "id": "item", "frozen": True}}
-        ]
-    },
-    "expert dcn_v2": _experts(kind="dcn_v2", rank=3, output=8),
-    "expert fm": _experts(kind="fm", factors=4, output=8),
-    "expert deepfm": _experts(kind="deepfm", factors=4, hidden=[8], output=8),
-    "expert masknet": _experts(kind="masknet", dim=8, mask_hidden=12, output=8),
-    "expert masknet, serial": _experts(
-        kind="masknet", arrangement="serial", dim=8, mask_hidden=12, output=8
-    ),
-    "expert autoint": _experts(kind="autoint", fields=4, field_dim=4, head_dim=4, output=8),
-    "expert frozen": _experts(
-        kind="frozen", module=f"{frozen_modules.__name__}:make_eight", output=8
-    ),
-    "pool of three kinds": {
-        "model": {
-            "experts": [
-                MLPS,
-                {"kind": "dcn_v2", "count": 1, "rank": 3, "output": 8},
-                {"kind": "fm", "count": 1, "factors": 4, "output": 8},
-            ],
-            "num_experts": None,
-        }
-    },
-    "dcn_v2 before": _before(kind="dcn_v2"),
-    "fm before": _before(kind="fm"),
-    "deepfm before": _before(kind="deepfm", hidden=[8]),
-    "masknet before": _before(kind="masknet", dim=8, mask_hidden=12),
-    "masknet before, serial": _before(
-        kind="masknet", arrangement="serial", dim=8, mask_hidden=12
-    ),
-    "autoint before": _before(kind="autoint", head_dim=4),
-    "bias, dropped": _biased(),
-    "bias, fixed": _biased(scoring="fixed", at={"position": 1}),
-    "huber": _task("huber", "seconds / 10"),
-    "watch_time": _task("watch_time", "seconds / 10"),
-    "watch_time, unwatched": _task("watch_time", "seconds / 10", negatives="unwatched"),
-    "ziln": _task("ziln", "seconds / 10"),
-    "d2q": _task("d2q", "seconds", duration="duration", groups=3, observed_when="click"),
-    "multiclass": _task("multiclass", "group", classes=[0, 1, 2, 3]),
-    "ordinal": _task("ordinal", "stars", lowest=1, highest=5),
-    # With a pointwise part: alone they have no gradient of a shift, which Adam makes of roundings
-    "bpr": _compared("bpr", pointwise_weight=0.3),
-    "softmax": _compared("softmax", pointwise_weight=0.3),
-    "jrc": _compared("jrc"),
-    "entire space": {"tasks": [CLICK, ENTIRE]},
-    "ips and dbmtl": {
-        "tasks": [CLICK, {**ENTIRE, "counterfactual": "ips"}], "model": {"transfer": "dbmtl"}
-    },
-    "dr and aitm": {
-        "tasks": [CLICK, {**ENTIRE, "counterfactual": "dr"}], "model": {"transfer": "aitm"}
-    },
-    "aitm": {"tasks": [CLICK, {**BUY, "after": "click"}], "model": {"transfer": "aitm"}},
-    "dbmtl": {"tasks": [CLICK, {**BUY, "after": "click"}], "model": {"transfer": "dbmtl"}},
-    "late labels, weighted": {
-        "data": {"time": {"column": "at"}},
-        "tasks": [
-            CLICK,
-            {**BUY, "matures_after": "3d", "immature": "weight", "happened_at": "bought_at"},
-        ],
-    },
-    "late labels": {
-        "data": {"time": {"column": "at"}},
-        "tasks": [CLICK, {**GIVEN_CLICK, "matures_after": "3d"}],
-    },
-}  # fmt: skip
+# What only a config decides, as the benchmark of equal bits has it, and what is tried here alone
+SHARED = (
+    "plain",
+    *(f"sequence {encoder}" for encoder in ENCODERS), "sequence unpooled",
+    "vectors trained", "vectors frozen",
+    *(f"experts {kind}" for kind in ("dcn_v2", "fm", "deepfm", "masknet", "autoint")),
+    "experts of three kinds",
+    *(f"interaction {kind}" for kind in ("dcn_v2", "fm", "deepfm", "masknet", "autoint")),
+    "bias dropped", "bias fixed",
+    "huber", "watch_time", "ziln", "d2q", "multiclass", "ordinal", "bpr", "softmax", "jrc",
+    "entire space", "ips and dbmtl", "dr and aitm", "aitm", "dbmtl",
+    "late labels", "late labels weighted",
+)  # fmt: skip
+SERIAL = {"kind": "masknet", "arrangement": "serial", "dim": 8, "mask_hidden": 12}
+FROZEN = {"kind": "frozen", "module": f"{frozen_modules.__name__}:make_eight", "output": 8}
+UNWATCHED = {"name": "found", "label": "seconds / 10", "kind": "watch_time",
+             "negatives": "unwatched"}  # fmt: skip
+KINDS = {name: kinds.KINDS[name] for name in SHARED} | {
+    "experts masknet, serial": {"model": {"experts": [MLPS, {**SERIAL, "count": 2, "output": 8}]}},
+    "experts frozen": {"model": {"experts": [MLPS, {**FROZEN, "count": 2}]}},
+    "interaction masknet, serial": {"model": {"interaction": SERIAL, "embedding_dim": 8}},
+    "watch_time, unwatched": {"tasks": [CLICK, UNWATCHED]},
+}
 
 
 def _log(rows=900):
@@ -185,7 +91,7 @@ def raw_config(kind, folder: Path, **training):
         "tower": {"hidden": [4]},
         **kind.get("model", {}),
     }
-    if model["num_experts"] is None:  # the pool says it
+    if "experts" in model:  # the pool says it
         del model["num_experts"], model["expert"]
     for key in MODELS.config_class(model.get("kind", "mmoe")).unused & model.keys():
         del model[key]

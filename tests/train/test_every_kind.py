@@ -114,7 +114,7 @@ def test_streamed_and_on_two_ranks_it_is_the_run_of_one_process(name, on_ranks, 
     raw, two = on_ranks[name]
     scores = {"two": _scores(two, LOG)}
     for way in ("memory", "stream"):
-        if way == "stream" and not KINDS[name].get("streamed", True):
+        if way == "stream" and "group_column" in KINDS[name].get("data", {}):
             continue
         config = config_from_dict({**raw, "data": {**raw["data"], "input": way}})
         train_run(config, tmp_path / way)
