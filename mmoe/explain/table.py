@@ -30,8 +30,8 @@ def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
     within = f"(tolerance {result['tolerance']:g})"
     if not unneeded:
         unsure = any(one["unsure_of"] and not one["needed_by"] for one in result["experts"])
-        more = "; give more rows (--data) where it is unsure" * unsure
-        return [f"no expert is sure to be unneeded by every task {within}{more}"]
+        more = ", or more rows (--data) have to tell" * unsure
+        return [f"each expert is needed by some task{more} {within}"]
     titles = ", ".join(title_of(one, result) for one in unneeded)
     # One at a time: those that know the same stand in for each other
     least = min(unneeded, key=lambda one: sum(one["shares"].values()))

@@ -291,7 +291,7 @@ def _task_table(task: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str,
         if (v := task["values"][m["key"]]) is not None
     ]
     title = f"{task['name']}, {tables.count(task['rows'])} rows: {', '.join(values) or NONE}"
-    return {"title": title, "headings": [*headings, ""], "rows": rows}
+    return {"title": title, "headings": [*headings, "verdict"], "rows": rows}
 
 
 def _change(change: Mapping[str, Any], form: str) -> list[str]:
