@@ -18,8 +18,9 @@ from benchmarks.racing.races import Race
 from benchmarks.racing.results import Result, speedup
 from benchmarks.racing.times import Times
 from benchmarks.sharing.bench import Bench
-from mmoe.mixture import GateOutput, Selection
-from mmoe.mixture.gates.select import Selector
+from mmoe.mixture import Selection
+from mmoe.mixture.domains import RowDomains
+from mmoe.mixture.gates.learned import LearnedGate
 
 LAYER = Workload(B=4096, D=256, hidden=(512, 256), E=64, G=4, k=4)
 WAYS: Mapping[str, Selection | None] = {
@@ -30,20 +31,17 @@ WAYS: Mapping[str, Selection | None] = {
 KEYS = ("joint_step_gain", "budget_step_gain")
 
 
-class GivenLogits(nn.Module):
+class GivenLogits(LearnedGate):
     """Gates whose logits are parameters, and which decide alone or together."""
 
     def __init__(self, logits_BGE: Tensor, k: int, selection: Selection | None) -> None:
-        super().__init__()
-        self.logits_BGE, self.k = nn.Parameter(logits_BGE.clone()), k
-        G, E = logits_BGE.shape[1:]
-        self.select = Selector(G, E, k=k, selection=selection)
-        self.traits = self.select.traits(G)
+        _, G, E = logits_BGE.shape
+        super().__init__(None, G, E, {}, k=k, selection=selection)
+        self.logits_BGE = nn.Parameter(logits_BGE.clone())
 
-    def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """Picks by the logits, whatever the input."""
-        weights_BGK, experts_BGK = self.select(self.logits_BGE, visibility_GE)
-        return GateOutput(weights_BGK, experts_BGK, {})
+    def scores(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
+        """Returns the logits, whatever the input."""
+        return self.logits_BGE
 
 
 def step_gains(bench: Bench) -> list[Result]:

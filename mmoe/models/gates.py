@@ -43,7 +43,6 @@ def build_gate(
     selection = _selection(model.gate, tasks)
     if selection is not None and first is not None:
         there = cast(Selector, first.select)
-        assert there.selection is not None, "gates of one kind"
         votes = there.selection.votes or [1.0] * len(there.votes_G)
         selection = replace(selection, votes=(*votes, *[0.0] * num_gates))
     if selection is not None:

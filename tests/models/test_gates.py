@@ -7,7 +7,7 @@ import torch
 
 from mmoe.config import GateConfig, ModelConfig
 from mmoe.mixture import update_biases
-from mmoe.mixture.gates.options import GateSettings
+from mmoe.mixture.gates.learned import GateSettings
 from mmoe.models import build_network
 from mmoe.models.gates import build_gate
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mmoe.integrations.convert.places import put_in_place
 from mmoe.mixture import MultiGateMixture
-from mmoe.mixture.gates.options import GateSettings
+from mmoe.mixture.gates.learned import GateSettings
 from mmoe.mixture.rank_sums import OneRank
 from mmoe.mixture.routing.dispatcher import LocalDispatcher
 from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement

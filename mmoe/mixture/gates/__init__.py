@@ -9,8 +9,8 @@ from mmoe.mixture.gates.cosine import CosineGate
 from mmoe.mixture.gates.dselect_k import DSelectKGate
 from mmoe.mixture.gates.fixed import FixedGate
 from mmoe.mixture.gates.gshard import GShardGate
+from mmoe.mixture.gates.learned import GateOptions
 from mmoe.mixture.gates.noisy_top_k import NoisyTopKGate
-from mmoe.mixture.gates.options import GateOptions
 from mmoe.mixture.gates.select import Selection
 from mmoe.mixture.gates.sigmoid import SigmoidGate, update_biases
 from mmoe.mixture.gates.softmax import SoftmaxGate

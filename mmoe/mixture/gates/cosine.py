@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.domains import RowDomains
-from mmoe.mixture.gates.checks import check_domains, check_k, check_sizes, check_softmax
-from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.gates.checks import check_domains
+from mmoe.mixture.gates.learned import GateOptions, LearnedGate
 from mmoe.mixture.gates.logits import GateLogits, domain_logits, gate_products
-from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
-from mmoe.mixture.gates.select import Selection, Selector, Votes
+from mmoe.mixture.gates.select import Selection
 from mmoe.ops.topk_gate import Softmax
 
 # Tutel's numbers, both temperatures: where the learned one starts, and what it stays above.
@@ -21,7 +20,7 @@ _START_TEMPERATURE = 0.5
 _LOWEST_TEMPERATURE = 0.01
 
 
-class CosineGate(nn.Module):
+class CosineGate(LearnedGate):
     """Top-k gates by direction: `logit_e = cos(P_g x, v_e) / τ_g`, with a learned temperature τ.
 
     Logits stay within ±1 / τ however long x is. τ starts at 0.5 and is kept above 0.01. Gates of
@@ -57,9 +56,6 @@ class CosineGate(nn.Module):
     own_directions_GMEP: nn.Parameter | None
     own_log_scale_GM: nn.Parameter | None
 
-    takes_asked = takes_domains = True
-    extra_repr = show_settings
-
     def __init__(
         self,
         input_dim: int,
@@ -72,25 +68,17 @@ class CosineGate(nn.Module):
         selection: Selection | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
-        super().__init__()
-        self.options = gate_settings(self, options)
+        super().__init__(
+            None, num_gates, num_experts, options, k=k, softmax=softmax, selection=selection
+        )
         if projection_dim < 1:
             raise ValueError(f"projection_dim: expected 1 or more, got {projection_dim}")
-        if num_experts < 1:
-            raise ValueError(f"num_experts: expected 1 or more, got {num_experts}")
         self.projection = GateLogits(
             input_dim, num_gates, projection_dim, hidden=self.options.hidden
         )
         self.directions_GEP = nn.Parameter(torch.empty(num_gates, num_experts, projection_dim))
         self.log_scale_G = nn.Parameter(torch.empty(num_gates))
-        check_k(k, num_experts)
-        check_softmax(softmax)
-        self.k = k
         self.projection_dim = projection_dim
-        self.softmax: Softmax = softmax
-        self.selection = selection
-        self.select = Selector(num_gates, num_experts, k=k, selection=selection)
-        self.traits = self.select.traits(num_gates)
         self.register_parameter("own_directions_GMEP", None)
         self.register_parameter("own_log_scale_GM", None)
         nn.init.normal_(self.directions_GEP, std=0.01)
@@ -109,40 +97,8 @@ class CosineGate(nn.Module):
         self.own_directions_GMEP = nn.Parameter(zeros_GMEP)
         self.own_log_scale_GM = nn.Parameter(zeros_GMEP[..., 0, 0].clone())
 
-    def forward(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        asked_BG: Tensor | None = None,
-        votes: Votes | None = None,
-        domains: RowDomains | None = None,
-    ) -> GateOutput:
-        """Picks the k best visible experts, best first."""
-        check_sizes(self.directions_GEP.shape[:2], inputs, visibility_GE)
-        logits_BGE = self._tempered(inputs, domains)
-        left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
-        weights, experts = self.select(left_BGE, visibility_GE, asked_BG, self.softmax, votes)
-        losses = {}
-        if self.training:
-            losses = self.options.losses(
-                logits_BGE,
-                visibility_GE,
-                experts,
-                together=self.selection is not None,
-                asked_BG=asked_BG,
-            )
-        return GateOutput(weights, experts, losses)
-
-    def wanted(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        domains: RowDomains | None = None,
-    ) -> Tensor:
-        """Computes how much each gate alone would weigh every expert that it sees."""
-        return visible_softmax(self._tempered(inputs, domains), visibility_GE)
-
-    def _tempered(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
+    def scores(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
+        """Computes the cosines over τ, and over the temperature."""
         check_domains(self.own_directions_GMEP, domains)
         with torch.autocast(inputs[0].device.type, enabled=False):
             projected_BGP = F.normalize(self.projection(inputs), dim=-1)

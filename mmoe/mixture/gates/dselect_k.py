@@ -16,9 +16,9 @@ from mmoe.mixture.gates.checks import (
     rows_and_dtype,
 )
 from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.gates.learned import GateOptions, gate_settings, show_settings
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import mean, where_asked, z_loss
-from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
 from mmoe.mixture.gates.static import check_blind
 
 # Inside the logarithm of the entropy, as in the authors' code.

@@ -1,24 +1,17 @@
 """GShard gates: two experts, the second by chance."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from mmoe.mixture.domains import RowDomains
-from mmoe.mixture.gates.checks import check_sizes
-from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.logits import GateLogits, LogitsGate
-from mmoe.mixture.gates.losses import asked_picks
-from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
-from mmoe.ops.topk_gate import topk_gate
+from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored
 
 if TYPE_CHECKING:
     from mmoe.mixture.routing.capacity import Capacity
 
 
-class GShardGate(LogitsGate):
+class GShardGate(LearnedGate):
     """Top-2 gates that take the second expert with probability `min(1, 2 · w₂)`.
 
     `w = softmax` over the two largest logits `W_g x / temperature`. A second expert that is not
@@ -48,10 +41,6 @@ class GShardGate(LogitsGate):
         loads give 1, as in its code.
     """
 
-    k = 2
-
-    takes_asked = takes_domains = True
-    extra_repr = show_settings
     reads_requests: ClassVar = True
 
     def __init__(
@@ -63,35 +52,26 @@ class GShardGate(LogitsGate):
         capacity: "Capacity | None" = None,
         **options: Unpack[GateOptions],
     ) -> None:
-        super().__init__()
-        options.setdefault("balance_loss", 0.01)
-        self.options = gate_settings(self, options)
-        self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
         if num_experts < 2:
             raise ValueError(
                 f"num_experts: expected 2 or more, of which GShard picks two, got {num_experts}"
             )
+        options.setdefault("balance_loss", 0.01)
+        super().__init__(input_dim, num_gates, num_experts, options, k=2)
         self.capacity = capacity
 
-    def forward(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        asked_BG: Tensor | None = None,
-        domains: RowDomains | None = None,
-    ) -> GateOutput:
+    def pick(self, scored: Scored) -> tuple[Tensor, Tensor | None]:
         """Picks the best visible expert and, by chance, the second best."""
-        check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
-        logits_BGE = self.options.temper(self.logits(inputs, domains))
-        left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
-        weights, experts = topk_gate(left_BGE, visibility_GE, 2)
-        experts = asked_picks(experts, asked_BG)
-        if not self.training:
-            return GateOutput(weights, experts, {})
-        losses = self.options.losses(logits_BGE, visibility_GE, experts[..., :1], asked_BG=asked_BG)
+        weights, experts = super().pick(scored)
+        if not self.training or experts is None:
+            return weights, experts
         second_BG1 = weights.detach()[..., 1:]
         dropped_BG1 = torch.rand_like(second_BG1) >= 2 * second_BG1
         dropped_BGK = torch.cat([torch.zeros_like(dropped_BG1), dropped_BG1], dim=-1)
-        return GateOutput(
-            weights.masked_fill(dropped_BGK, 0), experts.masked_fill(dropped_BGK, -1), losses
-        )
+        return weights.masked_fill(dropped_BGK, 0), experts.masked_fill(dropped_BGK, -1)
+
+    def losses(
+        self, scored: Scored, weights: Tensor, experts_BGK: Tensor | None
+    ) -> dict[str, Tensor]:
+        """First picks are the load."""
+        return self._losses(scored, None if experts_BGK is None else experts_BGK[..., :1])

@@ -162,16 +162,6 @@ class GateLogits(nn.Module):
                 )
 
 
-class LogitsGate(nn.Module):
-    """A gate that decides by `logits`, which a subclass makes."""
-
-    logits: GateLogits
-
-    def add_domains(self, num_domains: int) -> None:
-        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
-        self.logits.add_domains(num_domains)
-
-
 def gate_products(
     inputs: Sequence[GateInput], weight_GHD: Tensor, bias_GH: Tensor | None = None
 ) -> Sequence[Tensor] | Tensor:

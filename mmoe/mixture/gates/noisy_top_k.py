@@ -8,20 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.domains import RowDomains
-from mmoe.mixture.gates.checks import check_coefficient, check_k, check_sizes
-from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.logits import GateLogits, LogitsGate
+from mmoe.mixture.gates.checks import check_coefficient
+from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored
+from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import cv_squared, over_experts, where_asked
-from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings, visible_softmax
-from mmoe.mixture.gates.select import Selection, Selector, Votes
+from mmoe.mixture.gates.select import Selection
 
 # Smallest standard deviation of the noise, so that no probability divides by 0. The paper has none;
 # this is its authors' number (tensor2tensor, expert_utils.py, noise_epsilon).
 NOISE_FLOOR = 0.01
 
 
-class NoisyTopKGate(LogitsGate):
+class NoisyTopKGate(LearnedGate):
     """Top-k gates with learned noise: `H = W_g x + N(0, 1) · softplus(V_g x)`, softmax over the k.
 
     Noise is added in training only, from torch's default generator. Two losses keep the experts
@@ -59,8 +57,6 @@ class NoisyTopKGate(LogitsGate):
         there (appendix A); the logits do not start at 0.
     """
 
-    takes_asked = takes_domains = True
-    extra_repr = show_settings
     reads_requests: ClassVar = True
 
     def __init__(
@@ -75,69 +71,40 @@ class NoisyTopKGate(LogitsGate):
         selection: Selection | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
-        super().__init__()
-        self.options = gate_settings(self, options)
-        self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
+        super().__init__(input_dim, num_gates, num_experts, options, k=k, selection=selection)
         self.noise = GateLogits(input_dim, num_gates, num_experts)
         nn.init.zeros_(self.noise.weights[0])
-        check_k(k, num_experts)
         check_coefficient("importance_loss", importance_loss)
         check_coefficient("load_loss", load_loss)
-        self.k = k
         self.importance_loss = importance_loss
         self.load_loss = load_loss
-        self.selection = selection
-        self.select = Selector(num_gates, num_experts, k=k, selection=selection)
-        self.traits = self.select.traits(num_gates)
 
-    def forward(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        asked_BG: Tensor | None = None,
-        votes: Votes | None = None,
-        domains: RowDomains | None = None,
-    ) -> GateOutput:
-        """Picks the k best visible experts by noisy logits, best first."""
-        check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
-        clean_BGE = self.options.temper(self.logits(inputs, domains))
+    def values(self, logits_BGE: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Adds noise in training; its standard deviation is needed again."""
         if not self.training:
-            weights, experts = self.select(clean_BGE, visibility_GE, asked_BG, votes=votes)
-            return GateOutput(weights, experts, {})
+            return logits_BGE, None
         scale_BGE = self.options.temper(F.softplus(self.noise(inputs)) + NOISE_FLOOR)
-        noisy_BGE = clean_BGE + scale_BGE * torch.randn_like(clean_BGE)
-        noisy_BGE = self.options.drop(noisy_BGE, visibility_GE, training=True)
-        weights, experts = self.select(noisy_BGE, visibility_GE, asked_BG, votes=votes)
-        # Noise decides who is picked; the losses judge what was learnt, without it
-        losses = self.options.losses(
-            clean_BGE,
-            visibility_GE,
-            experts,
-            together=self.selection is not None,
-            asked_BG=asked_BG,
-        )
+        return logits_BGE + scale_BGE * torch.randn_like(logits_BGE), scale_BGE
+
+    def losses(
+        self, scored: Scored, weights: Tensor, experts_BGK: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Noise decides who is picked; the options' losses judge what was learnt, without it."""
+        losses = self._losses(scored, experts_BGK)
+        scale_BGE, seen_GE, ranks = scored.own_BGE, scored.visibility_GE, self.options.ranks
         scope = self.options.balance_scope
+        assert self.k is not None and experts_BGK is not None and scale_BGE is not None
         if self.importance_loss:
-            weights_BGE = over_experts(weights, experts, visibility_GE.shape[1])
-            (importance_GE,) = self.options.ranks.of_losses(weights_BGE.sum(0))
-            cv = cv_squared(importance_GE, visibility_GE, scope)
+            weights_BGE = over_experts(weights, experts_BGK, seen_GE.shape[1])
+            (importance_GE,) = ranks.of_losses(weights_BGE.sum(0))
+            cv = cv_squared(importance_GE, seen_GE, scope)
             losses["importance_loss"] = self.importance_loss * cv
         if self.load_loss:
-            noisy_BGE = noisy_BGE.masked_fill(~visibility_GE, -torch.inf)
-            chances_BGE = selection_probability(clean_BGE, noisy_BGE, scale_BGE, self.k)
-            chances_BGE = where_asked(chances_BGE, asked_BG)
-            (load_GE,) = self.options.ranks.of_losses(chances_BGE.sum(0))
-            losses["load_loss"] = self.load_loss * cv_squared(load_GE, visibility_GE, scope)
-        return GateOutput(weights, experts, losses)
-
-    def wanted(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        domains: RowDomains | None = None,
-    ) -> Tensor:
-        """Computes how much each gate alone would weigh every expert that it sees."""
-        return visible_softmax(self.options.temper(self.logits(inputs, domains)), visibility_GE)
+            noisy_BGE = scored.values_BGE.masked_fill(~seen_GE, -torch.inf)
+            chances_BGE = selection_probability(scored.logits_BGE, noisy_BGE, scale_BGE, self.k)
+            (load_GE,) = ranks.of_losses(where_asked(chances_BGE, scored.asked_BG).sum(0))
+            losses["load_loss"] = self.load_loss * cv_squared(load_GE, seen_GE, scope)
+        return losses
 
 
 def selection_probability(

@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.gates.checks import check_numbers
-from mmoe.mixture.gates.losses import asked_picks
-from mmoe.mixture.gates.options import visible_softmax
 from mmoe.mixture.traits import GateTraits
 from mmoe.ops.joint_select import Aggregate, check_selection, joint_select
+from mmoe.ops.row_softmax import visible_softmax
 from mmoe.ops.topk_gate import Softmax, topk_gate
 
 
@@ -111,14 +110,14 @@ class Votes:
 
 
 class Selector(nn.Module):
-    """Picks each gate's k experts: the k best of its own, or of what the gates decide together.
+    """Picks each gate's k experts of those that the gates of a row decide for together.
 
     Args:
         num_gates: G.
         num_experts: E.
         k: Experts that a gate mixes for a row.
-        selection: None: every gate decides alone. With more votes than gates the first votes are
-            those of another module's gates, from which `Votes` come.
+        selection: How they decide. With more votes than gates the first votes are those of
+            another module's gates, from which `Votes` come.
 
     Raises:
         ValueError: The selection gives a gate another number of experts, or does not fit.
@@ -135,13 +134,9 @@ class Selector(nn.Module):
     votes_G: Tensor
     says_G1: Tensor
 
-    def __init__(
-        self, num_gates: int, num_experts: int, *, k: int, selection: Selection | None
-    ) -> None:
+    def __init__(self, num_gates: int, num_experts: int, *, k: int, selection: Selection) -> None:
         super().__init__()
         self.k, self.selection = k, selection
-        if selection is None:
-            return
         deciding = max(num_gates, len(selection.votes or ()))
         self.others = deciding - num_gates  # gates of another module, whose votes come in a call
         selection.check(deciding, num_experts)
@@ -157,8 +152,6 @@ class Selector(nn.Module):
 
     def traits(self, num_gates: int) -> GateTraits:
         """Returns what such a gate says of how it picks."""
-        if self.selection is None:
-            return GateTraits(k=self.k)
         return GateTraits(
             k=self.k,
             shared_k=self.selection.shared_k,
@@ -182,9 +175,6 @@ class Selector(nn.Module):
             softmax: Over what was picked, or over what is visible.
             votes: As in `among`.
         """
-        if self.selection is None:
-            weights_BGK, experts_BGK = topk_gate(logits_BGE, visibility_GE, self.k, softmax=softmax)
-            return weights_BGK, asked_picks(experts_BGK, asked_BG)  # `decide` takes the weights
         wanted_BGE = visible_softmax(logits_BGE, visibility_GE)
         check_numbers(wanted_BGE, logits_BGE, visibility_GE)
         left_BGE = self.among(logits_BGE, wanted_BGE, visibility_GE, asked_BG, votes)
@@ -214,8 +204,6 @@ class Selector(nn.Module):
             votes: Of gates of another module, where the selection has more votes than there are
                 gates here; else told what these gates want. None: nobody asks.
         """
-        if self.selection is None:
-            return values_BGE
         scores_BGE = scores_BGE.detach()
         if self.others:
             assert votes is not None, "gates without a vote mix what those of another module chose"
@@ -227,21 +215,17 @@ class Selector(nn.Module):
             votes.scores_BGE, votes.visibility_GE = scores_BGE, visibility_GE
             votes.asked_BG = asked_BG
         scores_BGE = scores_BGE if self.even else scores_BGE * self.says_G1
-        picked_BGE = self._picked(scores_BGE, visibility_GE, asked_BG, self.selection)
+        picked_BGE = self._picked(scores_BGE, visibility_GE, asked_BG)
         return values_BGE.masked_fill(~picked_BGE[:, self.others :], -torch.inf)
 
-    def _picked(
-        self,
-        scores_BGE: Tensor,
-        visibility_GE: Tensor,
-        asked_BG: Tensor | None,
-        selection: Selection,
-    ) -> Tensor:
+    def _picked(self, scores_BGE: Tensor, visibility_GE: Tensor, asked_BG: Tensor | None) -> Tensor:
         """Marks what the gates decide for.
 
         Whether a budget binds is a matter of its voters alone: a gate without a vote that joins
         them later must not change their picks.
         """
+
+        selection = self.selection
 
         def pick(scores_BGE: Tensor, budget: int | None, shared_k: int, private_k: int) -> Tensor:
             return joint_select(
@@ -276,7 +260,7 @@ class Selector(nn.Module):
 
     def extra_repr(self) -> str:
         """Returns the settings that `print` shows."""
-        return "each gate alone" if self.selection is None else repr(self.selection)
+        return repr(self.selection)
 
 
 def _beside(votes: Votes, scores_BGE: Tensor, visibility_GE: Tensor) -> tuple[Tensor, Tensor]:

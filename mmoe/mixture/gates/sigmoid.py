@@ -8,19 +8,17 @@ from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import stable_sigmoid
 from mmoe.mixture.domains import RowDomains
-from mmoe.mixture.gates.checks import check_coefficient, check_k, check_numbers, check_sizes
-from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.logits import GateLogits, LogitsGate
+from mmoe.mixture.gates.checks import check_coefficient, check_numbers
+from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored
 from mmoe.mixture.gates.losses import asked_picks, count_picks, count_rows
-from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
-from mmoe.mixture.gates.select import Selection, Selector, Votes
+from mmoe.mixture.gates.select import Selection
 from mmoe.ops.topk_gate import topk_gate
 
 # Where gates decide together, what is left of a score that its bias has pushed below
 _LEAST_SCORE = 1e-6
 
 
-class SigmoidGate(LogitsGate):
+class SigmoidGate(LearnedGate):
     """Top-k gates by independent scores `s = σ(W_g x / temperature)`, balanced without a loss.
 
     The k experts with the largest `s + b` are picked; their weights come from s alone,
@@ -65,8 +63,6 @@ class SigmoidGate(LogitsGate):
     load_GE: Tensor
     seen_GE: Tensor
 
-    takes_asked = takes_domains = True
-    extra_repr = show_settings
     reads_requests: ClassVar = True
 
     def __init__(
@@ -81,17 +77,10 @@ class SigmoidGate(LogitsGate):
         selection: Selection | None = None,
         **options: Unpack[GateOptions],
     ) -> None:
-        super().__init__()
-        self.options = gate_settings(self, options)
-        self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
-        check_k(k, num_experts)
+        super().__init__(input_dim, num_gates, num_experts, options, k=k, selection=selection)
         check_coefficient("bias_speed", bias_speed)
-        self.k = k
         self.normalize = normalize
         self.bias_speed = bias_speed
-        self.selection = selection
-        self.select = Selector(num_gates, num_experts, k=k, selection=selection)
-        self.traits = self.select.traits(num_gates)
         counts_GE = torch.zeros(num_gates, num_experts, dtype=torch.int64)
         self.register_buffer("bias_GE", torch.zeros(num_gates, num_experts, dtype=torch.float32))
         self.register_buffer("load_GE", counts_GE, persistent=False)
@@ -103,21 +92,15 @@ class SigmoidGate(LogitsGate):
         own = {f"logits.{name}": dim for name, dim in self.logits.expert_tensors.items()}
         return {"bias_GE": 1, **own}
 
-    def forward(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        asked_BG: Tensor | None = None,
-        votes: Votes | None = None,
-        domains: RowDomains | None = None,
-    ) -> GateOutput:
-        """Picks the k visible experts with the largest score plus bias, best first."""
-        check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
-        logits_BGE = self.options.temper(self.logits(inputs, domains))
+    def values(self, logits_BGE: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The bias decides who is picked, and is no part of a weight or of its gradient."""
         scores_BGE = stable_sigmoid(logits_BGE)
-        # The bias decides who is picked, and is no part of a weight or of its gradient
-        biased_BGE = scores_BGE.detach() + self.bias_GE
-        biased_BGE = self.options.drop(biased_BGE, visibility_GE, self.training)
+        return scores_BGE.detach() + self.bias_GE, scores_BGE
+
+    def pick(self, scored: Scored) -> tuple[Tensor, Tensor | None]:
+        """Picks the k visible experts with the largest score plus bias, best first."""
+        logits_BGE, biased_BGE, scores_BGE, visibility_GE, asked_BG, votes = scored
+        assert scores_BGE is not None and self.k is not None
         if self.selection is not None:
             check_numbers(scores_BGE, logits_BGE, visibility_GE)
             votes_BGE = biased_BGE.clamp(min=_LEAST_SCORE).masked_fill(biased_BGE == -torch.inf, 0)
@@ -125,23 +108,18 @@ class SigmoidGate(LogitsGate):
         _, experts = topk_gate(biased_BGE, visibility_GE, self.k)
         experts = asked_picks(experts, asked_BG)
         weights = scores_BGE.gather(-1, experts.clamp(min=0).long()).masked_fill(experts < 0, 0)
-        if self.normalize:
-            weights = _over_sum(weights)
-        if not self.training:
-            return GateOutput(weights, experts, {})
+        return _over_sum(weights) if self.normalize else weights, experts
+
+    def losses(
+        self, scored: Scored, weights: Tensor, experts_BGK: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Counts the load, by which `update_bias` goes; losses are those of the scores."""
+        seen_GE, scores_BGE = scored.visibility_GE, scored.own_BGE
+        assert experts_BGK is not None and scores_BGE is not None
         count = count_picks if self.selection is None else count_rows
-        self.load_GE.add_(count(experts, visibility_GE.shape[1]) * visibility_GE)
-        self.seen_GE.copy_(visibility_GE)
-        shares_BGE = _over_sum(scores_BGE * visibility_GE)
-        losses = self.options.losses(
-            logits_BGE,
-            visibility_GE,
-            experts,
-            shares_BGE,
-            together=self.selection is not None,
-            asked_BG=asked_BG,
-        )
-        return GateOutput(weights, experts, losses)
+        self.load_GE.add_(count(experts_BGK, seen_GE.shape[1]) * seen_GE)
+        self.seen_GE.copy_(seen_GE)
+        return self._losses(scored, experts_BGK, _over_sum(scores_BGE * seen_GE))
 
     def wanted(
         self,
@@ -150,8 +128,7 @@ class SigmoidGate(LogitsGate):
         domains: RowDomains | None = None,
     ) -> Tensor:
         """Computes how much each gate alone would weigh every expert, of all that it sees."""
-        scores_BGE = stable_sigmoid(self.options.temper(self.logits(inputs, domains)))
-        return _over_sum(scores_BGE * visibility_GE)
+        return _over_sum(stable_sigmoid(self.scores(inputs, domains)) * visibility_GE)
 
     @torch.no_grad()
     def update_bias(self) -> None:

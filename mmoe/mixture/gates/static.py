@@ -7,27 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.domains import RowDomains, domain_values, of_each_domain
-from mmoe.mixture.gates.checks import (
-    check_domains,
-    check_k,
-    check_numbers,
-    check_sizes,
-    check_softmax,
-    rows_and_dtype,
-)
-from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.losses import asked_picks
-from mmoe.mixture.gates.options import (
-    GateOptions,
-    GateSettings,
-    gate_settings,
-    show_settings,
-    visible_softmax,
-)
-from mmoe.ops.topk_gate import Softmax, topk_gate
+from mmoe.mixture.gates.checks import check_domains, rows_and_dtype
+from mmoe.mixture.gates.learned import GateOptions, GateSettings, LearnedGate
+from mmoe.ops.topk_gate import Softmax
 
 
-class StaticGate(nn.Module):
+class StaticGate(LearnedGate):
     """Gates that learn one mix per task, whatever the input: `w_g = softmax(θ_g / temperature)`.
 
     Gates of domains learn one per task and domain, of `θ_g + η_gm`; η is 0 at first.
@@ -55,9 +40,6 @@ class StaticGate(nn.Module):
 
     own_logits_GME: nn.Parameter | None
 
-    takes_asked = takes_domains = True
-    extra_repr = show_settings
-
     def __init__(
         self,
         num_gates: int,
@@ -67,17 +49,8 @@ class StaticGate(nn.Module):
         softmax: Softmax = "after",
         **options: Unpack[GateOptions],
     ) -> None:
-        super().__init__()
-        self.options = gate_settings(self, options)
-        for name, value in (("num_gates", num_gates), ("num_experts", num_experts)):
-            if value < 1:
-                raise ValueError(f"{name}: expected 1 or more, got {value}")
+        super().__init__(None, num_gates, num_experts, options, k=k, softmax=softmax)
         check_blind(self.options)
-        if k is not None:
-            check_k(k, num_experts)
-        check_softmax(softmax)
-        self.k = k
-        self.softmax: Softmax = softmax
         # Nearly even, but not so even that all gates would pick the first k experts.
         self.logits_GE = nn.Parameter(0.01 * torch.randn(num_gates, num_experts))
         self.register_parameter("own_logits_GME", None)
@@ -94,33 +67,15 @@ class StaticGate(nn.Module):
         zeros_GME = self.logits_GE.detach().new_zeros(num_gates, num_domains, num_experts)
         self.own_logits_GME = nn.Parameter(zeros_GME)
 
-    def forward(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        asked_BG: Tensor | None = None,
-        domains: RowDomains | None = None,
-    ) -> GateOutput:
-        """Returns the same for every sample of a domain, but for dropout; reads no input."""
-        check_sizes(self.logits_GE.shape, inputs, visibility_GE)
+    def scores(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
+        """Returns the same logits for every sample of a domain; reads no input."""
         check_domains(self.own_logits_GME, domains)
         rows, dtype = rows_and_dtype(inputs)
         logits_BGE = self.logits_GE.to(dtype).expand(rows, -1, -1)
         if self.own_logits_GME is not None and domains is not None:
             own_MGE = self.own_logits_GME.transpose(0, 1).to(dtype)
             logits_BGE = domain_values(of_each_domain(self.logits_GE.to(dtype), own_MGE), domains)
-        logits_BGE = self.options.temper(logits_BGE)
-        left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
-        if self.k is None:
-            weights, experts = visible_softmax(left_BGE, visibility_GE), None
-            check_numbers(weights, logits_BGE, visibility_GE)
-        else:
-            weights, experts = topk_gate(left_BGE, visibility_GE, self.k, softmax=self.softmax)
-            experts = asked_picks(experts, asked_BG)
-        losses = {}
-        if self.training:
-            losses = self.options.losses(logits_BGE, visibility_GE, experts, asked_BG=asked_BG)
-        return GateOutput(weights, experts, losses)
+        return self.options.temper(logits_BGE)
 
 
 def check_blind(options: GateSettings) -> None:

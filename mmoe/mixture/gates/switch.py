@@ -7,18 +7,14 @@ import torch
 from torch import Tensor
 
 from mmoe.mixture.domains import RowDomains
-from mmoe.mixture.gates.checks import check_share, check_sizes
-from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.logits import GateLogits, LogitsGate
-from mmoe.mixture.gates.losses import asked_picks
-from mmoe.mixture.gates.options import GateOptions, gate_settings, show_settings
-from mmoe.ops.topk_gate import topk_gate
+from mmoe.mixture.gates.checks import check_share
+from mmoe.mixture.gates.learned import GateOptions, LearnedGate
 
 if TYPE_CHECKING:
     from mmoe.mixture.routing.capacity import Capacity
 
 
-class SwitchGate(LogitsGate):
+class SwitchGate(LearnedGate):
     """Top-1 gates: the expert with the largest probability, weighted by that probability.
 
     `p = softmax(W_g (x ⊙ u) / temperature)`, `u ~ U(1 − jitter, 1 + jitter)` in training.
@@ -47,11 +43,6 @@ class SwitchGate(LogitsGate):
         (loss), appendix C (jitter).
     """
 
-    k = 1
-
-    takes_asked = takes_domains = True
-    extra_repr = show_settings
-
     def __init__(
         self,
         input_dim: int,
@@ -62,40 +53,20 @@ class SwitchGate(LogitsGate):
         capacity: "Capacity | None" = None,
         **options: Unpack[GateOptions],
     ) -> None:
-        super().__init__()
         options.setdefault("balance_loss", 0.01)
-        self.options = gate_settings(self, options)
-        self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=self.options.hidden)
+        super().__init__(input_dim, num_gates, num_experts, options, k=1, softmax="before")
         check_share("jitter", jitter)
         self.jitter = jitter
         self.capacity = capacity
 
-    def forward(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        asked_BG: Tensor | None = None,
-        domains: RowDomains | None = None,
-    ) -> GateOutput:
-        """Picks the best visible expert."""
-        check_sizes((self.logits.num_gates, self.logits.num_experts), inputs, visibility_GE)
+    def scores(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
+        """Computes the logits of what is read, with noise in training."""
         if self.training and self.jitter:
-            inputs = self._jittered(inputs)
-        logits_BGE = self.options.temper(self.logits(inputs, domains))
-        left_BGE = self.options.drop(logits_BGE, visibility_GE, self.training)
-        weights, experts = topk_gate(left_BGE, visibility_GE, 1, softmax="before")
-        experts = asked_picks(experts, asked_BG)
-        losses = {}
-        if self.training:
-            losses = self.options.losses(logits_BGE, visibility_GE, experts, asked_BG=asked_BG)
-        return GateOutput(weights, experts, losses)
-
-    def _jittered(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        results: list[Tensor] = []
-        for g, x in enumerate(inputs):
-            same = next((f for f in range(g) if inputs[f] is x), None)
-            results.append(self._noisy(x) if same is None else results[same])
-        return results
+            # Gates that read one tensor share its noise
+            read = {id(x): x for x in inputs}
+            noisy = {key: self._noisy(x_BD) for key, x_BD in read.items()}
+            inputs = [noisy[id(x)] for x in inputs]
+        return super().scores(inputs, domains)
 
     def _noisy(self, x_BD: Tensor) -> Tensor:
         x_BD = x_BD.to(torch.promote_types(x_BD.dtype, torch.float32))

@@ -11,8 +11,8 @@ from mmoe.mixture import (
     SwitchGate,
     TopKGate,
 )
+from mmoe.mixture.gates.learned import GateSettings
 from mmoe.mixture.gates.losses import balance, z_loss
-from mmoe.mixture.gates.options import GateSettings
 
 D, G, E = 5, 2, 4
 VISIBILITY = torch.tensor([[True, True, True, False], [True, True, True, True]])

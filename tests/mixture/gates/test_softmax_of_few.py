@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture.gates.softmax_of_few import softmax_of_few
+from mmoe.ops.row_softmax import softmax_of_few
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

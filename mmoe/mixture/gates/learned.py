@@ -1,19 +1,31 @@
-"""What all learned gates can be asked for: one set of keyword arguments, one implementation."""
+"""What all learned gates share: their options, and one way from what they read to a decision."""
 
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, TypedDict, get_args
+from typing import Any, NamedTuple, TypedDict, get_args
 
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates import losses
-from mmoe.mixture.gates.checks import check_coefficient, check_share
-from mmoe.mixture.gates.losses import Scope
-from mmoe.mixture.gates.softmax_of_few import softmax_of_few
+from mmoe.mixture.gates.checks import (
+    check_coefficient,
+    check_k,
+    check_numbers,
+    check_share,
+    check_sizes,
+    check_softmax,
+)
+from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.losses import Scope, asked_picks
+from mmoe.mixture.gates.select import Selection, Selector, Votes
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
+from mmoe.ops.row_softmax import visible_softmax
+from mmoe.ops.topk_gate import Softmax, topk_gate
 
 
 class GateOptions(TypedDict, total=False):
@@ -52,7 +64,7 @@ class GateSettings:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.options import GateSettings
+        >>> from mmoe.mixture.gates.learned import GateSettings
         >>> settings = GateSettings(z_loss=0.1)
         >>> settings.losses(torch.zeros(5, 1, 2), torch.ones(1, 2, dtype=torch.bool))
         {'z_loss': tensor(0.0480)}
@@ -204,10 +216,156 @@ def _own_keywords(gate: nn.Module) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
-def visible_softmax(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
-    """Computes the softmax over experts that each gate sees; 0 exactly for the others."""
-    # Looking is free on a CPU in eager mode, and two passes over the logits are not
-    eager = not torch.compiler.is_compiling() and type(visibility_GE) is Tensor
-    if eager and visibility_GE.device.type == "cpu" and bool(visibility_GE.all()):
-        return softmax_of_few(logits_BGE)
-    return softmax_of_few(logits_BGE.masked_fill(~visibility_GE, -torch.inf))
+class Scored(NamedTuple):
+    """What gates decide by in one call.
+
+    Attributes:
+        logits_BGE: What they have learnt, over the temperature.
+        values_BGE: What they pick by: the logits, or what a rule makes of them; −inf: dropped.
+        own_BGE: What a rule needs again, for weights or losses.
+        visibility_GE: Bool; which gate may see which expert.
+        asked_BG: Bool, the gates that each row asks; None: all.
+        votes: Of gates of other modules, as in `Selector.among`.
+    """
+
+    logits_BGE: Tensor
+    values_BGE: Tensor
+    own_BGE: Tensor | None
+    visibility_GE: Tensor
+    asked_BG: Tensor | None
+    votes: Votes | None
+
+
+class LearnedGate(nn.Module):
+    """Gates that learn how much they want each expert: the k best, or all by their softmax.
+
+    What a kind of gate does otherwise is its rule, of four methods: `scores` makes logits of what
+    is read, `values` what is picked by (with noise, or a bias), `pick` picks and weighs, and
+    `losses` says what trains the gates beside the model's loss.
+
+    Args:
+        input_dim: Width of what the gates read; None: `scores` makes the logits itself.
+        num_gates: G.
+        num_experts: E.
+        options: See `GateOptions`.
+        k: Experts that one gate picks for one sample; None: it weighs all.
+        softmax: With k, over what was picked (`after` the selection) or over all (`before` it).
+        selection: With k, how the gates of a row decide together; None: each picks its own k.
+
+    Raises:
+        ValueError: A setting out of range, with its name.
+        TypeError: An option that there is not.
+    """
+
+    takes_asked = takes_domains = True
+    k: int | None
+    logits: GateLogits
+
+    def __init__(
+        self,
+        input_dim: int | None,
+        num_gates: int,
+        num_experts: int,
+        options: GateOptions,
+        *,
+        k: int | None = None,
+        softmax: Softmax = "after",
+        selection: Selection | None = None,
+    ) -> None:
+        super().__init__()
+        self.options = gate_settings(self, options)
+        for name, size in (("num_gates", num_gates), ("num_experts", num_experts)):
+            if size < 1:
+                raise ValueError(f"{name}: expected 1 or more, got {size}")
+        if input_dim is not None:
+            hidden = self.options.hidden
+            self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=hidden)
+        if k is not None:
+            check_k(k, num_experts)
+        check_softmax(softmax)
+        self.sizes = num_gates, num_experts
+        self.k = k
+        self.softmax: Softmax = softmax
+        self.selection = selection
+        if k is not None and selection is not None:
+            self.select = Selector(num_gates, num_experts, k=k, selection=selection)
+            self.traits = self.select.traits(num_gates)
+
+    def forward(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        asked_BG: Tensor | None = None,
+        votes: Votes | None = None,
+        domains: RowDomains | None = None,
+    ) -> GateOutput:
+        """Weighs the experts that each gate sees, 0 exactly for others, or picks, best first."""
+        check_sizes(self.sizes, inputs, visibility_GE)
+        logits_BGE = self.scores(inputs, domains)
+        values_BGE, own_BGE = self.values(logits_BGE, inputs)
+        values_BGE = self.options.drop(values_BGE, visibility_GE, self.training)
+        scored = Scored(logits_BGE, values_BGE, own_BGE, visibility_GE, asked_BG, votes)
+        weights, experts = self.pick(scored)
+        losses = self.losses(scored, weights, experts) if self.training else {}
+        return GateOutput(weights, experts, losses)
+
+    def scores(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
+        """Computes `logits_BGE`, over the temperature."""
+        return self.options.temper(self.logits(inputs, domains))
+
+    def values(self, logits_BGE: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Makes what is picked by of the logits; and what the rule needs again."""
+        return logits_BGE, None
+
+    def pick(self, scored: Scored) -> tuple[Tensor, Tensor | None]:
+        """Returns weights of all experts and None, or of picks, and these."""
+        _, values_BGE, _, visibility_GE, asked_BG, votes = scored
+        if self.k is None:
+            weights_BGE = visible_softmax(values_BGE, visibility_GE)
+            check_numbers(weights_BGE, scored.logits_BGE, visibility_GE)
+            return weights_BGE, None
+        if self.selection is not None:
+            return self.select(values_BGE, visibility_GE, asked_BG, self.softmax, votes)
+        weights_BGK, experts_BGK = topk_gate(
+            values_BGE, visibility_GE, self.k, softmax=self.softmax
+        )
+        return weights_BGK, asked_picks(experts_BGK, asked_BG)
+
+    def losses(
+        self, scored: Scored, weights: Tensor, experts_BGK: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Computes the auxiliary losses of a training step."""
+        return self._losses(scored, experts_BGK)
+
+    def _losses(
+        self,
+        scored: Scored,
+        experts_BGK: Tensor | None,
+        probabilities_BGE: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Those of the options; arguments as there."""
+        return self.options.losses(
+            scored.logits_BGE,
+            scored.visibility_GE,
+            experts_BGK,
+            probabilities_BGE,
+            together=self.selection is not None,
+            asked_BG=scored.asked_BG,
+        )
+
+    def wanted(
+        self,
+        inputs: Sequence[Tensor],
+        visibility_GE: Tensor,
+        domains: RowDomains | None = None,
+    ) -> Tensor:
+        """Computes how much each gate alone would weigh every expert that it sees."""
+        return visible_softmax(self.scores(inputs, domains), visibility_GE)
+
+    def add_domains(self, num_domains: int) -> None:
+        """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
+        self.logits.add_domains(num_domains)
+
+    def extra_repr(self) -> str:
+        """Returns what `print` shows: k, and what differs from the defaults."""
+        return show_settings(self)
