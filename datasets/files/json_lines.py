@@ -7,7 +7,7 @@ Arrow's own reader of streams fixes them by the first block, and has no columns 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,10 @@ from mmoe.datasets.values.arrow import out_of_memory, pc
 from mmoe.datasets.values.plain import MOST_DEPTH, is_list, is_text
 
 _BLOCK_BYTES = 8 << 20  # and as many more as the line takes that does not end there
+_LINE_BYTES = 16 << 20
+_KEY = re.compile(rb'"([^"]*)"[ \t\r\n]*:')
+# Arrow's work grows with lines times keys: many keys of which a line has few are no columns
+_MANY_KEYS, _FEW_OF_THEM = 1_000, 50
 _BOM = b"\xef\xbb\xbf"
 _BLANK, _NEWLINE = b" \t\r\n", 10  # what JSON has between values
 _ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
@@ -132,7 +136,9 @@ def _look_at(file: DataFile, state: object) -> _Found:
     kinds: dict[str, pa.DataType] = {}
     faults: dict[str, str] = {}
     blocks = []
+    keys = _Keys(file)
     for line, start, block in _blocks(file):
+        keys.add(line, block)
         found, rows = _kinds(file, line, block, kinds, faults)
         kinds |= found
         lines = len(rows_in(block)[0])
@@ -144,6 +150,35 @@ def _look_at(file: DataFile, state: object) -> _Found:
     whole = [(name, kind) for name, kind in kinds.items() if name not in faults]
     schema = pa.schema([*whole, *((name, pa.null()) for name in faults)])
     return _Found(KeyTypes(schema, faults), tuple(blocks))
+
+
+class _Keys:
+    """Counts different keys, those of objects within objects too, and refuses too many of them."""
+
+    def __init__(self, file: DataFile) -> None:
+        self._file = file
+        self._all: set[bytes] = set()
+        self._pairs = self._lines = 0
+
+    def add(self, line: int, block: bytes) -> None:
+        """Counts those of a block of whole lines; `line` is the number of the first one."""
+        found = _KEY.findall(_without_escapes(block))
+        lines = block.count(b"\n") + (not block.endswith(b"\n"))
+        mine = set(found)
+        self._all |= mine
+        self._pairs += len(found)
+        self._lines += lines
+        of_all = (len(self._all), self._pairs, self._lines)
+        for keys, pairs, among in (of_all, (len(mine), len(found), lines)):
+            if keys > _MANY_KEYS and pairs * _FEW_OF_THEM < keys * among:
+                last = line + lines - 1
+                raise ValueError(
+                    f"{self._file}: has {keys:,} different keys in {among:,} lines up to line "
+                    f"{last:,}, and a line has {pairs / among:.1f} of them on average, expected "
+                    f"keys that are columns (more than {_MANY_KEYS:,} where a line has at least "
+                    f"1 in {_FEW_OF_THEM}); write what the keys name as values, such as "
+                    '{"names": ["k7", "k9"], "values": [1, 2]} for {"k7": 1, "k9": 2}'
+                )
 
 
 def rows_in(block: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -214,6 +249,8 @@ def _blocks(file: DataFile, span: RowSpan | None = None) -> Iterator[tuple[int, 
                 data = rest + data
                 end = data.rfind(b"\n") + 1
                 block, rest = data[:end], data[end:]
+                if len(rest) > _LINE_BYTES:
+                    _refuse_long(file, line + block.count(b"\n"))
                 if block.strip():
                     _refuse_deep(file, line, block)
                     yield line, at, block
@@ -226,11 +263,21 @@ def _blocks(file: DataFile, span: RowSpan | None = None) -> Iterator[tuple[int, 
         yield line, at, rest
 
 
+def _refuse_long(file: DataFile, line: int) -> NoReturn:
+    raise ValueError(
+        f"{file}: line {line} has more than {_LINE_BYTES >> 20} MiB, expected a JSON object of one "
+        "row on each line; write one line for each row"
+    )
+
+
+def _without_escapes(block: bytes) -> bytes:
+    """As long, with blanks for what a backslash escapes: quotes are those of keys and texts."""
+    return re.sub(rb"\\.", b"  ", block) if b"\\" in block else block
+
+
 def _refuse_deep(file: DataFile, line: int, block: bytes) -> None:
     """Lines that are nested deeper than data is, before anything goes down into them."""
-    if b"\\" in block:
-        block = re.sub(rb"\\.", b"  ", block)
-    bytes_N = np.frombuffer(block, np.uint8)
+    bytes_N = np.frombuffer(_without_escapes(block), np.uint8)
     quoted_N = np.bitwise_xor.accumulate(bytes_N == ord('"'))
     opens_N = (bytes_N == ord("[")) | (bytes_N == ord("{"))
     closes_N = (bytes_N == ord("]")) | (bytes_N == ord("}"))

@@ -228,3 +228,46 @@ def test_many_columns_of_large_integers_are_parsed_at_once(tmp_path, monkeypatch
     table = read_table(path)
     assert table["c99"].to_pylist()[:2] == [2**63 + 116] * 2
     assert sum(calls) < 8 * path.stat().st_size
+
+
+@pytest.mark.parametrize("form", ['{{"k{0}": {0}}}', '{{"click": 1, "of": {{"k{0}": {0}}}}}'])
+def test_keys_without_end_are_counted_before_they_are_parsed(tmp_path, monkeypatch, form):
+    monkeypatch.setattr("mmoe.datasets.files.json_lines._arrow_table", None)
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(form.format(n) + "\n" for n in range(20_000)))
+    keys = r"20,000|20,002"
+    says = rf"log\.jsonl: has ({keys}) different keys in 20,000 lines up to line 20,000, and a line"
+    with pytest.raises(
+        ValueError, match=says + r" has [13]\.0 of them .*; write what the keys name"
+    ):
+        column_names(path)
+
+
+def test_keys_that_begin_to_come_without_end_are_refused_there(tmp_path, small_blocks):
+    path = tmp_path / "log.jsonl"
+    path.write_text(
+        '{"k": "\\"x\\": 1"}\n' * 900 + "".join(f'{{"k{n}": 1}}\n' for n in range(9000))
+    )
+    with pytest.raises(
+        ValueError, match=r"has 1,0\d\d different keys in 1,\d+ lines up to line 1,9"
+    ):
+        column_names(path)
+
+
+@pytest.mark.parametrize(("keys", "of_a_line"), [(1_000, 1), (1_500, 30)])
+def test_many_keys_that_are_columns_are_read(tmp_path, keys, of_a_line):
+    path = tmp_path / "log.jsonl"
+    rows = [{f"k{(n + m) % keys}": n for m in range(of_a_line)} for n in range(0, keys, of_a_line)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(column_names(path)) == keys
+
+
+def test_a_line_without_end_is_read_no_further(tmp_path, monkeypatch):
+    monkeypatch.setattr("mmoe.datasets.files.json_lines._LINE_BYTES", 1 << 12)
+    monkeypatch.setattr("mmoe.datasets.files.json_lines._BLOCK_BYTES", 1 << 10)
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"a": 1}\n{"a": [' + "1," * 4000 + "1]}\n")
+    with pytest.raises(ValueError, match="line 2 has more than 0 MiB, expected a JSON object of o"):
+        read_table(path)
+    path.write_text('{"a": [1]}\n{"a": [' + "1," * 1500 + "1]}\n")
+    assert len(read_table(path)["a"][1]) == 1501
