@@ -159,7 +159,7 @@ def test_rows_of_no_domain_get_the_mean_of_what_gates_decide_by(name):
 
     def decides_by(one, domains=None):
         if name == "cosine":
-            return one._tempered([x_BD] * G, domains)
+            return one.scores([x_BD] * G, domains)
         if name == "static":
             return one([x_BD] * G, SEES, domains=domains).weights.log().diff()
         return one.logits([x_BD] * G, domains)
