@@ -30,8 +30,8 @@ from mmoe.ops import (
     reference,
     route_plan,
 )
-from mmoe.ops.permute import permute
-from mmoe.ops.topk_gate import topk_gate
+from mmoe.ops.dispatch import permute
+from mmoe.ops.gating import topk_gate
 
 B, D, H, K, O = 4096, 256, 512, 2, 128  # noqa: E741
 EXPERTS, GATES = (8, 64), (2, 4)
@@ -322,7 +322,7 @@ def show(dtype_name: str, E: int, row: dict) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=15)

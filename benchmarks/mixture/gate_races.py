@@ -22,7 +22,7 @@ from benchmarks.racing.races import NothingToMeasure
 from benchmarks.racing.results import Result, speedup
 from mmoe import ops
 from mmoe.mixture import Capacity, DispatchPlan
-from mmoe.ops.permute import permute
+from mmoe.ops.dispatch import permute
 
 FOUR_GATES = Workload(B=4096, D=256, hidden=(512, 256), E=64, G=4, k=2)
 SHARED = {"independent": 0.0, "correlated": 0.8}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from benchmarks.mixture.race import Contestant
 from benchmarks.mixture.workloads import Values, Workload
 from mmoe.mixture import GateOutput, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
-from mmoe.ops.topk_gate import topk_gate
+from mmoe.ops.gating import topk_gate
 
 
 class GivenLogits(nn.Module):

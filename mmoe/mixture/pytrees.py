@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from mmoe import ops
-from mmoe.ops.permute import permute
+from mmoe.ops.dispatch import permute
 
 # A tensor, or tuples, lists and dicts of tensors to any depth, with the same leading dimension.
 Tree = Any

@@ -7,7 +7,7 @@ Every operator has a specification in `mmoe.ops.reference` or `exchange_referenc
 CUDA kernel in the extension `mmoe._C`, and works under `torch.compile`, `torch.export`, `no_grad`
 and `inference_mode`. Autocast leaves them alone: outputs
 have the dtype of the expert outputs, sums are taken in float32.
-A new one is specified, then a file here with its schema, shapes and gradient (`gate_mm.py` is a
+A new one is specified, then a schema, shapes and gradient here (`gate_mm` in `gating.py` is a
 short one), then kernels in `csrc/`.
 Not supported, as PyTorch lacks them for custom operators: forward-mode AD, whose tangents are lost
 without an error, and `torch.func.grad` and `torch.vmap`, which raise.
@@ -15,9 +15,14 @@ without an error, and `torch.func.grad` and `torch.vmap`, which raise.
 
 from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
 from mmoe.ops._library import REBUILD, ExtensionStatus, extension_status
-from mmoe.ops.dense_combine import dense_combine
-from mmoe.ops.dense_mlp import dense_mlp
-from mmoe.ops.dense_mm import dense_mm
+from mmoe.ops.dispatch import (
+    RoutePlan,
+    dense_combine,
+    gated_combine,
+    permute,
+    route_plan,
+    unpermute,
+)
 from mmoe.ops.exchange.exchange_returns import mix_returns, pack_returns
 from mmoe.ops.exchange.exchange_rows import (
     RowsFormat,
@@ -28,18 +33,17 @@ from mmoe.ops.exchange.exchange_rows import (
 )
 from mmoe.ops.exchange.inbound_plan import InboundPicks, ReturnPlan, decode_picks, return_plan
 from mmoe.ops.exchange.outbound_plan import OutboundPlan, outbound_plan
-from mmoe.ops.gate_mm import gate_mm
-from mmoe.ops.gated_combine import gated_combine
-from mmoe.ops.gathered_mm import gathered_mm
-from mmoe.ops.grouped_mm import FusedActivation, grouped_mm
-from mmoe.ops.joint_select import joint_select
+from mmoe.ops.gating import gate_mm, joint_select, row_softmax, topk_gate
 from mmoe.ops.mixed_towers import mixed_towers
-from mmoe.ops.permute import permute, unpermute
-from mmoe.ops.route_plan import RoutePlan, route_plan
-from mmoe.ops.row_softmax import row_softmax
-from mmoe.ops.shared_mm import shared_mm
+from mmoe.ops.products import (
+    FusedActivation,
+    dense_mlp,
+    dense_mm,
+    gathered_mm,
+    grouped_mm,
+    shared_mm,
+)
 from mmoe.ops.target_attention import TargetAttention, target_attention
-from mmoe.ops.topk_gate import topk_gate
 
 __all__ = [
     "FLOAT_DTYPES",

@@ -15,9 +15,8 @@ from mmoe.ops._checks import (
     check_shape,
 )
 from mmoe.ops._library import define
-from mmoe.ops.dense_combine import check_mixing, dense_combine
-from mmoe.ops.dense_mm import dense_mm
-from mmoe.ops.grouped_mm import FusedActivation, check_activation
+from mmoe.ops.dispatch import check_mixing, dense_combine
+from mmoe.ops.products import FusedActivation, check_activation, dense_mm
 from mmoe.ops.reference import keeps_z
 
 

@@ -16,7 +16,7 @@ from mmoe.mixture import Capacity, GateOutput, MLPExperts, MoE, MultiGateMixture
 from mmoe.mixture.routing.routes import padded_routes, plan_routes
 from mmoe.mixture.routing.segments import per_row
 from mmoe.ops import gated_combine, grouped_mm
-from mmoe.ops.permute import permute
+from mmoe.ops.dispatch import permute
 
 
 class Given(nn.Module):

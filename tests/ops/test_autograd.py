@@ -17,8 +17,8 @@ from mmoe.ops import (
     target_attention,
     topk_gate,
 )
+from mmoe.ops.gating import row_softmax
 from mmoe.ops.repeat_rows import Owners
-from mmoe.ops.row_softmax import row_softmax
 
 OFFSETS = torch.tensor([0, 2, 3], dtype=torch.int32)
 SLOTS = torch.tensor([[[0, 1]], [[2, -1]]], dtype=torch.int32)

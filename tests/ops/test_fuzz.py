@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mmoe import ops
 from mmoe.ops import extension_status, reference
-from mmoe.ops.row_softmax import row_softmax
+from mmoe.ops.gating import row_softmax
 from tests.ops.damage import ACTIVATIONS, FLOATS, SIZES, Damage, flat, plain
 
 pytestmark = pytest.mark.skipif(

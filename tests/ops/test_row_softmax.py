@@ -5,7 +5,7 @@ import torch
 from torch.library import opcheck
 
 from mmoe.ops import reference
-from mmoe.ops.row_softmax import row_softmax
+from mmoe.ops.gating import row_softmax
 from tests.needs_kernels import needs_kernels
 
 SHAPES = [(0, 3), (1, 1), (63, 2), (64, 8), (200, 15), (131, 16)]

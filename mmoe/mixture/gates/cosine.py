@@ -13,7 +13,7 @@ from mmoe.mixture.gates.checks import check_domains
 from mmoe.mixture.gates.learned import GateOptions, LearnedGate
 from mmoe.mixture.gates.logits import GateLogits, domain_logits, gate_products
 from mmoe.mixture.gates.select import Selection
-from mmoe.ops.topk_gate import Softmax
+from mmoe.ops.gating import Softmax
 
 # Tutel's numbers, both temperatures: where the learned one starts, and what it stays above.
 _START_TEMPERATURE = 0.5

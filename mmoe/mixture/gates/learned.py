@@ -24,8 +24,7 @@ from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import Scope, asked_picks
 from mmoe.mixture.gates.select import Selection, Selector, Votes
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
-from mmoe.ops.row_softmax import visible_softmax
-from mmoe.ops.topk_gate import Softmax, topk_gate
+from mmoe.ops.gating import Softmax, topk_gate, visible_softmax
 
 
 class GateOptions(TypedDict, total=False):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mmoe.mixture.domains import RowDomains, domain_products, of_each_domain
 from mmoe.mixture.gates.checks import check_domains
 from mmoe.mixture.requests.rows import RequestRows
-from mmoe.ops.gate_mm import gate_mm
+from mmoe.ops.gating import gate_mm
 
 GateInput = Tensor | RequestRows
 

@@ -9,9 +9,14 @@ from torch import Tensor, nn
 
 from mmoe.mixture.gates.checks import check_numbers
 from mmoe.mixture.traits import GateTraits
-from mmoe.ops.joint_select import Aggregate, check_selection, joint_select
-from mmoe.ops.row_softmax import visible_softmax
-from mmoe.ops.topk_gate import Softmax, topk_gate
+from mmoe.ops.gating import (
+    Aggregate,
+    Softmax,
+    check_selection,
+    joint_select,
+    topk_gate,
+    visible_softmax,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from mmoe.mixture.gates.checks import check_coefficient, check_numbers
 from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored
 from mmoe.mixture.gates.losses import asked_picks, count_picks, count_rows
 from mmoe.mixture.gates.select import Selection
-from mmoe.ops.topk_gate import topk_gate
+from mmoe.ops.gating import topk_gate
 
 # Where gates decide together, what is left of a score that its bias has pushed below
 _LEAST_SCORE = 1e-6

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mmoe.mixture.domains import RowDomains, domain_values, of_each_domain
 from mmoe.mixture.gates.checks import check_domains, rows_and_dtype
 from mmoe.mixture.gates.learned import GateOptions, GateSettings, LearnedGate
-from mmoe.ops.topk_gate import Softmax
+from mmoe.ops.gating import Softmax
 
 
 class StaticGate(LearnedGate):

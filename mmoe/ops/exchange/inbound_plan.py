@@ -7,8 +7,8 @@ from torch import Tensor
 
 from mmoe.ops._checks import accumulate_dtype
 from mmoe.ops._library import define
+from mmoe.ops.dispatch import RoutePlan
 from mmoe.ops.exchange.exchange_rows import RowsFormat
-from mmoe.ops.route_plan import RoutePlan
 
 
 class InboundPicks(NamedTuple):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.ops.row_softmax import softmax_of_few
+from mmoe.ops.gating import softmax_of_few
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

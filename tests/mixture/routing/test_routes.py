@@ -10,7 +10,7 @@ from mmoe.mixture.routing.routes import (
     plan_routes,
     routes_by_source,
 )
-from mmoe.ops.permute import permute
+from mmoe.ops.dispatch import permute
 
 B, G, K, E = 9, 2, 2, 4
 
