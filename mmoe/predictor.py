@@ -26,9 +26,8 @@ from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device
 from mmoe.models.frozen import without_weight_files
 from mmoe.models.layout import to_score
-from mmoe.models.network import GateRecord, NetworkOutput
+from mmoe.models.network import GateRecord, LevelMixer, NetworkOutput
 from mmoe.models.ranker import Ranker
-from mmoe.models.requests.batch import RequestBatch
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
 from mmoe.parallel.launch.cores import bind_to_own_cores
 from mmoe.run.console import SilentReporter, Tracker
@@ -81,14 +80,14 @@ class Predictor:
         self.any_height = HAS_KERNELS and ranker.device.type == "cpu"
         # Dispatch is shorter in it; FBGEMM's CPU tables refuse it, and a model may be trained on
         self.infers = self.ranks == 1 and scoring_embeddings(ranker.embeddings) is not None
-        domains = getattr(ranker.network, "domains", None)
+        domains = ranker.network.domains
         asked_NT = None if domains is None else domains.asked_NT
         self.asked_NT = None if asked_NT is None else asked_NT.cpu().numpy()
 
     @property
     def has_bias(self) -> bool:
         """Whether the model has a tower for the display (`model.bias`)."""
-        return getattr(self.ranker.network, "bias_tower", None) is not None
+        return self.ranker.network.bias_tower is not None
 
     def predict(
         self,
@@ -189,7 +188,12 @@ class Predictor:
             yield slice(start, min(start + self.height, count))
 
     def output(
-        self, data: EncodedData, rows: slice, *, return_gates: bool = False
+        self,
+        data: EncodedData,
+        rows: slice,
+        *,
+        return_gates: bool = False,
+        mixer: LevelMixer | None = None,
     ) -> NetworkOutput:
         """Returns what the network does of one batch of rows in memory, on one process.
 
@@ -197,9 +201,10 @@ class Predictor:
             data: The rows.
             rows: Which of them, of `batches`; rows of the output beyond theirs are padding.
             return_gates: Also record what the gates did.
+            mixer: Runs each level in the network's place.
         """
         self._check_mode()
-        return self._forward(data, rows.start, rows.stop, return_gates)
+        return self._forward(data, rows.start, rows.stop, return_gates, mixer=mixer)
 
     def predictions(self, logits_BT: Tensor, data: EncodedData, rows: slice) -> np.ndarray:
         """Turns logits of some rows of `data`, maybe padded, into predictions, float32."""
@@ -284,24 +289,15 @@ class Predictor:
         stop: int,
         return_gates: bool,
         with_bias: bool = False,
+        mixer: LevelMixer | None = None,
     ) -> NetworkOutput:
         rows = max(stop - start, 1) if self.any_height else self.height
         tile = _OWN_TILE if self.any_height else ROWS_PER_TILE
         padded = -(-rows // tile) * tile
         device = self.ranker.device
         batch = data.batch(slice(start, stop), pad_to=padded).to(device)
-        requests = RequestBatch.of(batch)
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
-            return self.ranker(
-                batch.dense_BF,
-                batch.values,
-                batch.lengths_CB,
-                return_gates=return_gates,
-                id_weights=batch.id_weights,
-                domains_B=batch.domains_B,
-                **({"with_bias": True} if with_bias else {}),
-                **({} if requests is None else {"requests": requests}),
-            )
+            return self.ranker(batch, return_gates=return_gates, with_bias=with_bias, mixer=mixer)
 
 
 def load_predictor(

@@ -80,6 +80,6 @@ def _logits(state: TrainingState, data: PreparedData, number: int, work: Workloa
     assert data.test.held is not None, "the recipe's rows are in memory"
     batch = data.test.held.batch(slice(number * work.B, (number + 1) * work.B))
     with torch.no_grad():
-        state.ranker(batch.dense_BF, batch.values, batch.lengths_CB)
+        state.ranker(batch)
     hook.remove()
     return caught[0].to(work.device)

@@ -14,10 +14,10 @@ class Batch:
         values: int64 [V], ids, feature-major: all rows of feature 0, then of feature 1, …; first
             the single-id features, then the list features.
         lengths_CB: int32 [C · B], flat, ids of each (feature, row), feature-major.
+        num_rows: Rows that are not padding.
         labels_BT: float32, what tasks are trained on, 0 where unobserved; None when scoring.
         observed_BT: bool; None when scoring.
         weights_BT: float32; None when scoring.
-        num_rows: Rows that are not padding.
         id_weights: float32 [V], the weight of each id, 1 for features without; None where no
             feature has weights.
         groups_B: int64, number of each row's group, below B; None where no loss compares rows.
@@ -33,10 +33,10 @@ class Batch:
     dense_BF: torch.Tensor
     values: torch.Tensor
     lengths_CB: torch.Tensor
-    labels_BT: torch.Tensor | None
-    observed_BT: torch.Tensor | None
-    weights_BT: torch.Tensor | None
     num_rows: int
+    labels_BT: torch.Tensor | None = None
+    observed_BT: torch.Tensor | None = None
+    weights_BT: torch.Tensor | None = None
     id_weights: torch.Tensor | None = None
     groups_B: torch.Tensor | None = None
     domains_B: torch.Tensor | None = None
@@ -55,8 +55,7 @@ class Batch:
         Example:
             >>> none = torch.empty(0, dtype=torch.int64)
             >>> batch = Batch(
-            ...     dense_BF=torch.zeros(2, 3), values=none, lengths_CB=none.int(),
-            ...     labels_BT=None, observed_BT=None, weights_BT=None, num_rows=2)
+            ...     dense_BF=torch.zeros(2, 3), values=none, lengths_CB=none.int(), num_rows=2)
             >>> batch.to(torch.device("cpu")) is batch, batch.to(torch.device("meta")).values.device
             (True, device(type='meta'))
         """

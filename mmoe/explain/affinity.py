@@ -19,7 +19,6 @@ from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.run.console import Reporter
 from mmoe.tasks.masked_loss import loss_sums
-from mmoe.train.forward_backward import network_output
 
 # Batches that are looked at, and how many the rows are cut into where they are fewer
 _MOST, _FEWEST = 32, 8
@@ -154,12 +153,13 @@ def _losses(model: Ranker, config: RunConfig, batch: Batch) -> list[Tensor | Non
     """Each task's mean loss, to be differentiated; None where no row has its label."""
     batch = batch.to(model.device)
     with torch.no_grad():
-        lookups = model.look_up(batch.values, batch.lengths_CB, batch.id_weights)
-    output = network_output(model, batch, lookups)
+        lookups = model.look_up(batch)
+    output = model(batch, lookups, with_bias=True)
+    logits_BT = output.logits_BT if output.with_bias_BT is None else output.with_bias_BT
     assert batch.labels_BT is not None and batch.observed_BT is not None
     assert batch.weights_BT is not None, "these rows carry labels"
     found = loss_sums(
-        output.logits_BT,
+        logits_BT,
         batch.labels_BT,
         batch.observed_BT,
         batch.weights_BT,

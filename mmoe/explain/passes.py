@@ -11,9 +11,9 @@ from mmoe.config import RunConfig
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels, join_labels
-from mmoe.explain.network import NetworkWithout
 from mmoe.explain.places import ExpertPlace
-from mmoe.models.network import GateRecord, MixtureNetwork
+from mmoe.explain.without import MixWithout
+from mmoe.models.network import GateRecord
 from mmoe.models.ranker import Ranker
 from mmoe.predictor import Predictor
 from mmoe.run.console import Tracker
@@ -50,24 +50,21 @@ def predict_without(
     """Predicts every row with all experts, and without each of some, in one pass.
 
     Args:
-        ranker: Whose network is a `MixtureNetwork`; all of its parts are read, none is changed.
+        ranker: The model; it is put into evaluation mode.
         config: Of its run.
         rows: With labels.
         left_out: Experts.
         tracker: Told of every batch.
         refill: Gates that pick decide again.
     """
-    network = ranker.network
-    assert isinstance(network, MixtureNetwork)
-    without = NetworkWithout(network, left_out, refill=refill)
-    predictor = Predictor(Ranker(ranker.embeddings, without, ranker.num_dense, ranker.wide), config)
+    predictor = Predictor(ranker, config)
     gates, found = GateStatistics(), list[np.ndarray]()
     labels: list[EncodedLabels] = []
     with closing(rows.chunks()) as chunks:
         for chunk in chunks:
             assert chunk.labels is not None, "these rows carry labels"
             labels.append(chunk.labels)
-            for batch in _batches(predictor, chunk):
+            for batch in _batches(predictor, chunk, left_out, refill=refill):
                 found.append(batch.every_VNP)
                 gates.update(batch.gates, len(batch))
                 tracker.advance(len(batch))
@@ -92,14 +89,17 @@ class _Batch(NamedTuple):
         return self.every_VNP.shape[1]
 
 
-def _batches(predictor: Predictor, chunk: EncodedData) -> Iterator[_Batch]:
+def _batches(
+    predictor: Predictor, chunk: EncodedData, left_out: Sequence[ExpertPlace], *, refill: bool
+) -> Iterator[_Batch]:
     """Batches of a chunk in order; each core works on one, as mixes are small beside experts.
 
     Where one thread works on all of them (on a GPU, without the operators) it keeps all cores.
     """
 
     def predicted(rows: slice) -> _Batch:
-        output = predictor.output(chunk, rows, return_gates=True)
+        mixer = MixWithout(left_out, refill=refill)
+        output = predictor.output(chunk, rows, return_gates=True, mixer=mixer)
         every = [output.logits_BT]
         every += [] if output.variants_VBT is None else output.variants_VBT.unbind(0)
         parts = [predictor.predictions(logits_BT, chunk, rows) for logits_BT in every]

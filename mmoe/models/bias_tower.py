@@ -1,7 +1,7 @@
 """`BiasTower`: what of a label is due to its display, such as the position, kept apart."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,9 +14,11 @@ from mmoe.config.bias import BiasConfig
 from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.id_map import MISSING, UNSEEN
+from mmoe.datasets.rows.batch import Batch
 from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.models.input_layers import replaced_names
+from mmoe.models.inputs import Added, Columns, Rows
 from mmoe.models.sequences.build import sequence_columns
 
 
@@ -96,9 +98,11 @@ class BiasTower(nn.Module):
         >>> import torch
         >>> from mmoe.config.bias import BiasConfig
         >>> from mmoe.models.bias_tower import BiasColumns, BiasTower
+        >>> from mmoe.models.inputs import Columns
         >>> columns = BiasColumns(dense=[1], ids=[], num_dense=2, num_ids=0)
         >>> tower = BiasTower(columns, BiasConfig(features=["position"]), ["click", "like"])
-        >>> tower(torch.zeros(4, 2), None).shape, tower.others(torch.zeros(4, 2), None)[0].shape
+        >>> rows = Columns(torch.zeros(4, 2), None)
+        >>> tower(rows).shape, tower.others(rows).dense_NF.shape
         (torch.Size([4, 2]), torch.Size([4, 1]))
 
     Source: Zhao et al., "Recommending what video to watch next: a multitask ranking system" (RecSys
@@ -131,13 +135,17 @@ class BiasTower(nn.Module):
             self._keep(f"own_{what}", list(own), torch.int64)
             self._keep(f"other_{what}", sorted(set(range(total)) - set(own)), torch.int64)
 
-    def forward(self, dense_BF: Tensor, x_BD: Tensor | None) -> Tensor:
+    def added(self, rows: Rows) -> Added:
+        """Returns what it computes of the display of rows."""
+        return Added(self(rows.all))
+
+    def forward(self, rows: Columns) -> Tensor:
         """Computes what is added to the logits of rows, `[B, R]` in fp32 at least.
 
         Args:
-            dense_BF: Dense features, as the network's `inputs` return them.
-            x_BD: Embeddings of all features, then sequences; None where no feature has ids.
+            rows: All columns of the network's inputs.
         """
+        dense_BF, x_BD = rows
         with torch.autocast(dense_BF.device.type, enabled=False):
             dtype = self.logits.weight.dtype
             parts = [dense_BF.index_select(1, self.get_buffer("own_dense")).to(dtype)]
@@ -152,21 +160,23 @@ class BiasTower(nn.Module):
                 kept_BR = kept_BR & (drawn_B1 >= self.config.dropout)
             return torch.where(kept_BR, logits_BR, 0.0)
 
-    def others(self, dense_BF: Tensor, x_BD: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def others(self, rows: Columns) -> Columns:
         """Returns what the rest of the network reads: the inputs without those of the tower."""
+        dense_BF, x_BD = rows
         dense_BF = dense_BF.index_select(1, self.get_buffer("other_dense"))
         if x_BD is not None:
             x_BD = x_BD.index_select(1, self.get_buffer("other_ids"))
-        return dense_BF, x_BD
+        return Columns(dense_BF, x_BD)
 
     @property
     def scores(self) -> bool:
         """Whether a scored row has its logit, with the values that are fixed."""
         return self.config.scoring == "fixed"
 
-    def fix(self, dense_BF: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Puts the fixed values into rows that are to be scored; arguments as those of `Ranker`."""
-        rows, columns = len(dense_BF), self.columns
+    def fix(self, batch: Batch) -> Batch:
+        """Puts the fixed values into rows that are to be scored, which have no requests."""
+        rows, columns = len(batch), self.columns
+        dense_BF, values = batch.dense_BF, batch.values
         if columns.fixed_dense:
             dense_BF = dense_BF.clone()
         for column, value in columns.fixed_dense.items():
@@ -175,7 +185,7 @@ class BiasTower(nn.Module):
             values = values.clone()
         for feature, row in columns.fixed_ids.items():  # ids of one a row come first, in order
             values[feature * rows : (feature + 1) * rows] = row
-        return dense_BF, values
+        return replace(batch, dense_BF=dense_BF, values=values)
 
     def _keep(self, name: str, values: list[Any], dtype: torch.dtype | None = None) -> None:
         """Keeps numbers on the network's device, and out of its files."""

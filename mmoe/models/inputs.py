@@ -1,9 +1,93 @@
-"""Joins what the network reads: numbers and embeddings side by side, in its type."""
+"""A batch as a network and what adds to its logits read it: numbers and embeddings side by side."""
 
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from mmoe.datasets.rows.batch import Batch
+from mmoe.mixture.requests.rows import RequestRows
+
+
+class Columns(NamedTuple):
+    """Inputs of N rows, or of the requests that rows share.
+
+    Attributes:
+        dense_NF: Numbers, as the network's `inputs` return them, float32.
+        x_NE: Pooled embeddings, then sequences; None: nothing is looked up.
+    """
+
+    dense_NF: Tensor
+    x_NE: Tensor | None
+
+    @property
+    def wide(self) -> Tensor:
+        """All of them side by side, float32."""
+        return self.dense_NF if self.x_NE is None else torch.cat([self.dense_NF, self.x_NE], dim=1)
+
+    @property
+    def joined(self) -> Tensor:
+        """All of them side by side, as the network reads them."""
+        return self.dense_NF if self.x_NE is None else join_inputs(self.dense_NF, self.x_NE)
+
+
+class Rows(Protocol):
+    """B rows of a batch, read: looked up, encoded and in columns."""
+
+    @property
+    def batch(self) -> Batch:
+        """The batch, every row with all of its own ids and numbers."""
+        ...
+
+    @property
+    def all(self) -> Columns:
+        """All columns of each row."""
+        ...
+
+    @property
+    def others(self) -> Columns:
+        """All columns but those of the display, which `model.bias` reads alone."""
+        ...
+
+    @property
+    def read(self) -> Tensor | RequestRows:
+        """Everything that the levels of the network read."""
+        ...
+
+
+class PlainRows(NamedTuple):
+    """Rows that share nothing."""
+
+    batch: Batch
+    all: Columns
+    others: Columns
+
+    @property
+    def read(self) -> Tensor:
+        """The other columns side by side."""
+        return self.others.joined
+
+
+class Added(NamedTuple):
+    """Numbers to be added to the logits of towers.
+
+    Attributes:
+        logits_BR: A column for each logit that differs from row to row, or one a task.
+        mixed_T: Tasks whose own logits stay; those of others are replaced. None: all stay.
+        one_a_task: Whether there is one column a task, for its first logit.
+    """
+
+    logits_BR: Tensor
+    mixed_T: Tensor | None = None
+    one_a_task: bool = False
+
+
+class LogitTerm(Protocol):
+    """A part of a model whose logits are added to those of the towers."""
+
+    def added(self, rows: Rows) -> Added | None:
+        """Computes what is added; None: nothing, as of rows without embeddings."""
+        ...
 
 
 def join_inputs(dense_BF: Tensor, x_BD: Tensor) -> Tensor:

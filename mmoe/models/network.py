@@ -1,7 +1,7 @@
 """The network that all models share: levels of mixtures, then a tower per task."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -10,15 +10,16 @@ from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.dropout import fast_dropout
-from mmoe.mixture.output import Unmixed
+from mmoe.mixture.output import MixtureOutput, Unmixed
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.input_layers import InputLayers
-from mmoe.models.interactions.layers import Interaction
+from mmoe.models.interactions.layers import Interaction, Products
 from mmoe.models.requests.inputs import RequestInputs
 from mmoe.models.sequences.inputs import SequenceInputs
 from mmoe.tasks import TaskTowers
 from mmoe.tasks.alike import is_watched, logits_of_towers
+from mmoe.tasks.calibrator import LabelLoss
 from mmoe.tasks.domain_tower import DomainTower
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
 
@@ -68,6 +69,7 @@ class NetworkOutput(NamedTuple):
             for the display as it was logged.
         variants_VBT: What V networks that lack something make of the same rows (`mmoe.explain`),
             with all that is added to `logits_BT`; None where nobody asked.
+        label_losses: In training, what modules add to the loss that depends on labels.
     """
 
     logits_BT: Tensor
@@ -77,14 +79,22 @@ class NetworkOutput(NamedTuple):
     imputed: Mapping[int, Tensor] | None = None
     with_bias_BT: Tensor | None = None
     variants_VBT: Tensor | None = None
+    label_losses: Sequence[LabelLoss] = ()
 
-    def plus(self, added_BT: Tensor) -> "NetworkOutput":
-        """Returns the same with something added to every row's logits."""
-        variants = self.variants_VBT
-        return self._replace(
-            logits_BT=self.logits_BT + added_BT,
-            variants_VBT=None if variants is None else variants + added_BT,
-        )
+    def plus(self, added_BT: Tensor, mixed_T: Tensor | None = None) -> "NetworkOutput":
+        """Returns the same with something added to every row's logits.
+
+        Args:
+            added_BT: Of each row.
+            mixed_T: Bool, which logits stay; others are replaced. None: all stay.
+        """
+
+        def plus(logits_BT: Tensor) -> Tensor:
+            kept = logits_BT if mixed_T is None else torch.where(mixed_T, logits_BT, 0.0)
+            return kept + added_BT
+
+        variants_VBT = None if self.variants_VBT is None else plus(self.variants_VBT)
+        return self._replace(logits_BT=plus(self.logits_BT), variants_VBT=variants_VBT)
 
 
 class Level(nn.Module):
@@ -122,6 +132,25 @@ class ImputationTowers(nn.ModuleDict):
         return {int(task): tower(inputs[int(task)]) for task, tower in self.items()}
 
 
+class LevelMixer(Protocol):
+    """Runs the levels of a network in its place, to see more of what they do."""
+
+    def __call__(
+        self,
+        network: "MixtureNetwork",
+        number: int,
+        sources: Sequence[Tensor],
+        domains_B: Tensor | None,
+    ) -> MixtureOutput:
+        """Runs the level of a number, from 0 on, on its sources; gates' weights come with it."""
+        ...
+
+    @property
+    def variants_VBT(self) -> Tensor | None:
+        """Logits that it found meanwhile, of networks that lack something."""
+        ...
+
+
 class MixtureNetwork(nn.Module):
     """Levels of mixtures, then towers: every model of this library is a setting of it.
 
@@ -154,7 +183,7 @@ class MixtureNetwork(nn.Module):
 
     inputs: InputLayers | None
     sequences: SequenceInputs | None
-    interaction: Interaction | None
+    interaction: Products | None
     crossing: Interaction | None
     transfer: AdaptiveTransfer | BayesianTransfer | None
     imputation: ImputationTowers | None
@@ -190,6 +219,12 @@ class MixtureNetwork(nn.Module):
         self.traces_inputs = False
 
     @property
+    def of_requests(self) -> RequestInputs:
+        """What makes both parts of rows of requests, where the encoder has such."""
+        assert self.requests is not None, "the encoder of this network has requests"
+        return self.requests
+
+    @property
     def takes_requests(self) -> bool:
         """Whether `forward` takes rows of requests in two parts; else it needs whole rows."""
         drops = self.input_dropout > 0 and self.training
@@ -201,6 +236,7 @@ class MixtureNetwork(nn.Module):
         return_gates: bool = False,
         *,
         domains_B: Tensor | None = None,
+        mixer: LevelMixer | None = None,
     ) -> NetworkOutput:
         """Computes every task's logits.
 
@@ -209,6 +245,7 @@ class MixtureNetwork(nn.Module):
                 requests, where `takes_requests`.
             return_gates: Also record what the gates did.
             domains_B: Number of each row's domain, int32, where there are domains.
+            mixer: Runs each level in its place; None: levels run as they are.
 
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
@@ -226,13 +263,13 @@ class MixtureNetwork(nn.Module):
         for number, level in enumerate(self.levels, start=1):
             assert isinstance(level, Level)
             asks = self.asks(level, domains)
-            last = number == len(self.levels)
-            output = level.mixture(
-                sources,
-                return_gates=return_gates and self.learned_gates,
-                asks=asks,
-                mix=not (last and self.towers_mix(level)),
-            )
+            records = return_gates and self.learned_gates
+            if mixer is None:
+                mix = number < len(self.levels) or not self.towers_mix(level)
+                output = level.mixture(sources, return_gates=records, asks=asks, mix=mix)
+            else:
+                assert not isinstance(sources, RequestRows), "it reads whole rows"
+                output = mixer(self, number - 1, sources, domains_B)
             if output.unmixed is None:
                 mixes, sources = output.out_BGO, output.out_BGO.unbind(1)
             else:
@@ -241,7 +278,7 @@ class MixtureNetwork(nn.Module):
                 losses[f"level{number}.{name}"] = loss
             if output.dropped is not None:
                 dropped.append(output.dropped)
-            if output.gate_weights_BGE is not None:
+            if records and output.gate_weights_BGE is not None:
                 wanted_BGE = output.gates_wanted_BGE
                 record = gate_record(number, level, output.gate_weights_BGE, wanted_BGE)
                 gates.append(self.with_domains(record, asks, domains))
@@ -250,7 +287,15 @@ class MixtureNetwork(nn.Module):
         if self.imputation is not None and self.training:
             imputed = self.imputation([sources[g] for g in self.task_gates])
         total = torch.stack(dropped).sum() if dropped else None
-        return NetworkOutput(logits_BT, losses, gates, total, imputed)
+        return NetworkOutput(
+            logits_BT,
+            losses,
+            gates,
+            total,
+            imputed,
+            variants_VBT=None if mixer is None else mixer.variants_VBT,
+            label_losses=() if self.transfer is None else self.transfer.label_losses,
+        )
 
     def _prepared(self, x_BD: Tensor) -> Tensor:
         """What levels read of whole rows."""

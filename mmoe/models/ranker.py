@@ -1,31 +1,24 @@
 """`Ranker`: embeddings and a network, what is trained, saved and scored."""
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import EmbeddingBackend, Lookups
-from mmoe.mixture.batch_invariant import HAS_KERNELS
-from mmoe.models.bias_tower import BiasTower
-from mmoe.models.inputs import join_inputs
-from mmoe.models.network import MixtureNetwork, NetworkOutput
-from mmoe.models.requests.batch import RequestBatch
-from mmoe.models.requests.inputs import RequestInputs
+from mmoe.models.inputs import Columns, LogitTerm, PlainRows, Rows
+from mmoe.models.network import LevelMixer, MixtureNetwork, NetworkOutput
 from mmoe.models.wide import WidePart
-from mmoe.tasks import TaskTowers
-
-Inputs = tuple[Tensor, Tensor | None]  # numbers; pooled embeddings, then sequences
 
 
 class Ranker(nn.Module):
-    """Embeddings and a network: `logits = network([dense, embeddings(ids)]) + wide(dense, ids)`.
+    """Embeddings and a network: `logits = network([dense, embeddings(ids)]) + Σ terms`.
 
-    Where the network has `inputs`, dense features go through them first. Where it has a
-    `bias_tower`, that reads the features of the display instead of it, and its logits are added: in
-    training as they come, in evaluation as `model.bias.scoring` says.
+    Where the network has `inputs`, dense features go through them first. What is added to the
+    towers' logits is one list of terms: a factorization machine of embeddings, a tower for the
+    display (`model.bias`), a linear model (`model.wide`). The display is read by its tower alone,
+    whose logits count in training as they come, in evaluation as `model.bias.scoring` says.
 
     Under autocast only the network runs in the narrow type: lookups stay as they are, and logits
     come back in fp32.
@@ -34,8 +27,7 @@ class Ranker(nn.Module):
         embeddings: `embeddings(values, lengths)` → `Lookups`, of pooled width `output_dim`;
             None, or a width of 0, where no feature has ids. Weights of ids are a third argument,
             given only where there are any.
-        network: `network(x_BD, return_gates)` → `NetworkOutput`; of rows with domains
-            `domains_B=` as well.
+        network: Levels of mixtures, and towers.
         num_dense: Number of dense features.
         wide: A linear model whose logits are added; None: there is none.
         tables_learn: False where no table is trained: what is looked up then needs no gradient.
@@ -43,17 +35,19 @@ class Ranker(nn.Module):
     Example:
         >>> import torch
         >>> from mmoe.config import ModelConfig
+        >>> from mmoe.datasets.rows.batch import Batch
         >>> from mmoe.models import Ranker, build_network
         >>> ranker = Ranker(None, build_network(ModelConfig(), 3, ["click"]), num_dense=3)
         >>> ids = torch.empty(0, dtype=torch.int64)
-        >>> ranker(torch.zeros(4, 3), ids, ids.int()).logits_BT.shape
+        >>> batch = Batch(dense_BF=torch.zeros(4, 3), values=ids, lengths_CB=ids.int(), num_rows=4)
+        >>> ranker(batch).logits_BT.shape
         torch.Size([4, 1])
     """
 
     def __init__(
         self,
         embeddings: nn.Module | None,
-        network: nn.Module,
+        network: MixtureNetwork,
         num_dense: int,
         wide: WidePart | None = None,
         *,
@@ -81,27 +75,21 @@ class Ranker(nn.Module):
 
     def forward(
         self,
-        dense_BF: Tensor,
-        values: Tensor,
-        lengths: Tensor,
-        return_gates: bool = False,
+        batch: Batch,
+        lookups: Lookups | None = None,
         *,
-        id_weights: Tensor | None = None,
+        return_gates: bool = False,
         with_bias: bool = False,
-        requests: RequestBatch | None = None,
-        domains_B: Tensor | None = None,
+        mixer: LevelMixer | None = None,
     ) -> NetworkOutput:
-        """Computes every task's logits.
+        """Computes every task's logits; training, prediction and explanation go through it.
 
         Args:
-            dense_BF: Dense features, float32.
-            values: Ids of all features, feature-major, int64.
-            lengths: How many ids each feature has in each row, feature-major, int32.
+            batch: Rows, labelled or not.
+            lookups: What the batch's ids were looked up to be; None: they are looked up here.
             return_gates: Also record what the gates did.
-            id_weights: Weights of the ids, float32, where a feature has them.
             with_bias: In evaluation, also compute what the logits are with the display as logged.
-            requests: Of the rows, whose dense columns and ids are then their own alone.
-            domains_B: Number of each row's domain, int32, where the network has domains.
+            mixer: Runs each level in the network's place; None: levels run as they are.
 
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
@@ -109,181 +97,75 @@ class Ranker(nn.Module):
         Raises:
             ValueError: Another number of dense features than expected.
         """
-        bias = self._bias_tower
+        bias = self.network.bias_tower
         fixed = bias is not None and bias.scores and not self.training
-        if requests is not None and fixed:  # of requests or of rows
-            dense_BF, values, lengths, id_weights = self._requests.flat(
-                dense_BF, requests, values, lengths, id_weights
-            )
-            requests = None
-        scored = bias.fix(dense_BF, values) if bias is not None and fixed else (dense_BF, values)
-        lookups = self.look_up(scored[1], lengths, id_weights)
-        output, ins = self._mix(scored[0], lookups, return_gates, requests, domains_B)
-        logits_BT = output.logits_BT
-        if bias is not None and (fixed or self.training):
-            output = output.plus(self._spread(bias(*ins())))
-        if bias is not None and with_bias:
-            logged = ins()
-            if fixed:
-                logged = self._inputs(dense_BF, self.look_up(values, lengths, id_weights))
-            output = output._replace(with_bias_BT=logits_BT + self._spread(bias(*logged)))
-        return self.add_wide(output, dense_BF, values, lengths, id_weights, requests)
+        if bias is not None and fixed:  # what is scored has one display for all rows
+            rows = self._read(bias.fix(self._without_requests(batch)), None, mixer)
+        else:
+            rows = self._read(batch, lookups, mixer)
+        mixed = self.network(rows.read, return_gates, domains_B=batch.domains_B, mixer=mixer)
+        output = self._with_terms(mixed, rows, display=fixed or self.training)
+        if bias is None or not with_bias:
+            return output
+        logged = self._read(batch, lookups, mixer) if fixed else rows
+        with_bias_BT = self._with_terms(mixed, logged, display=True).logits_BT
+        return output._replace(with_bias_BT=with_bias_BT)
 
-    @property
-    def _bias_tower(self) -> BiasTower | None:
-        return getattr(self.network, "bias_tower", None)
+    def look_up(self, batch: Batch) -> Lookups | None:
+        """Looks up the embeddings of a batch, fp32; None where no feature has ids."""
+        return self.look_up_ids(batch.values, batch.lengths_CB, batch.id_weights)
 
-    def look_up(
-        self, values: Tensor, lengths: Tensor, id_weights: Tensor | None = None
+    def look_up_ids(
+        self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
     ) -> Lookups | None:
-        """Looks up the embeddings, fp32; None where no feature has ids."""
-        if self.embeddings is None or (self.tables.output_dim == 0 and not self._has_sequences):
+        """Looks up ids, as `Batch` has them."""
+        has_sequences = self.network.sequences is not None
+        if self.embeddings is None or (self.tables.output_dim == 0 and not has_sequences):
             return None
         learns = self.tables_learn and torch.is_grad_enabled()
         with torch.autocast(values.device.type, enabled=False), torch.set_grad_enabled(learns):
             weights = [] if id_weights is None else [id_weights]
-            return self.tables(values, lengths, *weights)
+            return self.tables(values, lengths_CB, *weights)
 
-    def mix(
-        self,
-        dense_BF: Tensor,
-        lookups: Lookups | None,
-        return_gates: bool = False,
-        requests: RequestBatch | None = None,
-        domains_B: Tensor | None = None,
-    ) -> NetworkOutput:
-        """Computes what the network makes of numbers and looked-up embeddings, as they are."""
-        output, ins = self._mix(dense_BF, lookups, return_gates, requests, domains_B)
-        bias = self._bias_tower
-        if bias is None:
-            return output
-        return output.plus(self._spread(bias(*ins())))
-
-    def _mix(
-        self,
-        dense_BF: Tensor,
-        lookups: Lookups | None,
-        return_gates: bool,
-        requests: RequestBatch | None,
-        domains_B: Tensor | None,
-    ) -> tuple[NetworkOutput, Callable[[], Inputs]]:
-        """The same without the logits of `model.bias`, and what makes its inputs."""
-        self._check_width(dense_BF, requests)
-        network: Any = self.network
-        if requests is None:
-            found = self._inputs(dense_BF, lookups)
-            ins, read = cache(lambda: found), None
-        else:
-            height, in_tiles = self._request_height(requests, len(dense_BF))
-            made, owners = self._requests, requests.owners
-            parts = made.parts(
-                dense_BF, requests, lookups, network.inputs, network.sequences, height
+    def _read(self, batch: Batch, lookups: Lookups | None, mixer: LevelMixer | None) -> Rows:
+        """Looks a batch up, where that has not been done, and puts its inputs side by side."""
+        self._check_width(batch)
+        network, bias = self.network, self.network.bias_tower
+        found = self.look_up(batch) if lookups is None else lookups
+        if batch.requests_B is not None:
+            in_parts = network.takes_requests and mixer is None
+            return network.of_requests.read(
+                batch, found, network.inputs, network.sequences, bias, in_parts=in_parts
             )
-            ins = cache(lambda: made.whole(parts, owners))
-            read = made.rows(parts, owners, in_tiles=in_tiles) if self._takes_requests else None
-        if read is None:
-            dense_BX, x_BD = self._without_bias(ins())
-            read = dense_BX if x_BD is None else join_inputs(dense_BX, x_BD)
-        # Only where there are any: a network of somebody's may not know of them
-        known = {} if domains_B is None else {"domains_B": domains_B}
-        output: NetworkOutput = network(read, return_gates, **known)
-        interaction = getattr(network, "interaction", None)
-        if interaction is not None and (x_BD := self._without_bias(ins())[1]) is not None:
-            output = output.plus(self._spread(interaction(x_BD)))
-        return output, ins
+        # Numbers before they are joined, and rounded under autocast
+        dense_BF = batch.dense_BF if network.inputs is None else network.inputs(batch.dense_BF)
+        x_BE = None
+        if found is not None:
+            x_BE = found.x_BD if network.sequences is None else network.sequences(found)
+        columns = Columns(dense_BF, x_BE)
+        return PlainRows(batch, columns, columns if bias is None else bias.others(columns))
 
-    def _without_bias(self, ins: Inputs) -> Inputs:
-        """What multiplies embeddings leaves the display out too."""
-        return ins if self._bias_tower is None else self._bias_tower.others(*ins)
+    def _with_terms(self, output: NetworkOutput, rows: Rows, *, display: bool) -> NetworkOutput:
+        """Adds the logits of all terms, that of the display where it counts; in fp32."""
+        network, towers = self.network, self.network.towers
+        terms: list[LogitTerm | None] = [network.interaction]
+        terms += [network.bias_tower if display else None, self.wide]
+        for term in terms:
+            if term is not None and (added := term.added(rows)) is not None:
+                mixed_T, alone = added.mixed_T, added.one_a_task
+                output = output.plus(
+                    towers.spread(added.logits_BR, one_a_task=alone),
+                    None if mixed_T is None else towers.spread(mixed_T, one_a_task=alone, beside=1),
+                )
+        return output
 
-    def _inputs(self, dense_BF: Tensor, lookups: Lookups | None) -> Inputs:
-        """Dense features, through the network's `inputs` where it has any, and all other columns.
+    def _without_requests(self, batch: Batch) -> Batch:
+        return batch if batch.requests_B is None else self.network.of_requests.flat(batch)
 
-        These are pooled embeddings, then sequences.
-        """
-        inputs = getattr(self.network, "inputs", None)
-        if inputs is not None:
-            dense_BF = inputs(dense_BF)  # before they are joined, and rounded under autocast
-        return dense_BF, None if lookups is None else self._read(lookups)
-
-    def _check_width(self, dense_BF: Tensor, requests: RequestBatch | None) -> None:
-        expected = self.num_dense - (0 if requests is None else requests.dense_QF.shape[1])
+    def _check_width(self, batch: Batch) -> None:
+        shared, dense_BF = batch.request_dense_QF, batch.dense_BF
+        expected = self.num_dense - (0 if shared is None else shared.shape[1])
         if dense_BF.dim() != 2 or dense_BF.shape[1] != expected:
             raise ValueError(
                 f"dense_BF: expected shape [rows, {expected}], got {list(dense_BF.shape)}"
             )
-
-    def _request_height(self, requests: RequestBatch, rows: int) -> tuple[int, bool]:
-        """How many rows requests get, and whether their products are those of tiles.
-
-        Elsewhere than on the CPU a product of another height may round otherwise: what is scored
-        has as many places for requests as rows, and products of a fixed height.
-        """
-        any_height = HAS_KERNELS and self.device.type == "cpu"
-        if any_height or torch.is_grad_enabled():
-            return requests.owners.count, False
-        return max(rows, requests.owners.count), True
-
-    @property
-    def _requests(self) -> RequestInputs:
-        requests = getattr(self.network, "requests", None)
-        assert isinstance(requests, RequestInputs), "the encoder of this network has requests"
-        return requests
-
-    @property
-    def _takes_requests(self) -> bool:
-        network = self.network
-        return isinstance(network, MixtureNetwork) and network.takes_requests
-
-    def _read(self, lookups: Lookups) -> Tensor:
-        """All columns of x but the dense ones: pooled embeddings, then sequences."""
-        sequences = getattr(self.network, "sequences", None)
-        return lookups.x_BD if sequences is None else sequences(lookups)
-
-    @property
-    def _has_sequences(self) -> bool:
-        return getattr(self.network, "sequences", None) is not None
-
-    def _spread(self, added_BR: Tensor) -> Tensor:
-        """Puts what is added to the logits of rows where the towers have them."""
-        towers = getattr(self.network, "towers", None)
-        return towers.spread(added_BR) if isinstance(towers, TaskTowers) else added_BR
-
-    def add_wide(
-        self,
-        output: NetworkOutput,
-        dense_BF: Tensor,
-        values: Tensor,
-        lengths: Tensor,
-        id_weights: Tensor | None = None,
-        requests: RequestBatch | None = None,
-    ) -> NetworkOutput:
-        """Adds the wide part's logits, where there is one, to what `mix` returned; in fp32."""
-        if self.wide is None:
-            return output
-        if requests is not None:
-            dense_BF, values, lengths, id_weights = self._requests.flat(
-                dense_BF, requests, values, lengths, id_weights
-            )
-        wide_BT = self.wide(dense_BF, values, lengths, id_weights)
-        mixed_T, columns = self.wide.mixed_T, self._first_columns(wide_BT.device)
-
-        def added(logits_BL: Tensor) -> Tensor:
-            if columns is None:
-                return torch.where(mixed_T, logits_BL, 0.0) + wide_BT
-            mixed_BT = torch.where(mixed_T, logits_BL[:, columns], 0.0)
-            return logits_BL.index_copy(1, columns, mixed_BT + wide_BT)
-
-        with_bias_BT, variants = output.with_bias_BT, output.variants_VBT
-        return output._replace(
-            logits_BT=added(output.logits_BT),
-            with_bias_BT=None if with_bias_BT is None else added(with_bias_BT),
-            variants_VBT=None if variants is None else torch.stack([*map(added, variants)]),
-        )
-
-    def _first_columns(self, device: torch.device) -> Tensor | None:
-        """Of the logits, each task's first one; None: each task has one only."""
-        towers = getattr(self.network, "towers", None)
-        if not isinstance(towers, TaskTowers) or towers.columns.is_plain:
-            return None
-        return torch.tensor(towers.columns.first).to(device, non_blocking=True)

@@ -7,10 +7,11 @@ from mmoe.config.tasks import TRANSFERS, EntireSpaceTask, parents_of
 from mmoe.config.tasks.transfer import AdaptiveTransferConfig
 from mmoe.models.network import ImputationTowers, Level, MixtureNetwork
 from mmoe.models.sections import build_towers
+from mmoe.tasks.calibrator import Calibrator
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
 
-# Of a network, its config, and for each task the places of those that it comes after
-AddTransfer = Callable[[MixtureNetwork, ModelConfig, list[list[int]]], None]
+# Of a network, its config and its tasks
+AddTransfer = Callable[[MixtureNetwork, ModelConfig, Sequence[TaskConfig]], None]
 
 
 def relate_tasks(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]) -> None:
@@ -36,7 +37,7 @@ def relate_tasks(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[Ta
         'AdaptiveTransfer'
     """
     add: AddTransfer = TRANSFERS.implementation(model.transfer)
-    add(network, model, parents_of(tasks))
+    add(network, model, tasks)
     asking = [
         column
         for column, task in enumerate(tasks)
@@ -47,24 +48,31 @@ def relate_tasks(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[Ta
         network.imputation = ImputationTowers(dict(zip(asking, towers, strict=True)))
 
 
-def no_transfer(network: MixtureNetwork, model: ModelConfig, parents: list[list[int]]) -> None:
+def no_transfer(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]) -> None:
     """Leaves the network as it is."""
 
 
 def adaptive_transfer(
-    network: MixtureNetwork, model: ModelConfig, parents: list[list[int]]
+    network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]
 ) -> None:
     """Lets what towers read go through AITM's attention."""
     settings = model.transfer
     assert isinstance(settings, AdaptiveTransferConfig)
-    network.transfer = AdaptiveTransfer(parents, _width(network), dim=settings.dim)
+    trained = model.trained_tasks(tasks)
+    weight, pairs = settings.calibrator(trained)
+    network.transfer = AdaptiveTransfer(
+        parents_of(tasks),
+        _width(network),
+        dim=settings.dim,
+        calibrator=Calibrator(weight, pairs, trained) if pairs else None,
+    )
 
 
 def bayesian_transfer(
-    network: MixtureNetwork, model: ModelConfig, parents: list[list[int]]
+    network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]
 ) -> None:
     """Lets towers' hidden layers read one another, as in DBMTL."""
-    network.transfer = BayesianTransfer(parents, network.towers)
+    network.transfer = BayesianTransfer(parents_of(tasks), network.towers)
 
 
 def _width(network: MixtureNetwork) -> int:

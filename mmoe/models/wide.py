@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mmoe.config import FeatureSpec, TableSpec
 from mmoe.embeddings.pooling import needed_weights
 from mmoe.mixture.batch_invariant import stable_linear
+from mmoe.models.inputs import Added, Rows
 
 
 class WidePart(nn.Module):
@@ -90,10 +91,16 @@ class WidePart(nn.Module):
         weighted_C = torch.tensor([feature.weighted for feature in features], dtype=torch.bool)
         self.register_buffer("_weighted_C", weighted_C, persistent=False)
 
+    def added(self, rows: Rows) -> Added:
+        """Returns the logits that it computes of rows, one a task."""
+        batch = rows.batch
+        ids = batch.values, batch.lengths_CB, batch.id_weights
+        return Added(self(batch.dense_BF, *ids), self.mixed_T, one_a_task=True)
+
     def forward(
         self, dense_BF: Tensor, values: Tensor, lengths: Tensor, id_weights: Tensor | None = None
     ) -> Tensor:
-        """Computes `logits_BT`, fp32; arguments as those of `Ranker`."""
+        """Computes `logits_BT`, fp32, of what a `Batch` has."""
         with torch.autocast(dense_BF.device.type, enabled=False):
             logits_BT = self._of_dense(dense_BF.float())
             for pooled_BT in self._of_ids(values, lengths, id_weights):

@@ -1,9 +1,47 @@
 """The calibrator of AITM: what comes later is no more likely than what comes before."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from mmoe.config.tasks import TaskConfig
+from mmoe.tasks.columns import own_logits
+
+
+class LabelLoss(Protocol):
+    """A loss of a batch's logits that a module adds to those of the tasks."""
+
+    def __call__(
+        self, logits_BT: Tensor, observed_BT: Tensor, weights_BT: Tensor, out_of_T: Tensor
+    ) -> Tensor:
+        """Computes a scalar; arguments as those of `multi_task_loss`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Calibrator:
+    """AITM's calibrator as a loss of all logits: `weight · calibrator_loss`.
+
+    Attributes:
+        weight: Its weight.
+        pairs: Of tasks, the former and the later.
+        tasks: Whose columns of logits these are.
+    """
+
+    weight: float
+    pairs: Sequence[tuple[int, int]]
+    tasks: Sequence[TaskConfig]
+
+    def __call__(
+        self, logits_BT: Tensor, observed_BT: Tensor, weights_BT: Tensor, out_of_T: Tensor
+    ) -> Tensor:
+        """Computes it."""
+        logits = own_logits(logits_BT, self.tasks)
+        loss = calibrator_loss(logits, observed_BT, weights_BT, self.pairs, out_of_T)
+        return self.weight * loss
 
 
 def calibrator_loss(

@@ -79,22 +79,24 @@ class TaskTowers(nn.ModuleList):
             width += own + (0 if more is None else len(more))
         return LogitColumns(first, linear, width)
 
-    def spread(self, added_BR: Tensor) -> Tensor:
-        """Puts what is added to the logits of rows where they stand; 0 beside them.
+    def spread(self, added_XR: Tensor, *, one_a_task: bool = False, beside: float = 0.0) -> Tensor:
+        """Puts numbers of logits where these stand.
 
         Args:
-            added_BR: A column for each of `columns.of_rows`, in their order.
+            added_XR: A column for each of `columns.of_rows`, in their order.
+            one_a_task: There is one column a task instead, for its first logit.
+            beside: What others get.
 
         Returns:
             As many columns as `forward` returns.
         """
         columns = self.columns
         if columns.is_plain:
-            return added_BR
+            return added_XR
         own = [column for of_task in columns.of_rows for column in of_task]
-        places_R = torch.tensor(own).to(added_BR.device, non_blocking=True)
-        zeros_BL = added_BR.new_zeros(len(added_BR), columns.width)
-        return zeros_BL.index_copy(1, places_R, added_BR)
+        places_R = torch.tensor(columns.first if one_a_task else own)
+        wide_XL = added_XR.new_full((*added_XR.shape[:-1], columns.width), beside)
+        return wide_XL.index_copy(-1, places_R.to(added_XR.device, non_blocking=True), added_XR)
 
     def forward(self, inputs: Sequence[Tensor] | Tensor | Unmixed) -> Tensor:
         """Computes `logits_BT` from T inputs `h_BO`, one per task; all columns of each.

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mmoe.config.tasks import order_of
 from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import stable_linear
+from mmoe.tasks.calibrator import LabelLoss
 from mmoe.tasks.towers import TaskTowers, Tower
 
 
@@ -75,6 +76,7 @@ class AdaptiveTransfer(nn.Module):
         parents: For each task the places of those that it comes after, without a circle.
         width: Of what towers read.
         dim: Of the attention's queries and keys.
+        calibrator: A loss that keeps a later task's probability below the former's; or None.
 
     Example:
         >>> import torch
@@ -85,8 +87,16 @@ class AdaptiveTransfer(nn.Module):
         torch.Size([4, 2])
     """
 
-    def __init__(self, parents: Sequence[Sequence[int]], width: int, *, dim: int = 32) -> None:
+    def __init__(
+        self,
+        parents: Sequence[Sequence[int]],
+        width: int,
+        *,
+        dim: int = 32,
+        calibrator: LabelLoss | None = None,
+    ) -> None:
         super().__init__()
+        self.label_losses = [] if calibrator is None else [calibrator]
         self.parents, self.order = [list(before) for before in parents], order_of(parents)
         self.tasks = nn.ModuleList(
             InformationTransfer(width, len(before), dim) if before else nn.Identity()
@@ -130,6 +140,8 @@ class BayesianTransfer(nn.Module):
     Source: Wang et al., "Deep Bayesian multi-target learning for recommender systems"
         (arXiv:1902.09154, 2019).
     """
+
+    label_losses: Sequence[LabelLoss] = ()
 
     def __init__(self, parents: Sequence[Sequence[int]], towers: TaskTowers) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from mmoe.datasets.features.registry import codecs_of
 from mmoe.datasets.rows.batch import Batch
 from mmoe.errors import WHAT_TO_CHANGE
 from mmoe.models.ranker import Ranker
-from mmoe.train.forward_backward import Step, StepLosses, network_output
+from mmoe.train.forward_backward import Step, StepLosses
 
 # A label's or a row weight's size from which its squared error moves the weights out of range
 _LARGE_LABEL = 1e6
@@ -174,7 +174,7 @@ def _precision(ranker: Ranker, step: Step, config: RunConfig) -> Cause | None:
         for batch in step.batches:
             lookups = next(leaves, None)
             try:
-                logits_BT = network_output(ranker, batch, lookups).logits_BT
+                logits_BT = ranker(batch, lookups).logits_BT
             except ValueError:
                 return None
             if not bool(logits_BT.isfinite().all()):

@@ -23,9 +23,6 @@ from mmoe.embeddings import Lookups
 from mmoe.errors import Diverged, NotFinite
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
-from mmoe.models.requests.batch import RequestBatch
-from mmoe.tasks.calibrator import calibrator_loss
-from mmoe.tasks.columns import own_logits
 from mmoe.tasks.masked_loss import multi_task_loss, observed_weights
 from mmoe.train.finite import check_losses, not_finite
 from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
@@ -131,7 +128,7 @@ def forward(ranker: Ranker, step: Step, config: RunConfig, ranks: StepRanks = ON
             any rank: all of them raise it.
     """
     batches = step.batches
-    step.lookups = ranker.look_up(*step.ids)
+    step.lookups = ranker.look_up_ids(*step.ids)
     leaves: list[Lookups | None] = [None] * len(batches)
     if step.lookups is not None:
         # Leaves: the tables' backward pass runs once, when all gradients are there
@@ -219,17 +216,9 @@ def _forward(
     try:
         narrow = config.training.precision == "bf16"
         with torch.autocast(ranker.device.type, torch.bfloat16, enabled=narrow):
-            return network_output(ranker, batch, lookups)
+            return ranker(batch, lookups)
     except NotFinite as error:  # a gate refuses it before the loss could show it
         raise Diverged(f"the loss cannot be computed ({error})") from error
-
-
-def network_output(ranker: Ranker, batch: Batch, lookups: Lookups | None) -> NetworkOutput:
-    """Computes the logits of a batch whose ids are looked up, those of a wide part included."""
-    requests = RequestBatch.of(batch)
-    output = ranker.mix(batch.dense_BF, lookups, requests=requests, domains_B=batch.domains_B)
-    ids = batch.values, batch.lengths_CB, batch.id_weights
-    return ranker.add_wide(output, batch.dense_BF, *ids, requests)
 
 
 def _loss(
@@ -248,12 +237,9 @@ def _loss(
         imputed=output.imputed,
         groups_B=batch.groups_B,
     )
-    weight, pairs = config.model.transfer.calibrator(config.trained_tasks)
-    if pairs:
-        logits = own_logits(output.logits_BT, config.trained_tasks)
-        total = total + weight * calibrator_loss(
-            logits, batch.observed_BT, batch.weights_BT, pairs, whole_T
-        )
+    for label_loss in output.label_losses:
+        observed_BT, weights_BT = batch.observed_BT, batch.weights_BT
+        total = total + label_loss(output.logits_BT, observed_BT, weights_BT, whole_T)
     for auxiliary in output.auxiliary_losses.values():
         total = total + auxiliary * share
     return total, losses_T

@@ -27,7 +27,7 @@ def _made(funnel_config, table, *settings):
 
 def _loss(ranker, config, batch, task):
     """The mean loss of one task alone, from the whole ranker."""
-    output = ranker(batch.dense_BF, batch.values, batch.lengths_CB, id_weights=batch.id_weights)
+    output = ranker(batch)
     only = torch.zeros_like(batch.observed_BT)
     only[:, task] = batch.observed_BT[:, task]
     total, _ = multi_task_loss(

@@ -12,6 +12,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.models.bias_tower import BiasColumns, BiasTower
 from mmoe.models.build import build_ranker
+from mmoe.models.inputs import Columns
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.predictor import Predictor
 from mmoe.tasks.gate_statistics import GateStatistics
@@ -79,9 +80,7 @@ def built(log, raw_config, *overrides):
 
 def run(ranker, data, rows=slice(None), **keywords):
     batch = data.batch(rows)
-    return ranker(
-        batch.dense_BF, batch.values, batch.lengths_CB, id_weights=batch.id_weights, **keywords
-    )
+    return ranker(batch, **keywords)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,7 @@ def test_logits_are_the_networks_and_the_towers(log):
     ranker, data, _, _ = built(log, raw(hidden=[], dropout=0))
     tower = ranker.network.bias_tower
     batch = data.batch(slice(0, 50))
-    x_BD = ranker.look_up(batch.values, batch.lengths_CB, batch.id_weights).x_BD
+    x_BD = ranker.look_up(batch).x_BD
     # The tables' order: bucket of price, position, user, device, tags
     own = torch.cat([x_BD[:, 4:8], x_BD[:, 12:16]], dim=1)
     expected = own @ tower.logits.weight.T + tower.logits.bias
@@ -201,8 +200,8 @@ def test_gradients_in_float64():
         torch.nn.init.normal_(weight)
     dense, x = torch.randn(4, 2).double().requires_grad_(), torch.randn(4, 4).double()
     x.requires_grad_()
-    torch.autograd.gradcheck(lambda d, e: tower(d, e), (dense, x))
-    tower(dense, x).sum().backward()
+    torch.autograd.gradcheck(lambda d, e: tower(Columns(d, e)), (dense, x))
+    tower(Columns(dense, x)).sum().backward()
     assert not dense.grad[:, 0].any() and not x.grad[:, 2:].any()
     assert dense.grad[:, 1].any() and x.grad[:, :2].any()
 

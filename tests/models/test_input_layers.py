@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from mmoe.config import ModelConfig, PiecesSpec, ProjectionSpec
+from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import Lookups
 from mmoe.models import Ranker, build_network
 from mmoe.models.input_layers import InputLayers, expand_pieces, replaced_names, widened_by
@@ -67,23 +68,20 @@ def test_without_pieces_the_position_goes():
     assert layers(torch.tensor([[1.0, 0.0, 3.0]])).tolist() == [[1.0, 3.0]]
 
 
-class _Seen(torch.nn.Module):
-    """Returns what it gets, after its input layers."""
-
-    def __init__(self, specs):
-        super().__init__()
-        self.inputs = InputLayers(specs)
-
-    def forward(self, x_BD, return_gates):
-        return x_BD
+def _batch(dense_BF):
+    none = torch.empty(0, dtype=torch.int64)
+    return Batch(dense_BF=dense_BF, values=none, lengths_CB=none.int(), num_rows=len(dense_BF))
 
 
 @pytest.mark.parametrize("width", [0, 3])
 def test_under_autocast_positions_keep_their_fractions(width):
     dense, x = torch.tensor([[0.0, 40.3, 1.0]]), torch.ones(1, width)
-    ranker = Ranker(None, _Seen([PRICE]), 3)
+    network, read = build_network(ModelConfig(), 51 + width, ["click"]), []
+    network.inputs = InputLayers([PRICE])
+    network.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
     with torch.autocast("cpu", torch.bfloat16):
-        seen = ranker.mix(dense, Lookups(x) if width else None).float()
+        Ranker(None, network, 3)(_batch(dense), Lookups(x) if width else None)
+    seen = read[0].float()
     assert seen.shape == (1, 51 + width)
     assert seen[0, 2:42].tolist() == [0.5] * 40
     assert seen[0, 42].item() == pytest.approx(-0.2, abs=1e-3)
@@ -94,6 +92,6 @@ def test_gradients_reach_projections_beside_pieces_under_autocast():
     network = build_network(ModelConfig(), 8 + widened_by([PRICE, TITLE]), ["click"])
     network.inputs = InputLayers([PRICE, TITLE])
     with torch.autocast("cpu", torch.bfloat16):
-        logits = Ranker(None, network, 8).mix(torch.rand(6, 8), None).logits_BT
+        logits = Ranker(None, network, 8)(_batch(torch.rand(6, 8))).logits_BT
     logits.sum().backward()
     assert network.inputs["title_projection"].weight.grad.any()

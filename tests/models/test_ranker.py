@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from mmoe.config import ModelConfig
+from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import Lookups
 from mmoe.models import Ranker, build_network
 
@@ -33,22 +34,24 @@ def make(num_dense: int = 3):
 
 def inputs(num_dense: int = 3):
     values = torch.randint(0, 10, (10,))
-    return torch.randn(5, num_dense), values, torch.ones(10, dtype=torch.int32)
+    lengths = torch.ones(10, dtype=torch.int32)
+    dense = torch.randn(5, num_dense)
+    return Batch(dense_BF=dense, values=values, lengths_CB=lengths, num_rows=5)
 
 
 def test_dense_features_come_before_the_embeddings():
-    ranker, (dense, values, lengths) = make(), inputs()
-    table = ranker.embeddings.table
-    x = torch.cat([dense, table(values[:5]), table(values[5:])], dim=1)
-    output = ranker(dense, values, lengths, return_gates=True)
+    ranker, batch = make(), inputs()
+    table, values = ranker.embeddings.table, batch.values
+    x = torch.cat([batch.dense_BF, table(values[:5]), table(values[5:])], dim=1)
+    output = ranker(batch, return_gates=True)
     assert torch.equal(output.logits_BT, ranker.network(x).logits_BT)
     assert len(output.gates) == 2
-    assert ranker(dense, values, lengths).gates == []
+    assert ranker(batch).gates == []
 
 
 def test_without_dense_features():
     ranker, batch = make(0), inputs(0)
-    assert ranker(*batch).logits_BT.shape == (5, 2)
+    assert ranker(batch).logits_BT.shape == (5, 2)
 
 
 class NoFeatures(nn.Module):
@@ -60,14 +63,15 @@ def test_without_ids(embeddings):
     network = build_network(ModelConfig(), 3, ["click"])
     dense = torch.randn(5, 3)
     ids = torch.empty(0, dtype=torch.int64)
+    batch = Batch(dense_BF=dense, values=ids, lengths_CB=ids.int(), num_rows=5)
     ranker = Ranker(embeddings, network, num_dense=3)
-    assert torch.equal(ranker(dense, ids, ids.int()).logits_BT, network(dense).logits_BT)
+    assert torch.equal(ranker(batch).logits_BT, network(dense).logits_BT)
 
 
 def test_autocast_stops_at_the_embeddings_and_gradients_reach_them():
     ranker, batch = make(), inputs()
     with torch.autocast("cpu", torch.bfloat16):
-        logits = ranker(*batch).logits_BT
+        logits = ranker(batch).logits_BT
     assert ranker.embeddings.dtypes == [torch.float32]
     assert logits.dtype == torch.float32
     logits.sum().backward()
@@ -75,8 +79,7 @@ def test_autocast_stops_at_the_embeddings_and_gradients_reach_them():
 
 
 def test_errors():
-    _, values, lengths = inputs()
     with pytest.raises(ValueError, match=r"dense_BF: expected shape \[rows, 3\], got \[5, 2\]"):
-        make()(torch.zeros(5, 2), values, lengths)
+        make()(inputs(2))
     with pytest.raises(ValueError, match="num_dense: expected 0 or more, got -1"):
         Ranker(None, nn.Identity(), -1)

@@ -1,10 +1,13 @@
 """The wide part: pooled as embeddings are, in fp32, and row by row the same bits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from mmoe.config import FeatureSpec, ModelConfig, TableSpec
 from mmoe.config.specs import ManagedIds
+from mmoe.datasets.rows.batch import Batch
 from mmoe.models import Ranker, build_network
 from mmoe.models.wide import WidePart
 
@@ -88,7 +91,8 @@ def test_a_ranker_adds_it_and_does_not_train_it():
     batch = (DENSE, none, none.int())
     expected = network(DENSE).logits_BT + wide(*batch)
     ranker = Ranker(None, network, 2, wide)
-    assert torch.equal(ranker(*batch).logits_BT, expected)
+    whole = Batch(dense_BF=DENSE, values=none, lengths_CB=none.int(), num_rows=2)
+    assert torch.equal(ranker(whole).logits_BT, expected)
     assert set(ranker.parameters()) == set(network.parameters())
     with pytest.raises(ValueError, match="dense_BF: expected shape"):
-        ranker(DENSE[:, :1], none, none.int())
+        ranker(replace(whole, dense_BF=DENSE[:, :1]))

@@ -204,9 +204,7 @@ def outputs(case, state, rank):
     state.ranker.eval()
     batches = make_batches(case, STEPS, rank)
     with torch.no_grad():
-        return torch.cat(
-            [state.ranker(b.dense_BF, b.values, b.lengths_CB).logits_BT for b in batches]
-        )
+        return torch.cat([state.ranker(b).logits_BT for b in batches])
 
 
 def cut(cases, world_size):

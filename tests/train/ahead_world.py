@@ -216,10 +216,7 @@ def compare(case, rank):
     other, expected, _ = train(config_of(case, "off"), rank, pipelined=False)
     # The tables can be asked by others again, and give the same
     batch = make_batch(77, (3, 4), rank)
-    rows = [
-        of.ranker.eval().look_up(batch.values, batch.lengths_CB, batch.id_weights).x_BD
-        for of in (state, other)
-    ]
+    rows = [of.ranker.eval().look_up(batch).x_BD for of in (state, other)]
     return {
         "bits": same(bits(state), bits(other)),
         "losses": [vars(one) for one in losses] == [vars(one) for one in expected],
@@ -254,7 +251,7 @@ def diverges(rank):
         except ValueError as error:
             found["error"] = str(error)
     batch = make_batch(77, (3, 4), rank)
-    x_BD = state.ranker.look_up(batch.values, batch.lengths_CB, batch.id_weights).x_BD
+    x_BD = state.ranker.look_up(batch).x_BD
     return {**found, "as_before": same(before, bits(state)), "rows": len(x_BD)}
 
 

@@ -77,10 +77,7 @@ def bias_logits(run):
     )  # fmt: skip
     batch = EncodedData(features=encoder.encode(table, "log")).batch(slice(0, 6))
     with torch.no_grad():
-        output = predictor.ranker(
-            batch.dense_BF, batch.values, batch.lengths_CB, id_weights=batch.id_weights,
-            with_bias=True,
-        )  # fmt: skip
+        output = predictor.ranker(batch, with_bias=True)
     logits = output.with_bias_BT
     return (logits - logits[:1]).numpy()
 

@@ -203,9 +203,7 @@ def test_a_wide_part_sees_every_kind(source, funnel_config, log, folder):
     ids = id_columns(ranker.wide, rows.features, np.arange(ROWS))
     batch, wide = rows.batch(slice(None)), ranker.wide
     expected = ids @ wide.ids_RT.numpy() + batch.dense_BF.numpy() @ wide.dense_TF.numpy().T
-    found = ranker(
-        batch.dense_BF, batch.values, batch.lengths_CB, id_weights=batch.id_weights
-    ).logits_BT
+    found = ranker(batch).logits_BT
     assert found.detach().numpy() == pytest.approx(expected + wide.bias_T.numpy(), abs=1e-5)
     heights = {table.name: table.num_rows for table in prepared.encoder.tables}
     for feature, first in zip(wide.features, wide.first_rows, strict=True):

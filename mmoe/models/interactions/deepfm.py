@@ -11,10 +11,10 @@ from mmoe.models.interactions.factorization_machine import (
     FactorizationExpert,
     FactorizationMachine,
 )
-from mmoe.models.interactions.layers import Interaction, apply_linear
+from mmoe.models.interactions.layers import Products, apply_linear
 
 
-class DeepFM(Interaction):
+class DeepFM(Products):
     """Adds products of all pairs of features, and an MLP of all embeddings, to every task's logit.
 
     `logit_t += Σ_d w_td Σ_{f < g} e_fd · e_gd + u_t · mlp([e_1, e_2, …]) + c_t`; the tables are

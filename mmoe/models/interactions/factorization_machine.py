@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import stable_linear
-from mmoe.models.interactions.layers import Interaction, check_sizes
+from mmoe.models.interactions.layers import Products, check_sizes
 
 
-class FactorizationMachine(Interaction):
+class FactorizationMachine(Products):
     """Adds products of all pairs of features to every task's logit.
 
     `logit_t += Σ_d w_td Σ_{f < g} e_fd · e_gd`, by the identity `½ ((Σ_f e_f)² − Σ_f e_f²)`. Each

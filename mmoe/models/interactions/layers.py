@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import stable_linear
+from mmoe.models.inputs import Added, Rows
 
 
 class Interaction(nn.Module):
@@ -30,6 +31,15 @@ class Interaction(nn.Module):
     def task_dims(self) -> dict[str, int]:
         """Returns which dimension of a tensor is that of tasks."""
         return {}
+
+
+class Products(Interaction):
+    """An interaction of embeddings whose numbers, one a logit, are added to those of towers."""
+
+    def added(self, rows: Rows) -> Added | None:
+        """Returns what it computes of rows' embeddings; None where nothing is looked up."""
+        x_BX = rows.others.x_NE
+        return None if x_BX is None else Added(self(x_BX))
 
 
 class Beside(Interaction):

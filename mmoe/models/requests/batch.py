@@ -29,11 +29,9 @@ class RequestBatch:
         self.dense_QF, self.requests_B = dense_QF, requests_B
 
     @classmethod
-    def of(cls, batch: Batch) -> "RequestBatch | None":
-        """Returns that of a batch; None: its features have no requests."""
-        if batch.requests_B is None:
-            return None
-        assert batch.request_dense_QF is not None, "Q numbers come with it"
+    def of(cls, batch: Batch) -> "RequestBatch":
+        """Returns those of a batch whose features have requests."""
+        assert batch.requests_B is not None and batch.request_dense_QF is not None
         return cls(batch.request_dense_QF, batch.requests_B)
 
     @cached_property

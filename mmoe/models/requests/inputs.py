@@ -1,17 +1,22 @@
 """`RequestInputs`: inputs of a network in two parts, those of requests and those of rows."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import Lookups
+from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.mixture.requests.rows import RequestRows
+from mmoe.models.bias_tower import BiasTower
 from mmoe.models.input_layers import InputLayers
-from mmoe.models.inputs import join_inputs
+from mmoe.models.inputs import Columns
 from mmoe.models.requests.batch import RequestBatch, flat_ids, repeated_lists
 from mmoe.models.sequences.events import Events
 from mmoe.models.sequences.inputs import SequenceInputs
@@ -32,28 +37,6 @@ class LookedUp(NamedTuple):
     name: str
     width: int
     of_request: bool
-
-
-class Part(NamedTuple):
-    """What requests, or rows, have.
-
-    Attributes:
-        dense_NF: Numbers, as the network's `inputs` return them, float32.
-        x_NE: Pooled embeddings, then sequences; None: nothing is looked up.
-    """
-
-    dense_NF: Tensor
-    x_NE: Tensor | None
-
-    @property
-    def wide(self) -> Tensor:
-        """Returns all of them side by side, float32."""
-        return self.dense_NF if self.x_NE is None else torch.cat([self.dense_NF, self.x_NE], dim=1)
-
-    @property
-    def joined(self) -> Tensor:
-        """Returns all of them side by side, as the network reads them."""
-        return self.dense_NF if self.x_NE is None else join_inputs(self.dense_NF, self.x_NE)
 
 
 class RequestInputs(nn.Module):
@@ -112,7 +95,33 @@ class RequestInputs(nn.Module):
         of_request = {one.name for one in lookups if one.of_request}
         self._sequences = [(events[0] in of_request, targets) for events, targets in sequences]
 
-    def parts(
+    def read(
+        self,
+        batch: Batch,
+        lookups: Lookups | None,
+        inputs: InputLayers | None,
+        sequences: SequenceInputs | None,
+        bias: BiasTower | None,
+        *,
+        in_parts: bool,
+    ) -> "RowsOfRequests":
+        """Reads a batch whose rows share requests.
+
+        Args:
+            batch: Numbers and ids of requests come once.
+            lookups: Of all features; those of requests are in the first places.
+            inputs: Of the network.
+            sequences: Likewise.
+            bias: Likewise.
+            in_parts: Whether the network's levels read both parts; else they read whole rows.
+        """
+        requests = RequestBatch.of(batch)
+        height, in_tiles = _height(requests, batch)
+        parts = self._parts(batch.dense_BF, requests, lookups, inputs, sequences, height)
+        rows = None if not in_parts else self.rows(parts, requests.owners, in_tiles=in_tiles)
+        return RowsOfRequests(self, batch, parts, requests.owners, bias, rows)
+
+    def _parts(
         self,
         dense_BF: Tensor,
         requests: RequestBatch,
@@ -120,30 +129,23 @@ class RequestInputs(nn.Module):
         inputs: InputLayers | None,
         sequences: SequenceInputs | None,
         height: int,
-    ) -> tuple[Part, Part]:
-        """Makes both parts of a batch.
-
-        Args:
-            dense_BF: Dense columns of rows.
-            requests: Those of requests.
-            lookups: Of all features; those of requests are in the first places.
-            inputs: Of the network.
-            sequences: Likewise.
-            height: How many rows the requests' part gets: Q, or more.
-        """
+    ) -> tuple[Columns, Columns]:
+        """Both parts of a batch; the requests' gets so many rows: Q, or more."""
         dense_QF = requests.dense_QF
         missing = dense_QF.new_zeros(height - len(dense_QF), dense_QF.shape[1])
         dense_QF = torch.cat([dense_QF, missing]) if len(missing) else dense_QF
         if inputs is not None:
             dense_QF, dense_BF = inputs(dense_QF, "request"), inputs(dense_BF, "row")
         if lookups is None:
-            return Part(dense_QF, None), Part(dense_BF, None)
+            return Columns(dense_QF, None), Columns(dense_BF, None)
         x_QE, x_BE = _Levels.apply(lookups.x_BD, height, self._runs[True], self._runs[False])
         if sequences is not None:
             x_QE, x_BE = self._with_sequences(x_QE, x_BE, lookups, requests.owners, sequences)
-        return Part(dense_QF, x_QE), Part(dense_BF, x_BE)
+        return Columns(dense_QF, x_QE), Columns(dense_BF, x_BE)
 
-    def rows(self, parts: tuple[Part, Part], owners: Owners, *, in_tiles: bool) -> RequestRows:
+    def rows(
+        self, parts: tuple[Columns, Columns], owners: Owners, *, in_tiles: bool
+    ) -> RequestRows:
         """Returns what mixtures read."""
         x_QP, x_BR = (part.joined for part in parts)
         if self.leaves_out:
@@ -157,25 +159,30 @@ class RequestInputs(nn.Module):
             in_tiles=in_tiles,
         )
 
-    def whole(self, parts: tuple[Part, Part], owners: Owners) -> tuple[Tensor, Tensor | None]:
+    def whole(self, parts: tuple[Columns, Columns], owners: Owners) -> Columns:
         """Returns the same for every row by itself: numbers, and all other columns."""
         joined = [part.wide for part in parts]
         whole = self.columns.join(repeat_rows(joined[0], owners), joined[1])
         dense_BF, x_BE = whole.split([self.num_numbers, whole.shape[1] - self.num_numbers], dim=1)
-        return dense_BF, None if parts[1].x_NE is None else x_BE
+        return Columns(dense_BF, None if parts[1].x_NE is None else x_BE)
 
-    def flat(
-        self,
-        dense_BF: Tensor,
-        requests: RequestBatch,
-        values: Tensor,
-        lengths: Tensor,
-        id_weights: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Returns dense columns, ids, lengths and weights as they are without requests."""
-        dense_QF = requests.dense_QF.index_select(0, requests.requests_B)
-        ids = flat_ids(values, lengths, id_weights, requests.requests_B, self.of_request_C)
-        return self.dense_columns.join(dense_QF, dense_BF), *ids
+    def flat(self, batch: Batch) -> Batch:
+        """Returns a batch with its numbers, ids and weights as they are without requests."""
+        requests = RequestBatch.of(batch)
+        places_B = requests.requests_B
+        dense_QF = requests.dense_QF.index_select(0, places_B)
+        values, lengths_CB, id_weights = flat_ids(
+            batch.values, batch.lengths_CB, batch.id_weights, places_B, self.of_request_C
+        )
+        return replace(
+            batch,
+            dense_BF=self.dense_columns.join(dense_QF, batch.dense_BF),
+            values=values,
+            lengths_CB=lengths_CB,
+            id_weights=id_weights,
+            requests_B=None,
+            request_dense_QF=None,
+        )
 
     def _with_sequences(
         self,
@@ -205,6 +212,67 @@ class RequestInputs(nn.Module):
         shared, start, stop = self._places[name]
         found = (x_QE if shared else x_BE)[:, start:stop]
         return repeat_rows(found, owners) if shared and not once else found
+
+
+@dataclass(frozen=True)
+class RowsOfRequests:
+    """Rows that share what is of their requests; whole rows are made when somebody reads them.
+
+    Attributes:
+        made: Knows which columns are whose.
+        given: The batch, with requests.
+        parts: Columns of requests, and of rows.
+        owners: Each row's request.
+        bias: Tower of the display; None: there is none.
+        in_parts: What levels read; None: they read whole rows.
+    """
+
+    made: RequestInputs
+    given: Batch
+    parts: tuple[Columns, Columns]
+    owners: Owners
+    bias: BiasTower | None
+    in_parts: RequestRows | None
+
+    @property
+    def batch(self) -> Batch:
+        """The batch without requests."""
+        return self._flat
+
+    @property
+    def all(self) -> Columns:
+        """All columns of each row."""
+        return self._whole
+
+    @property
+    def others(self) -> Columns:
+        """All columns but those of the display."""
+        return self.all if self.bias is None else self.bias.others(self.all)
+
+    @cached_property
+    def _flat(self) -> Batch:
+        return self.made.flat(self.given)
+
+    @cached_property
+    def _whole(self) -> Columns:
+        return self.made.whole(self.parts, self.owners)
+
+    @property
+    def read(self) -> Tensor | RequestRows:
+        """Everything that the levels of the network read."""
+        return self.others.joined if self.in_parts is None else self.in_parts
+
+
+def _height(requests: RequestBatch, batch: Batch) -> tuple[int, bool]:
+    """How many rows requests get, and whether their products are those of tiles.
+
+    Elsewhere than on the CPU a product of another height may round otherwise: what is scored
+    has as many places for requests as rows, and products of a fixed height.
+    """
+    any_height = HAS_KERNELS and batch.dense_BF.device.type == "cpu"
+    if any_height or torch.is_grad_enabled():
+        return requests.owners.count, False
+    return max(len(batch), requests.owners.count), True
 
 
 def _runs(widths: Sequence[tuple[int, bool]]) -> list[Run]:

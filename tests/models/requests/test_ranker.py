@@ -151,7 +151,7 @@ def test_under_autocast() -> None:
 @torch.no_grad()
 def test_elsewhere_requests_have_a_fixed_height(monkeypatch: pytest.MonkeyPatch) -> None:
     ranker, batch, flat = draw(SPLIT)
-    monkeypatch.setattr("mmoe.models.ranker.HAS_KERNELS", False)
+    monkeypatch.setattr("mmoe.models.requests.inputs.HAS_KERNELS", False)
     seen = []
     mixture = ranker.eval().network.levels[0].mixture
     mixture.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))

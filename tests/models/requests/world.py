@@ -15,7 +15,6 @@ from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.models.build import build_ranker
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
-from mmoe.models.requests.batch import RequestBatch
 
 ROWS, REQUESTS = 40, 7
 FEATURES: list[dict[str, Any]] = [
@@ -131,9 +130,7 @@ def batches(encoder: FeatureEncoder, table: pa.Table, dtype: torch.dtype) -> tup
 
 def run(ranker: Ranker, batch: Batch, **keys: Any) -> NetworkOutput:
     """Of one batch of either kind."""
-    ids = batch.values, batch.lengths_CB
-    requests = RequestBatch.of(batch)
-    return ranker(batch.dense_BF, *ids, id_weights=batch.id_weights, requests=requests, **keys)
+    return ranker(batch, **keys)
 
 
 def _as(batch: Batch, dtype: torch.dtype) -> Batch:
