@@ -18,7 +18,7 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.models.input_layers import replaced_names
-from mmoe.models.inputs import Added, Columns, Rows
+from mmoe.models.inputs import Added, NetworkInputs, Rows
 from mmoe.models.sequences.build import sequence_columns
 
 
@@ -98,10 +98,10 @@ class BiasTower(nn.Module):
         >>> import torch
         >>> from mmoe.config.bias import BiasConfig
         >>> from mmoe.models.bias_tower import BiasColumns, BiasTower
-        >>> from mmoe.models.inputs import Columns
+        >>> from mmoe.models.inputs import NetworkInputs
         >>> columns = BiasColumns(dense=[1], ids=[], num_dense=2, num_ids=0)
         >>> tower = BiasTower(columns, BiasConfig(features=["position"]), ["click", "like"])
-        >>> rows = Columns(torch.zeros(4, 2), None)
+        >>> rows = NetworkInputs(torch.zeros(4, 2), None)
         >>> tower(rows).shape, tower.others(rows).dense_NF.shape
         (torch.Size([4, 2]), torch.Size([4, 1]))
 
@@ -139,7 +139,7 @@ class BiasTower(nn.Module):
         """Returns what it computes of the display of rows."""
         return Added(self(rows.all))
 
-    def forward(self, rows: Columns) -> Tensor:
+    def forward(self, rows: NetworkInputs) -> Tensor:
         """Computes what is added to the logits of rows, `[B, R]` in fp32 at least.
 
         Args:
@@ -160,13 +160,13 @@ class BiasTower(nn.Module):
                 kept_BR = kept_BR & (drawn_B1 >= self.config.dropout)
             return torch.where(kept_BR, logits_BR, 0.0)
 
-    def others(self, rows: Columns) -> Columns:
+    def others(self, rows: NetworkInputs) -> NetworkInputs:
         """Returns what the rest of the network reads: the inputs without those of the tower."""
         dense_BF, x_BD = rows
         dense_BF = dense_BF.index_select(1, self.get_buffer("other_dense"))
         if x_BD is not None:
             x_BD = x_BD.index_select(1, self.get_buffer("other_ids"))
-        return Columns(dense_BF, x_BD)
+        return NetworkInputs(dense_BF, x_BD)
 
     @property
     def scores(self) -> bool:

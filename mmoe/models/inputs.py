@@ -9,7 +9,7 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.mixture.requests.rows import RequestRows
 
 
-class Columns(NamedTuple):
+class NetworkInputs(NamedTuple):
     """Inputs of N rows, or of the requests that rows share.
 
     Attributes:
@@ -40,12 +40,12 @@ class Rows(Protocol):
         ...
 
     @property
-    def all(self) -> Columns:
+    def all(self) -> NetworkInputs:
         """All columns of each row."""
         ...
 
     @property
-    def others(self) -> Columns:
+    def others(self) -> NetworkInputs:
         """All columns but those of the display, which `model.bias` reads alone."""
         ...
 
@@ -59,8 +59,8 @@ class PlainRows(NamedTuple):
     """Rows that share nothing."""
 
     batch: Batch
-    all: Columns
-    others: Columns
+    all: NetworkInputs
+    others: NetworkInputs
 
     @property
     def read(self) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import EmbeddingBackend, Lookups
-from mmoe.models.inputs import Columns, LogitTerm, PlainRows, Rows
+from mmoe.models.inputs import LogitTerm, NetworkInputs, PlainRows, Rows
 from mmoe.models.network import LevelMixer, MixtureNetwork, NetworkOutput
 from mmoe.models.wide import WidePart
 
@@ -142,7 +142,7 @@ class Ranker(nn.Module):
         x_BE = None
         if found is not None:
             x_BE = found.x_BD if network.sequences is None else network.sequences(found)
-        columns = Columns(dense_BF, x_BE)
+        columns = NetworkInputs(dense_BF, x_BE)
         return PlainRows(batch, columns, columns if bias is None else bias.others(columns))
 
     def _with_terms(self, output: NetworkOutput, rows: Rows, *, display: bool) -> NetworkOutput:

@@ -12,7 +12,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.models.bias_tower import BiasColumns, BiasTower
 from mmoe.models.build import build_ranker
-from mmoe.models.inputs import Columns
+from mmoe.models.inputs import NetworkInputs
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.predictor import Predictor
 from mmoe.tasks.gate_statistics import GateStatistics
@@ -200,8 +200,8 @@ def test_gradients_in_float64():
         torch.nn.init.normal_(weight)
     dense, x = torch.randn(4, 2).double().requires_grad_(), torch.randn(4, 4).double()
     x.requires_grad_()
-    torch.autograd.gradcheck(lambda d, e: tower(Columns(d, e)), (dense, x))
-    tower(Columns(dense, x)).sum().backward()
+    torch.autograd.gradcheck(lambda d, e: tower(NetworkInputs(d, e)), (dense, x))
+    tower(NetworkInputs(dense, x)).sum().backward()
     assert not dense.grad[:, 0].any() and not x.grad[:, 2:].any()
     assert dense.grad[:, 1].any() and x.grad[:, :2].any()
 

@@ -16,7 +16,7 @@ from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.input_layers import InputLayers
-from mmoe.models.inputs import Columns
+from mmoe.models.inputs import NetworkInputs
 from mmoe.models.requests.batch import RequestBatch, flat_ids, repeated_lists
 from mmoe.models.sequences.events import Events
 from mmoe.models.sequences.inputs import SequenceInputs
@@ -129,7 +129,7 @@ class RequestInputs(nn.Module):
         inputs: InputLayers | None,
         sequences: SequenceInputs | None,
         height: int,
-    ) -> tuple[Columns, Columns]:
+    ) -> tuple[NetworkInputs, NetworkInputs]:
         """Both parts of a batch; the requests' gets so many rows: Q, or more."""
         dense_QF = requests.dense_QF
         missing = dense_QF.new_zeros(height - len(dense_QF), dense_QF.shape[1])
@@ -137,14 +137,14 @@ class RequestInputs(nn.Module):
         if inputs is not None:
             dense_QF, dense_BF = inputs(dense_QF, "request"), inputs(dense_BF, "row")
         if lookups is None:
-            return Columns(dense_QF, None), Columns(dense_BF, None)
+            return NetworkInputs(dense_QF, None), NetworkInputs(dense_BF, None)
         x_QE, x_BE = _Levels.apply(lookups.x_BD, height, self._runs[True], self._runs[False])
         if sequences is not None:
             x_QE, x_BE = self._with_sequences(x_QE, x_BE, lookups, requests.owners, sequences)
-        return Columns(dense_QF, x_QE), Columns(dense_BF, x_BE)
+        return NetworkInputs(dense_QF, x_QE), NetworkInputs(dense_BF, x_BE)
 
     def rows(
-        self, parts: tuple[Columns, Columns], owners: Owners, *, in_tiles: bool
+        self, parts: tuple[NetworkInputs, NetworkInputs], owners: Owners, *, in_tiles: bool
     ) -> RequestRows:
         """Returns what mixtures read."""
         x_QP, x_BR = (part.joined for part in parts)
@@ -159,12 +159,12 @@ class RequestInputs(nn.Module):
             in_tiles=in_tiles,
         )
 
-    def whole(self, parts: tuple[Columns, Columns], owners: Owners) -> Columns:
+    def whole(self, parts: tuple[NetworkInputs, NetworkInputs], owners: Owners) -> NetworkInputs:
         """Returns the same for every row by itself: numbers, and all other columns."""
         joined = [part.wide for part in parts]
         whole = self.columns.join(repeat_rows(joined[0], owners), joined[1])
         dense_BF, x_BE = whole.split([self.num_numbers, whole.shape[1] - self.num_numbers], dim=1)
-        return Columns(dense_BF, None if parts[1].x_NE is None else x_BE)
+        return NetworkInputs(dense_BF, None if parts[1].x_NE is None else x_BE)
 
     def flat(self, batch: Batch) -> Batch:
         """Returns a batch with its numbers, ids and weights as they are without requests."""
@@ -229,7 +229,7 @@ class RowsOfRequests:
 
     made: RequestInputs
     given: Batch
-    parts: tuple[Columns, Columns]
+    parts: tuple[NetworkInputs, NetworkInputs]
     owners: Owners
     bias: BiasTower | None
     in_parts: RequestRows | None
@@ -240,12 +240,12 @@ class RowsOfRequests:
         return self._flat
 
     @property
-    def all(self) -> Columns:
+    def all(self) -> NetworkInputs:
         """All columns of each row."""
         return self._whole
 
     @property
-    def others(self) -> Columns:
+    def others(self) -> NetworkInputs:
         """All columns but those of the display."""
         return self.all if self.bias is None else self.bias.others(self.all)
 
@@ -254,7 +254,7 @@ class RowsOfRequests:
         return self.made.flat(self.given)
 
     @cached_property
-    def _whole(self) -> Columns:
+    def _whole(self) -> NetworkInputs:
         return self.made.whole(self.parts, self.owners)
 
     @property
