@@ -262,36 +262,30 @@ class MixtureNetwork(nn.Module):
         dropped: list[Tensor] = []
         for number, level in enumerate(self.levels, start=1):
             assert isinstance(level, Level)
-            asks = self.asks(level, domains)
-            records = return_gates and self.learned_gates
-            if mixer is None:
+            asks, records = self.asks(level, domains), return_gates and self.learned_gates
+            if mixer is None or isinstance(sources, RequestRows):
                 mix = number < len(self.levels) or not self.towers_mix(level)
                 output = level.mixture(sources, return_gates=records, asks=asks, mix=mix)
             else:
-                assert not isinstance(sources, RequestRows), "it reads whole rows"
                 output = mixer(self, number - 1, sources, domains_B)
             if output.unmixed is None:
                 mixes, sources = output.out_BGO, output.out_BGO.unbind(1)
             else:
                 mixes, sources = output.unmixed, ()
-            for name, loss in output.auxiliary_losses.items():
-                losses[f"level{number}.{name}"] = loss
+            losses |= {f"level{number}.{name}": x for name, x in output.auxiliary_losses.items()}
             if output.dropped is not None:
                 dropped.append(output.dropped)
             if records and output.gate_weights_BGE is not None:
-                wanted_BGE = output.gates_wanted_BGE
-                record = gate_record(number, level, output.gate_weights_BGE, wanted_BGE)
-                gates.append(self.with_domains(record, asks, domains))
+                gates.append(self.with_domains(gate_record(number, level, output), asks, domains))
         assert not isinstance(sources, RequestRows), "there is a level"
         logits_BT, imputed = self.logits_of(mixes, domains), None
         if self.imputation is not None and self.training:
             imputed = self.imputation([sources[g] for g in self.task_gates])
-        total = torch.stack(dropped).sum() if dropped else None
         return NetworkOutput(
             logits_BT,
             losses,
             gates,
-            total,
+            torch.stack(dropped).sum() if dropped else None,
             imputed,
             variants_VBT=None if mixer is None else mixer.variants_VBT,
             label_losses=() if self.transfer is None else self.transfer.label_losses,
@@ -384,15 +378,14 @@ def _logits_of_domains(
     ]
 
 
-def gate_record(
-    number: int, level: Level, weights_BGE: Tensor, wanted_BGE: Tensor | None = None
-) -> GateRecord:
+def gate_record(number: int, level: Level, output: MixtureOutput) -> GateRecord:
     """Returns what the gates of a level, numbered from 1, did with a batch."""
+    assert output.gate_weights_BGE is not None, "they were asked for"
     return GateRecord(
         level=number,
         gate_names=level.gate_names,
         expert_names=level.expert_names,
-        weights_BGE=weights_BGE.detach(),
+        weights_BGE=output.gate_weights_BGE.detach(),
         visibility_GE=level.mixture.visibility_GE,
-        wanted_BGE=wanted_BGE,
+        wanted_BGE=output.gates_wanted_BGE,
     )
