@@ -48,11 +48,11 @@ class Length(NamedTuple):
 
 
 BUDGETS = {
-    "step, dense": Length(60, 181, 137),
-    "step, top_k": Length(66, 209, 164),
-    "mixture, dense": Length(22, 66, 38),
-    "mixture, top_k": Length(30, 91, 59),
-    "score_files": Length(180, 840, None),
+    "step, dense": Length(53, 180, 136),
+    "step, top_k": Length(57, 207, 167),
+    "mixture, dense": Length(17, 71, 41),
+    "mixture, top_k": Length(24, 95, 65),
+    "score_files": Length(176, 836, None),
 }
 
 

@@ -1,7 +1,7 @@
 """Logits of gates that were trained on the synthetic funnel."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.mixture.workloads import Workload
 from benchmarks.racing.clock import Clock
@@ -76,7 +76,11 @@ def _logits(state: TrainingState, data: PreparedData, number: int, work: Workloa
     gates = [m for m in state.ranker.modules() if isinstance(m, GateLogits)]
     assert len(gates) == 1, "the MMoE has one gate module"
     caught: list[Tensor] = []
-    hook = gates[0].register_forward_hook(lambda _, __, logits_BGE: caught.append(logits_BGE))
+
+    def keep(_module: nn.Module, _inputs: object, logits_BGE: Tensor) -> None:
+        caught.append(logits_BGE)
+
+    hook = gates[0].register_forward_hook(keep)
     assert data.test.held is not None, "the recipe's rows are in memory"
     batch = data.test.held.batch(slice(number * work.B, (number + 1) * work.B))
     with torch.no_grad():
