@@ -24,7 +24,7 @@ from mmoe.datasets.infer.guess_features import (
     other_reading,
 )
 from mmoe.datasets.infer.guess_time import TimeLike, time_like
-from mmoe.datasets.infer.joint_leaks import lists_that_tell, pairs_that_tell
+from mmoe.datasets.infer.joint_leaks import lists_that_tell, look_at, pairs_that_tell
 from mmoe.datasets.infer.leaks import too_good
 from mmoe.datasets.infer.measured.coded import Coded, Sample, code, folds_of
 from mmoe.datasets.infer.measured.crosses import find_crosses, leftovers
@@ -138,8 +138,9 @@ class Inputs:
         """The columns without lists of what came after, and pairs that give a label away."""
         lists = [p.name for p in kept if p.nature == "list" or p.separator]
         profiles = {profile.name: profile for profile in self.profiles}
-        found = lists_that_tell(self.table, profiles, lists, self.sample)
-        found |= pairs_that_tell(self.coded, self.sample)
+        looked_at = look_at(self.sample)
+        found = lists_that_tell(self.table, profiles, lists, self.sample, looked_at)
+        found |= pairs_that_tell(self.coded, looked_at)
         found = {name: why for name, why in found.items() if name not in self.told.kept}
         for name, reason in found.items():
             self.left_out.append((name, reason))

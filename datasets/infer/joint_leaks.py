@@ -1,8 +1,8 @@
 """Leaks beyond single columns: lists that hold their row's target, pairs that give a label away."""
 
 import re
-from collections.abc import Iterator, Mapping
-from itertools import combinations
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +21,50 @@ _PAIRED = 60  # columns
 _BUCKETS = 8  # of a column, with its rarer values in one
 _COMPARED = 12  # columns with most values, as candidates of a list
 _ITEMS = 10  # different values of a candidate; fewer are in most lists
+_HIGH = 0.995  # of a label of numbers: what follows from two others within a tenth reaches 0.993
 _GLANCED = TOO_GOOD - 0.005  # an AUC by a pair's own rows; less is looked at no further
 # Of one class a list holds almost every candidate, of the other far fewer
 _HELD, _APART = 0.97, 0.3
 
 
+class LookedAt(NamedTuple):
+    """Some rows of a label, as many of either class, in order.
+
+    Attributes:
+        target: The label.
+        rows_R: Which of its rows.
+        labels_R: Their classes, 0 and 1; of numbers 1 is what is high.
+    """
+
+    target: Target
+    rows_R: np.ndarray
+    labels_R: np.ndarray
+
+
+def look_at(sample: Sample) -> list[LookedAt]:
+    """Chooses the rows of each label that has enough of them to tell."""
+    found = []
+    for target in sample.targets:
+        labels_L = target.raw_L if target.is_event else _is_high(target.raw_L)
+        rows = [np.flatnonzero(labels_L == event) for event in (0.0, 1.0)]
+        for event, mine in enumerate(rows):
+            if len(mine) > _ROWS:
+                order = np.argsort(mix64(mine.astype(np.uint64), seed=4), kind="stable")
+                rows[event] = mine[order[:_ROWS]]
+        counts = [len(part) for part in rows]
+        if min(counts) < _FEWEST or not enough_to_tell(counts[1], counts[0], TOO_GOOD, SURE):
+            continue
+        rows_R = np.sort(np.concatenate(rows))
+        found.append(LookedAt(target, rows_R, labels_L[rows_R]))
+    return found
+
+
 def lists_that_tell(
-    table: pa.Table, profiles: Mapping[str, ColumnProfile], lists: list[str], sample: Sample
+    table: pa.Table,
+    profiles: Mapping[str, ColumnProfile],
+    lists: list[str],
+    sample: Sample,
+    looked_at: Sequence[LookedAt],
 ) -> dict[str, str]:
     """Finds lists that hold what their row's event adds to them: column → why.
 
@@ -38,16 +75,19 @@ def lists_that_tell(
         table: All rows.
         profiles: Of all columns.
         lists: Names of the lists.
-        sample: Rows that are looked at, and the labels there.
+        sample: What the rows are of.
+        looked_at: Rows of each label.
     """
     found: dict[str, str] = {}
+    if not lists:
+        return found
     scalars = [p for p in profiles.values() if p.nature not in ("list", "vector", "other")]
     scalars = [p for p in scalars if p.distinct >= _ITEMS and not p.separator]
     scalars = sorted(scalars, key=lambda p: -p.distinct)[:_COMPARED]
-    for target, rows_R, labels_R in _looked_at(sample, numbers=True):
+    for target, rows_R, labels_R in looked_at:
         chosen = pa.array(sample.rows_S[target.index_L[rows_R]])
         own_R = None if target.is_event else _hashes(pa.chunked_array([target.raw_L[rows_R]]))
-        values = {p.name: _hashes(table[p.name].take(chosen)) for p in scalars} if lists else {}
+        values = {p.name: _hashes(table[p.name].take(chosen)) for p in scalars}
         for name in lists:
             if name in found:
                 continue
@@ -71,46 +111,49 @@ def lists_that_tell(
     return found
 
 
-def pairs_that_tell(columns: Mapping[str, Coded], sample: Sample) -> dict[str, str]:
+def pairs_that_tell(columns: Mapping[str, Coded], looked_at: Sequence[LookedAt]) -> dict[str, str]:
     """Finds pairs of columns that give a label away where neither does alone: column → why.
 
     A tree of depth 2 that may cut each column in eight, grown on one half of the rows and judged
-    on the other; numbers are also compared with each other.
+    on the other; numbers are also compared with each other. Of a label of numbers the tree tells
+    what is high.
 
     Args:
         columns: What else would be inputs.
-        sample: Rows that are looked at, and the labels there.
+        looked_at: Rows of each label.
     """
     found: dict[str, str] = {}
     names = sorted(columns, key=lambda name: -min(columns[name].size, 2))[:_PAIRED]
     if len(names) < 2:
         return found
-    for target, rows_R, labels_R in _looked_at(sample):
+    for target, rows_R, labels_R in looked_at:
         index_R = target.index_L[rows_R]
         half_R = (mix64(index_R.astype(np.uint64), seed=3) & np.uint64(1)).astype(bool)
-        codes = {name: _bucketed(columns[name], index_R) for name in names}
-        numbers = {name: _numbers(columns[name], index_R) for name in names}
-        auc_CC = _at_a_glance([codes[name][0] for name in names], labels_R)
-        for (u, one), (v, other) in combinations(enumerate(names), 2):
+        codes = [_bucketed(columns[name], index_R) for name in names]
+        numbers = [_numbers(columns[name], index_R) for name in names]
+        cells_CC = _at_a_glance([codes_R for codes_R, _ in codes], labels_R) > _GLANCED
+        order_CC = _may_tell(numbers, labels_R == 1)
+        for u, v in np.argwhere(cells_CC | order_CC).tolist():
+            one, other = names[u], names[v]
             if one in found or other in found:
                 continue
             tried = []
-            if auc_CC[u, v] > _GLANCED:
-                (u_R, size_u), (v_R, size_v) = codes[one], codes[other]
+            if cells_CC[u, v]:
+                (u_R, size_u), (v_R, size_v) = codes[u], codes[v]
                 tried.append((u_R * size_v + v_R, size_u * size_v))
-            a_R, b_R = numbers[one], numbers[other]
-            if a_R is not None and b_R is not None and _may_tell(a_R, b_R, labels_R == 1):
+            a_R, b_R = numbers[u], numbers[v]
+            if order_CC[u, v] and a_R is not None and b_R is not None:
                 tried.append((np.nan_to_num(np.sign(a_R - b_R), nan=2.0).astype(int) + 1, 4))
-            auc = max((auc_by_rates(c_R, size, labels_R, half_R) for c_R, size in tried), default=0)
-            if auc > TOO_GOOD:
-                words = f"together they predict {target.task!r} with AUC {auc:.4f}"
+            auc = max(auc_by_rates(c_R, size, labels_R, half_R) for c_R, size in tried)
+            if auc > (TOO_GOOD if target.is_event else _HIGH):
+                words = f"together they predict {_said(target)} with AUC {auc:.4f}"
                 found[one] = f"with {other!r}: {words}; keep one of them if it is known before"
                 found[other] = f"with {one!r}: {words}"
     return found
 
 
 def _at_a_glance(codes: list[np.ndarray], labels_R: np.ndarray) -> np.ndarray:
-    """AUC of each pair of columns by the rates of the rows themselves, [columns, columns].
+    """AUC of each pair of columns by the rates of the rows themselves, [C, C] above the diagonal.
 
     It is more than that by the rates of other rows, and takes one product of matrices for all.
     """
@@ -118,54 +161,44 @@ def _at_a_glance(codes: list[np.ndarray], labels_R: np.ndarray) -> np.ndarray:
     hot_RK = np.zeros((len(labels_R), len(codes) * cells), np.float32)
     for column, codes_R in enumerate(codes):
         hot_RK[np.arange(len(labels_R)), column * cells + codes_R] = 1.0
-    shape = len(codes), cells, len(codes), cells
+    u_P, v_P = np.triu_indices(len(codes), 1)
     positives, negatives = (
         (rows_EK.T @ rows_EK)
-        .reshape(shape)
-        .transpose(0, 2, 1, 3)
-        .reshape(len(codes), len(codes), -1)
+        .reshape(len(codes), cells, len(codes), cells)[u_P, :, v_P]
+        .reshape(len(u_P), -1)
         for rows_EK in (hot_RK[labels_R == 1], hot_RK[labels_R == 0])
     )
-    order = np.argsort(positives / np.maximum(positives + negatives, 1.0), axis=2)
+    order = np.argsort(positives / np.maximum(positives + negatives, 1.0), axis=1)
     positives, negatives = (
-        np.take_along_axis(part, order, axis=2) for part in (positives, negatives)
+        np.take_along_axis(part, order, axis=1) for part in (positives, negatives)
     )
-    below = np.cumsum(negatives, axis=2) - negatives / 2
-    return (positives * below).sum(axis=2) / ((labels_R == 1).sum() * (labels_R == 0).sum())
+    below = np.cumsum(negatives, axis=1) - negatives / 2
+    auc_CC = np.zeros((len(codes), len(codes)))
+    auc_CC[u_P, v_P] = (positives * below).sum(axis=1)
+    return auc_CC / ((labels_R == 1).sum() * (labels_R == 0).sum())
 
 
-def _may_tell(a_R: np.ndarray, b_R: np.ndarray, event_R: np.ndarray) -> bool:
-    """Whether one number is less, or more, than another far more often in either class."""
-    events = np.count_nonzero(event_R)
-    for part_R in (a_R < b_R, a_R > b_R):
-        of_events = np.count_nonzero(part_R & event_R)
-        of_others = np.count_nonzero(part_R) - of_events
-        if abs(of_events / events - of_others / (len(event_R) - events)) >= _APART:
-            return True
-    return False
+def _may_tell(numbers: list[np.ndarray | None], event_R: np.ndarray) -> np.ndarray:
+    """Pairs of which one number is less, or more, far more often in one class.
 
-
-def _looked_at(
-    sample: Sample, *, numbers: bool = False
-) -> Iterator[tuple[Target, np.ndarray, np.ndarray]]:
-    """Each event's label, and some of its rows with as many of either class, in order.
-
-    With `numbers` also those of numbers, whose classes are what is high and what is not.
+    Returns:
+        bool [C, C], above the diagonal.
     """
-    for target in sample.targets:
-        if not target.is_event and not numbers:
-            continue
-        labels_L = target.raw_L if target.is_event else _is_high(target.raw_L)
-        rows = []
-        for event in (0.0, 1.0):
-            mine = np.flatnonzero(labels_L == event)
-            order = np.argsort(mix64(mine.astype(np.uint64), seed=4), kind="stable")
-            rows.append(mine[order[:_ROWS]])
-        counts = [len(part) for part in rows]
-        if min(counts) < _FEWEST or not enough_to_tell(counts[1], counts[0], TOO_GOOD, SURE):
-            continue
-        rows_R = np.sort(np.concatenate(rows))
-        yield target, rows_R, labels_L[rows_R]
+    ordered = [place for place, values_R in enumerate(numbers) if values_R is not None]
+    found_CC = np.zeros((len(numbers), len(numbers)), bool)
+    if len(ordered) < 2:
+        return found_CC
+    values_NR = np.array([numbers[place] for place in ordered])
+    share_R = np.where(event_R, 1 / event_R.sum(), -1 / (~event_R).sum())
+    less_NN = np.array([(values_R < values_NR) @ share_R for values_R in values_NR])
+    apart_NN = np.maximum(np.abs(less_NN), np.abs(less_NN.T)) >= _APART
+    found_CC[np.ix_(ordered, ordered)] = np.triu(apart_NN, 1)
+    return found_CC
+
+
+def _said(target: Target) -> str:
+    """What is predicted of a label by classes, in words."""
+    return repr(target.task) if target.is_event else f"whether {_classes(target)[0]}"
 
 
 def _is_high(numbers_L: np.ndarray) -> np.ndarray:
@@ -251,8 +284,7 @@ def _own_label(cells: pa.Array, labels_R: np.ndarray, target: Target) -> str | N
         distinct, codes_R = np.unique(value_R, return_inverse=True)
         auc = auc_by_rates(codes_R, len(distinct), labels_R, half_R)
         if auc > TOO_GOOD:
-            words = repr(target.task) if target.is_event else f"whether {_classes(target)[0]}"
-            return f"its {what} alone predicts {words} with AUC {auc:.4f}"
+            return f"its {what} alone predicts {_said(target)} with AUC {auc:.4f}"
     return None
 
 

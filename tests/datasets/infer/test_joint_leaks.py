@@ -123,3 +123,22 @@ def test_two_columns_that_give_a_label_away_together_are_left_out(kind):
     assert {"a", "b"} <= set(found)
     assert "together they predict 'click' with AUC" in found["a"]
     assert "noise" not in found
+
+
+@pytest.mark.parametrize("kind", ["xor", "sum", "honest"])
+def test_two_columns_that_give_a_number_away_together_are_left_out(kind):
+    rng = np.random.default_rng(0)
+    high, a, b = rng.permutation(ROWS) % 2, rng.gamma(2, 10, ROWS), rng.integers(1, 6, ROWS)
+    spent = {
+        "xor": rng.gamma(2, 10, ROWS) + 100 * high,
+        "sum": a + 10 * b,
+        "honest": a * b * np.exp(rng.normal(0, 0.1, ROWS)),
+    }[kind]
+    if kind == "xor":
+        a = rng.integers(0, 2, ROWS)
+        b = a ^ high
+    columns = {"user": rng.integers(0, 500, ROWS), "a": a, "b": b, "noise": noise(rng, high)}
+    found = dict(infer_config(pa.table({**columns, "spent": spent}), ["spent"])[1].left_out)
+    assert set(found) == (set() if kind == "honest" else {"a", "b"})
+    if found:
+        assert "with 'b': together they predict whether 'spent' is above" in found["a"]
