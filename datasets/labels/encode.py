@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +56,7 @@ def encode_labels(
     *,
     training: bool = False,
     maturity: Maturity | None = None,
+    check: "TrainableCheck | None" = None,
 ) -> EncodedLabels:
     """Encodes the labels of every task, with row weights and groups.
 
@@ -70,6 +72,7 @@ def encode_labels(
         training: These rows train: each binary task must have both classes among them.
         maturity: When the labels were collected; None: at the newest of these rows' times, unless
             data.time.as_of says.
+        check: Is given these rows, which train beside others, instead.
 
     Raises:
         ValueError: A column is missing, a label is neither 0 nor 1 (or not finite), a weight is
@@ -111,11 +114,36 @@ def encode_labels(
         young_NT=_young(labels),
         compared_N=_compared(config, table, origin, groups_N),
     )
-    if training:
-        check = TrainableCheck(config, maturity)
-        check.add(encoded)
-        check.finish(origin)
+    seen = TrainableCheck(config, maturity) if training else check
+    if seen is not None:
+        seen.add(encoded, [label.values_N[label.observed_N] for label in labels])
+    if training and seen is not None:
+        seen.finish(origin)
     return encoded
+
+
+@dataclass
+class _Spread:
+    """Mean and squares of numbers seen chunk by chunk, and of what float32 makes of them off.
+
+    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
+        sample variances" (1979), equation 2.1.
+    """
+
+    rows: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    lost: float = 0.0
+
+    def add(self, numbers_N: np.ndarray) -> None:
+        rows, mean = len(numbers_N), float(numbers_N.mean()) if len(numbers_N) else 0.0
+        total, apart = self.rows + rows, mean - self.mean
+        self.squares += float(np.square(numbers_N - mean).sum())
+        if total:
+            self.squares += apart**2 * self.rows * rows / total
+            self.mean += apart * rows / total
+        self.lost += float(np.square(numbers_N.astype(np.float32) - numbers_N).sum())
+        self.rows = total
 
 
 class TrainableCheck:
@@ -139,9 +167,17 @@ class TrainableCheck:
         self.lowest_T = np.full(len(self.tasks), np.inf)
         self.highest_T = np.full(len(self.tasks), -np.inf)
         self.compared_T = np.zeros(len(self.tasks), np.int64)
+        self.spreads = [_Spread() for _ in self.tasks]
 
-    def add(self, labels: EncodedLabels) -> None:
-        """Looks at more training rows."""
+    def add(self, labels: EncodedLabels, observed: Sequence[np.ndarray] = ()) -> None:
+        """Looks at more training rows.
+
+        Args:
+            labels: Of these rows.
+            observed: Of each task the labels that are observed, before float32 rounds them.
+        """
+        for spread, numbers_N in zip(self.spreads, observed, strict=False):
+            spread.add(numbers_N)
         self.rows += len(labels)
         self.ordered.add(labels)
         for t, task in enumerate(self.tasks):
@@ -186,6 +222,12 @@ class TrainableCheck:
                 )
             lowest, highest = float(self.lowest_T[t]), float(self.highest_T[t])
             reason = kind_of(task.kind).untrainable(shown(task.label), observed, lowest, highest)
+            spread = self.spreads[t]
+            if reason is None and spread.rows:
+                off, lost = (sqrt(x / spread.rows) for x in (spread.squares, spread.lost))
+                reason = kind_of(task.kind).merged(
+                    shown(task.label), spread.rows, spread.mean, off, lost
+                )
             if reason is None and task.untrainable(lowest, highest) is not None:
                 reason = (
                     f"label {shown(task.label)} {task.untrainable(lowest, highest)}; check the "

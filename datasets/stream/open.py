@@ -97,14 +97,16 @@ class StreamSplits:
         with closing(prefetch(self._tables(), _CHUNKS_AHEAD)) as tables:
             for table, name in tables:
                 maturity = self._maturity_of(name)
-                labels = encode_labels(self.config, table, self.origin, maturity=maturity)
+                seen = check if name == "train" else None
+                labels = encode_labels(
+                    self.config, table, self.origin, maturity=maturity, check=seen
+                )
                 if on_rows is not None:
                     on_rows(_NAMES.index(name), table)
                 if on_labels is not None:
                     on_labels(name, labels)
                 if name == "train":
                     fit.add(table, labels, check=True)
-                    check.add(labels)
                     if on_training is not None:
                         on_training(table)
                 else:

@@ -125,6 +125,20 @@ class TaskKind(ABC):
         """
         return None
 
+    def merged(
+        self, label: str, observed: int, mean: float, deviation: float, rounding: float
+    ) -> str | None:
+        """Says why float32 cannot tell a task's labels apart, or None.
+
+        Args:
+            label: As a message shows it.
+            observed: How many labels there are, 1 or more.
+            mean: Of them.
+            deviation: Of them.
+            rounding: Root of the mean square of what float32 makes of them off.
+        """
+        return None
+
     @abstractmethod
     def wrong_labels(self, labels: np.ndarray) -> np.ndarray:
         """Returns where labels are none of such a task: bool [N]."""

@@ -62,24 +62,20 @@ class Regression(TaskKind):
                 f"{label.place(row)}: label {label.shown} of {label.used_by} is "
                 f"{numbers_N[row]:g}, beyond float32; rescale it, such as log1p(`{label.label}`)"
             )
-        self._refuse_merged(label, numbers_N[~label.missing])
         return numbers_N
 
-    def _refuse_merged(self, label: LabelColumn, numbers_N: np.ndarray) -> None:
-        """Refuses labels so far from 0 that float32 takes most of them for one number."""
-        if len(numbers_N) < _FEWEST:
-            return
-        mean, deviation = float(numbers_N.mean()), float(numbers_N.std())
-        if deviation <= _NOISE * abs(mean):  # one number, and what computing it left
-            return
-        rounding = float(np.sqrt(np.mean((numbers_N.astype(np.float32) - numbers_N) ** 2)))
-        if rounding > _ROUNDING * deviation:
-            raise ValueError(
-                f"{label.place(0)} and on: label {label.shown} of {label.used_by} is "
-                f"{mean:.10g} in the mean with a deviation of {deviation:.3g}, expected one that "
-                f"float32 can tell (it errs by {rounding:.2g} here); take a constant off, such as "
-                f"`{label.label.strip('`')}` - {mean:.4g}"
-            )
+    def merged(
+        self, label: str, observed: int, mean: float, deviation: float, rounding: float
+    ) -> str | None:
+        """Says why labels are so far from 0 that float32 takes most of them for one number."""
+        one_number = deviation <= _NOISE * abs(mean)  # and what computing it left
+        if observed < _FEWEST or one_number or rounding <= _ROUNDING * deviation:
+            return None
+        return (
+            f"has the label {label}, which is {mean:.10g} in the mean with a deviation of "
+            f"{deviation:.3g}, expected one that float32 can tell (it errs by {rounding:.2g} "
+            f"here); take a constant off, such as `{label[1:-1].strip('`')}` - {mean:.4g}"
+        )
 
     def wrong_labels(self, labels: np.ndarray) -> np.ndarray:
         """Returns where a label is not finite."""

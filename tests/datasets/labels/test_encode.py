@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.labels.encode import TrainableCheck, encode_labels
 from mmoe.datasets.rows.projection import required_columns
 
 
@@ -18,8 +18,8 @@ def configured(*tasks, **data):
     )
 
 
-def encode(config, training=False, **columns):
-    return encode_labels(config, pa.table(columns), "log.csv", training=training)
+def encode(config, training=False, check=None, **columns):
+    return encode_labels(config, pa.table(columns), "log.csv", training=training, check=check)
 
 
 def values(labels, task=0):
@@ -106,10 +106,25 @@ def test_labels_that_float32_would_merge_are_refused():
     config = configured({"label": "y", "kind": "regression"})
     near = np.arange(200) % 7
     for far in (1e9, 2.0**40, -1e12):
-        with pytest.raises(ValueError, match=r"deviation of 2, .*float32.*take a constant off"):
-            encode(config, y=(near + far).tolist())
+        with pytest.raises(
+            ValueError, match=r"deviation of 2, .*float32.*such as `y` - -?1[.\d]*e"
+        ):
+            encode(config, training=True, y=(near + far).tolist())
     for right in (near + 1e6, np.full(200, 1e9 + 0.1), np.full(200, 0.1) + 1e-16 * near, near[:50]):
-        assert len(values(encode(config, y=right.tolist()))) == len(right)
+        assert len(values(encode(config, training=True, y=right.tolist()))) == len(right)
+
+
+def test_labels_that_float32_would_merge_are_judged_over_all_chunks():
+    config = configured({"label": "y", "kind": "regression"})
+    rising, check = np.arange(6000) + 1.7e9, TrainableCheck(config)
+    for start in range(0, 6000, 500):  # of one chunk the deviation is 144, and float32 errs by 37
+        encode(config, y=rising[start : start + 500].tolist(), check=check)
+    check.finish("log")
+    [spread] = check.spreads
+    assert (spread.rows, spread.mean) == (6000, rising.mean())
+    assert np.sqrt(spread.squares / 6000) == pytest.approx(rising.std())
+    with pytest.raises(ValueError, match="deviation of 144, expected one that float32 can tell"):
+        encode(config, training=True, y=rising[:500].tolist())
 
 
 def test_observed_when_is_a_task_first_then_a_column_then_an_expression():

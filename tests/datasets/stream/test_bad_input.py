@@ -181,3 +181,19 @@ def test_unknown_keys_are_refused():
                 "tasks": [{"name": "t", "label": "t"}],
             }
         )
+
+
+def test_a_sorted_number_is_judged_over_all_chunks(tmp_path):
+    raw = {
+        "data": {"path": str(tmp_path), "split": {"by": "random"}, "input": "stream"},
+        "features": [{"kind": "numeric", "name": "price"}],
+        "tasks": [{"name": "at", "label": "at", "kind": "regression"}],
+        "training": {"monitor": "at.rmse"},
+    }
+    raw["data"]["streaming"] = {"chunk_rows": 300}
+    price = [n / 2 for n in range(6000)]
+    write(tmp_path, pa.table({"price": price, "at": [1_700_000_000 + n for n in range(6000)]}))
+    open_stream(config_from_dict(raw)).fit()
+    write(tmp_path, pa.table({"price": price, "at": [1_700_000_000 + n % 90 for n in range(6000)]}))
+    said = error_of(config_from_dict(raw))
+    assert "task 'at' has the label 'at', which is 170000004" in said
