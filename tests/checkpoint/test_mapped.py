@@ -19,12 +19,13 @@ from mmoe.score.rows import RowScorer
 from mmoe.train import train_run
 from tests.forked import Forked
 from tests.mapped_pages import mapped_pages
+from tests.own_kinds import own_keys
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="by Linux's account of memory")
 KINDS = {
     "mmoe": {},
     "wide": {"wide": True},
-    "ple": {"kind": "ple", "num_experts": 8},
+    "ple": {"kind": "ple"},
     "dcn": {"interaction": {"kind": "dcn_v2"}},
 }
 
@@ -41,7 +42,7 @@ def _run_of(funnel_config, train_funnel):
 
     def of(kind):
         if kind not in made:
-            model = {**funnel_config["model"], **KINDS[kind]}
+            model = own_keys({**funnel_config["model"], **KINDS[kind]})
             training = {**funnel_config["training"], "epochs": 1}
             made[kind] = train_funnel({**funnel_config, "model": model, "training": training})
         return made[kind]

@@ -33,14 +33,14 @@ COMMON = {
 
 @pytest.mark.parametrize("kind", OWN)
 def test_every_setting_arrives(kind):
-    hidden = [] if kind == "static" else [6]
-    model = ModelConfig(gate={"kind": kind, "hidden": hidden, **OWN[kind], **COMMON})
+    hidden = {} if kind == "static" else {"hidden": [6]}
+    model = ModelConfig(gate={"kind": kind, **hidden, **OWN[kind], **COMMON})
     gate = build_gate(model, 5, 2, 8)
     for name, value in OWN[kind].items():
         if name != "projection_dim":
             assert getattr(gate, name) == value, name
     assert {name: getattr(gate.options, name) for name in COMMON} == COMMON
-    assert list(gate.options.hidden) == hidden
+    assert list(gate.options.hidden) == hidden.get("hidden", [])
 
 
 def test_dselect_k_per_task():
@@ -69,7 +69,7 @@ def test_a_network_trains_with_it(kind, model_kind):
     torch.manual_seed(0)
     model = ModelConfig(
         kind=model_kind,
-        num_experts=6,
+        **({"num_experts": 6} if model_kind == "mmoe" else {}),
         expert={"hidden": [8]},
         tower={"hidden": []},
         gate={"kind": kind, "dropout": 0.1, "z_loss": 0.01, "balance_loss": 0.01},

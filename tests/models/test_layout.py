@@ -31,9 +31,8 @@ TOP_K = {"kind": "top_k", "k": 2}
         ({"gate": TOP_K, "execution": "grouped"}, True),
         ({"gate": TOP_K, "execution": "dense"}, False),
         ({"gate": TOP_K, "execution": "padded", "capacity": {}}, False),
-        # These have a fixed gate, whatever the section says
-        ({"gate": {"kind": "switch"}, "kind": "shared_bottom"}, False),
-        ({"gate": {"kind": "switch"}, "kind": "single_task"}, False),
+        ({"kind": "shared_bottom"}, False),
+        ({"kind": "single_task"}, False),
     ],
 )
 def test_auto_spreads_the_experts_of_gates_that_pick(model, spread):

@@ -5,15 +5,15 @@ import torch
 
 from mmoe.config import ModelConfig
 from mmoe.models import build_network
+from tests.own_kinds import own_keys
 
 D, TASKS = 6, ["click", "like", "purchase"]
 
 
 def config(**settings) -> ModelConfig:
     sizes = {"shared_experts": 2, "task_experts": 2, "expert": {"hidden": [7, 5]}}
-    return ModelConfig.model_validate(
-        {"kind": "ple", "levels": 3, "tower": {"hidden": [4]}, **sizes, **settings}
-    )
+    widths = {"kind": "ple", "levels": 3, "tower": {"hidden": [4]}}
+    return ModelConfig.model_validate(own_keys({**widths, **sizes, **settings}))
 
 
 def slow_mlp(mlp, x):

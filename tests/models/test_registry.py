@@ -10,6 +10,7 @@ from mmoe.config import ExpertConfig, ModelConfig, TaskConfig
 from mmoe.models import build_network
 from mmoe.models.sections import build_experts
 from mmoe.tasks import multi_task_loss
+from tests.own_kinds import own_keys
 
 D, TASKS = 6, ["click", "purchase"]
 KINDS = ["mmoe", "shared_bottom", "single_task", "omoe", "cgc", "ple", "esmm"]
@@ -19,7 +20,7 @@ SPARSE = {"gate": {"kind": "top_k", "k": 2}}
 def config(kind: str, **settings) -> ModelConfig:
     sizes = {"num_experts": 4, "shared_experts": 2, "task_experts": 1}
     widths = {"expert": {"hidden": [16, 8]}, "tower": {"hidden": [8]}}
-    return ModelConfig.model_validate({"kind": kind, **sizes, **widths, **settings})
+    return ModelConfig.model_validate(own_keys({"kind": kind, **sizes, **widths, **settings}))
 
 
 def network_of(kind: str, seed: int = 0, **settings):

@@ -11,6 +11,7 @@ from mmoe.models import build_network
 from mmoe.models.network import MixtureNetwork
 from mmoe.tasks import Tower, alike
 from tests.needs_kernels import needs_kernels
+from tests.own_kinds import own_keys
 
 D, ROWS = 10, 131
 MANY = [f"task{number}" for number in range(64)]
@@ -21,7 +22,7 @@ def network_of(tasks=FEW, kind="mmoe", **settings):
     torch.manual_seed(0)
     sizes = {"num_experts": 4, "shared_experts": 2, "task_experts": 1, "execution": "dense"}
     widths = {"expert": {"hidden": [16, 24]}, "tower": {"hidden": [9]}}
-    model = ModelConfig.model_validate({"kind": kind, **sizes, **widths, **settings})
+    model = ModelConfig.model_validate(own_keys({"kind": kind, **sizes, **widths, **settings}))
     network = build_network(model, D, tasks)
     for parameter in network.towers.parameters():
         nn.init.normal_(parameter, std=0.3)  # biases too

@@ -29,6 +29,7 @@ from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
+from tests.own_kinds import own_keys
 from tests.parallel.dense_cases import CASES, TOP_2, Case
 from tests.parallel.joining import PATIENCE, join_world, one_group, shared_out
 
@@ -41,6 +42,7 @@ def make_config(case):
     model = {"expert": expert, "gate": case.gate, "num_experts": 6, **case.model}
     if "experts" in model:
         del model["expert"], model["num_experts"]
+    model = own_keys(model)
     training = {
         "optimizer": {"kind": "adamw", "weight_decay": 0.1, "learning_rate": 0.01},
         "gradient_clip": 0.2,

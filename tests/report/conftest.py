@@ -11,6 +11,7 @@ import yaml
 
 from mmoe.metrics.curves import task_curves
 from mmoe.metrics.of_tasks import task_metrics
+from tests.own_kinds import own_keys
 
 
 def _task(kind: str, rate: float, seed: int, oracle: bool) -> tuple[dict, dict]:
@@ -116,7 +117,7 @@ def fake_run(tmp_path: Path) -> Callable[..., Path]:
             "name": f"fake-{kind}",
             "features": [{"kind": "categorical", "name": "user"}],
             "tasks": [{"name": n, "label": n, "kind": k} for n, k in kinds.items()],
-            "model": {"kind": kind, "num_experts": experts},
+            "model": own_keys({"kind": kind, "num_experts": experts}),
         }
         if "binary" not in kinds.values():
             config["training"] = {"monitor": "mean.rmse"}

@@ -1,5 +1,6 @@
 """The page: complete, self-contained, written whole or not at all."""
 
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -192,7 +193,7 @@ def test_the_config_on_the_page_reads_back_the_same(fake_run, tmp_path):
     shown = re.search(r"<pre>(.*?)</pre>", page, re.DOTALL)
     assert shown is not None
     again = tmp_path / "again.yaml"
-    again.write_text(shown[1].replace("&#39;", "'").replace("&#34;", '"').replace("&gt;", ">"))
+    again.write_text(html.unescape(shown[1]))
     assert load_config(again) == load_config(run / "config.yaml", of_run=True)
 
 

@@ -33,7 +33,7 @@ def _run(request, funnel_config, train_funnel):
     if backend == "torchrec" and torchrec_problem():
         pytest.skip(torchrec_problem())
     raw = {**funnel_config, "training": {**funnel_config["training"], "embedding_backend": backend}}
-    raw["model"] = {**raw["model"], "gate": {"kind": routing, "k": 2}, "execution": "auto"}
+    raw["model"] = {**raw["model"], "gate": {"kind": routing}, "execution": "auto"}
     if routing == "top_k":
         raw["model"]["execution"] = "grouped"
     return train_funnel(raw)
