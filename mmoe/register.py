@@ -99,9 +99,10 @@ def model(kind: str, config: "type[ModelConfig]") -> Decorator[Any]:
 
     Args:
         kind: Its name in a config.
-        config: Derives from `mmoe.config.ModelConfig`; its `check_tasks` may refuse tasks. The
-            builder is called as `build_omoe` is: the `model` section, the width of its input, the
-            tasks' names, the layout over ranks.
+        config: Derives from `mmoe.config.ModelConfig`, or, where gates choose among experts, from
+            `GatedModelConfig` or `PoolModelConfig` (`num_experts`); its `check_tasks` may refuse
+            tasks. The builder is called as `build_omoe` is: the `model` section, the width of its
+            input, the tasks' names, the layout over ranks.
 
     Raises:
         ValueError: Something else has this name, or the class says another one.

@@ -9,8 +9,8 @@ import yaml
 from pydantic import BaseModel
 
 from mmoe.config import FeatureConfig, RunConfig
-from mmoe.config.inlined import Inlines
 from mmoe.config.kinds import HasKinds
+from mmoe.config.tables import TableSettings
 from mmoe.datasets.infer.config import Reasons
 
 _WIDEST = 10**6  # one line for a feature, however long its column's name
@@ -115,7 +115,7 @@ def _changed(section: BaseModel) -> dict[str, Any]:
     if isinstance(section, HasKinds):
         defaults[section.registry.key] = section.registry.default
     values = {key: getattr(section, key) for key in fields}
-    first = _changed(section.inlined) if isinstance(section, Inlines) else {}
+    first = _changed(section.table_encoding) if isinstance(section, TableSettings) else {}
     return first | {
         key: _changed(value) if isinstance(value, BaseModel) else found[key]
         for key, value in values.items()

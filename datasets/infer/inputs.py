@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import (
-    CategoricalFeature,
     CrossFeature,
     DatetimeFeature,
     FeatureConfig,
     NumericFeature,
 )
+from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.infer.guess_features import (
     ROWS_PER_ID,
     GuessedFeature,
@@ -290,7 +290,8 @@ class Inputs:
 
     def _all_rare(self, profile: ColumnProfile, feature: FeatureConfig) -> str:
         """Why ids of which none comes often enough say nothing: keys of requests, of sessions."""
-        least = feature.min_count if isinstance(feature, CategoricalFeature) else 1
+        encoding = getattr(feature, "table_encoding", None)
+        least = encoding.min_count if isinstance(encoding, VocabularyEncoding) else 1
         if least <= 1 or self.sampled or profile.name in self.told.kept:
             return ""
         counts = pc.value_counts(plain(self.table[profile.name]).drop_null()).field("counts")

@@ -20,7 +20,7 @@ class TextCells:
 
     Attributes:
         as_text: Columns that stay text in any case, where types are inferred.
-        words: `data.missing_words`; None: those of a run of earlier code, which cleans no keys.
+        words: `data.missing_words`; None: numbers know words of their own, keys are not cleaned.
         keys: Columns of keys, in which the words are null.
     """
 
@@ -47,7 +47,7 @@ def without_words(column: pa.ChunkedArray, words: Sequence[str] | None) -> pa.Ch
     Args:
         column: N rows of any type; what is no text stays as it is, and so do lists, whose items
             their features read.
-        words: `data.missing_words`; None: a run of earlier code, nothing is done.
+        words: `data.missing_words`; None: nothing is done.
 
     Example:
         >>> cells = pa.chunked_array([["NA", " de", "", "Nancy"]])

@@ -92,10 +92,7 @@ def _of_kind(config: RunConfig, name: str) -> RunConfig:
         hint = f"did you mean {close[0]}?" if close else f"expected some of {', '.join(known)}"
         raise ValueError(f"--models: there is no model {name!r}; {hint}")
     raw = config.model_dump(mode="json")
-    theirs = MODELS.config_class(name)
-    known = theirs.model_fields.keys() - theirs.unused
-    raw["model"] = {key: raw["model"][key] for key in raw["model"] if key in known}
-    if not theirs.has_one_pool:  # its experts read everything
-        raw["model"].pop("request_experts", None)
-    raw["model"]["kind"] = name
+    known = MODELS.config_class(name).model_fields
+    theirs = {key: value for key, value in raw["model"].items() if key in known}
+    raw["model"] = theirs | {"kind": name}
     return config_from_dict(raw, f"--models {name}")

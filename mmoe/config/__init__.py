@@ -22,7 +22,7 @@ from mmoe.config.gates import GATES, GateConfig, LearnedGateConfig
 from mmoe.config.interactions import INTERACTIONS, InteractionConfig
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
 from mmoe.config.metrics import METRICS, MetricConfig
-from mmoe.config.model import MODELS, ModelConfig
+from mmoe.config.model import MODELS, GatedModelConfig, ModelConfig, PoolModelConfig
 from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
@@ -65,6 +65,7 @@ __all__ = [
     "FeatureConfig",
     "FeatureSpec",
     "GateConfig",
+    "GatedModelConfig",
     "IdFeature",
     "InputLayerSpec",
     "InteractionConfig",
@@ -79,6 +80,7 @@ __all__ = [
     "ParallelConfig",
     "Part",
     "PiecesSpec",
+    "PoolModelConfig",
     "ProjectionSpec",
     "RequestsConfig",
     "RunConfig",

@@ -198,7 +198,7 @@ class DataConfig(Strict):
         default=[*MISSING_WORDS],
         description="cells of text that mean a missing value, like empty ones: in features, items "
         "of lists, labels and keys, on every road by which rows come; blanks around text do not "
-        "count. null, as in runs before there was this key: ids keep them, numbers know those",
+        "count. null: ids keep them, numbers know those",
     )
     train: Paths | None = Field(
         default=None, description="as path, for the training rows: where the files are the split"

@@ -21,7 +21,6 @@ from mmoe.config.gates import (
     SigmoidGateConfig,
     StaticGateConfig,
 )
-from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.run import RunConfig
 from mmoe.config.tables import TableConfig
@@ -104,20 +103,6 @@ NEEDS: Sequence[Needs] = (
             "format: json says where items end; remove one of them",
         )
         for of_lists in (ListFeature, SequenceFeature)
-    ),
-    *(
-        Needs(ModelConfig, [key], lambda m, _, key=key: key not in m.unused, why)
-        for key, why in {
-            "num_experts": "kind {kind} has not one pool of experts; set kind: mmoe, omoe or esmm, "
-            "or remove it",
-            "shared_experts": "kind {kind} has no own and shared experts; set kind: cgc or ple, or "
-            "remove it",
-            "task_experts": "kind {kind} has no own and shared experts; set kind: cgc or ple, or "
-            "remove it",
-            "levels": "kind {kind} has one level; set kind: ple, or remove it",
-            "gate": "kind {kind} has no gates that choose among experts; set kind: mmoe, or remove "
-            "it",
-        }.items()
     ),
     Needs(
         MLPTowerConfig,

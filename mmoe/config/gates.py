@@ -1,6 +1,6 @@
 """Gates: how experts are weighed. A kind is a class with its own keys, and a line in `GATES`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -243,16 +243,11 @@ class SelectingGateConfig(_PickingGateConfig):
 class SoftmaxGateConfig(_ReadingGateConfig):
     """Weighs all experts."""
 
-    kind: Literal["softmax"] = "softmax"
+    why_not: ClassVar[Mapping[str, str]] = {
+        "k": "softmax gates weigh all experts; remove k or set kind to top_k"
+    }
 
-    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """Refuses keys of other kinds, but a k of 2, the default of old configs."""
-        if key != "k":
-            super().refuse(key, value, kinds)
-        elif value != 2:
-            raise ValueError(
-                f"k is {value}, but softmax gates weigh all experts; remove k or set kind to top_k"
-            )
+    kind: Literal["softmax"] = "softmax"
 
 
 class TopKGateConfig(SelectingGateConfig):
@@ -282,19 +277,11 @@ class NoisyTopKGateConfig(SelectingGateConfig):
         return f"noisy top-{self.picks}{self.together_title}"
 
 
-class _FixedPicksConfig(_ReadingGateConfig):
-    balances: ClassVar[bool] = True
-
-    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """Its k, said once more, is no other."""
-        if key != "k":
-            super().refuse(key, value, kinds)
-        elif value != self.picks:
-            raise ValueError(f"k is {value}, but {self.kind} always picks {self.picks}; remove k")
-
-
-class SwitchGateConfig(_FixedPicksConfig):
+class SwitchGateConfig(_ReadingGateConfig):
     """Picks one expert (Switch Transformer)."""
+
+    balances: ClassVar[bool] = True
+    why_not: ClassVar[Mapping[str, str]] = {"k": "switch always picks 1; remove k"}
 
     kind: Literal["switch"] = "switch"
     jitter: float = Field(default=0.0, ge=0, lt=1, description="noise on the input")
@@ -310,8 +297,11 @@ class SwitchGateConfig(_FixedPicksConfig):
         return "Switch"
 
 
-class GShardGateConfig(_FixedPicksConfig):
+class GShardGateConfig(_ReadingGateConfig):
     """Picks two experts, the second by chance while training (GShard)."""
+
+    balances: ClassVar[bool] = True
+    why_not: ClassVar[Mapping[str, str]] = {"k": "gshard always picks 2; remove k"}
 
     kind: Literal["gshard"] = "gshard"
 
@@ -361,12 +351,14 @@ class DSelectKGateConfig(_PickingGateConfig):
     @model_validator(mode="after")
     def _reads_what_it_is_given(self) -> "DSelectKGateConfig":
         if self.hidden and not self.per_sample:
-            raise ValueError(_READS_NOTHING)
+            raise ValueError("hidden must be []: this gate reads no input")
         return self
 
 
 class StaticGateConfig(LearnedGateConfig):
     """Learns the same weights for all samples."""
+
+    why_not: ClassVar[Mapping[str, str]] = {"hidden": "this gate reads no input; remove it"}
 
     kind: Literal["static"] = "static"
     k: int | None = Field(
@@ -381,14 +373,6 @@ class StaticGateConfig(LearnedGateConfig):
         """Number of experts that it picks; None: all, if nothing else is said."""
         return self.k
 
-    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """Refuses keys of other kinds, and layers: it has no input to read."""
-        if key == "hidden":
-            raise ValueError(_READS_NOTHING)
-        super().refuse(key, value, kinds)
-
-
-_READS_NOTHING = "hidden must be []: this gate reads no input"
 
 # Config class → what is called with input width, numbers of gates and experts, and its keywords
 GATES = Kinds("gate", GateConfig, default="softmax")

@@ -2,17 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import (
-    BaseModel,
-    GetCoreSchemaHandler,
-    ModelWrapValidatorHandler,
-    create_model,
-    model_validator,
-)
+from pydantic import BaseModel, GetCoreSchemaHandler, model_validator
 from pydantic_core import (
     CoreSchema,
     PydanticKnownError,
@@ -52,6 +45,8 @@ class HasKinds(Strict):
     """
 
     registry: ClassVar["Kinds[Any]"]  # the noun's `Kinds` puts itself here
+    # Key of other kinds → why this one has none, and the mend; may name {kind}
+    why_not: ClassVar[Mapping[str, str]] = {}
 
     def __new__(cls, *_: Any, **data: Any) -> "HasKinds":
         """An empty section: of a kind's class, also where the noun's was called."""
@@ -68,31 +63,33 @@ class HasKinds(Strict):
             serialization=core_schema.simple_ser_schema("any"),
         )
 
-    @model_validator(mode="wrap")
+    @model_validator(mode="before")
     @classmethod
-    def _keys_are_its_own(cls, raw: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
-        """Keys of other kinds pass at their defaults, where a kind need not be named.
+    def _keys_are_its_own(cls, raw: Any) -> Any:
+        """Refuses keys of other kinds; where a kind has to be named they are unknown keys."""
+        if isinstance(raw, Mapping) and hasattr(cls, "registry") and not cls.registry.must_be_named:
+            theirs = cls.registry.keys_of(cls)
+            for key in filter(theirs.__contains__, raw):
+                raise ValueError(cls._refused(key, raw[key], theirs[key]))
+        return raw
 
-        Such sections have been written with the keys of all kinds, and `--set` changes the kind of
-        one that is written out.
-        """
-        if not isinstance(raw, Mapping) or not hasattr(cls, "registry") or _needs_kind(cls):
-            return handler(raw)
-        others = {key: kinds for key, kinds in cls.registry.keys_of(cls).items() if key in raw}
-        section = handler({key: value for key, value in raw.items() if key not in others})
-        owners = {key: cls.registry.config_class(kinds[0]) for key, kinds in others.items()}
-        values = {key: _read(owner, key, raw[key]) for key, owner in owners.items()}
-        for key, (value, default) in values.items():
-            if value != default:
-                section.refuse(key, value, others[key])
-        return section
+    @classmethod
+    def default_of(cls, key: str) -> Any:
+        """Returns what a key says where a section does not; its kind, where it need not be said."""
+        if key == cls.registry.key and cls.registry.default is not None:
+            return cls.registry.default
+        return cls.model_fields[key].get_default(call_default_factory=True)
 
-    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """Refuses `key`, whose value is no default: it belongs to other kinds."""
-        kind = getattr(self, self.registry.key)
-        raise ValueError(
-            f"{key} goes with {self.registry.key} {' or '.join(kinds)}, but {self.registry.key} is "
-            f"{kind}; remove {key}, or change {self.registry.key}"
+    @classmethod
+    def _refused(cls, key: str, value: Any, kinds: list[str]) -> str:
+        by = cls.registry.key
+        kind = cls.model_fields[by].default
+        if key in cls.why_not:
+            said = "set" if isinstance(value, BaseModel | Mapping | list) else value
+            return f"{key} is {said}, but {cls.why_not[key].format(kind=kind)}"
+        return (
+            f"{key} goes with {by} {' or '.join(kinds)}, but {by} is {kind}; remove {key}, or "
+            f"change {by}"
         )
 
 
@@ -121,6 +118,11 @@ class Kinds(Generic[Noun]):
         self._classes: dict[str, type[Noun]] = {}
         self._implementations: dict[str, Any] = {}
         base.registry = self
+
+    @property
+    def must_be_named(self) -> bool:
+        """Whether a section has to name its kind."""
+        return self.default is None
 
     def add(self, kind: str, config_class: type[Noun], implementation: Any) -> None:
         """Makes a kind known.
@@ -214,13 +216,6 @@ class Kinds(Generic[Noun]):
         """Lists the keys of all kinds, the one that tells them apart first."""
         return [*self.base.model_fields, *self.keys_of(self.base)]
 
-    def changed(self, raw: Mapping[str, Any]) -> list[str]:
-        """Lists keys of any kind to which a raw section gives another value than their default."""
-        owners = {key: kinds[0] for key, kinds in self.keys_of(self.base).items() if key in raw}
-        values = {key: _read(self._classes[kind], key, raw[key]) for key, kind in owners.items()}
-        named = [self.key] if raw.get(self.key, self.default) != self.default else []
-        return named + [key for key, (value, default) in values.items() if value != default]
-
     def validate(self, value: Any) -> Noun:
         """Makes a section out of a mapping; returns the section that came.
 
@@ -230,7 +225,7 @@ class Kinds(Generic[Noun]):
         """
         if isinstance(value, self.base):
             return value
-        if self.default is None:
+        if self.must_be_named:
             if isinstance(value, Mapping):
                 self.knows(value.get(self.key))
             return self._tagged().validate_python(value)
@@ -311,23 +306,6 @@ def kinds_of(annotation: Any) -> "Kinds[Any] | None":
     return annotation.registry if isinstance(annotation, type) and _is_noun(annotation) else None
 
 
-def _needs_kind(section: type[HasKinds]) -> bool:
-    return section.registry.default is None
-
-
 def _alternatives(names: Iterable[str]) -> str:
     *others, last = map(repr, names)
     return f"{', '.join(others)} or {last}" if others else last
-
-
-def _read(section: type[HasKinds], key: str, value: Any) -> tuple[Any, Any]:
-    """A value of one key as the section would read it, and the key's default."""
-    read = getattr(_alone(section, key).model_validate({key: value}), key)
-    return read, section.model_fields[key].get_default(call_default_factory=True)
-
-
-@cache
-def _alone(section: type[HasKinds], key: str) -> type[BaseModel]:
-    """A model of this key only."""
-    field = section.model_fields[key]
-    return create_model(section.__name__, **{key: (field.annotation, field)})  # type: ignore[call-overload]

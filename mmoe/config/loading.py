@@ -14,10 +14,9 @@ from pydantic import BaseModel, ValidationError
 from mmoe.config.base import NAME
 from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
 from mmoe.config.effects import refuse_without_effect
-from mmoe.config.inlined import defaults_of, keys_in
-from mmoe.config.kinds import HasKinds, kinds_of
-from mmoe.config.model import MODELS, ModelConfig
-from mmoe.config.run import RunConfig, of_earlier_code
+from mmoe.config.kinds import HasKinds, Kinds, kinds_of
+from mmoe.config.run import RunConfig, with_keys_of_its_kind
+from mmoe.config.tables import ENCODINGS, TableSettings
 from mmoe.plugins import MODULE_NAME, import_for_run, import_modules
 
 
@@ -121,7 +120,7 @@ def config_from_dict(
     if isinstance(names, list) and all(_is_module(name) for name in names):  # else refused below
         (import_for_run if of_run else import_modules)(names, origin)
     try:
-        config = RunConfig.model_validate(of_earlier_code(raw) if of_run else raw)
+        config = RunConfig.model_validate(with_keys_of_its_kind(raw) if of_run else raw)
     except ValidationError as error:
         raise ValueError(f"{origin}: {_explain(error)}{_hint(error, names)}") from None
     if not of_run:
@@ -188,26 +187,24 @@ def set_values(
 
 
 def _drop_keys(raw: dict[str, Any], keys: list[str], override: str) -> list[str]:
-    """Takes keys away that a section's new kind has not; names those that said something.
-
-    Of the model, and of sections that have to name their kind: others take the keys of all kinds at
-    their defaults.
-    """
+    """Takes keys away that a section's new kind has not; names those that said something."""
     places, section = _sections_at(raw, keys[:-1], override)
-    nouns = [kinds for kinds in map(kinds_of, places) if kinds is not None]
-    if keys == ["model", "kind"] and MODELS.knows(section["kind"]):
-        unused = MODELS.config_class(section["kind"]).unused & section.keys()
-        defaults = defaults_of(ModelConfig)
-        return [key for key in sorted(unused) if section.pop(key) != defaults[key]]
-    if len(nouns) != 1 or nouns[0].default is not None or keys[-1] != nouns[0].key:
-        return []
-    [kinds] = nouns
-    if not kinds.knows(section[kinds.key]):
-        return []  # refused when all is read
-    defaults = {key: value for kind in kinds.classes() for key, value in defaults_of(kind).items()}
-    known = keys_in(kinds.config_class(section[kinds.key]))
-    gone = [key for key in section if key in defaults and key not in known]
-    return [key for key in gone if section.pop(key) != defaults[key]]
+    dropped: list[str] = []
+    for kinds in _nouns_at(places):
+        if keys[-1] != kinds.key or not kinds.knows(section[kinds.key]):
+            continue  # an unknown kind is refused when all is read
+        known = keys_in(kinds.config_class(section[kinds.key]))
+        theirs = {k: v for kind in kinds.classes() for k, v in _defaults_of(kind).items()}
+        gone = [key for key in section if key in theirs and key not in known]
+        dropped += [key for key in gone if section.pop(key) != theirs[key]]
+    return dropped
+
+
+def _nouns_at(places: list[Any]) -> list[Kinds[Any]]:
+    """The nouns of sections, and that of encodings, whose keys stand in a table's section."""
+    found = dict.fromkeys(noun for noun in map(kinds_of, places) if noun is not None)
+    sections = [section for place in places for section in models_in(place)]
+    return [*found] + [ENCODINGS] * any(issubclass(one, TableSettings) for one in sections)
 
 
 def _assign(raw: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
@@ -376,6 +373,25 @@ def _unknown_key(location: tuple[int | str, ...]) -> str:
     where = ".".join(str(part) for part in location)
     hint = f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
     return f"{where}: unknown key {key!r}{hint}"
+
+
+def keys_in(section: type[BaseModel]) -> list[str]:
+    """Returns the keys that a section of this class takes.
+
+    Example:
+        >>> from mmoe.config import TableConfig
+        >>> keys_in(TableConfig)[:2], keys_in(TableConfig)[-1]
+        (['encoding', 'min_count'], 'name')
+    """
+    theirs = ENCODINGS.all_keys() if issubclass(section, TableSettings) else []
+    return [*theirs, *section.model_fields]
+
+
+def _defaults_of(section: type[BaseModel]) -> dict[str, Any]:
+    """The defaults of the same keys; `PydanticUndefined` where a key is needed."""
+    theirs = ENCODINGS.classes() if issubclass(section, TableSettings) else []
+    fields = [item for model in (*theirs, section) for item in model.model_fields.items()]
+    return {key: field.get_default(call_default_factory=True) for key, field in fields}
 
 
 def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[str]:

@@ -12,7 +12,6 @@ from mmoe.config.freezing import StageConfig
 from mmoe.config.gates import GateConfig, SelectingGateConfig
 from mmoe.config.interactions import InteractionConfig
 from mmoe.config.kinds import HasKinds, Kinds
-from mmoe.config.pools.counts import check_kinds, check_request_experts, counts_of, split_counts
 from mmoe.config.tasks import (
     BinaryTask,
     TaskConfig,
@@ -21,16 +20,30 @@ from mmoe.config.tasks import (
     refuse_sampled,
 )
 
-_OF_OWN_EXPERTS = frozenset({"shared_experts", "task_experts", "levels"})
+_ONE_POOL = "kind {kind} has not one pool of experts; set kind: mmoe, omoe or esmm, or remove it"
+_OWN_EXPERTS = "kind {kind} has no own and shared experts; set kind: cgc or ple, or remove it"
 
 
 class ModelConfig(HasKinds):
-    """Which model, and its sizes. `kind` is a setting of one module, `MultiGateMixture`."""
+    """Which model, and its sizes. `kind` is a setting of one module, `MultiGateMixture`.
+
+    Its keys are those that every kind has: what stands before and behind the experts, and what one
+    expert is.
+    """
 
     title: ClassVar[str] = ""  # what a report calls the model; default: its kind
-    has_gates: ClassVar[bool] = True  # whether tasks weigh experts
-    has_one_pool: ClassVar[bool] = True  # whether num_experts, or experts, says what there is
-    unused: ClassVar[frozenset[str]] = frozenset()  # keys of other kinds
+    has_gates: ClassVar[bool] = False  # whether tasks weigh experts, as `gate` says
+    has_one_pool: ClassVar[bool] = False  # whether num_experts, or experts, says what there is
+    why_not: ClassVar[Mapping[str, str]] = {
+        "num_experts": _ONE_POOL,
+        "request_experts": _ONE_POOL,
+        "experts": _ONE_POOL,
+        "shared_experts": _OWN_EXPERTS,
+        "task_experts": _OWN_EXPERTS,
+        "pruned": "kind {kind} has no own and shared experts; lower num_experts",
+        "levels": "kind {kind} has one level; set kind: ple, or remove it",
+        "gate": "kind {kind} has no gates that choose among experts; set kind: mmoe, or remove it",
+    }
 
     kind: Any = Field(description="which experts there are, and which gates see them")
     embedding_dim: int = Field(
@@ -43,37 +56,7 @@ class ModelConfig(HasKinds):
         default=InteractionConfig(),
         description="products of features; a bare name is short for {kind: name}",
     )
-    num_experts: ExpertCount = Field(
-        default=8,
-        ge=1,
-        description="mmoe, omoe, esmm: experts in the pool; {request: 4, row: 4} is short for 8, "
-        "of which request_experts are 4",
-    )
-    request_experts: ExpertCount = Field(
-        default=0,
-        ge=0,
-        description="with data.requests: so many of num_experts, the first ones, read the features "
-        "of the request alone, and are computed once for all its candidates",
-    )
-    shared_experts: ExpertCount = Field(
-        default=4, ge=1, description="cgc, ple: experts that every task sees"
-    )
-    task_experts: ExpertCount = Field(
-        default=2, ge=1, description="cgc, ple: own experts of each task"
-    )
-    levels: int = Field(default=2, ge=1, le=16, description="ple: extraction levels")
     expert: ExpertConfig = Field(default=ExpertConfig(), description="every expert")
-    experts: list[ExpertConfig] | None = Field(
-        default=None,
-        min_length=1,
-        description="mmoe, omoe, esmm: experts of several kinds in one pool, each kind with its "
-        "count; num_experts and expert are then left out",
-    )
-    pruned: list[PrunedExpert] = Field(
-        default=[],
-        description="cgc, ple: experts that it does without; mmoe prune writes them here",
-    )
-    gate: GateConfig = Field(default=GateConfig(), description="every gate")
     tower: TowerConfig = Field(default=TowerConfig(), description="the head of every task")
     transfer: TransferConfig = Field(
         default=TransferConfig(),
@@ -106,7 +89,14 @@ class ModelConfig(HasKinds):
         "what the model had each time before others were added",
     )
 
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # keys of a kind, for whoever builds it
+        gate: Any
+        num_experts: Any
+        experts: Any
+        shared_experts: Any
+        task_experts: Any
+        levels: Any
+        pruned: Any
 
         def __init__(self, **keys: Any) -> None: ...
 
@@ -117,28 +107,23 @@ class ModelConfig(HasKinds):
 
     @property
     def visible_experts(self) -> int:
-        """Number of experts that a task's gate sees."""
-        return self.num_experts
+        """Number of experts that a task sees."""
+        return 1
 
     @property
-    def common_experts(self) -> int:
-        """Number of experts that all tasks' gates see."""
-        return self.visible_experts
-
-    def most_gates(self, num_tasks: int) -> int:
-        """Returns how many gates a level has at most."""
-        return num_tasks
+    def experts_of_requests(self) -> int:
+        """Number of experts that are computed once for all candidates of a request."""
+        return 0
 
     @property
     def pool_title(self) -> str:
         """Returns what a report says of its experts."""
-        text = f"{self.num_experts} expert{'s' * (self.num_experts > 1)}"
-        return text + (f", {self.request_experts} of the request" if self.request_experts else "")
+        raise NotImplementedError
 
     @property
     def expert_kinds(self) -> list[tuple[ExpertConfig, int | None]]:
         """What experts there are, and how many of each; None: as many as a level has."""
-        return [(expert, expert.count) for expert in self.experts or [self.expert]]
+        return [(self.expert, None)]
 
     @property
     def experts_title(self) -> str:
@@ -151,41 +136,12 @@ class ModelConfig(HasKinds):
     def _a_name_is_a_kind(cls, raw: Any) -> Any:
         return {"kind": raw} if isinstance(raw, str) else raw
 
-    @model_validator(mode="before")
-    @classmethod
-    def _experts_of_requests_are_some_of_all(cls, raw: Any) -> Any:
-        return split_counts(raw) if isinstance(raw, Mapping) else raw
-
-    @model_validator(mode="before")
-    @classmethod
-    def _experts_are_counted(cls, raw: Any) -> Any:
-        if not isinstance(raw, Mapping) or "num_experts" in raw:
-            return raw
-        counts = counts_of(raw.get("experts"))
-        return {**raw, "num_experts": sum(counts)} if counts else raw
-
     @model_validator(mode="after")
-    def _experts_are_said_once(self) -> "ModelConfig":
+    def _an_expert_is_not_counted(self) -> "ModelConfig":
         if self.expert.count is not None:
             raise ValueError(
                 f"expert.count is {self.expert.count}, but expert says what every expert is; set "
                 "num_experts, or list kinds of experts under experts"
-            )
-        if self.experts is not None:
-            check_kinds(self, self.experts)
-        return self
-
-    @model_validator(mode="after")
-    def _experts_of_requests_are_possible(self) -> "ModelConfig":
-        check_request_experts(self)
-        return self
-
-    @model_validator(mode="after")
-    def _own_experts_are_pruned(self) -> "ModelConfig":
-        if self.pruned and self.has_one_pool | (not self.has_gates):
-            raise ValueError(
-                f"pruned names own and shared experts, which kind {self.kind} has not; lower "
-                "num_experts"
             )
         return self
 
@@ -223,49 +179,18 @@ class ModelConfig(HasKinds):
         Raises:
             ValueError: A voter is no task, or the budget has no room for every first choice.
         """
-        if not (isinstance(self.gate, SelectingGateConfig) and self.gate.together):
-            return self
-        gate = self.gate.with_voters(tasks, self.most_gates(len(tasks)), grows=grows)
-        return self.model_copy(update={"gate": gate})
+        return self
 
     def trained_tasks(self, tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
         """Returns the tasks, each of the kind that it is trained as."""
         return list(tasks)
-
-    @model_validator(mode="after")
-    def _k_within_what_a_gate_sees(self) -> "ModelConfig":
-        picks, gate = self.gate.picks, self.gate
-        if isinstance(gate, SelectingGateConfig):
-            gate.check_experts(self.kind, self.visible_experts, self.common_experts)
-        if picks is not None and picks > self.visible_experts:
-            raise ValueError(
-                f"gate.k is {picks}, but a gate of {self.kind} sees {self.visible_experts} "
-                f"expert(s); lower gate.k or add experts"
-            )
-        return self
-
-
-class MMoEConfig(ModelConfig):
-    """Every task has a gate of its own over one pool of experts."""
-
-    title: ClassVar[str] = "MMoE"
-    unused: ClassVar[frozenset[str]] = _OF_OWN_EXPERTS
-    kind: Literal["mmoe"] = "mmoe"
 
 
 class SharedBottomConfig(ModelConfig):
     """One network for all tasks."""
 
     title: ClassVar[str] = "Shared-Bottom"
-    unused: ClassVar[frozenset[str]] = _OF_OWN_EXPERTS | {"num_experts", "gate"}
-    has_one_pool: ClassVar[bool] = False
-    has_gates: ClassVar[bool] = False
     kind: Literal["shared_bottom"] = "shared_bottom"
-
-    @property
-    def visible_experts(self) -> int:
-        """Number of experts that a task's gate sees: the network."""
-        return 1
 
     @property
     def pool_title(self) -> str:
@@ -277,15 +202,7 @@ class SingleTaskConfig(ModelConfig):
     """A network for each task."""
 
     title: ClassVar[str] = "Single-task"
-    unused: ClassVar[frozenset[str]] = _OF_OWN_EXPERTS | {"num_experts", "gate"}
-    has_one_pool: ClassVar[bool] = False
-    has_gates: ClassVar[bool] = False
     kind: Literal["single_task"] = "single_task"
-
-    @property
-    def visible_experts(self) -> int:
-        """Number of experts that a task's gate sees: its network."""
-        return 1
 
     @property
     def pool_title(self) -> str:
@@ -293,11 +210,151 @@ class SingleTaskConfig(ModelConfig):
         return "1 network a task"
 
 
-class OMoEConfig(ModelConfig):
+class GatedModelConfig(ModelConfig):
+    """Base of models whose tasks weigh experts by gates."""
+
+    has_gates: ClassVar[bool] = True
+
+    gate: GateConfig = Field(default=GateConfig(), description="every gate")
+
+    @property
+    def common_experts(self) -> int:
+        """Number of experts that all tasks' gates see."""
+        return self.visible_experts
+
+    def most_gates(self, num_tasks: int) -> int:
+        """Returns how many gates a level has at most."""
+        return num_tasks
+
+    def with_voters(self, tasks: Sequence[str], *, grows: bool = False) -> "ModelConfig":
+        """Returns the same, with the tasks named whose gates decide where gates decide together.
+
+        Raises:
+            ValueError: A voter is no task, or the budget has no room for every first choice.
+        """
+        if not (isinstance(self.gate, SelectingGateConfig) and self.gate.together):
+            return self
+        gate = self.gate.with_voters(tasks, self.most_gates(len(tasks)), grows=grows)
+        return self.model_copy(update={"gate": gate})
+
+    @model_validator(mode="after")
+    def _k_within_what_a_gate_sees(self) -> "GatedModelConfig":
+        picks, gate = self.gate.picks, self.gate
+        if isinstance(gate, SelectingGateConfig):
+            gate.check_experts(self.kind, self.visible_experts, self.common_experts)
+        if picks is not None and picks > self.visible_experts:
+            raise ValueError(
+                f"gate.k is {picks}, but a gate of {self.kind} sees {self.visible_experts} "
+                f"expert(s); lower gate.k or add experts"
+            )
+        return self
+
+
+class PoolModelConfig(GatedModelConfig):
+    """Base of models whose gates see all experts of one pool."""
+
+    has_one_pool: ClassVar[bool] = True
+
+    num_experts: ExpertCount = Field(
+        default=8,
+        ge=1,
+        description="experts in the pool; {request: 4, row: 4} is short for 8, of which "
+        "request_experts are 4",
+    )
+    request_experts: ExpertCount = Field(
+        default=0,
+        ge=0,
+        description="with data.requests: so many of num_experts, the first ones, read the features "
+        "of the request alone, and are computed once for all its candidates",
+    )
+    experts: list[ExpertConfig] | None = Field(
+        default=None,
+        min_length=1,
+        description="experts of several kinds in one pool, each kind with its count; num_experts "
+        "and expert are then left out",
+    )
+
+    @property
+    def visible_experts(self) -> int:
+        """Number of experts that a task sees: all."""
+        return self.num_experts
+
+    @property
+    def experts_of_requests(self) -> int:
+        """Number of experts that are computed once for all candidates of a request."""
+        return self.request_experts
+
+    @property
+    def pool_title(self) -> str:
+        """Returns what a report says of its experts."""
+        text = f"{self.num_experts} expert{'s' * (self.num_experts > 1)}"
+        return text + (f", {self.request_experts} of the request" if self.request_experts else "")
+
+    @property
+    def expert_kinds(self) -> list[tuple[ExpertConfig, int | None]]:
+        """What experts there are, and how many of each; None: all are alike."""
+        return [(expert, expert.count) for expert in self.experts or [self.expert]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _experts_are_numbers(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        raw = _split_counts(raw)
+        counts = [] if "num_experts" in raw else _counts_of(raw.get("experts"))
+        return {**raw, "num_experts": sum(counts)} if counts else raw
+
+    @model_validator(mode="after")
+    def _kinds_of_experts_make_one_pool(self) -> "PoolModelConfig":
+        if self.experts is None:
+            return self
+        for i, expert in enumerate(self.experts):
+            if expert.count is None:
+                raise ValueError(f"experts.{i}.count is missing: how many such experts; add it")
+        total = sum(expert.count or 0 for expert in self.experts)
+        if self.num_experts != total:
+            raise ValueError(
+                f"num_experts is {self.num_experts}, but the counts under experts add up to "
+                f"{total}; remove num_experts"
+            )
+        if self.expert != ExpertConfig():
+            raise ValueError("expert and experts both say what experts are; remove one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _experts_of_requests_are_possible(self) -> "PoolModelConfig":
+        count = self.request_experts
+        if not count:
+            return self
+        if self.experts is not None:
+            raise ValueError(
+                f"request_experts is {count}, but experts lists kinds of experts; use expert and "
+                "num_experts"
+            )
+        if count >= self.num_experts:
+            raise ValueError(
+                f"request_experts is {count} of num_experts {self.num_experts}, but candidates of "
+                "a request differ by experts of the row alone; raise num_experts"
+            )
+        if self.interaction.replaces_inputs:
+            raise ValueError(
+                f"request_experts is {count}, but interaction {self.interaction.kind} takes the "
+                "place of the inputs, and all it gives is the row's; remove one of them"
+            )
+        return self
+
+
+class MMoEConfig(PoolModelConfig):
+    """Every task has a gate of its own over one pool of experts."""
+
+    title: ClassVar[str] = "MMoE"
+    kind: Literal["mmoe"] = "mmoe"
+
+
+class OMoEConfig(PoolModelConfig):
     """One gate for all tasks."""
 
     title: ClassVar[str] = "OMoE"
-    unused: ClassVar[frozenset[str]] = _OF_OWN_EXPERTS
     kind: Literal["omoe"] = "omoe"
 
     def most_gates(self, num_tasks: int) -> int:
@@ -305,13 +362,16 @@ class OMoEConfig(ModelConfig):
         return 1
 
 
-class CGCConfig(ModelConfig):
+class CGCConfig(GatedModelConfig):
     """Own experts of each task beside shared ones."""
 
     title: ClassVar[str] = "CGC"
-    unused: ClassVar[frozenset[str]] = frozenset({"num_experts", "levels"})
-    has_one_pool: ClassVar[bool] = False
     kind: Literal["cgc"] = "cgc"
+    shared_experts: ExpertCount = Field(default=4, ge=1, description="experts that every task sees")
+    task_experts: ExpertCount = Field(default=2, ge=1, description="own experts of each task")
+    pruned: list[PrunedExpert] = Field(
+        default=[], description="experts that it does without; mmoe prune writes them here"
+    )
 
     @property
     def visible_experts(self) -> int:
@@ -352,8 +412,8 @@ class PLEConfig(CGCConfig):
     """The same on several levels."""
 
     title: ClassVar[str] = "PLE"
-    unused: ClassVar[frozenset[str]] = frozenset({"num_experts"})
     kind: Literal["ple"] = "ple"  # type: ignore[assignment]  # another kind than its parent
+    levels: int = Field(default=2, ge=1, le=16, description="extraction levels")
 
     @property
     def depth(self) -> int:
@@ -370,11 +430,10 @@ class PLEConfig(CGCConfig):
         return f"{self.levels} levels of {super().pool_title}"
 
 
-class ESMMConfig(ModelConfig):
+class ESMMConfig(PoolModelConfig):
     """MMoE for an event and its consequence."""
 
     title: ClassVar[str] = "ESMM"
-    unused: ClassVar[frozenset[str]] = _OF_OWN_EXPERTS
     kind: Literal["esmm"] = "esmm"
 
     def check_tasks(self, tasks: Sequence[TaskConfig]) -> None:
@@ -395,6 +454,53 @@ class ESMMConfig(ModelConfig):
     def trained_tasks(self, tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
         """Returns the tasks, the second of kind entire_space: ESMM is a spelling of it."""
         return entire_space_tasks(tasks)
+
+
+def _split_counts(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a `model` section whose `num_experts` is a number.
+
+    Raises:
+        ValueError: It is a mapping of something else than two numbers.
+
+    Example:
+        >>> _split_counts({"num_experts": {"request": 2, "row": 4}})
+        {'num_experts': 6, 'request_experts': 2}
+    """
+    counts = raw.get("num_experts")
+    if not isinstance(counts, Mapping):
+        return raw
+    numbers = [counts.get(level) for level in ("request", "row")]
+    whole = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and n >= 1]
+    if len(whole) != 2 or len(counts) != 2:
+        raise ValueError(
+            "num_experts: expected a number, or how many of the request and how many of the row, "
+            f"such as {{request: 4, row: 4}}, got {dict(counts)}"
+        )
+    if raw.get("request_experts", whole[0]) != whole[0]:
+        raise ValueError(
+            f"num_experts says {whole[0]} experts of the request, but request_experts is "
+            f"{raw['request_experts']}; remove request_experts"
+        )
+    return {**raw, "num_experts": sum(whole), "request_experts": whole[0]}
+
+
+def _counts_of(experts: Any) -> list[int]:
+    """Returns the counts of a raw list of kinds of experts.
+
+    None where one cannot be told, for the errors of its own.
+
+    Example:
+        >>> _counts_of([{"kind": "mlp", "count": 2}, {"kind": "fm", "count": 1}])
+        [2, 1]
+    """
+    if not isinstance(experts, list | tuple):
+        return []
+    if not all(isinstance(expert, Mapping | ExpertConfig) for expert in experts):
+        return []
+    counts = [str(e.get("count") if isinstance(e, Mapping) else e.count) for e in experts]
+    if not all(count.isdecimal() and int(count) > 0 for count in counts):
+        return []
+    return [int(count) for count in counts]
 
 
 # Config class → what builds the network, as `mmoe.models.registry.build_network` calls it

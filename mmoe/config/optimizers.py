@@ -97,13 +97,6 @@ class EmbeddingOptimizerConfig(HasKinds):
         """Returns what the rule of its steps is built with; not rate and decay."""
         return {key: value for key, value in self if key not in _OF_ALL}
 
-    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """Refuses a key that such an optimizer has not."""
-        raise ValueError(
-            f"{key} is {value}, but kind {self.kind} has none; remove it, or set kind: "
-            f"{' or '.join(kinds)}"
-        )
-
 
 class _RootConfig(EmbeddingOptimizerConfig):
     eps: float = Field(default=1e-8, gt=0, description="added to the root")
@@ -148,7 +141,7 @@ class SgdConfig(EmbeddingOptimizerConfig):
     def _the_rate_is_said(cls, raw: Any) -> Any:
         if not isinstance(raw, Mapping) or "learning_rate" in raw:
             return raw
-        if set(raw) - set(cls.model_fields) - set(cls.registry.keys_of(cls)):
+        if set(raw) - set(cls.model_fields):
             return raw  # refused by name; one of them may be the rate, misspelt
         raise ValueError(
             "kind sgd needs a learning_rate: its steps are as small as the gradients of a mean "

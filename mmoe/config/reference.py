@@ -18,10 +18,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mmoe.config.base import Name
-from mmoe.config.inlined import Inlines
 from mmoe.config.kinds import HasKinds, Kinds, OneOf, kinds_of
 from mmoe.config.loading import models_in
 from mmoe.config.run import RunConfig
+from mmoe.config.tables import ENCODINGS, TableSettings
 
 README = Path(__file__).parent / "README.md"
 _BEGIN, _END = "<!-- begin of the keys -->", "<!-- end of the keys -->"
@@ -92,29 +92,40 @@ def sections(config: type[BaseModel], path: str = "") -> Iterator[Section]:
     """
     kinds = kinds_of(config)
     if kinds is not None and not _alike(kinds):
+        shared = _of_several(kinds)
         for name, model in zip(kinds.names(), kinds.classes(), strict=True):
             of_kind = f"{path}: {kinds.key} {name}"
-            of_all = tuple(f"{of_kind}.{key}" for key in kinds.base.model_fields)
+            of_all = tuple(f"{of_kind}.{key}" for key in shared)
             yield from (each for each in sections(model, of_kind) if not each[0].startswith(of_all))
-        yield from _inside(kinds.base, path)
+        yield from _inside(shared, path)
         return
     yield path, config
     inlined = _inlined(config)
     if inlined is not None:
         for name in inlined.names():
             yield f"{inlined.key} {name}", inlined.config_class(name)
-    yield from _inside(config if kinds is None else kinds.classes()[0], path)
+    model = config if kinds is None else kinds.classes()[0]
+    yield from _inside(model.model_fields, path)
 
 
-def _inside(model: type[BaseModel], path: str) -> Iterator[Section]:
-    """The sections that keys of a model hold."""
-    for name, field in model.model_fields.items():
+def _of_several(kinds: Kinds[Any]) -> dict[str, FieldInfo]:
+    """The keys that several kinds have."""
+    found, several = dict[str, FieldInfo](), dict[str, FieldInfo]()
+    for model in kinds.classes():
+        several |= {key: found[key] for key in model.model_fields if key in found}
+        found = {**model.model_fields, **found}
+    return several
+
+
+def _inside(fields: Mapping[str, FieldInfo], path: str) -> Iterator[Section]:
+    """The sections that keys hold."""
+    for name, field in fields.items():
         for inner in models_in(field.annotation, expand=False):
             yield from sections(inner, f"{path}.{name}" if path else name)
 
 
 def _inlined(model: type[BaseModel]) -> Kinds[Any] | None:
-    return model.inlines if issubclass(model, Inlines) else None
+    return ENCODINGS if issubclass(model, TableSettings) else None
 
 
 def _alike(kinds: Kinds[Any]) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from mmoe.config.base import ModuleName, Name, Strict
 from mmoe.config.data import DataConfig
@@ -13,7 +13,7 @@ from mmoe.config.features import FeatureConfig, IdFeature, NumericFeature
 from mmoe.config.features.datetimes import DatetimeFeature
 from mmoe.config.freezing import ENCODER, check_stages, frozen_tables
 from mmoe.config.metrics import METRICS
-from mmoe.config.model import ModelConfig
+from mmoe.config.model import MODELS, ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.scoring import ScoreConfig
 from mmoe.config.tables import TableConfig, TableSettings
@@ -22,7 +22,6 @@ from mmoe.config.tasks import (
     check_relations,
     group_of,
     prediction_columns,
-    with_earlier_targets,
 )
 from mmoe.config.training import TrainingConfig
 from mmoe.config.vectors import check_vectors
@@ -211,9 +210,10 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _experts_of_requests_have_some(self) -> "RunConfig":
-        if self.model.request_experts and self.data.requests is None:
+        of_requests = self.model.experts_of_requests
+        if of_requests and self.data.requests is None:
             raise ValueError(
-                f"model.request_experts is {self.model.request_experts}, but nothing says which "
+                f"model.request_experts is {of_requests}, but nothing says which "
                 "rows are one request; set data.requests, or do without experts of the request"
             )
         return self
@@ -321,13 +321,6 @@ class RunConfig(Strict):
         check_stages(self.model.stages, tasks, features)
         return self
 
-    def __setstate__(self, state: dict[Any, Any]) -> None:
-        """Reads a pickled config; of an earlier release one whose sections had other keys."""
-        if "imports" not in state["__dict__"] or any(map(_lacks_keys, state["__dict__"].values())):
-            raw = of_earlier_code(_raw(state["__dict__"]))
-            state = RunConfig.model_validate(raw).__getstate__()
-        super().__setstate__(state)
-
     @property
     def delayed_tasks(self) -> list[TaskConfig]:
         """Tasks whose labels mature."""
@@ -359,34 +352,20 @@ class RunConfig(Strict):
         return self.model.trained_tasks(self.tasks)
 
 
-def of_earlier_code(raw: Any) -> Any:
-    """Returns the raw config of a run in which keys that are younger say what its code did.
+def with_keys_of_its_kind(raw: Any) -> Any:
+    """Returns the raw config of a run without keys of its model that other kinds of models have.
 
-    Args:
-        raw: With every default of its time spelled out, as runs store it.
+    Runs have been stored with the keys of every kind, at their defaults.
+
+    Example:
+        >>> with_keys_of_its_kind({"model": {"kind": "mmoe", "num_experts": 4, "levels": 2}})
+        {'model': {'kind': 'mmoe', 'num_experts': 4}}
     """
-    raw = with_earlier_targets(raw)
-    data = raw.get("data", {}) if isinstance(raw, Mapping) else None
-    if not isinstance(data, Mapping) or "missing_words" in data:
+    model = raw.get("model") if isinstance(raw, Mapping) else None
+    if not isinstance(model, Mapping) or not MODELS.knows(model.get("kind")):
         return raw
-    return {**raw, "data": {**data, "missing_words": None}}
-
-
-def _lacks_keys(value: Any) -> bool:
-    """Whether a section, or one inside it, was pickled before its class had all of its keys."""
-    if isinstance(value, BaseModel):
-        missing = type(value).model_fields.keys() - vars(value).keys()
-        return bool(missing) or any(map(_lacks_keys, vars(value).values()))
-    return isinstance(value, list) and any(map(_lacks_keys, value))
-
-
-def _raw(value: Any) -> Any:
-    """A section with the keys it was pickled with, whatever its class has now."""
-    if isinstance(value, BaseModel):
-        value = vars(value)
-    if isinstance(value, dict):
-        return {key: _raw(inside) for key, inside in value.items()}
-    return [_raw(inside) for inside in value] if isinstance(value, list) else value
+    others = MODELS.keys_of(MODELS.config_class(model["kind"]))
+    return {**raw, "model": {key: model[key] for key in model if key not in others}}
 
 
 def _unique(what: str, names: list[str]) -> None:

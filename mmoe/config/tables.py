@@ -1,11 +1,19 @@
 """Tables, and encodings: how ids become rows. One is a class, and a line in `ENCODINGS`."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import (
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
-from mmoe.config.base import Name
-from mmoe.config.inlined import Inlines
+from mmoe.config.base import Name, Strict
 from mmoe.config.kinds import HasKinds, Kinds
 from mmoe.config.specs import ManagedIds
 from mmoe.config.vectors import TableVectors
@@ -16,6 +24,11 @@ class TableEncoding(HasKinds):
 
     # Keys that may change without giving a row another meaning
     free: ClassVar[frozenset[str]] = frozenset()
+    why_not: ClassVar[Mapping[str, str]] = {
+        "max_rows": "encoding {kind} has as many rows as it is told, whatever comes; remove it, or "
+        "say encoding: vocabulary",
+        "min_count": "encoding {kind} counts no ids; remove it, or say encoding: vocabulary",
+    }
 
     encoding: Any = Field(
         description="vocabulary: the ids seen in training get a row each; "
@@ -36,22 +49,6 @@ class TableEncoding(HasKinds):
     def meaning(self) -> dict[str, object]:
         """Returns what says which row an id has."""
         return self.model_dump(exclude=set(self.free))
-
-    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """Refuses a key of other encodings."""
-        if key == "max_rows":
-            raise ValueError(
-                f"max_rows is {value:,}, but encoding {self.encoding} has as many rows "
-                "as it is told, whatever comes; remove it, or say encoding: vocabulary"
-            )
-        raise ValueError(
-            f"{key} is {value}, but encoding {self.encoding} has no use for it; "
-            f"remove it, or {self._instead(kinds)}"
-        )
-
-    def _instead(self, kinds: list[str]) -> str:
-        """What to do where a key of these encodings is wanted."""
-        return f"say encoding: {' or '.join(kinds)}"
 
 
 class VocabularyEncoding(TableEncoding):
@@ -79,15 +76,6 @@ class HashEncoding(TableEncoding):
 
     encoding: Literal["hash"] = "hash"
     hash_size: int = Field(default=100_000, ge=2, le=2**31 - 8, description="rows")
-
-    def refuse(self, key: str, value: Any, kinds: list[str]) -> None:
-        """Refuses keys of other encodings: there is nothing to count."""
-        if key == "min_count":
-            raise ValueError(
-                f"min_count is {value}, but encoding hash counts no ids; remove it, "
-                "or say encoding: vocabulary"
-            )
-        super().refuse(key, value, kinds)
 
 
 class ManagedEncoding(TableEncoding):
@@ -123,10 +111,6 @@ class ManagedEncoding(TableEncoding):
         """Its keys."""
         return ManagedIds(**self.model_dump(exclude={"encoding"}))
 
-    def _instead(self, kinds: list[str]) -> str:
-        own = [key for key in type(self).model_fields if key != "encoding"]
-        return f"use {', '.join(own)}"
-
     @model_validator(mode="after")
     def _has_rows(self) -> "ManagedEncoding":
         if self.rows is None:
@@ -143,10 +127,18 @@ ENCODINGS.add("hash", HashEncoding, "mmoe.datasets.features.uncounted_ids:HashRu
 ENCODINGS.add("managed", ManagedEncoding, "mmoe.datasets.features.uncounted_ids:ManagedRule")
 
 
-class TableSettings(Inlines):
-    """How ids become rows of an embedding table, and how wide the rows are."""
+class TableSettings(Strict):
+    """How ids become rows of an embedding table, and how wide the rows are.
 
-    inlines: ClassVar[Kinds[Any]] = ENCODINGS
+    The keys of its encoding stand beside its own, and come first when it is written.
+
+    Example:
+        >>> settings = TableSettings(encoding="hash", hash_size=64, dim=8)
+        >>> settings.table_encoding
+        HashEncoding(encoding='hash', hash_size=64)
+        >>> settings.model_dump()
+        {'encoding': 'hash', 'hash_size': 64, 'dim': 8, 'learning_rate': None}
+    """
 
     dim: int | None = Field(
         default=None,
@@ -162,11 +154,35 @@ class TableSettings(Inlines):
         "schedule multiplies it too",
     )
 
+    _encoding: TableEncoding = PrivateAttr()
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **keys: Any) -> None: ...
+
     @property
     def table_encoding(self) -> TableEncoding:
         """How ids become rows."""
-        assert isinstance(self.inlined, TableEncoding)
-        return self.inlined
+        return self._encoding
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_encoding(cls, raw: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Makes the encoding of its keys, so that errors name them where they stand."""
+        if not isinstance(raw, Mapping):
+            return handler(raw)
+        theirs = ENCODINGS.all_keys()
+        encoding = ENCODINGS.validate({key: raw[key] for key in raw if key in theirs})
+        settings = handler({key: raw[key] for key in raw if key not in theirs})
+        settings._encoding = encoding
+        return settings
+
+    @model_serializer(mode="wrap")
+    def _write(
+        self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
+        exclude: Any = info.exclude
+        return self._encoding.model_dump(mode=info.mode, exclude=exclude) | handler(self)
 
 
 class VectorTable(TableSettings):

@@ -89,8 +89,8 @@ def pruned_config(
         raw["pruned"] += [{"level": one.level + 1, "name": one.name} for one in gone]
     elif model.experts is None:
         raw["num_experts"] = len(places_of(network)) - len(gone)
-        raw["request_experts"] -= sum(one.expert < model.request_experts for one in gone)
-        if model.request_experts and not raw["request_experts"]:
+        raw["request_experts"] -= sum(one.expert < model.experts_of_requests for one in gone)
+        if model.experts_of_requests and not raw["request_experts"]:
             raise ValueError(
                 "--experts: no expert of the request would be left; keep one, or train anew with "
                 "num_experts a number alone"

@@ -121,8 +121,9 @@ def with_weight_files(config: RunConfig, change: Callable[[str], str | None]) ->
             return expert
         return expert.model_copy(update={"weights": change(expert.weights)})
 
-    experts = None if model.experts is None else [changed(expert) for expert in model.experts]
-    update = {"expert": changed(model.expert), "experts": experts}
+    update: dict[str, Any] = {"expert": changed(model.expert)}
+    if len(kinds) > 1 or kinds[0] is not model.expert:
+        update["experts"] = [changed(expert) for expert in kinds]
     return config.model_copy(update={"model": model.model_copy(update=update)})
 
 

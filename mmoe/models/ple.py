@@ -29,12 +29,12 @@ def build_ple(
 
     Source: Tang et al., "Progressive layered extraction (PLE)" (RecSys 2020), equations 4 to 7.
     """
-    levels = model.levels if levels is None else levels
+    depth: int = model.levels if levels is None else levels
     stack: list[Level] = []
-    for number in range(1, levels + 1):
+    for number in range(1, depth + 1):
         width = stack[-1].mixture.output_dim if stack else input_dim
         assert width is not None, "build_experts asks for it"
-        stack.append(_level(model, layout, width, task_names, number, last=number == levels))
+        stack.append(_level(model, layout, width, task_names, number, last=number == depth))
     return MixtureNetwork(
         stack,
         build_towers(model, len(task_names), stack[-1].mixture.output_dim),

@@ -240,12 +240,12 @@ def _pool_of_stage(
     model: ModelConfig, layout: Layout, width: int, count: int, grown: Grown
 ) -> BuiltPool:
     """Experts that came together; kinds of experts are told by their counts, which are of all."""
-    if model.request_experts and (len(grown.pools) > 1 or grown.columns[0] is not None):
+    if model.experts_of_requests and (len(grown.pools) > 1 or grown.columns[0] is not None):
         raise ValueError(
             "model.request_experts: frozen experts of the request are joined neither by other "
             "experts nor by new features; freeze no experts, or keep their number and the features"
         )
-    if model.experts is not None and len(grown.pools) > 1:
+    if model.expert_kinds[0][1] is not None and len(grown.pools) > 1:
         raise ValueError(
             "model.experts lists kinds of experts, to which none can be added where the others are "
             "frozen; keep their counts, or use model.expert and num_experts"
@@ -268,9 +268,9 @@ def build_experts(
         ValueError: They return rows of several widths, or do not say how wide theirs are; or there
             are experts of the request, but no columns.
     """
-    if model.request_experts:
+    if model.experts_of_requests:
         columns = columns_of_requests(model, requests)
-        (config, _), count = model.expert_kinds[0], model.request_experts
+        (config, _), count = model.expert_kinds[0], model.experts_of_requests
         of_request = _pool(config, len(columns.of_request), count)
         return RequestExperts(of_request, _pool(config, input_dim, num_experts - count), columns)
     pools = [_pool(expert, input_dim, n or num_experts) for expert, n in model.expert_kinds]
@@ -309,9 +309,9 @@ def columns_of_requests(model: ModelConfig, requests: RequestColumns | None) -> 
     """
     if requests is None or not requests.of_request:
         raise ValueError(
-            f"model.request_experts is {model.request_experts}, but the network reads no feature "
-            "of the request; give features of user and context level: request, or do without "
-            "experts of the request"
+            f"model.request_experts is {model.experts_of_requests}, but the network reads no "
+            "feature of the request; give features of user and context level: request, or do "
+            "without experts of the request"
         )
     return requests
 
@@ -339,9 +339,9 @@ def pool_names(model: ModelConfig) -> list[str]:
         >>> pool_names(ModelConfig(num_experts=2))
         ['expert 1', 'expert 2']
     """
-    if model.request_experts:
-        of_row = model.num_experts - model.request_experts
-        return numbered("request expert", model.request_experts) + numbered("row expert", of_row)
+    if of_request := model.experts_of_requests:
+        of_row = numbered("row expert", model.num_experts - of_request)
+        return numbered("request expert", of_request) + of_row
     if model.experts is None:
         return numbered("expert", model.num_experts)
     kinds = [expert.kind for expert in model.experts]

@@ -104,15 +104,10 @@ def with_values(config: RunConfig, values: Mapping[str, Any], origin: str = "tun
 
 def _keys(config: RunConfig) -> list[str]:
     """Those that the config has, and that change its model."""
-    model = config.model
     raw = config.model_dump(mode="json")
-    unused = set()
-    if not model.has_one_pool or model.experts is not None:
-        unused.add("model.num_experts")
-    if model.has_one_pool or not model.has_gates:
-        unused |= {"model.shared_experts", "model.task_experts"}
-    if model.experts is not None:
-        unused |= {"model.expert.hidden", "model.expert.dropout"}
+    unused: set[str] = set()
+    if raw["model"].get("experts") is not None:
+        unused |= {"model.num_experts", "model.expert.hidden", "model.expert.dropout"}
     tables = {name for feature in config.features for name in feature.table_names}
     if not tables:
         unused |= {key for key in _TIMES if "embedding" in key}

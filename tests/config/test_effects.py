@@ -15,7 +15,6 @@ RAW = {
     "tables": [{"name": "tag"}],
     "tasks": [{"name": "click", "label": "click"}],
 }
-FIXED = "model.kind=shared_bottom"
 
 # What is said, the key that has no effect beside it, and what gives it one
 SAID = [
@@ -30,12 +29,6 @@ SAID = [
      "features.tags.separator", "features.tags.format=separated"),
     (["features.seen.format=json", "features.seen.separator=','"],
      "features.seen.separator", "features.seen.format=separated"),
-    ([FIXED, "model.num_experts=4"], "model.num_experts", "model.kind=mmoe"),
-    (["model.shared_experts=2"], "model.shared_experts", "model.kind=cgc"),
-    (["model.task_experts=1"], "model.task_experts", "model.kind=ple"),
-    (["model.levels=3"], "model.levels", "model.kind=ple"),
-    (["model={kind: single_task, gate: {hidden: [4]}}"],
-     "model.gate", "model.kind=omoe"),
     (["model.tower={hidden: [], dropout: 0.1}"], "model.tower.dropout", "model.tower.hidden=[4]"),
     (["model.tower={hidden: [], activation: gelu}"],
      "model.tower.activation", "model.tower.hidden=[4]"),
@@ -105,5 +98,5 @@ def test_another_model_drops_what_it_has_not_and_says_so():
     raw = {**RAW, "model": {"num_experts": 4, "gate": {"kind": "top_k"}}}
     config = config_from_dict(set_values(raw, ["model.kind=single_task"], notes.append))
     assert config.model.kind == "single_task"
-    assert notes == ["--set model.kind=single_task: dropped gate, num_experts, which this kind has "
+    assert notes == ["--set model.kind=single_task: dropped num_experts, gate, which this kind has "
                      "not"]  # fmt: skip

@@ -1,7 +1,5 @@
 """Windows after which labels are final, and keys that need each other."""
 
-import pickle
-
 import pytest
 
 from mmoe.config import config_from_dict
@@ -112,13 +110,3 @@ def test_the_column_of_a_split_by_time_is_the_rows_time(by):
     data = config({"split": split}, matures_after="1d").data
     assert (data.row_time.column, data.row_time.format) == ("day", "%Y%m%d")
     assert data.unsplit().row_time == data.row_time
-
-
-def test_a_config_that_was_pickled_before_there_were_windows_is_read():
-    old = config({})
-    for key in ("matures_after", "immature", "happened_at"):
-        del old.tasks[0].__dict__[key]
-    del old.data.__dict__["time"]
-    again = pickle.loads(pickle.dumps(old))
-    assert again == config({})
-    assert again.data.time is None

@@ -1,7 +1,5 @@
 """Config files: what is accepted, and what the errors say."""
 
-import copy
-import pickle
 import subprocess
 import sys
 
@@ -238,7 +236,7 @@ features:
 tasks: [{name: click, label: click}]
 """
     )
-    found = [(f.name, f.min_count, f.dim) for f in load_config(path).features]
+    found = [(f.name, f.table_encoding.min_count, f.dim) for f in load_config(path).features]
     assert found == [("user", 3, 8), ("item", 9, 8), ("shop", 9, 8), ("place", 9, 4)]
 
 
@@ -314,16 +312,41 @@ def test_a_kind_that_is_misspelt_or_none_at_all_is_no_matter_of_imports(kind):
     assert ("--import" in str(caught.value)) == (kind == "['a']")
 
 
-def test_what_an_earlier_release_pickled_has_the_keys_of_today():
-    """Its sections had one class for all kinds, with the keys of all."""
-    config = config_from_dict(_with(model={"kind": "ple", "levels": 3}))
-    assert pickle.loads(pickle.dumps(config)) == config
-    earlier = copy.deepcopy(config_from_dict(SMALL))  # its model is of kind mmoe
-    del vars(earlier)["imports"], vars(earlier.tasks[0])["metrics"], vars(earlier.model)["experts"]
-    vars(earlier.model).update(kind="ple", levels=3)
-    read = pickle.loads(pickle.dumps(earlier))
-    assert read == config
-    assert type(read.model) is type(config.model)
+def test_a_run_is_read_without_the_keys_that_other_models_have():
+    """Runs have been stored with the keys of every kind of model."""
+    gate = {"kind": "top_k", "k": 2}
+    stored = {"num_experts": 4, "request_experts": 0, "shared_experts": 4, "task_experts": 2}
+    stored |= {"levels": 2, "experts": None, "pruned": [], "gate": gate}
+    for kind, own in (
+        ("mmoe", {"num_experts": 4, "gate": gate}),
+        ("ple", {"levels": 2, "gate": gate}),
+        ("shared_bottom", {}),
+    ):
+        raw = _with(model={"kind": kind, **stored})
+        read = config_from_dict(raw, of_run=True)
+        assert read == config_from_dict(_with(model={"kind": kind, **own}))
+        assert config_from_dict(yaml.safe_load(dump_config(read))) == read
+        with pytest.raises(ValueError, match=f"^config: model: .* but kind {kind} has "):
+            config_from_dict(raw)
+    with pytest.raises(ValueError, match=r"model\.levls: unknown key 'levls'"):
+        config_from_dict(_with(model={"kind": "ple", "levls": 2}), of_run=True)
+
+
+def test_another_kind_of_any_section_keeps_the_keys_that_it_has():
+    raw = yaml.safe_load(dump_config(config_from_dict(_with(
+        features=[{"kind": "categorical", "name": "item", "min_count": 3, "dim": 8}],
+        model={"gate": {"kind": "top_k", "k": 3, "hidden": [4]}, "interaction": "masknet"},
+    ))))  # fmt: skip
+    said = []
+    sets = ["features.item.encoding=hash", "model.gate.kind=softmax", "model.interaction.kind=none",
+            "model.kind=cgc", "training.embedding_optimizer.kind=adam"]  # fmt: skip
+    config = config_from_dict(set_values(raw, sets, said.append))
+    assert config.features[0].model_dump()["hash_size"] == 100_000
+    assert (config.features[0].dim, config.model.gate.hidden) == (8, [4])
+    assert [note.partition(": ")[2] for note in said] == [
+        "dropped min_count, which this kind has not",
+        "dropped k, which this kind has not",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from pydantic import BaseModel
 
 from mmoe.config import config_from_dict
-from mmoe.config.inlined import keys_in
 from mmoe.config.kinds import kinds_of
+from mmoe.config.loading import keys_in
 from mmoe.config.run import RunConfig
 
 SMALL = {
@@ -42,6 +42,8 @@ NEEDED: dict[str, dict[str, Any]] = {
         "highest": 5,
     },
     "D2QTask": {"name": "click", "label": "click", "kind": "d2q", "duration": "seconds"},
+    "CGCConfig": {"kind": "cgc"},
+    "PLEConfig": {"kind": "ple"},
     "EntireSpaceTask": {"name": "click", "label": "click", "kind": "entire_space"},
     "BprTask": {"name": "click", "label": "click", "kind": "bpr", "group": "session"},
     "SoftmaxTask": {"name": "click", "label": "click", "kind": "softmax", "group": "session"},

@@ -14,7 +14,6 @@ from mmoe.config import (
     RunConfig,
     config_from_dict,
     dump_config,
-    set_values,
 )
 
 SMALL = {
@@ -53,12 +52,6 @@ def test_a_written_config_reads_back(kind):
     assert again == config
 
 
-def test_configs_written_before_there_were_other_kinds():
-    for kind in ("softmax", "top_k"):
-        gate = {"kind": kind, "k": 2, "hidden": [], "temperature": 1.0}
-        assert ModelConfig(gate=gate).gate.picks == (2 if kind == "top_k" else None)
-
-
 @pytest.mark.parametrize(
     ("gate", "message"),
     [
@@ -75,8 +68,8 @@ def test_configs_written_before_there_were_other_kinds():
         ({"kind": "static", "per_sample": False}, "per_sample goes with kind dselect_k"),
         ({"k": 4}, "k is 4, but softmax gates weigh all experts; remove k or set kind to top_k"),
         ({"kind": "switch", "k": 2}, "k is 2, but switch always picks 1; remove k"),
-        ({"kind": "gshard", "k": 1}, "k is 1, but gshard always picks 2; remove k"),
-        ({"kind": "static", "hidden": [8]}, r"hidden must be \[\]: this gate reads no input"),
+        ({"kind": "gshard", "k": 2}, "k is 2, but gshard always picks 2; remove k"),
+        ({"kind": "static", "hidden": [8]}, "hidden is set, but this gate reads no input"),
         (
             {"kind": "dselect_k", "per_sample": False, "hidden": [8]},
             r"hidden must be \[\]: this gate reads no input",
@@ -91,6 +84,27 @@ def test_settings_that_do_not_go_together(gate, message):
     with pytest.raises(ValueError, match=message) as caught:
         config_from_dict({**SMALL, "model": {"gate": gate}})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"kind": "shared_bottom", "num_experts": 4}, "num_experts is 4, but kind shared_bottom"),
+        ({"kind": "ple", "request_experts": 1}, "has not one pool of experts; set kind: mmoe, omo"),
+        ({"kind": "cgc", "experts": []}, "experts is set, but kind cgc has not one pool"),
+        ({"shared_experts": 2}, "kind mmoe has no own and shared experts; set kind: cgc or ple"),
+        ({"kind": "omoe", "task_experts": 1}, "task_experts is 1, but kind omoe has no own and"),
+        ({"pruned": [{"name": "a"}]}, "has no own and shared experts; lower num_experts"),
+        ({"kind": "cgc", "levels": 3}, "kind cgc has one level; set kind: ple, or remove it"),
+        (
+            {"kind": "single_task", "gate": {"hidden": [4]}},
+            "gate is set, but kind single_task has no gates that choose among experts; set kind: m",
+        ),
+    ],
+)
+def test_keys_of_other_models(model, message):
+    with pytest.raises(ValueError, match=f"^config: model: .*{message}"):
+        config_from_dict({**SMALL, "model": model})
 
 
 def test_gshard_needs_two_experts():
@@ -142,22 +156,6 @@ def test_each_kind_has_its_own_keys_alone():
     assert dump_config(config_from_dict(SMALL)).count("  kind: softmax\n") == 1
     assert "projection_dim" not in dump_config(config_from_dict(SMALL))
     assert GateConfig(kind="cosine", k=3) == ModelConfig(gate={"kind": "cosine", "k": 3}).gate
-
-
-def test_the_written_config_of_an_earlier_version_reads_as_it_was():
-    """Every section had the keys of all its kinds."""
-    gate = dict(kind="cosine", k=None, hidden=[], temperature=1.0, dropout=0.0, z_loss=0.0)
-    gate |= dict(balance_loss=None, balance_scope="gate", softmax="after", importance_loss=0.01)
-    gate |= dict(load_loss=0.01, jitter=0.0, projection_dim=64, normalize=True, bias_speed=0.001)
-    gate |= dict(per_sample=True, gamma=1.0, entropy_loss=0.01, code_loss=1.0)
-    tables = dict(kind="sgd", learning_rate=0.3, eps=1e-8, betas=[0.9, 0.999])
-    raw = {**SMALL, "model": {"gate": gate}, "training": {"embedding_optimizer": tables}}
-    config = config_from_dict(raw)
-    assert config.model.gate == GateConfig(kind="cosine", projection_dim=64)
-    assert config.training.embedding_optimizer.keywords() == {}
-    gate["projection_dim"] = 256
-    again = config_from_dict(set_values(raw, ["model.gate.kind=softmax", "model.gate.k=2"]))
-    assert again.model.gate.picks is None
 
 
 class _Alone(ModelConfig):

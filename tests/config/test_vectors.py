@@ -82,5 +82,5 @@ def test_paths_are_changed_and_encodings_kept():
     changed = with_vector_paths(config, lambda path: f"/abs/{path}")
     assert changed.features[0].vectors.path == changed.tables[0].vectors.path
     assert changed.tables[0].vectors.path == "/abs/items.parquet"
-    assert changed.features[0].min_count == 3
+    assert changed.features[0].table_encoding.min_count == 3
     assert with_vector_paths(changed, lambda _: "items.parquet") == config

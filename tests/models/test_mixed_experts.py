@@ -107,7 +107,7 @@ def test_it_is_written_and_read_and_shown():
     [
         ({"experts": [{"kind": "mlp"}]}, "experts.0.count is missing"),
         ({"experts": MIXED, "num_experts": 4}, "num_experts is 4, but the counts .* add up to 5"),
-        ({"experts": MIXED, "kind": "ple"}, "one pool, which kind ple has not"),
+        ({"experts": MIXED, "kind": "ple"}, "experts is set, but kind ple has not one pool"),
         ({"experts": MIXED, "expert": {"hidden": [4]}}, "expert and experts both say"),
         ({"expert": {"count": 3}}, "expert.count is 3, but expert says what every expert is"),
         ({"experts": [{"kind": "conv", "count": 1}]}, r"model.experts.0.kind: .*'cross_net', got"),

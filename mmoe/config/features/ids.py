@@ -1,9 +1,9 @@
 """Features of ids: one a row, a list, a cross of columns."""
 
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from collections.abc import Collection
+from typing import Literal
 
-from pydantic import Field, ModelWrapValidatorHandler, model_validator
+from pydantic import Field, model_validator
 
 from mmoe.config.base import Name
 from mmoe.config.features.base import (
@@ -48,22 +48,19 @@ class IdFeature(TableSettings, Feature):
                 f"rename the table, or say `table: {self.name}` in the feature"
             )
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _settings_belong_to_the_table(
-        cls, raw: Any, handler: ModelWrapValidatorHandler["IdFeature"]
-    ) -> "IdFeature":
-        feature = handler(raw)
-        if feature.table is not None and isinstance(raw, Mapping):
-            keys = VectorTable.model_fields
-            own = [key for key in keys if getattr(feature, key, None) is not None]
-            inline = cls.inlines.changed(raw) + own
+    @model_validator(mode="after")
+    def _settings_belong_to_the_table(self) -> "IdFeature":
+        if self.table is not None:
+            encoding = self.table_encoding
+            inline = [key for key, value in encoding if value != encoding.default_of(key)]
+            keys = ("dim", "learning_rate", "vectors")
+            inline += [key for key in keys if getattr(self, key, None) is not None]
             if inline:
                 raise ValueError(
-                    f"feature {feature.name!r} uses the shared table {feature.table!r}, so "
+                    f"feature {self.name!r} uses the shared table {self.table!r}, so "
                     f"{', '.join(inline)} must be set on that table under `tables`"
                 )
-        return feature
+        return self
 
 
 class CategoricalFeature(VectorTable, IdFeature, ColumnFeature):

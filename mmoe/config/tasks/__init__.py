@@ -6,7 +6,7 @@ from mmoe.config.tasks.entire_space import EntireSpaceTask, entire_space_tasks, 
 from mmoe.config.tasks.grouped import BprTask, GroupedTask, JrcTask, SoftmaxTask, group_of
 from mmoe.config.tasks.levels import MulticlassTask, OrdinalTask
 from mmoe.config.tasks.plain import BinaryTask, NumberTask, RegressionTask
-from mmoe.config.tasks.registry import TASKS, with_earlier_targets
+from mmoe.config.tasks.registry import TASKS
 from mmoe.config.tasks.relations import check_relations, order_of, parents_of
 from mmoe.config.tasks.transfer import TRANSFERS, TransferConfig
 from mmoe.config.tasks.values import HuberTask, WatchTimeTask, ZilnTask
@@ -38,5 +38,4 @@ __all__ = [
     "parents_of",
     "prediction_columns",
     "refuse_sampled",
-    "with_earlier_targets",
 ]

@@ -1,6 +1,5 @@
 """`TASKS`: the kinds of tasks. One is a class with its own keys, and a line here."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from mmoe.config.kinds import Kinds
@@ -9,7 +8,7 @@ from mmoe.config.tasks.d2q import D2QTask
 from mmoe.config.tasks.entire_space import EntireSpaceTask
 from mmoe.config.tasks.grouped import BprTask, JrcTask, SoftmaxTask
 from mmoe.config.tasks.levels import MulticlassTask, OrdinalTask
-from mmoe.config.tasks.plain import BinaryTask, NumberTask, RegressionTask
+from mmoe.config.tasks.plain import BinaryTask, RegressionTask
 from mmoe.config.tasks.values import HuberTask, WatchTimeTask, ZilnTask
 from mmoe.metrics.task_kinds import TaskKind, add_kind, remove_kind
 
@@ -42,31 +41,6 @@ class _Tasks(Kinds[TaskConfig]):
         """Forgets a kind, and its judge."""
         super().remove(kind)
         remove_kind(kind)
-
-
-def with_earlier_targets(raw: Any) -> Any:
-    """Returns the config of a run with `target: none` where a task is older than that key.
-
-    Args:
-        raw: A config, every default of its time spelled out.
-
-    Example:
-        >>> with_earlier_targets({"tasks": [{"name": "spent", "kind": "regression"}]})["tasks"]
-        [{'target': 'none', 'name': 'spent', 'kind': 'regression'}]
-    """
-    tasks = raw.get("tasks") if isinstance(raw, Mapping) else None
-    if not isinstance(tasks, list):
-        return raw
-    return {
-        **raw,
-        "tasks": [{**_earlier(task), **task} if _earlier(task) else task for task in tasks],
-    }
-
-
-def _earlier(task: Any) -> dict[str, Any]:
-    kind = task.get("kind") if isinstance(task, Mapping) else None
-    is_number = TASKS.knows(kind) and issubclass(TASKS.config_class(str(kind)), NumberTask)
-    return {"target": "none"} if is_number else {}
 
 
 TASKS = _Tasks("task", TaskConfig, default="binary")

@@ -93,6 +93,8 @@ def _with_voters(config: RunConfig, earlier: RunConfig, origin: str) -> RunConfi
     Raises:
         ValueError: Other voters are named, or the budget has no room for those there are.
     """
+    if not (config.model.has_gates and earlier.model.has_gates):
+        return config
     gate, there = config.model.gate, earlier.model.gate
     frozen = bool(config.training.freeze or earlier.model.stages)
     if not frozen or not isinstance(gate, SelectingGateConfig) or not gate.together:
@@ -186,7 +188,7 @@ _OF_TRAINING = {
 
 def _settings(config: RunConfig, section: str) -> Any:
     """Of a section of the model, as scores depend on them."""
-    found = config.model.model_dump()[section]
+    found = config.model.model_dump().get(section)
     if isinstance(found, dict):
         return {key: value for key, value in found.items() if key not in _OF_TRAINING}
     if isinstance(found, list):

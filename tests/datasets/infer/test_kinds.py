@@ -239,4 +239,4 @@ def test_ids_seen_too_seldom_share_a_row_by_what_their_rows_are_worth():
     strong, effect = ids(rng, 4000, 0.0, rows)
     weak, _ = ids(rng, 4000, 0.4, rows)
     config, _ = infer({"a_id": strong, "b_id": weak}, 4 * effect)
-    assert [feature.min_count for feature in config.features] == [1, 20]
+    assert [feature.table_encoding.min_count for feature in config.features] == [1, 20]

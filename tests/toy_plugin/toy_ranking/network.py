@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 import mmoe.register
-from mmoe.config import ExpertConfig, GateConfig, ModelConfig, TowerConfig
+from mmoe.config import ExpertConfig, GateConfig, PoolModelConfig, TowerConfig
 from mmoe.mixture import GateOutput
 from mmoe.models.layout import Layout
 from mmoe.models.network import Level, MixtureNetwork
@@ -75,7 +75,7 @@ class SumTower(nn.Module):
         return self.linear(h_BO)[:, 0].float()
 
 
-class TwinConfig(ModelConfig):
+class TwinConfig(PoolModelConfig):
     """Two gates for all tasks."""
 
     kind: Literal["twin"] = "twin"

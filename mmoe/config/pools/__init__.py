@@ -1,1 +1,0 @@
-"""Pools of experts: what there may be in one."""
