@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig, TaskConfig
-from mmoe.config.domains import MOST_DOMAINS
 from mmoe.config.json_files import Stored
+from mmoe.config.model import MOST_DOMAINS
 from mmoe.datasets.features.codec import Section
 from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels
 from mmoe.datasets.rows.locations import find_column, place

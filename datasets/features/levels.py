@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from mmoe.config import Feature, FeatureSpec, InputLayerSpec, RunConfig, SequenceSpec
 from mmoe.config.data import NOTHING_SHARED
-from mmoe.config.features.base import Level
+from mmoe.config.features import Level
 from mmoe.datasets.features.codec import Codec, Rules, Section
 from mmoe.datasets.rows.locations import is_of_request
 from mmoe.datasets.rows.requests import find_requests

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from mmoe.config import RunConfig
-from mmoe.config.base import Strict
+from mmoe.config.kinds import Strict
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.readers import Paths
 from mmoe.datasets.files.resolve import resolve_files

@@ -59,7 +59,7 @@ from mmoe.config import (
     TowerConfig,
     TrainingConfig,
 )
-from mmoe.config.optimizers import AdamWConfig, RowwiseAdagradConfig
+from mmoe.config.training import AdamWConfig, RowwiseAdagradConfig
 from mmoe.metrics.task_kinds import first_of, kind_of
 
 FEW_ROWS = 15_000  # below, no buckets and more regularisation

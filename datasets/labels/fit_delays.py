@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig, TaskConfig
-from mmoe.config.label_times import microseconds
+from mmoe.config.data import microseconds
 from mmoe.datasets.labels.delays import DelayFit
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity, delays_of

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig, TaskConfig
-from mmoe.config.label_times import TimeConfig, microseconds, moment_of
+from mmoe.config.data import TimeConfig, microseconds, moment_of
 from mmoe.datasets.labels.delays import LEAST_SHARE, DelayCurve
 from mmoe.datasets.labels.times import MISSING, event_times, row_times
 from mmoe.datasets.rows.locations import place

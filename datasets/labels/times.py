@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import DatetimeFeature
-from mmoe.config.features.datetimes import TimeUnit
-from mmoe.config.label_times import TimeConfig
+from mmoe.config.data import TimeConfig
+from mmoe.config.features import TimeUnit
 from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc

@@ -1,45 +1,60 @@
 """What a run is: pydantic models read from YAML. Imports no torch."""
 
 from mmoe.config.data import DataConfig, RequestsConfig, SplitConfig, StreamingConfig
-from mmoe.config.domains import DomainsConfig
-from mmoe.config.experts import EXPERTS, TOWERS, CapacityConfig, ExpertConfig, TowerConfig
+from mmoe.config.encoders import SEQUENCE_ENCODERS, SequenceEncoderConfig
+from mmoe.config.experts import (
+    EXPERTS,
+    INTERACTIONS,
+    TOWERS,
+    CapacityConfig,
+    ExpertConfig,
+    InteractionConfig,
+    TowerConfig,
+)
 from mmoe.config.features import (
     FEATURES,
-    SEQUENCE_ENCODERS,
     CategoricalFeature,
     CrossFeature,
+    DatetimeFeature,
     Feature,
     FeatureConfig,
     IdFeature,
     ListFeature,
     NumericFeature,
-    SequenceEncoderConfig,
+    Part,
     SequenceFeature,
+    TimeUnit,
     VectorFeature,
 )
-from mmoe.config.features.datetimes import DatetimeFeature, Part, TimeUnit
 from mmoe.config.gates import GATES, GateConfig, LearnedGateConfig
-from mmoe.config.interactions import INTERACTIONS, InteractionConfig
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
-from mmoe.config.metrics import METRICS, MetricConfig
-from mmoe.config.model import MODELS, GatedModelConfig, ModelConfig, PoolModelConfig
-from mmoe.config.optimizers import EmbeddingOptimizerConfig, OptimizerConfig
+from mmoe.config.model import MODELS, DomainsConfig, GatedModelConfig, ModelConfig, PoolModelConfig
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
 from mmoe.config.specs import (
     FeatureSpec,
     InputLayerSpec,
     LabelSpec,
-    ManagedIds,
     PiecesSpec,
     ProjectionSpec,
     SequenceSpec,
     TableSpec,
 )
-from mmoe.config.tables import ENCODINGS, TableConfig, TableEncoding, TableSettings
-from mmoe.config.tasks import TASKS, TaskConfig
-from mmoe.config.training import DeviceKind, TrainingConfig
-from mmoe.config.vectors import TableVectors
+from mmoe.config.tables import (
+    ENCODINGS,
+    ManagedIds,
+    TableConfig,
+    TableEncoding,
+    TableSettings,
+    TableVectors,
+)
+from mmoe.config.tasks import METRICS, TASKS, MetricConfig, TaskConfig
+from mmoe.config.training import (
+    DeviceKind,
+    EmbeddingOptimizerConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 
 __all__ = [
     "ENCODINGS",

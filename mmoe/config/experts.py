@@ -1,36 +1,60 @@
-"""Experts, their capacity, and towers; a kind is a class, and a line in `EXPERTS` or `TOWERS`."""
+"""Experts, towers, interactions: a kind is a class, and a line in its registry."""
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from mmoe.config.base import Strict
 from mmoe.config.gates import Width
-from mmoe.config.kinds import HasKinds, Kinds
+from mmoe.config.kinds import HasKinds, Kinds, Strict
 from mmoe.plugins import MODULE_NAME
 
 Activation = Literal["relu", "gelu", "silu"]
+
+
 ExpertCount = Annotated[int, Field(le=65_536)]  # a stranger's config may say anything
+
+
 Output = Annotated[Width, Field(description="width of what it returns")]
+
+
 # Of a cross network
 Layers = Annotated[int, Field(ge=1, le=16, description="products of up to layers + 1 features")]
+
+
 Rank = Annotated[
     Width | None, Field(description="of each layer's matrix, of input width squared; null: whole")
 ]
+
+
 # Of a factorization machine of a row
 Factors = Annotated[Width, Field(description="numbers that an entry of the row is paired by")]
+
+
 # Of a MaskNet
 Blocks = Annotated[int, Field(ge=1, le=16, description="each with a mask of its own")]
+
+
 Arrangement = Annotated[
     Literal["parallel", "serial"],
     Field(description="parallel: every block masks the input; serial: the block before"),
 ]
+
+
 BlockWidth = Annotated[Width, Field(description="width of a block")]
+
+
 MaskHidden = Annotated[Width, Field(description="width of the layer that computes a mask")]
+
+
 # Of attention among fields
 AttentionLayers = Annotated[int, Field(ge=1, le=16, description="of attention, one on another")]
+
+
 Heads = Annotated[int, Field(ge=1, le=64, description="of each layer")]
+
+
 HeadWidth = Annotated[Width, Field(description="of a field in each head")]
+
 
 FACTORY = rf"{MODULE_NAME[:-1]}:[A-Za-z_]\w*$"
 
@@ -285,16 +309,163 @@ class PrunedExpert(Strict):
 
 # Config class → what is called with the input's width and its keywords, and gives one module
 EXPERTS = Kinds("expert", ExpertConfig, default="mlp")
+
+
 EXPERTS.add("mlp", MLPExpertConfig, "mmoe.mixture:MLPExperts")
+
+
 EXPERTS.add("dcn_v2", CrossExpertConfig, "mmoe.models.interactions.cross_network:CrossNetwork")
+
+
 EXPERTS.add(
     "fm",
     FactorizationExpertConfig,
     "mmoe.models.interactions.factorization_machine:FactorizationExpert",
 )
+
+
 EXPERTS.add("deepfm", DeepFMExpertConfig, "mmoe.models.interactions.deepfm:DeepFMExpert")
+
+
 EXPERTS.add("masknet", MaskNetExpertConfig, "mmoe.models.interactions.masknet:MaskNet")
+
+
 EXPERTS.add("autoint", AutoIntExpertConfig, "mmoe.models.interactions.autoint:AutoIntExpert")
+
+
 EXPERTS.add("frozen", FrozenExpertConfig, "mmoe.models.frozen:FrozenExpert")
+
+
 TOWERS = Kinds("tower", TowerConfig, default="mlp")
+
+
 TOWERS.add("mlp", MLPTowerConfig, "mmoe.tasks:Tower")
+
+
+class InteractionConfig(HasKinds):
+    """What multiplies features, beside the experts, which are slow to find products."""
+
+    title: ClassVar[str] = ""  # what a report calls it; none: it says nothing
+    pairs_ids: ClassVar[bool] = False  # whether it multiplies embeddings of two features of ids
+    adds_to_fields: ClassVar[bool] = False  # whether `added_width` is that of each field
+    replaces_inputs: ClassVar[bool] = False  # whether gates and experts read it in their place
+
+    kind: Any = Field(description="what multiplies which features")
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **keys: Any) -> None: ...
+
+    @property
+    def added_width(self) -> int:
+        """Number of columns that it puts beside the inputs, for gates and experts to read."""
+        return 0
+
+
+class NoInteraction(InteractionConfig):
+    """Nothing: experts read features as they are."""
+
+    kind: Literal["none"] = "none"
+
+
+class FactorizationMachineConfig(InteractionConfig):
+    """A factorization machine of the features of ids (of width embedding_dim).
+
+    It adds products of their embeddings to every task's logit.
+    """
+
+    title: ClassVar[str] = "factorization machine"
+    pairs_ids: ClassVar[bool] = True
+    kind: Literal["fm"] = "fm"
+
+
+class DeepFMConfig(InteractionConfig):
+    """DeepFM: a factorization machine of the features of ids, and an MLP of all embeddings.
+
+    Both are added to every task's logit.
+    """
+
+    title: ClassVar[str] = "DeepFM"
+    pairs_ids: ClassVar[bool] = True
+    kind: Literal["deepfm"] = "deepfm"
+    hidden: list[Width] = Field(default=[128, 64], min_length=1, description="width of each layer")
+    activation: Activation = Field(default="relu", description="after each layer")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
+
+
+class CrossNetworkConfig(InteractionConfig):
+    """A cross network (DCN-v2) of all inputs, which gates and experts then read in their place.
+
+    Each layer adds products of a degree more.
+    """
+
+    title: ClassVar[str] = "inputs through a cross network"
+    replaces_inputs: ClassVar[bool] = True
+    kind: Literal["dcn_v2"] = "dcn_v2"
+    layers: Layers = 2
+    rank: Rank = None
+
+
+class MaskNetConfig(InteractionConfig):
+    """A MaskNet of all inputs, which gates and experts read beside them.
+
+    Its blocks are layers of the inputs multiplied by masks that the row itself computes.
+    """
+
+    title: ClassVar[str] = "inputs and a MaskNet of them"
+    kind: Literal["masknet"] = "masknet"
+    blocks: Blocks = 2
+    arrangement: Arrangement = "parallel"
+    dim: BlockWidth = 64
+    mask_hidden: MaskHidden = 256
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each block")
+
+    @property
+    def added_width(self) -> int:
+        """Width of the blocks that no other one reads."""
+        return self.dim * (self.blocks if self.arrangement == "parallel" else 1)
+
+
+class AutoIntConfig(InteractionConfig):
+    """Attention among features (AutoInt), which gates and experts read beside the inputs.
+
+    Fields are embeddings of width embedding_dim, and numbers, each times an embedding of its own.
+    """
+
+    title: ClassVar[str] = "inputs and attention among them"
+    adds_to_fields: ClassVar[bool] = True
+    kind: Literal["autoint"] = "autoint"
+    layers: AttentionLayers = 2
+    heads: Heads = 2
+    head_dim: HeadWidth = 8
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each layer")
+
+    @property
+    def added_width(self) -> int:
+        """Width of a field behind the last layer."""
+        return self.heads * self.head_dim
+
+
+# Config class → what puts it into a network, called as `mmoe.models.build.build_ranker` does
+INTERACTIONS = Kinds("interaction", InteractionConfig, default="none")
+
+
+_ADD = "mmoe.models.interactions.add"
+
+
+INTERACTIONS.add("none", NoInteraction, f"{_ADD}:no_interaction")
+
+
+INTERACTIONS.add("fm", FactorizationMachineConfig, f"{_ADD}:add_factorization_machine")
+
+
+INTERACTIONS.add("dcn_v2", CrossNetworkConfig, f"{_ADD}:add_cross_network")
+
+
+INTERACTIONS.add("deepfm", DeepFMConfig, f"{_ADD}:add_deepfm")
+
+
+INTERACTIONS.add("masknet", MaskNetConfig, f"{_ADD}:add_masknet")
+
+
+INTERACTIONS.add("autoint", AutoIntConfig, f"{_ADD}:add_autoint")

@@ -1,11 +1,11 @@
-"""`Kinds`: the kinds of one noun (features, gates, experts), to which others may add their own."""
+"""Base classes of config sections: strict ones, and those of which there are kinds."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, GetCoreSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import (
     CoreSchema,
     PydanticKnownError,
@@ -14,8 +14,22 @@ from pydantic_core import (
     core_schema,
 )
 
-from mmoe.config.base import Strict
-from mmoe.plugins import load_installed
+from mmoe.plugins import MODULE_NAME, load_installed
+
+NAME = r"^[A-Za-z_][A-Za-z0-9_\-]*$"
+
+
+Name = Annotated[str, Field(pattern=NAME, max_length=200)]
+
+
+ModuleName = Annotated[str, Field(pattern=MODULE_NAME, max_length=200)]
+
+
+class Strict(BaseModel):
+    """A config section that refuses unknown keys, so that no misspelt one passes in silence."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_\-]*"  # a dot would part it in training.monitor
 

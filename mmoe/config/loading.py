@@ -4,20 +4,87 @@ import difflib
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from mmoe.config.base import NAME
-from mmoe.config.bounded_yaml import BoundedLoader, RepeatsTooMuchError
 from mmoe.config.effects import refuse_without_effect
-from mmoe.config.kinds import HasKinds, Kinds, kinds_of
+from mmoe.config.kinds import NAME, HasKinds, Kinds, kinds_of
 from mmoe.config.run import RunConfig, with_keys_of_its_kind
 from mmoe.config.tables import ENCODINGS, TableSettings
-from mmoe.plugins import MODULE_NAME, import_for_run, import_modules
+from mmoe.plugins import MODULE_NAME, import_for_run, import_modules, installed_modules
+
+_MOST_REPEATED = 100_000  # values; a config of a thousand features has about ten thousand
+
+
+class RepeatsTooMuchError(yaml.YAMLError):
+    """Refusal of aliases within aliases: a few hundred bytes for millions of values."""
+
+
+class BoundedLoader(yaml.SafeLoader):
+    """A SafeLoader that refuses documents with too many values, before it makes any.
+
+    A value that looks like a date and is none, or that a tag calls what it is not, is a YAMLError
+    too (PyYAML lets whatever Python says of it through).
+
+    YAML itself keeps what an alias names once, but whoever copies or checks the values walks
+    through each repetition.
+    """
+
+    def compose_document(self) -> yaml.Node | None:
+        """Returns the document's nodes, counted.
+
+        Raises:
+            RepeatsTooMuchError: Written out, aliases would add more values than a config may have.
+        """
+        node = super().compose_document()
+        if node is not None:
+            sizes: dict[yaml.Node, int] = {}
+            repeated = _written_out(node, sizes) - len(sizes)
+            if repeated > _MOST_REPEATED:
+                raise RepeatsTooMuchError(
+                    f"its aliases (*name) repeat {_readable(repeated)} values, expected at most "
+                    f"{_MOST_REPEATED:,}; remove aliases to lists of aliases"
+                )
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Returns a node's value."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
+            kind = str(node.tag).rsplit(":", 1)[-1]
+            why = f" ({error})" if isinstance(error, ValueError) else ""
+            raise yaml.YAMLError(
+                f"{str(node.value)[:60]!r} in line {node.start_mark.line + 1} is no {kind}{why}; "
+                "if it is text, write it in quotes"
+            ) from None
+
+
+def _written_out(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
+    """Nodes under `node`, each as often as aliases name it; `sizes` takes that of every node.
+
+    One that contains itself counts as nothing there: whoever walks through it will notice.
+    """
+    known = sizes.get(node)
+    if known is None:
+        sizes[node] = 0
+        known = sizes[node] = 1 + sum(_written_out(child, sizes) for child in _children(node))
+    return known
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        pairs = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
+        return [child for pair in pairs for child in pair]
+    return cast("list[yaml.Node]", node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _readable(count: int) -> str:
+    return f"{count:,}" if count < 10**12 else "more than a trillion"
 
 
 def load_config(
@@ -442,3 +509,48 @@ def _one_line(error: Exception) -> str:
 
 def _kind_of(value: Any) -> str:
     return "an empty file" if value is None else f"a {type(value).__name__}"
+
+
+def with_used_modules(config: RunConfig) -> RunConfig:
+    """Returns the config with the modules of its kinds among `imports`, those that it lacks.
+
+    Built-in kinds need none, nor do those of installed plugins; those of a notebook or script
+    (`__main__`) have none that another process could import.
+
+    Example:
+        >>> from mmoe.config import config_from_dict
+        >>> from mmoe.config.loading import with_used_modules
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "numeric", "name": "age"}],
+        ...     "tasks": [{"name": "click", "label": "click"}]})
+        >>> with_used_modules(config).imports
+        []
+    """
+    used = dict.fromkeys(_module(section) for section in _of_others(config))
+    named = list(config.imports)
+    if used:
+        known = [*named, *installed_modules(), "__main__"]
+        named += [module for module in used if not any(_is_in(module, name) for name in known)]
+    return config.model_copy(update={"imports": named})
+
+
+def _of_others(value: Any) -> Iterator[HasKinds]:
+    """Sections whose kind is not built in."""
+    if isinstance(value, HasKinds) and not type(value).__module__.startswith("mmoe."):
+        yield value
+    if isinstance(value, BaseModel):
+        value = [getattr(value, name) for name in type(value).model_fields]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for inside in value:
+            yield from _of_others(inside)
+
+
+def _module(section: HasKinds) -> str:
+    """Where its kind was registered: with what implements it."""
+    return section.registry.implementation(section).__module__
+
+
+def _is_in(module: str, name: str) -> bool:
+    return f"{module}.".startswith(f"{name}.")

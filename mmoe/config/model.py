@@ -3,24 +3,235 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
 
-from mmoe.config.bias import BiasConfig
-from mmoe.config.domains.settings import DomainsConfig
-from mmoe.config.experts import CapacityConfig, ExpertConfig, ExpertCount, PrunedExpert, TowerConfig
-from mmoe.config.freezing import StageConfig
-from mmoe.config.gates import GateConfig, SelectingGateConfig
-from mmoe.config.interactions import InteractionConfig
-from mmoe.config.kinds import HasKinds, Kinds
-from mmoe.config.tasks import (
-    BinaryTask,
-    TaskConfig,
-    TransferConfig,
-    entire_space_tasks,
-    refuse_sampled,
+from mmoe.config.experts import (
+    CapacityConfig,
+    ExpertConfig,
+    ExpertCount,
+    InteractionConfig,
+    PrunedExpert,
+    TowerConfig,
 )
+from mmoe.config.features import Feature, ListFeature, SequenceFeature, VectorFeature
+from mmoe.config.freezing import StageConfig
+from mmoe.config.gates import GateConfig, SelectingGateConfig, Width
+from mmoe.config.kinds import HasKinds, Kinds, Name, Strict
+from mmoe.config.relations import TransferConfig, entire_space_tasks
+from mmoe.config.tasks import BinaryTask, EntireSpaceTask, TaskConfig, refuse_sampled
+
+MOST_DOMAINS = 1024  # each has gates; a column with more values is an id, for a feature
+
+
+class DomainsConfig(Strict):
+    """Which domain a row is of, and what each domain has of its own."""
+
+    column: str = Field(
+        min_length=1,
+        description="whose values are the domains (scenes, markets, surfaces): each has gates of "
+        f"its own, which its rows alone ask; of ids or text, {MOST_DOMAINS:,} values at most",
+    )
+    towers: Literal["shared", "own"] = Field(
+        default="shared", description="one tower a task, or one for each task and domain"
+    )
+    unseen: Literal["mean_gate", "refuse"] = Field(
+        default="mean_gate",
+        description="rows whose domain is empty, or which no training row has. mean_gate: they are "
+        "mixed by the mean of the domains' gates; refuse: an error names the row",
+    )
+
+
+def check_domains(model: "ModelConfig", tasks: Sequence[TaskConfig]) -> None:
+    """Refuses domains of tasks without `model.domains`, and what these do not go with.
+
+    Raises:
+        ValueError: Names the key, and how to mend it.
+    """
+    domains = model.domains
+    for task in tasks:
+        if task.domains is not None and domains is None:
+            raise ValueError(
+                f"task {task.name!r}: domains says where the task exists, but no column says which "
+                "domain a row is of; set model.domains.column, or remove domains"
+            )
+    if domains is None:
+        return
+    if domains.towers == "own":
+        _check_own_towers(model)
+    for task in tasks:
+        _check_event(task, tasks)
+
+
+def _check_own_towers(model: "ModelConfig") -> None:
+    for key, kind, mend in (
+        ("tower.kind", model.tower.kind, "mlp"),
+        ("transfer", model.transfer.kind, "none"),
+    ):
+        if kind != mend:
+            raise ValueError(
+                f"model.domains.towers is own, which model.{key} {kind} does not go with; set "
+                f"model.{key}: {mend}, or model.domains.towers: shared"
+            )
+
+
+def _check_event(task: TaskConfig, tasks: Sequence[TaskConfig]) -> None:
+    """A probability that is multiplied by its event's needs that event wherever it exists."""
+    if not isinstance(task, EntireSpaceTask):
+        return
+    events = {*task.after, task.observed_when}
+    for event in tasks:
+        if event.name not in events or event.domains is None:
+            continue
+        missing = sorted({*(task.domains or ["every domain"])} - {*event.domains})
+        if missing:
+            raise ValueError(
+                f"task {task.name!r}: exists in {missing[0]}, but its event {event.name!r} does "
+                f"not; add it to the domains of {event.name!r}, or narrow those of {task.name!r}"
+            )
+
+
+class BiasConfig(Strict):
+    """A shallow tower over features of the display, such as the position of an impression.
+
+    Its logit is added to a task's own in training, and left out or fixed when rows are scored. No
+    expert, gate, interaction or wide part reads its features.
+    """
+
+    features: list[Name] = Field(
+        min_length=1, description="names of features, which the tower alone then reads"
+    )
+    tasks: list[Name] | None = Field(
+        default=None, description="whose logits it is added to; null: all"
+    )
+    hidden: list[Width] = Field(
+        default=[16], description="width of each layer; []: linear, one number an id"
+    )
+    dropout: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="share of the rows of each training batch whose logit of the tower is left "
+        "out, so that the rest of the model learns to do without it",
+    )
+    scoring: Literal["drop", "fixed"] = Field(
+        default="drop",
+        description="drop: scores are without the tower's logit, and none of its columns is read; "
+        "fixed: every row is scored as if shown as `at` says",
+    )
+    at: dict[str, StrictInt | StrictFloat | StrictStr] = Field(
+        default={},
+        description="fixed: column → the value that every row has when it is scored; the column "
+        "itself is not read then",
+    )
+
+    @model_validator(mode="after")
+    def _keys_agree(self) -> "BiasConfig":
+        for key, names in (("features", self.features), ("tasks", self.tasks or [])):
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f"{key} names {name!r} twice; remove one of them")
+        if self.tasks == []:
+            raise ValueError("tasks is empty, so nothing would be added; name a task, or remove it")
+        if self.scoring == "fixed" and not self.at:
+            raise ValueError(
+                "scoring is fixed, but at says no value; write such as at: {position: 1}"
+            )
+        if self.scoring == "drop" and self.at:
+            raise ValueError("at has no effect with scoring drop; set scoring: fixed, or remove at")
+        return self
+
+    def check(self, features: Sequence[Feature], tasks: Sequence[str]) -> None:
+        """Refuses names that a run has not, and values that cannot be fixed.
+
+        Args:
+            features: All of the run.
+            tasks: Names of its tasks.
+
+        Raises:
+            ValueError: With the key of `model.bias` and its mend.
+        """
+        known = [feature.name for feature in features]
+        for name in self.features:
+            if name not in known:
+                raise ValueError(
+                    f"model.bias.features names {name!r}, but there is no such feature under "
+                    f"`features`; there: {', '.join(known)}"
+                )
+        if not set(known) - set(self.features):
+            raise ValueError(
+                "model.bias.features names all features, so that experts would have none to read; "
+                "leave out those of users and items"
+            )
+        for name in self.tasks or ():
+            if name not in tasks:
+                raise ValueError(
+                    f"model.bias.tasks names {name!r}, but there is no such task; tasks: "
+                    f"{', '.join(tasks)}"
+                )
+        self._check_sequences(features)
+        self._check_fixed(features)
+
+    def _check_sequences(self, features: Sequence[Feature]) -> None:
+        """Refuses sequences, which experts read, and their targets, which they look at."""
+        for feature in features:
+            if not isinstance(feature, SequenceFeature):
+                continue
+            if feature.name in self.features:
+                raise ValueError(
+                    f"model.bias.features names {feature.name!r}, which is of kind sequence: what "
+                    "somebody did is no part of the display; remove it there"
+                )
+            for target in feature.target or ():
+                if target in self.features:
+                    raise ValueError(
+                        f"model.bias.features names {target!r}, but it is a target of feature "
+                        f"{feature.name!r} (sequence), which experts read; remove it in one place"
+                    )
+
+    def _check_fixed(self, features: Sequence[Feature]) -> None:
+        own = [feature for feature in features if feature.name in self.features]
+        columns = [column for feature in own for column in feature.source_columns]
+        for feature in features:
+            read = [column for column in feature.source_columns if column in self.at]
+            if read and feature.name not in self.features:
+                raise ValueError(
+                    f"model.bias.at fixes {read[0]!r}, but feature {feature.name!r}, which is not "
+                    "under model.bias.features, reads it too; remove that feature"
+                )
+        for column in self.at:
+            if column not in columns:
+                raise ValueError(
+                    f"model.bias.at names {column!r}, which no feature of model.bias.features "
+                    f"reads; their columns: {', '.join(columns)}"
+                )
+        for feature in own:
+            left = [column for column in feature.source_columns if column not in self.at]
+            fixed = [column for column in feature.source_columns if column in self.at]
+            if fixed and left:
+                raise ValueError(
+                    f"model.bias.at fixes {fixed[0]!r}, but feature {feature.name!r} also reads "
+                    f"{left[0]!r}; give that a value too"
+                )
+            if fixed and isinstance(feature, ListFeature | VectorFeature):
+                raise ValueError(
+                    f"model.bias.at fixes {fixed[0]!r}, but feature {feature.name!r} is of kind "
+                    f"{feature.kind}; only features of one value a row can be fixed"
+                )
+
+    def unread(self, features: Sequence[Feature]) -> set[str]:
+        """Returns the names of features whose columns are not read when rows are scored."""
+        if self.scoring == "drop":
+            return set(self.features)
+        return {
+            feature.name
+            for feature in features
+            if feature.name in self.features and set(feature.source_columns) <= self.at.keys()
+        }
+
 
 _ONE_POOL = "kind {kind} has not one pool of experts; set kind: mmoe, omoe or esmm, or remove it"
+
+
 _OWN_EXPERTS = "kind {kind} has no own and shared experts; set kind: cgc or ple, or remove it"
 
 
@@ -505,10 +716,24 @@ def _counts_of(experts: Any) -> list[int]:
 
 # Config class → what builds the network, as `mmoe.models.registry.build_network` calls it
 MODELS = Kinds("model", ModelConfig, default="mmoe")
+
+
 MODELS.add("mmoe", MMoEConfig, "mmoe.models.mmoe:build_mmoe")
+
+
 MODELS.add("shared_bottom", SharedBottomConfig, "mmoe.models.shared_bottom:build_shared_bottom")
+
+
 MODELS.add("single_task", SingleTaskConfig, "mmoe.models.single_task:build_single_task")
+
+
 MODELS.add("omoe", OMoEConfig, "mmoe.models.omoe:build_omoe")
+
+
 MODELS.add("cgc", CGCConfig, "mmoe.models.cgc:build_cgc")
+
+
 MODELS.add("ple", PLEConfig, "mmoe.models.ple:build_ple")
+
+
 MODELS.add("esmm", ESMMConfig, "mmoe.models.esmm:build_esmm")

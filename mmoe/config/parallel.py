@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from mmoe.config.base import Name, Strict
+from mmoe.config.kinds import Name, Strict
 
 Sharding = Literal[
     "auto",

@@ -17,8 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from mmoe.config.base import Name
-from mmoe.config.kinds import HasKinds, Kinds, OneOf, kinds_of
+from mmoe.config.kinds import HasKinds, Kinds, Name, OneOf, kinds_of
 from mmoe.config.loading import models_in
 from mmoe.config.run import RunConfig
 from mmoe.config.tables import ENCODINGS, TableSettings

@@ -1,30 +1,22 @@
 """One run: data, features, tasks, model, training."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from pydantic import Field, model_validator
 
-from mmoe.config.base import ModuleName, Name, Strict
 from mmoe.config.data import DataConfig
-from mmoe.config.domains import check_domains
-from mmoe.config.features import FeatureConfig, IdFeature, NumericFeature
-from mmoe.config.features.datetimes import DatetimeFeature
+from mmoe.config.features import DatetimeFeature, FeatureConfig, IdFeature, NumericFeature
 from mmoe.config.freezing import ENCODER, check_stages, frozen_tables
-from mmoe.config.metrics import METRICS
-from mmoe.config.model import MODELS, ModelConfig
+from mmoe.config.kinds import ModuleName, Name, Strict
+from mmoe.config.model import MODELS, ModelConfig, check_domains
 from mmoe.config.parallel import ParallelConfig
+from mmoe.config.relations import check_relations
 from mmoe.config.scoring import ScoreConfig
-from mmoe.config.tables import TableConfig, TableSettings
-from mmoe.config.tasks import (
-    TaskConfig,
-    check_relations,
-    group_of,
-    prediction_columns,
-)
+from mmoe.config.tables import TableConfig, TableSettings, TableVectors, VectorTable
+from mmoe.config.tasks import METRICS, TaskConfig, group_of, prediction_columns
 from mmoe.config.training import TrainingConfig
-from mmoe.config.vectors import check_vectors
 from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.task_kinds import KINDS, first_of
 
@@ -374,3 +366,57 @@ def _unique(what: str, names: list[str]) -> None:
         if name in seen:
             raise ValueError(f"{what} {name!r} is defined twice; rename one of them")
         seen.add(name)
+
+
+def check_vectors(config: RunConfig) -> None:
+    """Refuses vectors for rows that stand for no one id, and keys without effect beside them.
+
+    Raises:
+        ValueError: Names the table or feature, and the way out.
+    """
+    for where, item, vectors in _with_vectors(config):
+        encoding = item.table_encoding.encoding
+        if encoding != "vocabulary":
+            raise ValueError(
+                f"{where} has vectors and encoding {encoding}, whose rows are shared or change "
+                "hands, so that no vector stays one's own; say encoding: vocabulary, or remove "
+                "vectors"
+            )
+        if vectors.frozen and item.learning_rate is not None:
+            raise ValueError(
+                f"{where}: learning_rate is {item.learning_rate}, but vectors.frozen is true, so "
+                "that its rows are never moved; remove learning_rate, or say frozen: false"
+            )
+    begun = {table.name for table in config.tables if table.vectors is not None}
+    for feature in config.features:
+        if feature.id_columns > 1 and begun.intersection(feature.table_names):
+            raise ValueError(
+                f"features.{feature.name} is a {feature.kind} of {feature.id_columns} columns and "
+                f"uses the table {feature.table_names[0]!r}, but vectors are those of the ids of "
+                "one column; give it another table"
+            )
+
+
+def with_vector_paths(config: RunConfig, change: Callable[[str], str]) -> RunConfig:
+    """Returns the config with another path for each file of vectors."""
+    update = {}
+    for section in ("tables", "features"):
+        items = list(getattr(config, section))
+        for n, item in enumerate(items):
+            vectors = getattr(item, "vectors", None)
+            if isinstance(vectors, TableVectors):
+                vectors = vectors.model_copy(update={"path": change(vectors.path)})
+                items[n] = item.model_copy(update={"vectors": vectors})
+                update[section] = items
+    return config.model_copy(update=update) if update else config
+
+
+def _with_vectors(
+    config: RunConfig,
+) -> Iterator[tuple[str, VectorTable, TableVectors]]:
+    """What has vectors, and where it stands."""
+    for section in ("tables", "features"):
+        for item in getattr(config, section):
+            vectors = getattr(item, "vectors", None)
+            if isinstance(vectors, TableVectors):
+                yield f"{section}.{item.name}", item, vectors

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from mmoe.config.features.encoders import SequenceEncoderConfig
+from mmoe.config.encoders import SequenceEncoderConfig
+from mmoe.config.tables import ManagedIds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,16 +45,6 @@ class SequenceSpec:
     max_length: int
     unpooled: int
     encoder: SequenceEncoderConfig
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ManagedIds:
-    """How the ids of a table come and go; the keys of `TableSettings` with encoding managed."""
-
-    rows: int
-    admit_after: int = 1
-    evict: Literal["lfu", "lru", "distance_lfu"] = "distance_lfu"
-    evict_every: int = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

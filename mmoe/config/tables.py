@@ -1,6 +1,7 @@
 """Tables, and encodings: how ids become rows. One is a class, and a line in `ENCODINGS`."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -13,10 +14,61 @@ from pydantic import (
     model_validator,
 )
 
-from mmoe.config.base import Name, Strict
-from mmoe.config.kinds import HasKinds, Kinds
-from mmoe.config.specs import ManagedIds
-from mmoe.config.vectors import TableVectors
+from mmoe.config.kinds import HasKinds, Kinds, Name, Strict
+
+
+class TableVectors(Strict):
+    """A file of vectors by id, with which rows of a table begin, to stay so or to be trained."""
+
+    path: str = Field(
+        min_length=1,
+        description="Parquet (or what else data.path takes) with a column of ids and one of lists "
+        "of numbers, or .safetensors; a file, folder, glob or fsspec address",
+    )
+    id: str | None = Field(
+        default=None,
+        description="column of ids; of safetensors a tensor of whole numbers [N], without which "
+        "a row's number, from 0, is its id",
+    )
+    vector: str = Field(
+        default="vector", description="column of lists of numbers; of safetensors a tensor [N, dim]"
+    )
+    frozen: bool = Field(
+        default=False,
+        description="rows are never moved, and have no optimizer state; else they are trained as "
+        "others, and the vectors are where they begin",
+    )
+    scale: Literal["standard", "unit", "keep"] = Field(
+        default="standard",
+        description="standard: mean 0 and variance 1 / √dim of each number over the file, as a "
+        "feature of kind vector has them; unit: length 1; keep: as they are",
+    )
+    ids: Literal["all", "seen"] | None = Field(
+        default=None,
+        description="all: ids of the file that training has not seen have rows too, for rows to "
+        "come; seen: they share that of unseen ids. Default: all where frozen, else seen",
+    )
+    least_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="of the ids of training, that have to have a vector; fewer are an error",
+    )
+
+    @property
+    def takes_all_ids(self) -> bool:
+        """Whether ids that are in the file alone have rows."""
+        return self.frozen if self.ids is None else self.ids == "all"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ManagedIds:
+    """How the ids of a table come and go; the keys of `TableSettings` with encoding managed."""
+
+    rows: int
+    admit_after: int = 1
+    evict: Literal["lfu", "lru", "distance_lfu"] = "distance_lfu"
+    evict_every: int = 100
 
 
 class TableEncoding(HasKinds):
@@ -122,8 +174,14 @@ class ManagedEncoding(TableEncoding):
 
 # Config class → what turns ids into rows, once it has seen those of training
 ENCODINGS = Kinds("encoding", TableEncoding, default="vocabulary", key="encoding")
+
+
 ENCODINGS.add("vocabulary", VocabularyEncoding, "mmoe.datasets.features.vocabulary:Vocabulary")
+
+
 ENCODINGS.add("hash", HashEncoding, "mmoe.datasets.features.uncounted_ids:HashRule")
+
+
 ENCODINGS.add("managed", ManagedEncoding, "mmoe.datasets.features.uncounted_ids:ManagedRule")
 
 

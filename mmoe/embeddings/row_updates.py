@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig, TableSpec
-from mmoe.config.optimizers import EMBEDDING_OPTIMIZERS
+from mmoe.config.training import EMBEDDING_OPTIMIZERS
 
 LAST_STEP = "last_step"  # in which a row was moved
 _AVERAGES = ("exp_avg", "exp_avg_sq")

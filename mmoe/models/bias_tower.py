@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config import RunConfig
-from mmoe.config.bias import BiasConfig
+from mmoe.config.model import BiasConfig
 from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.id_map import MISSING, UNSEEN
@@ -96,7 +96,7 @@ class BiasTower(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.config.bias import BiasConfig
+        >>> from mmoe.config.model import BiasConfig
         >>> from mmoe.models.bias_tower import BiasColumns, BiasTower
         >>> from mmoe.models.inputs import NetworkInputs
         >>> columns = BiasColumns(dense=[1], ids=[], num_dense=2, num_ids=0)

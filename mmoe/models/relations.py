@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from mmoe.config import ModelConfig, TaskConfig
-from mmoe.config.tasks import TRANSFERS, EntireSpaceTask, parents_of
-from mmoe.config.tasks.transfer import AdaptiveTransferConfig
+from mmoe.config.relations import TRANSFERS, AdaptiveTransferConfig, parents_of
+from mmoe.config.tasks import EntireSpaceTask
 from mmoe.models.network import ImputationTowers, Level, MixtureNetwork
 from mmoe.models.sections import build_towers
 from mmoe.tasks.calibrator import Calibrator

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from mmoe.config import DeviceKind, ScoringPrecision
-from mmoe.config.scoring.expectation import expectations_of
+from mmoe.config.scoring import expectations_of
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import DataFile, is_address, without_protocol
 from mmoe.datasets.files.readers import Paths

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmoe.config.tasks import TaskConfig, entire_space_tasks
+from mmoe.config.relations import entire_space_tasks
+from mmoe.config.tasks import TaskConfig
 from mmoe.tasks.columns import own_logits
 from mmoe.tasks.constants import constants
 from mmoe.tasks.kinds import objective_of

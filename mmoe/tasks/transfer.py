@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mmoe.config.tasks import order_of
+from mmoe.config.relations import order_of
 from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.tasks.calibrator import LabelLoss

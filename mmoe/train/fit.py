@@ -12,8 +12,8 @@ from mmoe.alarms import predicted_file
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import DeviceKind, RunConfig
+from mmoe.config.loading import with_used_modules
 from mmoe.config.tasks import prediction_columns
-from mmoe.config.used_modules import with_used_modules
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.masked import said_of_masked
 from mmoe.datasets.rows.encoded import EncodedLabels

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mmoe.config import OptimizerConfig
-from mmoe.config.optimizers import OPTIMIZERS
+from mmoe.config.training import OPTIMIZERS
 
 
 def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:

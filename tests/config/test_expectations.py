@@ -3,7 +3,7 @@
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.config.scoring.expectation import OF_COLUMNS, expectation_of, expectations_of
+from mmoe.config.scoring import OF_COLUMNS, expectation_of, expectations_of
 
 
 @pytest.mark.parametrize(

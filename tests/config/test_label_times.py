@@ -3,7 +3,7 @@
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.config.label_times import microseconds, moment_of
+from mmoe.config.data import microseconds, moment_of
 
 SECOND = 1_000_000
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmoe.config.base import Strict
+from mmoe.config.kinds import Strict
 from mmoe.config.reference import README, reference, rewritten
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mmoe.config import config_from_dict, dump_config, load_config, set_values
-from mmoe.config.tasks import order_of, parents_of
+from mmoe.config.relations import order_of, parents_of
 
 RAW = {
     "features": [{"kind": "numeric", "name": "age"}],

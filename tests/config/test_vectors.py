@@ -3,7 +3,7 @@
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.config.vectors import with_vector_paths
+from mmoe.config.run import with_vector_paths
 
 FILE = {"path": "items.parquet", "id": "item_id"}
 TASKS = [{"name": "click", "label": "click"}]

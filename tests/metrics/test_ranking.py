@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, ndcg_score
 
 from mmoe.config import config_from_dict
-from mmoe.config.metrics import NdcgConfig, RecallConfig
+from mmoe.config.tasks import NdcgConfig, RecallConfig
 from mmoe.metrics.auc import average_precision
 from mmoe.metrics.of_tasks import task_metrics
 from mmoe.metrics.ranking import Ndcg, Recall, grouped_ndcg, grouped_recall

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.config.bias import BiasConfig
+from mmoe.config.model import BiasConfig
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource

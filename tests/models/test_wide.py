@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmoe.config import FeatureSpec, ModelConfig, TableSpec
-from mmoe.config.specs import ManagedIds
+from mmoe.config.tables import ManagedIds
 from mmoe.datasets.rows.batch import Batch
 from mmoe.models import Ranker, build_network
 from mmoe.models.wide import WidePart

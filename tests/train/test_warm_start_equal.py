@@ -11,11 +11,12 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.optimizer_state import flatten_optimizer
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import EXPERTS, INTERACTIONS, MODELS, config_from_dict
+from mmoe.config.encoders import SEQUENCE_ENCODERS
 from mmoe.config.features import FEATURES
-from mmoe.config.features.encoders import SEQUENCE_ENCODERS
 from mmoe.config.gates import GATES
+from mmoe.config.relations import TRANSFERS
 from mmoe.config.tables import ENCODINGS
-from mmoe.config.tasks import TASKS, TRANSFERS
+from mmoe.config.tasks import TASKS
 from mmoe.mixture import FixedGate
 from mmoe.train.begin import training_state
 from mmoe.train.prepare import prepare

@@ -7,7 +7,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from mmoe.config import InteractionConfig, RunConfig
-from mmoe.config.bias import BiasConfig
+from mmoe.config.model import BiasConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.models.bias_tower import own_lookups, own_names
 from mmoe.models.input_layers import replaced_names

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from mmoe.config import FeatureSpec, InputLayerSpec
-from mmoe.config.bias import BiasConfig
+from mmoe.config.model import BiasConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.levels import LevelColumns
 from mmoe.mixture.requests.columns import RequestColumns

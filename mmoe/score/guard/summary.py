@@ -8,7 +8,7 @@ from typing import Any
 
 from mmoe.alarms import Distribution, TrainingColumns
 from mmoe.alarms.drift import shift_of
-from mmoe.config.scoring.expectation import OF_COLUMNS, Expectation
+from mmoe.config.scoring import OF_COLUMNS, Expectation
 from mmoe.score.guard.counts import ColumnCounts, ScoreCounts
 
 Figures = dict[str, float | None]  # measure → number; None where no row says anything

@@ -1,7 +1,7 @@
 """When the labels of a backtest were collected: its days' files do not say where the log ends."""
 
 from mmoe.config import RunConfig
-from mmoe.config.label_times import TimeConfig
+from mmoe.config.data import TimeConfig
 from mmoe.datasets.labels.maturity import found_maturity, moment_text, time_of
 from mmoe.datasets.rows.projection import text_cells
 from mmoe.datasets.rows.sources import one_path

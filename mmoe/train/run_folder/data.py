@@ -3,8 +3,8 @@
 from pydantic import Field
 
 from mmoe.config import RunConfig
-from mmoe.config.base import Strict
 from mmoe.config.json_files import read_stored
+from mmoe.config.kinds import Strict
 from mmoe.datasets.files.changed_data import data_changes, same_rows, shown
 from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.parallel import from_first

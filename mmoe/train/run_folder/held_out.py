@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mmoe.config import RunConfig
-from mmoe.config.label_times import moment_of
+from mmoe.config.data import moment_of
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.fingerprint import (
     DataPrint,

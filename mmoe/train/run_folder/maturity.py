@@ -4,8 +4,8 @@ import numpy as np
 from pydantic import Field
 
 from mmoe.config import RunConfig
-from mmoe.config.base import Strict
 from mmoe.config.json_files import Count, Share, read_stored
+from mmoe.config.kinds import Strict
 from mmoe.datasets.labels.delays import STEPS, DelayCurve
 from mmoe.datasets.labels.masked import Masked
 from mmoe.datasets.labels.maturity import Maturity, moment_text

@@ -6,7 +6,7 @@ from typing import Any
 from zlib import crc32
 
 from mmoe.config import RunConfig
-from mmoe.config.vectors import with_vector_paths
+from mmoe.config.run import with_vector_paths
 from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.rows.sources import below
 from mmoe.errors import RanksDiffer

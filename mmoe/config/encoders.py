@@ -71,11 +71,19 @@ class GRUEncoderConfig(SequenceEncoderConfig):
 
 # Config class → a module that is called with the width of an event and the most there are
 SEQUENCE_ENCODERS = Kinds("sequence encoder", SequenceEncoderConfig, default="mean")
+
+
 SEQUENCE_ENCODERS.add("mean", MeanEncoderConfig, "mmoe.models.sequences.mean:MeanEncoder")
+
+
 SEQUENCE_ENCODERS.add("din", DINEncoderConfig, "mmoe.models.sequences.din:DINEncoder")
+
+
 SEQUENCE_ENCODERS.add(
     "transformer",
     TransformerEncoderConfig,
     "mmoe.models.sequences.transformer:TransformerEncoder",
 )
+
+
 SEQUENCE_ENCODERS.add("gru", GRUEncoderConfig, "mmoe.models.sequences.gru:GRUEncoder")

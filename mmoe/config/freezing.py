@@ -1,10 +1,13 @@
-"""`StageConfig`: the parts that a model had before others were added to it."""
+"""What of an earlier run is frozen, and which parts a model had before others came."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from itertools import accumulate
 
 from pydantic import Field
 
-from mmoe.config.base import Name, Strict
+from mmoe.config.kinds import Name, Strict
 
 
 class StageConfig(Strict):
@@ -57,7 +60,7 @@ def domains_known_to(
 
     Example:
         >>> from mmoe.config.freezing import StageConfig
-        >>> from mmoe.config.freezing.stages import domains_known_to
+        >>> from mmoe.config.freezing import domains_known_to
         >>> stage = StageConfig(tasks=["click"], features=["user"], domains=["feed"])
         >>> [list(domains_known_to(t, [stage], ["feed", "live"])) for t in ("click", "buy")]
         [['feed'], ['feed', 'live']]
@@ -89,3 +92,75 @@ def check_stages(
                     f"model.stages.{number}: {what} {gone[0]!r} is not there any more, though the "
                     f"model was trained with it; bring it back, or train without --warm-start"
                 )
+
+
+ENCODER = "encoder"
+
+
+TABLES = "tables"
+
+
+# What a pattern begins with that means neither experts nor gates
+_BESIDE = (
+    TABLES,
+    ENCODER,
+    "towers",
+    "inputs",
+    "sequences",
+    "interaction",
+    "crossing",
+    "transfer",
+    "imputation",
+    "bias",
+    "bias_tower",
+)
+
+
+def names_part(pattern: str, name: str) -> bool:
+    """Returns whether a pattern names a part that a dotted name lies in, or is.
+
+    Example:
+        >>> from mmoe.config.freezing import names_part
+        >>> [names_part(p, "towers.click.mlp.weight") for p in ("towers", "towers.cl*", "*.buy")]
+        [True, True, False]
+    """
+    return any(fnmatchcase(part, pattern) for part in accumulate(name.split("."), "{}.{}".format))
+
+
+def frozen_tables(freeze: Sequence[str], stages: Sequence[StageConfig]) -> set[str]:
+    """Returns the tables that were there before and are frozen.
+
+    Example:
+        >>> from mmoe.config.freezing import StageConfig
+        >>> from mmoe.config.freezing import frozen_tables
+        >>> stage = StageConfig(tasks=["click"], features=["user"], tables=["user", "item"])
+        >>> sorted(frozen_tables(["tables"], [stage])), frozen_tables(["tables.u*"], [stage])
+        (['item', 'user'], {'user'})
+    """
+    tables = stages[-1].tables if stages else []
+    return {t for t in tables if any(names_part(pattern, f"{TABLES}.{t}") for pattern in freeze)}
+
+
+def keeps_pool(freeze: Iterable[str]) -> bool:
+    """Returns whether patterns may name experts or gates, so that new ones stand beside them."""
+    return any(pattern.split(".")[0] not in _BESIDE for pattern in freeze)
+
+
+def keeps_towers(freeze: Iterable[str]) -> bool:
+    """Returns whether patterns may name towers, which then stay as they are in new domains."""
+    return keeps_pool(freeze) or any(pattern.split(".")[0] == "towers" for pattern in freeze)
+
+
+def unmatched(pattern: str, parts: Sequence[str]) -> ValueError:
+    """Returns the error of a pattern that names nothing.
+
+    Args:
+        pattern: As somebody wrote it.
+        parts: What there is, by the names that it could have had.
+    """
+    near = get_close_matches(pattern, parts, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return ValueError(
+        f"training.freeze: {pattern!r} matches no parameter of the --warm-start run; there are: "
+        f"{', '.join(parts)}{hint}"
+    )

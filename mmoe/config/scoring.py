@@ -1,4 +1,4 @@
-"""What is expected of scores: `psi(*) < 0.25`, `mean(pred_click) in [0.5, 2] of training`."""
+"""What `mmoe score` does by itself, and what it expects of a night's rows."""
 
 import re
 from collections.abc import Iterable
@@ -6,14 +6,27 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Literal
 
+from pydantic import Field, field_validator
+
+from mmoe.config.kinds import Name, Strict
+
 # Measures of all rows, of the columns that a model reads, and of those that scoring writes
 OF_ROWS = ("rows", "repeated")
+
+
 OF_COLUMNS = ("missing", "unseen", "outside", "psi")
+
+
 OF_SCORES = ("mean", "min", "p1", "p5", "p25", "p50", "p75", "p95", "p99", "max", "nan", "null")
+
+
 # Has no meaning, or grows with it, where the training rows are another number
 _NOT_IN_TRAINING = ("rows", "repeated", "psi")
 
+
 USUAL = "usual"
+
+
 # What `usual` stands for. A tenth of the rows, a fifth, a quarter are what alarms speak of too
 _USUAL = (
     "rows > 0",
@@ -25,13 +38,24 @@ _USUAL = (
     "mean(*) in [0.5, 2] of training",
 )
 
+
 Relation = Literal["of", "above"]
+
+
 _RELATIONS: dict[str | None, Relation | None] = {"of": "of", "above": "above", None: None}
+
+
 _NUMBER = r"([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(%?)"
+
+
 _LEFT = r"(?P<measure>[A-Za-z]\w*)\s*(?:\(\s*(?P<names>.+?)\s*\))?"
+
+
 _COMPARED = re.compile(
     rf"{_LEFT}\s*(?P<sign><=|>=|==|<|>)\s*{_NUMBER}(?:\s+(?P<relation>of|above)\s+training)?"
 )
+
+
 _BETWEEN = re.compile(
     rf"{_LEFT}\s+in\s*\[\s*{_NUMBER}\s*,\s*{_NUMBER}\s*\](?:\s+(?P<relation>of|above)\s+training)?"
 )
@@ -178,3 +202,24 @@ def _check_measure(text: str, measure: str, names: str | None, relation: str | N
             f"expectation {text!r}: {measure} is not compared with training; leave "
             f"`{relation} training` out"
         )
+
+
+class ScoreConfig(Strict):
+    """What `mmoe score` does by itself; its options go before it."""
+
+    fused: dict[Name, str] = Field(
+        default_factory=dict,
+        description="further columns, by name: expressions over tasks and columns of the input, "
+        'such as `value: "click^0.7 * purchase"`',
+    )
+    expect: list[str] = Field(
+        default_factory=list,
+        description="what has to hold before scores are published, such as `unseen(user_id) < "
+        "0.2`; `usual` stands for what most nights hold; `--expect` replaces them",
+    )
+
+    @field_validator("expect")
+    @classmethod
+    def _can_be_read(cls, texts: list[str]) -> list[str]:
+        expectations_of(texts)
+        return texts
