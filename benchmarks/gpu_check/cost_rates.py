@@ -21,7 +21,7 @@ from benchmarks.gpu_check.extension import require_kernels
 from benchmarks.gpu_check.record import MEASURED, Record, machine_name
 from mmoe import ops
 from mmoe.mixture import MLPExperts, MultiGateMixture, TopKGate
-from mmoe.mixture.cost_rates import CostRates, ProductRates, rates_of
+from mmoe.mixture.execution import CostRates, ProductRates, rates_of
 
 KEY = "rivals/rates of auto"
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}

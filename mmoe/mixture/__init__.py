@@ -29,8 +29,7 @@ from mmoe.mixture.gates import (
     update_biases,
 )
 from mmoe.mixture.moe import MoE, MoEOutput
-from mmoe.mixture.multi_gate import MixtureOutput, MultiGateMixture
-from mmoe.mixture.output import Unmixed
+from mmoe.mixture.multi_gate import MixtureOutput, MultiGateMixture, Unmixed
 from mmoe.mixture.resize_experts import LoadReport, load_experts
 from mmoe.mixture.routing.capacity import Capacity
 from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher

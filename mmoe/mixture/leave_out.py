@@ -7,10 +7,10 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from mmoe.mixture.asking import RowAsks, decide
+from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.gates import DSelectKGate
-from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.gates.contract import GateOutput, decide
 from mmoe.mixture.multi_gate import MultiGateMixture
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import GateTraits, traits_of

@@ -5,30 +5,36 @@ width, S input sources, R routed pairs (distinct sample and expert).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.asking import RowAsks, decide, wanted
+from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.checks import (
     as_pool,
     check_capacity,
     check_dispatcher,
     check_gate,
-    check_inputs,
     check_source,
     check_visibility,
 )
 from mmoe.mixture.execution import Execution, make_policy
 from mmoe.mixture.experts.mlp_experts import Record
-from mmoe.mixture.experts.pool import GatheringPool, Pool, RequestPool, still_gathers
-from mmoe.mixture.experts.pool_compute import PoolCompute, recorded
-from mmoe.mixture.gates import GateOutput, SoftmaxGate
-from mmoe.mixture.gates.contract import visible_experts, without_first
-from mmoe.mixture.output import MixtureOutput, Unmixed
+from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.experts.pool_compute import PoolCompute
+from mmoe.mixture.gates import SoftmaxGate
+from mmoe.mixture.gates.contract import (
+    GateOutput,
+    decide,
+    visible_experts,
+    wanted,
+    without_first,
+)
 from mmoe.mixture.pytrees import (
     Tree,
     join_rows,
+    leaves_of,
     mix_dense,
     split_rows,
 )
@@ -45,13 +51,80 @@ from mmoe.mixture.routing.dispatcher import (
     DispatchPlan,
     LocalDispatcher,
     OverlappingDispatcher,
+    padded_routes,
+    plan_routes,
     source_places,
 )
-from mmoe.mixture.routing.routes import padded_routes, plan_routes
-from mmoe.mixture.statistics import dead_share, measure
+from mmoe.mixture.statistics import MixtureStatistics, dead_share, measure
 from mmoe.mixture.traits import DispatcherTraits, GateTraits, SharedWork, traits_of
 from mmoe.mixture.width import known_width
-from mmoe.ops import RoutePlan
+from mmoe.ops import FLOAT_DTYPES, RoutePlan, dense_combine
+from mmoe.ops._checks import for_autocast
+
+
+class Unmixed(NamedTuple):
+    """What the gates' mixes are made of, for who can do with less than all mixes at once.
+
+    Attributes:
+        y: `y_BO` of each expert.
+        weights_BGE: Of each gate.
+    """
+
+    y: list[Tensor]
+    weights_BGE: Tensor
+
+    @classmethod
+    def of(cls, y: Sequence[Tree], weights_BGE: Tensor) -> "Unmixed | None":
+        """Leaves the mixes unmade; None where experts return something else than rows.
+
+        Args:
+            y: Of each expert.
+            weights_BGE: Of each gate.
+
+        Example:
+            >>> import torch
+            >>> from mmoe.mixture.multi_gate import Unmixed
+            >>> Unmixed.of([(torch.ones(3, 8), torch.ones(3))], torch.ones(3, 4, 1))
+        """
+        rows = [each for each in y if isinstance(each, Tensor) and each.dim() == 2]
+        if len(rows) != len(y) or not {each.dtype for each in rows} <= set(FLOAT_DTYPES):
+            return None
+        return cls(rows, weights_BGE)
+
+    def mixes(self) -> Tensor:
+        """Makes `out_BGO`.
+
+        Example:
+            >>> import torch
+            >>> from mmoe.mixture.multi_gate import Unmixed
+            >>> Unmixed([torch.ones(3, 8)] * 2, torch.ones(3, 4, 2)).mixes().shape
+            torch.Size([3, 4, 8])
+        """
+        return dense_combine(self.y, self.weights_BGE)
+
+
+class MixtureOutput(NamedTuple):
+    """What a mixture returns: mixes, losses and, on request, gates and statistics.
+
+    Attributes:
+        out_BGO: One mix of expert outputs per gate; where experts return tuples or dicts, the same
+            structure of `[B, G, …]`. Empty where `unmixed` is there.
+        auxiliary_losses: Scalars of the gate to add to the loss, by name.
+        gate_weights_BGE: The weights the gates gave (before any drop), where they were asked for.
+        dropped: Picks dropped by the capacity, one int64; None where nothing can be dropped.
+        statistics: Where they were asked for.
+        gates_wanted_BGE: What gates that decide together would have weighed alone, where the
+            weights were asked for; None: each decided alone.
+        unmixed: Where mixes were left to the caller, and there was nothing more to them.
+    """
+
+    out_BGO: Tensor
+    auxiliary_losses: dict[str, Tensor]
+    gate_weights_BGE: Tensor | None = None
+    dropped: Tensor | None = None
+    statistics: MixtureStatistics | None = None
+    gates_wanted_BGE: Tensor | None = None
+    unmixed: Unmixed | None = None
 
 
 class MultiGateMixture(nn.Module):
@@ -112,6 +185,7 @@ class MultiGateMixture(nn.Module):
         al., RecSys 2020).
     """
 
+    experts: Any  # a `Pool`, and a module
     visibility_GE: Tensor
     visible_GV: Tensor
     source_E: Tensor
@@ -132,7 +206,7 @@ class MultiGateMixture(nn.Module):
     ) -> None:
         super().__init__()
         pool = as_pool(experts, input_dim)
-        self.experts = cast(nn.Module, pool)
+        self.experts = pool
         placed = None if dispatcher is None else traits_of(dispatcher, DispatcherTraits)
         known = check_dispatcher(placed or DispatcherTraits(), pool)
         visibility_GE = check_visibility(visibility, num_gates, known)
@@ -203,101 +277,94 @@ class MultiGateMixture(nn.Module):
         sources = self._sources(x)
 
         # The gate weighs all experts, or picks some
-        inputs, sees_GE = self._read_by_gates(sources), self.visibility_GE
-        decision = decide(
-            self.gate,
-            inputs,
-            sees_GE,
-            asks,
-            traits=self._traits,
-            sees_all=self.policy.sees_all,
-        )
+        inputs, sees_GE = [sources[s] for s in self.gate_source], self.visibility_GE
+        if isinstance(sources[0], RequestRows):
+            inputs = [read_by_gates(self.gate, rows) for rows in inputs]
+        decision = decide(self.gate, inputs, sees_GE, asks, self._traits, self.policy.sees_all)
 
-        # In training a capacity drops what an expert has no room for
-        kept, dropped, limit, most = decision, None, None, self.policy.most_pairs
-        # In training alone: a score must not depend on the rows beside it
+        # In training alone a capacity drops picks: a score must not depend on the rows beside it
+        kept, dropped, limit = decision, None, None
         if self.capacity is not None and self.training:
-            experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
-            room = drop_over_capacity(
-                self.capacity, experts_BGK, weights_BGK, self.num_experts, self.policy.k, most
-            )
-            kept = decision._replace(weights=weights_BGK, experts=room.experts_BGK)
-            dropped, limit = room.dropped, room.limit
+            kept, dropped, limit = self._within(self.capacity, decision)
 
-        # Experts compute all rows, those picked, or as many as the capacity; the gates' mixes of it
-        record: Record | None = None
-        unmixed: Unmixed | None = None
-        if return_statistics and self.policy.pool.has_dead_units:
-            record = []  # the pool adds what its units gave
-        sources = [read_by_experts(self.experts, source) for source in sources]
-        execution, routes = self._choose(sources, kept, limit)
+        # Experts compute all rows, those picked, or as many as the capacity; their mixes for gates
+        recorded = self._records() if return_statistics else {}
+        read = [
+            for_autocast(x) if isinstance(x, Tensor) else read_by_experts(self.experts, x)
+            for x in sources
+        ]
+        execution, routes = self._choose(read, kept, limit)
         if execution == "dense":
-            y, dead_share_E = self._dense(sources, kept, record)
-            weights_BGE = kept.as_weights(self.num_experts)
-            unmixed = None if mix else Unmixed.of(y, weights_BGE)
-            # One pass that reads each output once for all gates
-            out_BGO = mix_dense(y, weights_BGE) if unmixed is None else weights_BGE.new_empty(0)
+            out_BGO, unmixed, dead_E = self._dense(read, kept, mix, **recorded)
         else:
-            left, shared_BGO = kept, None
-            if execution == "grouped" and self.policy.local:
-                left, shared_BGO = mix_shared(self.experts, sources[0], kept)
-            sources = [read_by_experts(None, source) for source in sources]
-            experts_BGK, weights_BGK = left.as_picks(self.visible_GV)
-            if routes is None and self.policy.local:
-                routes = plan_routes(experts_BGK, self.num_experts, limit, most)
-            width = 0
-            if execution == "padded":
-                assert self.capacity is not None and limit is not None and routes is not None
-                width = self.capacity.width(limit, routes.offsets_E1)
-                routes = padded_routes(routes, experts_BGK, width)
-            plan = DispatchPlan(
-                experts_BGK=experts_BGK,
-                weights_BGK=weights_BGK,
-                num_experts=self.num_experts,
-                expert_source=self.expert_source,
-                source_E=self.source_E,
-                routes=routes,
-                output_dim=known_width(self, sources),
-                most_pairs=most,
-            )
-            if execution == "padded":
-                out_BGO, dead_share_E = self._padded(sources, plan, width, record)
-            else:
-                out_BGO, dead_share_E = self._grouped(sources, plan, record)
-            out_BGO = out_BGO if shared_BGO is None else out_BGO + shared_BGO
+            out_BGO, dead_E = self._sparse(read, kept, execution, routes, limit, **recorded)
+            unmixed = None
 
+        together = self.policy.most_pairs is not None and return_gates
         return MixtureOutput(
-            cast(Tensor, out_BGO),
-            decision.auxiliary_losses or {},
-            decision.as_weights(self.num_experts) if return_gates else None,
-            dropped,
-            measure(decision, kept, self.visibility_GE, dead_share_E)
-            if return_statistics
-            else None,
-            wanted(self.gate, inputs, sees_GE, asks)
-            if return_gates and self.policy.most_pairs is not None
-            else None,
-            unmixed,
+            out_BGO=cast(Tensor, out_BGO),
+            auxiliary_losses=decision.auxiliary_losses or {},
+            gate_weights_BGE=decision.as_weights(self.num_experts) if return_gates else None,
+            dropped=dropped,
+            statistics=measure(decision, kept, sees_GE, dead_E) if return_statistics else None,
+            gates_wanted_BGE=wanted(self.gate, inputs, sees_GE, asks) if together else None,
+            unmixed=unmixed,
         )
 
     def _sources(self, x: Tensor | Sequence[Tree] | RequestRows) -> tuple[Tree, ...]:
-        """The S inputs, checked."""
+        """The S inputs; refuses what this cannot read: types, shapes, number of sources."""
         if self.input_dim is None and self.num_sources == 1:
             sources: tuple[Tree, ...] = (x,)
         elif isinstance(x, Tensor):
             sources = x.unbind(1) if x.dim() == 3 else (x,)
         else:
             sources = tuple(x) if isinstance(x, Sequence) else (x,)
-        check_inputs(
-            sources,
-            self.num_sources,
-            None if self.input_dim is None else (self.input_dim, self.expert_source),
-            self.visibility_GE.device,
-        )
+        if len(sources) != self.num_sources:
+            raise ValueError(
+                f"x: expected {self.num_sources} input source(s), got {len(sources)}; several go "
+                "in as [rows, sources, width] or as a list of [rows, width]"
+            )
+        device = self.visibility_GE.device
+        if isinstance(sources[0], RequestRows) and self.num_sources == 1:
+            _check_requests(sources[0], self.input_dim, device)
+            return sources
+        for leaf in leaves_of("x", list(sources)) if self.input_dim is None else sources:
+            if not isinstance(leaf, Tensor):
+                got = "None" if leaf is None else f"a {type(leaf).__name__}"
+                raise ValueError(f"x: expected a tensor, or one per source, got {got}")
+            if leaf.device != device:
+                raise ValueError(
+                    f"x: expected a tensor on device {device} as the layer, got {leaf.device}; "
+                    "move one with .to()"
+                )
+        if self.input_dim is None:
+            return sources
+        rows = 0
+        for s, source in enumerate(sources):
+            rows = rows if s else source.shape[0] if source.dim() else 0
+            own = source.shape[-1] if source.dim() else 0
+            width = self.input_dim if s in self.expert_source else own
+            if source.dim() != 2 or source.shape != (rows, width):
+                height = f"{rows} (rows of source 0)" if s else "rows"
+                which = f" of source {s}" if len(sources) > 1 else ""
+                raise ValueError(
+                    f"x: expected shape [{height}, {width}]{which}, got {list(source.shape)}"
+                )
+            if not source.is_floating_point():
+                raise ValueError(f"x: expected floating point numbers, got {source.dtype}")
         return sources
 
-    def _read_by_gates(self, sources: Sequence[Tree]) -> list[Tree]:
-        return [read_by_gates(self.gate, sources[s]) for s in self.gate_source]
+    def _within(self, capacity: Capacity, decision: GateOutput) -> tuple[GateOutput, Tensor, int]:
+        """What experts have room for, how much was dropped, and the most rows of an expert."""
+        experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
+        k, most = self.policy.k, self.policy.most_pairs
+        room = drop_over_capacity(capacity, experts_BGK, weights_BGK, self.num_experts, k, most)
+        kept = decision._replace(weights=weights_BGK, experts=room.experts_BGK)
+        return kept, room.dropped, room.limit
+
+    def _records(self) -> dict[str, Record]:
+        """What a pool is handed that has dead units, and adds what its units gave to."""
+        return {"record": []} if self.policy.pool.has_dead_units else {}
 
     def _choose(
         self, sources: Sequence[Tree], kept: GateOutput, limit: int | None
@@ -305,11 +372,12 @@ class MultiGateMixture(nn.Module):
         """How this call runs, and the routes where the choice counted distinct pairs."""
         routes, shared = None, SharedWork()
         if isinstance(sources[0], RequestRows):
-            shared = cast(RequestPool, self.experts).shared_work(sources[0])
-        counted = without_first(kept, shared.experts).experts
+            shared = self.experts.shared_work(sources[0])
+        counted = without_first(kept, shared.experts).experts if shared.experts else kept.experts
         if counted is not None and self.policy.counts_pairs(counted, self.training):
             routes = plan_routes(counted, self.num_experts, limit, self.policy.most_pairs)
-        read = first_leaf(sources[self.expert_source[0]])
+        read = sources[self.expert_source[0]]
+        read = read if isinstance(read, Tensor) else first_leaf(read)
         execution = self.policy.choose(
             kept.experts,
             training=self.training,
@@ -321,36 +389,83 @@ class MultiGateMixture(nn.Module):
         return execution, routes
 
     def _dense(
-        self, sources: Sequence[Tree], kept: GateOutput, record: Record | None
-    ) -> tuple[Sequence[Tree], Tensor | None]:
-        """Every expert on all rows."""
+        self, sources: Sequence[Tree], kept: GateOutput, mix: bool, record: Record | None = None
+    ) -> tuple[Tree, Unmixed | None, Tensor | None]:
+        """Every expert on all rows, and one pass that reads each output once for all gates."""
         read = self.expert_source
         read = read[:1] if len(set(read)) == 1 else read  # one input serves all experts
+        recorded = {} if record is None else {"record": record}
         if isinstance(sources[0], RequestRows):
-            y = cast(RequestPool, self.experts).of_requests(sources[0], **recorded(record))
+            y = self.experts.of_requests(sources[0], **recorded)
         else:
-            y = self._pool.dense([sources[s] for s in read], **recorded(record))
-        if record is None:
-            return y, None
-        return y, dead_share(record, kept.picked(self.visibility_GE).any(1).unbind(1))
+            y = self.experts.dense([sources[s] for s in read], **recorded)
+        dead_E = None
+        if record is not None:
+            dead_E = dead_share(record, kept.picked(self.visibility_GE).any(1).unbind(1))
+        weights_BGE = kept.weights if kept.experts is None else kept.as_weights(self.num_experts)
+        unmixed = Unmixed.of(y, weights_BGE)
+        if unmixed is None:
+            return mix_dense(y, weights_BGE), None, dead_E
+        if mix:
+            return unmixed.mixes(), None, dead_E
+        return weights_BGE.new_empty(0), unmixed, dead_E
+
+    def _sparse(
+        self,
+        sources: Sequence[Tree],
+        kept: GateOutput,
+        execution: Literal["grouped", "padded"],
+        routes: RoutePlan | None,
+        limit: int | None,
+        record: Record | None = None,
+    ) -> tuple[Tree, Tensor | None]:
+        """Each expert on the rows that some gate picked it for."""
+        shared_BGO, most = None, self.policy.most_pairs
+        if isinstance(sources[0], RequestRows):
+            if execution == "grouped" and self.policy.local:
+                kept, shared_BGO = mix_shared(self.experts, sources[0], kept)
+            sources = [read_by_experts(None, rows) for rows in sources]
+        experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
+        if routes is None and self.policy.local:
+            routes = plan_routes(experts_BGK, self.num_experts, limit, most)
+        width = 0
+        if execution == "padded":
+            assert self.capacity is not None and limit is not None and routes is not None
+            width = self.capacity.width(limit, routes.offsets_E1)
+            routes = padded_routes(routes, experts_BGK, width)
+        plan = DispatchPlan(
+            experts_BGK=experts_BGK,
+            weights_BGK=weights_BGK,
+            num_experts=self.num_experts,
+            expert_source=self.expert_source,
+            source_E=self.source_E,
+            routes=routes,
+            output_dim=self.output_dim if self.width_agreed else known_width(self, sources),
+            most_pairs=most,
+        )
+        if execution == "padded":
+            return self._padded(sources, plan, width, record)
+        out_BGO, dead_E = self._grouped(sources, plan, record)
+        return out_BGO if shared_BGO is None else out_BGO + shared_BGO, dead_E
 
     def _grouped(
         self, sources: Sequence[Tree], plan: DispatchPlan, record: Record | None
     ) -> tuple[Tree, Tensor | None]:
-        """Each expert on the rows that some gate picked it for, wherever it is."""
-        if not isinstance(self.dispatcher, LocalDispatcher):
+        """The dispatcher takes rows to the experts, wherever they are, and mixes what they gave."""
+        dispatcher = self.dispatcher
+        if not isinstance(dispatcher, LocalDispatcher):
             record = None  # others' rows are nobody's statistics
-        compute = PoolCompute(self._pool, record)
-        if self._reads_in_place:
-            here, pool = cast(LocalDispatcher, self.dispatcher), cast(GatheringPool, self.experts)
-            x, routes, handle = here.read(sources, plan)
-            y = pool.gathered(cast(Tensor, x), routes, **recorded(record))
-            out_BGO = here.combine(y, handle)
-            return out_BGO, None if record is None else dead_share(record, routes.offsets_E1)
-        if self.policy.overlaps:
-            return cast(OverlappingDispatcher, self.dispatcher).run(sources, plan, compute), None
-        rows, offsets_E1, handle = self.dispatcher.dispatch(sources, plan)
-        out_BGO = self.dispatcher.combine(compute(rows, offsets_E1), handle)
+        if isinstance(dispatcher, LocalDispatcher) and self._reads_in_place:
+            x, routes, handle = dispatcher.read(sources, plan)
+            offsets_E1 = routes.offsets_E1
+            y = self.experts.gathered(x, routes, **({} if record is None else {"record": record}))
+        else:
+            compute = PoolCompute(self.experts, record)
+            if self.policy.overlaps:
+                return cast(OverlappingDispatcher, dispatcher).run(sources, plan, compute), None
+            rows, offsets_E1, handle = dispatcher.dispatch(sources, plan)
+            y = compute(rows, offsets_E1)
+        out_BGO = dispatcher.combine(y, handle)
         if record is None:
             return out_BGO, None
         assert offsets_E1 is not None, "the local dispatcher tells where each expert's rows are"
@@ -364,13 +479,27 @@ class MultiGateMixture(nn.Module):
         dispatcher = LocalDispatcher()
         rows, _, handle = dispatcher.dispatch(sources, plan)
         widths = [width] * self.num_experts
-        y = self._pool.dense(split_rows(rows, widths), **recorded(record))
+        recorded = {} if record is None else {"record": record}
+        y = self.experts.dense(split_rows(rows, widths), **recorded)
         out_BGO = dispatcher.combine(join_rows(y), handle)
         if record is None:
             return out_BGO, None
         # Units that are 0 for rows of padding are not dead
         masks = (plan.routes.rows_P >= 0).view(self.num_experts, width).unbind(0)
         return out_BGO, dead_share(record, masks)
+
+    @property
+    def _reads_in_place(self) -> bool:
+        """Whether experts read rows where they lie; others may have taken the parts' places."""
+        own = vars(self.experts)
+        return (
+            self.policy.local
+            and self.policy.pool.gathers
+            and type(self.dispatcher) is LocalDispatcher
+            and hasattr(self.experts, "gathered")
+            # Where `grouped` alone was replaced, as by `register_fsdp_forward_method`, it is called
+            and ("gathered" in own or "grouped" not in own)
+        )
 
     def extra_repr(self) -> str:
         """Returns the settings that `print` shows."""
@@ -380,16 +509,15 @@ class MultiGateMixture(nn.Module):
         )
         return text if self.capacity is None else f"{text}, capacity={self.capacity}"
 
-    @property
-    def _reads_in_place(self) -> bool:
-        """Whether experts read rows where they lie; others may have taken the parts' places."""
-        return (
-            self.policy.local
-            and self.policy.pool.gathers
-            and type(self.dispatcher) is LocalDispatcher
-            and still_gathers(self.experts)
-        )
 
-    @property
-    def _pool(self) -> Pool:
-        return cast(Pool, self.experts)
+def _check_requests(rows: RequestRows, input_dim: int | None, device: torch.device) -> None:
+    if rows.columns.width != input_dim:
+        width = "any structure" if input_dim is None else f"{input_dim} columns"
+        raise ValueError(
+            f"x: expected rows of {width}, got rows of requests of {rows.columns.width} columns"
+        )
+    if rows.x_BR.device != device:
+        raise ValueError(
+            f"x: expected rows on device {device} as the layer, got {rows.x_BR.device}; move the "
+            "batch with .to()"
+        )

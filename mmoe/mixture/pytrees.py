@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from mmoe import ops
+from mmoe.ops._checks import for_autocast
 from mmoe.ops.dispatch import permute
 
 # A tensor, or tuples, lists and dicts of tensors to any depth, with the same leading dimension.
@@ -107,16 +108,7 @@ def mix_dense(y: Sequence[Tree], weights_BGE: Tensor) -> Tree:
 
 def cast_for_autocast(tree: Tree) -> Tree:
     """Casts every leaf once, where autocast would do so for each expert."""
-
-    def cast(leaf: Tensor) -> Tensor:
-        device = leaf.device.type
-        if leaf.dtype != torch.float32 or not torch.is_autocast_enabled(device):
-            return leaf
-        # float16 is left to the experts: the operators do not compute in it.
-        dtype = torch.get_autocast_dtype(device)
-        return leaf.to(dtype) if dtype == torch.bfloat16 else leaf
-
-    return map_leaves(cast, tree)
+    return map_leaves(for_autocast, tree)
 
 
 def _in_operator_dtype(leaf: Tensor) -> Tensor:

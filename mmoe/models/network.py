@@ -10,7 +10,7 @@ from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.dropout import fast_dropout
-from mmoe.mixture.output import MixtureOutput, Unmixed
+from mmoe.mixture.multi_gate import MixtureOutput, Unmixed
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.input_layers import InputLayers

@@ -1,4 +1,4 @@
-"""Checks that the public operators share: every failure is a ValueError on one line."""
+"""Types, and checks that the public operators share: every failure is a ValueError on one line."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,20 @@ FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
     """Returns the dtype sums are taken in, which is also the one kernels expect of weights."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def host_is_near(tensor: torch.Tensor) -> bool:
+    """Returns whether a value can be read without waiting: on the CPU, not in a trace."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def for_autocast(tensor: torch.Tensor) -> torch.Tensor:
+    """Casts once what autocast would cast for each product; float16 is left to who computes."""
+    device = tensor.device.type
+    if tensor.dtype != torch.float32 or not torch.is_autocast_enabled(device):
+        return tensor
+    dtype = torch.get_autocast_dtype(device)
+    return tensor.to(dtype) if dtype == torch.bfloat16 else tensor
 
 
 def check_dims(name: str, tensor: torch.Tensor, letters: Sequence[str]) -> None:

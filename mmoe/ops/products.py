@@ -27,6 +27,7 @@ from mmoe.ops.reference import keeps_z
 from mmoe.ops.repeat_rows import Owners
 
 FusedActivation = Literal["none", "relu", "gelu", "silu"]
+_ACTIVATIONS = get_args(FusedActivation)
 
 
 def grouped_mm(
@@ -80,7 +81,8 @@ def check_layer(
     x: Tensor, weight_EDH: Tensor, bias_EH: Tensor | None, activation: str, name: str = "x_PD"
 ) -> None:
     """Refuses weights that do not fit the rows; shared with `dense_mm`."""
-    check_activation(activation)
+    if activation not in _ACTIVATIONS:
+        check_activation(activation)
     check_dims("weight_EDH", weight_EDH, "EDH")
     E, _, H = weight_EDH.shape
     if E < 1:
@@ -106,8 +108,8 @@ def check_layer(
 
 def check_activation(activation: str) -> None:
     """Refuses activations that products do not apply; shared with `mixed_towers`."""
-    if activation not in get_args(FusedActivation):
-        known = ", ".join(get_args(FusedActivation))
+    if activation not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
         raise ValueError(f"activation: expected one of {known}, got {activation!r}")
 
 
@@ -685,20 +687,21 @@ def dense_mlp(
         check_shared(tensors[0], weights[0], shared, owners)
     elif shared:
         raise ValueError("owners: expected with shared rows, got None")
-    learns = any(tensor.requires_grad for tensor in (*tensors, *weights, *biases, *shared))
-    if tensors[0].device.type == "cpu" and not (learns and torch.is_grad_enabled()):
+    learns = torch.is_grad_enabled() and any(
+        [tensor.requires_grad for tensor in (*tensors, *weights, *biases, *shared)]
+    )
+    if tensors[0].device.type == "cpu" and not learns:
         owners_B = None if owners is None else owners.of_B.int()
         return torch.ops.mmoe.dense_mlp(
             tensors, list(weights), list(biases), activation, output_activation, shared, owners_B
         )
-    y: Tensor | Sequence[Tensor] = x
     layers = list(zip(weights, of_layer, activations, strict=True))
     if owners is not None:
-        y = shared_mm(tensors[0], *layers[0][:2], shared, owners, layers[0][2])
+        tensors = shared_mm(tensors[0], *layers[0][:2], shared, owners, layers[0][2])
         layers = layers[1:]
     for layer in layers:
-        y = dense_mm(y, *layer)
-    return list(y)
+        tensors = torch.ops.mmoe.dense_mm(tensors, *layer)[0]
+    return list(tensors)
 
 
 def _check_others(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import HAS_KERNELS
-from mmoe.mixture.output import Unmixed
+from mmoe.mixture.multi_gate import Unmixed
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.ops import FLOAT_DTYPES, accumulate_dtype, dense_mm, mixed_towers
 from mmoe.tasks.tower import Tower
@@ -72,7 +72,7 @@ def logits_of_unmixed(towers: Sequence[nn.Module], unmixed: Unmixed) -> Tensor |
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.output import Unmixed
+        >>> from mmoe.mixture.multi_gate import Unmixed
         >>> from mmoe.tasks import Tower
         >>> from mmoe.tasks.alike import logits_of_unmixed
         >>> unmixed = Unmixed([torch.zeros(4, 16)], torch.ones(4, 2, 1))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config.experts import Activation
-from mmoe.mixture.output import Unmixed
+from mmoe.mixture.multi_gate import Unmixed
 from mmoe.tasks.alike import logits_of_towers, logits_of_unmixed
 from mmoe.tasks.tower import Tower
 

@@ -6,10 +6,16 @@ import random
 import pytest
 
 from mmoe.mixture import Work, choose_execution
-from mmoe.mixture.cost_rates import TABLE, CostRates, rates_of, read_table
-from mmoe.mixture.execution import dense_seconds, grouped_seconds
+from mmoe.mixture.execution import (
+    RATE_TABLE,
+    CostRates,
+    dense_seconds,
+    grouped_seconds,
+    rates_of,
+    read_table,
+)
 
-TEXT = TABLE.read_text(encoding="utf-8")
+TEXT = RATE_TABLE.read_text(encoding="utf-8")
 CPU_LINE = TEXT.splitlines()[0]
 
 

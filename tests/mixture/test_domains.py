@@ -20,8 +20,9 @@ from mmoe.mixture import (
     TopKGate,
     mlp_experts,
 )
-from mmoe.mixture.asking import RowAsks, decide
+from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.domains import RowDomains
+from mmoe.mixture.gates.contract import decide
 from mmoe.mixture.traits import GateTraits, traits_of
 
 D, G, E, M = 6, 3, 4, 3

@@ -12,7 +12,7 @@ from mmoe.mixture.pytrees import (
     split_rows,
     stack_sources,
 )
-from mmoe.mixture.routing.routes import plan_routes
+from mmoe.mixture.routing.dispatcher import plan_routes
 
 B, G, K, E = 7, 2, 2, 3
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mmoe.mixture import Capacity, GateOutput, MLPExperts, MoE, MultiGateMixture, TopKGate
-from mmoe.mixture.routing.routes import padded_routes, plan_routes
+from mmoe.mixture.routing.dispatcher import padded_routes, plan_routes
 from mmoe.mixture.routing.segments import per_row
 from mmoe.ops import gated_combine, grouped_mm
 from mmoe.ops.dispatch import permute

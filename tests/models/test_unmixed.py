@@ -6,7 +6,7 @@ from torch import nn
 
 from mmoe.config import ModelConfig
 from mmoe.mixture import MultiGateMixture, mlp_experts
-from mmoe.mixture.output import Unmixed
+from mmoe.mixture.multi_gate import Unmixed
 from mmoe.models import build_network
 from mmoe.models.network import MixtureNetwork
 from mmoe.tasks import Tower, alike

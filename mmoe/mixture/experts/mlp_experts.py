@@ -18,10 +18,11 @@ from mmoe.mixture.experts.mlp_settings import (
 )
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
-from mmoe.mixture.pytrees import cast_for_autocast, gather_rows
+from mmoe.mixture.pytrees import gather_rows
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.mixture.requests.shared_layer import shared_layer, shared_layers
 from mmoe.mixture.traits import PoolTraits, SharedWork
+from mmoe.ops._checks import for_autocast
 
 # What every ReLU layer gave, after it: one tensor (grouped), or one for each expert (dense).
 Record = list[Tensor | list[Tensor]]
@@ -113,6 +114,11 @@ class MLPExperts(nn.Module):
         self.dropout, self.output_dropout = dropout, output_dropout
         # Of each layer
         self.dropouts = [*([dropout] * (len(hidden) - 1)), last_dropout] if hidden else []
+        # Activations that the layers' products apply themselves
+        left = ("swiglu", None)
+        self.fused: list[ops.FusedActivation] = [
+            "none" if norm or act in left else act for act in self.activations
+        ]
         self.reset_parameters()
 
     def part(self, experts: Sequence[int]) -> "MLPExperts | NoExperts":
@@ -185,13 +191,13 @@ class MLPExperts(nn.Module):
         Returns:
             E tensors `y_BO`.
         """
-        if len(inputs) not in (1, len(self)):
+        if len(inputs) not in (1, self.num_experts):
             raise ValueError(
                 f"inputs: expected one tensor for all experts or {len(self)}, one per expert, got "
                 f"{len(inputs)}"
             )
-        x = self._dense_from(0, [cast_for_autocast(tensor) for tensor in inputs], record)
-        return x if len(x) == len(self) else x * len(self)
+        x = self._dense_from(0, [for_autocast(tensor) for tensor in inputs], record)
+        return x if len(x) == self.num_experts else x * self.num_experts
 
     def of_requests(self, rows: RequestRows, record: Record | None = None) -> list[Tensor]:
         """Runs every expert on all rows; the first layer's part of the request once a request.
@@ -205,9 +211,9 @@ class MLPExperts(nn.Module):
         """
         if rows.exact or not self.weights:
             return self.dense([rows.whole], record)
-        if record is None and self._is_products:
-            return shared_layers(rows, *self._products(0))
-        y = shared_layer(rows, *self._layer(0), self._fused(0))
+        if record is None and (products := self._products(0)) is not None:
+            return shared_layers(rows, *products)
+        y = shared_layer(rows, *self._layer(0), self.fused[0])
         return self._dense_from(1, self._end_of_dense(0, y, record), record)
 
     def shared_work(self, rows: RequestRows) -> SharedWork:
@@ -228,7 +234,7 @@ class MLPExperts(nn.Module):
             `y_RO`, row for row; what comes past the last offset means nothing and is not to be
             read.
         """
-        return self._grouped_from(0, cast_for_autocast(rows), offsets_E1, record)
+        return self._grouped_from(0, for_autocast(rows), offsets_E1, record)
 
     def gathered(self, x_BD: Tensor, plan: ops.RoutePlan, record: Record | None = None) -> Tensor:
         """Runs each expert on the rows that a plan names; the first layer reads them in place.
@@ -241,11 +247,11 @@ class MLPExperts(nn.Module):
         Returns:
             What `grouped(permute(x_BD, plan), plan.offsets_E1)` does.
         """
-        x_BD = cast_for_autocast(x_BD)
+        x_BD = for_autocast(x_BD)
         if not self.weights:
             return gather_rows(x_BD, plan)
         weight_EDH, bias_EH = self._layer(0)
-        y_PH = ops.gathered_mm(x_BD, plan, weight_EDH, bias_EH, self._fused(0))
+        y_PH = ops.gathered_mm(x_BD, plan, weight_EDH, bias_EH, self.fused[0])
         x_PH = self._end_of_layer(0, y_PH, plan.offsets_E1, record)
         return self._grouped_from(1, x_PH, plan.offsets_E1, record)
 
@@ -260,11 +266,6 @@ class MLPExperts(nn.Module):
             f"activation={self.activation}{last}, norm={self.norm}, dropout={self.dropout}{bias}"
         )
 
-    def _fused(self, layer: int) -> ops.FusedActivation:
-        """The activation that a layer's product applies itself."""
-        activation = self.activations[layer]
-        return "none" if self.norms or activation in ("swiglu", None) else activation
-
     def _activate(self, layer: int, y: Tensor) -> Tensor:
         """What a layer's product left to do."""
         activation = self.activations[layer]
@@ -277,28 +278,27 @@ class MLPExperts(nn.Module):
 
     def _dense_from(self, first: int, x: list[Tensor], record: Record | None) -> list[Tensor]:
         """The layers from `first` on, on all rows."""
-        if record is None and self._is_products and first < len(self.weights):
-            return ops.dense_mlp(x, *self._products(first))
+        if record is None and (products := self._products(first)) is not None:
+            return ops.dense_mlp(x, *products)
         for layer in range(first, len(self.weights)):
             weight_EDH, bias_EH = self._layer(layer)
-            y = ops.dense_mm(x, weight_EDH, bias_EH, self._fused(layer))
+            y = ops.dense_mm(x, weight_EDH, bias_EH, self.fused[layer])
             x = self._end_of_dense(layer, y, record)
         return x
 
-    @property
-    def _is_products(self) -> bool:
-        """Whether nothing follows the layers' products but what these apply themselves."""
-        drops = self.training and any(self.dropouts)
-        return not self.norms and "swiglu" not in self.activations and not drops
-
     def _products(
         self, first: int
-    ) -> tuple[list[Tensor], list[Tensor], ops.FusedActivation, ops.FusedActivation]:
-        """The layers from `first` on, as `ops.dense_mlp` takes them."""
+    ) -> tuple[list[Tensor], list[Tensor], ops.FusedActivation, ops.FusedActivation] | None:
+        """The layers from `first` on, as `ops.dense_mlp` takes them.
+
+        None: there are none, or something follows products that these do not apply themselves.
+        """
+        drops = self.training and any(self.dropouts)
+        if drops or self.norms or "swiglu" in self.activations or first >= len(self.weights):
+            return None
         pairs = [self._layer(layer) for layer in range(first, len(self.weights))]
         biases = [bias_EH for _, bias_EH in pairs if bias_EH is not None]
-        weights = [weight_EDH for weight_EDH, _ in pairs]
-        return weights, biases, self._fused(0), self._fused(len(self.weights) - 1)
+        return [weight_EDH for weight_EDH, _ in pairs], biases, self.fused[0], self.fused[-1]
 
     def _end_of_dense(self, layer: int, y: Sequence[Tensor], record: Record | None) -> list[Tensor]:
         """What follows a layer's products."""
@@ -315,7 +315,7 @@ class MLPExperts(nn.Module):
         """The layers from `first` on, on each expert's own rows."""
         for layer in range(first, len(self.weights)):
             weight_EDH, bias_EH = self._layer(layer)
-            y_PH = ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, self._fused(layer))
+            y_PH = ops.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, self.fused[layer])
             x_PD = self._end_of_layer(layer, y_PH, offsets_E1, record)
         return x_PD
 
@@ -335,7 +335,8 @@ class MLPExperts(nn.Module):
         return self.weights[layer], self.biases[layer] if self.biases else None
 
     def _drop(self, layer: int, y: Tensor) -> Tensor:
-        return fast_dropout(y, self.dropouts[layer], self.training)
+        drops = self.training and self.dropouts[layer]
+        return fast_dropout(y, self.dropouts[layer], training=True) if drops else y
 
     def _norm_dense(self, layer: int, y: Sequence[Tensor]) -> list[Tensor]:
         """The grouped norm, where every expert got all rows."""

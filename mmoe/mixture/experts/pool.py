@@ -14,9 +14,9 @@ from mmoe.mixture.batch_invariant import StableFunctions
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers, without_experts
 from mmoe.mixture.pytrees import Tree, join_rows, leaves_of, map_leaves, split_rows
 from mmoe.mixture.requests.rows import RequestRows
-from mmoe.mixture.routing.routes import host_is_near
 from mmoe.mixture.traits import PoolTraits, SharedWork
 from mmoe.ops import RoutePlan
+from mmoe.ops._checks import host_is_near
 
 # Rows per product when a grouped pool scores. A product of torch's may round differently at another
 # height, and how many rows an expert gets depends on the other rows of the batch; with products of
@@ -64,15 +64,6 @@ class RequestPool(Pool, Protocol):
     def shared_work(self, rows: RequestRows) -> SharedWork:
         """Says how much that is."""
         ...
-
-
-def still_gathers(pool: object) -> bool:
-    """Returns whether what stands in a gathering pool's place has a `gathered` to be called.
-
-    Not where its `grouped` alone was replaced, as `register_fsdp_forward_method` does.
-    """
-    own = vars(pool)
-    return hasattr(pool, "gathered") and ("gathered" in own or "grouped" not in own)
 
 
 class ExpertPool(nn.ModuleList):

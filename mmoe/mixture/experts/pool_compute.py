@@ -29,7 +29,7 @@ class PoolCompute:
 
     def __init__(self, pool: Pool, record: Record | None = None) -> None:
         self.pool = pool
-        self._recorded = recorded(record)
+        self._recorded = {} if record is None else {"record": record}
 
     def __call__(self, rows: Tree, offsets_E1: Tensor | None) -> Tree:
         """Returns `y_RO`, row for row; without offsets every expert computes every row."""
@@ -37,8 +37,3 @@ class PoolCompute:
         if offsets_E1 is None:
             return join_rows(pool.dense([rows]))
         return pool.grouped(rows, offsets_E1, **self._recorded)
-
-
-def recorded(record: Record | None) -> dict[str, Any]:
-    """What to hand to a pool that has dead units, so that it adds what its units gave."""
-    return {} if record is None else {"record": record}

@@ -3,11 +3,19 @@
 A gate is a file here; what a config may say of it is a class and a line in `mmoe.config.gates`.
 """
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from mmoe.errors import NotFinite
+from mmoe.mixture.asking import RowAsks
+from mmoe.mixture.pytrees import Tree, leaves_of
+from mmoe.mixture.requests.rows import first_leaf
+from mmoe.mixture.traits import GateTraits, traits_of
+from mmoe.ops._checks import host_is_near
 
 
 class GateOutput(NamedTuple):
@@ -45,10 +53,8 @@ class GateOutput(NamedTuple):
         experts_BGV = visible_GV.expand(self.weights.shape[0], -1, -1)
         return experts_BGV, self.weights.gather(-1, experts_BGV.clamp(min=0).long())
 
-    def only_asked(self, asked_BG: Tensor | None) -> "GateOutput":
+    def only_asked(self, asked_BG: Tensor) -> "GateOutput":
         """Returns the same without picks and weights of gates that a row does not ask."""
-        if asked_BG is None:
-            return self
         unasked_BG1 = ~asked_BG.unsqueeze(-1)
         experts = None if self.experts is None else self.experts.masked_fill(unasked_BG1, -1)
         return self._replace(weights=self.weights.masked_fill(unasked_BG1, 0), experts=experts)
@@ -133,3 +139,266 @@ class Gate(Protocol):
             mates, and there are no losses.
         """
         ...
+
+
+def decide(
+    gate: nn.Module,
+    inputs: Sequence[Tree],
+    visibility_GE: Tensor,
+    asks: RowAsks | None = None,
+    traits: GateTraits | None = None,
+    sees_all: bool = False,
+) -> GateOutput:
+    """Calls a gate and checks what it returns; gates that rows do not ask weigh nothing.
+
+    Args:
+        gate: Of a mixture.
+        inputs: What each gate reads.
+        visibility_GE: Which gate sees which expert.
+        asks: Of the rows; None: every row asks all gates, and none has a domain.
+        traits: Of the gate, where they are known.
+        sees_all: Whether every gate sees every expert, where that is known.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import SoftmaxGate
+        >>> from mmoe.mixture.asking import RowAsks
+        >>> from mmoe.mixture.gates.contract import decide
+        >>> gate, x_BD = SoftmaxGate(8, num_gates=2, num_experts=4), torch.zeros(1, 8)
+        >>> asks = RowAsks(asked_BG=torch.tensor([[True, False]]))
+        >>> weights_BGE = decide(gate, [x_BD] * 2, torch.ones(2, 4, dtype=torch.bool), asks).weights
+        >>> weights_BGE.sum(2).tolist()
+        [[1.0, 0.0]]
+    """
+    said = {} if asks is None else _said(asks, traits or traits_of(gate, GateTraits))
+    rows = (inputs[0] if isinstance(inputs[0], Tensor) else first_leaf(inputs[0])).shape[0]
+    decision = check_decision(gate(inputs, visibility_GE, **said), rows, visibility_GE, sees_all)
+    if asks is None or asks.asked_BG is None:
+        return decision
+    return decision.only_asked(asks.asked_BG)
+
+
+@torch.no_grad()
+def wanted(
+    gate: nn.Module, inputs: Sequence[Tree], visibility_GE: Tensor, asks: RowAsks | None = None
+) -> Tensor:
+    """Returns what gates that decide together would have weighed alone, `[B, G, E]`."""
+    said = {} if asks is None else _said(asks, traits_of(gate, GateTraits))
+    said.pop("asked_BG", None)
+    return cast(Any, gate).wanted(inputs, visibility_GE, **said)
+
+
+def _said(asks: RowAsks, gate: GateTraits) -> dict[str, Any]:
+    """The keywords that a gate is called with."""
+    said: dict[str, Any] = {}
+    if asks.asked_BG is not None and gate.takes_asked:
+        said["asked_BG"] = asks.asked_BG
+    if asks.domains is not None:
+        if not gate.takes_domains:
+            raise ValueError(
+                "gate: expected one that domains can have of their own (GateTraits.takes_domains), "
+                "as rows have domains, got another one"
+            )
+        said["domains"] = asks.domains
+    return said
+
+
+def check_decision(
+    decision: object, rows: int, visibility_GE: Tensor, sees_all: bool
+) -> GateOutput:
+    """Refuses weights or picks that no gate of this mixture may return.
+
+    Args:
+        decision: What the gate returned.
+        rows: B.
+        visibility_GE: Which gate may see which expert.
+        sees_all: Whether every gate sees every expert.
+
+    Returns:
+        The decision, with picks in int32 and a dict of losses.
+
+    Values are looked at where that is cheap: on the CPU, while no program is traced.
+    """
+    if not isinstance(decision, GateOutput) or not isinstance(decision.weights, Tensor):
+        got = f"a {type(decision).__name__}"
+        if isinstance(decision, GateOutput):
+            got = f"one with a {type(decision.weights).__name__} for weights"
+        raise ValueError(
+            f"gate: expected a GateOutput(weights, experts, auxiliary_losses) of tensors, got {got}"
+        )
+    weights, experts = decision.weights, decision.experts
+    num_gates, num_experts = visibility_GE.shape
+    if weights.dim() != 3 or tuple(weights.shape[:2]) != (rows, num_gates):
+        raise ValueError(
+            f"gate: expected weights of shape [{rows}, {num_gates}, …] (rows, gates), "
+            f"got {list(weights.shape)}"
+        )
+    if not weights.is_floating_point():
+        raise ValueError(f"gate: expected floating point weights, got {weights.dtype}")
+    if experts is None and weights.shape[2] != num_experts:
+        raise ValueError(
+            f"gate: expected a weight for each of {num_experts} experts, got {weights.shape[2]}; "
+            "a gate that picks experts must return the picks as well"
+        )
+    if weights.device != visibility_GE.device:
+        raise ValueError(
+            f"gate: expected weights on device {visibility_GE.device} as the mixture, got "
+            f"{weights.device}"
+        )
+    if experts is not None:
+        _check_picks(weights, experts, visibility_GE.device)
+    # Elsewhere a look at values would make the host wait for the GPU
+    if host_is_near(weights) and weights.numel():
+        _check_values(weights.detach(), experts, visibility_GE, sees_all)
+    return GateOutput(
+        weights,
+        None if experts is None else experts.to(torch.int32),
+        dict(decision.auxiliary_losses or {}),
+    )
+
+
+def _check_picks(weights: Tensor, experts: Tensor, device: torch.device) -> None:
+    if experts.shape != weights.shape:
+        raise ValueError(
+            "gate: expected as many picks as weights, got shapes "
+            f"{list(experts.shape)} and {list(weights.shape)}"
+        )
+    if experts.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"gate: expected picks in torch.int32 or torch.int64, got {experts.dtype}; use "
+            ".to(torch.int32)"
+        )
+    if experts.device != device:
+        raise ValueError(
+            f"gate: expected picks on device {device} as the mixture, got {experts.device}"
+        )
+
+
+def _check_values(
+    weights: Tensor, experts: Tensor | None, visibility_GE: Tensor, sees_all: bool
+) -> None:
+    if experts is not None:
+        low, high = map(int, experts.aminmax())
+        if low < -1 or high >= visibility_GE.shape[1]:
+            raise ValueError(
+                f"gate: expected picks from -1 (unused) to {visibility_GE.shape[1] - 1}, got "
+                f"{low if low < -1 else high}"
+            )
+    # One sum tells of any NaN or infinity; only then it pays to look for them.
+    if not math.isfinite(weights.sum()):
+        _check_finite(weights, experts)
+    if not sees_all:
+        _check_seen(weights, experts, visibility_GE)
+
+
+def _check_finite(weights: Tensor, experts: Tensor | None) -> None:
+    wrong = ~weights.isfinite()
+    if experts is not None:
+        wrong = wrong & (experts >= 0)
+    for g, count in enumerate(wrong.any(2).sum(0).tolist()):
+        if count:
+            raise NotFinite(
+                f"gate: expected finite weights, got NaN or infinity in {count} of {len(weights)} "
+                f"rows of gate {g}; look for them in the gate's input and parameters"
+            )
+
+
+def _check_seen(weights: Tensor, experts: Tensor | None, visibility_GE: Tensor) -> None:
+    if experts is None:
+        unseen = weights.masked_fill(visibility_GE, 0) != 0
+    else:
+        visible_BGE = visibility_GE.expand(len(weights), -1, -1)
+        unseen = ~visible_BGE.gather(2, experts.clamp(min=0).long()) & (experts >= 0)
+    if unseen.any():
+        b, g, k = (int(index) for index in unseen.nonzero()[0])
+        expert = k if experts is None else int(experts[b, g, k])
+        raise ValueError(
+            f"gate: expected no weight of gate {g} on expert {expert}, which it does not see, got "
+            f"{float(weights[b, g, k]):g} in row {b}"
+        )
+
+
+def check_sizes(sizes: Sequence[int], inputs: Sequence[Any], visibility_GE: Tensor) -> None:
+    """Refuses a mixture of other sizes than the gate's, which would broadcast in silence.
+
+    Args:
+        sizes: G and E that the gate was built for.
+        inputs: One per gate.
+        visibility_GE: Of the mixture that calls.
+
+    Raises:
+        ValueError: Says which of the two sizes differs.
+    """
+    if visibility_GE.dim() != 2 or visibility_GE.dtype != torch.bool:
+        raise ValueError(
+            f"visibility_GE: expected bool [gates, experts], got {visibility_GE.dtype} "
+            f"{list(visibility_GE.shape)}"
+        )
+    names = ("num_gates", "num_experts")
+    for name, built, given in zip(names, sizes, visibility_GE.shape, strict=True):
+        if built != given:
+            raise ValueError(
+                f"{name}: expected a gate built for {given}, as visibility_GE has (gates, experts) "
+                f"{list(visibility_GE.shape)}, got one built for {built}"
+            )
+    if len(inputs) != sizes[0]:
+        raise ValueError(f"inputs: expected {sizes[0]} tensors, one per gate, got {len(inputs)}")
+
+
+def check_domains(own: Tensor | None, domains: object | None) -> None:
+    """Refuses domains of rows for gates that have none, and the other way.
+
+    Args:
+        own: What the gates have for each domain.
+        domains: Of the rows.
+    """
+    if (own is None) != (domains is None):
+        have, came = ("no", "those of the rows") if domains is not None else ("some", "None")
+        raise ValueError(f"domains: expected {have} domains, as the gates have, got {came}")
+
+
+def rows_and_dtype(inputs: Sequence[Any]) -> tuple[int, torch.dtype]:
+    """Returns the batch's height and dtype, all that a gate that ignores its input needs.
+
+    Args:
+        inputs: One input per gate, each a tensor, or tuples and dicts of them.
+
+    Returns:
+        The rows, and the type to compute in: fp32, or fp64 for fp64 inputs.
+    """
+    first = leaves_of("inputs[0]", inputs[0])[0]
+    return first.shape[0], torch.promote_types(first.dtype, torch.float32)
+
+
+def check_numbers(result: Tensor, logits_BGN: Tensor, visibility_GE: Tensor) -> None:
+    """Refuses NaN and infinite logits, and gates that see no expert, where looking is free.
+
+    That is on the CPU in eager mode: on a GPU the host would have to wait, and a traced tensor has
+    no values. One sum over what a gate computed shows whether anything is wrong; only then it is
+    worth finding out what.
+
+    Args:
+        result: What was computed from the logits; NaN where they hold NaN.
+        logits_BGN: The gates' logits, of experts or of whatever else a gate decides by.
+        visibility_GE: Bool.
+
+    Raises:
+        ValueError: Names the gate, and how many rows are wrong.
+    """
+    # Subclasses are traced or fake tensors.
+    if torch.compiler.is_compiling() or type(result) is not Tensor or result.device.type != "cpu":
+        return
+    if bool(result.detach().sum().isfinite()):
+        return
+    for g, sees in enumerate(visibility_GE.any(dim=1).tolist()):
+        if not sees:
+            raise ValueError(
+                f"visibility_GE: gate {g} sees no expert; every gate needs one or more"
+            )
+    for kind, wrong_BGN in (("NaN", logits_BGN.isnan()), ("infinite", logits_BGN.isinf())):
+        for g, rows in enumerate(wrong_BGN.any(dim=-1).sum(dim=0).tolist()):
+            if rows:
+                raise NotFinite(
+                    f"logits_BGE: expected finite numbers, got gate {g}: {rows} rows have {kind} "
+                    "logits; look for NaN and overflow in the gate's input and parameters"
+                )

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.domains import RowDomains
-from mmoe.mixture.gates.checks import check_domains
+from mmoe.mixture.gates.contract import check_domains
 from mmoe.mixture.gates.learned import GateOptions, LearnedGate
 from mmoe.mixture.gates.logits import GateLogits, domain_logits, gate_products
 from mmoe.mixture.gates.select import Selection

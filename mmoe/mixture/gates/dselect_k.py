@@ -7,16 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.domains import RowDomains, domain_values, of_each_domain
-from mmoe.mixture.gates.checks import (
-    check_coefficient,
+from mmoe.mixture.gates.contract import (
+    GateOutput,
     check_domains,
-    check_k,
     check_numbers,
     check_sizes,
     rows_and_dtype,
 )
-from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.gates.learned import GateOptions, gate_settings, show_settings
+from mmoe.mixture.gates.learned import (
+    GateOptions,
+    check_coefficient,
+    check_k,
+    gate_settings,
+    show_settings,
+)
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import mean, where_asked, z_loss
 from mmoe.mixture.gates.static import check_blind

@@ -6,9 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import check_sizes, rows_and_dtype
-from mmoe.mixture.gates.contract import GateOutput
-from mmoe.mixture.routing.routes import host_is_near
+from mmoe.mixture.gates.contract import GateOutput, check_sizes, rows_and_dtype
+from mmoe.ops._checks import host_is_near
 
 
 class FixedGate(nn.Module):

@@ -71,7 +71,12 @@ class GShardGate(LearnedGate):
         return weights.masked_fill(dropped_BGK, 0), experts.masked_fill(dropped_BGK, -1)
 
     def losses(
-        self, scored: Scored, weights: Tensor, experts_BGK: Tensor | None
+        self,
+        scored: Scored,
+        weights: Tensor,
+        experts_BGK: Tensor | None,
+        probabilities_BGE: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """First picks are the load."""
-        return self._losses(scored, None if experts_BGK is None else experts_BGK[..., :1])
+        assert experts_BGK is not None
+        return super().losses(scored, weights, experts_BGK[..., :1])

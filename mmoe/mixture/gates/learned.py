@@ -11,15 +11,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates import losses
-from mmoe.mixture.gates.checks import (
-    check_coefficient,
-    check_k,
-    check_numbers,
-    check_share,
-    check_sizes,
-    check_softmax,
-)
-from mmoe.mixture.gates.contract import GateOutput
+from mmoe.mixture.gates.contract import GateOutput, check_numbers, check_sizes
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import Scope, asked_picks
 from mmoe.mixture.gates.select import Selection, Selector, Votes
@@ -64,9 +56,8 @@ class GateSettings:
     Example:
         >>> import torch
         >>> from mmoe.mixture.gates.learned import GateSettings
-        >>> settings = GateSettings(z_loss=0.1)
-        >>> settings.losses(torch.zeros(5, 1, 2), torch.ones(1, 2, dtype=torch.bool))
-        {'z_loss': tensor(0.0480)}
+        >>> GateSettings(temperature=2).temper(torch.ones(2))
+        tensor([0.5000, 0.5000])
     """
 
     hidden: Sequence[int] = ()
@@ -90,10 +81,8 @@ class GateSettings:
         """Divides the logits by the temperature."""
         return logits_BGE if self.temperature == 1 else logits_BGE / self.temperature
 
-    def drop(self, logits_BGE: Tensor, visibility_GE: Tensor, training: bool) -> Tensor:
-        """Puts −inf into logits of experts that a gate has to do without in this step."""
-        if not (training and self.dropout):
-            return logits_BGE
+    def drop(self, logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
+        """Puts −inf into logits of experts that a gate has to do without in a training step."""
         kept_BGE = self._survivors(visibility_GE.expand(logits_BGE.shape[0], -1, -1), logits_BGE)
         return logits_BGE.masked_fill(~kept_BGE, -torch.inf)
 
@@ -106,43 +95,6 @@ class GateSettings:
         left_BG1 = left_BGE.sum(-1, keepdim=True)
         whole_BG1 = weights_BGE.sum(-1, keepdim=True)
         return left_BGE * (whole_BG1 / torch.where(left_BG1 > 0, left_BG1, 1))
-
-    def losses(
-        self,
-        logits_BGE: Tensor,
-        visibility_GE: Tensor,
-        experts_BGK: Tensor | None = None,
-        probabilities_BGE: Tensor | None = None,
-        *,
-        together: bool = False,
-        asked_BG: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """Computes the auxiliary losses that were asked for.
-
-        Args:
-            logits_BGE: The gates' logits; what was dropped from them does not count.
-            visibility_GE: Bool.
-            experts_BGK: The picks whose number is the load; None: the probabilities are.
-            probabilities_BGE: Of every expert; default: the softmax of the logits.
-            together: The load is the number of distinct pairs of row and expert.
-            asked_BG: Bool, the gates that each row asks, which alone count; None: all. What they
-                did not pick is -1 in `experts_BGK`.
-        """
-        result = {}
-        if self.z_loss:
-            result["z_loss"] = self.z_loss * losses.z_loss(
-                logits_BGE, visibility_GE, self.ranks, asked_BG
-            )
-        if self.balance_loss:
-            if probabilities_BGE is None:
-                probabilities_BGE = visible_softmax(logits_BGE, visibility_GE)
-            result["balance_loss"] = self.balance(
-                losses.where_asked(probabilities_BGE, asked_BG),
-                visibility_GE,
-                experts_BGK,
-                together=together,
-            )
-        return result
 
     def balance(
         self,
@@ -302,11 +254,13 @@ class LearnedGate(nn.Module):
         check_sizes(self.sizes, inputs, visibility_GE)
         logits_BGE = self.scores(inputs, domains)
         values_BGE, own_BGE = self.values(logits_BGE, inputs)
-        values_BGE = self.options.drop(values_BGE, visibility_GE, self.training)
+        if self.training and self.options.dropout:
+            values_BGE = self.options.drop(values_BGE, visibility_GE)
         scored = Scored(logits_BGE, values_BGE, own_BGE, visibility_GE, asked_BG, votes)
         weights, experts = self.pick(scored)
-        losses = self.losses(scored, weights, experts) if self.training else {}
-        return GateOutput(weights, experts, losses)
+        return GateOutput(
+            weights, experts, self.losses(scored, weights, experts) if self.training else {}
+        )
 
     def scores(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
         """Computes `logits_BGE`, over the temperature."""
@@ -331,26 +285,36 @@ class LearnedGate(nn.Module):
         return weights_BGK, asked_picks(experts_BGK, asked_BG)
 
     def losses(
-        self, scored: Scored, weights: Tensor, experts_BGK: Tensor | None
-    ) -> dict[str, Tensor]:
-        """Computes the auxiliary losses of a training step."""
-        return self._losses(scored, experts_BGK)
-
-    def _losses(
         self,
         scored: Scored,
+        weights: Tensor,
         experts_BGK: Tensor | None,
         probabilities_BGE: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Those of the options; arguments as there."""
-        return self.options.losses(
-            scored.logits_BGE,
-            scored.visibility_GE,
-            experts_BGK,
-            probabilities_BGE,
-            together=self.selection is not None,
-            asked_BG=scored.asked_BG,
-        )
+        """Computes the auxiliary losses of a training step that the options ask for.
+
+        Args:
+            scored: What was decided by; what dropout took from the values counts in the logits.
+            weights: What was decided.
+            experts_BGK: The picks whose number is the load, or, where gates decide together, that
+                of distinct pairs of row and expert; None: the probabilities are the load.
+            probabilities_BGE: Of every expert; default: the softmax of the logits.
+        """
+        options, result = self.options, {}
+        logits_BGE, _, _, visibility_GE, asked_BG, _ = scored
+        if options.z_loss:
+            loss = losses.z_loss(logits_BGE, visibility_GE, options.ranks, asked_BG)
+            result["z_loss"] = options.z_loss * loss
+        if options.balance_loss:
+            if probabilities_BGE is None:
+                probabilities_BGE = visible_softmax(logits_BGE, visibility_GE)
+            result["balance_loss"] = options.balance(
+                losses.where_asked(probabilities_BGE, asked_BG),
+                visibility_GE,
+                experts_BGK,
+                together=self.selection is not None,
+            )
+        return result
 
     def wanted(
         self,
@@ -368,3 +332,29 @@ class LearnedGate(nn.Module):
     def extra_repr(self) -> str:
         """Returns what `print` shows: k, and what differs from the defaults."""
         return show_settings(self)
+
+
+def check_k(k: int, num_experts: int) -> None:
+    """Refuses a number of picks that no row can have."""
+    if not isinstance(k, int) or isinstance(k, bool):
+        raise ValueError(f"k: expected a whole number, got {k!r}")
+    if not 1 <= k <= num_experts:
+        raise ValueError(f"k: expected 1 to {num_experts} (the number of experts), got {k}")
+
+
+def check_softmax(softmax: str) -> None:
+    """Refuses another order of softmax and selection."""
+    if softmax not in ("before", "after"):
+        raise ValueError(f"softmax: expected 'before' or 'after', got {softmax!r}")
+
+
+def check_coefficient(name: str, value: float) -> None:
+    """Refuses a loss coefficient, or another scale, that is negative or not finite."""
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name}: expected a finite number of 0 or more, got {value}")
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuses a share that is no probability below 1."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name}: expected a number in [0, 1), got {value}")

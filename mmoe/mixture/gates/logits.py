@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.domains import RowDomains, domain_products, of_each_domain
-from mmoe.mixture.gates.checks import check_domains
+from mmoe.mixture.gates.contract import check_domains
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.ops.gating import gate_mm
 
@@ -119,47 +119,44 @@ class GateLogits(nn.Module):
 
     def forward(self, inputs: Sequence[GateInput], domains: RowDomains | None = None) -> Tensor:
         """Computes `logits_BGE` from G inputs `x_BD`, or rows of requests, and their domains."""
-        self._check(inputs, domains)
-        with torch.autocast(self.weights[0].device.type, enabled=False):
-            outputs: Sequence[GateInput] | Tensor = inputs
-            for layer in range(len(self.weights)):
-                outputs = self._layer(layer, outputs, domains)
-            if isinstance(outputs, Tensor):
-                return outputs
-            return torch.stack([y_BE for y_BE in outputs if isinstance(y_BE, Tensor)], dim=1)
-
-    def _layer(
-        self, layer: int, inputs: Sequence[GateInput] | Tensor, domains: RowDomains | None
-    ) -> Sequence[Tensor] | Tensor:
-        """The next layer: G tensors, or one `[B, G, H]` where one product served all gates."""
-        if isinstance(inputs, Tensor):
-            inputs = inputs.unbind(1)
-        bias_GH = self.biases[layer] if layer < len(self.biases) else None
-        last = layer == len(self.weights) - 1
-        if last and self.own_GMED is not None and domains is not None:
-            weights = _of_each_gate(self.weights[layer], self.own_GMED)
-            biases = None
-            if bias_GH is not None and self.own_bias_GME is not None:
-                biases = _of_each_gate(bias_GH, self.own_bias_GME)
-            return domain_logits(inputs, weights, domains, biases)
-        outputs = gate_products(inputs, self.weights[layer], bias_GH)
-        if last:
-            return outputs
-        return outputs.relu() if isinstance(outputs, Tensor) else [y.relu() for y in outputs]
-
-    def _check(self, inputs: Sequence[GateInput], domains: RowDomains | None) -> None:
-        check_domains(self.own_GMED, domains)
+        if (self.own_GMED is None) != (domains is None):
+            check_domains(self.own_GMED, domains)
         if len(inputs) != self.num_gates:
             raise ValueError(
                 f"inputs: expected {self.num_gates} tensors, one per gate, got {len(inputs)}"
             )
-        for g, x in enumerate(inputs):
-            if isinstance(x, RequestRows):
-                continue  # the mixture has seen to it
-            if x.dim() != 2 or x.shape[1] != self.input_dim:
+        for g, x in enumerate(inputs):  # the mixture has seen to rows of requests
+            if isinstance(x, Tensor) and (x.dim() != 2 or x.shape[1] != self.input_dim):
                 raise ValueError(
                     f"inputs[{g}]: expected shape [rows, {self.input_dim}], got {list(x.shape)}"
                 )
+        last = len(self.weights) - 1
+        # G tensors, or one `[B, G, H]` where one product served all gates
+        outputs: Sequence[GateInput] | Tensor = inputs
+        with torch.autocast(self.weights[0].device.type, enabled=False):
+            for layer, weight_GHD in enumerate(self.weights):
+                read = outputs.unbind(1) if isinstance(outputs, Tensor) else outputs
+                bias_GH = self.biases[layer] if layer < len(self.biases) else None
+                if layer == last and domains is not None:
+                    return self._of_domains(read, bias_GH, domains)
+                outputs = gate_products(read, weight_GHD, bias_GH)
+                if layer < last:
+                    alone = [outputs] if isinstance(outputs, Tensor) else outputs
+                    hidden = [y.relu() for y in alone]
+                    outputs = hidden[0] if isinstance(outputs, Tensor) else hidden
+            if isinstance(outputs, Tensor):
+                return outputs
+            return torch.stack([y_BE for y_BE in outputs if isinstance(y_BE, Tensor)], dim=1)
+
+    def _of_domains(
+        self, inputs: Sequence[GateInput], bias_GE: Tensor | None, domains: RowDomains
+    ) -> Tensor:
+        """The last layer, of gates that domains have of their own."""
+        assert self.own_GMED is not None, "there are domains"
+        weights, biases = _of_each_gate(self.weights[-1], self.own_GMED), None
+        if bias_GE is not None and self.own_bias_GME is not None:
+            biases = _of_each_gate(bias_GE, self.own_bias_GME)
+        return domain_logits(inputs, weights, domains, biases)
 
 
 def gate_products(
@@ -186,7 +183,7 @@ def gate_products(
         >>> gate_products([x_BD, x_BD], torch.ones(2, 4, 2)).shape
         torch.Size([3, 2, 4])
     """
-    if not all(x is inputs[0] for x in inputs):
+    if len({id(x) for x in inputs}) > 1:
         biases = [None] * len(inputs) if bias_GH is None else bias_GH.unbind(0)
         # unbind, not indexing: weight[g] in a loop gives every gate a full-size gradient.
         return [

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import check_coefficient
-from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored
+from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored, check_coefficient
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import cv_squared, over_experts, where_asked
 from mmoe.mixture.gates.select import Selection
@@ -87,10 +86,14 @@ class NoisyTopKGate(LearnedGate):
         return logits_BGE + scale_BGE * torch.randn_like(logits_BGE), scale_BGE
 
     def losses(
-        self, scored: Scored, weights: Tensor, experts_BGK: Tensor | None
+        self,
+        scored: Scored,
+        weights: Tensor,
+        experts_BGK: Tensor | None,
+        probabilities_BGE: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Noise decides who is picked; the options' losses judge what was learnt, without it."""
-        losses = self._losses(scored, experts_BGK)
+        losses = super().losses(scored, weights, experts_BGK)
         scale_BGE, seen_GE, ranks = scored.own_BGE, scored.visibility_GE, self.options.ranks
         scope = self.options.balance_scope
         assert self.k is not None and experts_BGK is not None and scale_BGE is not None

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.checks import check_numbers
+from mmoe.mixture.gates.contract import check_numbers
 from mmoe.mixture.traits import GateTraits
 from mmoe.ops.gating import (
     Aggregate,

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import stable_sigmoid
 from mmoe.mixture.domains import RowDomains
-from mmoe.mixture.gates.checks import check_coefficient, check_numbers
-from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored
+from mmoe.mixture.gates.contract import check_numbers
+from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored, check_coefficient
 from mmoe.mixture.gates.losses import asked_picks, count_picks, count_rows
 from mmoe.mixture.gates.select import Selection
 from mmoe.ops.gating import topk_gate
@@ -111,7 +111,11 @@ class SigmoidGate(LearnedGate):
         return _over_sum(weights) if self.normalize else weights, experts
 
     def losses(
-        self, scored: Scored, weights: Tensor, experts_BGK: Tensor | None
+        self,
+        scored: Scored,
+        weights: Tensor,
+        experts_BGK: Tensor | None,
+        probabilities_BGE: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Counts the load, by which `update_bias` goes; losses are those of the scores."""
         seen_GE, scores_BGE = scored.visibility_GE, scored.own_BGE
@@ -119,7 +123,7 @@ class SigmoidGate(LearnedGate):
         count = count_picks if self.selection is None else count_rows
         self.load_GE.add_(count(experts_BGK, seen_GE.shape[1]) * seen_GE)
         self.seen_GE.copy_(seen_GE)
-        return self._losses(scored, experts_BGK, _over_sum(scores_BGE * seen_GE))
+        return super().losses(scored, weights, experts_BGK, _over_sum(scores_BGE * seen_GE))
 
     def wanted(
         self,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.domains import RowDomains, domain_values, of_each_domain
-from mmoe.mixture.gates.checks import check_domains, rows_and_dtype
+from mmoe.mixture.gates.contract import check_domains, rows_and_dtype
 from mmoe.mixture.gates.learned import GateOptions, GateSettings, LearnedGate
 from mmoe.ops.gating import Softmax
 

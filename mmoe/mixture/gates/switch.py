@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from mmoe.mixture.domains import RowDomains
-from mmoe.mixture.gates.checks import check_share
-from mmoe.mixture.gates.learned import GateOptions, LearnedGate
+from mmoe.mixture.gates.learned import GateOptions, LearnedGate, check_share
 
 if TYPE_CHECKING:
     from mmoe.mixture.routing.capacity import Capacity

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from mmoe import ops
-from mmoe.mixture.routing.routes import experts_of_pairs, host_is_near
+from mmoe.mixture.routing.dispatcher import experts_of_pairs
+from mmoe.ops._checks import host_is_near
 
 Priority = Literal["position", "choice", "probability"]
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mmoe.mixture.cost_rates import rates_of
+from mmoe.mixture.execution import rates_of
 from mmoe.parallel.adaptive.link_rates import LinkRates
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.hosts import Hosts

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from mmoe.mixture import DispatchPlan, LocalDispatcher
 from mmoe.mixture.pytrees import Tree
-from mmoe.mixture.routing.dispatcher import Compute, LocalHandle
-from mmoe.mixture.routing.routes import plan_routes
+from mmoe.mixture.routing.dispatcher import Compute, LocalHandle, plan_routes
 from mmoe.ops import RoutePlan
 from mmoe.parallel.experts.exchange import Exchange, Piece, Terms
 from mmoe.parallel.experts.pipeline import cut, there_and_back

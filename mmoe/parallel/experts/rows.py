@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmoe import ops
-from mmoe.mixture.routing.routes import plan_routes
+from mmoe.mixture.routing.dispatcher import plan_routes
 from mmoe.parallel.experts.async_exchange import start_exchange
 from mmoe.parallel.experts.links import Links
 from mmoe.parallel.experts.wire import Wire

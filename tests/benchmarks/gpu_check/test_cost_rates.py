@@ -3,7 +3,7 @@
 import json
 
 from benchmarks.gpu_check import cost_rates
-from mmoe.mixture.cost_rates import TABLE, CostRates, read_table
+from mmoe.mixture.execution import RATE_TABLE, CostRates, read_table
 
 
 def test_a_rehearsal_writes_a_line_that_the_table_can_hold(tmp_path, capsys):
@@ -15,7 +15,7 @@ def test_a_rehearsal_writes_a_line_that_the_table_can_hold(tmp_path, capsys):
     measured = CostRates.from_line(line)
     assert measured.device == "cpu"
     assert "means nothing" in measured.source
-    others = [text for text in TABLE.read_text().splitlines() if '"device": "cpu"' not in text]
+    others = [text for text in RATE_TABLE.read_text().splitlines() if '"device": "cpu"' not in text]
     assert read_table("\n".join([line, *others]))["cpu"] == measured
     recorded = json.loads(record.read_text())
     assert (recorded["key"], recorded["rates"]) == (cost_rates.KEY, json.loads(line))

@@ -15,7 +15,7 @@ from mmoe.mixture import (
 )
 from mmoe.mixture.gates.losses import balance, count_pairs, count_picks
 from mmoe.mixture.gates.select import Selector
-from mmoe.mixture.routing.routes import plan_routes
+from mmoe.mixture.routing.dispatcher import plan_routes
 from mmoe.ops import joint_select, topk_gate
 
 GATES = [TopKGate, NoisyTopKGate, CosineGate, SigmoidGate]

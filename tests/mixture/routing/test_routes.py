@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmoe import ops
-from mmoe.mixture.routing.routes import (
+from mmoe.mixture.routing.dispatcher import (
     experts_of_pairs,
     padded_routes,
     plan_routes,
