@@ -48,11 +48,11 @@ class Length(NamedTuple):
 
 
 BUDGETS = {
-    "step, dense": Length(53, 180, 136),
-    "step, top_k": Length(57, 207, 167),
-    "mixture, dense": Length(17, 71, 41),
-    "mixture, top_k": Length(24, 95, 65),
-    "score_files": Length(176, 836, None),
+    "step, dense": Length(45, 150, 119),
+    "step, top_k": Length(47, 183, 145),
+    "mixture, dense": Length(9, 40, 24),
+    "mixture, top_k": Length(13, 69, 43),
+    "score_files": Length(164, 802, None),
 }
 
 
