@@ -142,7 +142,7 @@ def served_rows() -> dict[str, float]:
     # Parts on rows that are as new to the encoder as those were
     rows = rows[SERVED_ROWS:]
     tables = [pa.Table.from_pandas(row, preserve_index=False) for row in rows]
-    encoding = [_ms(lambda t=table: model.encoder.encode(t, "row")) for table in tables]
+    encoding = [_ms(lambda t=table: model.encoder.encode_row(t)) for table in tables]
     data = [BatchSource.of_table(table, model.encoder, "row") for table in tables]
     network = [_ms(lambda d=one: model.predictor.predict(d)) for one in data]
     gains = [_rate(model, rows, THREADS) / _rate(model, rows, 1) for _ in range(ROUNDS)]

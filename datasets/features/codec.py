@@ -18,6 +18,7 @@ from mmoe.config import (
     SequenceSpec,
     TableSpec,
 )
+from mmoe.datasets.rows.encoded_features import EncodedFeatures
 from mmoe.datasets.values.columns import to_numbers
 
 Rules = dict[str, dict[str, Any]]  # section of encoder.json → feature or table → what was learnt
@@ -277,3 +278,59 @@ def that_share(codecs: "Iterable[Codec[Any]]") -> "list[list[Codec[Any]]]":
         key = codec.keys[0] if codec.keys else ("", codec.feature.name)
         groups.setdefault(key, []).append(codec)
     return list(groups.values())
+
+
+def joined(
+    codecs: Sequence[Codec[Any]], coded: Sequence[Coded], num_rows: int, **beside: Any
+) -> EncodedFeatures:
+    """Returns what some codecs made of N rows as one; `beside` it other fields."""
+    dense = [column_N for one in coded for column_N in one.dense]
+    ids = [column_N for one in coded for column_N in one.ids]
+    weights = [weights_V for one in coded for _, _, weights_V in one.lists]
+    # Raw ids need 64 bits; rows of tables do not, and take half the memory
+    id_type = np.result_type(np.int32, *(column_N.dtype for column_N in ids))
+    return EncodedFeatures(
+        dense_NF=_stack(dense, num_rows, np.dtype(np.float32)),
+        ids_NC=_stack(ids, num_rows, id_type),
+        lists=[(ids_V, offsets) for one in coded for ids_V, offsets, _ in one.lists],
+        list_weights=weights if any(w is not None for w in weights) else [],
+        outside=_outside(codecs, coded),
+        **beside,
+    )
+
+
+def missing(codec: Codec[Any], rules: Rules, num_rows: int) -> Coded:
+    """Returns what stands for a feature that nobody looks at."""
+    zeros_N = np.zeros(num_rows, np.float32)
+    none = np.zeros(0, np.int32), np.zeros(num_rows + 1, np.int64)
+    return Coded(
+        dense=[zeros_N for _ in codec.dense_columns(rules)],
+        ids=[np.zeros(num_rows, np.int32) for _ in codec.lookups],
+        lists=[(*none, np.zeros(0, np.float32) if f.weighted else None) for f in codec.lists],
+    )
+
+
+def _outside(codecs: Sequence[Codec[Any]], coded: Sequence[Coded]) -> dict[str, np.ndarray]:
+    """Rows of each feature that hold what training never did; of those that have some."""
+    found: dict[str, np.ndarray] = {}
+    for codec, one in zip(codecs, coded, strict=True):
+        if one.outside_N is not None and one.outside_N.any():
+            name = codec.feature.name
+            found[name] = found[name] | one.outside_N if name in found else one.outside_N
+    return found
+
+
+def width_of(columns_NK: np.ndarray) -> int:
+    """Returns how many columns it is."""
+    return 1 if columns_NK.ndim == 1 else columns_NK.shape[1]
+
+
+def _stack(columns: list[np.ndarray], num_rows: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """[N, columns], row-major; filled in blocks of rows, so that writes stay in the cache."""
+    matrices = [column.reshape(num_rows, width_of(column)) for column in columns]
+    out = np.empty((num_rows, sum(matrix.shape[1] for matrix in matrices)), dtype)
+    block = 8192
+    for start in range(0, num_rows if matrices else 0, block):
+        rows = slice(start, start + block)
+        np.concatenate([matrix[rows] for matrix in matrices], axis=1, out=out[rows])
+    return out

@@ -1,19 +1,18 @@
 """`FeatureEncoder`: from columns to network inputs; fitted on the training split."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from mmoe.config import FeatureSpec, InputLayerSpec, RunConfig, SequenceSpec, TableSpec
 from mmoe.datasets.features import encoder_files
-from mmoe.datasets.features.codec import Codec, Coded, Rules
+from mmoe.datasets.features.codec import Codec, Coded, Rules, joined, missing, width_of
 from mmoe.datasets.features.domains import Domains, domains_of, encode_domains
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.features.id_map import IdMap
@@ -35,15 +34,15 @@ from mmoe.datasets.features.seen import (
     Constant,
     held_constant,
 )
+from mmoe.datasets.features.single_rows import SingleRows
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.targets import row_links
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.encoded_features import EncodedFeatures, EncodedRequests, LevelLayout
+from mmoe.datasets.rows.one_row import one_row
 from mmoe.datasets.rows.projection import with_missing
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.values.keys import KeyKind
-
-_MOST_CELLS = 1 << 14  # kept, some 1 kB each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +268,8 @@ class FeatureEncoder:
             ValueError: A column is missing, or a value does not fit: a number that is none or
                 infinite, a datetime that is none, a weight too few.
         """
+        if to_score and (found := self.encode_row(table)) is not None:
+            return found
         table = self.read(table, origin)
         links = row_links(self.config, self.rules, table, origin)
         domains_N = encode_domains(self.config, self.rules, table, origin)
@@ -298,55 +299,36 @@ class FeatureEncoder:
         self, codecs: Sequence[Codec[Any]], table: pa.Table, origin: str, to_score: bool
     ) -> EncodedFeatures:
         unread = self.config.unread_when_scoring if to_score else ()
-        cells = _cells(table, self._cell_columns) if table.num_rows == 1 else {}
         coded = [
-            _missing(codec, self.rules, table.num_rows)
+            missing(codec, self.rules, table.num_rows)
             if codec.feature.name in unread
-            else self._coded(codec, table, origin, cells)
+            else self.encode_one(codec, table, origin)
             for codec in codecs
         ]
-        dense = [column_N for one in coded for column_N in one.dense]
-        ids = [column_N for one in coded for column_N in one.ids]
-        weights = [weights_V for one in coded for _, _, weights_V in one.lists]
-        # Raw ids need 64 bits; rows of tables do not, and take half the memory
-        id_type = np.result_type(np.int32, *(column_N.dtype for column_N in ids))
-        return EncodedFeatures(
-            dense_NF=_stack(dense, table.num_rows, np.dtype(np.float32)),
-            ids_NC=_stack(ids, table.num_rows, id_type),
-            lists=[(ids_V, offsets) for one in coded for ids_V, offsets, _ in one.lists],
-            list_weights=weights if any(w is not None for w in weights) else [],
-            outside=_outside(codecs, coded),
-        )
+        return joined(codecs, coded, table.num_rows)
 
-    def _coded(
-        self, codec: Codec[Any], table: pa.Table, origin: str, cells: dict[str, Hashable]
-    ) -> Coded:
-        """Rows of one codec; a single row by the cells it is read from, where they came before."""
-        names = codec.feature.source_columns
-        if not codec.by_cell or not all(name in cells for name in names):
-            return self.encode_one(codec, table, origin)
-        key = (id(codec), *(cells[name] for name in names))
-        coded = self._known_cells.get(key)
-        if coded is None:
-            coded = self.encode_one(codec, table, origin)
-            if len(self._known_cells) >= _MOST_CELLS:
-                self._known_cells.clear()
-            self._known_cells[key] = coded
-        return coded
+    def encode_row(self, rows: Any) -> EncodedFeatures | None:
+        """Encodes the only row of rows in memory, to score it, without making a table of it.
+
+        Args:
+            rows: As for `as_table`.
+
+        Returns:
+            What `encode` gives; None: they are no single row, or one that `encode` refuses.
+        """
+        singly = self._singly
+        row = None if singly is None else one_row(rows, singly.names)
+        return None if singly is None or row is None else singly.encode(row, "row")
 
     @cached_property
-    def _cell_columns(self) -> frozenset[str]:
-        by_cell = (codec.feature for codec in self.codecs if codec.by_cell)
-        return frozenset(name for feature in by_cell for name in feature.source_columns)
-
-    @cached_property
-    def _known_cells(self) -> dict[Hashable, Coded]:
-        """Codes of single cells: a call of Arrow's takes 10 us, and a row needs some hundred."""
-        return {}
+    def _singly(self) -> SingleRows | None:
+        if self.config.data.requests is not None:
+            return None
+        return SingleRows(self.config, self.rules, self.codecs, self.encode_one)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles begin without cells."""
-        made = ("_known_cells", "_numbers")
+        made = ("_singly", "_numbers")
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def encode_one(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
@@ -383,28 +365,11 @@ class FeatureEncoder:
         return cls(config=config, rules=rules)
 
 
-def _cells(table: pa.Table, wanted: Collection[str]) -> dict[str, Hashable]:
-    """What the only row holds in those of the columns where that says all, with their types."""
-    names = table.schema.names
-    cells: dict[str, Hashable] = {}
-    if len(set(names)) < len(names):
-        return cells
-    for name, kind, column in zip(names, table.schema.types, table.columns, strict=True):
-        if name in wanted and not pa.types.is_nested(kind):
-            try:
-                value = column[0].as_py()
-            except (ValueError, OverflowError):  # a datetime that Python has not
-                continue
-            # Of numbers that are equal, as 0.0 and -0.0, the bits count
-            cells[name] = (kind, value.hex() if isinstance(value, float) else value)
-    return cells
-
-
 def _check(codec: Codec[Any], coded: Coded, rules: Rules, num_rows: int) -> None:
     """Refuses what a codec of somebody's returned, where the network could not say whose it is."""
     made = f"{codec.used_by}: {type(codec).__name__}.encode returned"
     for names, expected, columns in (
-        ("dense_names", codec.dense_columns(rules), sum(map(_width, coded.dense))),
+        ("dense_names", codec.dense_columns(rules), sum(map(width_of, coded.dense))),
         ("lookups", codec.lookups, len(coded.ids)),
         ("lists", codec.lists, len(coded.lists)),
     ):
@@ -413,39 +378,3 @@ def _check(codec: Codec[Any], coded: Coded, rules: Rules, num_rows: int) -> None
     for column_N in (*coded.dense, *coded.ids):
         if len(column_N) != num_rows:
             raise ValueError(f"{made} a column of {len(column_N)} rows; expected {num_rows}")
-
-
-def _outside(codecs: Sequence[Codec[Any]], coded: Sequence[Coded]) -> dict[str, np.ndarray]:
-    """Rows of each feature that hold what training never did; of those that have some."""
-    found: dict[str, np.ndarray] = {}
-    for codec, one in zip(codecs, coded, strict=True):
-        if one.outside_N is not None and one.outside_N.any():
-            name = codec.feature.name
-            found[name] = found[name] | one.outside_N if name in found else one.outside_N
-    return found
-
-
-def _missing(codec: Codec[Any], rules: Rules, num_rows: int) -> Coded:
-    """What stands for a feature that nobody looks at."""
-    zeros_N = np.zeros(num_rows, np.float32)
-    none = np.zeros(0, np.int32), np.zeros(num_rows + 1, np.int64)
-    return Coded(
-        dense=[zeros_N for _ in codec.dense_columns(rules)],
-        ids=[np.zeros(num_rows, np.int32) for _ in codec.lookups],
-        lists=[(*none, np.zeros(0, np.float32) if f.weighted else None) for f in codec.lists],
-    )
-
-
-def _width(columns_NK: np.ndarray) -> int:
-    return 1 if columns_NK.ndim == 1 else columns_NK.shape[1]
-
-
-def _stack(columns: list[np.ndarray], num_rows: int, dtype: np.dtype[Any]) -> np.ndarray:
-    """[N, columns], row-major; filled in blocks of rows, so that writes stay in the cache."""
-    matrices = [column.reshape(num_rows, _width(column)) for column in columns]
-    out = np.empty((num_rows, sum(matrix.shape[1] for matrix in matrices)), dtype)
-    block = 8192
-    for start in range(0, num_rows if matrices else 0, block):
-        rows = slice(start, start + block)
-        np.concatenate([matrix[rows] for matrix in matrices], axis=1, out=out[rows])
-    return out

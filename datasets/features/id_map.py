@@ -1,7 +1,7 @@
 """`IdMap`: what turns ids into rows of an embedding table, once it has seen those of training."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -52,6 +52,15 @@ class IdMap(ABC):
     @abstractmethod
     def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
         """Returns rows [N]: 0 where missing, 1 where unknown, 2 and up for other ids."""
+
+    def row_of(self, value: object, words: Collection[str]) -> int | None:
+        """Returns the row of one cell, where that is quickly said; None: `lookup` finds it.
+
+        Args:
+            value: Of the cell.
+            words: Those that mean a missing value.
+        """
+        return None
 
     @abstractmethod
     def write(self, folder: Path, stem: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Numeric features: logarithm, scaling, quantile buckets, positions among pieces."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
 from mmoe.datasets.features.seen import limits_of
+from mmoe.datasets.rows.one_row import Cell
 from mmoe.datasets.values.written_numbers import feature_numbers
 
 # Values that quantiles are taken of: then a rank is off by 0.1 % of the rows (standard deviation)
@@ -85,9 +87,8 @@ class NumericRule:
         return self.seen is None or len(set(self.seen)) == 2
 
     @cached_property
-    def _limits(self) -> tuple[float, float]:
-        """Of f(x), where training had some."""
-        return limits_of(*(self.seen or (0.0, 0.0)))
+    def _alone(self) -> "NumericRules":
+        return NumericRules([self])
 
     def settled(self, numbers_N: np.ndarray) -> np.ndarray:
         """Returns numbers; those that never varied in training as what all rows had there."""
@@ -99,28 +100,11 @@ class NumericRule:
 
     def outside(self, numbers_N: np.ndarray) -> np.ndarray | None:
         """Returns which numbers training had nothing like, bool [N]; None: it is not known."""
-        if self.seen is None:
-            return None
-        if not self.seen:
-            return ~np.isnan(numbers_N)
-        x_N = _transform(numbers_N, self.log)
-        lowest, highest = self._limits
-        room = _ROUNDING * max(abs(lowest), abs(highest))
-        return (x_N < lowest - room) | (x_N > highest + room)
+        return None if self.seen is None else self._alone.outside(numbers_N)
 
     def scale(self, numbers_N: np.ndarray) -> np.ndarray:
         """Scales numbers: float32 [N], finite."""
-        if not self.varies:
-            return np.zeros(len(numbers_N), np.float32)
-        x_N = _transform(numbers_N, self.log)
-        if self.clips and self.seen:
-            x_N = x_N.clip(*self._limits)
-        with np.errstate(over="ignore"):  # to infinity, which is clipped below
-            scaled_N = (x_N - self.mean) / self.deviation
-        missing_N = np.isnan(scaled_N)
-        if missing_N.any():
-            scaled_N[missing_N] = 0.0
-        return scaled_N.clip(-_LIMIT, _LIMIT, out=scaled_N).astype(np.float32)
+        return self._alone.scale(numbers_N)
 
     def bucket(self, numbers_N: np.ndarray) -> np.ndarray:
         """Returns bucket ids, int32 [N]: 0 where missing, else 2 + edges below x."""
@@ -162,6 +146,57 @@ class NumericRule:
 
 def _transform(numbers_N: np.ndarray, log: bool) -> np.ndarray:
     return np.copysign(np.log1p(np.abs(numbers_N)), numbers_N) if log else numbers_N
+
+
+class NumericRules:
+    """Scales rows of one of the features, or a row of them all: numbers [N] by [1], or [F] by [F].
+
+    Args:
+        rules: Of F features.
+    """
+
+    def __init__(self, rules: Sequence[NumericRule]) -> None:
+        self.log_F = np.array([rule.log for rule in rules], bool)
+        self.flat_F = np.array([not rule.varies for rule in rules], bool)
+        self.mean_F = np.array([rule.mean for rule in rules])
+        self.deviation_F = np.array([rule.deviation for rule in rules])
+        # What is outside, and what numbers are clipped to; where there is no such end, infinity
+        self.low_F, self.high_F = np.array([_ends(rule) for rule in rules]).reshape(-1, 2).T
+        self.clips_F = np.array([rule.clips and bool(rule.seen) for rule in rules], bool)
+        ends = [limits_of(*(rule.seen or (0.0, 0.0))) for rule in rules]
+        ends_2F = np.array(ends).reshape(-1, 2).T
+        self.least_F, self.most_F = np.where(self.clips_F, ends_2F, [[-np.inf], [np.inf]])
+
+    def transformed(self, numbers: np.ndarray) -> np.ndarray:
+        """Returns f(x)."""
+        found = _transform(numbers, bool(self.log_F.any()))
+        return found if self.log_F.all() else np.where(self.log_F, found, numbers)
+
+    def outside(self, numbers: np.ndarray) -> np.ndarray:
+        """Returns which numbers training had nothing like, as far as is known."""
+        x = self.transformed(numbers)
+        return (x < self.low_F) | (x > self.high_F)
+
+    def scale(self, numbers: np.ndarray) -> np.ndarray:
+        """Scales numbers: float32, finite."""
+        x = self.transformed(numbers)
+        if self.clips_F.any():
+            x = x.clip(self.least_F, self.most_F)
+        with np.errstate(over="ignore"):  # to infinity, which is clipped below
+            scaled = (x - self.mean_F) / self.deviation_F
+        nothing = np.isnan(scaled) | self.flat_F
+        if nothing.any():
+            scaled[nothing] = 0.0
+        return scaled.clip(-_LIMIT, _LIMIT, out=scaled).astype(np.float32)
+
+
+def _ends(rule: NumericRule) -> tuple[float, float]:
+    """Numbers below the first or above the second are outside; where training had none, all are."""
+    if not rule.seen:
+        return (-np.inf, np.inf) if rule.seen is None else (np.inf, -np.inf)
+    lowest, highest = limits_of(*rule.seen)
+    room = _ROUNDING * max(abs(lowest), abs(highest))
+    return lowest - room, highest + room
 
 
 class NumberFit:
@@ -336,10 +371,62 @@ class NumericCodec(Codec[NumericFeature]):
         """Encodes rows: the scaled number, its position among pieces, and its bucket."""
         [numbers_N] = self.numbers(table, origin)
         rule = self._rule(rules)
+        return self.coded(rule, numbers_N, rule.scale(numbers_N), rule.outside(numbers_N))
+
+    def coded(
+        self,
+        rule: NumericRule,
+        numbers_N: np.ndarray,
+        scaled_N: np.ndarray,
+        outside_N: np.ndarray | None,
+    ) -> Coded:
+        """Returns rows whose numbers are scaled already, with their positions and buckets."""
         buckets = [rule.bucket(numbers_N)] if self.feature.buckets else []
         positions = [] if self.feature.pieces is None else [rule.position(numbers_N)]
-        dense = [rule.scale(numbers_N), *positions]
-        return Coded(dense=dense, ids=buckets, outside_N=rule.outside(numbers_N))
+        return Coded(dense=[scaled_N, *positions], ids=buckets, outside_N=outside_N)
 
     def _rule(self, rules: Rules) -> NumericRule:
         return rules["numeric"][self.feature.name]
+
+
+class NumberCells:
+    """Encodes the numbers of a row at once.
+
+    Args:
+        codecs: By their places among all codecs.
+        rules: What training rows taught.
+    """
+
+    def __init__(self, codecs: Mapping[int, NumericCodec], rules: Rules) -> None:
+        self.codecs = {
+            place: codec
+            for place, codec in codecs.items()
+            if not codec.feature.text_columns and not codec.feature.missing_values
+        }
+        self.rules = [rules["numeric"][codec.feature.name] for codec in self.codecs.values()]
+        self.together = NumericRules(self.rules)
+
+    def __call__(self, cells: Mapping[str, Cell | None]) -> dict[int, Coded]:
+        """Encodes those that are numbers of Python's, by their codecs' places.
+
+        Args:
+            cells: Of the features' columns; None: it is something else.
+        """
+        columns = [codec.feature.source_column for codec in self.codecs.values()]
+        values = [_number(cells.get(column)) for column in columns]
+        numbers_F = np.array([math.nan if value is None else value for value in values])
+        scaled_F, outside_F = self.together.scale(numbers_F), self.together.outside(numbers_F)
+        found = {}
+        for f, (place, codec) in enumerate(self.codecs.items()):
+            if values[f] is not None:
+                parts = (numbers_F[f : f + 1], scaled_F[f : f + 1], outside_F[f : f + 1])
+                found[place] = codec.coded(self.rules[f], *parts)
+        return found
+
+
+def _number(cell: Cell | None) -> float | None:
+    """A finite number, or NaN; None where Arrow has to read it."""
+    value = None if cell is None else cell[1]
+    if type(value) is float and not math.isinf(value):
+        return value
+    return float(value) if type(value) is int and abs(value) < 2**63 else None

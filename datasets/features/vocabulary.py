@@ -1,6 +1,6 @@
 """`Vocabulary`: the ids of training, each with a row of its own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +17,14 @@ from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN, IdMap
 from mmoe.datasets.features.vocabulary_size import refuse_too_many
 from mmoe.datasets.values.arrow import may_use_threads, pc
 from mmoe.datasets.values.key_index import KeyIndex
-from mmoe.datasets.values.keys import ARROW_TYPES, KeyKind, missing_mask, to_keys, widest
+from mmoe.datasets.values.keys import (
+    ARROW_TYPES,
+    KeyKind,
+    missing_mask,
+    own_key,
+    to_keys,
+    widest,
+)
 
 
 class _Entry(Stored):
@@ -99,6 +106,14 @@ class Vocabulary(IdMap):
         if keys.null_count:
             ids_N[missing_mask(column, self.kind)] = MISSING
         return ids_N
+
+    def row_of(self, value: object, words: Collection[str]) -> int | None:
+        """Returns the row of a cell that is its own key."""
+        key = own_key(value, self.kind, words)
+        if key is None:
+            return None
+        place = self._index.place(key)
+        return UNSEEN if place < 0 else place + FIRST_KNOWN
 
     @property
     def _index(self) -> KeyIndex:

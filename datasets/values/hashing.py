@@ -80,3 +80,15 @@ def hash_text(values: pa.Array) -> np.ndarray:
     np.cumsum(parts, out=prefix[1:])
     sums = prefix[offsets[1:]] - prefix[offsets[:-1]]
     return mix64(sums + lengths.astype(np.uint64))
+
+
+def hash_one(text: str) -> np.uint64:
+    """Hashes one string as `hash_text` does.
+
+    Example:
+        >>> hash_one("Zürich") == hash_text(pa.array(["Zürich"]))[0]
+        np.True_
+    """
+    data = np.frombuffer(text.encode(), np.uint8)
+    parts = mix64(np.arange(len(data), dtype=np.uint64) * np.uint64(256) + data)
+    return mix64(parts.sum(keepdims=True) + np.uint64(len(data)))[0]

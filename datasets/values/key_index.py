@@ -1,13 +1,14 @@
 """`KeyIndex`: where each of many keys stands, by a table that is made once and kept."""
 
 from threading import Lock
+from typing import cast
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.hashing import hash_text
+from mmoe.datasets.values.hashing import hash_one, hash_text
 from mmoe.datasets.values.plain import is_text
 
 _ROWS = 1 << 16  # hashed at a time: the work of hashing text is many times its size
@@ -49,6 +50,24 @@ class KeyIndex:
             return self._by_hash(values)
         places_N = self._kept().get_indexer(pc.fill_null(values, 0).to_numpy())
         return np.where(pc.is_null(values).to_numpy(), -1, places_N)
+
+    def place(self, value: int | str) -> int:
+        """Finds where one value stands, −1: none of them; a call of Arrow's takes longer.
+
+        Example:
+            >>> index = KeyIndex(pa.array(["b", "a"], pa.large_string()))
+            >>> index.place("a"), index.place("c")
+            (1, -1)
+        """
+        table, code = self._kept(), hash_one(value) if isinstance(value, str) else value
+        try:
+            place = cast("int", table.get_loc(code))  # of one entry: they are unique
+        except KeyError:
+            return -1
+        place = place if self._places is None else int(self._places[place])
+        if isinstance(value, str) and self.keys[place].as_py() != value:  # of the same hash
+            return int(self._by_arrow(pa.chunked_array([pa.array([value], self.keys.type)]))[0])
+        return place
 
     def _by_arrow(self, values: pa.ChunkedArray) -> np.ndarray:
         found = pc.index_in(values, self.keys, skip_nulls=True)

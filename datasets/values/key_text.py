@@ -48,6 +48,11 @@ def canonical_datetimes(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return _put(values, is_datetime, _shorten(_to_utc(found)))
 
 
+def is_no_moment(text: str) -> bool:
+    """Returns whether `canonical_datetimes` leaves a text of ASCII as it is, at a glance."""
+    return len(text) < _SHORTEST_MOMENT or text[4] != "-"
+
+
 def decimals_to_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Writes decimals without zeros at the end: 1.00 as `1`, 1.50 as `1.5`.
 

@@ -1,6 +1,6 @@
 """Ids in one canonical form, whatever type the file stored them in."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +9,12 @@ import pyarrow as pa
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.hashing import hash_text, mix64
-from mmoe.datasets.values.key_text import canonical_datetimes, datetimes_to_text, decimals_to_text
+from mmoe.datasets.values.key_text import (
+    canonical_datetimes,
+    datetimes_to_text,
+    decimals_to_text,
+    is_no_moment,
+)
 from mmoe.datasets.values.plain import is_text
 
 KeyKind = Literal["int", "float", "text"]
@@ -64,6 +69,23 @@ def to_keys(column: pa.ChunkedArray, kind: KeyKind, label: str) -> pa.ChunkedArr
     if kind == "float":
         return _to_float(column)
     return _to_text(column, label)
+
+
+def own_key(value: object, kind: KeyKind, words: Collection[str]) -> int | str | None:
+    """Returns a cell that is its own key, at a glance; None: another one, or a missing value.
+
+    Args:
+        value: Of a column that holds such values.
+        kind: As for `to_keys`.
+        words: Those that mean a missing value.
+    """
+    if kind == "int":
+        return value if type(value) is int and -(2**63) <= value < 2**63 else None
+    if kind == "float" or type(value) is not str or not value or value in words:
+        return None
+    # Blanks of other kinds are not printable
+    plain = value.isascii() and value.isprintable() and value[0] != " " != value[-1]
+    return value if plain and is_no_moment(value) else None
 
 
 def missing_mask(column: pa.ChunkedArray, kind: KeyKind) -> np.ndarray:

@@ -16,6 +16,7 @@ from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.frames import as_rows, origin_of
 from mmoe.datasets.rows.given_rows import count_rows, is_row_dicts, plain_rows
 from mmoe.datasets.rows.locations import REQUEST_COLUMN
@@ -137,6 +138,10 @@ class LoadedRun:
         mixed: list[str] = []
         if hasattr(rows, "__len__") and not count_rows(rows):
             return np.zeros((0, len(prediction_columns(self.config.tasks))), np.float32), None
+        with _TURNS.lock:
+            row = self.encoder.encode_row(rows)
+            if row is not None:
+                return self.predictor.predict(EncodedData(features=row)), None
         table = as_rows(
             rows,
             self.config.data.requests,

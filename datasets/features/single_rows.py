@@ -1,0 +1,133 @@
+"""`SingleRows`: encodes rows one by one, by their cells."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mmoe.config import RunConfig
+from mmoe.datasets.features.categorical import CategoricalCodec
+from mmoe.datasets.features.codec import Codec, Coded, Rules, joined, missing
+from mmoe.datasets.features.domains import encode_domains
+from mmoe.datasets.features.numeric import NumberCells, NumericCodec
+from mmoe.datasets.features.seen import CONSTANTS
+from mmoe.datasets.labels.targets import row_links
+from mmoe.datasets.rows.encoded_features import EncodedFeatures
+from mmoe.datasets.rows.one_row import Cell, OneRow, cell_of, table_of
+from mmoe.datasets.rows.projection import required_columns, with_missing
+
+_MOST_CELLS = 1 << 14  # kept, some 1 kB each
+_NO_COLUMNS = pa.table({})
+
+
+class SingleRows:
+    """Encodes single rows, which are to be scored, as an encoder does, and mostly without a table.
+
+    A call of Arrow's takes 10 us, and a row needs some hundred of them. So the numbers of all
+    features are scaled at once, and codes of other cells are kept; where one is new, it becomes a
+    table with others that are.
+
+    Args:
+        config: Of a run whose rows have no requests.
+        rules: What training rows taught.
+        codecs: Of its features.
+        encode_one: Encodes rows of a table by one of them.
+
+    Attributes:
+        names: Of the columns that rows have to have.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        rules: Rules,
+        codecs: Sequence[Codec[Any]],
+        encode_one: Callable[[Codec[Any], pa.Table, str], Coded],
+    ) -> None:
+        self.config, self.rules, self.codecs, self.encode_one = config, rules, codecs, encode_one
+        self.names = frozenset(required_columns(config, labels=False))
+        self.words = config.data.missing_words or ()
+        self.unread = config.unread_when_scoring
+        self.by_cell = {n for c in self._read if c.by_cell for n in c.feature.source_columns}
+        domains = config.model.domains
+        self.beside = {column for task in config.tasks for column in task.inputs}
+        self.beside |= set() if domains is None else {domains.column}
+        self.numbers = NumberCells(
+            {place: codec for place, codec in enumerate(codecs) if type(codec) is NumericCodec},
+            rules,
+        )
+        self.known: dict[Hashable, Coded] = {}
+
+    @property
+    def _read(self) -> list[Codec[Any]]:
+        return [codec for codec in self.codecs if codec.feature.name not in self.unread]
+
+    def encode(self, row: OneRow, origin: str) -> EncodedFeatures | None:
+        """Encodes a row with the columns `names`; None: it is refused, as a table says better."""
+        cells = {name: cell_of(row[name]) for name in self.by_cell}
+        found = self.numbers(cells)
+        new: dict[int, Hashable] = {}
+        for place, codec in enumerate(self.codecs):
+            if place in found:
+                continue
+            if codec.feature.name in self.unread:
+                found[place] = missing(codec, self.rules, 1)
+                continue
+            key = _key(place, codec, cells)
+            coded = None if key is None else self.known.get(key)
+            if coded is None and (coded := self._own_key(codec, cells)) is not None:
+                self._keep(key, coded)
+            if coded is None:
+                new[place] = key
+            else:
+                found[place] = coded
+        try:
+            table = self._table(row, new, origin)
+            for place, key in new.items():
+                found[place] = self.encode_one(self.codecs[place], table, origin)
+                self._keep(key, found[place])
+            links = row_links(self.config, self.rules, table, origin)
+            domains_N = encode_domains(self.config, self.rules, table, origin)
+        except ValueError:
+            return None
+        coded = [found[place] for place in range(len(found))]
+        return joined(self.codecs, coded, 1, links=links, domains_N=domains_N)
+
+    def _own_key(self, codec: Codec[Any], cells: Mapping[str, Cell | None]) -> Coded | None:
+        """The code of an id that is its own key in its table."""
+        feature = codec.feature
+        if type(codec) is not CategoricalCodec or feature.name in self.rules.get(CONSTANTS, {}):
+            return None
+        cell = cells[feature.source_column]
+        row = None if cell is None else codec.ids(self.rules).row_of(cell[1], self.words)
+        return None if row is None else Coded(ids=[np.array([row], np.int32)])
+
+    def _table(self, row: OneRow, places: Mapping[int, Any], origin: str) -> pa.Table:
+        """What is read of a table: columns of these codecs, and what no feature reads."""
+        features = [self.codecs[place].feature for place in places]
+        names = self.beside.union(*(feature.source_columns for feature in features))
+        if not names:
+            return _NO_COLUMNS
+        return with_missing(table_of(row, names, origin), self.config, origin)
+
+    def _keep(self, key: Hashable, coded: Coded) -> None:
+        if key is not None:
+            if len(self.known) >= _MOST_CELLS:
+                self.known.clear()
+            self.known[key] = coded
+
+
+def _key(place: int, codec: Codec[Any], cells: Mapping[str, Cell | None]) -> Hashable:
+    """What a code follows from; None: not from cells alone."""
+    if not codec.by_cell:
+        return None
+    found = [cells[name] for name in codec.feature.source_columns]
+    return None if None in found else (place, *map(_exact, found))
+
+
+def _exact(cell: Cell | None) -> Hashable:
+    """Of numbers that are equal, as 0.0 and -0.0, the bits count."""
+    assert cell is not None
+    kind, value = cell
+    return (kind, value.hex()) if isinstance(value, float) else cell
