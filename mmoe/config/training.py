@@ -225,6 +225,11 @@ class TrainingConfig(Strict):
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32", description="bf16: of the dense part's products; weights stay fp32"
     )
+    cuda_graphs: bool = Field(
+        default=True,
+        description="on one GPU, run the network's passes as CUDA graphs where batches have one "
+        "shape: the same numbers, sooner where batches are of a few thousand rows",
+    )
     monitor: str = Field(
         default="mean.auc",
         description="TASK.METRIC, or mean.METRIC: over the tasks that have it; on the validation "

@@ -11,7 +11,7 @@ and all get the losses of all rows. Balance losses and batch norms are then thos
 of a batch, capacities those of each rank's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +27,9 @@ from mmoe.tasks.masked_loss import multi_task_loss, observed_weights
 from mmoe.train.finite import check_losses, not_finite
 from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.profiling.parts import BACKWARD, LOSS, part
+
+# Rows and what their ids were looked up to be; a `Ranker`, or what runs its network otherwise
+NetworkPass = Callable[[Batch, Lookups | None], NetworkOutput]
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,13 @@ class Step:
         )
 
 
-def forward(ranker: Ranker, step: Step, config: RunConfig, ranks: StepRanks = ONE_PROCESS) -> None:
+def forward(
+    ranker: Ranker,
+    step: Step,
+    config: RunConfig,
+    ranks: StepRanks = ONE_PROCESS,
+    network_pass: NetworkPass | None = None,
+) -> None:
     """Looks the step's ids up and goes as far as the loss of its last batch.
 
     Batches before it have their backward pass here too: the network's activations are those of one
@@ -143,7 +152,7 @@ def forward(ranker: Ranker, step: Step, config: RunConfig, ranks: StepRanks = ON
         if step.loss is not None:
             with part(BACKWARD):
                 step.loss.backward()
-        output = _forward(ranker, batch, lookups, config)
+        output = _forward(network_pass or ranker, batch, lookups, config)
         with part(LOSS):
             loss, losses_T = _loss(output, batch, config, step.weights_T, share)
             step.add(loss, losses_T, output.dropped)
@@ -211,12 +220,12 @@ def _of_all_ranks(
 
 
 def _forward(
-    ranker: Ranker, batch: Batch, lookups: Lookups | None, config: RunConfig
+    network_pass: NetworkPass, batch: Batch, lookups: Lookups | None, config: RunConfig
 ) -> NetworkOutput:
     try:
         narrow = config.training.precision == "bf16"
-        with torch.autocast(ranker.device.type, torch.bfloat16, enabled=narrow):
-            return ranker(batch, lookups)
+        with torch.autocast(batch.dense_BF.device.type, torch.bfloat16, enabled=narrow):
+            return network_pass(batch, lookups)
     except NotFinite as error:  # a gate refuses it before the loss could show it
         raise Diverged(f"the loss cannot be computed ({error})") from error
 

@@ -21,9 +21,10 @@ from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.run.task_words import by_task
+from mmoe.train.captured import network_pass
 from mmoe.train.divergence import RecentSteps
 from mmoe.train.evaluate import split_metrics
-from mmoe.train.forward_backward import Step
+from mmoe.train.forward_backward import NetworkPass, Step
 from mmoe.train.loggers import Loggers
 from mmoe.train.on_device import on_device
 from mmoe.train.over_ranks.communication import CommunicationLog, said_of_communication
@@ -97,6 +98,7 @@ class Trainer:
             state.ranker.network, self.ranks, config.parallel.host_size
         )
         self.recent = RecentSteps()
+        self.network_pass: NetworkPass | None = None
         self.profile = self._new_profile() if profile and rank() == 0 else None
 
     def _new_profile(self) -> TrainingProfile | None:
@@ -228,10 +230,19 @@ class Trainer:
                 self.reporter.track(what, len(self.data.train), "rows", done=done)
             )
             start = time.perf_counter()
+            if self.network_pass is None:  # before a thread copies batches: none may while it works
+                self.network_pass = network_pass(
+                    self.state.ranker, self.config, len(self.data.train), self.reporter.say
+                )
             # Closed, whatever happens, so that nothing reads on in the background
             batches = stack.enter_context(closing(self._batches()))
             program = StepProgram(
-                self.state, self.config, self.total_steps, self.ranks, self.recent
+                self.state,
+                self.config,
+                self.total_steps,
+                self.ranks,
+                self.recent,
+                self.network_pass,
             )
             steps = stack.enter_context(closing(program.run(self._taken(batches))))
             while self._step(steps, tracker, events, start):

@@ -10,7 +10,7 @@ from mmoe.errors import WHAT_TO_CHANGE, Diverged
 from mmoe.mixture import update_biases
 from mmoe.parallel import from_all
 from mmoe.train.divergence import RecentSteps, likeliest_cause
-from mmoe.train.forward_backward import Step, StepLosses, backward, forward
+from mmoe.train.forward_backward import NetworkPass, Step, StepLosses, backward, forward
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.profiling.parts import EMBEDDINGS, OPTIMIZER, part
@@ -32,6 +32,7 @@ class StepProgram:
         ranks: The ranks that share the batches, each of which trains by as many steps of as many
             batches; default: there are no others.
         recent: The steps before, for the likeliest cause where one diverges.
+        network_pass: Runs the network on what was looked up; None: the ranker itself does.
     """
 
     state: TrainingState
@@ -39,6 +40,7 @@ class StepProgram:
     total_steps: int
     ranks: StepRanks = ONE_PROCESS
     recent: RecentSteps = field(default_factory=RecentSteps)
+    network_pass: NetworkPass | None = None
 
     def run(self, batches: Iterator[Sequence[Batch]]) -> Generator[Step]:
         """Trains on the batches of each step; to be closed.
@@ -74,7 +76,7 @@ class StepProgram:
         _set_learning_rates(self.state, self.config, self.total_steps)
         self.recent.begin(step)
         with self._naming_the_step(step), self.state.draws.drawing():
-            forward(self.state.ranker, step, self.config, self.ranks)
+            forward(self.state.ranker, step, self.config, self.ranks, self.network_pass)
 
     def backward(self, step: Step) -> None:
         """Fills the gradients."""

@@ -1,6 +1,7 @@
 """Training and scoring on a real GPU: the CPU's numbers, and its own to the bit in every run."""
 
 import warnings
+from contextlib import closing
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,10 +14,13 @@ from mmoe.embeddings import torchrec_problem
 from mmoe.parallel import ensure_process_group
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
+from mmoe.train import train_run
 from mmoe.train.begin import training_state
+from mmoe.train.captured import network_pass
+from mmoe.train.forward_backward import Step
 from mmoe.train.on_device import on_device
 from mmoe.train.prepare import prepare
-from mmoe.train.step import train_step
+from mmoe.train.step import StepProgram, train_step
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]
 if not torch.cuda.is_available():
@@ -74,6 +78,50 @@ def test_steps_equal_the_cpu(overrides, backend, steps):
         found = state.ranker.tables.table_weights()[name]
         assert found.device == GPU
         torch.testing.assert_close(found.cpu(), weight, rtol=0, atol=1e-3)
+
+
+CAPTURED = {name: RUNS[name] for name in RUNS if name != "accumulated"} | {
+    "balance loss": ("model.gate.kind=top_k", "model.gate.k=2", "model.gate.balance_loss=0.1"),
+    "sigmoid": ("model.gate.kind=sigmoid", "model.gate.k=2", "model.gate.bias_speed=0.1"),
+    "bf16": ("training.precision=bf16",),
+}
+
+
+@pytest.mark.parametrize("overrides", CAPTURED.values(), ids=CAPTURED)
+def test_captured_passes_train_the_same_bits(overrides, funnel_config, splits):
+    def run(capture):
+        keys = [*DRY, *overrides, "training.batch_size=64", f"training.cuda_graphs={capture}"]
+        config = config_from_dict(set_values(funnel_config, keys))
+        data = prepare(config, splits=splits)
+        state = training_state(config, data, GPU)
+        state.train_mode()
+        ran, said = network_pass(state.ranker, config, 640, print), []
+        assert (ran is state.ranker) == (capture == "false")
+        program = StepProgram(state, config, 100, network_pass=ran)
+        with closing(on_device(data.train.epoch_batches(1, 0, 64), GPU)) as batches:
+            for batch in batches:  # the last one is lower
+                said.append(program.train(Step.of([batch])).found)
+                state.position.step += 1
+        return said, state.ranker.state_dict()
+
+    said, weights = run("true")
+
+    expected, expected_weights = run("false")
+    assert said == expected
+    assert weights.keys() == expected_weights.keys()
+    for name, weight in weights.items():
+        assert torch.equal(weight, expected_weights[name]), name
+
+
+def test_a_captured_run_is_the_same_twice(funnel_config, splits, tmp_path):
+    keys = ["training.batch_size=256", "training.epochs=2", "model.expert.dropout=0.2"]
+    config = config_from_dict(set_values(funnel_config, keys))
+
+    def run(name):
+        done = train_run(config, tmp_path / name, device="cuda", splits=splits)
+        return done.metrics["tasks"]
+
+    assert run("one") == run("two")
 
 
 def test_bf16_steps_are_near_fp32(steps):
