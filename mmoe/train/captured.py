@@ -1,6 +1,7 @@
 """The network's passes as CUDA graphs: at a few thousand rows a host cannot launch them as fast."""
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -45,9 +46,10 @@ class CapturedPass:
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
         # Warming up draws numbers and moves what networks count
         with torch.random.fork_rng([device] if device.type == "cuda" else []), autocast:
-            self.graphs = torch.cuda.make_graphed_callables(
+            graphs = torch.cuda.make_graphed_callables(
                 self.tensors, tuple(sample), allow_unused_input=True
             )
+        self.graphs = cast(Callable[..., tuple[Tensor, ...]], graphs)
         for name, buffer in ranker.network.named_buffers():
             buffer.copy_(held[name])
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import create_model
@@ -18,6 +18,7 @@ from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.checkpoint.weights import load_id_maps, load_network, load_weights, load_wide
 from mmoe.config.json_files import Count, Number, Stored
 from mmoe.embeddings import managed_ids
+from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import Balance, rank, rebalance_experts, spread_layout, world_size
 from mmoe.parallel.experts.moves.rebalance import place_as, placements
@@ -74,9 +75,10 @@ class TrainingState:
         self.frozen.settle()
 
     @property
-    def scoring_network(self) -> nn.Module:
+    def scoring_network(self) -> MixtureNetwork:
         """Network that is evaluated: the average where there is one."""
-        return self.ranker.network if self.average is None else self.average.module
+        average = self.average
+        return self.ranker.network if average is None else cast(MixtureNetwork, average.module)
 
     def rebalance(self) -> dict[str, Balance]:
         """Moves spread experts to ranks where the busiest is done sooner; all ranks together.
