@@ -1,5 +1,6 @@
 """YAML in, `RunConfig` out; errors name the key and the nearest valid one."""
 
+import contextlib
 import difflib
 import io
 import re
@@ -33,6 +34,24 @@ class BoundedLoader(yaml.SafeLoader):
     YAML itself keeps what an alias names once, but whoever copies or checks the values walks
     through each repetition.
     """
+
+    def __init__(self, text: str) -> None:
+        """Takes the whole text."""
+        super().__init__(text)
+        self._text = text
+
+    def get_single_data(self) -> Any:
+        """Returns the value. libyaml reads it; what that refuses PyYAML's errors show by line."""
+        if yaml.__with_libyaml__:  # a third of the time
+            quick, events = type(self)(self._text), yaml.CSafeLoader(self._text)
+            vars(quick).update(
+                check_event=events.check_event,
+                peek_event=events.peek_event,
+                get_event=events.get_event,
+            )
+            with contextlib.suppress(yaml.YAMLError, RecursionError):
+                return yaml.SafeLoader.get_single_data(quick)
+        return super().get_single_data()
 
     def compose_document(self) -> yaml.Node | None:
         """Returns the document's nodes, counted.
