@@ -21,7 +21,7 @@ HOST_SIZE = 2
 STEPS = 60
 
 
-def chosen(case, rank, world_size, hosts, **settings):
+def chosen(case, rank, world_size, hosts, steps=STEPS, **settings):
     """Steps of a network that chooses, beside those in which rows travel."""
     rows, placement = case.rows, world.make_placement(case, world_size)
     x, factors = world.make_batch(case, sum(rows))
@@ -43,7 +43,7 @@ def chosen(case, rank, world_size, hosts, **settings):
     adaptive = AdaptiveMode(**settings)
     dispatcher.mode = adaptive
     errors, modes = [], []
-    for _ in range(STEPS):
+    for _ in range(steps):
         errors.append(world.worst(step(), wanted))
         modes.append(repr(dispatcher.mode))
     with torch.no_grad():
@@ -63,15 +63,17 @@ def main(rank, world_size, store, report):
     rates = measure_links(hosts)
     every = {"within": 1e9, "most": 20, "repeats": 1, "first": (0, 40), "rates": rates}
     top_2 = world.CASES["top-2"]
+    # All of them once, and the best of them then
+    shorter = {**every, "first": (0, 25), "steps": 32}
     found = {
         "rates": asdict(rates),
         "every mode": chosen(top_2, rank, world_size, hosts, **every),
         "a rank without rows": chosen(
-            replace(top_2, rows=(5, 0, 3, 9)), rank, world_size, hosts, **every
+            replace(top_2, rows=(5, 0, 3, 9)), rank, world_size, hosts, **shorter
         ),
         "by itself": chosen(top_2, rank, world_size, hosts, first=(0, 30), every=50),
-        "no room for copies": chosen(top_2, rank, world_size, hosts, **every, copied_bytes=1),
-        "E < W": chosen(world.CASES["E < W"], rank, world_size, hosts, **every),
+        "no room for copies": chosen(top_2, rank, world_size, hosts, **shorter, copied_bytes=1),
+        "E < W": chosen(world.CASES["E < W"], rank, world_size, hosts, **shorter),
     }
     forced = AllToAllDispatcher(world.make_placement(top_2, world_size), mode="auto")
     found["auto"] = forced.adaptive is not None

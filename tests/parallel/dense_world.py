@@ -186,11 +186,12 @@ def alike(network):
     groups = [(None, replicated_parameters(network))]
     groups += [(g, own) for g, own in parameters_by_replicas(network) if g is not None]
     for group, weights in groups:
-        for weight in weights:
-            most, least = weight.detach().clone(), weight.detach().clone()
-            dist.all_reduce(most, dist.ReduceOp.MAX, group)
-            dist.all_reduce(least, dist.ReduceOp.MIN, group)
-            same &= torch.equal(most, least)
+        for dtype in {weight.dtype: None for weight in weights}:
+            flat = [weight.detach().flatten() for weight in weights if weight.dtype == dtype]
+            # The largest of each number, and of its negative: of all ranks in one exchange
+            found_2N = torch.stack([torch.cat(flat), -torch.cat(flat)])
+            dist.all_reduce(found_2N, dist.ReduceOp.MAX, group)
+            same &= torch.equal(found_2N[0], -found_2N[1])
     return same
 
 

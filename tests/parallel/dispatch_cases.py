@@ -83,8 +83,9 @@ def drawn(seed):
         sources=chance.randint(1, 3),
         mixed=chance.random() < 0.5,
         levels=chance.randint(1, 2),
+        overlap=chance.random() < 0.5,
     )
 
 
-CASES |= {f"drawn {seed}": drawn(seed) for seed in range(24)}
 CASES |= {f"{name}, overlapped": replace(case, overlap=True) for name, case in CASES.items()}
+CASES |= {f"drawn {seed}": drawn(seed) for seed in range(24)}

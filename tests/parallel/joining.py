@@ -1,6 +1,6 @@
 """How one rank of a gloo world joins the others; for the scripts that tests run as ranks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -26,13 +26,24 @@ def join_world(rank: int, ranks: int, store: str | Path) -> None:
     )
 
 
-def shared_out(cases: Mapping[str, Any], alone: Callable[[Any], Any]) -> dict[str, Any]:
-    """What one process computes of each case: every rank does its share, and gets them all."""
+def shared_out(
+    cases: Mapping[str, Any],
+    alone: Callable[[Any], Any],
+    of_one: Callable[[Any], Hashable] = id,
+) -> dict[str, Any]:
+    """What one process computes of each case: every rank does its share, and gets them all.
+
+    Args:
+        of_one: What of a case one process can tell; cases that are alike in it are computed once.
+    """
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    mine = {name: alone(cases[name]) for name in list(cases)[rank::ranks]}
+    same = {name: of_one(case) for name, case in cases.items()}
+    first = {key: name for name, key in reversed(same.items())}
+    mine = {name: alone(cases[name]) for name in list(first.values())[rank::ranks]}
     parts: list[dict[str, Any]] = [{}] * ranks
     dist.all_gather_object(parts, mine)
-    return {name: found for part in parts for name, found in part.items()}
+    found = {name: of_case for part in parts for name, of_case in part.items()}
+    return {name: found[first[key]] for name, key in same.items()}
 
 
 @contextmanager

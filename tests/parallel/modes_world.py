@@ -11,7 +11,7 @@ import sys
 import warnings
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from unittest import mock
 
@@ -33,13 +33,14 @@ MODES = {
 
 
 def cases():
-    """Every case of one level over two, and each of them in one of the modes in chunks."""
-    in_chunks = cycle(list(MODES)[1:])
+    """Every case over two levels, and in one of the modes in chunks, overlapped or not."""
+    in_chunks = cycle(product(list(MODES)[1:], (False, True)))
     for name, case in world.CASES.items():
-        if not case.overlap:
-            yield f"{name}, hierarchical", replace(case, mode=MODES["hierarchical"])
-        mode = next(in_chunks)
-        yield f"{name}, {mode}", replace(case, mode=MODES[mode])
+        if name.endswith(", overlapped"):
+            continue
+        yield f"{name}, hierarchical", replace(case, mode=MODES["hierarchical"], overlap=False)
+        mode, overlap = next(in_chunks)
+        yield f"{name}, {mode}", replace(case, mode=MODES[mode], overlap=overlap)
     # Experts that must get their rows together: `dispatch` and `combine` instead of `run`
     for name in "dense of 14", "uneven rows", "sources", "dense", "mixed experts", "first two":
         case = replace(world.CASES[name], pool="batch", mode=MODES["hierarchical"])
@@ -193,7 +194,7 @@ def launched(rank, world_size):
 def main(rank, world_size, store, report):
     join_world(rank, world_size, store)
     hosts = Hosts.of_group(host_size=HOST_SIZE)
-    singles = shared_out(CASES, partial(world.alone, world_size=world_size))
+    singles = shared_out(CASES, partial(world.alone, world_size=world_size), world.of_one)
     found = {
         "cases": {
             name: world.run(case, rank, world_size, singles[name], hosts, sent_between_hosts)

@@ -61,7 +61,7 @@ def test_bytes_between_hosts_are_the_fewest_possible(cases):
         ("dense, hierarchical", 19),  # five across, five inside, nine for what never leaves
         ("E < W, hierarchical", 19),
         ("top-1, 2 chunks", 9),  # sizes of all chunks together, then four for each
-        ("top-2, fp32, hierarchical, 3 chunks", 37),
+        ("first two, bf16 wire, hierarchical, 3 chunks", 37),
     ],
 )
 def test_one_exchange_of_sizes_serves_all_chunks(cases, case, collectives):
