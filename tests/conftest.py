@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 
 from mmoe.embeddings import torchrec_problem
+from tests import thinning
 from tests.costs import Costs, recorded_seconds
 from tests.forked import Forked
-from tests.thinning import covering
 
 # One thread: the tests' tensors are too small to share out, and a busy machine would wait for both.
 torch.set_num_threads(1)
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="also what is marked slow, and every member of the grids of tests/ops, tests/mixture "
         "and what is exported of converted networks (left out: each value of each parameter once "
-        "at least, and all members where the test is marked whole)",
+        "at least, and all members where the test is marked whole), and all examples of properties",
     )
     parser.addoption(
         "--costs",
@@ -101,7 +101,7 @@ class _Short:
                 grids.setdefault((item.parent, item.originalname, gpu), []).append(item)
         for grid in grids.values():
             if grid[0].nodeid.startswith(GRIDS) and not grid[0].get_closest_marker("whole"):
-                kept = covering([_values(item) for item in grid])
+                kept = thinning.covering([_values(item) for item in grid])
                 left_out.update(set(grid) - {grid[place] for place in kept})
         if left_out:
             config.hook.pytest_deselected(items=[item for item in items if item in left_out])
@@ -116,7 +116,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A short run, unless told otherwise."""
-    if not config.getoption("--all"):
+    thinning.is_short = not config.getoption("--all")
+    if thinning.is_short:
         config.pluginmanager.register(_Short())
     if path := config.getoption("--costs"):
         config.pluginmanager.register(Costs(Path(path)))

@@ -1,4 +1,6 @@
-"""Which members of a parametrised grid a short run keeps: each value of each parameter, once.
+"""What a short run leaves out: members of grids, and examples that Hypothesis draws.
+
+Of a parametrised grid it keeps each value of each parameter, once.
 
 A test of 19 cases, 3 dtypes and 4 activations has 228 members. What a case, a dtype or an
 activation shows alone, 19 of them show, the dtypes and activations shared out evenly among the
@@ -7,6 +9,14 @@ cases. What only a certain pair of them shows is left to `make test-all`.
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+
+
+is_short = True  # which tests/conftest.py says before it collects
+
+
+def examples(most: int) -> int:
+    """Number of examples to draw of a property: `most`, or a third of them in a short run."""
+    return -(-most // 3) if is_short else most
 
 
 def covering(members: Sequence[Sequence[Hashable]]) -> list[int]:

@@ -18,6 +18,7 @@ from mmoe.ops.exchange import exchange_reference
 from tests.ops.damage import FLOATS, Damage, flat
 from tests.ops.exchange_world import STEPS as LATER
 from tests.ops.exchange_world import Case, World
+from tests.thinning import examples
 
 pytestmark = pytest.mark.skipif(
     not extension_status().built, reason="plain PyTorch looks at fewer values"
@@ -99,7 +100,7 @@ def operator_or_refusal(operator, arguments):
 
 
 @pytest.mark.parametrize("name", STEPS)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(data=st.data())
 def test_refuses_what_is_damaged(name, data):
     _, arguments = draw_arguments(data, name)

@@ -18,6 +18,7 @@ from mmoe import ops
 from mmoe.ops import extension_status, reference
 from mmoe.ops.gating import row_softmax
 from tests.ops.damage import ACTIVATIONS, FLOATS, SIZES, Damage, flat, plain
+from tests.thinning import examples
 
 pytestmark = pytest.mark.skipif(
     not extension_status().built, reason="plain PyTorch looks at fewer values"
@@ -340,14 +341,14 @@ def largest_of(tensors):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(data=st.data())
 def test_the_operator_itself(name, data):
     check(name, make(data, name), getattr(torch.ops.mmoe, name), public=False)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(data=st.data())
 def test_the_public_function(name, data):
     check(name, make(data, name), PUBLIC[name], public=True)

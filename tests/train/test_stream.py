@@ -34,9 +34,11 @@ def _no_threads() -> bool:
 
 
 def test_resume_continues_bit_identically(train, tmp_path, assert_same, dies_after):
-    settings = ("training.checkpoint_every_steps=5", "training.optimizer.schedule=cosine")
+    """Before the first checkpoint, in the middle of an epoch, at its end and after it."""
+    settings = ("training.checkpoint_every_steps=5", "training.optimizer.schedule=cosine",
+                "training.epochs=2")  # fmt: skip
     whole = train("whole", *settings)
-    for after in (0, 3, 11, 12, 26, 30):
+    for after in (3, 11, 12, 17):
         broken = f"broken after {after}"
         with pytest.raises(KeyboardInterrupt):
             train(broken, *settings, reporter=dies_after(after))

@@ -23,9 +23,10 @@ from mmoe.datasets.files.readers import iter_tables
 from mmoe.datasets.files.resolve import Nested, resolve_files
 from mmoe.datasets.files.row_span import RowSpan, open_pieces
 from mmoe.datasets.rows.locations import ROW_COLUMN, place
+from tests.thinning import examples
 
 MANY = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 KINDS = ("csv", "jsonl", "arrow", "arrows", "parquet")
 

@@ -1,4 +1,4 @@
-"""Memory is bounded by the config: twenty times the rows take no more of it."""
+"""Memory is bounded by the config: ten times the rows take no more of it."""
 
 import gc
 import tracemalloc
@@ -17,9 +17,9 @@ MEGABYTE = 1e6
 
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory):
-    """Twenty files of 10,000 rows, a third of a megabyte of numbers each."""
+    """Ten files of 10,000 rows, a third of a megabyte of numbers each."""
     folder = tmp_path_factory.mktemp("log")
-    for n in range(20):
+    for n in range(10):
         rng = np.random.default_rng(n)
         columns = {f"x{i}": rng.normal(size=ROWS).astype(np.float32) for i in range(8)}
         tags = rng.integers(0, 50, 3 * ROWS)
@@ -66,7 +66,7 @@ def peaks(folder, files, split, lanes=1):
     [({},), ({"by": "time", "column": "x0"},), ({}, 3)],
     ids=["random", "time", "lanes"],
 )
-def test_twenty_times_the_rows_take_no_more_memory(folder, settings, monkeypatch):
+def test_ten_times_the_rows_take_no_more_memory(folder, settings, monkeypatch):
     # Row numbers hashed, and moments kept apart, at a time: constants, here small against the rows
     for name in ("rows.smallest_hashes._ROWS", "stream.splitters._ROWS", "stream.times._LEAST"):
         monkeypatch.setattr(f"mmoe.datasets.{name}", 4_000)
