@@ -10,7 +10,6 @@ cases. What only a certain pair of them shows is left to `make test-all`.
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-
 is_short = True  # which tests/conftest.py says before it collects
 
 

@@ -26,7 +26,9 @@ from mmoe.datasets.rows.locations import ROW_COLUMN, place
 from tests.thinning import examples
 
 MANY = settings(
-    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 KINDS = ("csv", "jsonl", "arrow", "arrows", "parquet")
 
