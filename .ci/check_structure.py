@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LINES, LONG = 60, 33
+LINES, LONG = 60, 31
 
 
 def main() -> int:

@@ -23,8 +23,8 @@ from mmoe.datasets.rows.frames import TableLike
 from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.run import RunDirectory, open_run
-from mmoe.score import Predictor, load_predictor
-from mmoe.score.output_columns import output_columns, output_schema
+from mmoe.score import LoadedRun, load
+from mmoe.score.columns import output_schema
 
 _MODULE = "mmoe.integrations.mlflow"
 _TYPES = MappingProxyType({"float": "float", "int64": "long", "string": "string"})  # of Arrow
@@ -74,24 +74,20 @@ def log_model(
 class _Pyfunc:
     """What MLflow calls: rows in, a column `pred_TASK` for each task out."""
 
-    def __init__(self, predictor: Predictor, config: RunConfig) -> None:
-        self.predictor = predictor
-        self.columns = required_columns(config, labels=False)
-        self.tasks = config.tasks
+    def __init__(self, loaded: LoadedRun) -> None:
+        self.loaded, self.columns = loaded, loaded.columns
 
     def predict(
         self, model_input: TableLike, params: Mapping[str, Any] | None = None
     ) -> pd.DataFrame:
         """Returns predictions for every row, with the rows' index."""
-        predictions_NT = self.predictor.predict(model_input)
-        index = model_input.index if isinstance(model_input, pd.DataFrame) else None
-        return pd.DataFrame(output_columns(predictions_NT, self.tasks), index=index)
+        answer = self.loaded.predict(model_input)
+        return answer.to_pandas() if isinstance(answer, pa.Table) else pd.DataFrame(answer)
 
 
 def _load_pyfunc(data_path: str) -> _Pyfunc:
     """Called by MLflow, which knows this module and name."""
-    predictor, _, config = load_predictor(RunDirectory.open(data_path))
-    return _Pyfunc(predictor, config)
+    return _Pyfunc(load(RunDirectory.open(data_path)))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.run import open_run
-from mmoe.score.rows import RowScorer
+from mmoe.score.scorer import Scorer
 
 
 class BatchScorer:
@@ -43,7 +43,7 @@ class BatchScorer:
         device: DeviceKind = "auto",
     ) -> None:
         use_own_cpus()
-        self.rows = RowScorer.load(
+        self.rows = Scorer.load(
             open_run(run),
             tasks=tasks,
             keep=keep,

@@ -15,10 +15,10 @@ from mmoe.integrations.ray_worker import Answer, Order, PartWorker
 from mmoe.parallel import launched_ranks
 from mmoe.run.console import Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.score.asked import Asked, InputColumns
-from mmoe.score.engine import ScoreParts
-from mmoe.score.folder_job import FolderJob, Part
-from mmoe.score.guard.counts import ScoreCounts, added
+from mmoe.score.counts import ScoreCounts, added
+from mmoe.score.file_scorer import InputColumns, ScoreRequest
+from mmoe.score.files import ScoreParts
+from mmoe.score.folder import FolderJob, Part
 
 # Workers that one part, or the loading of the model, may take with it
 _TRIES = 3
@@ -57,7 +57,7 @@ class RayEngine:
 
     @contextmanager
     def workers(
-        self, run: RunDirectory, asked: Asked, found: InputColumns, job: FolderJob
+        self, run: RunDirectory, request: ScoreRequest, found: InputColumns, job: FolderJob
     ) -> Generator[ScoreParts]:
         """Starts workers, and waits until one of them has loaded the model; ends them after that.
 
@@ -71,7 +71,7 @@ class RayEngine:
         order = Order(
             run=str(run.path) if self.run is None else self.run,
             # Ray gives GPUs to who asks for them: nobody has one by chance
-            asked=replace(asked, device="cpu") if asked.device == "auto" else asked,
+            request=replace(request, device="cpu") if request.device == "auto" else request,
             found=found,
             by=dict(job.by),
             output=job.store.address,
@@ -80,7 +80,7 @@ class RayEngine:
             folder=str(Path.cwd()),
         )
         with cluster(self.address) as ray:
-            crew = _Crew(ray, order, self._workers(ray, len(job.mine), asked.device))
+            crew = _Crew(ray, order, self._workers(ray, len(job.mine), request.device))
             try:
                 crew.begin()
                 yield partial(crew.score, job)
@@ -136,7 +136,7 @@ class _Crew:
 
     def __init__(self, ray: Any, order: Order, count: int) -> None:
         self.ray, self.count = ray, count
-        gpus = 1 if order.asked.device == "cuda" else 0
+        gpus = 1 if order.request.device == "cuda" else 0
         self.actor_class = ray.remote(
             num_cpus=1,
             num_gpus=gpus,

@@ -12,13 +12,11 @@ from mmoe.errors import is_out_of_memory
 from mmoe.integrations.ray import use_own_cpus
 from mmoe.plugins import import_modules, look_in_current_folder
 from mmoe.run import open_run
-from mmoe.score.asked import Asked, InputColumns
-from mmoe.score.folder_job import FolderJob, OutputMode, Part
-from mmoe.score.guard.counts import Counter, ScoreCounts
+from mmoe.score.counts import Counter, ScoreCounts
+from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite
+from mmoe.score.folder import FolderJob, OfFolder, OutputMode, Part
 from mmoe.score.provenance import Provenance
-from mmoe.score.scorer import ToWrite
 from mmoe.score.store import store_at
-from mmoe.score.targets import OfFolder
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Order:
 
     Attributes:
         run: That scores.
-        asked: What is asked for.
+        request: What is asked for.
         found: Of the input.
         by: What scores, as it was looked at before.
         output: The folder.
@@ -37,7 +35,7 @@ class Order:
     """
 
     run: str
-    asked: Asked
+    request: ScoreRequest
     found: InputColumns
     by: Provenance
     output: str
@@ -89,16 +87,16 @@ class PartWorker:
         import_modules(order.imports)
         use_own_cpus()
         run = open_run(order.run)
-        predictor, encoder, config = order.asked.load(run, order.by)
-        self.named = partial(with_names, config)
-        counter = Counter(encoder, run.training_columns())
-        self.scorer = order.asked.scorer(predictor, counter, config, order.found)
+        scorer = order.request.load(run, order.by)
+        self.named = partial(with_names, scorer.config)
+        counter = Counter(scorer.encoder, run.training_columns())
+        self.files = FileScorer(scorer, order.request, order.found, counter)
         self.job = FolderJob(store_at(order.output), order.by, order.mode, [], [])
         return Answer()
 
     def _score(self, part: Part) -> Answer:
         file = ToWrite(self.named(part.file), OfFolder(self.job, part), part.span)
-        return Answer(self.scorer.score([file], self.scored))
+        return Answer(self.files.score([file], self.scored))
 
 
 class _Counting:
@@ -131,7 +129,7 @@ def _go_to(order: Order) -> None:
     try:
         os.chdir(order.folder)
     except OSError:
-        paths = (order.run, order.asked.source, order.output)
+        paths = (order.run, order.request.source, order.output)
         relative = [p for p in paths if not is_address(p) and not Path(p).is_absolute()]
         if relative:
             raise ValueError(

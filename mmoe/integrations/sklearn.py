@@ -43,7 +43,7 @@ from mmoe.metrics.task_kinds import first_of, kind_of
 from mmoe.run import RunDirectory, open_run
 from mmoe.run.console import ConsoleReporter, SilentReporter
 from mmoe.score import LoadedRun
-from mmoe.score.output_columns import output_columns
+from mmoe.score.columns import output_columns
 from mmoe.train import train_run
 from mmoe.train.evaluate import split_metrics
 
@@ -368,9 +368,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         needed = required_columns(self.config_, labels=False)
         rows = feature_rows(X, needed=needed, names=self._stored.columns)
         _warn_of_mixed([name for name in rows.mixed if name not in self._stored.mixed])
-        loaded = self._model.get()
-        table = joined(rows, None)
-        return rows, loaded.predictor.predict(BatchSource.of_table(table, loaded.encoder, "X"))
+        return rows, self._model.get().scorer.predictions(joined(rows, None), "X")
 
     def _labelled(self, X: Any, y: Any, weights: Any) -> tuple[LoadedRun, RunConfig, BatchSource]:
         """The model, rows with labels, and the config that these are judged by."""

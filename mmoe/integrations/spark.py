@@ -21,8 +21,9 @@ from mmoe.config import ScoringPrecision
 from mmoe.datasets.files.data_file import is_address, without_protocol
 from mmoe.plugins import import_modules
 from mmoe.run import open_run
+from mmoe.score.columns import ScoreColumns
 from mmoe.score.provenance import provenance_of
-from mmoe.score.rows import RowColumns, RowScorer
+from mmoe.score.scorer import Scorer
 
 _ORIGIN = "df"  # what messages call the rows
 _JAVA = 17
@@ -127,7 +128,7 @@ class _Plan:
         model: Which one it is: step and digest.
     """
 
-    columns: RowColumns
+    columns: ScoreColumns
     keep: list[str]
     read: list[str]
     schema: Any
@@ -155,10 +156,10 @@ class _Job:
 
 
 @lru_cache(maxsize=8)
-def _scorer(job: _Job) -> RowScorer:
+def _scorer(job: _Job) -> Scorer:
     """Once per worker process, which Spark keeps for further tasks and jobs."""
     loaded = _loaded(job.run, job.model, job.imports, job.table_precision)
-    return RowScorer(
+    return Scorer(
         loaded.predictor,
         loaded.encoder,
         loaded.config,
@@ -171,7 +172,7 @@ def _scorer(job: _Job) -> RowScorer:
 @lru_cache(maxsize=2)
 def _loaded(
     address: str, model: str, imports: tuple[str, ...], precision: ScoringPrecision | None
-) -> RowScorer:
+) -> Scorer:
     import torch
 
     torch.set_num_threads(1)  # as many workers as cores are beside this one
@@ -183,7 +184,7 @@ def _loaded(
             f"{address}: holds the model {found} on this host, and {model} when the job was made; "
             "make it again when the run's training is over"
         )
-    return RowScorer.load(run, table_precision=precision, mapped=True)
+    return Scorer.load(run, table_precision=precision, mapped=True)
 
 
 def _plan(
@@ -201,7 +202,7 @@ def _plan(
         )
     run = open_run(_for_all_hosts(address), tensors=())
     config = run.config()
-    columns = RowColumns(config, tasks=tasks, keep=keep, fused=fused or {})
+    columns = ScoreColumns(config, tasks=tasks, keep=keep, fused=fused or {})
     there = list(df.columns)
     requests = config.data.requests
     if requests is not None and requests.candidates in there:
@@ -213,7 +214,7 @@ def _plan(
         )
     needed = columns.needs(there, _ORIGIN)
     read = [name for name in there if name in needed]
-    kept = there if columns.keep is None else columns.keep
+    kept = columns.kept(there)
     _check_columns(df, [*dict.fromkeys([*kept, *read])])
     return _Plan(columns, kept, read, _schema(df, kept, columns), _model_of(run))
 
@@ -239,12 +240,10 @@ def _check_columns(df: Any, names: Sequence[str]) -> None:
             ) from None
 
 
-def _schema(df: Any, kept: Sequence[str], columns: RowColumns) -> Any:
+def _schema(df: Any, kept: Sequence[str], columns: ScoreColumns) -> Any:
     types = import_module("pyspark.sql.types")
     of_arrow = import_module("pyspark.sql.pandas.types").from_arrow_type
-    predicted = [
-        types.StructField(field.name, of_arrow(field.type)) for field in columns.columns.schema
-    ]
+    predicted = [types.StructField(field.name, of_arrow(field.type)) for field in columns.schema]
     return types.StructType([*(df.schema[name] for name in kept), *predicted])
 
 

@@ -1,9 +1,13 @@
 """Scores files: what `mmoe.datasets.files` reads in, Parquet out, in bounded memory."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.config.scoring import expectations_of
@@ -21,18 +25,49 @@ from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run, check_not_read, check_not_read_at
 from mmoe.run.temporaries import remove_dead
-from mmoe.score.asked import Asked
-from mmoe.score.engine import Engine, ScoreParts
-from mmoe.score.folder_job import FolderJob, OutputMode, Part, rows_of
-from mmoe.score.guard.counts import Counter, ScoreCounts, added
-from mmoe.score.guard.folder import end_folder
-from mmoe.score.guard.guard import Guard, SummaryCallback
-from mmoe.score.output_folder import folder_job, is_one_file
-from mmoe.score.provenance import Provenance
-from mmoe.score.scorer import Scorer, ToWrite
-from mmoe.score.store import REJECTED, place_of
-from mmoe.score.targets import OfFolder, OneFile
+from mmoe.score.counts import Counter, ScoreCounts, added
+from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite
+from mmoe.score.folder import FolderJob, OfFolder, OutputMode, Part, end_folder, rows_of
+from mmoe.score.folder_start import folder_job
+from mmoe.score.guard import Guard, SummaryCallback
+from mmoe.score.provenance import SUMMARY_KEY, Provenance, as_unseen_ids
+from mmoe.score.store import REJECTED, Store, place_of
 from mmoe.score.top_rows import Top
+
+_PARQUET = (".parquet", ".pq")
+_OTHER_FILES = (
+    ".csv", ".tsv", ".txt", ".json", ".jsonl", ".arrow", ".feather", ".ipc",
+    ".gz", ".bz2", ".zst", ".zip",
+)  # fmt: skip
+
+# Scores `mine` of a job: tells of each row that is done, and counts them
+ScoreParts = Callable[[Tracker], ScoreCounts]
+
+
+class Engine(Protocol):
+    """Where a folder is scored, if not in this process.
+
+    It writes parts into their places of the job, each with its record, as this process would. The
+    job itself is begun, and published, by who asks.
+    """
+
+    name: str
+
+    def workers(
+        self, run: RunDirectory, request: ScoreRequest, found: InputColumns, job: FolderJob
+    ) -> AbstractContextManager[ScoreParts]:
+        """Starts its processes, and ends them; nothing is written before `ScoreParts` is called.
+
+        Args:
+            run: That scores.
+            request: What is asked for.
+            found: Of the input.
+            job: Of the folder.
+
+        Raises:
+            ValueError: They cannot be started, or cannot load the model.
+        """
+        ...
 
 
 def score_files(
@@ -57,13 +92,9 @@ def score_files(
 ) -> int:
     """Scores files: writes Parquet with a column `pred_<task>` for each task, rows in order.
 
-    A name that ends in .parquet (or .pq) is one file for all rows, moved to its name when it is
-    complete. Any other is a folder, or an address that fsspec knows (`s3://…`), which gets a file
-    for each file that was read, `00000-NAME.parquet`, `00001-NAME.parquet` and so on, and when all
-    of them are there `_manifest.json` and, last, an empty `_SUCCESS`: until then new files lie in
-    `_staging`, and what the folder held stays. Several ranks (torchrun) share the files out. Every
-    file holds a note of what scored it (metadata `mmoe.scored_by`), and one of how many rows had
-    ids that training had not (`mmoe.unseen_ids`).
+    A name that ends in .parquet (or .pq) is one file for all rows. Any other is a folder, or an
+    address (`s3://…`), which gets a file for each file read, all published at once; several ranks
+    share the files. `mmoe/score/README.md` says more of each option.
 
     Args:
         run: A trained run; its best checkpoint scores.
@@ -72,97 +103,90 @@ def score_files(
         keep: Input columns to copy, in this order, before the predictions.
         keep_types: Give kept columns of CSV the type that all their cells have, instead of text.
         tasks: Those whose predictions are written, in the run's order; None: all.
-        fused: Further columns by name, computed of predictions and input columns, such as
-            `{"value": "click^0.7 * purchase"}`; beside those of the config (`score.fused`).
-        mode: What becomes of an `output` that is there: `error` refuses it, `overwrite` replaces it
-            when all new files are complete, `overwrite-partitions` only files in folders such as
-            `day=2024-01-31` that get new ones. What is read, what the run is made of and files of a
-            folder that hold no scores are refused.
-        resume: Score into the folder what an interrupted call has not: parts whose record or bytes
-            are not as they were written are scored again.
-        rows_per_file: Into a folder: cut each file that is read into pieces of so many rows (whole
-            scoring batches of them), which ranks share out; compressed text is one piece. None: a
-            piece is a file.
-        top: Into one file: write the best rows of each key alone, of all files together, the keys
-            in the order in which they come, with their `rank`; None: every row.
+        fused: Further columns, such as `{"value": "click^0.7 * price"}`; also the config's.
+        mode: `error` refuses an existing output; `overwrite`, `overwrite-partitions` replace it.
+        resume: Score into the folder what an interrupted call has not, or what changed since.
+        rows_per_file: Into a folder: cut files into pieces of about so many rows; None: uncut.
+        top: Into one file: only the best rows of each key, with their `rank`; None: all rows.
         reporter: Told of progress.
         device: To score on; auto: a GPU where there is one.
         table_precision: int8 or fp16: tables in fewer bits; None: as they were trained.
-        engine: Whose processes score, into a folder, such as `mmoe.integrations.ray.RayEngine`;
-            None: this one.
-        expect: What has to hold before scores are published, such as `psi(*) < 0.25`; None: what
-            the config says (`score.expect`).
+        engine: Whose processes score a folder, such as `RayEngine`; None: this one.
+        expect: Conditions of publishing, such as `psi(*) < 0.25`; None: the config's.
         on_summary: Is given the `Summary` of rows and scores when all are there.
 
     Returns:
         The number of rows scored.
 
     Raises:
-        ValueError: The input lacks a column, the output exists or is what is read, another model
-            or precision has scored what is to be resumed, a value cannot be used, or there is no
-            such device.
-        Rejected: Scores are not as expected; they lie in `_rejected`, and what was at `output` is
-            as it was.
+        ValueError: Input, output or an option cannot be used; the message says which and why.
+        Rejected: Scores are not as expected; they lie in `_rejected`, `output` is as it was.
     """
-    check_room()
-    output, reporter = without_protocol(output), reporter or SilentReporter()
     keep = list(dict.fromkeys([*([] if top is None else [top.per]), *keep]))
-    asked = Asked(str(source), keep, keep_types, tasks, dict(fused), top, device, table_precision)
-    one_file, by = is_one_file(output), asked.provenance(run)
-    if top is not None and not one_file:
-        raise ValueError(
-            f"--top with --output {output}: the best of all rows are one file; name it, such as "
-            f"{output}/top.parquet"
-        )
+    request = ScoreRequest(
+        str(source), keep, keep_types, tasks, dict(fused), top, device, table_precision
+    )
+    place = _Output(without_protocol(output), mode, resume, rows_per_file, engine)
+    return _scored(run, request, place, (expect, on_summary), reporter or SilentReporter())
+
+
+class _Output(NamedTuple):
+    """Where scores go, and who writes them; as for `score_files`."""
+
+    path: str | Path
+    mode: OutputMode
+    resume: bool
+    rows_per_file: int | None
+    engine: Engine | None
+
+
+def _scored(
+    run: RunDirectory,
+    request: ScoreRequest,
+    output: _Output,
+    expected: tuple[Sequence[str] | None, SummaryCallback | None],
+    reporter: Reporter,
+) -> int:
+    check_room()
+    one_file, by = is_one_file(output.path), request.provenance(run)
     job = None
     if one_file:
-        _check_output(run, source, output, mode, resume, rows_per_file, engine)
+        _check_one_file(run, request.source, output)
     else:
-        if rows_per_file is not None:
-            asked.check_columns(run.config())
-        job = folder_job(
-            run,
-            source,
-            output,
-            by,
-            mode=mode,
-            resume=resume,
-            rows_per_file=whole_batches(rows_per_file, run.config().training.eval_batch_size),
-        )
-    predictor = None
-    if engine is None:
-        predictor, encoder, config = asked.load(run, by)
+        job = _begun(run, request, output, by)
+    if output.engine is None:
+        scorer = request.load(run, by)
+        encoder, columns = scorer.encoder, scorer.columns
     else:  # its processes load the model
-        encoder, config = FeatureEncoder.load(run.vocabulary), run.config()
-        asked.check_same(run, by)
+        scorer, encoder = None, FeatureEncoder.load(run.vocabulary)
+        columns = request.columns(run.config())
+        request.check_same(run, by)
     if rank() > 0:
         reporter = SilentReporter()
-    if table_precision is not None:
-        reporter.say(memory_of_tables(encoder.tables, table_precision))
-    found = asked.look(config, () if job is None else job.partition_columns())
+    if request.table_precision is not None:
+        reporter.say(memory_of_tables(encoder.tables, request.table_precision))
+    found = request.look(columns, () if job is None else job.partition_columns())
     if found.in_folders:
         reporter.say(f"kept as folders, not in the files: {', '.join(found.in_folders)}")
-    named = partial(with_names, config)
     counter = Counter(encoder, run.training_columns())
-    expectations = expectations_of(config.score.expect if expect is None else expect)
-    guard = Guard(expectations, counter.training, run.predicted(), on_summary)
-    if job is None and any(expected.measure == "repeated" for expected in expectations):
-        raise ValueError(
-            f"expectation 'repeated' with --output {output}: one file does not say what it was "
-            "made of; name a folder"
-        )
-    guard.judge(asked.nothing(counter, config, found))  # what names no column is refused now
-    if predictor is None:
-        assert engine is not None and job is not None, "it has been checked"
-        with engine.workers(run, asked, found, job) as score_parts:
-            counts = _score_folder(job, guard, reporter, score_parts)
+    guard = _guard(run, columns.config.score.expect, counter, expected, None if job else output)
+    # An expectation that names no column is refused now
+    guard.judge(request.nothing(counter, columns, found.there))
+    if output.engine is not None and job is not None:
+        with output.engine.workers(run, request, found, job) as score_parts:
+            counts = _into_folder(job, guard, reporter, score_parts)
     else:
-        scorer = asked.scorer(predictor, counter, config, found)
+        assert scorer is not None, "an engine writes folders"
+        files, named = (
+            FileScorer(scorer, request, found, counter),
+            partial(with_names, scorer.config),
+        )
         if job is None:
-            counts = _score_one_file(scorer, named(str(source)), output, by, guard, reporter)
+            source = named(request.source)
+            counts = _into_one_file(files, source, output.path, by, guard, reporter)
         else:
-            here = partial(_score_parts, scorer, job, named, resolve_files(str(source))[0])
-            counts = _score_folder(job, guard, reporter, here)
+            here = partial(_score_parts, files, job, named, resolve_files(request.source)[0])
+            counts = _into_folder(job, guard, reporter, here)
     unseen = UnseenIds(encoder)
     unseen.include(counts.rows, counts.unseen)
     if (text := unseen.text()) is not None:
@@ -170,8 +194,45 @@ def score_files(
     return counts.rows
 
 
-def _score_one_file(
-    scorer: Scorer,
+def _begun(run: RunDirectory, request: ScoreRequest, output: _Output, by: Provenance) -> FolderJob:
+    if request.top is not None:
+        raise ValueError(
+            f"--top with --output {output.path}: the best of all rows are one file; name it, such "
+            f"as {output.path}/top.parquet"
+        )
+    config = run.config()
+    if output.rows_per_file is not None:
+        request.check_columns(config)
+    return folder_job(
+        run,
+        request.source,
+        output.path,
+        by,
+        mode=output.mode,
+        resume=output.resume,
+        rows_per_file=whole_batches(output.rows_per_file, config.training.eval_batch_size),
+    )
+
+
+def _guard(
+    run: RunDirectory,
+    usual: Sequence[str],
+    counter: Counter,
+    expected: tuple[Sequence[str] | None, SummaryCallback | None],
+    one_file: _Output | None,
+) -> Guard:
+    expect, on_summary = expected
+    expectations = expectations_of(usual if expect is None else expect)
+    if one_file is not None and any(found.measure == "repeated" for found in expectations):
+        raise ValueError(
+            f"expectation 'repeated' with --output {one_file.path}: one file does not say what it "
+            "was made of; name a folder"
+        )
+    return Guard(expectations, counter.training, run.predicted(), on_summary)
+
+
+def _into_one_file(
+    files: FileScorer,
     source: Paths,
     output: str | Path,
     by: Provenance,
@@ -182,13 +243,13 @@ def _score_one_file(
     whole = [Part(file, name) for file in resolve_files(source)]
     with reporter.track("scoring", rows_of(whole), "rows") as tracker:
         target = OneFile(store, name, by, guard)
-        counts = scorer.score([ToWrite(source, target)], tracker)
+        counts = files.score([ToWrite(source, target)], tracker)
     target.conclude(counts)
     reporter.say(f"{counts.rows:,} rows scored into {output}")
     return counts
 
 
-def _score_folder(
+def _into_folder(
     job: FolderJob, guard: Guard, reporter: Reporter, score: ScoreParts
 ) -> ScoreCounts:
     """Has `score` write what is `mine` of a folder, and publishes it when all of it is there."""
@@ -214,15 +275,15 @@ def _score_folder(
 
 
 def _score_parts(
-    scorer: Scorer,
+    files: FileScorer,
     job: FolderJob,
     named: Callable[[DataFile], Paths],
     any_file: DataFile,
     tracker: Tracker,
 ) -> ScoreCounts:
-    files = [ToWrite(named(p.file), OfFolder(job, p), p.span) for p in job.mine]
-    counts = scorer.score(files, tracker)
-    scorer.predictor.help_others(scorer.no_rows(named(any_file)))
+    mine = [ToWrite(named(p.file), OfFolder(job, p), p.span) for p in job.mine]
+    counts = files.score(mine, tracker)
+    files.help_others(named(any_file))
     return counts
 
 
@@ -250,15 +311,77 @@ def _summary(rows: int, job: FolderJob) -> str:
     return f"{scored}; {files} were there already"
 
 
-def _check_output(
-    run: RunDirectory,
-    source: str | Path,
-    output: str | Path,
-    mode: OutputMode,
-    resume: bool,
-    rows_per_file: int | None,
-    engine: Engine | None,
-) -> None:
+@dataclass(frozen=True)
+class OneFile:
+    """A file by itself, which gets its name when it is complete.
+
+    Attributes:
+        store: The folder that it lies in.
+        name: Its name there.
+        by: What scores it.
+        guard: Judges it.
+    """
+
+    store: Store
+    name: str
+    by: Provenance
+    guard: Guard
+
+    def __str__(self) -> str:
+        """What the user calls it."""
+        return f"{self.store.address.rstrip('/')}/{self.name}"
+
+    def look(self) -> Provenance:
+        """Returns what scores it."""
+        return self.by
+
+    def begin(self) -> Path:
+        """Returns a place for it on this machine."""
+        return self.store.begin(self.name)
+
+    def notes(self, counts: ScoreCounts) -> Mapping[bytes, bytes]:
+        """Returns unseen ids, and the summary."""
+        summary = json.dumps(self.guard.judge(counts).as_dict())
+        return as_unseen_ids(counts.unseen_ids()) | {SUMMARY_KEY: summary.encode()}
+
+    def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
+        """Gives it its name, if it is as expected; else it goes into `_rejected` beside it."""
+        summary, rejected = self.guard.judge(counts), f"{REJECTED}/{self.name}"
+        if summary.failed:
+            place = self.store.begin(rejected)
+            written.replace(place)
+            self.store.put(place, rejected)
+        else:
+            self.store.put(written, self.name)
+            self.store.remove(rejected)
+
+    def conclude(self, counts: ScoreCounts) -> None:
+        """Shows the summary.
+
+        Raises:
+            Rejected: The scores are not as expected.
+        """
+        rejected = f"{self.store.address.rstrip('/')}/{REJECTED}/{self.name}"
+        self.guard.conclude(self.guard.judge(counts), str(self), rejected)
+
+
+def is_one_file(output: str | Path) -> bool:
+    """Returns whether a name means one file; if not, it means a folder.
+
+    Raises:
+        ValueError: It means a file that is not Parquet.
+    """
+    suffix = PurePosixPath(str(output)).suffix.lower()
+    if suffix in _OTHER_FILES:
+        raise ValueError(
+            f"--output {output}: scores are written as Parquet; end the name in .parquet, or name "
+            "a folder"
+        )
+    return suffix in _PARQUET
+
+
+def _check_one_file(run: RunDirectory, source: str, place: _Output) -> None:
+    output, mode, resume, rows_per_file, engine = place
     folder = str(output)[: -len(PurePosixPath(str(output)).suffix)]
     if launched_ranks() > 1:
         raise ValueError(
@@ -285,7 +408,7 @@ def _check_output(
             f"--mode overwrite-partitions with --output {output}: that is one file; name a folder"
         )
     if is_address(str(output)):
-        check_not_read_at(str(output), resolve_files(str(source)), str(source), folder=False)
+        check_not_read_at(str(output), resolve_files(source), source, folder=False)
         store, name = place_of(output)
         if mode == "error" and store.has(name):
             raise ValueError(
@@ -295,5 +418,5 @@ def _check_output(
     path = Path(output)
     check_new_file(path, "scores.parquet", mode == "overwrite")
     check_not_of_run(path, run)
-    check_not_read(path, resolve_files(str(source)), source, folder=False)
+    check_not_read(path, resolve_files(source), source, folder=False)
     remove_dead(path.parent, path.name)

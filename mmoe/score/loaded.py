@@ -15,8 +15,6 @@ import pyarrow as pa
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.frames import as_rows, origin_of
 from mmoe.datasets.rows.given_rows import count_rows, is_row_dicts, plain_rows
 from mmoe.datasets.rows.locations import REQUEST_COLUMN
@@ -26,7 +24,8 @@ from mmoe.errors import warn_caller
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.addresses import open_run
 from mmoe.run.directory import RunDirectory
-from mmoe.score.output_columns import arrow_columns, output_columns, output_schema
+from mmoe.score.columns import arrow_columns, output_columns, output_schema
+from mmoe.score.scorer import Scorer
 
 _ROWS_AT_A_TIME = 65_536  # encoded at a time: what a large table needs beside itself
 _FEW = 64  # rows
@@ -90,6 +89,7 @@ class LoadedRun:
 
     def __init__(self, predictor: Predictor, encoder: FeatureEncoder, config: RunConfig) -> None:
         self.predictor, self.encoder, self.config = predictor, encoder, config
+        self.scorer = Scorer(predictor, encoder, config)
         self.tasks = [task.name for task in config.tasks]
         self.columns = required_columns(config, labels=False)
         self._told: set[str] = set()  # of which columns it was said that they are read as text
@@ -141,7 +141,7 @@ class LoadedRun:
         with _TURNS.lock:
             row = self.encoder.encode_row(rows)
             if row is not None:
-                return self.predictor.predict(EncodedData(features=row)), None
+                return self.scorer.predict(row), None
         table = as_rows(
             rows,
             self.config.data.requests,
@@ -158,13 +158,10 @@ class LoadedRun:
         chunks = [table.slice(start, _ROWS_AT_A_TIME) for start in starts] or [table]
         with _TURNS.lock if table.num_rows <= _FEW else nullcontext():
             found = np.concatenate(
-                [self._encoded(chunk, origin or origin_of(rows)) for chunk in chunks]
+                [self.scorer.predictions(chunk, origin or origin_of(rows)) for chunk in chunks]
             )
         nested = REQUEST_COLUMN in table.schema.names
         return found, table[REQUEST_COLUMN].to_numpy() if nested else None
-
-    def _encoded(self, table: pa.Table, origin: str) -> np.ndarray:
-        return self.predictor.predict(BatchSource.of_table(table, self.encoder, origin))
 
     def _like(self, rows: Any, predictions_NT: np.ndarray, of_row_N: np.ndarray | None) -> Any:
         """The predictions in the form of the rows."""

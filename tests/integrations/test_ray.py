@@ -21,10 +21,10 @@ from mmoe.integrations.ray_engine import RayEngine
 from mmoe.integrations.ray_worker import Order, PartWorker
 from mmoe.run.console import SilentReporter
 from mmoe.score import score_files
-from mmoe.score.asked import Asked
-from mmoe.score.guard.folder import end_folder
-from mmoe.score.guard.guard import Guard
-from mmoe.score.output_folder import folder_job
+from mmoe.score.file_scorer import ScoreRequest
+from mmoe.score.folder import end_folder
+from mmoe.score.folder_start import folder_job
+from mmoe.score.guard import Guard
 from tests.score.listing import WHOLE, contents, parts
 
 # Processes are started and killed: one test at a time
@@ -166,12 +166,12 @@ def test_a_batch_of_no_run(tmp_path):
 
 
 def order_of(run, log, out, **more) -> tuple[Order, object]:
-    asked = Asked(str(log), keep=["row"])
-    by = asked.provenance(run)
+    request = ScoreRequest(str(log), keep=["row"])
+    by = request.provenance(run)
     job = folder_job(run, log, out, by, rows_per_file=ROWS_PER_FILE)
-    found = asked.look(run.config())
+    found = request.look(request.columns(run.config()))
     order = {
-        "run": str(run.path), "asked": asked, "found": found, "by": by, "output": str(out),
+        "run": str(run.path), "request": request, "found": found, "by": by, "output": str(out),
         "mode": "error", "imports": (), "folder": str(Path.cwd()),
     }  # fmt: skip
     return Order(**{**order, **more}), job
@@ -382,13 +382,13 @@ def _is_zombie(process: int) -> bool:
 def test_a_part_that_kills_every_worker(cluster, run, log, whole, tmp_path, monkeypatch):
     (tmp_path / "deadly.py").write_text(
         "import os\n"
-        "from mmoe.score.scorer import Scorer\n"
-        "scored = Scorer.score\n"
+        "from mmoe.score.file_scorer import FileScorer\n"
+        "scored = FileScorer.score\n"
         "def score(self, files, tracker):\n"
         "    if files[0].target.part.name.endswith('00001.parquet'):\n"
         "        os._exit(1)\n"
         "    return scored(self, files, tracker)\n"
-        "Scorer.score = score\n"
+        "FileScorer.score = score\n"
     )
     monkeypatch.chdir(tmp_path)
     asked = {"keep": ["row"], "rows_per_file": ROWS_PER_FILE}

@@ -14,7 +14,7 @@ from mmoe.parallel import first_other, object_collectives
 from mmoe.parallel.launch import rank_watch, run_as_rank
 from mmoe.parallel.launch.rank_watch import Failure, RankWatch
 from mmoe.run import RunDirectory
-from mmoe.score import output_folder
+from mmoe.score import folder_start
 from mmoe.train import evaluate, train_run
 from mmoe.train.prepare import prepare
 from mmoe.train.run_folder import start as run_start
@@ -279,7 +279,7 @@ def test_ranks_that_find_other_files_to_score(monkeypatch, tmp_path):
     (tmp_path / "a.csv").write_text("x\n1\n")
     _second_rank_tells(monkeypatch, lambda names: [*names, "b.csv"])
     with pytest.raises(ValueError, match=r"rank 1 finds other files there than rank 0 \(2 and 1\)"):
-        output_folder.folder_job(_run(tmp_path), tmp_path / "a.csv", tmp_path / "out", {})
+        folder_start.folder_job(_run(tmp_path), tmp_path / "a.csv", tmp_path / "out", {})
 
 
 def test_ranks_that_score_with_other_models(monkeypatch, tmp_path):
@@ -289,7 +289,7 @@ def test_ranks_that_score_with_other_models(monkeypatch, tmp_path):
     with pytest.raises(
         ValueError, match="rank 1 would score with the model b, rank 0 with a; name"
     ):
-        output_folder.folder_job(_run(tmp_path), tmp_path / "a.csv", tmp_path / "out", by)
+        folder_start.folder_job(_run(tmp_path), tmp_path / "a.csv", tmp_path / "out", by)
 
 
 def test_ranks_that_evaluate_other_rows(monkeypatch):

@@ -15,11 +15,11 @@ import pytest
 
 from mmoe.datasets.files import json_lines
 from mmoe.integrations.ray_worker import Order, PartWorker
-from mmoe.score import output_folder, score_files
-from mmoe.score.asked import Asked
-from mmoe.score.guard.folder import end_folder
-from mmoe.score.guard.guard import Guard
-from mmoe.score.output_folder import folder_job
+from mmoe.score import folder_start, score_files
+from mmoe.score.file_scorer import ScoreRequest
+from mmoe.score.folder import end_folder
+from mmoe.score.folder_start import folder_job
+from mmoe.score.guard import Guard
 from tests.parallel.launch import launch
 from tests.score.listing import WHOLE, contents, parts
 from tests.score.listing import names as names_in
@@ -119,11 +119,11 @@ def test_an_input_that_changes_is_refused(run, log, table, tmp_path, monkeypatch
         write(turned, tmp_path / "other", kind).replace(path)
 
     if when == "cut":
-        find = output_folder.cut_file
-        monkeypatch.setattr(output_folder, "cut_file", lambda *a: [find(*a), change()][0])
+        find = folder_start.cut_file
+        monkeypatch.setattr(folder_start, "cut_file", lambda *a: [find(*a), change()][0])
     else:
-        put = output_folder.FolderJob.put
-        monkeypatch.setattr(output_folder.FolderJob, "put", lambda *a: [put(*a), change()][1])
+        put = folder_start.FolderJob.put
+        monkeypatch.setattr(folder_start.FolderJob, "put", lambda *a: [put(*a), change()][1])
     with pytest.raises(ValueError, match=r"log\.\w+: was written to"):
         score_files(run, path, tmp_path / "out", **KEEP)
     assert parts(tmp_path / "out") == []
@@ -165,13 +165,12 @@ def test_an_address_is_cut(run, log, cut, tmp_path):
 def test_workers_get_pieces_of_any_format(run, log, cut, tmp_path, monkeypatch):
     """As Ray hands them on; types of JSON lines come with them, and nobody parses all lines."""
     monkeypatch.setattr("os.chdir", lambda folder: None)
-    asked = Asked(str(log), keep=KEEP["keep"])
-    by = asked.provenance(run)
+    request = ScoreRequest(str(log), keep=KEEP["keep"])
+    by = request.provenance(run)
     job = folder_job(run, log, tmp_path / "out", by, rows_per_file=1024)
-    order = Order(
-        str(run.path), asked, asked.look(run.config()), by, str(tmp_path / "out"), "error", (),
-        str(Path.cwd()),
-    )  # fmt: skip
+    found = request.look(request.columns(run.config()))
+    out = str(tmp_path / "out")
+    order = Order(str(run.path), request, found, by, out, "error", (), str(Path.cwd()))
     worker = PartWorker(order)
     assert worker.load().refused is None
     job.start()
@@ -200,7 +199,7 @@ def test_two_ranks_share_one_file(ranks_run, log, tmp_path):
 
 
 def test_parts_say_which_rows_they_are(run, log, tmp_path):
-    by = Asked(str(log)).provenance(run)
+    by = ScoreRequest(str(log)).provenance(run)
     job = folder_job(run, log, tmp_path / "out", by, rows_per_file=2048)
     assert [part.rows for part in job.mine] == [(0, 2048), (2048, 4000)]
     assert job.rows() == 4000

@@ -15,7 +15,7 @@ from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.embeddings import torchrec_problem
 from mmoe.run import RunDirectory
 from mmoe.run.temporaries import temporary_beside
-from mmoe.score import asked, load_predictor, score_files, scorer
+from mmoe.score import file_scorer, load_predictor, score_files, scorer
 from mmoe.score.provenance import KEY
 from mmoe.train import evaluate_run
 from tests.score.listing import WHOLE, contents, parts
@@ -311,14 +311,14 @@ def test_a_run_that_changes_while_it_is_read_is_not_scored(
     pq.write_table(funnel_table[:20], tmp_path / "log.parquet")
     again = RunDirectory(tmp_path / "again")
     shutil.copytree(run.path, again.path)
-    loaded = asked.load_predictor
+    loaded = scorer.load_predictor
 
     def load_and_train(*arguments, **named):
         for state in again.checkpoint.glob("step-*/state.json"):
             state.write_text(state.read_text() + " ")
         return loaded(*arguments, **named)
 
-    monkeypatch.setattr(asked, "load_predictor", load_and_train)
+    monkeypatch.setattr(scorer, "load_predictor", load_and_train)
     with pytest.raises(ValueError, match=r"again: was trained while it was read; score again"):
         score_files(again, tmp_path / "log.parquet", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -341,7 +341,7 @@ class Sweeping(Told):
 
 
 def test_two_scorings_into_one_folder(run, funnel_table, tmp_path, monkeypatch):
-    monkeypatch.setattr(scorer, "ROWS_PER_CHUNK", 300)
+    monkeypatch.setattr(file_scorer, "ROWS_PER_CHUNK", 300)
     for part in range(2):
         pq.write_table(funnel_table[part * 900 : (part + 1) * 900], tmp_path / f"p{part}.parquet")
     out = tmp_path / "scores"

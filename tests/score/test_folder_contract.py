@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 import time
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.datasets.files.resolve import resolve_files
-from mmoe.score import folder_job, score_files
+from mmoe.score import folder, score_files
 from mmoe.score.manifest import PartRecord
 from mmoe.score.store import AddressStore, LocalStore
 from tests.forked import Forked
@@ -164,15 +165,16 @@ def test_folders_that_are_links_to_another_disk(run, funnel_table, tmp_path, els
 
 
 def test_an_input_that_changes_while_it_is_read(run, log, funnel_table, tmp_path, monkeypatch):
-    looked = folder_job.print_of
+    looked = folder.print_of
 
     def look_then_change(file):
         found = looked(file)
-        pq.write_table(funnel_table[:60], tmp_path / "other.parquet")
-        (tmp_path / "other.parquet").replace(log / file.name)
+        other = tmp_path / f"other-{threading.get_ident()}.parquet"
+        pq.write_table(funnel_table[:60], other)
+        other.replace(log / file.name)
         return found
 
-    monkeypatch.setattr(folder_job, "print_of", look_then_change)
+    monkeypatch.setattr(folder, "print_of", look_then_change)
     with pytest.raises(ValueError, match=r"0.parquet: was written to while it was read; its score"):
         score_files(run, log, tmp_path / "out")
     assert parts(tmp_path / "out") == []
@@ -317,7 +319,7 @@ def test_two_calls_at_once_are_one_too_many(run, log, tmp_path):
         score_files(run, log, out)
     store.unlock()
     assert score_files(run, log, out) == 150
-    job = folder_job.FolderJob(store, {"--keep": "row"}, "overwrite", [], [])
+    job = folder.FolderJob(store, {"--keep": "row"}, "overwrite", [], [])
     records = json.loads((out / "_manifest.json").read_text())["parts"]
     with pytest.raises(
         ValueError, match=r"was scored by another call meanwhile \(--keep none, and"

@@ -9,10 +9,10 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
+from mmoe.command_score import summary_table
 from mmoe.errors import Rejected
 from mmoe.score import score_files
-from mmoe.score.guard.counts import KEY, ColumnCounts, ScoreCounts
-from mmoe.score.guard.table import summary_table
+from mmoe.score.counts import KEY, ColumnCounts, ScoreCounts
 from tests.score.listing import parts
 from tests.score.nights import FAILS, changed, summarised
 

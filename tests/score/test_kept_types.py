@@ -7,7 +7,7 @@ import pytest
 from benchmarks.faults.inputs.arrow_types import ARROW_TYPES, column_of
 from mmoe.datasets.files.readers import iter_tables, read_table
 from mmoe.datasets.stream.survey import survey
-from mmoe.score import kept_columns, scorer
+from mmoe.score import file_scorer, kept_columns
 from mmoe.score.kept_columns import kept_types
 
 # Of those that are not kept as they came
@@ -35,7 +35,7 @@ def test_kept(name, tmp_path):
     path, array = _write(name, tmp_path)
 
     types = kept_types(path, ["odd"])
-    result = scorer._result(read_table(path), types, {}, "log")
+    result = file_scorer._result(read_table(path), types, {}, "log")
 
     assert types == {"odd": KEPT_AS.get(name, array.type)}
     pq.write_table(result, tmp_path / "scores.parquet")
@@ -59,7 +59,7 @@ def test_a_part_without_rows_says_nothing_of_types(tmp_path, kind, made_up, at):
             writer.write_table(part)
     types = kept_types(tmp_path, ["x"])
     assert types == {"x": pa.int64()}
-    empty = scorer._result(read_table(tmp_path / f"{at}.{kind}"), types, {}, "log")
+    empty = file_scorer._result(read_table(tmp_path / f"{at}.{kind}"), types, {}, "log")
     assert empty.schema.types == [pa.int64()]
     assert read_table(tmp_path).schema.types == [pa.int64()]
     source = survey(tmp_path, {"x": "feature 'x'"}, chunk_rows=2)
@@ -84,7 +84,7 @@ def test_every_type_is_kept_or_refused(tmp_path):
         except ValueError:
             assert name in REFUSED
             continue
-        scorer._result(read_table(path), types, {}, "log")
+        file_scorer._result(read_table(path), types, {}, "log")
 
 
 def test_a_dictionary_stays_one_with_room_for_more_values(tmp_path):
@@ -99,7 +99,7 @@ def test_a_dictionary_stays_one_with_room_for_more_values(tmp_path):
     with pq.ParquetWriter(tmp_path / "out", pa.schema(list(types.items()))) as writer:
         for n in range(2):
             rows = read_table(tmp_path / f"{n}.parquet")
-            writer.write_table(scorer._result(rows, types, {}, "log"))
+            writer.write_table(file_scorer._result(rows, types, {}, "log"))
     found = pq.read_table(tmp_path / "out")["level"]
     assert pa.types.is_dictionary(found.type)
     assert found.to_pylist()[101:103] == [None, "1-0"]
@@ -134,7 +134,7 @@ def test_types_of_csv(cells, kind, values, tmp_path, monkeypatch):
     assert types == {"a": kind}
     if values is not None:
         (table,) = iter_tables(path, ["a"], 10)
-        assert scorer._result(table, types, {}, "log")["a"].to_pylist() == values
+        assert file_scorer._result(table, types, {}, "log")["a"].to_pylist() == values
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_whole_numbers_that_another_file_would_round(tmp_path):
     types = kept_types(tmp_path, ["a"], read_text=True)
     (rows,) = iter_tables(tmp_path / "0.csv", ["a"], 10)
     with pytest.raises(ValueError, match="'a', to be kept, has whole numbers that double, which"):
-        scorer._result(rows, types, {}, "log")
+        file_scorer._result(rows, types, {}, "log")
 
 
 def test_a_column_that_one_file_lacks(tmp_path):

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.run import RunDirectory
-from mmoe.score import Top, score_files, scorer
+from mmoe.score import Top, file_scorer, score_files
 from tests.score.listing import WHOLE, contents, parts
 from tests.score.listing import names as names_in
 from tests.score.telling import Told
@@ -81,7 +81,7 @@ def test_what_cannot_be_written_is_refused(run, whole, tmp_path, options, messag
 @pytest.mark.parametrize("rows_per_file", [512, 1400, 10_000])
 def test_pieces_of_a_file_are_the_file(run, whole, tmp_path, monkeypatch, rows_per_file):
     """eval_batch_size is 512; row groups are of 700."""
-    monkeypatch.setattr(scorer, "ROWS_PER_CHUNK", 300)
+    monkeypatch.setattr(file_scorer, "ROWS_PER_CHUNK", 300)
     log, expected = whole
     out = tmp_path / "scores"
     assert score_files(run, log, out, keep=["row"], rows_per_file=rows_per_file) == 4000
@@ -147,7 +147,7 @@ def test_many_files_some_without_rows(run, whole, funnel_table, tmp_path):
 
 
 def test_small_chunks_become_large_row_groups(run, whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(scorer, "ROWS_PER_CHUNK", 300)
+    monkeypatch.setattr(file_scorer, "ROWS_PER_CHUNK", 300)
     log, expected = whole
     score_files(RunDirectory.open(run.path), log, tmp_path / "s.parquet", keep=["row"])
     assert pq.read_metadata(tmp_path / "s.parquet").num_row_groups == 1

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from mmoe.score import parquet_writer, score_files, scorer
+from mmoe.score import file_scorer, score_files
 from mmoe.score.pipeline import in_order, small_at_the_end
 
 
@@ -120,15 +120,15 @@ def test_a_file_is_the_same_whoever_scores_it_and_beside_whatever(
     run = train_funnel(funnel_config)
     rows = pq.read_table(night)
     height = len(rows) // 8
-    monkeypatch.setattr(scorer, "ROWS_PER_CHUNK", height)
+    monkeypatch.setattr(file_scorer, "ROWS_PER_CHUNK", height)
     # Full with the quarters of the seventh of eight chunks
-    monkeypatch.setattr(parquet_writer, "_ROWS_PER_GROUP", 6 * height + height // 2)
+    monkeypatch.setattr(file_scorer, "_ROWS_PER_GROUP", 6 * height + height // 2)
     for name in ("first", "second"):
         pq.write_table(rows[: 8 * height], tmp_path / f"{name}.parquet")
 
     found = set()
     for threads, files in ((1, "first*"), (2, "first*"), (5, "first*"), (2, "*")):
-        monkeypatch.setattr(scorer, "scoring_threads", lambda *, alone, n=threads: n)
+        monkeypatch.setattr(file_scorer, "scoring_threads", lambda *, alone, n=threads: n)
         out = tmp_path / "scores" / f"{threads} {len(files)}"
         score_files(run, str(tmp_path / f"{files}.parquet"), out)
         found.add((out / "00000-first.parquet").read_bytes())

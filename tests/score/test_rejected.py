@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.errors import Rejected
-from mmoe.score import folder_job, score_files
+from mmoe.score import folder, score_files
 from tests.score.listing import WHOLE, contents, names
 from tests.score.nights import FAILS, HOLDS, changed
 from tests.score.telling import Told
@@ -92,7 +92,7 @@ def test_a_rejected_night_is_published_in_the_place_of_another(run, night, funne
 
 def test_a_call_that_dies_while_it_puts_aside_is_finished(run, night, tmp_path, monkeypatch):
     out, asked = tmp_path / "out", {"rows_per_file": 512, "expect": FAILS}
-    move, moved = folder_job.FolderJob.reject, []
+    move, moved = folder.FolderJob.reject, []
 
     class _Dies:
         def __init__(self, store):
@@ -111,7 +111,7 @@ def test_a_call_that_dies_while_it_puts_aside_is_finished(run, night, tmp_path, 
         object.__setattr__(job, "store", _Dies(job.store))
         move(job, summary)
 
-    monkeypatch.setattr(folder_job.FolderJob, "reject", reject)
+    monkeypatch.setattr(folder.FolderJob, "reject", reject)
     with pytest.raises(KeyboardInterrupt):
         score_files(run, night, out, **asked)
     monkeypatch.undo()

@@ -11,7 +11,7 @@ import mmoe
 from mmoe.predictor import Predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.score import score_files
-from mmoe.score.rows import RowScorer
+from mmoe.score.scorer import Scorer
 from mmoe.score.top_rows import Top
 from mmoe.train import train_run
 from tests.datasets.request_log import SPLIT, config_of, log_of_requests, nested_log, write_forms
@@ -103,9 +103,9 @@ def test_rows_in_memory_are_answered_by_candidates(run, log, scores, form):
 
 def test_an_engine_gets_candidates_with_the_columns_of_their_request(run, log, scores):
     loaded, rows = mmoe.load(run), nested_log(log)
-    scorer = RowScorer(loaded.predictor, loaded.encoder, loaded.config, keep=["age", "item"])
+    scorer = Scorer(loaded.predictor, loaded.encoder, loaded.config, keep=["age", "item"])
     found = scorer.score(rows)
-    assert found.schema == scorer.schema(scorer.rows_schema(rows.schema))
+    assert found.schema == scorer.columns.written(scorer.columns.rows_schema(rows.schema))
     assert found["item"].equals(log["item"]) and found["age"].equals(log["age"])
     assert found["pred_click"].equals(scores["pred_click"])
     assert scorer.score(rows[:0]).num_rows == 0
@@ -142,7 +142,7 @@ def test_untyped_empty_lists_in_memory_have_no_scores(run, log):
     assert loaded.predict(rows).num_rows == 0
     assert loaded.predict(rows.to_pylist()) == []
     assert len(loaded.predict(rows.to_pandas())) == 0
-    scorer = RowScorer(loaded.predictor, loaded.encoder, loaded.config, keep=["age", "item"])
+    scorer = Scorer(loaded.predictor, loaded.encoder, loaded.config, keep=["age", "item"])
     assert scorer.score(rows).column_names[:2] == ["age", "item"]
 
 

@@ -10,7 +10,7 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.rows.unseen_ids import UnseenIds
-from mmoe.score import score_files, scorer
+from mmoe.score import file_scorer, score_files
 from mmoe.score.provenance import UNSEEN_KEY
 from mmoe.train import train_run
 
@@ -80,7 +80,7 @@ def _run(funnel_config, funnel_table, tmp_path_factory):
 
 
 def test_scoring_says_and_notes_them(run, funnel_table, tmp_path, monkeypatch, mmoe):
-    monkeypatch.setattr(scorer, "ROWS_PER_CHUNK", 300)
+    monkeypatch.setattr(file_scorer, "ROWS_PER_CHUNK", 300)
     new = int((funnel_table["user"].to_numpy() >= 30).sum())
     pq.write_table(funnel_table, tmp_path / "log.parquet")
     out = tmp_path / "scores.parquet"

@@ -17,7 +17,7 @@ from mmoe.explain import ExplainSettings, explain_run, prune_run
 from mmoe.report import write_report
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
-from mmoe.score.output_columns import arrow_columns, output_columns
+from mmoe.score.columns import arrow_columns, output_columns
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.scored import evaluate_scored
 from mmoe.train.warm_start import WarmStart

@@ -1,7 +1,7 @@
-"""`Summary`: what a scoring's rows and scores are like, beside those of training."""
+"""`Guard`: judges what a scoring's rows and scores are like, beside training, before publishing."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -9,7 +9,8 @@ from typing import Any
 from mmoe.alarms import Distribution, TrainingColumns
 from mmoe.alarms.drift import shift_of
 from mmoe.config.scoring import OF_COLUMNS, Expectation
-from mmoe.score.guard.counts import ColumnCounts, ScoreCounts
+from mmoe.errors import Rejected
+from mmoe.score.counts import ColumnCounts, ScoreCounts
 
 Figures = dict[str, float | None]  # measure → number; None where no row says anything
 
@@ -101,6 +102,71 @@ class Summary:
             name: {**measured, "training": self.of_training.get(name)}
             for name, measured in figures.items()
         }
+
+
+SummaryCallback = Callable[[Summary], None]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What scores are compared with, and what is expected of them.
+
+    Attributes:
+        expectations: That have to hold.
+        training: What the run knows of its training rows; None: nothing.
+        predicted: How predictions of the test split were distributed.
+        on_summary: Is given the summary before scores are rejected, or when they are published.
+    """
+
+    expectations: Sequence[Expectation]
+    training: TrainingColumns | None
+    predicted: dict[str, Distribution]
+    on_summary: SummaryCallback | None = None
+
+    def judge(self, counts: ScoreCounts, repeated: float | None = None) -> Summary:
+        """Returns the figures of all rows, and what came of the expectations.
+
+        Args:
+            counts: Of all rows; of none, to see whether expectations name what there is.
+            repeated: Share of the rows that earlier scores were made of.
+
+        Raises:
+            ValueError: An expectation names no column, or nothing that training knows.
+        """
+        summary = summary_of(counts, self.training, self.predicted, repeated)
+        return replace(summary, findings=judged(summary, self.expectations))
+
+    def conclude(
+        self, summary: Summary, output: str, rejected: str | None, *, was_whole: bool = True
+    ) -> None:
+        """Shows the summary.
+
+        Args:
+            summary: Of scores that are published now, or put aside.
+            output: Where they were to go.
+            rejected: Where they lie if they are not as expected; None: they were published before.
+            was_whole: Whether no earlier call had died while it replaced what was at `output`.
+
+        Raises:
+            Rejected: They are not.
+        """
+        if self.on_summary is not None:
+            self.on_summary(summary)
+        failed = summary.failed
+        if not failed:
+            return
+        why = (
+            f"{len(failed)} of {len(summary.findings)} expectations do not hold: "
+            f"{'; '.join(finding.text() for finding in failed)}"
+        )
+        if rejected is None:
+            raise Rejected(f"{output}: was published before, and {why}")
+        before = (
+            f"what was at {output} is as it was"
+            if was_whole
+            else f"what was at {output} had been replaced in part, by a call that died"
+        )
+        raise Rejected(f"{output}: not published, as {why}. The scores lie in {rejected}; {before}")
 
 
 def summary_of(

@@ -1,8 +1,10 @@
-"""`FolderJob`: a folder of scores in the making, and how it is published."""
+"""`FolderJob`: a folder of scores in the making, judged and published when it is whole."""
 
 import json
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -10,12 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.data_file import DataFile, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.resolve import kind_of
 from mmoe.datasets.files.row_span import RowSpan
-from mmoe.score.guard.counts import ScoreCounts
+from mmoe.errors import Damaged
+from mmoe.score.counts import ScoreCounts, added
+from mmoe.score.guard import Guard, Summary
 from mmoe.score.manifest import (
     MANIFEST,
     SUCCESS,
@@ -23,11 +27,20 @@ from mmoe.score.manifest import (
     Manifest,
     PartRecord,
     as_bytes,
+    manifest_in,
     manifest_of,
+    read_manifest,
     read_record,
 )
-from mmoe.score.provenance import Provenance, difference, print_of, with_input, with_rows
-from mmoe.score.store import REJECTED, STAGING, Store
+from mmoe.score.provenance import (
+    Provenance,
+    as_unseen_ids,
+    difference,
+    print_of,
+    with_input,
+    with_rows,
+)
+from mmoe.score.store import REJECTED, STAGING, Store, digest_of, store_at
 
 OutputMode = Literal["error", "overwrite", "overwrite-partitions"]
 SUMMARY = "_summary.json"
@@ -35,6 +48,9 @@ OURS = re.compile(r"\d{5}-.*\.parquet", re.S)
 RECORD = ".json"
 # Files that are asked how many rows they have; each answer of a store takes a while
 _MOST_COUNTED = 1000
+_READERS = 8
+# Of folders such as day=2024-01-31 beside this one, the last ones are looked at
+_NEIGHBOURS = 31
 
 
 class Part(NamedTuple):
@@ -234,6 +250,60 @@ class FolderJob:
         return self.store.schema(staged(name) if staged(name) in found else name)
 
 
+@dataclass(frozen=True)
+class OfFolder:
+    """A part of a folder of scores.
+
+    Attributes:
+        job: Of the folder.
+        part: Which.
+    """
+
+    job: FolderJob
+    part: Part
+
+    def __str__(self) -> str:
+        """Its name, in the folder."""
+        return f"{self.job.store.address}/{self.part.name}"
+
+    def look(self) -> Provenance:
+        """Looks at the file that is read, as it is now."""
+        return self.job.provenance(self.part)
+
+    def begin(self) -> Path:
+        """Returns where it is written."""
+        return self.job.begin(self.part)
+
+    def notes(self, counts: ScoreCounts) -> Mapping[bytes, bytes]:
+        """Returns unseen ids, and what all parts are judged by."""
+        return as_unseen_ids(counts.unseen_ids()) | counts.as_metadata()
+
+    def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
+        """Hands it over with its record.
+
+        Raises:
+            ValueError: What was read is another file now.
+        """
+        found = print_of(self.part.file)
+        if self.job.provenance(self.part, found) != by:
+            raise ValueError(
+                f"{self.part.file}: was written to while it was read; its scores are of no use. "
+                "Score again when it is complete, with --resume"
+            )
+        size, digest = digest_of(written)
+        record = PartRecord(
+            name=self.part.name,
+            rows=counts.rows,
+            bytes=size,
+            sha256=digest,
+            input=InputRecord(name=self.part.file.address, bytes=found.size, digest=found.digest),
+            span=self.part.rows,
+            scored_by=dict(by),
+            unseen_ids=dict(counts.unseen_ids()),
+        )
+        self.job.put(self.part, written, record)
+
+
 def rows_of(parts: Sequence[Part]) -> int | None:
     """Counts the rows of parts, where files say how many they have and are not too many."""
     if len(parts) > _MOST_COUNTED or any(part.file.candidates is not None for part in parts):
@@ -245,27 +315,6 @@ def rows_of(parts: Sequence[Part]) -> int | None:
         first, stop = part.rows or (0, sum(parquet_layout(part.file)[1]))
         counted += stop - first
     return counted
-
-
-def record_of(
-    part: Part,
-    found: RowsPrint,
-    by: Provenance,
-    rows: int,
-    size_and_sum: tuple[int, str],
-    unseen: Mapping[str, object],
-) -> PartRecord:
-    """Returns the record of a part that has been written, `found` what was read."""
-    return PartRecord(
-        name=part.name,
-        rows=rows,
-        bytes=size_and_sum[0],
-        sha256=size_and_sum[1],
-        input=InputRecord(name=part.file.address, bytes=found.size, digest=found.digest),
-        span=part.rows,
-        scored_by=dict(by),
-        unseen_ids=dict(unseen),
-    )
 
 
 def is_staged(name: str) -> bool:
@@ -285,3 +334,93 @@ def rejected(name: str) -> str:
 
 def _as_json(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
+
+
+def end_folder(job: FolderJob, guard: Guard) -> tuple[Summary, bool]:
+    """Publishes a folder's parts if they are as expected; else puts them aside.
+
+    Of a folder that is complete nothing is moved.
+
+    What was counted of a part is in its file, whoever scored it and when: so the figures are the
+    same bits after any number of interruptions.
+
+    Args:
+        job: Whose parts are all there.
+        guard: Judges them.
+
+    Returns:
+        The figures, and whether no earlier call had died while it replaced what was there.
+
+    Raises:
+        ValueError: There are expectations, and parts of which nothing was counted.
+    """
+    names = [part.name for part in job.parts]
+    with ThreadPoolExecutor(_READERS) as pool:  # each answer of an object store takes a while
+        counted = dict(zip(names, pool.map(job.counts, names), strict=True))
+    uncounted = [name for name, found in counted.items() if found is None]
+    if uncounted and guard.expectations:
+        raise ValueError(
+            f"{job.store.address}: an earlier mmoe has scored {uncounted[0]}, and counted nothing "
+            "of it to compare with what is expected; say --mode overwrite without --resume, or "
+            "leave --expect out"
+        )
+    counts = added(found for found in counted.values() if found is not None)
+    asked = any(expected.measure == "repeated" for expected in guard.expectations)
+    summary = guard.judge(counts, _repeated(job) if asked else None)
+    was_whole = job.store.has(SUCCESS) or not job.before
+    if job.is_complete:
+        pass
+    elif summary.failed:
+        job.reject(summary.as_dict())
+    else:
+        job.publish(summary.as_dict())
+    return summary, was_whole
+
+
+def _repeated(job: FolderJob) -> float | None:
+    """The share of rows from files that earlier scores were made of; None where there are none."""
+    earlier = _earlier_inputs(job)
+    records = job.records()
+    rows = sum(record.rows for record in records)
+    if not earlier or not rows:
+        return None
+    return sum(r.rows for r in records if _content(r) in earlier) / rows
+
+
+def _content(record: PartRecord) -> tuple[int, str]:
+    return record.input.bytes, record.input.digest
+
+
+def _earlier_inputs(job: FolderJob) -> set[tuple[int, str]]:
+    """What other days' folders beside this one were scored of, or else what lies there was.
+
+    The folder of a day itself may be scored again.
+    """
+    address = job.store.address.rstrip("/")
+    if is_partition(posixpath.basename(address)):
+        manifests = _of_neighbours(address)
+    else:
+        manifests = [_of_others(job)]
+    return {_content(part) for found in manifests if found is not None for part in found.parts}
+
+
+def _of_others(job: FolderJob) -> Manifest | None:
+    """The manifest that lies there, if it is not that of a call which died while it published."""
+    found = manifest_in(job.store)
+    if found is None or job.store.has(SUCCESS):
+        return found
+    own = {record.sha256 for record in job.records()}
+    return None if {part.sha256 for part in found.parts} == own else found
+
+
+def _of_neighbours(address: str) -> list[Manifest]:
+    """Those of the last days: of what holds no scores, or none of ours, there is none."""
+    above, own = store_at(posixpath.dirname(address)), posixpath.basename(address)
+    key = own.partition("=")[0]
+    others = sorted(n for n in above.folders() if n.startswith(f"{key}=") and n != own)
+    found = []
+    for name in others[-_NEIGHBOURS:]:
+        place = f"{name}/{MANIFEST}"
+        with suppress(FileNotFoundError, Damaged):
+            found.append(read_manifest(above.read(place), place))
+    return found

@@ -1,0 +1,413 @@
+"""Rows of files in, files of scores out: a `Scorer` between a reader and a writer, in threads."""
+
+from collections import deque
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
+from mmoe.datasets.files.readers import Paths, column_names, iter_tables
+from mmoe.datasets.files.row_span import RowSpan
+from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
+from mmoe.datasets.rows.locations import MissingColumnError, is_of_request, missing_column
+from mmoe.datasets.rows.prefetch import prefetch
+from mmoe.datasets.rows.sources import with_names
+from mmoe.datasets.values.plain import plain
+from mmoe.process_settings import spared_collections
+from mmoe.run.atomic_files import not_written
+from mmoe.run.console import Tracker
+from mmoe.run.directory import RunDirectory
+from mmoe.score.columns import ScoreColumns
+from mmoe.score.counts import Counter, ScoreCounts, added
+from mmoe.score.kept_columns import as_kept, check_kept, kept_types
+from mmoe.score.pipeline import in_order, scoring_threads, small_at_the_end
+from mmoe.score.provenance import Provenance, as_metadata, provenance_of
+from mmoe.score.scorer import ROWS_PER_CHUNK, Scorer
+from mmoe.score.top_rows import RANK, Top, TopRows
+
+# What engines that read columns like: DuckDB's own row groups are as large
+_ROWS_PER_GROUP = 122_880
+
+
+class InputColumns(NamedTuple):
+    """Columns found in the input, before a row of it is read.
+
+    Attributes:
+        there: All columns.
+        kept: Types of those to copy.
+        in_folders: Those to copy that name folders of the output, and so are not in its files.
+    """
+
+    there: list[str]
+    kept: dict[str, pa.DataType]
+    in_folders: list[str]
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """Options of a scoring in plain values, from which any process makes the same scorer.
+
+    Attributes:
+        source: What is read, as the user calls it.
+        keep: As for `score_files`, as all that follow.
+        keep_types: Likewise.
+        tasks: Likewise.
+        fused: Likewise.
+        top: Likewise.
+        device: Likewise.
+        table_precision: Likewise.
+    """
+
+    source: str
+    keep: Sequence[str] = ()
+    keep_types: bool = False
+    tasks: Sequence[str] | None = None
+    fused: Mapping[str, str] = field(default_factory=dict)
+    top: Top | None = None
+    device: DeviceKind = "auto"
+    table_precision: ScoringPrecision | None = None
+
+    def provenance(self, run: RunDirectory) -> Provenance:
+        """Returns what the scores of a file depend on."""
+        return provenance_of(
+            run, self.table_precision, self.keep, self.keep_types, self.tasks, self.fused
+        )
+
+    def load(self, run: RunDirectory, by: Provenance) -> Scorer:
+        """Loads the model.
+
+        Args:
+            run: That scores.
+            by: What scores, as it was looked at before.
+
+        Raises:
+            ValueError: It cannot be loaded, or is another one now.
+        """
+        scorer = Scorer.load(
+            run,
+            tasks=self.tasks,
+            keep=self.keep,
+            fused=self.fused,
+            device=self.device,
+            table_precision=self.table_precision,
+        )
+        self.check_same(run, by)
+        return scorer
+
+    def check_same(self, run: RunDirectory, by: Provenance) -> None:
+        """Refuses a run that has been trained since it was looked at."""
+        if self.provenance(run) != by:
+            raise ValueError(
+                f"{run.path}: was trained while it was read; score again when that is over"
+            )
+
+    def columns(self, config: RunConfig) -> ScoreColumns:
+        """Returns the columns to read and to write."""
+        return ScoreColumns(config, tasks=self.tasks, keep=self.keep, fused=self.fused)
+
+    def check_columns(self, config: RunConfig) -> None:
+        """Refuses an input that lacks columns, before all of it is looked through.
+
+        Raises:
+            ValueError: Some are not there.
+        """
+        there = column_names(with_names(config, self.source))
+        self.columns(config).reads(there, self.source, "--keep")
+
+    def look(self, columns: ScoreColumns, folders: Collection[str] = ()) -> InputColumns:
+        """Looks at the columns of the input, and refuses what cannot be written of them.
+
+        Args:
+            columns: To read and to write.
+            folders: Columns that name folders of the output.
+
+        Raises:
+            ValueError: A column is missing, or its name is taken, or its type cannot be stored.
+        """
+        rows, keep = with_names(columns.config, self.source), list(self.keep)
+        there = column_names(rows)
+        known = set(keep) <= set(there)
+        kept = kept_types(rows, keep, read_text=self.keep_types) if known else {}
+        if self.top is not None:
+            _check_top(columns.check_top(self.top), there, kept, self.source)
+        check_kept(keep, [*columns.names, *([RANK] if self.top else [])], there, self.source)
+        in_folders = sorted(set(folders) & set(keep))
+        kept = {name: kind for name, kind in kept.items() if name not in in_folders}
+        return InputColumns(there, kept, in_folders)
+
+    def nothing(self, counter: Counter, columns: ScoreColumns, there: Sequence[str]) -> ScoreCounts:
+        """Counts none of the rows: which columns there are to be judged.
+
+        Raises:
+            ValueError: Columns are missing, or cannot be read.
+        """
+        uses = columns.reads(there, self.source, "--keep")
+        table = next(iter_tables(with_names(columns.config, self.source), list(uses), 1))[:0]
+        features = counter.encoder.encode(table, self.source, to_score=True)
+        written = {f.name: pa.array([], f.type) for f in columns.schema}
+        return counter.count(features, table, written, self.source)
+
+
+def _check_top(
+    top: Top, there: Sequence[str], kept: Mapping[str, pa.DataType], source: str
+) -> None:
+    if top.per not in there:
+        raise ValueError(missing_column(top.per, there, source, "--per"))
+    if top.per in kept and pa.types.is_nested(kept[top.per]):
+        raise ValueError(
+            f"{source}: column {top.per!r} of --per holds {kept[top.per]}; name one of single "
+            "values"
+        )
+
+
+class Target(Protocol):
+    """Where one file of scores goes."""
+
+    def __str__(self) -> str:
+        """What the user calls it."""
+        ...
+
+    def look(self) -> Provenance:
+        """Returns what scores it; looks at what is read, before the first row of it is."""
+        ...
+
+    def begin(self) -> Path:
+        """Returns where it is written."""
+        ...
+
+    def notes(self, counts: ScoreCounts) -> Mapping[bytes, bytes]:
+        """Returns what the file says of its rows, as metadata."""
+        ...
+
+    def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
+        """Takes the file when it is complete, written `by` what has scored it."""
+        ...
+
+
+class ToWrite(NamedTuple):
+    """One file of scores.
+
+    Attributes:
+        source: What is read.
+        target: What is written.
+        span: Only these rows of one file; None: all.
+    """
+
+    source: Paths
+    target: Target
+    span: RowSpan | None = None
+
+
+class _Scored(NamedTuple):
+    """Rows to write, in order, and what was counted of them."""
+
+    table: pa.Table
+    counts: ScoreCounts
+
+
+class _Chunk(NamedTuple):
+    """Rows as they were read and, later, encoded; `origin` starts messages about them."""
+
+    table: pa.Table
+    origin: str
+    features: EncodedFeatures | None = None
+
+
+class FileScorer:
+    """Scores what can be read as tables into files: reading, predicting and writing at once.
+
+    Args:
+        scorer: Of the run.
+        request: What is asked for.
+        found: Of the input.
+        counter: Counts rows and scores.
+    """
+
+    def __init__(
+        self, scorer: Scorer, request: ScoreRequest, found: InputColumns, counter: Counter
+    ) -> None:
+        self.scorer, self.counter, self.kept_types = scorer, counter, found.kept
+        # Columns to read, each with what needs it
+        self.uses = scorer.columns.reads(found.there, request.source, "--keep")
+        self.top = None if request.top is None else scorer.columns.check_top(request.top)
+
+    def score(self, files: Sequence[ToWrite], tracker: Tracker) -> ScoreCounts:
+        """Writes the files one after another, each whole or not at all; counts their rows.
+
+        The rows of the next file are read and scored while one is written.
+
+        Args:
+            files: To write.
+            tracker: Told of every chunk of rows that is done.
+
+        Raises:
+            ValueError: A value cannot be used, or a column is missing; names file and row.
+            OSError: A file cannot be written; those before it are there.
+        """
+        looked: deque[Provenance] = deque()
+        with spared_collections(), closing(self._scored(files, looked)) as scored:
+            return added(self._write(file, scored, looked, tracker) for file in files)
+
+    def help_others(self, file: Paths) -> None:
+        """Takes part in what other ranks score until all is done; `file` is any of the input."""
+        table = next(iter_tables(file, list(self.uses), 1))[:0]
+        self.scorer.predictor.help_others(
+            EncodedData(features=self.scorer.encode(table, str(file)))
+        )
+
+    def _write(
+        self,
+        file: ToWrite,
+        scored: Iterator[_Scored | None],
+        looked: deque[Provenance],
+        tracker: Tracker,
+    ) -> ScoreCounts:
+        """Takes what is of this file, up to the None behind it."""
+        written, counts = file.target.begin(), ScoreCounts()
+        best = None if self.top is None else TopRows(self.top)
+        try:
+            rows = iter(partial(next, scored), None)
+            first = next(rows, None)
+            by = looked.popleft()  # by the thread that reads, before what it read
+            with ParquetWriter(written, as_metadata(by)) as writer:
+                for row in chain(() if first is None else (first,), rows):
+                    (writer.write if best is None else best.add)(row.table)
+                    counts += row.counts
+                    tracker.advance(row.table.num_rows)
+                if best is not None:
+                    writer.write(best.rows())
+                writer.note(file.target.notes(counts))
+            self._finish(file, written, by, counts)
+        except MissingColumnError as error:
+            raise error.needed_by(self.uses[error.name]) from None
+        except OSError as error:
+            written.unlink(missing_ok=True)
+            raise not_written(str(file.target), error, folder=written.parent) from None
+        finally:
+            written.unlink(missing_ok=True)
+        return counts
+
+    def _finish(self, file: ToWrite, written: Path, by: Provenance, counts: ScoreCounts) -> None:
+        try:
+            file.target.finish(written, by, counts)
+        except FileNotFoundError:
+            raise ValueError(
+                f"{file.target}: was removed while it was written; if another mmoe score writes "
+                "there, let it end first, and then say --resume"
+            ) from None
+
+    def _scored(
+        self, files: Sequence[ToWrite], looked: deque[Provenance]
+    ) -> Generator[_Scored | None]:
+        """Rows of all files in order; None behind those of each."""
+        predictor = self.scorer.predictor
+        alone = predictor.any_height and predictor.ranks == 1
+        threads = scoring_threads(alone=alone)
+        chunks = self._chunks(files, looked, alone)
+        if alone or not threads:
+            return in_order(
+                lambda chunk: self._predict(self._encode(chunk)),
+                chunks,
+                threads,
+                one_core_each=True,
+            )
+        # Ranks take turns, and a device does one thing after another: one thread predicts for all
+        encoded = in_order(self._encode, chunks, threads)
+        return prefetch(map(self._predict, encoded), 1)
+
+    def _chunks(
+        self, files: Sequence[ToWrite], looked: deque[Provenance], alone: bool
+    ) -> Generator[_Chunk | None]:
+        for file in files:
+            looked.append(file.target.look())
+            tables = iter_tables(file.source, list(self.uses), ROWS_PER_CHUNK, file.span)
+            # Of each file, not the last alone: its bytes are the same whatever is scored with it
+            for table in small_at_the_end(tables) if alone else tables:
+                yield _Chunk(table, str(file.source))
+            yield None
+
+    def _encode(self, chunk: _Chunk | None) -> _Chunk | None:
+        if chunk is None:
+            return None
+        return chunk._replace(features=self.scorer.encode(chunk.table, chunk.origin))
+
+    def _predict(self, chunk: _Chunk | None) -> _Scored | None:
+        if chunk is None:
+            return None
+        assert chunk.features is not None, "it has been encoded"
+        predictions_NP = self.scorer.predict(chunk.features)
+        columns = self.scorer.columns.of(predictions_NP, chunk.table, chunk.origin)
+        counts = self.counter.count(chunk.features, chunk.table, columns, chunk.origin)
+        return _Scored(_result(chunk.table, self.kept_types, columns, chunk.origin), counts)
+
+
+def _result(
+    table: pa.Table,
+    kept_types: Mapping[str, pa.DataType],
+    columns: Mapping[str, pa.Array],
+    origin: str,
+) -> pa.Table:
+    cells = {n: plain(table[n]) if is_of_request(table, n) else table[n] for n in kept_types}
+    kept = {
+        name: cells[name] if cells[name].type == kind else as_kept(cells[name], name, kind, origin)
+        for name, kind in kept_types.items()
+    }
+    return pa.table({**kept, **columns})
+
+
+class ParquetWriter:
+    """A Parquet file whose schema is that of the first table written.
+
+    Args:
+        path: Is written from the first table on, and complete when the block is left.
+        metadata: Of the file.
+    """
+
+    def __init__(self, path: Path, metadata: Mapping[bytes, bytes]) -> None:
+        self.path, self.metadata = path, metadata
+        self.writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+
+    def __enter__(self) -> "ParquetWriter":
+        return self
+
+    def write(self, table: pa.Table) -> None:
+        """Adds rows."""
+        table = table.replace_schema_metadata(self.metadata)
+        if self.writer is None:
+            options: dict[str, Any] = {"use_dictionary": _repeating(table.schema)}
+            self.writer = pq.ParquetWriter(self.path, table.schema, compression="zstd", **options)
+        self._waiting.append(table)
+        if sum(map(len, self._waiting)) >= _ROWS_PER_GROUP:
+            self._flush()
+
+    def note(self, metadata: Mapping[bytes, bytes]) -> None:
+        """Writes what is known of all rows, after them: further metadata."""
+        # Of pyarrow's releases, older ones cannot add to what they have begun
+        if self.writer is not None and hasattr(self.writer, "add_key_value_metadata"):
+            self.writer.add_key_value_metadata(metadata)
+
+    def _flush(self) -> None:
+        if self.writer is not None and self._waiting:
+            self.writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting = []
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        if self.writer is not None:
+            self.writer.close()
+
+
+def _repeating(schema: pa.Schema) -> list[str] | bool:
+    """Columns worth a dictionary: not scores, whose dictionary would grow and be given up."""
+    if any(pa.types.is_nested(field.type) for field in schema):
+        return True  # columns inside others have names of their own
+    return [field.name for field in schema if not pa.types.is_floating(field.type)]
