@@ -111,7 +111,7 @@ class RemoteFolder:
         # Not `mv`, which takes brackets in a name for a pattern
         self.make_room(to)
         self.ask(self.filesystem.cp_file, self.path(name), self.path(to))
-        self.remove(name)
+        self.ask(self.filesystem.rm_file, self.path(name))
 
     def remove(self, name: str) -> None:
         """Removes a file."""

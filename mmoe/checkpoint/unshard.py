@@ -16,11 +16,10 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.embeddings.byte_size import byte_size
 from mmoe.parallel.sharded_tensors import Shard
-from mmoe.run.atomic_files import check_new_file, not_written
+from mmoe.run.atomic_files import check_new_file, not_written, remove_dead, temporary_beside
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run
-from mmoe.run.temporaries import remove_dead, temporary_beside
 
 # Of a safetensors file: the header's length in bytes comes first, as a little-endian number
 _LENGTH_BYTES = 8

@@ -12,11 +12,11 @@ from mmoe.errors import is_out_of_memory
 from mmoe.integrations.ray import use_own_cpus
 from mmoe.plugins import import_modules, look_in_current_folder
 from mmoe.run import open_run
+from mmoe.run.store import store_at
 from mmoe.score.counts import Counter, ScoreCounts
 from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite
 from mmoe.score.folder import FolderJob, OfFolder, OutputMode, Part
 from mmoe.score.provenance import Provenance
-from mmoe.score.store import store_at
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Literal, Self, cast, get_args
 
 from mmoe.errors import Damaged
 from mmoe.run.atomic_files import read_json, write_json
-from mmoe.run.folder_lock import FolderInUse, FolderLock, is_lock_file, remove_stray_locks
+from mmoe.run.locks import FolderInUse, FolderLock, is_lock_file, remove_stray_locks
 from mmoe.run.own_files import STRAY_FILE, matching
 
 MARK = "mmoe.json"

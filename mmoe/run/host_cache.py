@@ -10,8 +10,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mmoe.run.file_lock import lock_file
-from mmoe.run.temporaries import remove_dead, temporary_beside
+from mmoe.run.atomic_files import remove_dead, temporary_beside
+from mmoe.run.locks import lock_file
 
 # Seconds for which nobody has asked for what lies there, until a newer one takes its place
 _UNUSED = 7 * 86_400.0

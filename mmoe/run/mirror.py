@@ -5,7 +5,6 @@ import json
 import posixpath
 import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -14,8 +13,8 @@ from typing import Any, NamedTuple
 
 from mmoe.datasets.files.remote import RemoteFolder
 from mmoe.parallel import from_all, from_first
-from mmoe.run.file_lock import lock_file
 from mmoe.run.host_cache import cache_folder, cached_name
+from mmoe.run.locks import locked
 
 # Between two looks at what is new: a killed run loses at most so much more than its last checkpoint
 _SECONDS = 5.0
@@ -51,31 +50,6 @@ def mirrored(
     begun = from_first(lambda: _Begun(_Mirror(out, say), resume), takes_long=True)
     with nullcontext() if begun.mirror is None else begun.mirror:
         yield begun.path
-
-
-@contextmanager
-def sent_file(output: str, option: str, *, overwrite: bool) -> Generator[Path]:
-    """Gives a place for a file, which is sent to its address when the block is left well.
-
-    Args:
-        output: The address.
-        option: That named it; starts error messages.
-        overwrite: Replace what is there.
-
-    Raises:
-        ValueError: There is something, without `overwrite`; or it cannot be reached.
-    """
-    folder, name = posixpath.split(output)
-    remote = RemoteFolder(folder, option)
-    if remote.has(name) and not overwrite:
-        raise ValueError(
-            f"{option} {output}: exists already; add --overwrite to replace it, or choose another "
-            "name"
-        )
-    with tempfile.TemporaryDirectory(prefix="mmoe-") as own:
-        path = Path(own) / name
-        yield path
-        remote.put(path, name)
 
 
 class _Stamp(NamedTuple):
@@ -255,13 +229,11 @@ class _Mirror:
             return {}
 
     def _keep_others_out(self) -> None:
-        self._lock = (self.home / ".lock").open("ab")
-        if lock_file(self._lock.fileno()) is False:
-            self._lock.close()
-            raise ValueError(
-                f"--out {self.address}: another mmoe of this machine writes there; wait until it "
-                "ends, or name another address"
-            )
+        self._lock = locked(
+            self.home / ".lock",
+            f"--out {self.address}: another mmoe of this machine writes there; wait until it ends, "
+            "or name another address",
+        )
 
 
 class _Begun:

@@ -20,18 +20,17 @@ from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, from_first, launched_ranks, rank
-from mmoe.run.atomic_files import check_new_file
+from mmoe.run.atomic_files import check_new_file, remove_dead
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run, check_not_read, check_not_read_at
-from mmoe.run.temporaries import remove_dead
+from mmoe.run.store import REJECTED, Store, place_of
 from mmoe.score.counts import Counter, ScoreCounts, added
 from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite
 from mmoe.score.folder import FolderJob, OfFolder, OutputMode, Part, end_folder, rows_of
 from mmoe.score.folder_start import folder_job
 from mmoe.score.guard import Guard, SummaryCallback
 from mmoe.score.provenance import SUMMARY_KEY, Provenance, as_unseen_ids
-from mmoe.score.store import REJECTED, Store, place_of
 from mmoe.score.top_rows import Top
 
 _PARQUET = (".parquet", ".pq")

@@ -18,6 +18,7 @@ from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.resolve import kind_of
 from mmoe.datasets.files.row_span import RowSpan
 from mmoe.errors import Damaged
+from mmoe.run.store import REJECTED, STAGING, Store, digest_of, store_at
 from mmoe.score.counts import ScoreCounts, added
 from mmoe.score.guard import Guard, Summary
 from mmoe.score.manifest import (
@@ -40,7 +41,6 @@ from mmoe.score.provenance import (
     with_input,
     with_rows,
 )
-from mmoe.score.store import REJECTED, STAGING, Store, digest_of, store_at
 
 OutputMode = Literal["error", "overwrite", "overwrite-partitions"]
 SUMMARY = "_summary.json"

@@ -19,6 +19,7 @@ from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
 from mmoe.run.atomic_files import check_parents
 from mmoe.run.directory import RunDirectory
 from mmoe.run.protected_paths import check_not_of_run, check_not_read, check_not_read_at
+from mmoe.run.store import REJECTED, STAGING, LocalStore, Store, store_at
 from mmoe.score.folder import (
     OURS,
     RECORD,
@@ -39,7 +40,6 @@ from mmoe.score.manifest import (
     read_record,
 )
 from mmoe.score.provenance import Provenance, difference, is_scored, note_of, print_of
-from mmoe.score.store import REJECTED, STAGING, LocalStore, Store, store_at
 
 _AT_ONCE = 4  # files that are looked through
 

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 
 from mmoe.config.json_files import Count, Stored
 from mmoe.errors import Damaged
-from mmoe.score.store import Store
+from mmoe.run.store import Store
 
 MANIFEST, SUCCESS = "_manifest.json", "_SUCCESS"
 _VERSION = 1

@@ -13,7 +13,7 @@ from mmoe.config import ScoringPrecision
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import RowsPrint, print_files
 from mmoe.run.directory import RunDirectory
-from mmoe.score.store import Store
+from mmoe.run.store import Store
 
 KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file
 UNSEEN_KEY = b"mmoe.unseen_ids"  # likewise; `pyarrow.parquet.read_metadata(file).metadata`

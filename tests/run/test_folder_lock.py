@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from mmoe.run import file_lock, folder_claim, folder_lock
+from mmoe.run import folder_claim, locks
 from mmoe.run.folder_claim import MARK, FolderClaim, FolderExists, FolderMark
-from mmoe.run.folder_lock import LOCK, FolderInUse, FolderLock, Holder
+from mmoe.run.locks import LOCK, FolderInUse, FolderLock, Holder
 
 
 @pytest.fixture(name="hurried")
 def _hurried(monkeypatch):
     """A watch that takes a moment, and beats that come within it."""
     for name, seconds in (("_BEAT", 0.02), ("_SILENCE", 0.2), ("_MOMENT", 0.0), ("_LOOK", 0.01)):
-        monkeypatch.setattr(folder_lock, name, seconds)
+        monkeypatch.setattr(locks, name, seconds)
 
 
 def _foreign(folder, *, age=0.0):
@@ -47,7 +47,7 @@ def test_a_lock_is_there_while_it_is_held(tmp_path):
 _HOLDS = """
 import pathlib, sys, time
 sys.path.append(sys.argv[2])  # the file alone: no torch
-from folder_lock import FolderLock
+from locks import FolderLock
 lock = FolderLock.take(pathlib.Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(100)
@@ -56,7 +56,7 @@ time.sleep(100)
 
 def test_a_living_process_is_named_and_a_killed_one_is_followed(tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-c", _HOLDS, str(tmp_path), str(Path(folder_lock.__file__).parent)],
+        [sys.executable, "-c", _HOLDS, str(tmp_path), str(Path(locks.__file__).parent)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -95,7 +95,7 @@ def test_a_silent_machine_is_followed(tmp_path):
 
 @pytest.mark.usefixtures("hurried")
 def test_without_locks_of_the_system_signs_of_life_decide(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_lock, "fcntl", None)
+    monkeypatch.setattr(locks, "fcntl", None)
     lock = FolderLock.take(tmp_path)
     with pytest.raises(FolderInUse, match=r"this process trains"):
         FolderLock.take(tmp_path)
@@ -104,7 +104,7 @@ def test_without_locks_of_the_system_signs_of_life_decide(tmp_path, monkeypatch)
 
 
 def test_a_lock_that_is_long_dead_is_taken_over_at_once(tmp_path):
-    _foreign(tmp_path, age=folder_lock._LONG_DEAD + 60)
+    _foreign(tmp_path, age=locks._LONG_DEAD + 60)
     said = []
     FolderLock.take(tmp_path, said.append).release()
     assert said == []
@@ -122,7 +122,7 @@ def test_file_systems_without_links(tmp_path, monkeypatch):
     def fails(*_):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(folder_lock.os, "link", fails)
+    monkeypatch.setattr(locks.os, "link", fails)
     lock = FolderLock.take(tmp_path)
     with pytest.raises(FolderInUse):
         FolderLock.take(tmp_path)
@@ -149,7 +149,7 @@ def test_who_was_taken_for_dead_notices(tmp_path):
 def test_a_restart_of_the_same_ranks_waits_for_its_dying(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
-    monkeypatch.setattr(folder_lock, "_MOMENT", 0.0)
+    monkeypatch.setattr(locks, "_MOMENT", 0.0)
     dying = FolderLock.take(tmp_path)
     threading.Timer(0.3, dying.release).start()
     FolderLock.take(tmp_path).release()
@@ -180,7 +180,7 @@ def test_a_forked_child_does_not_hold_its_parents_lock(tmp_path):
 
 @pytest.mark.parametrize("exists", [False, True], ids=["no folder", "an empty folder"])
 def test_of_many_that_make_a_folder_exactly_one_does(tmp_path, exists, monkeypatch):
-    monkeypatch.setattr(folder_lock, "_MOMENT", 0.0)
+    monkeypatch.setattr(locks, "_MOMENT", 0.0)
     for attempt in range(15):
         out, start = tmp_path / f"{attempt}", threading.Barrier(4)
         made, refused = [], []
@@ -227,7 +227,7 @@ def test_a_file_system_without_locks_is_judged_by_signs_of_life(tmp_path, monkey
     def no_locks(*_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(file_lock.fcntl, "flock", no_locks)
+    monkeypatch.setattr(locks.fcntl, "flock", no_locks)
     path = _foreign(tmp_path, age=3_600.0)
     FolderLock.take(tmp_path).release()
     assert not path.exists()
@@ -254,7 +254,7 @@ def test_a_folder_that_is_gone_is_no_lock_of_others(tmp_path):
 
 def test_a_machine_without_boot_id_is_known_by_its_name(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: (_ for _ in ()).throw(OSError()))
-    assert folder_lock._machine().startswith("host ")
+    assert locks._machine().startswith("host ")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.embeddings import torchrec_problem
 from mmoe.run import RunDirectory
-from mmoe.run.temporaries import temporary_beside
+from mmoe.run.atomic_files import temporary_beside
 from mmoe.score import file_scorer, load_predictor, score_files, scorer
 from mmoe.score.provenance import KEY
 from mmoe.train import evaluate_run

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.datasets.files.resolve import resolve_files
+from mmoe.run.store import AddressStore, LocalStore
 from mmoe.score import folder, score_files
 from mmoe.score.manifest import PartRecord
-from mmoe.score.store import AddressStore, LocalStore
 from tests.forked import Forked
 from tests.score.listing import WHOLE, contents, names, parts
 from tests.score.telling import Told
@@ -386,7 +386,7 @@ def test_a_disk_that_is_full_is_named_by_small_files_too(tmp_path, monkeypatch):
     def full(written, path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("mmoe.score.store.put_in_place", full)
+    monkeypatch.setattr("mmoe.run.store.put_in_place", full)
     with pytest.raises(ValueError, match=r"_manifest\.json: cannot be written \(No space left"):
         LocalStore(tmp_path).write("_manifest.json", b"{}")
     assert not [*tmp_path.iterdir()]

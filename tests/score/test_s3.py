@@ -10,8 +10,8 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 
+from mmoe.run.store import AddressStore
 from mmoe.score import score_files
-from mmoe.score.store import AddressStore
 from tests.score.listing import contents
 
 moto_server = pytest.importorskip("moto.server")
@@ -50,7 +50,7 @@ def test_a_bucket_gets_what_a_folder_gets(run, bucket, funnel_table, tmp_path):
 _UPLOAD = """
 import sys
 from pathlib import Path
-from mmoe.score.store import AddressStore
+from mmoe.run.store import AddressStore
 
 store = AddressStore(sys.argv[1])
 written = store.begin("_staging/00000-log.parquet")

@@ -19,7 +19,7 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.days import Day, day_splits, days_of
 from mmoe.datasets.rows.splits import split_table
 from mmoe.metrics import auc, task_metrics
-from mmoe.run import RunDirectory, folder_lock
+from mmoe.run import RunDirectory, locks
 from mmoe.run.folder_claim import FolderClaim
 from mmoe.run.metrics_table import backtest_table
 from mmoe.score import load_predictor
@@ -462,7 +462,7 @@ def test_a_day_without_rows_is_named():
 
 
 def test_a_walk_that_another_process_makes_is_left_alone(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_lock, "_MOMENT", 0.0)
+    monkeypatch.setattr(locks, "_MOMENT", 0.0)
     settings, out = BacktestSettings(column="day", days=1), tmp_path / "out"
     with FolderClaim("backtest") as live:
         live.create(out)

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
-from mmoe.run import RunDirectory, folder_lock
+from mmoe.run import RunDirectory, locks
 from mmoe.run.console import SilentReporter
 from mmoe.run.folder_claim import FolderClaim
 from mmoe.train import Interrupted, train_run
@@ -34,7 +34,7 @@ def _tree(folder: Path) -> dict[str, str]:
 @pytest.fixture(name="quick")
 def _quick(monkeypatch):
     """No wait for another process that may be about to end."""
-    monkeypatch.setattr(folder_lock, "_MOMENT", 0.0)
+    monkeypatch.setattr(locks, "_MOMENT", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +239,7 @@ def test_a_death_while_the_folder_is_made(train, tmp_path, dies):
     run = tmp_path / "run"
     run.mkdir()
     if dies != "mkdir":
-        holder = folder_lock.Holder.here()
+        holder = locks.Holder.here()
         (run / "mmoe.lock").write_text(json.dumps({**vars(holder), "pid": 7}))
         (run / f".mmoe.lock.{holder.id}.tmp").write_text("")
     if dies == "mark":

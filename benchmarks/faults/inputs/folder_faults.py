@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.inputs.draft import Expect, either, error, right
-from mmoe.run.folder_lock import LOCK, FolderLock, Holder
+from mmoe.run.locks import LOCK, FolderLock, Holder
 
 # What somebody may have put into the folder of a run
 _NOTES = ("notes.txt", "checkpoint/my.pt", "tensorboard/plot.png", "vocabulary/words.txt", ".mine")

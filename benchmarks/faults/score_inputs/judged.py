@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from benchmarks.faults.inputs.in_process import Ended, run_in_process
 from benchmarks.faults.score_inputs import data_cases, option_cases, output_cases, run_cases
 from benchmarks.faults.score_inputs.case import ScoreCase, Scored
-from mmoe.run.temporaries import is_temporary
+from mmoe.run.atomic_files import is_temporary
 
 SECONDS = 60.0
 # How often each is drawn

@@ -20,7 +20,7 @@ from mmoe.run.folder_claim import (
     holds_nothing,
     remove_stray_files,
 )
-from mmoe.run.folder_lock import LOCK
+from mmoe.run.locks import LOCK
 from mmoe.train.backtest.log_end import as_of_log
 from mmoe.train.backtest.same_days import days_that_grew
 from mmoe.train.backtest.steps import BacktestSettings, Step, backtest_steps, day_column

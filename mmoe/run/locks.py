@@ -1,4 +1,4 @@
-"""Which process may write into a folder: a lock file, held for as long as the process lives."""
+"""Locks of files and folders, held for as long as their process lives."""
 
 import json
 import os
@@ -11,10 +11,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from mmoe.parallel.launch.launcher import launch_name
-from mmoe.run import file_lock
-from mmoe.run.file_lock import lock_file
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 LOCK = "mmoe.lock"
 # Seconds between two signs of life; without one until a holder elsewhere counts as dead, where it
@@ -26,6 +30,37 @@ _DYING = 120.0
 _LOOK, _MOMENT = 0.1, 0.5
 # A forked child shares its parent's lock, and would hold it after the parent's death
 _held: set[int] = set()
+
+
+def lock_file(descriptor: int, *, wait: bool = False) -> bool | None:
+    """Locks an open file; False: another process has; None: the system, or the disk, cannot.
+
+    Args:
+        descriptor: Of the file.
+        wait: Until the other one ends.
+    """
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+
+
+def locked(path: Path, refusal: str) -> IO[bytes]:
+    """Opens a file and locks it until it is closed; where there are no such locks, opens it.
+
+    Raises:
+        ValueError: Another process has it: the refusal.
+    """
+    file = path.open("ab")
+    if lock_file(file.fileno()) is False:
+        file.close()
+        raise ValueError(refusal)
+    return file
 
 
 class FolderInUse(ValueError):
@@ -121,7 +156,7 @@ class FolderLock:
             lock_file(descriptor)
             os.write(descriptor, json.dumps(asdict(mine), indent=1).encode())
             os.fsync(descriptor)
-            if file_lock.fcntl is None:  # Windows moves no open files
+            if fcntl is None:  # Windows moves no open files
                 os.close(descriptor)
                 descriptor = None
             _put_in_place(aside, mine, say)
@@ -222,7 +257,7 @@ def _put_in_place(aside: Path, mine: Holder, say: Callable[[str], None]) -> None
             continue
         try:
             dead = watch.finds_dead(path, descriptor)
-            if dead and file_lock.fcntl is not None:
+            if dead and fcntl is not None:
                 aside.replace(path)  # while its old file is locked: of two that would, one does
                 return
         finally:

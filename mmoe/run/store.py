@@ -1,4 +1,4 @@
-"""`Store`: the folder that scores go to, on this machine or at an address that fsspec knows."""
+"""`Store`: a folder that is written to, on this machine or at an address that fsspec knows."""
 
 import errno
 import hashlib
@@ -6,19 +6,25 @@ import io
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import is_address, is_partition
 from mmoe.datasets.files.remote import RemoteFolder
-from mmoe.run.atomic_files import not_written, put_in_place
-from mmoe.run.file_lock import lock_file
-from mmoe.run.temporaries import is_temporary, remove_dead, temporary_beside
+from mmoe.run.atomic_files import (
+    is_temporary,
+    not_written,
+    put_in_place,
+    remove_dead,
+    temporary_beside,
+)
+from mmoe.run.locks import locked
 
 STAGING = "_staging"  # what is being written, until all of it is there
 REJECTED = "_rejected"  # what was not what was expected of it
@@ -26,83 +32,100 @@ _LOCK = f"{STAGING}/.lock"
 _BLOCK = 1 << 22  # bytes of a file that are looked at at a time
 
 
-class Store(Protocol):
+class Store(ABC):
     """A folder of files by their names in it, `day=2024-01-31/00000-log.parquet`.
 
     Each file is there whole or not at all, whoever looks and whoever dies meanwhile.
+
+    Attributes:
+        address: What the user calls it.
     """
 
-    @property
-    def address(self) -> str:
-        """What the user calls it."""
-        ...
+    address: str
+    _locked: IO[bytes] | None = None
 
+    @abstractmethod
     def names(self) -> list[str]:
         """Lists what is there: files, folders of partitions looked into, and what was begun.
 
         A folder that is neither ends in a slash.
         """
-        ...
 
+    @abstractmethod
     def folders(self) -> list[str]:
         """Lists the folders in it, of partitions and others."""
-        ...
 
+    @abstractmethod
     def has(self, name: str) -> bool:
         """Returns whether there is a file, or a folder, of that name."""
-        ...
 
+    @abstractmethod
+    def open(self, name: str) -> Any:
+        """Opens a file to be read in pieces; FileNotFoundError where there is none."""
+
+    @abstractmethod
     def read(self, name: str) -> bytes:
         """Returns a small file's bytes; FileNotFoundError where there is none."""
-        ...
 
+    @abstractmethod
     def write(self, name: str, content: bytes) -> None:
         """Writes a small file."""
-        ...
 
+    @abstractmethod
     def begin(self, name: str) -> Path:
         """Returns where on this machine a large file is written before `put` gives it its name."""
-        ...
 
+    @abstractmethod
     def put(self, written: Path, name: str) -> None:
         """Gives a file that was begun its name; FileNotFoundError where somebody removed it."""
-        ...
 
+    @abstractmethod
     def move(self, name: str, to: str) -> None:
         """Names a file otherwise, in the place of one that may be there."""
-        ...
 
+    @abstractmethod
     def remove(self, name: str) -> None:
         """Removes a file, or all that lies below a folder; nothing where there is neither."""
-        ...
 
     def digest(self, name: str) -> tuple[int, str] | None:
-        """Returns a file's bytes and SHA-256; None where it is not there."""
-        ...
+        """Returns a file's bytes and SHA-256, read block by block; None where it is not there."""
+        found, size = hashlib.sha256(), 0
+        try:
+            with self.open(name) as file:
+                while block := file.read(_BLOCK):
+                    found.update(block)
+                    size += len(block)
+        except FileNotFoundError:
+            return None
+        return size, found.hexdigest()
 
     def schema(self, name: str) -> pa.Schema:
         """Returns a Parquet file's, with its notes; raises what pyarrow does where it is none."""
-        ...
+        with self.open(name) as file:
+            return pq.read_schema(file)
 
     def rows(self, name: str) -> int:
         """Returns how many rows a Parquet file has."""
-        ...
+        with self.open(name) as file:
+            return int(pq.read_metadata(file).num_rows)
 
     def notes(self, name: str) -> Mapping[bytes, bytes]:
         """Returns the metadata of a Parquet file, what was added at its end too."""
-        ...
+        with self.open(name) as file:
+            return pq.read_metadata(file).metadata or {}
 
+    @abstractmethod
     def lock(self) -> None:
         """Keeps other processes from writing into the folder until this one ends.
 
         Raises:
             ValueError: One of them is writing.
         """
-        ...
 
     def unlock(self) -> None:
         """Lets others in again."""
-        ...
+        if self._locked is not None:
+            self._locked.close()
 
 
 def store_at(output: str | Path) -> Store:
@@ -115,8 +138,12 @@ def store_at(output: str | Path) -> Store:
     return AddressStore(str(output)) if is_address(str(output)) else LocalStore(Path(output))
 
 
-def place_of(output: str | Path) -> tuple[Store, str]:
+def place_of(output: str | Path, option: str = "--output") -> tuple[Store, str]:
     """Returns the folder that a file lies in, and its name there.
+
+    Args:
+        output: As the user says it.
+        option: That named it; starts messages about an address.
 
     Example:
         >>> store, name = place_of("nightly/scores.parquet")
@@ -127,20 +154,14 @@ def place_of(output: str | Path) -> tuple[Store, str]:
         path = Path(output)
         return LocalStore(path.parent), path.name
     name = str(output).rpartition("/")[2]
-    return AddressStore(str(output)[: -len(name)]), name
+    return AddressStore(str(output)[: -len(name)], option), name
 
 
-class LocalStore:
+class LocalStore(Store):
     """A folder of this machine; a file is written beside its name and moved there."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._locked: Any = None
-
-    @property
-    def address(self) -> str:
-        """What the user calls it."""
-        return str(self.folder)
+        self.folder, self.address = folder, str(folder)
 
     def names(self) -> list[str]:
         """Lists what is there, but for what other calls have begun."""
@@ -159,6 +180,10 @@ class LocalStore:
     def has(self, name: str) -> bool:
         """Returns whether there is a file, or a folder, of that name."""
         return (self.folder / name).exists()
+
+    def open(self, name: str) -> Any:
+        """Opens a file to be read."""
+        return (self.folder / name).open("rb")
 
     def read(self, name: str) -> bytes:
         """Returns a small file's bytes."""
@@ -199,7 +224,7 @@ class LocalStore:
             if error.errno != errno.EXDEV:
                 raise
             # A partition, or _staging, is a link to another disk
-            with (self.folder / name).open("rb") as file:
+            with self.open(name) as file:
                 self._copy(file, to)
             (self.folder / name).unlink()
 
@@ -222,25 +247,6 @@ class LocalStore:
                     break
                 above.rmdir()
 
-    def digest(self, name: str) -> tuple[int, str] | None:
-        """Returns a file's bytes and SHA-256."""
-        try:
-            return digest_of(self.folder / name)
-        except FileNotFoundError:
-            return None
-
-    def schema(self, name: str) -> pa.Schema:
-        """Returns a Parquet file's, with its notes."""
-        return pq.read_schema(self.folder / name)
-
-    def rows(self, name: str) -> int:
-        """Returns how many rows a Parquet file has."""
-        return int(pq.read_metadata(self.folder / name).num_rows)
-
-    def notes(self, name: str) -> Mapping[bytes, bytes]:
-        """Returns the metadata of a Parquet file."""
-        return pq.read_metadata(self.folder / name).metadata or {}
-
     def lock(self) -> None:
         """Keeps others out, by a lock that ends with this process, and removes what dead ones left.
 
@@ -248,58 +254,33 @@ class LocalStore:
         """
         path = self.folder / _LOCK
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab")
-        if lock_file(file.fileno()) is False:
-            file.close()
-            raise ValueError(
-                f"--output {self.folder}: another mmoe score writes into it; wait until it ends, "
-                "or name another folder"
-            )
-        self._locked = file
+        self._locked = locked(
+            path,
+            f"--output {self.folder}: another mmoe score writes into it; wait until it ends, or "
+            "name another folder",
+        )
         for folder in (self.folder, *(p for p in self.folder.rglob("*") if p.is_dir())):
             remove_dead(folder)
 
-    def unlock(self) -> None:
-        """Lets others in again."""
-        if self._locked is not None:
-            self._locked.close()
 
-
-class AddressStore:
+class AddressStore(RemoteFolder, Store):
     """A folder of an object store; a file is written on this machine and sent in one piece.
 
     Object stores show a file when its last byte has come: a multipart upload that is never
     completed shows nothing.
+
+    Args:
+        address: As the user says it.
+        option: That named it; starts error messages.
     """
 
-    def __init__(self, address: str) -> None:
-        self.remote = RemoteFolder(address, "--output")
-        self.room = tempfile.TemporaryDirectory(prefix="mmoe-score-")
-
-    @property
-    def address(self) -> str:
-        """What the user calls it."""
-        return self.remote.address
+    def __init__(self, address: str, option: str = "--output") -> None:
+        super().__init__(address, option)
+        self.room = tempfile.TemporaryDirectory(prefix="mmoe-")
 
     def names(self) -> list[str]:
         """Lists what is there."""
-        return sorted(self.remote.files())
-
-    def folders(self) -> list[str]:
-        """Lists the folders in it."""
-        return self.remote.folders()
-
-    def has(self, name: str) -> bool:
-        """Returns whether there is a file, or a folder, of that name."""
-        return self.remote.has(name)
-
-    def read(self, name: str) -> bytes:
-        """Returns a small file's bytes."""
-        return self.remote.read(name)
-
-    def write(self, name: str, content: bytes) -> None:
-        """Writes a small file."""
-        self.remote.write(name, content)
+        return sorted(self.files())
 
     def begin(self, name: str) -> Path:
         """Returns a place on this machine."""
@@ -307,50 +288,40 @@ class AddressStore:
 
     def put(self, written: Path, name: str) -> None:
         """Sends a file that was begun."""
-        self.remote.put(written, name)
+        super().put(written, name)
         written.unlink()
-
-    def move(self, name: str, to: str) -> None:
-        """Names a file otherwise; the store copies it."""
-        self.remote.move(name, to)
 
     def remove(self, name: str) -> None:
         """Removes a file, or all that lies below a folder."""
-        for file in self.remote.files(name):
-            self.remote.remove(file)
-
-    def digest(self, name: str) -> tuple[int, str] | None:
-        """Returns a file's bytes and SHA-256: it is read once, block by block."""
-        found, size = hashlib.sha256(), 0
-        try:
-            with self.remote.open(name) as file:
-                while block := file.read(_BLOCK):
-                    found.update(block)
-                    size += len(block)
-        except FileNotFoundError:
-            return None
-        return size, found.hexdigest()
-
-    def schema(self, name: str) -> pa.Schema:
-        """Returns a Parquet file's, with its notes."""
-        with self.remote.open(name) as file:
-            return pq.read_schema(file)
-
-    def rows(self, name: str) -> int:
-        """Returns how many rows a Parquet file has."""
-        with self.remote.open(name) as file:
-            return int(pq.read_metadata(file).num_rows)
-
-    def notes(self, name: str) -> Mapping[bytes, bytes]:
-        """Returns the metadata of a Parquet file."""
-        with self.remote.open(name) as file:
-            return pq.read_metadata(file).metadata or {}
+        for file in self.files(name):
+            super().remove(file)
 
     def lock(self) -> None:
         """Nobody is kept out: object stores have no locks that end with a process."""
 
-    def unlock(self) -> None:
-        """Nobody was kept out."""
+
+@contextmanager
+def sent_file(output: str, option: str, *, overwrite: bool) -> Generator[Path]:
+    """Gives a place for a file, which is sent to its address when the block is left well.
+
+    Args:
+        output: The address.
+        option: That named it; starts error messages.
+        overwrite: Replace what is there.
+
+    Raises:
+        ValueError: There is something, without `overwrite`; or it cannot be reached.
+    """
+    store, name = place_of(output, option)
+    if store.has(name) and not overwrite:
+        raise ValueError(
+            f"{option} {output}: exists already; add --overwrite to replace it, or choose another "
+            "name"
+        )
+    with tempfile.TemporaryDirectory(prefix="mmoe-") as own:
+        path = Path(own) / name
+        yield path
+        store.put(path, name)
 
 
 def digest_of(path: Path) -> tuple[int, str]:
