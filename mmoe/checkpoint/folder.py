@@ -13,7 +13,7 @@ from torch import Tensor
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config.json_files import Stored
 from mmoe.run.atomic_files import flush, read_json
-from mmoe.run.own_files import (
+from mmoe.run.folder_claim import (
     STEP_FILE,
     STEP_FOLDER,
     STEP_NAME,

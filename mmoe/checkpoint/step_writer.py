@@ -31,7 +31,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.stored_tensors import file_name
 from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run.atomic_files import flush
-from mmoe.run.own_files import STEP_FILE, remove_files
+from mmoe.run.folder_claim import STEP_FILE, remove_files
 
 
 class ShardPlanner(DefaultSavePlanner):

@@ -17,7 +17,7 @@ from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.folder_claim import FolderClaim
 from mmoe.run.inner_reporter import InnerReporter, once
 from mmoe.train.measure import metrics_of
-from mmoe.train.run_folder.planned import begin_planned, hold_planned
+from mmoe.train.run_folder.claim import begin_planned
 from mmoe.train.run_folder.start import with_absolute_paths
 
 _RESULT, _PAGE = "compare.json", "compare.html"
@@ -60,7 +60,7 @@ def compare_models(
     contestants = contestants_of(config, settings or ComparisonSettings())
     with FolderClaim("comparison", reporter.say) as claim:
         if not numbered:
-            hold_planned(claim, out, resume=resume)
+            claim.go_on(out, resume=resume)
         rows = read_rows(config)
         out = begin_planned(claim, out, config, rows.prepared.data, numbered=numbered)
         on_folder(out)

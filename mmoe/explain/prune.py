@@ -35,7 +35,7 @@ from mmoe.train.evaluate import split_metrics
 from mmoe.train.fit import FinishedRun
 from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.run_folder.claim import RunClaim
-from mmoe.train.run_folder.maturity import RunMaturity
+from mmoe.train.run_folder.data import RunMaturity
 from mmoe.train.run_folder.start import with_absolute_paths, without_paths
 from mmoe.train.state import Position
 

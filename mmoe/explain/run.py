@@ -19,8 +19,8 @@ from mmoe.predictor import load_predictor
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.train.prepare import prepare
+from mmoe.train.run_folder.data import RunMaturity
 from mmoe.train.run_folder.held_out import held_out_rows
-from mmoe.train.run_folder.maturity import RunMaturity
 
 
 def explain_run(

@@ -12,8 +12,8 @@ from typing import Any
 from mmoe.datasets.files.data_file import is_address, without_protocol
 from mmoe.datasets.files.remote import RemoteFolder
 from mmoe.run.directory import RunDirectory
+from mmoe.run.folder_claim import STEP_NAME
 from mmoe.run.host_cache import cache_folder, cached_name, made_once
-from mmoe.run.own_files import STEP_NAME
 
 # What file systems say of a file that is another's when the content is, the surest first
 _TAGS = (

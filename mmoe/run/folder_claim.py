@@ -1,7 +1,11 @@
-"""A folder that one process writes into: made once, marked as its own, locked while it works."""
+"""A folder that one process writes into: made once, marked as its own, locked while it works.
 
+Only files by the names of those that mmoe makes are ever removed from it.
+"""
+
+import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -10,7 +14,6 @@ from typing import Literal, Self, cast, get_args
 from mmoe.errors import Damaged
 from mmoe.run.atomic_files import read_json, write_json
 from mmoe.run.locks import FolderInUse, FolderLock, is_lock_file, remove_stray_locks
-from mmoe.run.own_files import STRAY_FILE, matching
 
 MARK = "mmoe.json"
 Kind = Literal["run", "backtest", "comparison", "search"]
@@ -19,6 +22,25 @@ _KEYS = ("mmoe", "format", "made_folder", "config_sha256", "diverged", "id")
 _NOTE = "made by mmoe, which knows the folder by it and removes nothing in folders without it"
 # Names that a run or a walk whose own is taken goes through: runs/funnel, runs/funnel-2, …
 _NAMES = 100_000
+
+# Written aside by a process before the move to its name
+_ASIDE = r"\.\d+\.tmp"
+# What lies in the run's folder itself before there is a checkpoint
+_EARLY = "warm_start|pruned|data|maturity|columns|plan|mlflow|history"
+_JSON = rf"(?:config\.yaml|(?:{_EARLY}|curves|metrics|index|state|table)\.json)"
+_OF_MANY = r"(?:(?:backtest|compare|baseline|tune)\.json|best\.yaml)"
+_TENSORS = r"(?:model|training)(?:-\d{5}-of-\d{5})?\.safetensors"
+
+STEP_NAME = re.compile(r"step-\d{8,}(?:-\d+)?")
+STEP_FOLDER = re.compile(rf"{STEP_NAME.pattern}|\.{STEP_NAME.pattern}{_ASIDE}")
+STEP_FILE = re.compile(rf"{_TENSORS}|state\.json")
+STRAY_POINTER = re.compile(rf"\.index(?:\.json)?{_ASIDE}")
+STRAY_FILE = re.compile(rf"\.(?:{_JSON}|mmoe\.json|predictions\.parquet|{_OF_MANY}){_ASIDE}")
+PROFILE_FILE = re.compile(rf"trace\.json|table\.(?:json|txt)|\.table\.(?:json|txt){_ASIDE}")
+STRAY_PROFILE = re.compile(r"\.profile\.\d+(?:-earlier)?\.tmp")
+VOCABULARY_FILE = re.compile(r"encoder\.json(?:\.tmp)?|\d{3}-.*\.(?:parquet|tmp)")
+EVENT_FILE = re.compile(r"events\.out\.tfevents\..*")
+EARLY_FILE = re.compile(rf"config\.yaml|(?:{_EARLY})\.json")
 
 
 class FolderExists(ValueError):
@@ -92,11 +114,17 @@ class FolderClaim:
     Args:
         kind: What the folder is for.
         say: Told of a wait for another process.
+        known_by: Files that together stand for a mark, in folders of versions that made none.
     """
 
-    def __init__(self, kind: Kind, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        say: Callable[[str], None] = lambda _: None,
+        known_by: Sequence[str] = (),
+    ) -> None:
         self.kind: Kind = kind
-        self.say = say
+        self.say, self.known_by = say, known_by
         self.lock: FolderLock | None = None
         self.mark: FolderMark | None = None
 
@@ -105,6 +133,45 @@ class FolderClaim:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+    def go_on(self, out: Path, *, resume: bool) -> bool:
+        """Locks a folder that is gone on with, before anything is read.
+
+        Returns:
+            Whether it is; False: a new one can begin there.
+
+        Raises:
+            ValueError: `out` holds something else, or another process writes into it.
+        """
+        if not out.exists() or holds_nothing(out):
+            return False
+        if not out.is_dir():
+            raise ValueError(f"{out}: is a file; choose another --out, a folder")
+        if not resume:
+            raise exists_already(out)
+        mark = FolderMark.read(out)
+        if mark is None and not self._is_known(out):
+            raise self.foreign(out)
+        if mark is not None and mark.kind != self.kind:
+            raise ValueError(f"{out}: is the folder of a {mark.kind}; choose another --out")
+        self.hold(out)
+        if self.mark is None and not self._is_known(out):  # who held it took all away
+            if holds_nothing(out):
+                return False
+            raise self.foreign(out)
+        remove_stray_files(out)
+        return True
+
+    def foreign(self, out: Path) -> ValueError:
+        """Makes the refusal of a folder that is not known for one of this kind."""
+        names = " and no ".join([*self.known_by, MARK])
+        return ValueError(
+            f"{out}: holds no {self.kind} to continue (there is no {names}, but {contents(out)}); "
+            "choose another --out"
+        )
+
+    def _is_known(self, out: Path) -> bool:
+        return bool(self.known_by) and all((out / name).exists() for name in self.known_by)
 
     def create(self, out: Path, *, config_sha256: str = "", numbered: bool = False) -> Path:
         """Makes a folder, or takes an empty one: of many processes at once, for one of them.
@@ -199,6 +266,30 @@ class FolderClaim:
                 return made
             self.release()  # another has been there in between
             raise exists_already(path)
+
+
+def remove_files(folder: Path, own: re.Pattern[str]) -> None:
+    """Removes the files with such names, and the folder where nothing else is left in it."""
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    for path in matching(folder, own):
+        with suppress(OSError):
+            path.unlink()
+    with suppress(OSError):  # it holds something else
+        folder.rmdir()
+
+
+def remove_folders(folder: Path, named: re.Pattern[str], own: re.Pattern[str]) -> None:
+    """Removes, as `remove_files` does, the files of each folder inside that has such a name."""
+    for path in matching(folder, named):
+        remove_files(path, own)
+
+
+def matching(folder: Path, named: re.Pattern[str]) -> list[Path]:
+    """Lists what lies in the folder under such a name, in order; nothing where it is absent."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if named.fullmatch(path.name))
 
 
 def holds_nothing(folder: Path) -> bool:

@@ -29,7 +29,7 @@ from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, with_levels
 from mmoe.train.measure import Metrics, domain_metrics, metrics_of, of_tasks, row_weights
-from mmoe.train.run_folder.data_words import said_of_other_rows, said_of_own_split
+from mmoe.train.run_folder.data import said_of_other_rows, said_of_own_split
 from mmoe.train.run_folder.held_out import (
     check_as_of,
     held_out_rows,

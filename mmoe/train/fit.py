@@ -55,17 +55,21 @@ from mmoe.train.prepare import (
     said_of_cut_groups,
 )
 from mmoe.train.run_folder.claim import RunClaim
-from mmoe.train.run_folder.data import ResumedData, RunData, changed_since
-from mmoe.train.run_folder.data_words import said_of_continued
-from mmoe.train.run_folder.maturity import RunMaturity
+from mmoe.train.run_folder.data import (
+    ResumedData,
+    RunData,
+    RunMaturity,
+    changed_since,
+    said_of_continued,
+)
 from mmoe.train.run_folder.start import (
     all_see,
+    installed_versions,
     same_data_on_all_ranks,
     same_on_all_ranks,
     with_absolute_paths,
     without_paths,
 )
-from mmoe.train.run_folder.versions import installed_versions
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport
 from mmoe.train.warm_start.compatibility import with_kept_targets

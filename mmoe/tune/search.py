@@ -16,7 +16,7 @@ from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.folder_claim import FolderClaim
 from mmoe.run.inner_reporter import once
 from mmoe.train.prepare import PreparedData, prepare
-from mmoe.train.run_folder.planned import begin_planned, hold_planned
+from mmoe.train.run_folder.claim import begin_planned
 from mmoe.train.run_folder.start import with_absolute_paths
 from mmoe.tune.best_config import commented_config
 from mmoe.tune.result import changes, search_result
@@ -88,7 +88,7 @@ def tune_config(
     config = with_absolute_paths(config, data)
     with FolderClaim("search", reporter.say) as claim:
         if not numbered:
-            hold_planned(claim, out, resume=resume)
+            claim.go_on(out, resume=resume)
         shared = None if wants_stream(config) else prepare(config)
         seen = print_data(config) if shared is None else shared.data
         out = begin_planned(claim, out, config, seen, numbered=numbered)

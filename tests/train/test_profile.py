@@ -8,7 +8,7 @@ import torch
 from torch.profiler import record_function
 
 from mmoe.run.console import SilentReporter
-from mmoe.run.own_files import remove_files
+from mmoe.run.folder_claim import remove_files
 from mmoe.train.profiling import profile as profiling
 from mmoe.train.profiling.parts import BACKWARD, INPUT, PAUSE, PREFIX, part
 from mmoe.train.profiling.recorder import StepRecorder

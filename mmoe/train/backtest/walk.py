@@ -14,11 +14,6 @@ from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import (
     MARK,
     FolderClaim,
-    FolderMark,
-    contents,
-    exists_already,
-    holds_nothing,
-    remove_stray_files,
 )
 from mmoe.run.locks import LOCK
 from mmoe.train.backtest.log_end import as_of_log
@@ -81,7 +76,7 @@ def backtest(
         Interrupted: A KeyboardInterrupt that knows the folder, once there is one.
     """
     reporter = reporter or SilentReporter()
-    with FolderClaim("backtest", reporter.say) as claim:
+    with FolderClaim("backtest", reporter.say, known_by=[_STEPS]) as claim:
         start = _Start(out, data, resume, numbered, changed_data)
         return _walk(claim, config, start, settings, reporter, on_folder)
 
@@ -150,7 +145,7 @@ def _begin(
     """
     out = start.out
     if not start.numbered:
-        _check_folder(claim, out, start.resume)
+        claim.go_on(out, resume=start.resume)
     steps = backtest_steps(config, settings)
     changed: Collection[str] = ()
     if claim.lock is None:
@@ -160,26 +155,6 @@ def _begin(
         changed = days_that_grew(out, steps, known, allowed=start.changed_data)
     write_json(out / _STEPS, _as_stored(config, header, steps))
     return steps, out, changed
-
-
-def _check_folder(claim: FolderClaim, out: Path, resume: bool) -> None:
-    """Before anything is read; locks a walk that is resumed."""
-    if not out.exists() or holds_nothing(out):
-        return
-    if not out.is_dir():
-        raise ValueError(f"{out}: is a file; choose another --out, a folder")
-    if not resume:
-        raise exists_already(out)
-    mark = FolderMark.read(out)
-    if mark is None and not (out / _STEPS).exists():
-        raise ValueError(
-            f"{out}: holds no backtest to continue (there is no {_STEPS} and no {MARK}, but "
-            f"{contents(out)}); choose another --out"
-        )
-    if mark is not None and mark.kind != "backtest":
-        raise ValueError(f"{out}: is the folder of a {mark.kind}; choose another --out")
-    claim.hold(out)
-    remove_stray_files(out)
 
 
 def _as_stored(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> dict[str, Any]:

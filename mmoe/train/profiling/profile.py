@@ -16,7 +16,7 @@ from rich.table import Table
 
 from mmoe.run.atomic_files import write_json, write_text
 from mmoe.run.console import Reporter
-from mmoe.run.own_files import PROFILE_FILE, STRAY_PROFILE, remove_files, remove_folders
+from mmoe.run.folder_claim import PROFILE_FILE, STRAY_PROFILE, remove_files, remove_folders
 from mmoe.train.profiling.recorder import StepRecorder
 from mmoe.train.profiling.step_times import StepTimes
 

@@ -1,33 +1,47 @@
-"""The folder of a run: written into by one process at a time, cleared of its own files alone."""
+"""The folder of a run, or of many: written into by one process, cleared of its own files alone.
+
+Of many runs of one config plan.json says what they share, so that they can be gone on with.
+"""
 
 import json
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.config import DeviceKind, RunConfig, dump_config
+from mmoe.config import DeviceKind, RunConfig, config_from_dict, dump_config
+from mmoe.datasets.files.changed_data import data_changes, shown
+from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.errors import Diverged, Interrupted
-from mmoe.run import own_files
 from mmoe.run.addresses import open_run
-from mmoe.run.atomic_files import write_json, write_text
+from mmoe.run.atomic_files import read_json, write_json, write_text
 from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import (
+    EARLY_FILE,
+    EVENT_FILE,
     MARK,
+    PROFILE_FILE,
+    STEP_FILE,
+    STEP_FOLDER,
+    STRAY_POINTER,
+    STRAY_PROFILE,
+    VOCABULARY_FILE,
     FolderClaim,
-    FolderMark,
     contents,
-    exists_already,
-    holds_nothing,
+    matching,
+    remove_files,
+    remove_folders,
     remove_stray_files,
 )
 from mmoe.train.prepare import PreparedData
-from mmoe.train.run_folder.data import RunData
-from mmoe.train.run_folder.data_words import continued_data
-from mmoe.train.run_folder.maturity import RunMaturity
+from mmoe.train.run_folder.data import RunData, RunMaturity, continued_data
 from mmoe.train.run_folder.start import first_difference
 from mmoe.train.warm_start import WarmStartReport
+
+PLAN = "plan.json"
+_PLAN_KEYS = ("config", "data")
 
 
 class RunClaim(FolderClaim):
@@ -42,7 +56,8 @@ class RunClaim(FolderClaim):
     """
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
-        super().__init__("run", say)
+        whole = ("config.yaml", "vocabulary", "checkpoint/index.json")
+        super().__init__("run", say, known_by=whole)
         self.run: RunDirectory | None = None  # on every rank, once it is known
 
     @contextmanager
@@ -62,23 +77,9 @@ class RunClaim(FolderClaim):
         Raises:
             ValueError: `out` holds something else, or another process writes into it.
         """
-        if not out.exists() or holds_nothing(out):
+        if not self.go_on(out, resume=resume):
             return None
-        if not out.is_dir():
-            raise ValueError(f"{out}: exists already, a file; choose another --out, a folder")
-        if not resume:
-            raise exists_already(out)
         run = RunDirectory(out)
-        if FolderMark.read(out) is None and not _is_whole(run):
-            raise _not_a_run(run)
-        self.hold(out)
-        if self.mark is None and not _is_whole(run):  # the process that held it took all away
-            if holds_nothing(out):
-                return None
-            raise _not_a_run(run)
-        if self.mark is not None and self.mark.kind != "run":
-            raise ValueError(f"{out}: is the folder of a {self.mark.kind}; choose another --out")
-        remove_stray_files(out)
         if not CheckpointFolder(run.checkpoint).exists() and not self._has_found_index(run):
             self._clear(run)
             return None
@@ -137,6 +138,17 @@ class RunClaim(FolderClaim):
             f"diverge again (--warm-start {run.path} goes on from its best epoch)"
         )
 
+    def foreign(self, out: Path) -> ValueError:
+        """Makes the refusal of a folder that is not known for a run's."""
+        steps = CheckpointFolder(RunDirectory(out).checkpoint).whole_steps()
+        lost = ""
+        if steps:
+            lost = f"; checkpoint/ holds {', '.join(steps)}, but no index.json that names the best"
+        return ValueError(
+            f"{out}: holds {contents(out)}, but no {MARK}, the mark of a run that --resume could "
+            f"go on with{lost}; nothing was touched: choose another --out, or name a run's folder"
+        )
+
     def _has_found_index(self, run: RunDirectory) -> bool:
         """Whether a lost index.json could be made anew; False: there is no checkpoint at all.
 
@@ -173,31 +185,15 @@ class RunClaim(FolderClaim):
 
 def _remove_what_it_made(run: RunDirectory) -> None:
     """Files by their names, in folders by theirs; whatever else is there stays."""
-    own_files.remove_files(run.vocabulary, own_files.VOCABULARY_FILE)
-    own_files.remove_folders(run.checkpoint, own_files.STEP_FOLDER, own_files.STEP_FILE)
-    own_files.remove_files(run.checkpoint, own_files.STRAY_POINTER)
-    own_files.remove_files(run.tensorboard, own_files.EVENT_FILE)
-    own_files.remove_files(run.profile, own_files.PROFILE_FILE)
-    own_files.remove_folders(run.path, own_files.STRAY_PROFILE, own_files.PROFILE_FILE)
-    for path in own_files.matching(run.path, own_files.EARLY_FILE):
+    remove_files(run.vocabulary, VOCABULARY_FILE)
+    remove_folders(run.checkpoint, STEP_FOLDER, STEP_FILE)
+    remove_files(run.checkpoint, STRAY_POINTER)
+    remove_files(run.tensorboard, EVENT_FILE)
+    remove_files(run.profile, PROFILE_FILE)
+    remove_folders(run.path, STRAY_PROFILE, PROFILE_FILE)
+    for path in matching(run.path, EARLY_FILE):
         path.unlink()
     remove_stray_files(run.path)
-
-
-def _is_whole(run: RunDirectory) -> bool:
-    needed = (run.config_file, run.vocabulary, run.checkpoint / "index.json")
-    return all(path.exists() for path in needed)
-
-
-def _not_a_run(run: RunDirectory) -> ValueError:
-    steps = CheckpointFolder(run.checkpoint).whole_steps()
-    lost = ""
-    if steps:
-        lost = f"; checkpoint/ holds {', '.join(steps)}, but no index.json that names the best"
-    return ValueError(
-        f"{run.path}: holds {contents(run.path)}, but no {MARK}, the mark of a run that --resume "
-        f"could go on with{lost}; nothing was touched: choose another --out, or name a run's folder"
-    )
 
 
 # Where spread experts are, and how rows meet them: sums then round otherwise, and nothing else
@@ -241,3 +237,42 @@ def _on(config: RunConfig, device: DeviceKind) -> RunConfig:
 
 def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
+
+
+def begin_planned(
+    claim: FolderClaim, out: Path, config: RunConfig, data: DataPrint, *, numbered: bool
+) -> Path:
+    """Makes the folder and its plan.json, or checks that the one there has the same.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: It was begun with another config or other rows, or another process was faster.
+    """
+    if claim.lock is None:
+        out = claim.create(out, numbered=numbered)
+    elif (out / PLAN).exists():
+        _check_plan(out, config, data)
+        return out
+    plan = {"config": config.model_dump(mode="json"), "data": data.model_dump(mode="json")}
+    write_json(out / PLAN, plan)
+    return out
+
+
+def _check_plan(out: Path, config: RunConfig, data: DataPrint) -> None:
+    old: dict[str, Any] = read_json(out / PLAN, _PLAN_KEYS)
+    # Of an earlier version it may lack keys, whose defaults say what they did then
+    begun = config_from_dict(old["config"], f"{out / PLAN}: config", of_run=True)
+    difference = first_difference(begun.model_dump(mode="json"), config.model_dump(mode="json"))
+    if difference:
+        raise ValueError(
+            f"{out}: was begun with another config ({difference}); resume with the same one, or "
+            "choose another --out"
+        )
+    changes = data_changes(DataPrint.model_validate(old["data"]), data)
+    if changes:
+        raise ValueError(
+            f"{out}: the data has changed since it was begun ({shown(changes)}), so its runs "
+            "would not be on the same rows; bring back what was there, or choose another --out"
+        )

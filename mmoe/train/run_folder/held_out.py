@@ -25,8 +25,7 @@ from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.parallel import from_first
 from mmoe.run.console import Reporter
 from mmoe.run.directory import RunDirectory
-from mmoe.train.run_folder.data import RunData
-from mmoe.train.run_folder.maturity import RunMaturity
+from mmoe.train.run_folder.data import RunData, RunMaturity
 
 
 def is_own_split(config: RunConfig, data: str | Path | TableLike | None) -> bool:

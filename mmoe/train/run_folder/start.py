@@ -1,6 +1,9 @@
 """How a run begins or goes on on all ranks: one config, one data set, one folder."""
 
+import platform
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -17,6 +20,7 @@ from mmoe.train.prepare import PreparedData
 from mmoe.train.warm_start import WarmStartReport
 
 _KEYS_SHOWN = 5
+_PACKAGES = ("mmoe", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy", "pyarrow")
 
 
 def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig:
@@ -144,3 +148,22 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]
             pairs[:0] = [(f"{path}.{key}".lstrip("."), one.get(key), two.get(key)) for key in keys]
         elif one != two:
             yield f"{path}: {one!r} there, {two!r} here" if len(repr(one)) < 80 else path
+
+
+def installed_versions() -> dict[str, str]:
+    """Returns the versions of Python and of what is installed of the packages that matter.
+
+    Example:
+        >>> "torch" in installed_versions()
+        True
+    """
+    found = {"python": platform.python_version()}
+    return found | {name: known for name in _PACKAGES if (known := _version(name))}
+
+
+@cache  # every run asks, and each package's metadata are a file
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
