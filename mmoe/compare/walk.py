@@ -13,9 +13,8 @@ from mmoe.errors import Interrupted
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.report.comparison import write_comparison_page
 from mmoe.run.atomic_files import write_json
-from mmoe.run.console import Reporter, SilentReporter, Tracker
+from mmoe.run.console import InnerReporter, Reporter, SilentReporter, Tracker, once
 from mmoe.run.folder_claim import FolderClaim
-from mmoe.run.inner_reporter import InnerReporter, once
 from mmoe.train.measure import metrics_of
 from mmoe.train.run_folder.claim import begin_planned
 from mmoe.train.run_folder.start import with_absolute_paths

@@ -18,7 +18,7 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.mixed_values import said_of_mixed
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.errors import warn_caller
-from mmoe.integrations.estimator_config import config_for
+from mmoe.integrations.estimator_config import as_parameters, config_for, split_parameters
 from mmoe.integrations.estimator_data import (
     Callback,
     judged_rows,
@@ -36,7 +36,6 @@ from mmoe.integrations.estimator_rows import (
     weight_column,
 )
 from mmoe.integrations.label_values import as_y_had_it, label_values
-from mmoe.integrations.nested_parameters import as_parameters, split_parameters
 from mmoe.integrations.stored_fit import HeldModel, StoredFit, pack_files, unpack_files
 from mmoe.integrations.task_view import TaskClassifier, TaskRegressor, view_of
 from mmoe.metrics.task_kinds import first_of, kind_of

@@ -1,10 +1,11 @@
 """What a person sees while something runs: a bar on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
+import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -143,3 +144,97 @@ class _Lines:
         of = f"/{self.total:,}" if self.total is not None else ""
         line = f"{self.what}  {self.before + self.rate.done:,}{of} {self.rate.unit}  {rate}  {note}"
         self.reporter.say(line.rstrip())
+
+
+def once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns what says each line the first time alone: many runs warn of the same.
+
+    Example:
+        >>> say = once(print)
+        >>> for line in ("note: a", "note: a", "note: b"):
+        ...     say(line)
+        note: a
+        note: b
+    """
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    return say_once
+
+
+class InnerReporter:
+    """A reporter for one run of a command that makes many: its progress is a note on theirs.
+
+    Args:
+        tracker: Of all runs.
+        name: Of this one.
+        warn: Told of what the run notes or warns of, which should not be lost.
+        check: Called at every step; what it raises ends the run.
+    """
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        name: str,
+        warn: Callable[[str], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.tracker, self.name, self.warn, self.check = tracker, name, warn, check
+
+    def say(self, text: str) -> None:
+        """Passes on notes, warnings and alarms alone."""
+        if text.strip().startswith(("note", "warning", "alarm")):
+            self.warn(text.strip())
+
+    @contextmanager
+    def track(self, what: str, total: int | None, unit: str, *, done: int = 0) -> Iterator[Tracker]:
+        """Shows how far it is beside the name of the run."""
+        yield _Note(self, what, total, done)
+
+
+class _Note:
+    def __init__(self, reporter: InnerReporter, what: str, total: int | None, done: int) -> None:
+        self.reporter, self.what, self.total, self.done = reporter, what, total, done
+
+    def advance(self, amount: int, note: str = "") -> None:
+        self.done += amount
+        share = f" {100 * self.done // self.total}%" if self.total else ""
+        self.reporter.tracker.advance(0, f"{self.reporter.name}: {self.what}{share}")
+        self.reporter.check()
+
+
+# More would not be read: a line of progress has about 100 columns
+MOST_NAMED = 8
+
+
+def by_task(values: Mapping[str, float | None], name: str = "", separator: str = " ") -> str:
+    """Says the numbers of tasks; those that are None are left out.
+
+    Args:
+        values: By task.
+        name: Of the number, said behind each task's name.
+        separator: Between tasks that are named.
+
+    Returns:
+        A line; empty where no task has a number.
+
+    Example:
+        >>> by_task({"click": 0.75, "buy": 0.8, "like": None}, "auc", ", ")
+        'click auc 0.7500, buy auc 0.8000'
+        >>> by_task({f"task{number}": number / 10 for number in range(10)}, "auc")
+        'mean auc 0.4500 of 10 tasks, from 0.0000 (task0) to 0.9000 (task9)'
+    """
+    known = {task: value for task, value in values.items() if value is not None}
+    named = f" {name}" if name else ""
+    if len(known) <= MOST_NAMED:
+        return separator.join(f"{task}{named} {value:.4f}" for task, value in known.items())
+    low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    mean = float(np.mean(list(known.values())))
+    return (
+        f"mean{named} {mean:.4f} of {len(known)} tasks, "
+        f"from {known[low]:.4f} ({low}) to {known[high]:.4f} ({high})"
+    )

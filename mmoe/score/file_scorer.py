@@ -24,9 +24,8 @@ from mmoe.process_settings import spared_collections
 from mmoe.run.atomic_files import not_written
 from mmoe.run.console import Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.score.columns import ScoreColumns
+from mmoe.score.columns import ScoreColumns, as_kept, check_kept, kept_types
 from mmoe.score.counts import Counter, ScoreCounts, added
-from mmoe.score.kept_columns import as_kept, check_kept, kept_types
 from mmoe.score.pipeline import in_order, scoring_threads, small_at_the_end
 from mmoe.score.provenance import Provenance, as_metadata, provenance_of
 from mmoe.score.scorer import ROWS_PER_CHUNK, Scorer

@@ -21,23 +21,21 @@ from mmoe.errors import Damaged
 from mmoe.run.store import REJECTED, STAGING, Store, digest_of, store_at
 from mmoe.score.counts import ScoreCounts, added
 from mmoe.score.guard import Guard, Summary
-from mmoe.score.manifest import (
+from mmoe.score.provenance import (
     MANIFEST,
     SUCCESS,
     InputRecord,
     Manifest,
     PartRecord,
-    as_bytes,
-    manifest_in,
-    manifest_of,
-    read_manifest,
-    read_record,
-)
-from mmoe.score.provenance import (
     Provenance,
+    as_bytes,
     as_unseen_ids,
     difference,
+    manifest_in,
+    manifest_of,
     print_of,
+    read_manifest,
+    read_record,
     with_input,
     with_rows,
 )

@@ -31,15 +31,19 @@ from mmoe.score.folder import (
     rejected,
     staged,
 )
-from mmoe.score.manifest import (
+from mmoe.score.provenance import (
     MANIFEST,
     SUCCESS,
     InputRecord,
     PartRecord,
+    Provenance,
+    difference,
+    is_scored,
     manifest_in,
+    note_of,
+    print_of,
     read_record,
 )
-from mmoe.score.provenance import Provenance, difference, is_scored, note_of, print_of
 
 _AT_ONCE = 4  # files that are looked through
 

@@ -18,9 +18,8 @@ from mmoe.metrics.of_tasks import higher_is_better, monitor_value
 from mmoe.parallel import from_first, rank, world_size
 from mmoe.predictor import Predictor
 from mmoe.run.atomic_files import write_json
-from mmoe.run.console import Reporter, Tracker
+from mmoe.run.console import Reporter, Tracker, by_task
 from mmoe.run.directory import RunDirectory
-from mmoe.run.task_words import by_task
 from mmoe.train.captured import network_pass
 from mmoe.train.divergence import RecentSteps
 from mmoe.train.evaluate import split_metrics

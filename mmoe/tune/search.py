@@ -12,9 +12,8 @@ from mmoe.datasets.stream import wants_stream
 from mmoe.errors import Interrupted
 from mmoe.metrics.of_tasks import higher_is_better
 from mmoe.run.atomic_files import write_json, write_text
-from mmoe.run.console import Reporter, SilentReporter, Tracker
+from mmoe.run.console import Reporter, SilentReporter, Tracker, once
 from mmoe.run.folder_claim import FolderClaim
-from mmoe.run.inner_reporter import once
 from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.run_folder.claim import begin_planned
 from mmoe.train.run_folder.start import with_absolute_paths

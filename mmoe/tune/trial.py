@@ -13,10 +13,9 @@ from mmoe.config import RunConfig
 from mmoe.errors import Diverged
 from mmoe.metrics.of_tasks import higher_is_better
 from mmoe.run.atomic_files import read_json
-from mmoe.run.console import Tracker
+from mmoe.run.console import InnerReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import FolderMark
-from mmoe.run.inner_reporter import InnerReporter
 from mmoe.train.fit import train_run
 from mmoe.train.prepare import PreparedData
 from mmoe.tune.study import Outcome

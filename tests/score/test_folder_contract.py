@@ -19,7 +19,7 @@ import pytest
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.run.store import AddressStore, LocalStore
 from mmoe.score import folder, score_files
-from mmoe.score.manifest import PartRecord
+from mmoe.score.provenance import PartRecord
 from tests.forked import Forked
 from tests.score.listing import WHOLE, contents, names, parts
 from tests.score.telling import Told

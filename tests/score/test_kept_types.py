@@ -7,8 +7,8 @@ import pytest
 from benchmarks.faults.inputs.arrow_types import ARROW_TYPES, column_of
 from mmoe.datasets.files.readers import iter_tables, read_table
 from mmoe.datasets.stream.survey import survey
-from mmoe.score import file_scorer, kept_columns
-from mmoe.score.kept_columns import kept_types
+from mmoe.score import columns, file_scorer
+from mmoe.score.columns import kept_types
 
 # Of those that are not kept as they came
 KEPT_AS = {
@@ -128,7 +128,7 @@ def test_types_of_csv(cells, kind, values, tmp_path, monkeypatch):
     """As text, unless asked for what all of a column's cells are; chunk by chunk."""
     path = tmp_path / "log.csv"
     path.write_text("a,b\n" + "".join(f"{cell},x\n" for cell in cells))
-    monkeypatch.setattr(kept_columns, "_ROWS", 1)
+    monkeypatch.setattr(columns, "_ROWS", 1)
     assert kept_types(path, ["a"]) == {"a": pa.string()}
     types = kept_types(path, ["a"], read_text=True)
     assert types == {"a": kind}
