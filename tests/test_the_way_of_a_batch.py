@@ -52,7 +52,7 @@ BUDGETS = {
     "step, top_k": Length(47, 183, 145),
     "mixture, dense": Length(9, 40, 24),
     "mixture, top_k": Length(13, 69, 43),
-    "score_files": Length(164, 802, None),
+    "score_files": Length(154, 815, None),
 }
 
 
