@@ -1,9 +1,9 @@
 """Which tasks help or hurt each other on the layers that they share."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.explain.places import levels_of
-from mmoe.mixture.resize_experts import expert_dims, expert_ranges
+from mmoe.mixture.axes import TensorAxes, axes_of
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.run.console import Reporter
@@ -258,10 +258,10 @@ def _shared_layers(network: object) -> list[_Shared]:
         shared_E = _read_by_several(level, network.task_gates if last else None)
         if not bool(shared_E.any()):
             continue
-        dims, ranges = expert_dims(level.mixture), expert_ranges(level.mixture)
+        axes = axes_of(level.mixture, {"experts": range(len(shared_E))})
         for name, weight in level.mixture.named_parameters():
             if name.startswith("experts."):
-                found.append(_Shared(weight, _mask(name, weight, dims, ranges, shared_E)))
+                found.append(_Shared(weight, _mask(weight, axes[name], shared_E)))
     return found
 
 
@@ -276,18 +276,12 @@ def _read_by_several(level: Level, task_gates: Sequence[int] | None) -> Tensor:
     return seen_GE[list(task_gates)].sum(0) > 1
 
 
-def _mask(
-    name: str,
-    weight: Tensor,
-    dims: Mapping[str, int | None],
-    ranges: Mapping[str, range],
-    shared_E: Tensor,
-) -> Tensor | None:
+def _mask(weight: Tensor, axes: TensorAxes, shared_E: Tensor) -> Tensor | None:
     """1 where a tensor is of experts that are shared; None where that is all of it."""
-    dim, mine = dims.get(name), ranges.get(name)
-    own_E = shared_E if mine is None else shared_E[mine.start : mine.stop]
+    experts = axes.entries("experts") or range(len(shared_E))
+    own_E = shared_E[[cast(int, e) for e in experts]]
     if bool(own_E.all()):
         return None
     shape = [1] * weight.dim()
-    shape[dim or 0] = len(own_E)
+    shape[axes.dim("experts") or 0] = len(own_E)
     return own_E.to(weight).view(shape)

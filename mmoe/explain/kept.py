@@ -7,8 +7,8 @@ from torch import Tensor
 
 from mmoe.explain.places import ExpertPlace, levels_of
 from mmoe.mixture import MixedExperts, MultiGateMixture
+from mmoe.mixture.axes import axes_of
 from mmoe.mixture.experts.pool import Pool
-from mmoe.mixture.resize_experts import expert_dims, expert_ranges
 from mmoe.models.network import MixtureNetwork
 
 # Of a checkpoint: what scores, the weights behind an average, moments by `PARAMETER/MOMENT`
@@ -61,14 +61,11 @@ class KeptExperts:
         return found
 
     def _add(self, prefix: str, mixture: MultiGateMixture, gone: set[int]) -> None:
-        dims, ranges = expert_dims(mixture), expert_ranges(mixture)
-        for name in mixture.state_dict():
-            dim, own = dims.get(name), ranges.get(name)
-            if dim is None and own is None:
-                continue
-            experts = own or range(mixture.num_experts)
-            left = [e - experts.start for e in experts if e not in gone]
-            self._kept[prefix + name] = (dim or 0, torch.tensor(left, dtype=torch.int64))
+        for name, axes in axes_of(mixture, {"experts": range(mixture.num_experts)}).items():
+            dim = axes.dim("experts")
+            if dim is not None:
+                left = [i for i, e in enumerate(axes.entries("experts")) if e not in gone]
+                self._kept[prefix + name] = (dim, torch.tensor(left, dtype=torch.int64))
         if isinstance(mixture.experts, MixedExperts):
             self._rename_pools(f"{prefix}experts.", mixture.experts, gone)
 

@@ -137,7 +137,7 @@ def _check_fits(network: MixtureNetwork, model: Mapping[str, Tensor]) -> None:
             raise ValueError(
                 f"--experts: tensor {name!r} of the pruned model has shape {list(own.shape)}, and "
                 f"what is left of the run's {shape}; a gate or pool of your own has to say "
-                "`expert_tensors`"
+                "which dimensions are the experts' (`axes`)"
             )
 
 

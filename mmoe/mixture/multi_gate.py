@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.asking import RowAsks
+from mmoe.mixture.axes import Names, Part
 from mmoe.mixture.checks import (
     as_pool,
     check_capacity,
@@ -249,6 +250,13 @@ class MultiGateMixture(nn.Module):
     def execution(self) -> Execution:
         """How calls are run, as the caller asked: auto, dense, grouped or padded."""
         return self.policy.execution
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says that tensors of a gate begin with a dimension of gates, unless it says itself."""
+        return [
+            Part(child, (child,), names, "gates" if child == "gate" else None)
+            for child, _ in self.named_children()
+        ]
 
     def forward(
         self,

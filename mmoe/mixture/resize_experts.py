@@ -6,10 +6,11 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.axes import TensorAxes, axes_of
+from mmoe.mixture.experts.mixed import MixedExperts
 from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
-from mmoe.mixture.traits import KnowsExpertOwners, KnowsExpertRanges, KnowsExpertTensors
 
 NewExperts = Literal["fresh", "copy"]
 
@@ -58,8 +59,8 @@ def load_experts(
     Experts that both have are kept, with their place in the gates (columns of logits, biases);
     everything that does not depend on the number of experts is loaded as it is. A `FixedGate` then
     weighs its experts in proportion to what it held for each, and the sum is 1 again. Of a gate or
-    pool of your own, the dimension of experts is told by its size, or by `expert_tensors`, such as
-    `{"weights_GE": 1}`: the names of its tensors that have one, and where it stands.
+    pool of your own, the dimension of experts is told by its size, or by a method `axes`, which
+    returns for example `{"weights_GE": {0: "gates", 1: "experts"}}`.
 
     Args:
         layer: A `MultiGateMixture` or `MoE`, changed in place.
@@ -88,7 +89,7 @@ def load_experts(
     if new_experts not in ("fresh", "copy"):
         raise ValueError(f"new_experts: expected fresh or copy, got {new_experts!r}")
     prefix, pool = _pool_of(layer)
-    if isinstance(pool, KnowsExpertRanges):
+    if isinstance(pool, MixedExperts):
         raise ValueError("layer: expected experts of one kind, got a pool of several kinds")
     before, after = _experts_in(state, prefix, pool), len(pool)
     sources = _check_sources(sources, before, after)
@@ -97,16 +98,19 @@ def load_experts(
     if new_experts == "copy":
         for number, e in enumerate(fresh):
             filled[e] = number % before
-    own = layer.state_dict()
-    names = {name: _name_before(name, prefix, pool, filled) for name in own}
+    own, axes = layer.state_dict(), axes_of(layer, {"experts": range(after)})
+    names = {name: _name_before(name, axes[name], filled) for name in own}
     _check_names(state, names, prefix, pool)
     _check_numbers(layer, sources)
-    known, values = expert_dims(layer), {}
+    values = {}
     for name, old in names.items():
         if old is None:
             continue
         what = (name, own[name], state[old], before, filled)
-        dim = known[name] if name in known else _guess(*what, stacked=name.startswith(prefix))
+        known = axes[name].said or axes[name].owner("experts") is not None
+        dim = axes[name].dim("experts")
+        if not known:
+            dim = _guess(*what, stacked=name.startswith(prefix))
         values[name] = _resized(*what, dim)
     # Only now that nothing was refused: else the layer would be half another one
     for name, value in values.items():
@@ -158,13 +162,15 @@ def _check_sources(
     return sources
 
 
-def _name_before(name: str, prefix: str, pool: Pool, sources: Sequence[int | None]) -> str | None:
+def _name_before(name: str, axes: TensorAxes, sources: Sequence[int | None]) -> str | None:
     """The tensor's name in the state; None for a new expert's own tensor."""
-    if not isinstance(pool, ExpertPool) or not name.startswith(prefix):
+    owner = axes.owner("experts")
+    if owner is None:
         return name
-    number, _, rest = name.removeprefix(prefix).partition(".")
-    source = sources[int(number)]
-    return None if source is None else f"{prefix}{source}.{rest}"
+    source = sources[cast(int, owner)]
+    if source is None:
+        return None
+    return ".".join(part if isinstance(part, str) else str(source) for part in axes.path)
 
 
 def _check_names(
@@ -189,74 +195,6 @@ def _check_numbers(layer: nn.Module, sources: Sequence[int | None]) -> None:
             "sources: expected every kept expert of a DSelectKGate under its old number, which "
             f"its codes spell, got {moved[0][1]} as {moved[0][0]}"
         )
-
-
-def expert_dims(layer: nn.Module) -> dict[str, int | None]:
-    """Returns which dimension of a tensor is that of the experts, as the modules say.
-
-    A module says it with `expert_tensors`, a dict from the names of its tensors that have such a
-    dimension to its number; its other tensors then have none.
-
-    Args:
-        layer: A mixture.
-
-    Returns:
-        By the tensors' names; None: no dimension, whatever its size. Tensors that nobody speaks for
-        are absent.
-
-    Example:
-        >>> from mmoe.mixture import MoE, mlp_experts
-        >>> from mmoe.mixture.resize_experts import expert_dims
-        >>> dims = expert_dims(MoE(4, mlp_experts(4, 4, [4])))
-        >>> dims["mixture.experts.weights.0"], dims["mixture.gate.logits.weights.0"]
-        (0, 1)
-    """
-    result: dict[str, int | None] = {}
-    for name, module in layer.named_modules():  # owners before what they are made of
-        tensors = module.state_dict()
-        if isinstance(module, KnowsExpertTensors):
-            for tensor in tensors:
-                result.setdefault(f"{name}.{tensor}", module.expert_tensors.get(tensor))
-    return result
-
-
-def expert_ranges(layer: nn.Module) -> dict[str, range]:
-    """Returns of which experts a tensor has entries, where it does not have one for all.
-
-    Example:
-        >>> import torch
-        >>> from mmoe.mixture import MixedExperts, MLPExperts, MoE, StackedExperts
-        >>> from mmoe.mixture.resize_experts import expert_ranges
-        >>> mine = StackedExperts([torch.nn.Linear(4, 4) for _ in range(2)])
-        >>> ranges = expert_ranges(MoE(4, MixedExperts([MLPExperts(3, 4, [4]), mine])))
-        >>> ranges["mixture.experts.pools.1.stacked.weight"]
-        range(3, 5)
-    """
-    return {
-        f"{name}.{tensor}": experts
-        for name, module in layer.named_modules()
-        if isinstance(module, KnowsExpertRanges)
-        for tensor, experts in module.expert_ranges.items()
-    }
-
-
-def expert_owners(layer: nn.Module) -> dict[str, int]:
-    """Returns whose a tensor is, where it is one expert's own, as a whole.
-
-    Example:
-        >>> import torch
-        >>> from mmoe.mixture import MoE
-        >>> from mmoe.mixture.resize_experts import expert_owners
-        >>> layer = MoE(4, [torch.nn.Linear(4, 4) for _ in range(2)])
-        >>> expert_owners(layer)["mixture.experts.1.weight"]
-        1
-    """
-    owners: dict[str, int] = {}
-    for name, module in layer.named_modules():  # owners before what they are made of
-        if isinstance(module, KnowsExpertOwners):
-            for tensor, expert in module.expert_owners.items():
-                owners.setdefault(f"{name}.{tensor}", expert)
-    return owners
 
 
 def _guess(

@@ -1,8 +1,8 @@
 """What pools, gates and dispatchers say of themselves beside what they do."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from mmoe.mixture.routing.capacity import Capacity
@@ -88,36 +88,6 @@ class DispatcherTraits:
     num_local_experts: int | None = None
     run: Callable[..., Any] | None = None
     agree_width: Callable[[int | str | None], int] | None = None
-
-
-@runtime_checkable
-class KnowsExpertTensors(Protocol):
-    """Interface of a module that says which dimension of its tensors is the experts'."""
-
-    @property
-    def expert_tensors(self) -> Mapping[str, int]:
-        """Returns that dimension by tensor name; others have none."""
-        ...
-
-
-@runtime_checkable
-class KnowsExpertRanges(Protocol):
-    """A pool of which some tensors belong to some of the experts."""
-
-    @property
-    def expert_ranges(self) -> Mapping[str, range]:
-        """By the names of its tensors: of which experts each has entries."""
-        ...
-
-
-@runtime_checkable
-class KnowsExpertOwners(Protocol):
-    """A pool of which some tensors are, as a whole, those of one expert."""
-
-    @property
-    def expert_owners(self) -> Mapping[str, int]:
-        """By the names of its tensors, which tell experts apart on all ranks: whose each is."""
-        ...
 
 
 Traits = TypeVar("Traits", PoolTraits, GateTraits, DispatcherTraits)

@@ -160,6 +160,14 @@ class BiasTower(nn.Module):
                 kept_BR = kept_BR & (drawn_B1 >= self.config.dropout)
             return torch.where(kept_BR, logits_BR, 0.0)
 
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are; its first layer reads the inputs."""
+        logits, first = {0: "logits"}, "mlp.layers.0.weight"
+        found = {"logits.weight": logits, "logits.bias": logits, first: {1: "inputs"}}
+        return (
+            found if len(self.mlp.layers) else {**found, "logits.weight": {**logits, 1: "inputs"}}
+        )
+
     def others(self, rows: NetworkInputs) -> NetworkInputs:
         """Returns what the rest of the network reads: the inputs without those of the tower."""
         dense_BF, x_BD = rows

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config import InputLayerSpec, PiecesSpec, ProjectionSpec
+from mmoe.mixture.axes import Entry, Names, Part
 from mmoe.mixture.batch_invariant import stable_linear
 
 
@@ -75,6 +76,11 @@ class InputLayers(nn.ModuleDict):
             told_BM = dense_BF.index_select(1, self.get_buffer(f"{level}told_missing"))
             parts.append((told_BM < 0).to(dense_BF))
         return torch.cat(parts, dim=1)
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says which feature each projection is of."""
+        own = {spec.name: _key(spec.name) for spec in self.specs if _key(spec.name) in self}
+        return [Part(key, (Entry("features", name),), names) for name, key in own.items()]
 
     def _project(self, own_BK: Tensor, spec: ProjectionSpec) -> Tensor:
         product = F.linear if self.training else stable_linear

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.asking import RowAsks
+from mmoe.mixture.axes import Entry, Names, Part, named, without
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.dropout import fast_dropout
 from mmoe.mixture.multi_gate import MixtureOutput, Unmixed
@@ -116,6 +117,11 @@ class Level(nn.Module):
         self.gate_names = tuple(gate_names)
         self.expert_names = tuple(expert_names)
 
+    def named_parts(self, names: Names) -> list[Part]:
+        """Names gates and experts."""
+        own = {"gates": self.gate_names, "experts": self.expert_names}
+        return [Part("mixture", ("mixture",), {**names, **own})]
+
 
 class ImputationTowers(nn.ModuleDict):
     """Towers beside those of some tasks, which impute what did not come to happen (ESCM²).
@@ -126,6 +132,10 @@ class ImputationTowers(nn.ModuleDict):
 
     def __init__(self, towers: Mapping[int, nn.Module]) -> None:
         super().__init__({str(task): tower for task, tower in towers.items()})
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says whose each tower is."""
+        return [Part(t, (Entry("tasks", named(names, "tasks", int(t))),), names) for t in self]
 
     def forward(self, inputs: Sequence[Tensor]) -> dict[int, Tensor]:
         """Computes `logit_B` of each, by column, of what its task's tower reads."""
@@ -217,6 +227,31 @@ class MixtureNetwork(nn.Module):
         self.requests = None
         self.domains = None
         self.traces_inputs = False
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says what each part of it reads and has logits of.
+
+        Args:
+            names: Of `tasks` and `domains`; of `inputs`, and of these the `numbers` and
+                `embeddings`; what is `added` to them for the first level; `displayed`, of the bias
+                tower.
+        """
+        of_rows = enumerate(self.towers.columns.of_rows)
+        logits = [(named(names, "tasks", t), i) for t, own in of_rows for i in range(len(own))]
+        plain = {**without(names, "inputs"), "logits": logits}
+        found = [Part(child, (child,), plain) for child in ("towers", "inputs", "sequences",
+                 "transfer", "imputation") if getattr(self, child) is not None]  # fmt: skip
+        for child in ("crossing", "interaction"):
+            module: Interaction | None = getattr(self, child)
+            if module is not None:
+                found.append(Part(child, (child,), _reading(plain, names, [module.reads])))
+        if self.bias_tower is not None:
+            own = _reading(plain, names, ["displayed"])
+            found.append(Part("bias_tower", (Entry("parts", "bias_tower"),), own))
+        for j in range(len(self.levels)):
+            read = _reading(plain, names, [] if j else ["inputs", "added"])
+            found.append(Part(f"levels.{j}", ("levels", str(j)), read))
+        return found
 
     @property
     def of_requests(self) -> RequestInputs:
@@ -363,6 +398,12 @@ class MixtureNetwork(nn.Module):
         if own:
             return self.towers.joined(_logits_of_domains(self.towers, read, domains))
         return self.towers(read) if self.transfer is None else self.transfer(self.towers, read)
+
+
+def _reading(plain: Names, names: Names, kinds: Sequence[str]) -> Names:
+    """The names, with inputs of these kinds as far as there are any."""
+    read = [name for kind in kinds for name in names.get(kind, ())]
+    return {**plain, "inputs": read} if kinds and kinds[0] in names else plain
 
 
 def _logits_of_domains(

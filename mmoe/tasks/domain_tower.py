@@ -46,6 +46,11 @@ class DomainTower(Tower):
             layer.bias.new_zeros(num_domains, layer.out_features) for layer in layers
         )
 
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are."""
+        own = [name for name in self.state_dict() if name.startswith("own_")]
+        return {name: {0: "domains"} for name in own}
+
     def forward(self, h_BO: Tensor, domains: RowDomains | None = None) -> Tensor:
         """Computes `logit_B` (of several columns `logits_BK`) of rows and their domains."""
         assert domains is not None, "rows of such a network have domains"

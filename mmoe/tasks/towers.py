@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config.experts import Activation
+from mmoe.mixture.axes import Entry, Names, Part, named
 from mmoe.mixture.multi_gate import Unmixed
 from mmoe.tasks.alike import logits_of_towers, logits_of_unmixed
 from mmoe.tasks.tower import Tower
@@ -66,6 +67,13 @@ class TaskTowers(nn.ModuleList):
         made = cls(0, 1, [])
         made.extend(towers)
         return made
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says whose each tower is."""
+        return [
+            Part(str(t), (Entry("tasks", named(names, "tasks", t)),), names)
+            for t in range(len(self))
+        ]
 
     @property
     def columns(self) -> "LogitColumns":

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.config.relations import order_of
 from mmoe.mixture import MLP
+from mmoe.mixture.axes import Entry, Names, Part, named
 from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.tasks.calibrator import LabelLoss
 from mmoe.tasks.towers import TaskTowers, Tower
@@ -45,6 +46,14 @@ class InformationTransfer(nn.Module):
         self.query = nn.Linear(width, dim, bias=False)
         self.key = nn.Linear(width, dim, bias=False)
         self.reset_parameters()
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says which task each of `carries` is of, by the `parents` among the names."""
+        carries = [
+            Part(f"carries.{i}", ("carries", Entry("tasks", named(names, "parents", i))), names)
+            for i in range(len(self.carries))
+        ]
+        return carries + [Part(name, (name,), names) for name in ("value", "query", "key")]
 
     def reset_parameters(self) -> None:
         """Draws new weights for h1, h2 and h3 from torch's random generator."""
@@ -102,6 +111,13 @@ class AdaptiveTransfer(nn.Module):
             InformationTransfer(width, len(before), dim) if before else nn.Identity()
             for before in parents
         )
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says whose each task's attention is, and whom it comes after."""
+        return [
+            part._replace(names={**names, "parents": [named(names, "tasks", p) for p in before]})
+            for part, before in zip(_of_tasks(self.tasks, names), self.parents, strict=True)
+        ]
 
     def forward(self, towers: TaskTowers, inputs: Sequence[Tensor]) -> Tensor:
         """Computes `logits_BT` from T inputs `h_BO`, one per task."""
@@ -162,6 +178,21 @@ class BayesianTransfer(nn.Module):
             )
             self.tasks.append(joined if before else nn.Identity())
 
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says whose each task's layer is, and of which tasks the hidden units are that it reads.
+
+        They are its own, then those of each task before it.
+        """
+        found = []
+        for part, before, layer in zip(
+            _of_tasks(self.tasks, names), self.parents, self.tasks, strict=True
+        ):
+            width = layer.output_dim if isinstance(layer, MLP) else 0
+            read = [None, *(named(names, "tasks", parent) for parent in before)]
+            units = [(task, unit) for task in read for unit in range(width)]
+            found.append(part._replace(names={**names, "inputs": units}))
+        return found
+
     def forward(self, towers: TaskTowers, inputs: Sequence[Tensor]) -> Tensor:
         """Computes `logits_BT` from T inputs `h_BO`, one per task."""
         hidden: dict[int, Tensor] = {}
@@ -170,6 +201,12 @@ class BayesianTransfer(nn.Module):
             before = [hidden[parent] for parent in self.parents[task]]
             hidden[task] = self.tasks[task](torch.cat([own_BH, *before], 1)) if before else own_BH
         return towers.joined([_tower(towers, t).head(hidden[t]) for t in range(len(towers))])
+
+
+def _of_tasks(tasks: nn.ModuleList, names: Names) -> list[Part]:
+    """Whose each module is, by task."""
+    own = [Entry("tasks", named(names, "tasks", task)) for task in range(len(tasks))]
+    return [Part(f"tasks.{task}", ("tasks", entry), names) for task, entry in enumerate(own)]
 
 
 def _tower(towers: TaskTowers, task: int) -> Tower:

@@ -72,7 +72,7 @@ from mmoe.train.run_folder.start import (
 )
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport
-from mmoe.train.warm_start.compatibility import with_kept_targets
+from mmoe.train.warm_start.earlier import with_kept_targets
 
 TestCallback = Callable[[np.ndarray, EncodedLabels], None]
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mmoe.mixture import ExpertPool, MixedExperts, MultiGateMixture, mlp_experts
+from mmoe.mixture.axes import axes_of
 from mmoe.parallel import (
     AllToAllDispatcher,
     ExpertPlacement,
@@ -102,7 +103,8 @@ def test_tensors_of_one_expert_are_whole_pieces_under_its_number(modules):
 
 def test_a_mixed_pool_has_both_kinds_of_pieces(modules):
     pool = MixedExperts([mlp_experts(2, 6, [3]), ExpertPool(modules, output_dim=3)])
-    assert set(pool.expert_owners.values()) == {2, 3, 4, 5}
+    axes = axes_of(pool, {"experts": range(6)}).values()
+    assert {own.owner("experts") for own in axes} == {None, 2, 3, 4, 5}
     layer = _on_one_rank(pool.part([1, 0, 5, 3, 2, 4]), 1, 0, 5, 3, 2, 4)
     described = expert_shards(layer, layer.state_dict())
     assert [s.offsets[0] for s in described["experts.pools.0.weights.0"]] == [1, 0]

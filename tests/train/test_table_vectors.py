@@ -17,7 +17,7 @@ from mmoe.datasets import BatchSource, FeatureEncoder
 from mmoe.datasets.rows.splits import Splits
 from mmoe.score import load_predictor, score_files
 from mmoe.train import WarmStart, evaluate_run, train_run
-from mmoe.train.warm_start.compatibility import differences
+from mmoe.train.warm_start.earlier import differences
 from tests.parallel.launch import launch
 
 BACKENDS = ["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)]

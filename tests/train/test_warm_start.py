@@ -27,9 +27,8 @@ from mmoe.train import WarmStart, train_run
 from mmoe.train.begin import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, WarmStartReport, transfer
-from mmoe.train.warm_start.places import NEW, expert_places
-from mmoe.train.warm_start.sources import Shape, tensor_sources
-from mmoe.train.warm_start.stored import Stored
+from mmoe.train.warm_start.earlier import Stored
+from mmoe.train.warm_start.places import NEW, NamedNetwork, expert_places, tensor_sources
 from mmoe.train.warm_start.tables import continue_accumulators
 
 BACKENDS = [
@@ -268,7 +267,10 @@ def test_every_tensor_of_every_gate_has_an_origin(gate):
     model = config_from_dict(raw).model
     wide, small = build_network(model, 5, ["a", "b"]), build_network(model, 3, ["b"])
     inputs = ["x0", "x1", "x2", "x3", "x4"]
-    sources = tensor_sources(Shape(wide, ["a", "b"], inputs), Shape(small, ["b"], inputs[2:]))
+    sources = tensor_sources(
+        NamedNetwork(wide, {"tasks": ["a", "b"], "inputs": inputs}),
+        NamedNetwork(small, {"tasks": ["b"], "inputs": inputs[2:]}),
+    )
     old = small.state_dict()
     for name, own in wide.state_dict().items():
         source = sources[name]

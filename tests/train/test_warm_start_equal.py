@@ -21,7 +21,7 @@ from mmoe.mixture import FixedGate
 from mmoe.train.begin import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, transfer
-from mmoe.train.warm_start.sources import tensor_sources
+from mmoe.train.warm_start.places import tensor_sources
 from tests.train.every_kind import CLICK, GIVEN_CLICK, KINDS, SPLITS, raw_config
 
 EXPERT = {"hidden": [8, 6, 4]}

@@ -1,15 +1,16 @@
 """`MixedExperts`: experts of several kinds in one pool."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.axes import Names, Part, picked
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
-from mmoe.mixture.traits import KnowsExpertTensors, PoolTraits
+from mmoe.mixture.traits import PoolTraits
 
 
 class MixedExperts(nn.Module):
@@ -79,28 +80,12 @@ class MixedExperts(nn.Module):
         )
         return part
 
-    @property
-    def expert_tensors(self) -> dict[str, int]:
-        """Returns which dimension of each tensor is that of experts, as its pool says."""
-        return {
-            f"pools.{i}.{name}": dim
-            for i, pool in enumerate(self._each())
-            for name, dim in _dims_of(pool).items()
-        }
-
-    @property
-    def expert_ranges(self) -> dict[str, range]:
-        """Returns of which of the whole pool's experts each tensor has entries."""
-        return {name: self.ranges[int(name.split(".")[1])] for name in self.expert_tensors}
-
-    @property
-    def expert_owners(self) -> dict[str, int]:
-        """Returns, where a tensor is one expert's own, the number of it in the whole pool."""
-        return {
-            f"pools.{i}.{name}": own.start + number
-            for i, (pool, own) in enumerate(zip(self._each(), self.ranges, strict=True))
-            for name, number in getattr(pool, "expert_owners", {}).items()
-        }
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says which experts each pool has; one that says nothing has them in front."""
+        return [
+            Part(f"pools.{i}", ("pools", str(i)), picked(names, "experts", own), "experts")
+            for i, own in enumerate(self.ranges)
+        ]
 
     @property
     def traits(self) -> PoolTraits:
@@ -162,13 +147,6 @@ class MixedExperts(nn.Module):
 
     def _each(self) -> list[Any]:
         return list(self.pools)
-
-
-def _dims_of(pool: nn.Module) -> Mapping[str, int]:
-    """Those of a pool that says nothing have the experts in front."""
-    if isinstance(pool, KnowsExpertTensors):
-        return pool.expert_tensors
-    return dict.fromkeys(pool.state_dict(), 0)
 
 
 def of_one_type(outputs: list[Tensor]) -> list[Tensor]:

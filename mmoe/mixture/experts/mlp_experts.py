@@ -145,14 +145,14 @@ class MLPExperts(nn.Module):
         part, numbers = copy.deepcopy(self), torch.tensor(experts, dtype=torch.int64)
         part.num_experts = len(experts)
         for tensor in (*part.parameters(), *part.buffers()):
-            # Every tensor of the pool has the experts in front (`expert_tensors`).
+            # Every tensor of the pool has the experts in front (`axes`).
             tensor.data = tensor.data[numbers.to(tensor.device)]
         return part if experts else NoExperts(self.output_dim, part)
 
-    @property
-    def expert_tensors(self) -> dict[str, int]:
-        """Returns which dimension of each tensor is that of experts."""
-        return dict.fromkeys(self.state_dict(), 0)
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are: all have the experts in front."""
+        return {**{name: {0: "experts"} for name in self.state_dict()},
+                "weights.0": {0: "experts", 1: "inputs"}}  # fmt: skip
 
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""

@@ -3,13 +3,14 @@
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
+from mmoe.mixture.axes import Entry, Names, Part, named, without
 from mmoe.mixture.batch_invariant import StableFunctions
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers, without_experts
 from mmoe.mixture.pytrees import Tree, join_rows, leaves_of, map_leaves, split_rows
@@ -117,9 +118,6 @@ class ExpertPool(nn.ModuleList):
         experts of any kind.
     """
 
-    # Every expert's tensors are its own (`expert_owners`).
-    expert_tensors: ClassVar[dict[str, int]] = {}
-
     def __init__(
         self,
         experts: Iterable[nn.Module],
@@ -156,10 +154,12 @@ class ExpertPool(nn.ModuleList):
         """Numbers of the experts among those of all ranks, in the order in which they compute."""
         return tuple(map(int, self._modules))
 
-    @property
-    def expert_owners(self) -> dict[str, int]:
-        """Returns for each tensor the number of the expert whose own it is."""
-        return {name: int(name.partition(".")[0]) for name in self.state_dict()}
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says that every expert's tensors are its own."""
+        return [
+            Part(str(e), (Entry("experts", named(names, "experts", e)),), without(names, "experts"))
+            for e in self.numbers
+        ]
 
     def hold(self, experts: Mapping[int, nn.Module]) -> None:
         """Makes these its experts, by their numbers, in the order in which they are to compute."""

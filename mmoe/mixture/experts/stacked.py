@@ -1,7 +1,7 @@
 """`StackedExperts`: equal modules of any class, whose tensors lie one upon the other."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from mmoe.mixture.axes import HasAxes
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.pool import ExpertPool
 from mmoe.mixture.pytrees import Tree
@@ -78,20 +79,15 @@ class StackedExperts(nn.Module):
             tensor.data = tensor.data[numbers]
         return part if experts else NoExperts(self.output_dim, part)
 
-    @property
-    def expert_tensors(self) -> dict[str, int]:
-        """Returns which dimension of each tensor is that of experts: the first."""
-        return dict.fromkeys(self.state_dict(), 0)
-
-    @property
-    def input_dims(self) -> dict[str, tuple[int, ...]]:
-        """Returns which dimensions of tensors are those of inputs, as far as the experts say.
-
-        By an attribute `input_dims` of theirs: of each such tensor's name the dimensions, the one
-        by which inputs are read last.
-        """
-        said: Mapping[str, Sequence[int]] = getattr(self.stacked, "input_dims", {})
-        return {f"stacked.{name}": tuple(dim + 1 for dim in said[name]) for name in said}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are: the experts, then what they say."""
+        tensors, said = self.stacked.state_dict(), {}
+        if isinstance(self.stacked, HasAxes):
+            said = self.stacked.axes()
+        return {
+            f"stacked.{name}": {0: "experts", **{d + 1: kind for d, kind in of.items()}}
+            for name, of in ((name, said.get(name, {})) for name in tensors)
+        }
 
     @property
     def traits(self) -> PoolTraits:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from mmoe.mixture.axes import Names, Part, picked
 from mmoe.mixture.columns import ColumnChoice
 from mmoe.mixture.experts.mixed import MixedExperts, of_one_type
 from mmoe.mixture.experts.no_experts import NoExperts
@@ -42,6 +43,17 @@ class StagedExperts(MixedExperts):
         self.choices = nn.ModuleList(
             ColumnChoice(None if own is None else list(own)) for own in columns
         )
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says which experts and inputs each pool has; by their names alone its tensors go on."""
+        return [
+            part._replace(path=(), names=self._read(i, part.names))
+            for i, part in enumerate(super().named_parts(names))
+        ]
+
+    def _read(self, number: int, names: Names) -> Names:
+        columns_C = self._choice(number).columns_C
+        return names if columns_C is None else picked(names, "inputs", columns_C.tolist())
 
     def _choice(self, number: int) -> ColumnChoice:
         choice = self.choices[number]

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmoe.mixture.axes import Names, Part, without
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.contract import check_domains
 from mmoe.mixture.gates.learned import GateOptions, LearnedGate
@@ -84,11 +85,18 @@ class CosineGate(LearnedGate):
         nn.init.normal_(self.directions_GEP, std=0.01)
         nn.init.constant_(self.log_scale_G, -math.log(_START_TEMPERATURE))
 
-    @property
-    def expert_tensors(self) -> dict[str, int]:
-        """Returns which dimension of each tensor is that of experts."""
-        own = {} if self.own_directions_GMEP is None else {"own_directions_GMEP": 2}
-        return {"directions_GEP": 1, **own}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its own tensors are."""
+        return {
+            "directions_GEP": {0: "gates", 1: "experts"},
+            "log_scale_G": {0: "gates"},
+            "own_directions_GMEP": {0: "gates", 1: "domains", 2: "experts"},
+            "own_log_scale_GM": {0: "gates", 1: "domains"},
+        }
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says that what the projection returns are no logits of experts."""
+        return [Part("projection", ("projection",), without(names, "experts"))]
 
     def add_domains(self, num_domains: int) -> None:
         """Gives each domain directions and temperatures of its own, beside what they share."""

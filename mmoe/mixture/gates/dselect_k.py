@@ -1,11 +1,12 @@
 """DSelect-k gates: a selection that is smooth while it is learned, and sparse in the end."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.axes import Names, Part, without
 from mmoe.mixture.domains import RowDomains, domain_values, of_each_domain
 from mmoe.mixture.gates.contract import (
     GateOutput,
@@ -85,7 +86,6 @@ class DSelectKGate(nn.Module):
 
     takes_asked = takes_domains = True
     extra_repr = show_settings
-    expert_tensors: ClassVar[dict[str, int]] = {}  # its codes spell the experts' numbers
 
     def __init__(
         self,
@@ -131,6 +131,17 @@ class DSelectKGate(nn.Module):
         self.register_parameter("own_codes_GMKB", None)
         self.register_parameter("own_choice_GMK", None)
         self.reset_parameters()
+
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its own tensors are: codes spell the experts' numbers."""
+        own = {0: "gates", 1: "domains"}
+        return {"codes_GKM": {0: "gates"}, "choice_GK": {0: "gates"},
+                "own_codes_GMKB": own, "own_choice_GMK": own}  # fmt: skip
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says that what the logits are of are no experts, but bits of their numbers."""
+        own = without(names, "experts")
+        return [] if self.logits is None else [Part("logits", ("logits",), own)]
 
     def reset_parameters(self) -> None:
         """Draws new weights from torch's generator; switches start near the middle."""

@@ -1,7 +1,6 @@
 """Fixed gates: constants."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +32,6 @@ class FixedGate(nn.Module):
 
     weights_GE: Tensor
 
-    expert_tensors: ClassVar[dict[str, int]] = {"weights_GE": 1}
-
     def __init__(self, weights_GE: Tensor) -> None:
         super().__init__()
         sums_ok = weights_GE.dim() == 2 and bool((weights_GE.sum(1) > 0).all())
@@ -46,6 +43,10 @@ class FixedGate(nn.Module):
         weights_GE = weights_GE.to(torch.get_default_dtype())
         self.register_buffer("weights_GE", weights_GE / weights_GE.sum(1, keepdim=True))
 
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its constants are."""
+        return {"weights_GE": {0: "gates", 1: "experts"}}
+
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
         """Returns the same weights for every sample, 0 for what a gate must not see."""
         check_sizes(self.weights_GE.shape, inputs, visibility_GE)
@@ -56,6 +57,19 @@ class FixedGate(nn.Module):
             _check_sums(sums_G1.flatten().tolist())
         weights_GE = weights_GE / torch.where(sums_G1 > 0, sums_G1, 1)
         return GateOutput(weights_GE.expand(rows, -1, -1), None, {})
+
+
+def constants_of(module: nn.Module) -> set[str]:
+    """Returns the names of the tensors that fixed gates have in a module.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.gates.fixed import FixedGate, constants_of
+        >>> constants_of(torch.nn.ModuleList([FixedGate(torch.eye(2)), torch.nn.Linear(2, 2)]))
+        {'0.weights_GE'}
+    """
+    gates = [(name, part) for name, part in module.named_modules() if isinstance(part, FixedGate)]
+    return {f"{name}.{tensor}".lstrip(".") for name, part in gates for tensor in part.state_dict()}
 
 
 def _check_sums(sums: Sequence[float]) -> None:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmoe.mixture.axes import Names, Part, picked
 from mmoe.mixture.columns import ColumnChoice
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.contract import GateOutput
@@ -86,6 +87,15 @@ class JoinedGates(nn.Module):
             return said
         selection = cast(Selection, self.gates[-1].selection)
         return replace(said, most_pairs=selection.most_pairs(len(self.order_G)))
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says which gates, experts and inputs each module knows; by gates' names it goes on."""
+        found = []
+        for i, group in enumerate(self.groups):
+            own = picked(picked(names, "gates", group.places), "inputs", group.columns)
+            own = picked(own, "experts", range(group.num_experts))
+            found.append(Part(f"gates.{i}", (), own, "gates"))
+        return found
 
     def add_domains(self, known: Sequence[int]) -> None:
         """Gives each domain gates of its own, of those that the gates of a group know.

@@ -72,15 +72,15 @@ class GateLogits(nn.Module):
         self.input_dim, self.num_gates, self.num_experts = input_dim, num_gates, num_experts
         self.reset_parameters()
 
-    @property
-    def expert_tensors(self) -> dict[str, int]:
-        """Returns which dimension of each tensor is that of experts."""
-        named = (("own_GMED", self.own_GMED), ("own_bias_GME", self.own_bias_GME))
-        return {name: 2 for name, own in named if own is not None} | {
-            f"{name}.{len(self.weights) - 1}": 1
-            for name, layers in (("weights", self.weights), ("biases", self.biases))
-            if len(layers) == len(self.weights)
-        }
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are."""
+        last = len(self.weights) - 1
+        own = {0: "gates", 1: "domains", 2: "experts"}
+        found = {name: {0: "gates"} for name in self.state_dict()}
+        found |= {f"{name}.{last}": {0: "gates", 1: "experts"} for name in ("weights", "biases")}
+        found |= {"own_GMED": own if last else {**own, 3: "inputs"}, "own_bias_GME": own}
+        found["weights.0"][2] = "inputs"
+        return found
 
     def add_domains(self, num_domains: int) -> None:
         """Gives each domain gates of its own: the last layer is `(W_g + U_gm) …` in domain m.

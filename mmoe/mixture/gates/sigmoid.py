@@ -6,6 +6,7 @@ from typing import ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.axes import Names, Part
 from mmoe.mixture.batch_invariant import stable_sigmoid
 from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.contract import check_numbers
@@ -86,11 +87,13 @@ class SigmoidGate(LearnedGate):
         self.register_buffer("load_GE", counts_GE, persistent=False)
         self.register_buffer("seen_GE", counts_GE.bool(), persistent=False)
 
-    @property
-    def expert_tensors(self) -> dict[str, int]:
-        """Returns which dimension of each tensor is that of experts."""
-        own = {f"logits.{name}": dim for name, dim in self.logits.expert_tensors.items()}
-        return {"bias_GE": 1, **own}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its own tensor are."""
+        return {"bias_GE": {0: "gates", 1: "experts"}}
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Leaves the logits to themselves."""
+        return [Part("logits", ("logits",), names)]
 
     def values(self, logits_BGE: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """The bias decides who is picked, and is no part of a weight or of its gradient."""

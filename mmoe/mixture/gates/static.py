@@ -55,11 +55,10 @@ class StaticGate(LearnedGate):
         self.logits_GE = nn.Parameter(0.01 * torch.randn(num_gates, num_experts))
         self.register_parameter("own_logits_GME", None)
 
-    @property
-    def expert_tensors(self) -> dict[str, int]:
-        """Returns which dimension of each tensor is that of experts."""
-        own = {} if self.own_logits_GME is None else {"own_logits_GME": 2}
-        return {"logits_GE": 1, **own}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are."""
+        return {"logits_GE": {0: "gates", 1: "experts"},
+                "own_logits_GME": {0: "gates", 1: "domains", 2: "experts"}}  # fmt: skip
 
     def add_domains(self, num_domains: int) -> None:
         """Gives each domain a mix of its own, beside what they share."""

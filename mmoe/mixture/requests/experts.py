@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from mmoe.mixture.axes import Names, Part
 from mmoe.mixture.experts.mixed import of_one_type
 from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.mixture.gates.contract import GateOutput, without_first
@@ -40,6 +41,11 @@ class RequestExperts(StagedExperts):
         names = ["experts of the request", "experts of the row"]
         super().__init__([of_request, of_row], [columns.of_request, None], names)
         self.columns = columns
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says which experts and inputs each of the two pools has."""
+        parts = enumerate(super().named_parts(names))
+        return [part._replace(path=("pools", str(i))) for i, part in parts]
 
     def of_requests(self, rows: RequestRows) -> list[Tensor]:
         """Runs the first experts once a request, and the others on all rows, as `dense`."""

@@ -150,10 +150,9 @@ class AutoInt(Interaction):
 
     reads = "numbers"
 
-    @property
-    def input_dims(self) -> dict[str, tuple[int, ...]]:
-        """Returns the dimensions of tensors that are those of numbers."""
-        return {"vectors_CD": (0,)}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are; the inputs are numbers."""
+        return {"vectors_CD": {0: "inputs"}}
 
     def forward(self, x_BX: Tensor) -> Tensor:
         """Maps rows of inputs to `[B, output_dim]`."""
@@ -222,10 +221,9 @@ class AutoIntExpert(nn.Module):
         nn.init.kaiming_normal_(self.project.weight, nonlinearity="relu")  # half of it is 0
         nn.init.zeros_(self.project.bias)
 
-    @property
-    def input_dims(self) -> dict[str, tuple[int, ...]]:
-        """Returns the dimensions of tensors that are those of inputs."""
-        return {"spread.weight": (1,)}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are."""
+        return {"spread.weight": {1: "inputs"}}
 
     def forward(self, x_RD: Tensor) -> Tensor:
         """Maps `[R, input_dim]` to `[R, output_dim]`."""

@@ -59,20 +59,15 @@ class CrossNetwork(Interaction):
         self.project = None if output is None else nn.Linear(input_dim, output)
         self.reset_parameters()
 
-    @property
-    def input_dims(self) -> dict[str, tuple[int, ...]]:
-        """Returns the dimensions of tensors that are those of inputs; by the last they are read."""
-        dims: dict[str, tuple[int, ...]] = {}
-        if self.project is not None:
-            dims["project.weight"] = (1,)
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are; by the last one inputs are read."""
+        found = {"project.weight": {1: "inputs"}}
         for number in range(len(self.crosses)):
-            dims[f"crosses.{number}.bias"] = (0,)
+            found[f"crosses.{number}.bias"] = found[f"crosses.{number}.weight"] = {0: "inputs"}
             if self.rank is None:
-                dims[f"crosses.{number}.weight"] = (0, 1)
-            else:
-                dims[f"crosses.{number}.weight"] = (0,)
-                dims[f"narrows.{number}.weight"] = (1,)
-        return dims
+                found[f"crosses.{number}.weight"] = {0: "inputs", 1: "inputs"}
+            found[f"narrows.{number}.weight"] = {1: "inputs"}
+        return found
 
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""

@@ -62,15 +62,10 @@ class DeepFM(Products):
 
     reads = "embeddings"
 
-    @property
-    def task_dims(self) -> dict[str, int]:
-        """Returns which dimension of a tensor is that of tasks."""
-        return {"machine.weight_TD": 0, "logits.weight": 0, "logits.bias": 0}
-
-    @property
-    def input_dims(self) -> dict[str, tuple[int, ...]]:
-        """Returns the dimensions of tensors that are those of embeddings."""
-        return {"deep.layers.0.weight": (1,)}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are; the inputs are embeddings."""
+        own = ("machine.weight_TD", "logits.weight", "logits.bias")
+        return {**{name: {0: "logits"} for name in own}, "deep.layers.0.weight": {1: "inputs"}}
 
     def forward(self, x_BX: Tensor) -> Tensor:
         """Computes what is added to the logits, [B, T] in fp32 (fp64 where the weights are).
@@ -127,11 +122,10 @@ class DeepFMExpert(nn.Module):
         nn.init.kaiming_normal_(self.project.weight, nonlinearity="linear")
         self.input_dim, self.output_dim = input_dim, output
 
-    @property
-    def input_dims(self) -> dict[str, tuple[int, ...]]:
-        """Returns the dimensions of tensors that are those of inputs."""
-        pairs = {f"machine.{name}": dims for name, dims in self.machine.input_dims.items()}
-        return {**pairs, "deep.layers.0.weight": (1,)}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are."""
+        pairs = {f"machine.{name}": dims for name, dims in self.machine.axes().items()}
+        return {**pairs, "deep.layers.0.weight": {1: "inputs"}}
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps `[..., input_dim]` to `[..., output_dim]`."""

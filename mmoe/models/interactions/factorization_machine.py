@@ -43,10 +43,9 @@ class FactorizationMachine(Products):
         self.weight_TD = nn.Parameter(torch.empty(num_tasks, dim))
         nn.init.normal_(self.weight_TD, std=0.3)
 
-    @property
-    def task_dims(self) -> dict[str, int]:
-        """Returns which dimension of a tensor is that of tasks."""
-        return {"weight_TD": 0}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensor are."""
+        return {"weight_TD": {0: "logits"}}
 
     def forward(self, x_BX: Tensor) -> Tensor:
         """Computes what is added to the logits, [B, T], of all embeddings side by side.
@@ -100,10 +99,9 @@ class FactorizationExpert(nn.Module):
         self.linear = nn.Linear(input_dim, output)
         self.reset_parameters()
 
-    @property
-    def input_dims(self) -> dict[str, tuple[int, ...]]:
-        """Returns the dimensions of tensors that are those of inputs."""
-        return {"factors_KD": (1,), "linear.weight": (1,)}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are."""
+        return {"factors_KD": {1: "inputs"}, "linear.weight": {1: "inputs"}}
 
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""

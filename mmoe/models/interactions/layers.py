@@ -11,25 +11,19 @@ from mmoe.models.inputs import Added, Rows
 
 
 class Interaction(nn.Module):
-    """A module that says which dimensions of its tensors are those of features and of tasks.
+    """A module that says which dimensions of its tensors are those of `inputs` and of `logits`.
 
     So a run that goes on with others finds what it had learnt of those that stay.
 
     Attributes:
-        reads: The columns that `input_dims` are about: all inputs of a network, or of these the
-            numbers, which stand first, or the embeddings behind them.
+        reads: The columns that its `inputs` are: all inputs of a network, or of these the numbers,
+            which stand first, or the embeddings behind them.
     """
 
     reads: Literal["inputs", "numbers", "embeddings"] = "inputs"
 
-    @property
-    def input_dims(self) -> dict[str, tuple[int, ...]]:
-        """Returns the dimensions of tensors that are those of inputs; by the last they are read."""
-        return {}
-
-    @property
-    def task_dims(self) -> dict[str, int]:
-        """Returns which dimension of a tensor is that of tasks."""
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns by tensor and dimension what it is; by the last one of inputs they are read."""
         return {}
 
 
@@ -62,10 +56,9 @@ class Beside(Interaction):
         super().__init__()
         self.module, self.reads = module, module.reads
 
-    @property
-    def input_dims(self) -> dict[str, tuple[int, ...]]:
-        """Returns the dimensions of tensors that are those of what it reads."""
-        return {f"module.{name}": dims for name, dims in self.module.input_dims.items()}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of the module's tensors are."""
+        return {f"module.{name}": dims for name, dims in self.module.axes().items()}
 
     def forward(self, x_BX: Tensor) -> Tensor:
         """Maps `[B, X]` to `[B, X + Y]`."""

@@ -94,16 +94,16 @@ class MaskNet(Interaction):
         self.output_dim = output or together
         self.reset_parameters()
 
-    @property
-    def input_dims(self) -> dict[str, tuple[int, ...]]:
-        """Returns the dimensions of tensors that are those of inputs; by the last they are read."""
-        dims: dict[str, tuple[int, ...]] = {}
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are."""
+        found: dict[str, dict[int, str]] = {}
         for block in range(len(self.masks)):
-            dims[f"aggregates.{block}.weight"] = (1,)
+            found[f"aggregates.{block}.weight"] = {1: "inputs"}
             if not (self.serial and block):
-                dims[f"masks.{block}.weight"] = dims[f"masks.{block}.bias"] = (0,)
-                dims[f"hidden.{block}.weight"] = (1,)
-        return dims
+                masks = (f"masks.{block}.weight", f"masks.{block}.bias")
+                found |= {name: {0: "inputs"} for name in masks}
+                found[f"hidden.{block}.weight"] = {1: "inputs"}
+        return found
 
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""

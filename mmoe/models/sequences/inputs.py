@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mmoe.config import SEQUENCE_ENCODERS, FeatureSpec, SequenceSpec
 from mmoe.embeddings.lookups import Lookups
+from mmoe.mixture.axes import Entry, Names, Part
 from mmoe.models.sequences.events import Events
 
 
@@ -63,6 +64,11 @@ class SequenceInputs(nn.ModuleDict):
             events = self.events_of(number, lookups)._replace(target_BD=target_BD)
             parts += self.encode(number, events)
         return torch.cat(parts, dim=1)
+
+    def named_parts(self, names: Names) -> list[Part]:
+        """Says which sequence each encoder is of."""
+        specs = self.specs
+        return [Part(_key(spec.name), (Entry("features", spec.name),), names) for spec in specs]
 
     def encode(self, number: int, events: Events) -> list[Tensor]:
         """Makes the columns of one sequence, as wide as `columns` says."""

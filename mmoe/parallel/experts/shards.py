@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import cast
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture, SlicedExperts
-from mmoe.mixture.resize_experts import expert_ranges
-from mmoe.mixture.traits import KnowsExpertOwners, KnowsExpertTensors
+from mmoe.mixture.axes import TensorAxes, axes_of
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
 from mmoe.parallel.sharded_tensors import Shard, local_shards
 
@@ -127,7 +127,7 @@ def expert_shards(
         >>> [(shard.shape, shard.offsets) for shard in described["experts.weights.0"]]
         [((4, 8, 3), (0, 0, 0))]
     """
-    held: dict[str, tuple[range, Sequence[int]] | None] = {}
+    held: dict[str, tuple[int, Sequence[int]] | None] = {}
     sliced: dict[str, Callable[[Tensor], list[Shard]]] = {}
     for prefix, mixture, dispatcher in mixtures_of(network):
         if isinstance(mixture.experts, SlicedExperts):
@@ -137,13 +137,14 @@ def expert_shards(
                 )
             continue
         own = dispatcher.placement.on(dispatcher.wire.rank)
-        owners = _owners(mixture.experts, own)
         every = range(dispatcher.placement.num_experts)
-        ranges = expert_ranges(mixture)
-        for name in mixture.experts.state_dict():
-            experts = ranges.get(f"experts.{name}", every)
-            mine = [e - experts.start for e in own if e in experts]
-            held[f"{prefix}experts.{name}"] = None if name in owners else (experts, mine)
+        axes = axes_of(mixture.experts, {"experts": every})
+        _check_owners(mixture.experts, axes, own)
+        for name, of_tensor in axes.items():
+            experts = of_tensor.entries("experts")
+            mine = [experts.index(e) for e in own if e in experts]
+            whole = of_tensor.dim("experts") is None
+            held[f"{prefix}experts.{name}"] = None if whole else (len(experts), mine)
     found: dict[str, Tensor | list[Shard]] = {}
     for full_name, tensor in tensors.items():
         name = full_name.partition("/")[0]
@@ -154,8 +155,8 @@ def expert_shards(
             found[full_name] = local_shards(tensor)
         # A count of steps has no dimension of experts, and is the same on all ranks
         elif where is not None and tensor.dim():
-            experts, mine = where
-            found[full_name] = _shards(tensor, mine, len(experts))
+            number, mine = where
+            found[full_name] = _shards(tensor, mine, number)
         else:
             found[full_name] = tensor
     return found
@@ -174,25 +175,23 @@ def spread_layout(network: nn.Module) -> dict[str, list[Shard]]:
     return {name: value for name, value in described.items() if isinstance(value, list)}
 
 
-def _owners(pool: nn.Module, own: Sequence[int]) -> Mapping[str, int]:
-    """Whose tensors are one expert's own; refuses a pool that does not tell whose all are."""
-    owners = pool.expert_owners if isinstance(pool, KnowsExpertOwners) else {}
-    dims = pool.expert_tensors if isinstance(pool, KnowsExpertTensors) else {}
-    for name in pool.state_dict():
-        if name not in owners and dims.get(name) != 0:
+def _check_owners(pool: nn.Module, axes: Mapping[str, TensorAxes], own: Sequence[int]) -> None:
+    """Refuses a pool that does not tell whose all its tensors are, or has those of others."""
+    owners = {of_tensor.owner("experts") for of_tensor in axes.values()} - {None}
+    for name, of_tensor in axes.items():
+        if of_tensor.owner("experts") is None and of_tensor.dim("experts") != 0:
             raise ValueError(
                 "experts: expected a pool that says along which dimension its experts lie, the "
-                "first (expert_tensors, as MLPExperts), or whose own each tensor is "
-                f"(expert_owners, as ExpertPool), got a {type(pool).__name__} with {name!r}"
+                "first (axes, as MLPExperts), or whose own each tensor is "
+                f"(named_parts, as ExpertPool), got a {type(pool).__name__} with {name!r}"
             )
-    others = set(owners.values()) - set(own)
+    others = {cast(int, e) for e in owners} - set(own)
     if others:
         raise ValueError(
             f"experts: expected tensors of the experts {list(own)}, which the dispatcher places on "
             f"this rank, got those of {sorted(others)}; take them with pool.part(placement.on("
             "rank)), or make the pool as ExpertPool(…, numbers=placement.on(rank))"
         )
-    return owners
 
 
 def _shards(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]:

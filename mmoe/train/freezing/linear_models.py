@@ -7,7 +7,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.models.wide import WidePart
 from mmoe.run.console import Reporter
 from mmoe.train.warm_start import EarlierRun
-from mmoe.train.warm_start.stored import Stored
+from mmoe.train.warm_start.earlier import Stored
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from mmoe.models.stages.names import expert_names
 from mmoe.run.directory import RunDirectory
 from mmoe.train.freezing.new_ids import with_known_features, with_new_features
 from mmoe.train.warm_start import EarlierRun
-from mmoe.train.warm_start.compatibility import named_pairs
+from mmoe.train.warm_start.earlier import named_pairs
 
 
 def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:

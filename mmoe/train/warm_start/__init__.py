@@ -4,9 +4,8 @@
 and optimizer state into a new state, entry by entry, by the names of features, tasks and experts.
 """
 
-from mmoe.train.warm_start.choice import WarmStart
 from mmoe.train.warm_start.earlier import EarlierRun
-from mmoe.train.warm_start.report import WarmStartReport
+from mmoe.train.warm_start.report import WarmStart, WarmStartReport
 from mmoe.train.warm_start.transfer import transfer
 
 __all__ = ["EarlierRun", "WarmStart", "WarmStartReport", "transfer"]

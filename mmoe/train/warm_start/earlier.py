@@ -1,18 +1,24 @@
-"""The run that a warm start continues, and whether a config can continue it."""
+"""The run that a warm start continues, its tensors, and whether a config can continue it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.checkpoint.weights import check_tables
 from mmoe.config import RunConfig
+from mmoe.config.tasks import NumberTask
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.ids import IdCodec
+from mmoe.datasets.features.registry import codecs_of
 from mmoe.datasets.files.data_file import is_address
+from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run.addresses import open_run
-from mmoe.train.warm_start.compatibility import differences, named_pairs
 
 # What must stay of the model. Sizes show in the tensors; that a layer is gone does not.
 _MODEL: tuple[tuple[str, ...], ...] = (
@@ -47,6 +53,51 @@ _MODEL: tuple[tuple[str, ...], ...] = (
 )
 
 _OF_EACH_EXPERT = tuple(keys[1] for keys in _MODEL if keys[0] == "expert")
+
+
+Difference = tuple[str, object, object]  # a key, its value there, its value here
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Tensors of a checkpoint whose names begin with a prefix; names come without it.
+
+    Numbers are read on demand, so that no rank holds the earlier model beside its own, whatever
+    ranks wrote it.
+
+    Attributes:
+        tensors: A part of the checkpoint.
+        prefix: `network`, `tables` …
+        names: Those there are.
+    """
+
+    tensors: StoredTensors
+    prefix: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tensors: StoredTensors, prefix: str) -> "Stored":
+        """Returns all tensors that begin with the prefix."""
+        return cls(tensors, prefix, tuple(tensors.names(prefix)))
+
+    def nothing(self) -> "Stored":
+        """Returns an empty one, as if there were no such tensors."""
+        return replace(self, names=())
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Returns the shape of a whole tensor; None: it is not there."""
+        return self.tensors.shape(f"{self.prefix}.{name}") if name in self.names else None
+
+    def read(self, name: str) -> Tensor:
+        """Reads one tensor, whole, on the CPU."""
+        full = f"{self.prefix}.{name}"
+        tensor = torch.empty(self.tensors.shape(full), dtype=self.tensors.dtype(full))
+        self.tensors.load({full: tensor}, all_names=False)
+        return tensor
+
+    def load(self, targets: Mapping[str, Sequence[Shard]]) -> None:
+        """Fills tensors or shards in place."""
+        self.tensors.load(targets, self.prefix, all_names=False)
 
 
 @dataclass(frozen=True)
@@ -182,3 +233,75 @@ def model_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
         if one != two:
             return f"model.{'.'.join(keys)} is {one!r} there and {two!r} here"
     return ""
+
+
+def differences(there: RunConfig, here: RunConfig) -> Iterator[Difference]:
+    """Lists settings by which weights would mean something else than in the earlier run.
+
+    Features may come and go, and so may tables. `columns` of a cross must stay, since a renamed
+    column cannot be told from another one.
+    """
+    yield from _settings("features", _of_features(there), _of_features(here))
+    yield from _settings("tables", _of_tables(there), _of_tables(here))
+    old_tables, tables = _tables(there), _tables(here)
+    for table, settings in tables.items():
+        before = old_tables.get(table, settings)
+        for key, value in settings.items():
+            if key == "dim" and key not in before:
+                continue  # vectors gave it there, and the tables themselves show it
+            if value != before.get(key):
+                yield f"{key} of table {table!r}", before.get(key), value
+
+
+def named_pairs(
+    there: RunConfig, here: RunConfig, section: Callable[[RunConfig], list[Any]]
+) -> list[tuple[Any, Any]]:
+    """Pairs the items of a section that both configs have, by name."""
+    before = {item.name: item for item in section(there)}
+    return [(before[item.name], item) for item in section(here) if item.name in before]
+
+
+def with_kept_targets(config: RunConfig, there: RunConfig) -> RunConfig:
+    """Returns the config with the targets that the towers of a run have learnt.
+
+    Args:
+        config: Of a run that goes on; a `target` that it states itself stays.
+        there: Of the run that it goes on with.
+    """
+    kept = {task.name: task for task in there.tasks if isinstance(task, NumberTask)}
+    tasks = [
+        task.model_copy(update={"target": kept[task.name].target})
+        if task.name in kept
+        and isinstance(task, NumberTask)
+        and "target" not in task.model_fields_set
+        else task
+        for task in config.tasks
+    ]
+    return config.model_copy(update={"tasks": tasks})
+
+
+def _settings(
+    section: str, there: dict[str, dict[str, object]], here: dict[str, dict[str, object]]
+) -> Iterator[Difference]:
+    for name in [name for name in here if name in there]:
+        one, two = there[name], here[name]
+        for key in two:  # the kind is first
+            if one.get(key) != two[key]:
+                yield f"{section}.{name}.{key}", one.get(key), two[key]
+
+
+def _of_features(config: RunConfig) -> dict[str, dict[str, object]]:
+    return {codec.feature.name: codec.meaning() for codec in codecs_of(config)}
+
+
+def _of_tables(config: RunConfig) -> dict[str, dict[str, object]]:
+    """Of those under `tables`."""
+    return {table.name: table.model_dump(exclude=set(IdCodec.free)) for table in config.tables}
+
+
+def _tables(config: RunConfig) -> dict[str, dict[str, object]]:
+    """For every table what its rows stand for, and its width, with defaults filled in."""
+    tables: dict[str, dict[str, object]] = {}
+    for codec in codecs_of(config):
+        tables |= codec.table_meanings()
+    return tables

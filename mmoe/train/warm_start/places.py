@@ -1,13 +1,32 @@
-"""Where entries of a tensor stood in an earlier one: places by name, along its dimensions."""
+"""Where the entries of a network's tensors stood in the network of an earlier run.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+Entries are told by their names (the task of a gate, `shared expert 2`, the feature of an input
+column), never by position: `mmoe.mixture.axes`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
-NewExperts = Literal["fresh", "copy"]
+from mmoe.config import RunConfig
+from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.mixture import DSelectKGate
+from mmoe.mixture.axes import Entry, TensorAxes, axes_of
+from mmoe.mixture.experts.staged import StagedExperts
+from mmoe.mixture.gates.fixed import constants_of
+from mmoe.mixture.requests.experts import RequestExperts
+from mmoe.mixture.resize_experts import NewExperts
+from mmoe.models.interactions.add import Columns, added_names
+from mmoe.models.network import Level, MixtureNetwork
+from mmoe.parallel.sharded_tensors import Shard, is_whole, lie_in_places
+
 NEW = -1  # the place of an entry that the earlier network did not have
+# Adam's second moments. Zeros would make a new entry's first steps several times too large, because
+# the correction for that (by the number of steps) is over in a tensor that has been trained.
+_SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -35,7 +54,7 @@ class TensorSource:
         return self.name is not None and (kept or self.domain_dim is not None)
 
 
-def places_of(now: Sequence[str], before: Sequence[str]) -> np.ndarray:
+def places_of(now: Sequence[object], before: Sequence[object]) -> np.ndarray:
     """Returns for each name its earlier place, or `NEW`.
 
     Example:
@@ -68,7 +87,296 @@ def expert_places(now: Sequence[str], before: Sequence[str], new_experts: NewExp
     return filled
 
 
-def places_within(experts: np.ndarray, own: range, old: range) -> np.ndarray:
-    """The places of a kind's experts among the earlier ones of that kind."""
-    places = experts[own.start : own.stop]
-    return np.where((places >= old.start) & (places < old.stop), places - old.start, NEW)
+def network_names(config: RunConfig, encoder: FeatureEncoder) -> Mapping[str, Sequence[str]]:
+    """Returns the names of what a run's network has: `MixtureNetwork.named_parts` says of what."""
+    columns, every = Columns.of(encoder, config.model.bias), Columns.of(encoder)
+    count, read = len(columns.numbers), set(columns.names)
+    return {
+        "tasks": [task.name for task in config.tasks],
+        "inputs": columns.names,
+        "numbers": columns.names[:count],
+        "embeddings": columns.names[count:],
+        "added": added_names(config, columns),
+        "displayed": [name for name in every.names if name not in read],
+        "domains": () if encoder.domains is None else encoder.domains.names,
+    }
+
+
+@dataclass(frozen=True)
+class NamedNetwork:
+    """A network, and the names of what it has.
+
+    Attributes:
+        network: The module.
+        names: As `network_names` returns them.
+    """
+
+    network: MixtureNetwork
+    names: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(
+        cls, network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder
+    ) -> "NamedNetwork":
+        """Returns that of a run."""
+        return cls(network, network_names(config, encoder))
+
+    @property
+    def levels(self) -> list[Level]:
+        """Levels of experts, from the first on."""
+        return [level for level in self.network.levels if isinstance(level, Level)]
+
+    def axes(self) -> dict[str, TensorAxes]:
+        """Names the entries of its tensors."""
+        return axes_of(self.network, self.names)
+
+
+def tensor_sources(
+    now: NamedNetwork, before: NamedNetwork, new_experts: NewExperts = "fresh"
+) -> dict[str, TensorSource]:
+    """Finds for every tensor of `now.network` what it was in `before.network`.
+
+    Tensors of constant gates are left out: they follow from the model's kind.
+
+    Raises:
+        ValueError: A gate's codes spell the numbers of experts, and they have other numbers now; or
+            gates or experts that lie in one tensor did not there, where either came in stages.
+    """
+    axes, constants = now.axes(), constants_of(now.network)
+    found = _Earlier(before.axes())
+    together = _Earlier(axes)
+    experts = [
+        _origins(level, old, new_experts)
+        for level, old in zip(now.levels, before.levels, strict=False)
+    ]
+    sources = {}
+    for name, own in axes.items():
+        if name not in constants:
+            level = int(name.split(".")[1]) if name.startswith("levels.") else len(experts)
+            origins = experts[level] if level < len(experts) else {}
+            alike = [one for one, _ in together.of(own.path)]
+            sources[name] = found.source(name, own, origins, alike)
+    return sources
+
+
+class _Earlier:
+    """The tensors of a network, to be found by what they are called and whose entries they have."""
+
+    def __init__(self, axes: Mapping[str, TensorAxes]) -> None:
+        self._by_path: dict[tuple[str | Entry, ...], list[tuple[str, TensorAxes]]] = {}
+        self._owners = set[tuple[str | Entry, ...]]()
+        for name, own in axes.items():
+            self._by_path.setdefault(own.path, []).append((name, own))
+            self._owners |= set(_owners(own.path))
+
+    def of(self, path: tuple[str | Entry, ...]) -> list[tuple[str, TensorAxes]]:
+        """Lists the tensors called so: several where gates or experts came in stages."""
+        return self._by_path.get(path, [])
+
+    def source(
+        self, name: str, own: TensorAxes, origins: Mapping[str, str], alike: Sequence[str]
+    ) -> TensorSource:
+        """Finds what a later tensor was.
+
+        Args:
+            name: Of that tensor, which stands for what is missing where it should be.
+            own: Its entries.
+            origins: Of each expert that is not made anew, which one it was, or is a copy of.
+            alike: Names of the tensors that are called as it is, one after another.
+        """
+        path = tuple(_renamed(part, origins) for part in own.path)
+        there = self.of(path)
+        new = own.dim("domains") is not None or not set(_owners(path)) <= self._owners
+        if not there:
+            return TensorSource(None if new else name)
+        if len(alike) > 1 or len(there) > 1:
+            turn = alike.index(name)
+            there = [
+                one
+                for place, one in enumerate(there)
+                if (_shares(own, one[1], origins) if 0 in own.dims else place == turn)
+            ]
+            if not there:
+                return TensorSource(None)
+        old_name, old = there[0]
+        places = {
+            dim: places_of([_origin(kind, e, origins) for e in entries], _along(old, dim))
+            for dim, (kind, entries) in own.dims.items()
+        }
+        return TensorSource(old_name, places, own.dim("inputs"), own.dim("domains"))
+
+
+def _owners(path: tuple[str | Entry, ...]) -> Iterator[tuple[str | Entry, ...]]:
+    """What a tensor is of as a whole: its name up to each entry in it."""
+    return (path[: i + 1] for i, part in enumerate(path) if isinstance(part, Entry))
+
+
+def _along(axes: TensorAxes, dim: int) -> Sequence[object]:
+    return axes.dims[dim][1] if dim in axes.dims else ()
+
+
+def _origin(kind: str, name: object, origins: Mapping[str, str]) -> object:
+    return origins.get(str(name)) if kind == "experts" else name
+
+
+def _renamed(part: str | Entry, origins: Mapping[str, str]) -> str | Entry:
+    """What stood for it in the earlier network."""
+    if isinstance(part, str) or part.kind != "experts":
+        return part
+    return Entry("experts", origins.get(str(part.name)))
+
+
+def _shares(own: TensorAxes, old: TensorAxes, origins: Mapping[str, str]) -> bool:
+    """Whether gates or experts of a tensor, which came together, were those of another.
+
+    Raises:
+        ValueError: Some of them alone were.
+    """
+    kind, names = own.dims.get(0, ("", ()))
+    before = _along(old, 0)
+    if names != tuple(before) and set(names) & set(before):
+        some = [str(name) for name in names[:4]]
+        raise ValueError(
+            f"{', '.join(some)}{', …' * (len(names) > 4)} lie together here, but did not there "
+            "(model.stages); go on with that run's own config, or freeze its experts and gates"
+        )
+    return bool({_origin(kind, name, origins) for name in names} & set(before))
+
+
+def _origins(level: Level, before: Level, new_experts: NewExperts) -> dict[str, str]:
+    """Which expert of the earlier level each one was, or begins as a copy of.
+
+    A copied one is of the same owner, and in turn; where experts came in stages, those that came
+    together are copies of the first that did.
+
+    Raises:
+        ValueError: Codes of gates spell the experts' numbers, and one has another now.
+    """
+    now, old = level.expert_names, before.expert_names
+    if new_experts == "copy" and _is_staged(level):
+        kept = {name: name for name in now if name in old}
+        for names in _pools(level):
+            if not kept.keys() & set(names):
+                first = _pools(before)[0]
+                kept |= {name: first[i % len(first)] for i, name in enumerate(names)}
+        return kept
+    places = expert_places(now, old, new_experts).tolist()
+    moved = next((e for e, place in enumerate(places) if place not in (NEW, e)), None)
+    if moved is not None and any(isinstance(module, DSelectKGate) for module in level.modules()):
+        raise ValueError(
+            f"{now[moved]!r} would get another number, which the codes of model.gate.kind "
+            "dselect_k spell; add tasks and experts with another gate"
+        )
+    return {name: old[place] for name, place in zip(now, places, strict=True) if place != NEW}
+
+
+def _is_staged(level: Level) -> bool:
+    """Whether experts of a level came in several stages."""
+    experts = level.mixture.experts
+    return isinstance(experts, StagedExperts) and not isinstance(experts, RequestExperts)
+
+
+def _pools(level: Level) -> list[tuple[str, ...]]:
+    """Names of the experts that came together."""
+    experts, names = level.mixture.experts, level.expert_names
+    if not isinstance(experts, StagedExperts) or isinstance(experts, RequestExperts):
+        return [names]
+    return [names[own.start : own.stop] for own in experts.ranges]
+
+
+def own_sources(
+    sources: Mapping[str, TensorSource], layout: Mapping[str, Sequence[Shard]]
+) -> dict[str, TensorSource]:
+    """Cuts the sources as experts are sharded, to those of what this rank holds.
+
+    Args:
+        sources: Of the whole tensors.
+        layout: This rank's shards, along the dimension of experts, the first one; those that lie
+            in places of their own are left out.
+
+    Example:
+        >>> import torch
+        >>> source = TensorSource("w", {0: np.array([2, 0, NEW])})
+        >>> layout = {"w": [Shard(torch.zeros(2, 4), (3, 4), (1, 0))]}
+        >>> own_sources({"w": source}, layout)["w"].places[0].tolist()
+        [0, -1]
+    """
+    own = dict(sources)
+    for name, shards in layout.items():
+        if name in own and not is_whole(shards) and not lie_in_places(shards):
+            experts = np.concatenate(
+                [np.arange(s.region[0].start, s.region[0].stop) for s in shards]
+            )
+            places = own[name].places
+            first = places[0] if 0 in places else np.arange(shards[0].shape[0])
+            own[name] = replace(own[name], places={**places, 0: first[experts]})
+    return own
+
+
+def fits(own: Sequence[int], old: Sequence[int], source: TensorSource) -> bool:
+    """Returns whether shapes differ in mapped dimensions alone, with no place beyond `old`."""
+    if len(own) != len(old):
+        return False
+    for dim, (size, old_size) in enumerate(zip(own, old, strict=True)):
+        places = source.places.get(dim)
+        if places is None and size != old_size:
+            return False
+        if places is not None and (len(places) != size or int(places.max(initial=NEW)) >= old_size):
+            return False
+    return True
+
+
+def moved(own: Tensor, old: Tensor, source: TensorSource, new_input: float = 0.0) -> Tensor:
+    """Returns `old`'s entries in their new places, and `own`'s where there are none.
+
+    Of domains that are new it is the mean of the earlier ones.
+
+    Args:
+        own: Values of entries that are new.
+        old: The earlier tensor, on the CPU; `fits`.
+        source: Where the entries stood.
+        new_input: Value of kept gates and experts for new inputs.
+
+    Example:
+        >>> source = TensorSource("w", {1: np.array([1, NEW])}, input_dim=1)
+        >>> moved(torch.ones(1, 2), torch.tensor([[5.0, 6.0]]), source).tolist()
+        [[6.0, 0.0]]
+    """
+    if not source.places:
+        return old.clone()
+    places = {dim: source.places.get(dim, np.arange(size)) for dim, size in enumerate(own.shape)}
+    if source.domain_dim is not None:  # the mean stands behind them, for those that are new
+        dim, count = source.domain_dim, old.shape[source.domain_dim]
+        old = torch.cat([old, old.mean(dim, keepdim=True)], dim)
+        places[dim] = np.where(places[dim] == NEW, count, places[dim])
+    kept = {dim: np.flatnonzero(place != NEW) for dim, place in places.items()}
+    result = own.detach().cpu().clone().numpy()
+    if source.input_dim is not None:
+        everything = {**kept, source.input_dim: np.arange(own.shape[source.input_dim])}
+        result[np.ix_(*everything.values())] = new_input
+    olds = [place[kept[dim]] for dim, place in places.items()]
+    result[np.ix_(*kept.values())] = old.numpy()[np.ix_(*olds)]
+    return torch.from_numpy(result)
+
+
+def moved_moments(
+    own: Tensor, moments: Mapping[str, Tensor], source: TensorSource
+) -> dict[str, Tensor]:
+    """Returns the optimizer state of a parameter that kept some of its entries.
+
+    New entries start with no first moment, and with the mean second moment of the kept ones.
+
+    Args:
+        own: The parameter.
+        moments: Its earlier state by key; what has not the parameter's shape (the number of steps)
+            is kept as it is.
+        source: Where the parameter's entries stood.
+    """
+    result = {}
+    for key, old in moments.items():
+        if old.dim() == 0:
+            result[key] = old.clone()
+            continue
+        fill = float(old.mean()) if key in _SECOND_MOMENTS else 0.0
+        result[key] = moved(torch.full(own.shape, fill, dtype=old.dtype), old, source, fill)
+    return result

@@ -9,8 +9,8 @@ from mmoe.config import TableSpec
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
 from mmoe.embeddings.row_updates import LAST_STEP
 from mmoe.parallel.sharded_tensors import Shard, Sharded, first_rows, local_shards
+from mmoe.train.warm_start.earlier import Stored
 from mmoe.train.warm_start.report import WarmStartReport
-from mmoe.train.warm_start.stored import Stored
 
 
 def check_tables(tables: Sequence[TableSpec], old: Stored, run: str) -> None:

@@ -18,6 +18,7 @@ from mmoe.mixture import (
     TopKGate,
     load_experts,
 )
+from mmoe.mixture.axes import axes_of
 
 D, O = 6, 5  # noqa: E741
 
@@ -73,7 +74,7 @@ def test_a_stack_is_trained_apart_from_the_modules_it_was_made_of():
     with torch.no_grad():
         stack.stacked.scale.zero_()
     assert torch.equal(own[0].scale, before)
-    assert stack.expert_tensors == dict.fromkeys(stack.state_dict(), 0)
+    assert stack.axes() == {name: {0: "experts"} for name in stack.state_dict()}
 
 
 def test_running_statistics_are_each_experts_own():
@@ -124,9 +125,10 @@ def test_a_part_of_a_mixed_pool(experts):
     for e, start, end in zip(experts, offsets, offsets[1:], strict=False):
         torch.testing.assert_close(y[start:end], whole[e][start:end])
     names = {name: len(t) for name, t in part.state_dict().items()}
-    assert all(
-        names[name] == sum(e in own for e in experts) for name, own in part.expert_ranges.items()
-    )
+    for name, axes in axes_of(part, {"experts": range(7)}).items():
+        assert axes.owner("experts") is not None or names[name] == sum(
+            e in axes.entries("experts") for e in experts
+        )
     assert set(names) <= set(pool.state_dict()) and len(pool) == 7
     assert isinstance(pool.part([]), NoExperts)
 
