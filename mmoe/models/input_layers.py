@@ -156,19 +156,6 @@ def replaced_names(names: Sequence[str], specs: Sequence[InputLayerSpec]) -> lis
     return found + [spec.columns[-1] for spec in in_pieces if spec.missing]
 
 
-def projected_feature(tensor: str) -> str | None:
-    """Returns the feature whose projection a tensor of a network is, by its name; None: of none.
-
-    Example:
-        >>> projected_feature("inputs.title_projection.weight"), projected_feature("towers.0.mlp")
-        ('title', None)
-    """
-    prefix, suffix = "inputs.", f"{_key('')}.weight"
-    if not tensor.startswith(prefix) or not tensor.endswith(suffix):
-        return None
-    return tensor[len(prefix) : -len(suffix)]
-
-
 def _key(name: str) -> str:
     """A name that no method of a module has."""
     return f"{name}_projection"

@@ -89,19 +89,6 @@ class SequenceInputs(nn.ModuleDict):
         return Events(e_VD, lengths_SB[self._events[number][0]])
 
 
-def sequence_of_tensor(tensor: str) -> str | None:
-    """Returns the sequence whose encoder a tensor of a network is of, by its name; None: of none.
-
-    Example:
-        >>> sequence_of_tensor("sequences.seen_encoder.of_event.weight")
-        'seen'
-    """
-    prefix = "sequences."
-    if not tensor.startswith(prefix):
-        return None
-    return tensor.removeprefix(prefix).split(".")[0].removesuffix(_key(""))
-
-
 def _key(name: str) -> str:
     """A name that no method of a module has."""
     return f"{name}_encoder"

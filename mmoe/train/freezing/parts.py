@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from mmoe.config import ModelConfig, RunConfig, TaskConfig
 from mmoe.config.freezing import StageConfig, names_part
 from mmoe.config.tasks import EntireSpaceTask
-from mmoe.mixture import FixedGate
+from mmoe.mixture.axes import Entry, TensorAxes, axes_of
 from mmoe.mixture.experts.staged import StagedExperts
+from mmoe.mixture.gates.fixed import constants_of
 from mmoe.mixture.gates.joined import JoinedGates
-from mmoe.models.input_layers import projected_feature
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.sequences.inputs import sequence_of_tensor
 from mmoe.parallel import spread_layout
 
 _SHORT = {"crossing": "interaction", "bias_tower": "bias"}
@@ -57,34 +56,35 @@ def parts_of(network: MixtureNetwork, config: RunConfig) -> list[Part]:
     """Lists the tensors of a network, buffers included; constants are left out."""
     last, layout = config.model.stages[-1], spread_layout(network)
     parameters = {name for name, weight in network.named_parameters() if weight.requires_grad}
+    axes = axes_of(network, {"tasks": [task.name for task in config.tasks]})
+    constants = constants_of(network)
     new_prefixes = tuple(_new_in_levels(network, last))
     found = []
     for name, tensor in network.state_dict().items():
-        short, new = _short(name, config, last)
+        if name in constants:
+            continue
+        short, new = _short(name, axes[name], last)
         shape = layout[name][0].shape if name in layout else tensor.shape
         size = 1
         for extent in shape:
             size *= extent
         new = new or name.startswith(new_prefixes)
         found.append(Part(name, short, new, size if name in parameters else 0))
-    constant = tuple(_constants(network))
-    return [part for part in found if not part.tensor.startswith(constant)] if constant else found
+    return found
 
 
-def _short(name: str, config: RunConfig, last: StageConfig) -> tuple[str, bool]:
-    """The part of a tensor outside the levels, and whether it is new."""
+def _short(name: str, axes: TensorAxes, last: StageConfig) -> tuple[str, bool]:
+    """The part of a tensor, and whether it is of a task or feature that is new."""
     part, *rest = name.split(".")
     if part == "levels":
         return ("gates" if rest[2] == "gate" else "experts"), False
-    if part in ("towers", "imputation") or rest[:1] == ["tasks"]:
-        number = rest[0] if part != "transfer" else rest[1]
-        task = config.tasks[int(number)].name
-        short = f"towers.{task}" if part == "towers" else part
-        return short, task not in last.tasks
-    feature = projected_feature(name) if part == "inputs" else sequence_of_tensor(name)
-    if feature is not None:
-        return f"{part}.{feature}", feature not in last.features
-    return _SHORT.get(part, part), False
+    short = _SHORT.get(part, part)
+    entry = next((p for p in axes.path if isinstance(p, Entry) and p.kind != "parts"), None)
+    if entry is None:
+        return short, False
+    known = last.tasks if entry.kind == "tasks" else last.features
+    own = part in ("towers", "inputs", "sequences")
+    return (f"{part}.{entry.name}" if own else short), entry.name not in known
 
 
 def _new_in_levels(network: MixtureNetwork, last: StageConfig) -> Iterator[str]:
@@ -102,9 +102,3 @@ def _new_in_levels(network: MixtureNetwork, last: StageConfig) -> Iterator[str]:
             for i, own in enumerate(experts.ranges):
                 if level.expert_names[own.start] not in last.experts:
                     yield f"{prefix}.experts.pools.{i}."
-
-
-def _constants(network: MixtureNetwork) -> Iterator[str]:
-    for name, module in network.named_modules():
-        if isinstance(module, FixedGate):
-            yield f"{name}."
