@@ -97,6 +97,10 @@ CASES = {
                                            "encoding": kind, **OF_ENCODING.get(kind, {})}]}
         for kind in ENCODINGS.names()
     },
+    "a projection that the bias tower reads": {
+        **_model(bias={"features": ["more"]}),
+        "features": [{"kind": "vector", "name": "more", **FEATURE["vector"]}],
+    },
     "average": {"training": {"ema_decay": 0.9}},
     "wide": _model(wide=True),
 }  # fmt: skip
