@@ -126,10 +126,19 @@ def axes_of(module: nn.Module, names: Names, first: str | None = None) -> dict[s
         if name not in found:
             default = {0: first} if first is not None and tensor.dim() else {}
             kinds = default if said is None else said.get(name, {})
-            dims = {d: (kind, _cut(kind, names, tensor, d)) for d, kind in kinds.items()
-                    if kind in names}  # fmt: skip
+            dims = {dim: (kind, _along(tensor, dim, kind, names)) for dim, kind in kinds.items()}
+            dims = {dim: own for dim, own in dims.items() if own[1]}
             found[name] = TensorAxes(dims, tuple(name.split(".")), said is not None)
     return {name: found[name] for name in tensors}
+
+
+def _along(tensor: Tensor, dim: int, kind: str, names: Names) -> tuple[Hashable, ...]:
+    """The names of a tensor's entries; none where the dimension is of something else."""
+    own, size = tuple(names.get(kind, ())), tensor.shape[dim]
+    if kind == "domains":  # what came in an earlier stage knows those alone that come first
+        own = own[:size]
+    # Experts may lie on several ranks, of which this one has a part
+    return own if len(own) == size or kind == "experts" else ()
 
 
 def without(names: Names, *kinds: str) -> Names:
@@ -148,8 +157,3 @@ def named(names: Names, kind: str, number: int) -> Hashable:
     """Returns the name of one, or its number where there are no names."""
     known = names.get(kind, ())
     return known[number] if number < len(known) else number
-
-
-def _cut(kind: str, names: Names, tensor: Tensor, dim: int) -> tuple[Hashable, ...]:
-    # What came in an earlier stage knows its domains alone, which are the first ones
-    return tuple(names[kind][: tensor.shape[dim]] if kind == "domains" else names[kind])

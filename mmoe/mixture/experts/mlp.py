@@ -59,6 +59,10 @@ class MLP(nn.Module):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)
 
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of its tensors are: the first layer reads the inputs."""
+        return {"layers.0.weight": {1: "inputs"}}
+
     def forward(self, x: Tensor) -> Tensor:
         """Maps `[..., input_dim]` to `[..., output_dim]`."""
         return self.after_first(self._linear(0, x)) if len(self.layers) else x
