@@ -93,7 +93,7 @@ def raw_config(kind, folder: Path, **training):
     }
     if "experts" in model:  # the pool says it
         del model["num_experts"], model["expert"]
-    for key in MODELS.config_class(model.get("kind", "mmoe")).unused & model.keys():
+    for key in model.keys() - MODELS.config_class(model.get("kind", "mmoe")).model_fields.keys():
         del model[key]
     raw = {
         "data": kind.get("data", {}),
