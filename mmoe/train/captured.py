@@ -44,6 +44,8 @@ class CapturedPass:
         # What autocast caches would be gone when a graph is replayed
         bf16 = config.training.precision == "bf16"
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
+        # Gradients of captured weights are added up on another stream than they were captured on
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         # Warming up draws numbers and moves what networks count
         with torch.random.fork_rng([device] if device.type == "cuda" else []), autocast:
             graphs = torch.cuda.make_graphed_callables(
