@@ -30,7 +30,7 @@ from mmoe.models.network import GateRecord, LevelMixer, NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
 from mmoe.parallel.launch.cores import bind_to_own_cores
-from mmoe.run.console import SilentReporter, Tracker
+from mmoe.run.console import Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.tasks.predictions import predictions_from_logits
 
@@ -116,6 +116,9 @@ class Predictor:
         Raises:
             ValueError: The model has been put into training mode since, or a value does not fit.
         """
+        if isinstance(rows, EncodedData):  # one chunk: no source around it
+            found_NT = self._predict(rows, tracker, on_gates)
+            return self.without_absent(rows.features.domains_N, found_NT)
         scored = self.predict_chunks(self._source(rows), tracker=tracker, on_gates=on_gates)
         predictions = [
             self.without_absent(chunk.features.domains_N, found_NT) for chunk, found_NT in scored
@@ -140,16 +143,13 @@ class Predictor:
         With `with_bias` as many columns again follow them: what `model.bias` makes of them for the
         display as it was logged, which the rows then must hold.
         """
-        tracker = tracker or next(iter(_silent()))
         with closing(source.chunks(first, stop)) as chunks:  # in any case nothing reads on
             for chunk in chunks:
                 yield chunk, self._predict(chunk, tracker, on_gates, with_bias)
 
-    def _source(self, rows: BatchSource | EncodedData | TableLike) -> BatchSource:
+    def _source(self, rows: BatchSource | TableLike) -> BatchSource:
         if isinstance(rows, BatchSource):
             return rows
-        if isinstance(rows, EncodedData):
-            return BatchSource.of(rows)
         if self.encoder is None:
             raise ValueError(
                 "rows: expected encoded ones, as this predictor was made without an encoder; give "
@@ -167,7 +167,7 @@ class Predictor:
     def _predict(
         self,
         data: EncodedData,
-        tracker: Tracker,
+        tracker: Tracker | None,
         on_gates: GateCallback | None,
         with_bias: bool = False,
     ) -> np.ndarray:
@@ -179,7 +179,8 @@ class Predictor:
         for turn in range(self._turns(-(-len(data) // self.height))):
             start = min(turn * self.height, len(data))
             self._batch(data, start, out_NT, on_gates, with_bias)
-            tracker.advance(min(self.height, len(data) - start))
+            if tracker is not None:
+                tracker.advance(min(self.height, len(data) - start))
         return out_NT
 
     def batches(self, count: int) -> Iterator[slice]:
@@ -361,8 +362,3 @@ def _check_mapped(device: DeviceKind) -> DeviceKind:
             f"mapped weights are those of one process on the CPU, not of {what}; leave mapped out"
         )
     return "cpu"
-
-
-def _silent() -> list[Tracker]:
-    with SilentReporter().track("", None, "rows") as tracker:
-        return [tracker]

@@ -1,6 +1,7 @@
 """`SingleRows`: encodes rows one by one, by their cells."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,15 @@ class SingleRows:
         self.config, self.rules, self.codecs, self.encode_one = config, rules, codecs, encode_one
         self.names = frozenset(required_columns(config, labels=False))
         self.words = config.data.missing_words or ()
-        self.unread = config.unread_when_scoring
-        self.by_cell = {n for c in self._read if c.by_cell for n in c.feature.source_columns}
+        unread = config.unread_when_scoring
+        self.fixed = {
+            place: missing(codec, rules, 1)
+            for place, codec in enumerate(codecs)
+            if codec.feature.name in unread
+        }
+        # Of each codec; none where its code does not follow from cells alone
+        self.columns = [codec.feature.source_columns if codec.by_cell else [] for codec in codecs]
+        self.by_cell = self.names & {*chain(*self.columns)}
         domains = config.model.domains
         self.beside = {column for task in config.tasks for column in task.inputs}
         self.beside |= set() if domains is None else {domains.column}
@@ -59,25 +67,18 @@ class SingleRows:
         )
         self.known: dict[Hashable, Coded] = {}
 
-    @property
-    def _read(self) -> list[Codec[Any]]:
-        return [codec for codec in self.codecs if codec.feature.name not in self.unread]
-
     def encode(self, row: OneRow, origin: str) -> EncodedFeatures | None:
         """Encodes a row with the columns `names`; None: it is refused, as a table says better."""
         cells = {name: cell_of(row[name]) for name in self.by_cell}
-        found = self.numbers(cells)
+        found = {**self.fixed, **self.numbers(cells)}
         new: dict[int, Hashable] = {}
         for place, codec in enumerate(self.codecs):
             if place in found:
                 continue
-            if codec.feature.name in self.unread:
-                found[place] = missing(codec, self.rules, 1)
-                continue
-            key = _key(place, codec, cells)
+            key = _key(place, self.columns[place], cells)
             coded = None if key is None else self.known.get(key)
-            if coded is None and (coded := self._own_key(codec, cells)) is not None:
-                self._keep(key, coded)
+            if coded is None and key is not None and (own := self._own_key(codec, cells)):
+                coded = self._kept(key, own)
             if coded is None:
                 new[place] = key
             else:
@@ -85,8 +86,8 @@ class SingleRows:
         try:
             table = self._table(row, new, origin)
             for place, key in new.items():
-                found[place] = self.encode_one(self.codecs[place], table, origin)
-                self._keep(key, found[place])
+                coded = self.encode_one(self.codecs[place], table, origin)
+                found[place] = coded if key is None else self._kept(key, coded)
             links = row_links(self.config, self.rules, table, origin)
             domains_N = encode_domains(self.config, self.rules, table, origin)
         except ValueError:
@@ -111,23 +112,19 @@ class SingleRows:
             return _NO_COLUMNS
         return with_missing(table_of(row, names, origin), self.config, origin)
 
-    def _keep(self, key: Hashable, coded: Coded) -> None:
-        if key is not None:
-            if len(self.known) >= _MOST_CELLS:
-                self.known.clear()
-            self.known[key] = coded
+    def _kept(self, key: Hashable, coded: Coded) -> Coded:
+        if len(self.known) >= _MOST_CELLS:
+            self.known.clear()
+        self.known[key] = coded
+        return coded
 
 
-def _key(place: int, codec: Codec[Any], cells: Mapping[str, Cell | None]) -> Hashable:
-    """What a code follows from; None: not from cells alone."""
-    if not codec.by_cell:
-        return None
-    found = [cells[name] for name in codec.feature.source_columns]
-    return None if None in found else (place, *map(_exact, found))
+def _key(place: int, columns: Sequence[str], cells: Mapping[str, Cell | None]) -> Hashable:
+    """What the code of a codec follows from; None: not from cells alone."""
+    found = [_exact(cells[name]) for name in columns]
+    return None if not found or None in found else (place, *found)
 
 
 def _exact(cell: Cell | None) -> Hashable:
     """Of numbers that are equal, as 0.0 and -0.0, the bits count."""
-    assert cell is not None
-    kind, value = cell
-    return (kind, value.hex()) if isinstance(value, float) else cell
+    return cell if cell is None or not isinstance(cell[1], float) else (cell[0], cell[1].hex())
