@@ -84,8 +84,9 @@ def roads(folder):
     if find_spec("polars") is not None:
         polars = import_module("polars")
         yield "polars", polars.DataFrame(table.to_pydict())
-    views = [pa.array(table[name].to_pylist(), pa.string_view()) for name in ("city", "shop")]
-    yield "views, as polars gives", table.set_column(0, "city", views[0])
+    first = table.column_names[0]
+    views = pa.array(table[first].to_pylist(), pa.string_view())
+    yield "views, as polars gives", table.set_column(0, first, views)
 
 
 def files(folder):
@@ -251,3 +252,41 @@ def test_numbers_beside_a_word_that_the_list_lacks_are_ids_of_text(tmp_path):
     fit.add(load_splits(config).train)
     for encoder in (FeatureEncoder.of(fit), open_stream(config).fit()):
         assert sorted(encoder.ids["id"].keys.to_pylist()) == ["1", "2", "NA"]
+
+
+@pytest.mark.parametrize("words", [None, [""], ["NULL"], ["none"]])
+def test_labels_and_weights_of_numbers_are_missing_by_any_word_on_every_road(tmp_path, words):
+    """Whatever the list: pandas has made nulls of them before anybody could ask."""
+    cells = {"x": ["1", "2", "4"], "y": ["1.5", "NA", "7"], "w": ["2", "1", "null"]}
+    text = pd.DataFrame({name: some * 60 for name, some in cells.items()})
+    text["z"] = ["1", "0", "nan", "1", "NULL"] * 36
+    text.to_csv(tmp_path / "log.csv", index=False)
+    raw = config_of(tmp_path).model_dump(mode="json")
+    raw["data"] = {"path": str(tmp_path / "log.csv"), "split": {"by": "random"}}
+    raw["data"] |= {} if words is None else {"missing_words": words}
+    raw |= {"model": {}, "features": [{"kind": "numeric", "name": "x"}]}
+    raw["tasks"] = [
+        {"name": "y", "label": "y", "kind": "regression"},
+        {"name": "rich", "label": "y > 2"},
+        {"name": "z", "label": "z", "weight_column": "w", "observed_when": "w > 0"},
+    ]
+    wanted = None
+    for source in ({"": None} | dict(roads(tmp_path))).values():
+        config, told = config_from_dict(raw), []
+        if isinstance(source, list):
+            continue
+        rows = load_splits(config, source)
+        for table in (rows.train, rows.validation, rows.test):
+            one = encode_labels(config, table, "x")
+            told += [p.tolist() for p in (one.labels_NT, one.observed_NT, one.weights_NT)]
+        wanted = wanted or told
+        assert told == wanted
+    for file in files(tmp_path):
+        raw["data"]["path"] = str(file)
+        stream, seen = open_stream(config_from_dict(raw)), []
+        stream.fit(on_labels=lambda _, labels, seen=seen: seen.append(labels))
+        for t, rows in enumerate((120, 120, 72)):
+            assert sum(int(labels.observed_NT[:, t].sum()) for labels in seen) == rows
+    raw["tasks"][2].pop("observed_when")
+    with pytest.raises(ValueError, match=r"column 'w' \(weight_column of task 'z'\) is empty"):
+        encode_labels(config_from_dict(raw), load_splits(config_from_dict(raw)).train, "x")
