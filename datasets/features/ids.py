@@ -19,7 +19,7 @@ from mmoe.config.tables import VectorTable
 from mmoe.datasets.features.codec import Codec, Rules, Section
 from mmoe.datasets.features.fit_ids import CountFit, KindFit
 from mmoe.datasets.features.id_map import IdMap
-from mmoe.datasets.rows.projection import text_cells
+from mmoe.datasets.values.missing_words import TextCells
 from mmoe.datasets.vectors.learn import learn_vectors
 from mmoe.datasets.vectors.rule import VectorScaling, VectorScalings
 
@@ -123,8 +123,9 @@ class IdCodec(Codec[IdFeatureT]):
         self, origin: str, codecs: Sequence[Codec[Any]], *, settle: bool = False
     ) -> CountFit | KindFit:
         """Returns what counts ids, or finds their kind; `settle` as there."""
-        fit, words = CountFit if self.counted else KindFit, text_cells(self.config).known
-        return fit(self.label(origin), settle=settle, words=words)
+        fit = CountFit if self.counted else KindFit
+        known = TextCells(words=self.config.data.missing_words).known
+        return fit(self.label(origin), settle=settle, words=known)
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
         """Makes one table's ids of all the features that share it."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -341,10 +341,8 @@ class NumericCodec(Codec[NumericFeature]):
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> NumberFit:
         """Returns what fits its rule; it samples fewer values the more columns need quantiles."""
-        with_quantiles = sum(
-            isinstance(c, NumericCodec) and takes_quantiles(c.feature) for c in codecs
-        )
-        sample = min(_LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // max(with_quantiles, 1)))
+        wanted = max(_with_quantiles(tuple(codecs)), 1)
+        sample = min(_LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // wanted))
         return NumberFit(self.feature, sample)
 
     def add(self, fit: NumberFit, table: pa.Table, origin: str) -> None:
@@ -430,3 +428,9 @@ def _number(cell: Cell | None) -> float | None:
     if type(value) is float and not math.isinf(value):
         return value
     return float(value) if type(value) is int and abs(value) < 2**63 else None
+
+
+@lru_cache(maxsize=1)
+def _with_quantiles(codecs: tuple[Codec[Any], ...]) -> int:
+    """How many of them do, counted once for all that ask."""
+    return sum(isinstance(c, NumericCodec) and takes_quantiles(c.feature) for c in codecs)

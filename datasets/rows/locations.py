@@ -78,7 +78,8 @@ def visible_columns(table: pa.Table) -> list[str]:
 
 def times_of(table: pa.Table) -> np.ndarray | None:
     """Returns how many rows each one stands for, int64; None: one each."""
-    return table[TIMES_COLUMN].to_numpy() if TIMES_COLUMN in table.column_names else None
+    place = table.schema.get_field_index(TIMES_COLUMN)  # each column asks: no list of all of them
+    return None if place < 0 else table.column(place).to_numpy()
 
 
 def is_of_request(table: pa.Table, name: str) -> bool:

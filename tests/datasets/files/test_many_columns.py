@@ -3,9 +3,14 @@
 import pyarrow as pa
 import pytest
 
+from mmoe.config import config_from_dict
+from mmoe.config.features import NumericFeature
+from mmoe.datasets.features import numeric
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files import json_lines, readers, sampling
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.rows.given_rows import without_views
+from mmoe.datasets.rows.locations import TIMES_COLUMN, times_of
 
 MANY = 200
 
@@ -56,7 +61,15 @@ def views(columns, counts):
     assert found["c3"].to_pylist() == ["a", None]
 
 
-@pytest.mark.parametrize("work", [concat, signed, nulls, views])
+def times(columns, counts):
+    held = table_of(columns, pa.int32()).append_column(TIMES_COLUMN, pa.array([3, 1]))
+    for _ in range(columns):
+        assert times_of(Asked(held, counts)).tolist() == [3, 1]
+    assert "column_names" not in counts
+    counts[:] = sorted(set(counts))
+
+
+@pytest.mark.parametrize("work", [times, concat, signed, nulls, views])
 def test_tables_are_changed_at_once(work):
     asked = {}
     for columns in (5, MANY):
@@ -74,6 +87,26 @@ def test_types_of_json_lines_are_set_at_once(monkeypatch):
     assert found.schema.types == [kind] * MANY
     assert found["c7"].to_pylist() == [[None]]
     assert "set_column" not in asked
+
+
+def test_features_ask_once_what_they_share(monkeypatch):
+    asked = {"quantiles": 0, "text": 0}
+    takes, texts = numeric.takes_quantiles, NumericFeature.text_columns.fget
+
+    def counted(what, ask):
+        def count(feature):
+            asked[what] += 1
+            return ask(feature)
+
+        return count
+
+    monkeypatch.setattr(numeric, "takes_quantiles", counted("quantiles", takes))
+    monkeypatch.setattr(NumericFeature, "text_columns", property(counted("text", texts)))
+    kinds = [{"kind": ("numeric", "categorical")[n % 2], "name": f"c{n}"} for n in range(MANY)]
+    config = config_from_dict({"features": kinds, "tasks": [{"name": "t", "label": "t"}]})
+    FeatureEncoder.fit(config, table_of(MANY, pa.int64()), "log")
+    assert asked["quantiles"] <= 3 * MANY
+    assert asked["text"] <= 3 * MANY
 
 
 def _watched(module, counts):
