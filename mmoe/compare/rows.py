@@ -10,8 +10,9 @@ from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.sources import at_versions, generated_splits, load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import wants_stream
-from mmoe.metrics.observed import ObservedRows, observed_rows
+from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics.task_kinds.base import observed_rows
 from mmoe.train.measure import row_weights
 from mmoe.train.prepare import PreparedData, prepare, refuse_change
 

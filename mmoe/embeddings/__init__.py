@@ -1,7 +1,7 @@
 """Features → tables → pooled embeddings. The only package that imports torchrec."""
 
+from mmoe.embeddings.backend import EmbeddingBackend
 from mmoe.embeddings.build import (
-    EmbeddingBackend,
     build_embeddings,
     build_scoring_embeddings,
     torchrec_problem,

@@ -1,12 +1,12 @@
 """Chooses the backend and fills its tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from mmoe.config import (
     EmbeddingOptimizerConfig,
@@ -16,83 +16,10 @@ from mmoe.config import (
     TableSpec,
 )
 from mmoe.embeddings.initial import fill_tables
-from mmoe.embeddings.lookups import Lookups
 from mmoe.embeddings.managed.backend import ManagedEmbeddings
 from mmoe.embeddings.quantized.backend import ScoringEmbeddings
 from mmoe.embeddings.quantized.stored_rows import RowPrecision
 from mmoe.embeddings.silence_warnings import quiet_import, quiet_tracing
-from mmoe.embeddings.step_phases import StepPhases, StepT
-from mmoe.parallel.sharded_tensors import Sharded
-
-if TYPE_CHECKING:
-    from mmoe.embeddings.sharded.ids_ahead import IdsAhead
-
-
-class EmbeddingBackend(Protocol):
-    """The interface of a backend of embedding tables; both are `nn.Module`s that offer it."""
-
-    output_dim: int
-
-    def __call__(
-        self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
-    ) -> Lookups:
-        """Pooled embeddings, the features side by side in the order they were given, and events.
-
-        Where a feature is weighted, `id_weights` (float32 [V], parallel to `values`) are needed.
-        """
-        ...
-
-    def table_weights(self) -> dict[str, Tensor]:
-        """Returns the tables themselves (not copies) by name, each [rows, dim] float32."""
-        ...
-
-    def table_shards(self) -> dict[str, Sharded]:
-        """Returns the tables (not copies) by name: whole, or the shards that are here.
-
-        A rank may hold none of a table, or several shards of it.
-        """
-        ...
-
-    def optimizer_state(self) -> dict[str, Tensor]:
-        """Returns what a resumed run needs (not copies): `TABLE/NAME`, a row for each row.
-
-        Row-wise Adagrad: `sum` [rows]; Adagrad: `sum` [rows, dim]; Adam: `exp_avg`, `exp_avg_sq`
-        [rows, dim], and `steps`, int64 [1], of all tables together; SGD: nothing. Tables that decay
-        also have `last_step`, int32 [rows], and then there are `steps`.
-        """
-        ...
-
-    def optimizer_shards(self) -> dict[str, Sharded]:
-        """Returns the tensors of `optimizer_state`, cut as `table_shards` cuts the tables."""
-        ...
-
-    def plan_summary(self) -> list[dict[str, Any]]:
-        """Says which rank holds what, one entry a table; empty where one process holds all.
-
-        Each has `table`, `rows`, `dim`, `sharding`, `kernel`, `precision`, and `pieces`: for each
-        shard its `rank`, `rows` and `columns` (first, and one past the last), and `bytes`,
-        optimizer's state included. `mmoe.embeddings.plan_table` makes a table of it to print.
-        """
-        ...
-
-    def scale_learning_rates(self, factor: float) -> None:
-        """Multiplies every table's rate, as the config has it, for the next backward pass."""
-        ...
-
-    def step(self) -> None:
-        """Applies the gradients where the backward pass has not done it already."""
-        ...
-
-    def ids_ahead(
-        self, steps: Iterator[StepT], phases: StepPhases[StepT]
-    ) -> "IdsAhead[StepT] | None":
-        """Trains on `steps` with the ids of the next one under way; to be closed.
-
-        None where that cannot be: on one process, which sends none; on the plain backend; for
-        managed ids, whose rows may change hands at the end of a step; or if
-        `parallel.pipeline` is off.
-        """
-        ...
 
 
 def build_embeddings(

@@ -12,9 +12,10 @@ from mmoe.config.tasks import further_columns
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.metrics.auc import auc
 from mmoe.metrics.calibration import normalised_entropy
-from mmoe.metrics.observed import ObservedRows, observed_rows
+from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.row_terms import row_terms
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, kind_of
+from mmoe.metrics.task_kinds.base import observed_rows
 from mmoe.train.measure import row_weights
 
 # Of a task about an expert; alone: the only one that its gate sees

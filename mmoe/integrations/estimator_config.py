@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,12 @@ from mmoe.datasets.values.arrow import pc
 from mmoe.integrations.estimator_rows import refuse_times
 from mmoe.metrics.task_kinds import first_of, kind_of
 
-if TYPE_CHECKING:
-    from mmoe.integrations.sklearn import MultiTaskRanker
+
+class Asked(Protocol):
+    """An estimator, as far as its parameters say what config it has."""
+
+    config: Any
+    settings: Any
 
 
 # Named parameters, so that GridSearchCV can vary them, and the config keys they set.
@@ -32,7 +36,7 @@ _SETTINGS = {
 
 
 def config_for(
-    ranker: "MultiTaskRanker",
+    ranker: Asked,
     table: pa.Table,
     labels: Sequence[str],
     regressions: Sequence[str] = (),

@@ -6,8 +6,9 @@ import numpy as np
 
 from mmoe.metrics.auc import roc_points
 from mmoe.metrics.calibration import ECE_BINS, calibration_bins
-from mmoe.metrics.observed import ObservedRows, observed_rows
+from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.task_kinds import KindName, kind_of
+from mmoe.metrics.task_kinds.base import observed_rows
 
 ROC_POINTS = 200
 HISTOGRAM_BINS = 60

@@ -7,9 +7,8 @@ import numpy as np
 
 from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.named import NamedMetric, with_named
-from mmoe.metrics.observed import observed_rows
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, KindName, TaskMetrics, kind_of
-from mmoe.metrics.task_kinds.base import empty_reason
+from mmoe.metrics.task_kinds.base import empty_reason, observed_rows
 
 
 def task_metrics(

@@ -1,21 +1,12 @@
-"""Gives a network gates, and maybe towers, for each domain."""
+"""`NetworkDomains`: which domains a network knows, and which tasks there are in each."""
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from mmoe.config import RunConfig
-from mmoe.config.freezing import domains_known_to
-from mmoe.datasets.features.domains import Domains, asked_tasks
 from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.domains import RowDomains
-from mmoe.mixture.gates.joined import JoinedGates
-from mmoe.mixture.traits import GateTraits, traits_of
-from mmoe.models.network import Level, MixtureNetwork
-from mmoe.tasks import TaskTowers, Tower
-from mmoe.tasks.domain_tower import DomainTower
 
 
 class NetworkDomains(nn.Module):
@@ -67,66 +58,3 @@ class NetworkDomains(nn.Module):
             for g, name in enumerate(gate_names)
         ]
         return RowAsks(torch.stack(columns, dim=1), of_gates)
-
-
-def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | None) -> None:
-    """Gives each domain gates of its own, and a tower for each task where the config says so.
-
-    Nothing is drawn: at first every domain has the gates and towers of a network without domains.
-
-    Args:
-        network: Of `config.model`; changed in place, after its towers were widened.
-        config: Of the run.
-        domains: That its encoder learnt; None: there are none.
-
-    Raises:
-        ValueError: Gates are of a kind of somebody's that knows no domains.
-    """
-    section = config.model.domains
-    if section is None or domains is None:
-        return
-    asked = asked_tasks(config.tasks, domains)
-    tasks = [task.name for task in config.tasks]
-    network.domains = NetworkDomains(
-        domains.names,
-        tasks,
-        None if asked is None else torch.from_numpy(asked),
-        own_gates=network.learned_gates,
-    )
-    for level in network.levels if network.learned_gates else ():
-        assert isinstance(level, Level)
-        _add_gates(level, config, domains)
-    if section.towers == "own":
-        stages = config.model.stages
-        known = [len(domains_known_to(task, stages, domains.names)) for task in tasks]
-        network.towers = TaskTowers.of(
-            DomainTower(cast(Tower, tower), count) if count else tower
-            for tower, count in zip(network.towers, known, strict=True)
-        )
-
-
-def _add_gates(level: Level, config: RunConfig, domains: Domains) -> None:
-    """Gives each domain gates of its own, and gates of a stage those of its domains."""
-    gate = level.mixture.gate
-    modules = list(gate.gates) if isinstance(gate, JoinedGates) else [gate]
-    for module in modules:
-        if not (traits_of(module, GateTraits).takes_domains and hasattr(module, "add_domains")):
-            raise ValueError(
-                f"model.domains does not go with gates of kind {config.model.gate.kind}, whose "
-                f"{type(module).__name__} has none of each domain (takes_domains, and a method "
-                "add_domains); set model.gate.kind to another one, or remove model.domains"
-            )
-    if isinstance(gate, JoinedGates):
-        firsts = [level.gate_names[group.places[0]] for group in gate.groups]
-        gate.add_domains([_known_to(name, config, domains) for name in firsts])
-    else:
-        cast(Any, gate).add_domains(len(domains.names))
-
-
-def _known_to(gate_name: str, config: RunConfig, domains: Domains) -> int:
-    """How many domains the gates know that came with one of these."""
-    stages = [stage for stage in config.model.stages if stage.experts]
-    # A gate of no task has been there from the first
-    tasks = [task.name for task in config.tasks]
-    task = gate_name if gate_name in tasks else stages[0].tasks[0]
-    return len(domains_known_to(task, stages, domains.names))

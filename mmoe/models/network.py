@@ -1,7 +1,7 @@
 """The network that all models share: levels of mixtures, then a tower per task."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from mmoe.mixture.dropout import fast_dropout
 from mmoe.mixture.multi_gate import MixtureOutput, Unmixed
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.models.bias_tower import BiasTower
+from mmoe.models.domains import NetworkDomains
 from mmoe.models.input_layers import InputLayers
 from mmoe.models.interactions.layers import Interaction, Products
 from mmoe.models.requests.inputs import RequestInputs
@@ -23,9 +24,6 @@ from mmoe.tasks.alike import is_watched, logits_of_towers
 from mmoe.tasks.calibrator import LabelLoss
 from mmoe.tasks.domain_tower import DomainTower
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
-
-if TYPE_CHECKING:  # it is put into networks
-    from mmoe.models.domains import NetworkDomains
 
 
 class GateRecord(NamedTuple):
@@ -199,7 +197,7 @@ class MixtureNetwork(nn.Module):
     imputation: ImputationTowers | None
     bias_tower: BiasTower | None
     requests: RequestInputs | None
-    domains: "NetworkDomains | None"
+    domains: NetworkDomains | None
 
     def __init__(
         self,

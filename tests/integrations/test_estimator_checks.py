@@ -4,7 +4,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mmoe import MultiTaskRanker
-from mmoe.integrations.task_view import TaskClassifier, TaskRegressor
+from mmoe.integrations.sklearn import TaskClassifier, TaskRegressor
 from tests.integrations.small import SETTINGS, SMALL
 
 WHOLE = MultiTaskRanker(**SMALL)

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from mmoe import MultiTaskRanker
 from mmoe.config import config_from_dict
 from mmoe.integrations.estimator_config import with_label
-from mmoe.integrations.task_view import TaskClassifier, TaskRegressor
+from mmoe.integrations.sklearn import TaskClassifier, TaskRegressor
 from tests.integrations.small import SMALL, rows
 
 X, LABELS = rows()

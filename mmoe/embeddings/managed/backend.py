@@ -13,7 +13,7 @@ from mmoe.embeddings.names import table_of_state
 from mmoe.parallel.sharded_tensors import Sharded, local_shards, rows_held
 
 if TYPE_CHECKING:
-    from mmoe.embeddings.build import EmbeddingBackend
+    from mmoe.embeddings.backend import EmbeddingBackend
     from mmoe.embeddings.lookups import Lookups
     from mmoe.embeddings.managed.admission import IdAdmission
 

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,13 +14,10 @@ from mmoe.mixture.routing.dispatcher import Compute
 from mmoe.parallel.adaptive.call_clock import CallClock
 from mmoe.parallel.adaptive.call_costs import Call
 from mmoe.parallel.adaptive.cost_model import candidates
-from mmoe.parallel.adaptive.gathered_call import gathered_call, reduced
+from mmoe.parallel.adaptive.gathered_call import Asking, gathered_call, reduced
 from mmoe.parallel.adaptive.link_rates import LinkRates, measure_links
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
 from mmoe.parallel.experts.shadow import can_be_joined, pool_of
-
-if TYPE_CHECKING:
-    from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
 
 # A mode that was timed is tried again where it is no more than so many times as slow as the best
 _TIMED_WITHIN = 1.2
@@ -116,7 +113,7 @@ class AdaptiveMode:
 
     def next(
         self,
-        dispatcher: "AllToAllDispatcher",
+        dispatcher: Asking,
         sources: Sequence[Tree],
         plan: DispatchPlan,
         compute: Compute,
@@ -142,7 +139,7 @@ class AdaptiveMode:
 
     def _begin(
         self,
-        dispatcher: "AllToAllDispatcher",
+        dispatcher: Asking,
         sources: Sequence[Tree],
         plan: DispatchPlan,
         compute: Compute,

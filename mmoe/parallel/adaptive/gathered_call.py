@@ -1,7 +1,7 @@
 """What all ranks together know of a call, before they choose how it is to run."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -12,14 +12,36 @@ from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
 from mmoe.parallel.adaptive.call_costs import Call
 from mmoe.parallel.experts.moves.loads import pairs_of_experts
+from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.shadow import pool_of
+from mmoe.parallel.experts.wire import Wire
+from mmoe.parallel.hosts import Hosts
 
-if TYPE_CHECKING:
-    from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
+
+class Asking(Protocol):
+    """What it reads of a dispatcher whose call it is."""
+
+    wire: Wire
+    wire_dtype: torch.dtype | None
+
+    @property
+    def placement(self) -> ExpertPlacement:
+        """Where the experts are."""
+        ...
+
+    @property
+    def hosts(self) -> Hosts:
+        """How the ranks lie on hosts."""
+        ...
+
+    @property
+    def num_experts(self) -> int:
+        """E, over all ranks."""
+        ...
 
 
 def gathered_call(
-    dispatcher: "AllToAllDispatcher",
+    dispatcher: Asking,
     sources: Sequence[Tree],
     plan: DispatchPlan,
     compute: Compute,
