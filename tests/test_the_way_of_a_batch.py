@@ -48,11 +48,11 @@ class Length(NamedTuple):
 
 
 BUDGETS = {
-    "step, dense": Length(45, 150, 119),
-    "step, top_k": Length(47, 183, 145),
+    "step, dense": Length(28, 128, 80),
+    "step, top_k": Length(30, 161, 105),
     "mixture, dense": Length(9, 40, 24),
     "mixture, top_k": Length(13, 69, 43),
-    "score_files": Length(154, 815, None),
+    "score_files": Length(145, 822, None),
 }
 
 

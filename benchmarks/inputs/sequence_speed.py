@@ -37,10 +37,9 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
-from mmoe.train.forward_backward import Step
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import StepProgram
+from mmoe.train.step import Step, StepProgram
 
 _BIG = WORKLOADS["big"]
 _ITEM = 2  # the candidate's column, whose table has 100,000 rows

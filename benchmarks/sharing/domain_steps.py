@@ -20,10 +20,9 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.models.build import build_ranker
 from mmoe.parallel import training_group
-from mmoe.train.forward_backward import Step
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import StepProgram
+from mmoe.train.step import Step, StepProgram
 
 TASKS = ("click", "finish", "like", "buy")
 DOMAINS = 16

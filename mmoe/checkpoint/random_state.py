@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mmoe.checkpoint.stored_tensors import StoredTensors
-from mmoe.mixture.draws import borrowed_generators
+from mmoe.mixture.draws import LENT
 from mmoe.parallel import rank, world_size
 from mmoe.parallel.sharded_tensors import Shard
 
@@ -54,7 +54,8 @@ class RandomState:
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """Encloses what draws: all numbers come from this run's states, and no other's change."""
-        with borrowed_generators(self.device):
+        devices = [self.device] if self.device.type == "cuda" else []
+        with LENT, torch.random.fork_rng(devices=devices):
             _set_global_states(self.states, self.device)
             try:
                 yield

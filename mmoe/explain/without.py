@@ -9,7 +9,7 @@ from mmoe.explain.places import ExpertPlace, levels_of
 from mmoe.mixture.leave_out import LeftOutBlock, mixes_without
 from mmoe.mixture.multi_gate import MixtureOutput, Unmixed
 from mmoe.models.network import MixtureNetwork
-from mmoe.tasks.alike import logits_of_unmixed
+from mmoe.tasks.towers import logits_of_unmixed
 
 
 class MixWithout:

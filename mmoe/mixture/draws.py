@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import torch
 
 _CPU = torch.device("cpu")
-# Reentrant: a module that is made while a run draws borrows them again
-_LENT = threading.RLock()
+# Held while they are lent. Reentrant: a module that is made while a run draws borrows them again
+LENT = threading.RLock()
 
 
 @contextmanager
@@ -31,5 +31,5 @@ def borrowed_generators(device: torch.device = _CPU) -> Iterator[None]:
         True
     """
     devices = [device] if device.type == "cuda" else []
-    with _LENT, torch.random.fork_rng(devices=devices):
+    with LENT, torch.random.fork_rng(devices=devices):
         yield

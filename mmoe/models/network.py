@@ -20,9 +20,9 @@ from mmoe.models.interactions.layers import Interaction, Products
 from mmoe.models.requests.inputs import RequestInputs
 from mmoe.models.sequences.inputs import SequenceInputs
 from mmoe.tasks import TaskTowers
-from mmoe.tasks.alike import is_watched, logits_of_towers
 from mmoe.tasks.calibrator import LabelLoss
 from mmoe.tasks.domain_tower import DomainTower
+from mmoe.tasks.towers import is_watched, logits_of_towers
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
 
 
@@ -326,7 +326,8 @@ class MixtureNetwork(nn.Module):
 
     def _prepared(self, x_BD: Tensor) -> Tensor:
         """What levels read of whole rows."""
-        x_BD = fast_dropout(x_BD, self.input_dropout, self.training)
+        if self.input_dropout and self.training:
+            x_BD = fast_dropout(x_BD, self.input_dropout, training=True)
         if self.crossing is not None:
             x_BD = self.crossing(x_BD)
         if self.traces_inputs and self.training and not x_BD.requires_grad:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from mmoe.config.relations import entire_space_tasks
 from mmoe.config.tasks import TaskConfig
-from mmoe.tasks.columns import own_logits
-from mmoe.tasks.constants import constants
+from mmoe.tasks.columns import check_width, logit_widths, parts_of
 from mmoe.tasks.kinds import objective_of
 from mmoe.tasks.kinds.base import LossRows
 from mmoe.tasks.kinds.binary import Binary, binary_losses
@@ -29,6 +28,118 @@ class LossSums(NamedTuple):
     weights_T: Tensor
 
 
+class TaskLosses:
+    """Losses of several tasks, of as many batches as are asked for.
+
+    `total = Σ_t weight_t · Σ_b o_bt w_bt ℓ_bt / Σ_b o_bt w_bt`, with `ℓ` the loss of the task's
+    kind (`mmoe.tasks.kinds`). A task without observed weight adds 0.
+
+    Args:
+        tasks: The tasks, in the order of the columns; `weight` is theirs.
+    """
+
+    def __init__(self, tasks: Sequence[TaskConfig]) -> None:
+        self.tasks = list(tasks)
+        self._objectives = [objective_of(task.kind) for task in tasks]
+        self._widths = logit_widths(tasks)
+        self._binary = [t for t, each in enumerate(self._objectives) if type(each) is Binary]
+        self._all_binary = len(self._binary) == len(tasks)
+
+    def total(
+        self,
+        logits_BT: Tensor,
+        labels_BT: Tensor,
+        observed_BT: Tensor,
+        weights_BT: Tensor,
+        *,
+        out_of_T: Tensor | None = None,
+        imputed: Mapping[int, Tensor] | None = None,
+        groups_B: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the total and each task's mean; arguments as for `multi_task_loss`."""
+        self._check(logits_BT, labels_BT, observed_BT, weights_BT)
+        sums = self.sums(logits_BT, labels_BT, observed_BT, weights_BT, imputed, groups_B)
+        # A task without observed weight has a sum of 0; dividing by 1 keeps it, and its gradient, 0
+        whole_T = sums.weights_T if out_of_T is None else out_of_T
+        means_T = sums.losses_T / torch.where(whole_T > 0, whole_T, 1)
+        weights_T = torch.tensor([task.weight for task in self.tasks], dtype=means_T.dtype)
+        # Not made on the device: a GPU would have to be waited for
+        weights_T = weights_T.to(means_T.device, non_blocking=True)
+        return (weights_T * means_T).sum(), means_T.detach()
+
+    def observed_weights(
+        self, labels_BT: Tensor, observed_BT: Tensor, weights_BT: Tensor
+    ) -> Tensor:
+        """Returns each task's `Σ_b o_bt w_bt`, by which its loss is divided, `weights_T`."""
+        labels_BT, observed_BT = self._outcomes(labels_BT, observed_BT)
+        return _clean(labels_BT, weights_BT, observed_BT, weights_BT.dtype)[1].sum(0)
+
+    def sums(
+        self,
+        logits_BT: Tensor,
+        labels_BT: Tensor,
+        observed_BT: Tensor,
+        weights_BT: Tensor,
+        imputed: Mapping[int, Tensor] | None = None,
+        groups_B: Tensor | None = None,
+    ) -> LossSums:
+        """Sums every task's loss over its own rows; arguments as for `multi_task_loss`.
+
+        Those of binary tasks are one matrix, taken in one pass.
+        """
+        logits_BT = logits_BT.to(torch.promote_types(logits_BT.dtype, torch.float32))
+        given_BT = labels_BT
+        labels_BT, observed_BT = self._outcomes(labels_BT, observed_BT)
+        labels_BT, weights_BT = _clean(labels_BT, weights_BT, observed_BT, logits_BT.dtype)
+        if self._all_binary:
+            losses_BT = binary_losses(logits_BT, labels_BT)
+            return LossSums((weights_BT * losses_BT).sum(0), weights_BT.sum(0))
+        logits, columns = parts_of(logits_BT, self._widths), labels_BT.unbind(1)
+        losses: dict[int, Tensor] = {}
+        if len(self._binary) > 1:
+            side_by_side = (
+                torch.stack([of[t] for t in self._binary], dim=1) for of in (logits, columns)
+            )
+            losses |= zip(self._binary, binary_losses(*side_by_side).unbind(1), strict=True)
+        # The last task first: where a logit is in two losses, this is the order of its gradient's
+        # sum, which the stored results of ESMM rest on
+        for t in reversed([t for t in range(len(self.tasks)) if t not in losses]):
+            rows = LossRows(logits, columns[t], weights_BT[:, t], given_BT, groups_B, imputed or {})
+            losses[t] = self._objectives[t].row_losses(t, rows, self.tasks)
+        losses_BT = torch.stack([losses[t] for t in range(len(self.tasks))], dim=1)
+        return LossSums((weights_BT * losses_BT).sum(0), weights_BT.sum(0))
+
+    def _outcomes(self, labels_BT: Tensor, observed_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """What each task is trained on, and where that is known."""
+        if self._all_binary:
+            return labels_BT, observed_BT
+        outcomes = [
+            objective.outcome(t, labels_BT, observed_BT, self.tasks)
+            for t, objective in enumerate(self._objectives)
+        ]
+        if all(outcome is None for outcome in outcomes):
+            return labels_BT, observed_BT
+        own = zip(labels_BT.unbind(1), observed_BT.unbind(1), strict=True)
+        pairs = zip(own, outcomes, strict=True)
+        found = [pair if other is None else other for pair, other in pairs]
+        labels, observed = zip(*found, strict=True)
+        return torch.stack(labels, dim=1), torch.stack(observed, dim=1)
+
+    def _check(
+        self, logits_BT: Tensor, labels_BT: Tensor, observed_BT: Tensor, weights_BT: Tensor
+    ) -> None:
+        check_width(logits_BT, self._widths)
+        expected = [len(logits_BT), len(self.tasks)]
+        named = {"labels_BT": labels_BT, "observed_BT": observed_BT, "weights_BT": weights_BT}
+        for name, tensor in named.items():
+            if list(tensor.shape) != expected:
+                raise ValueError(
+                    f"{name}: expected shape {expected} as logits_BT, got {list(tensor.shape)}"
+                )
+        if observed_BT.dtype != torch.bool:
+            raise ValueError(f"observed_BT: expected dtype torch.bool, got {observed_BT.dtype}")
+
+
 def multi_task_loss(
     logits_BT: Tensor,
     labels_BT: Tensor,
@@ -43,8 +154,7 @@ def multi_task_loss(
 ) -> tuple[Tensor, Tensor]:
     """Returns the weighted sum of the tasks' mean losses over their observed rows.
 
-    `total = Σ_t weight_t · Σ_b o_bt w_bt ℓ_bt / Σ_b o_bt w_bt`, with `ℓ` the loss of the task's
-    kind (`mmoe.tasks.kinds`). A task without observed weight adds 0.
+    For one batch what `TaskLosses` computes of many.
 
     Args:
         logits_BT: One column per task, or as many as its kind needs.
@@ -79,14 +189,16 @@ def multi_task_loss(
         >>> per_task  # the second task has no label in this batch
         tensor([0.6931, 0.0000])
     """
-    _check(logits_BT, labels_BT, observed_BT, weights_BT, tasks)
-    tasks = entire_space_tasks(tasks) if entire_space else tasks
-    sums = loss_sums(logits_BT, labels_BT, observed_BT, weights_BT, tasks, imputed, groups_B)
-    # A task without observed weight has a sum of 0; dividing by 1 keeps it, and its gradient, at 0.
-    whole_T = sums.weights_T if out_of_T is None else out_of_T
-    means_T = sums.losses_T / torch.where(whole_T > 0, whole_T, 1)
-    task_weights_T = constants([task.weight for task in tasks], means_T)
-    return (task_weights_T * means_T).sum(), means_T.detach()
+    losses = TaskLosses(entire_space_tasks(tasks) if entire_space else tasks)
+    return losses.total(
+        logits_BT,
+        labels_BT,
+        observed_BT,
+        weights_BT,
+        out_of_T=out_of_T,
+        imputed=imputed,
+        groups_B=groups_B,
+    )
 
 
 def observed_weights(
@@ -112,8 +224,7 @@ def observed_weights(
         >>> observed_weights(torch.zeros(2, 2), observed, torch.ones(2, 2), tasks)
         tensor([2., 1.])
     """
-    labels_BT, observed_BT = _outcomes(labels_BT, observed_BT, tasks)
-    return _clean(labels_BT, weights_BT, observed_BT, weights_BT.dtype)[1].sum(0)
+    return TaskLosses(tasks).observed_weights(labels_BT, observed_BT, weights_BT)
 
 
 def loss_sums(
@@ -125,30 +236,10 @@ def loss_sums(
     imputed: Mapping[int, Tensor] | None = None,
     groups_B: Tensor | None = None,
 ) -> LossSums:
-    """Sums every task's loss over its own rows; arguments as for `multi_task_loss`.
-
-    Those of binary tasks are one matrix, taken in one pass.
-    """
-    logits_BT, given_BT = _at_least_fp32(logits_BT), labels_BT
-    labels_BT, observed_BT = _outcomes(labels_BT, observed_BT, tasks)
-    labels_BT, weights_BT = _clean(labels_BT, weights_BT, observed_BT, logits_BT.dtype)
-    logits = own_logits(logits_BT, tasks)
-    binary = [t for t, task in enumerate(tasks) if type(objective_of(task.kind)) is Binary]
-    if len(binary) == len(tasks):
-        losses_BT = binary_losses(logits_BT, labels_BT)
-        return LossSums((weights_BT * losses_BT).sum(0), weights_BT.sum(0))
-    columns = labels_BT.unbind(1)
-    losses: dict[int, Tensor] = {}
-    if len(binary) > 1:
-        side_by_side = (torch.stack([of[t] for t in binary], dim=1) for of in (logits, columns))
-        losses |= zip(binary, binary_losses(*side_by_side).unbind(1), strict=True)
-    # The last task first: where a logit is in two losses, this is the order of its gradient's sum,
-    # which the stored results of ESMM rest on
-    for t in reversed([t for t in range(len(tasks)) if t not in losses]):
-        rows = LossRows(logits, columns[t], weights_BT[:, t], given_BT, groups_B, imputed or {})
-        losses[t] = objective_of(tasks[t].kind).row_losses(t, rows, tasks)
-    losses_BT = torch.stack([losses[t] for t in range(len(tasks))], dim=1)
-    return LossSums((weights_BT * losses_BT).sum(0), weights_BT.sum(0))
+    """Sums every task's loss over its own rows; arguments as for `multi_task_loss`."""
+    check_width(logits_BT, logit_widths(tasks))
+    losses = TaskLosses(tasks)
+    return losses.sums(logits_BT, labels_BT, observed_BT, weights_BT, imputed, groups_B)
 
 
 def entire_space_sums(
@@ -166,26 +257,6 @@ def entire_space_sums(
     return loss_sums(logits_BT, labels_BT, observed_BT, weights_BT, entire_space_tasks(tasks))
 
 
-def _outcomes(
-    labels_BT: Tensor, observed_BT: Tensor, tasks: Sequence[TaskConfig]
-) -> tuple[Tensor, Tensor]:
-    """What each task is trained on, and where that is known."""
-    outcomes = [
-        objective_of(task.kind).outcome(t, labels_BT, observed_BT, tasks)
-        for t, task in enumerate(tasks)
-    ]
-    if all(outcome is None for outcome in outcomes):
-        return labels_BT, observed_BT
-    own = zip(labels_BT.unbind(1), observed_BT.unbind(1), strict=True)
-    found = [pair if other is None else other for pair, other in zip(own, outcomes, strict=True)]
-    labels, observed = zip(*found, strict=True)
-    return torch.stack(labels, dim=1), torch.stack(observed, dim=1)
-
-
-def _at_least_fp32(logits_BT: Tensor) -> Tensor:
-    return logits_BT.to(torch.promote_types(logits_BT.dtype, torch.float32))
-
-
 def _clean(
     labels_BT: Tensor, weights_BT: Tensor, observed_BT: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
@@ -195,22 +266,3 @@ def _clean(
         torch.where(observed_BT, labels_BT.to(dtype), zero),
         torch.where(observed_BT, weights_BT.to(dtype), zero),
     )
-
-
-def _check(
-    logits_BT: Tensor,
-    labels_BT: Tensor,
-    observed_BT: Tensor,
-    weights_BT: Tensor,
-    tasks: Sequence[TaskConfig],
-) -> None:
-    own_logits(logits_BT, tasks)
-    expected = [len(logits_BT), len(tasks)]
-    named = {"labels_BT": labels_BT, "observed_BT": observed_BT, "weights_BT": weights_BT}
-    for name, tensor in named.items():
-        if list(tensor.shape) != expected:
-            raise ValueError(
-                f"{name}: expected shape {expected} as logits_BT, got {list(tensor.shape)}"
-            )
-    if observed_BT.dtype != torch.bool:
-        raise ValueError(f"observed_BT: expected dtype torch.bool, got {observed_BT.dtype}")

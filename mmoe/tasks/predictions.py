@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from mmoe.config.tasks import TaskConfig
-from mmoe.tasks.columns import own_logits
-from mmoe.tasks.constants import constants
+from mmoe.tasks.columns import constants, own_logits
 from mmoe.tasks.kinds import objective_of
 
 

@@ -12,7 +12,7 @@ from mmoe.embeddings import Lookups
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import world_size
-from mmoe.train.forward_backward import NetworkPass
+from mmoe.train.step import NetworkPass
 
 
 class CapturedPass:

@@ -12,9 +12,9 @@ from torch import Tensor
 from mmoe.config import RunConfig
 from mmoe.datasets.features.registry import codecs_of
 from mmoe.datasets.rows.batch import Batch
+from mmoe.embeddings import Lookups
 from mmoe.errors import WHAT_TO_CHANGE
 from mmoe.models.ranker import Ranker
-from mmoe.train.forward_backward import Step, StepLosses
 
 # A label's or a row weight's size from which its squared error moves the weights out of range
 _LARGE_LABEL = 1e6
@@ -57,23 +57,22 @@ class RecentSteps:
         default_factory=lambda: deque(maxlen=_STEPS_LOOKED_THROUGH)
     )
 
-    def begin(self, step: Step) -> None:
-        """Is told of a step before its forward pass."""
-        self.batches.append(step.batches)
-
-    def end(self, found: StepLosses) -> None:
-        """Is told of its losses."""
-        self.losses.append(found.losses)
-
 
 def likeliest_cause(
-    ranker: Ranker, step: Step, config: RunConfig, recent: RecentSteps, *, alone: bool
+    ranker: Ranker,
+    batches: Sequence[tuple[Batch, Lookups | None]],
+    read: Sequence[Tensor],
+    config: RunConfig,
+    recent: RecentSteps,
+    *,
+    alone: bool,
 ) -> Cause | None:
     """Looks for what made a step's loss NaN or infinite; None: nothing found here.
 
     Args:
         ranker: The model, as it was before the step.
-        step: That diverged.
+        batches: Those of the step that diverged, each with what its ids were looked up to be.
+        read: Everything that was looked up for the step.
         config: Of the run.
         recent: The steps before it, and this one's batches.
         alone: No other ranks: the step may be tried in fp32.
@@ -81,8 +80,8 @@ def likeliest_cause(
     causes = [
         _labels(config, recent.batches),
         _numbers(config, recent.batches),
-        _weights(ranker, step, config, first=not recent.losses),
-        _precision(ranker, step, config) if alone else None,
+        _weights(ranker, read, config, first=not recent.losses),
+        _precision(ranker, batches, config) if alone else None,
         _growth(config, recent.losses),
     ]
     return min((cause for cause in causes if cause is not None), default=None)
@@ -140,11 +139,13 @@ def _dense(config: RunConfig, batch: Batch) -> list[tuple[list[str], Tensor]]:
     return [(of_requests, batch.request_dense_QF), (of_rows, batch.dense_BF)]
 
 
-def _weights(ranker: Ranker, step: Step, config: RunConfig, *, first: bool) -> Cause | None:
+def _weights(
+    ranker: Ranker, read: Sequence[Tensor], config: RunConfig, *, first: bool
+) -> Cause | None:
     """Weights of the network or rows of tables that were no numbers, or huge, before the step."""
     worst = {name: _worst([weight]) for name, weight in ranker.network.named_parameters()}
-    if step.lookups is not None:
-        worst["the embedding tables"] = _worst(step.lookups.tensors)
+    if read:
+        worst["the embedding tables"] = _worst(read)
     wrong = [name for name, value in worst.items() if not math.isfinite(value)]
     rate = config.training.optimizer.learning_rate
     if wrong and first:
@@ -165,14 +166,14 @@ def _weights(ranker: Ranker, step: Step, config: RunConfig, *, first: bool) -> C
     return Cause(5, f"a learning rate ({rate:g}) that is too high: {what}", WHAT_TO_CHANGE)
 
 
-def _precision(ranker: Ranker, step: Step, config: RunConfig) -> Cause | None:
+def _precision(
+    ranker: Ranker, batches: Sequence[tuple[Batch, Lookups | None]], config: RunConfig
+) -> Cause | None:
     """The same step in fp32 is finite: bf16 is the cause."""
     if config.training.precision != "bf16":
         return None
-    leaves = iter(step.leaves)
     with torch.no_grad():
-        for batch in step.batches:
-            lookups = next(leaves, None)
+        for batch, lookups in batches:
             try:
                 logits_BT = ranker(batch, lookups).logits_BT
             except ValueError:

@@ -23,7 +23,6 @@ from mmoe.run.directory import RunDirectory
 from mmoe.train.captured import network_pass
 from mmoe.train.divergence import RecentSteps
 from mmoe.train.evaluate import split_metrics
-from mmoe.train.forward_backward import NetworkPass, Step
 from mmoe.train.loggers import Loggers
 from mmoe.train.on_device import on_device
 from mmoe.train.over_ranks.communication import CommunicationLog, said_of_communication
@@ -33,7 +32,7 @@ from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling.parts import INPUT, PAUSE, part
 from mmoe.train.profiling.profile import TrainingProfile
 from mmoe.train.state import TrainingState
-from mmoe.train.step import StepProgram
+from mmoe.train.step import NetworkPass, Step, StepProgram
 
 EpochCallback = Callable[[int, Mapping[str, Any]], bool | None]
 

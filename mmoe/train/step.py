@@ -1,20 +1,131 @@
-"""The program of an optimizer step: its phases, one step after the other or one step ahead."""
+"""An optimizer step and its phases: look up, forward, backward, update.
 
-from collections.abc import Generator, Iterator, Sequence
+A `Step` goes through them: one batch, or several that count as one. All ids are looked up at once,
+so tables see one gradient for a row, and an optimizer fused into their backward pass moves them
+once. Every task's loss is divided by the observed weight of all batches, which follows from the
+labels alone. What differs from one large batch is what a model computes across the rows of a batch:
+balance losses, capacities and batch norms are those of each batch, the losses averaged by rows.
+
+Over ranks each has its rows of every batch, or none: all take the same phases of as many batches,
+and all get the losses of all rows. Balance losses and batch norms are then those of all ranks' rows
+of a batch, capacities those of each rank's.
+"""
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import zip_longest
+
+import torch
+from torch import Tensor
 
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch import Batch
-from mmoe.errors import WHAT_TO_CHANGE, Diverged
-from mmoe.mixture import update_biases
+from mmoe.embeddings import Lookups
+from mmoe.errors import WHAT_TO_CHANGE, Diverged, NotFinite
+from mmoe.mixture import SigmoidGate
+from mmoe.models.network import NetworkOutput
+from mmoe.models.ranker import Ranker
 from mmoe.parallel import from_all
+from mmoe.tasks.masked_loss import TaskLosses
 from mmoe.train.divergence import RecentSteps, likeliest_cause
-from mmoe.train.forward_backward import NetworkPass, Step, StepLosses, backward, forward
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
-from mmoe.train.profiling.parts import EMBEDDINGS, OPTIMIZER, part
+from mmoe.train.profiling.parts import BACKWARD, EMBEDDINGS, LOSS, OPTIMIZER, part
 from mmoe.train.state import TrainingState
+
+# Rows and what their ids were looked up to be; a `Ranker`, or what runs its network otherwise
+NetworkPass = Callable[[Batch, Lookups | None], NetworkOutput]
+
+
+@dataclass(frozen=True)
+class StepLosses:
+    """Losses and dropped picks that the forward passes of a step found.
+
+    Attributes:
+        losses: Mean loss of each task over its observed rows; ESMM's second: over all rows whose
+            outcome is known.
+        rows: How many rows (weights) that was.
+        dropped: Picks that the capacity dropped; None: there is no capacity.
+    """
+
+    losses: list[float]
+    rows: list[float]
+    dropped: int | None = None
+
+
+@dataclass
+class Step:
+    """One optimizer step: its batches, and what each phase leaves for the next.
+
+    Attributes:
+        batches: This rank's rows of the step's batches, one at least.
+        ids: Ids, lengths and weights of ids of one batch made of all, feature-major, as the
+            embeddings take them.
+        lookups: Looked up for all batches; None where no feature has ids.
+        leaves: The same by batch, as the network read it; leaves of the graph.
+        weights_T: What each task's loss is divided by.
+        loss: Of the last batch, whose backward pass is still to come.
+        losses_T: Sums over the batches, as `total` and `dropped`; nothing is read on the host.
+        total: Tasks' and auxiliary losses together.
+        dropped: Picks that the capacity dropped.
+        found: What `backward` read at last.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.datasets.rows.batch import Batch
+        >>> from mmoe.train.step import Step
+        >>> one, two = (
+        ...     Batch(
+        ...         dense_BF=torch.zeros(1, 0), values=torch.tensor(ids), num_rows=1,
+        ...         lengths_CB=torch.ones(2, dtype=torch.int32),
+        ...         labels_BT=None, observed_BT=None, weights_BT=None)
+        ...     for ids in ([1, 10], [2, 20]))
+        >>> Step.of([one, two]).ids[0]
+        tensor([ 1,  2, 10, 20])
+    """
+
+    batches: Sequence[Batch]
+    ids: tuple[Tensor, Tensor, Tensor | None]
+    lookups: Lookups | None = None
+    leaves: Sequence[Lookups] = ()
+    weights_T: Tensor | None = None
+    loss: Tensor | None = None
+    losses_T: Tensor | None = None
+    total: Tensor | None = None
+    dropped: Tensor | None = None
+    found: StepLosses | None = None
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> "Step":
+        """Makes a step before its first phase."""
+        return cls(batches, _all_ids(batches))
+
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Keeps the memory until `stream` has done what it was told so far."""
+        for batch in self.batches:
+            batch.record_stream(stream)
+        for tensor in self.ids:
+            if tensor is not None:
+                tensor.record_stream(stream)
+
+    def add(self, loss: Tensor, losses_T: Tensor, dropped: Tensor | None) -> None:
+        """Adds the losses of one forward pass."""
+        self.loss = loss
+        self.losses_T = losses_T if self.losses_T is None else self.losses_T + losses_T
+        self.total = loss.detach() if self.total is None else self.total + loss.detach()
+        if dropped is not None:
+            self.dropped = dropped if self.dropped is None else self.dropped + dropped
+
+    def amounts(self) -> Tensor:
+        """Joins the losses of the T tasks, the whole loss and dropped picks, in float64."""
+        assert self.losses_T is not None and self.total is not None
+        dropped = self.total.new_zeros(()) if self.dropped is None else self.dropped
+        return torch.cat(
+            [self.losses_T.double(), torch.stack([self.total.double(), dropped.double()])]
+        )
 
 
 @dataclass(frozen=True)
@@ -74,14 +185,21 @@ class StepProgram:
     def forward(self, step: Step) -> None:
         """Looks the step's ids up, once, and goes as far as the loss."""
         _set_learning_rates(self.state, self.config, self.total_steps)
-        self.recent.begin(step)
+        self.recent.batches.append(step.batches)
         with self._naming_the_step(step), self.state.draws.drawing():
-            forward(self.state.ranker, step, self.config, self.ranks, self.network_pass)
+            forward(
+                self.state.ranker,
+                step,
+                self._losses,
+                self.ranks,
+                narrow=self._narrow,
+                network_pass=self.network_pass,
+            )
 
     def backward(self, step: Step) -> None:
         """Fills the gradients."""
         with self._naming_the_step(step):
-            self.recent.end(backward(step, self.config, self.ranks))
+            self.recent.losses.append(backward(step, self._losses, self.ranks).losses)
 
     def update(self) -> None:
         """Moves the weights by the gradients, and clears these."""
@@ -91,7 +209,8 @@ class StepProgram:
                 self.ranks.clip(ranker.network, training.gradient_clip)
             state.optimizer.step()
             state.optimizer.zero_grad()
-            update_biases(ranker.network)
+            for gate in self._biased_gates:
+                gate.update_bias()
             ranker.tables.step()
             if state.average is not None:
                 state.average.update_parameters(ranker.network)
@@ -99,6 +218,19 @@ class StepProgram:
     def sending(self) -> AbstractContextManager[object]:
         """Encloses the time while ids are on their way, for a profile."""
         return part(EMBEDDINGS)
+
+    @cached_property
+    def _losses(self) -> TaskLosses:
+        return TaskLosses(self.config.trained_tasks)
+
+    @cached_property
+    def _narrow(self) -> bool:
+        return self.config.training.precision == "bf16"
+
+    @cached_property
+    def _biased_gates(self) -> list[SigmoidGate]:
+        """Gates whose biases follow their loads."""
+        return [m for m in self.state.ranker.network.modules() if isinstance(m, SigmoidGate)]
 
     @contextmanager
     def _naming_the_step(self, step: Step) -> Generator[None]:
@@ -113,7 +245,9 @@ class StepProgram:
     def _why(self, step: Step, *, everywhere: bool) -> str:
         """The likeliest cause and its mend; of all ranks' findings, where all are here."""
         ranker, alone = self.state.ranker, self.ranks.alone
-        found = likeliest_cause(ranker, step, self.config, self.recent, alone=alone)
+        read = [] if step.lookups is None else step.lookups.tensors
+        batches = zip_longest(step.batches, step.leaves)
+        found = likeliest_cause(ranker, list(batches), read, self.config, self.recent, alone=alone)
         findings = [found] if alone or not everywhere else from_all(found)
         cause = min((one for one in findings if one is not None), default=None)
         return WHAT_TO_CHANGE if cause is None else f"likeliest cause: {cause.what}; {cause.mend}"
@@ -148,3 +282,230 @@ def _set_learning_rates(state: TrainingState, config: RunConfig, total_steps: in
     for group in state.optimizer.param_groups:
         group["lr"] = optimizer.learning_rate * factor
     state.ranker.tables.scale_learning_rates(factor)
+
+
+def forward(
+    ranker: Ranker,
+    step: Step,
+    losses: TaskLosses,
+    ranks: StepRanks = ONE_PROCESS,
+    *,
+    narrow: bool = False,
+    network_pass: NetworkPass | None = None,
+) -> None:
+    """Looks the step's ids up and goes as far as the loss of its last batch.
+
+    Batches before it have their backward pass here too: the network's activations are those of one
+    batch, however many a step has.
+
+    Args:
+        ranker: The model, in training mode.
+        step: Before its first phase.
+        losses: Of the tasks as they are trained.
+        ranks: That share the step's batches.
+        narrow: Whether the network runs in bfloat16.
+        network_pass: Runs the network on what was looked up; None: the ranker itself does.
+
+    Raises:
+        Diverged: A number that the network reads, or (on the CPU) a gate's logit, is not finite; on
+            any rank: all of them raise it.
+    """
+    batches = step.batches
+    step.lookups = ranker.look_up_ids(*step.ids)
+    leaves: list[Lookups | None] = [None] * len(batches)
+    if step.lookups is not None:
+        # Leaves: the tables' backward pass runs once, when all gradients are there
+        step.leaves = step.lookups.leaves([len(b) for b in batches])
+        leaves = list(step.leaves)
+    read = [x for of_batch in step.leaves for x in of_batch.tensors]
+    read += [x for batch in batches for x in (batch.dense_BF, batch.request_dense_QF)]
+    if not all(map(len, batches)):
+        read += ranker.network.parameters()  # a rank without rows would not notice
+    step.weights_T, shares_N = _of_all_ranks(batches, read, losses, ranks)
+    for batch, lookups, share in zip(batches, leaves, shares_N, strict=True):
+        if step.loss is not None:
+            with part(BACKWARD):
+                step.loss.backward()
+        output = _forward(network_pass or ranker, batch, lookups, narrow=narrow)
+        with part(LOSS):
+            loss, losses_T = _loss(output, batch, losses, step.weights_T, share)
+            step.add(loss, losses_T, output.dropped)
+
+
+def backward(step: Step, losses: TaskLosses, ranks: StepRanks = ONE_PROCESS) -> StepLosses:
+    """Fills the gradients: the backward passes of the last batch and of the tables.
+
+    Raises:
+        Diverged: A loss is no finite number; on any rank: all of them raise it. Tables are as they
+            were.
+    """
+    assert step.loss is not None and step.weights_T is not None, "forward comes before"
+    with part(BACKWARD):
+        outcome = ranks.begin_outcome(step.amounts())
+        with ranks.adding_gradients():
+            step.loss.backward()
+    with part(BACKWARD):
+        # One look at all that the host wants to know: on a GPU each look is a wait
+        values = torch.cat([outcome(), step.weights_T.double()]).tolist()
+        tasks = len(step.weights_T)
+        amounts, weights = values[:-tasks], values[-tasks:]
+        try:
+            check_losses(amounts[tasks], amounts[:tasks], [task.name for task in losses.tasks])
+        except Diverged as error:
+            ranks.wait()  # all ranks see it, and leave nothing under way
+            error.on_all_ranks = True
+            raise
+        if step.lookups is not None:
+            _backward_of_tables(step.lookups, step.leaves)
+        ranks.wait()
+    step.lookups, step.leaves, step.loss = None, (), None  # nothing of the graph outlives its step
+    dropped = None if step.dropped is None else int(amounts[-1])
+    step.found = StepLosses(amounts[:tasks], weights, dropped)
+    return step.found
+
+
+def _of_all_ranks(
+    batches: Sequence[Batch],
+    read: Sequence[Tensor | None],
+    losses: TaskLosses,
+    ranks: StepRanks,
+) -> tuple[Tensor, list[float]]:
+    """What each task's loss is divided by, `weights_T`, and each batch's share of all rows.
+
+    A rank of several that reads what is not finite says so here: its gates would refuse it in the
+    middle of the forward pass, and leave the others waiting.
+    """
+    whole_T = _observed_of_all(batches, losses)
+    rows_N = [float(batch.num_rows) for batch in batches]
+    if not ranks.alone:
+        wrong = [not_finite(x.detach()) for x in read if x is not None and x.numel()]
+        rows = torch.tensor(rows_N, dtype=torch.float64, device=whole_T.device)
+        wrong_1 = torch.stack([rows.new_zeros(()).bool(), *wrong]).sum().view(1).to(rows)
+        sums = ranks.add_up(torch.cat([whole_T.double(), rows, wrong_1]))
+        whole_T = sums[: len(whole_T)].to(whole_T.dtype)
+        *rows_N, wrong_numbers = sums[len(whole_T) :].tolist()
+        if wrong_numbers:
+            error = Diverged(
+                "the loss cannot be computed: an embedding, a number or a weight is NaN or infinite"
+            )
+            error.on_all_ranks = True
+            raise error
+    return whole_T, [rows / max(sum(rows_N), 1) for rows in rows_N]
+
+
+def _forward(
+    network_pass: NetworkPass, batch: Batch, lookups: Lookups | None, *, narrow: bool
+) -> NetworkOutput:
+    try:
+        device = batch.dense_BF.device.type
+        # What is cast once for several uses has its gradients added in bf16; graphs cast each time
+        cached = device == "cpu"
+        with torch.autocast(device, torch.bfloat16, enabled=narrow, cache_enabled=cached):
+            return network_pass(batch, lookups)
+    except NotFinite as error:  # a gate refuses it before the loss could show it
+        raise Diverged(f"the loss cannot be computed ({error})") from error
+
+
+def _loss(
+    output: NetworkOutput, batch: Batch, losses: TaskLosses, whole_T: Tensor, share: float
+) -> tuple[Tensor, Tensor]:
+    """The part of a step's loss that this batch is, and that of each task."""
+    assert batch.labels_BT is not None and batch.observed_BT is not None
+    assert batch.weights_BT is not None, "training batches carry labels"
+    total, losses_T = losses.total(
+        output.logits_BT,
+        batch.labels_BT,
+        batch.observed_BT,
+        batch.weights_BT,
+        out_of_T=whole_T,
+        imputed=output.imputed,
+        groups_B=batch.groups_B,
+    )
+    for label_loss in output.label_losses:
+        observed_BT, weights_BT = batch.observed_BT, batch.weights_BT
+        total = total + label_loss(output.logits_BT, observed_BT, weights_BT, whole_T)
+    for auxiliary in output.auxiliary_losses.values():
+        total = total + auxiliary * share
+    return total, losses_T
+
+
+def _observed_of_all(batches: Sequence[Batch], losses: TaskLosses) -> Tensor:
+    """What each task's loss is divided by, `weights_T`."""
+    return torch.stack(
+        [
+            losses.observed_weights(b.labels_BT, b.observed_BT, b.weights_BT)
+            for b in batches
+            if b.labels_BT is not None and b.observed_BT is not None and b.weights_BT is not None
+        ]
+    ).sum(0)
+
+
+def _backward_of_tables(lookups: Lookups, leaves: Sequence[Lookups]) -> None:
+    """Goes on where the batches' backward passes ended."""
+    by_batch = [of_batch.tensors for of_batch in leaves]
+    found = list(zip(lookups.tensors, zip(*by_batch, strict=True), strict=True))
+    # Of no features nothing is looked up, and of a table without tensors nothing has a gradient
+    found = [(whole, parts) for whole, parts in found if whole.requires_grad]
+    torch.autograd.backward([whole for whole, _ in found], [_joined(parts) for _, parts in found])
+
+
+def _joined(leaves: Sequence[Tensor]) -> Tensor:
+    gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
+    return gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+
+
+def _all_ids(batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor | None]:
+    # One without rows does not tell how many features there are
+    batches = [batch for batch in batches if len(batch)] or batches[:1]
+    if len(batches) == 1:
+        return batches[0].values, batches[0].lengths_CB, batches[0].id_weights
+    lengths = [batch.lengths_CB.view(-1, len(batch)) for batch in batches]
+    counts = [lengths_CB.sum(dim=1).tolist() for lengths_CB in lengths]
+    weights = [batch.id_weights for batch in batches if batch.id_weights is not None]
+    return (
+        _by_feature([batch.values for batch in batches], counts),
+        torch.cat(lengths, dim=1).flatten(),
+        _by_feature(weights, counts) if weights else None,
+    )
+
+
+def _by_feature(tensors: Sequence[Tensor], counts: Sequence[list[int]]) -> Tensor:
+    """Joins feature-major values of several batches: all of the first feature, then the next."""
+    by_batch = [values.split(counted) for values, counted in zip(tensors, counts, strict=True)]
+    ordered = [ids for of_feature in zip(*by_batch, strict=True) for ids in of_feature]
+    return torch.cat(ordered) if ordered else tensors[0]  # no feature has ids
+
+
+def not_finite(x: Tensor) -> Tensor:
+    """Returns a bool scalar: is a number of `x` NaN or infinite?
+
+    One pass, where `isfinite` takes three; nothing is read on the host.
+
+    Example:
+        >>> not_finite(torch.tensor([1.0, torch.nan]))
+        tensor(True)
+    """
+    return ~torch.stack(torch.aminmax(x)).isfinite().all()
+
+
+def check_losses(total: float, losses: Sequence[float], tasks: Sequence[str]) -> None:
+    """Refuses a step whose loss is no finite number.
+
+    Args:
+        total: Tasks' and auxiliary losses together.
+        losses: Of the tasks alone.
+        tasks: Their names.
+
+    Raises:
+        Diverged: `total` is NaN or infinite; names the tasks whose loss is.
+
+    Example:
+        >>> check_losses(math.nan, [0.7, math.nan], ["click", "purchase"])
+        Traceback (most recent call last):
+        mmoe.errors.Diverged: the loss of task purchase is nan
+    """
+    if math.isfinite(total):
+        return
+    names = [task for task, loss in zip(tasks, losses, strict=True) if not math.isfinite(loss)]
+    whose = f"of task {', '.join(names)}" if names else "(an auxiliary loss)"
+    raise Diverged(f"the loss {whose} is {total}")

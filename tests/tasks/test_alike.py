@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mmoe.tasks import TaskTowers, Tower, alike
-from mmoe.tasks.alike import logits_of_towers
+from mmoe.tasks.towers import logits_of_towers
 from tests.needs_kernels import needs_kernels
 
 

@@ -29,11 +29,10 @@ from mmoe.embeddings import build_embeddings, local_shards, managed_ids
 from mmoe.models import Ranker, build_network
 from mmoe.run.console import SilentReporter
 from mmoe.train import train_run
-from mmoe.train.forward_backward import Step
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.over_ranks.step_collectives import StepRanks
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import StepProgram, train_step
+from mmoe.train.step import Step, StepProgram, train_step
 from tests.embeddings.sharded_world import FEATURES, TABLES, batch_of_all, part
 from tests.parallel.joining import PATIENCE, join_world
 

@@ -8,7 +8,7 @@ import torch
 
 from mmoe.config import ParallelConfig
 from mmoe.datasets.rows.batch import Batch
-from mmoe.train.forward_backward import Step
+from mmoe.train.step import Step
 
 # A world that hangs is ended after so many seconds.
 PATIENCE = 200

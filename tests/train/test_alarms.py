@@ -145,8 +145,8 @@ def test_tasks_that_are_copies_and_gates_that_see_nothing(config, funnel_table, 
 
     forward = MixtureNetwork.forward
 
-    def alike(self, x_BD, return_gates=False):
-        output = forward(self, x_BD, return_gates)
+    def alike(self, *rows, **keywords):
+        output = forward(self, *rows, **keywords)
         return output._replace(logits_BT=output.logits_BT[:, :1].expand(-1, 2))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -171,15 +171,15 @@ def test_rows_that_are_all_alike_say_so_alone(config, funnel_table, tmp_path):
 def test_dead_experts_are_found_by_their_outputs(config, funnel_table, tmp_path):
     from mmoe.models.ranker import Ranker
 
-    def kill(self, dense_BF, x_BD, *more, **keywords):
+    def kill(self, *rows, **keywords):
         bias = self.network.levels[0].mixture.experts.biases[-1]
         bias.data[1] = -1e4  # below all that its ReLU could let pass
-        return mix(self, dense_BF, x_BD, *more, **keywords)
+        return forward(self, *rows, **keywords)
 
-    mix = Ranker.mix
+    forward = Ranker.forward
     heard = Heard()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ranker, "mix", kill)
+        patch.setattr(Ranker, "forward", kill)
         train_run(config(funnel_table), tmp_path / "run", reporter=heard)
     dead = "alarm: expert 2 gives the same output for every row; its "
     assert any(alarm.startswith(dead) for alarm in heard.alarms)

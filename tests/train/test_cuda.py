@@ -17,10 +17,9 @@ from mmoe.score import load_predictor, score_files
 from mmoe.train import train_run
 from mmoe.train.begin import training_state
 from mmoe.train.captured import network_pass
-from mmoe.train.forward_backward import Step
 from mmoe.train.on_device import on_device
 from mmoe.train.prepare import prepare
-from mmoe.train.step import StepProgram, train_step
+from mmoe.train.step import Step, StepProgram, train_step
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]
 if not torch.cuda.is_available():

@@ -13,8 +13,7 @@ from mmoe.models.ranker import Ranker
 from mmoe.train import prepare, train_run
 from mmoe.train.begin import training_state
 from mmoe.train.divergence import RecentSteps, likeliest_cause
-from mmoe.train.forward_backward import Step
-from mmoe.train.step import StepProgram
+from mmoe.train.step import Step, StepProgram
 
 LARGE = {
     "training.optimizer.learning_rate": "1e10",
@@ -124,16 +123,16 @@ def test_weights_that_were_no_numbers_before(program):
 def test_numbers_that_only_bf16_cannot_hold(program, monkeypatch):
     """fp32 holds 3.4e38, bf16 some thousandths less."""
     one, batch = program("training.precision=bf16")
-    mix = Ranker.mix
+    forward = Ranker.forward
 
-    def overflows(self, dense_BF, x_BD, *more, **keywords):
-        output = mix(self, dense_BF, x_BD, *more, **keywords)
+    def overflows(self, *rows, **keywords):
+        output = forward(self, *rows, **keywords)
         large = torch.full_like(output.logits_BT, 3.4e38)
         if torch.is_autocast_enabled("cpu"):
             large = large.bfloat16().float()
         return output._replace(logits_BT=output.logits_BT * 0 + large)
 
-    monkeypatch.setattr(Ranker, "mix", overflows)
+    monkeypatch.setattr(Ranker, "forward", overflows)
     with pytest.raises(
         ValueError, match=r"likeliest cause: training.precision: bf16.*set training.p"
     ):
@@ -143,6 +142,6 @@ def test_numbers_that_only_bf16_cannot_hold(program, monkeypatch):
 def test_nothing_is_made_up(program):
     one, batch = program()
     recent = RecentSteps()
-    step = Step.of([batch])
-    recent.begin(step)
-    assert likeliest_cause(one.state.ranker, step, one.config, recent, alone=True) is None
+    recent.batches.append([batch])
+    found = likeliest_cause(one.state.ranker, [(batch, None)], [], one.config, recent, alone=True)
+    assert found is None

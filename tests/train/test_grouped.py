@@ -14,10 +14,11 @@ from mmoe.metrics.of_tasks import task_metrics
 from mmoe.report import write_report
 from mmoe.run.console import SilentReporter
 from mmoe.score import score_files
+from mmoe.tasks.masked_loss import TaskLosses
 from mmoe.train import WarmStart, evaluate_run
 from mmoe.train.begin import training_state
-from mmoe.train.forward_backward import Step, backward, forward
 from mmoe.train.prepare import prepare
+from mmoe.train.step import Step, backward, forward
 
 KINDS = ["bpr", "softmax", "jrc"]
 
@@ -83,8 +84,8 @@ def test_accumulated_batches_are_one_large_batch(funnel_config, splits):
     for size in (3000, 1000):
         ranker = training_state(config, data).ranker.train()
         step = Step.of(list(data.train.epoch_batches(0, 0, size)))
-        forward(ranker, step, config)
-        backward(step, config)
+        forward(ranker, step, TaskLosses(config.trained_tasks))
+        backward(step, TaskLosses(config.trained_tasks))
         gradients.append([weight.grad for weight in ranker.network.parameters()])
     assert len(step.batches) == 3
     for one, two in zip(*gradients, strict=True):

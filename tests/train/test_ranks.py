@@ -7,9 +7,10 @@ import torch.distributed as dist
 from mmoe.config import config_from_dict, set_values
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
-from mmoe.train.forward_backward import Step, backward, forward
+from mmoe.tasks.masked_loss import TaskLosses
 from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.prepare import prepare
+from mmoe.train.step import Step, backward, forward
 
 
 @pytest.fixture(name="step")
@@ -29,8 +30,8 @@ def _step(funnel_config, splits):
         ]
         joined = ONE_PROCESS if ranks is None else ranks(ranker.network)
         step = Step.of(batches)
-        forward(ranker, step, config, joined)
-        losses = backward(step, config, joined)
+        forward(ranker, step, TaskLosses(config.trained_tasks), joined)
+        losses = backward(step, TaskLosses(config.trained_tasks), joined)
         return losses, [weight.grad for weight in ranker.network.parameters()]
 
     return compute

@@ -12,9 +12,10 @@ import mmoe
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.splits import Splits
 from mmoe.models.build import build_ranker
+from mmoe.tasks.masked_loss import TaskLosses
 from mmoe.train import train_run
-from mmoe.train.forward_backward import Step, backward, forward
 from mmoe.train.prepare import prepare
+from mmoe.train.step import Step, backward, forward
 from mmoe.train.warm_start import WarmStart
 
 BUY = "tasks.buy.after=click"
@@ -82,8 +83,8 @@ def test_batches_together_have_the_gradient_of_one(funnel_config, splits, settin
         starts = np.cumsum([100, *sizes])
         assert data.train.held is not None
         step = Step.of([data.train.held.batch(slice(a, b)) for a, b in pairwise(starts)])
-        forward(ranker, step, config)
-        losses = backward(step, config)
+        forward(ranker, step, TaskLosses(config.trained_tasks))
+        losses = backward(step, TaskLosses(config.trained_tasks))
         return losses, {name: w.grad for name, w in ranker.network.named_parameters()}
 
     (one, expected), (several, found) = compute([300]), compute([120, 7, 1, 172])

@@ -84,6 +84,7 @@ class ShardedEmbeddings(nn.Module):
         self._dims = [dims[feature.table] for feature in features]
         self.output_dim = sum(dims[f.table] for f in features if f.pooling != "none")
         self.keys = [feature.name for feature in features]
+        self._weighted = any(feature.weighted for feature in features)
         self._blocks: list[Block] | None = None
         self._unpooled = UnpooledLookups(tables, features) if tables_of_events(features) else None
         self._rates = {
@@ -97,6 +98,11 @@ class ShardedEmbeddings(nn.Module):
                 table_of_module(name.split(".")[-2]): _held(value)
                 for name, value in self.sharded.state_dict().items()
             }
+        # Tables of one kernel have one rate: TorchRec groups them by it
+        self._kernels = [
+            (group, self._rates[table_of_module(next(iter(group.params)).split(".")[-2])])
+            for group in _kernel_optimizers(self.sharded.fused_optimizer)
+        ]
         self._replicas = Replicas(
             list(sharded_collections(cast(Any, self.sharded.module))),
             self.tables,
@@ -141,7 +147,7 @@ class ShardedEmbeddings(nn.Module):
     def _ids(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
     ) -> KeyedJaggedTensor:
-        weights = needed_weights(self.features, id_weights)
+        weights = needed_weights(self.features, id_weights) if self._weighted else None
         lengths_CB = self._at_least_one_row(lengths_CB)
         return KeyedJaggedTensor(keys=self.keys, values=values, lengths=lengths_CB, weights=weights)
 
@@ -198,18 +204,17 @@ class ShardedEmbeddings(nn.Module):
 
     def scale_learning_rates(self, factor: float) -> None:
         """Scales the rates for the next backward pass."""
-        self._replicas.scale_learning_rates(factor)
-        optimizer = self.sharded.fused_optimizer
-        for group in _kernel_optimizers(optimizer):
-            # Tables of one kernel have one rate: TorchRec groups them by it
-            table = table_of_module(next(iter(group.params)).split(".")[-2])
+        if self._replicas.weights:
+            self._replicas.scale_learning_rates(factor)
+        for group, rate in self._kernels:
             for settings in group.param_groups:
-                settings["lr"] = self._rates[table] * factor  # type: ignore[index]  # a dict
-        optimizer.step()  # hands the rates to the kernels; applies nothing
+                settings["lr"] = rate * factor  # type: ignore[index]  # a dict
+        self.sharded.fused_optimizer.step()  # hands the rates to the kernels; applies nothing
 
     def step(self) -> None:
         """Moves tables of which every rank has a copy; the backward pass has moved the others."""
-        self._replicas.step()
+        if self._replicas.weights:
+            self._replicas.step()
 
     def plan_summary(self) -> list[dict[str, Any]]:
         """Says who holds what, one entry a table; the same on every rank."""

@@ -33,6 +33,9 @@ class Replicas:
         tables: All that there are.
         rates: Of each table.
         config: Of the optimizer.
+
+    Attributes:
+        weights: The copies that this process has, by table; empty: there are none to move.
     """
 
     def __init__(
@@ -42,16 +45,16 @@ class Replicas:
         rates: Mapping[str, float],
         config: EmbeddingOptimizerConfig,
     ) -> None:
-        self._weights: dict[str, Any] = {}
+        self.weights: dict[str, Any] = {}
         for wrapped in (lookup for collection in sharded for lookup in collection._lookups):
             if isinstance(wrapped, DistributedDataParallel):
                 wrapped.register_comm_hook(None, _add_up)
                 lookup: Any = wrapped.module
                 _look_up_with_gradient(lookup)
                 for name, weight in lookup.named_parameters_by_table():
-                    self._weights[table_of_module(name)] = weight
+                    self.weights[table_of_module(name)] = weight
         self._frozen = {table.name for table in tables if table.frozen}
-        moved = {name: w for name, w in self._weights.items() if name not in self._frozen}
+        moved = {name: w for name, w in self.weights.items() if name not in self._frozen}
         self._optimizer = TableOptimizer(
             moved, rates, row_update(config), decays_of(tables, config)
         )
@@ -66,10 +69,9 @@ class Replicas:
 
     def step(self) -> None:
         """Moves the rows, and clears the gradients."""
-        if self._weights:
-            self._optimizer.step()
-            for name in self._frozen.intersection(self._weights):
-                self._weights[name].grad = None
+        self._optimizer.step()
+        for name in self._frozen.intersection(self.weights):
+            self.weights[name].grad = None
 
 
 def _add_up(
