@@ -34,20 +34,17 @@ class CapturedPass:
 
     def __init__(self, ranker: Ranker, config: RunConfig) -> None:
         self.ranker, self.height = ranker, config.training.batch_size
-        self.tensors = _TensorsOnly(ranker)
+        self.tensors = _TensorsOnly(ranker, bf16=config.training.precision == "bf16")
         device = ranker.device
         sample = [torch.zeros(self.height, ranker.num_dense, device=device)]
         if width := ranker.tables.output_dim:
             x_BD = torch.zeros(self.height, width, device=device)
             sample.append(x_BD.requires_grad_(ranker.tables_learn))
         held = {name: buffer.clone() for name, buffer in ranker.network.named_buffers()}
-        # What autocast caches would be gone when a graph is replayed
-        bf16 = config.training.precision == "bf16"
-        autocast = torch.autocast(device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
         # Gradients of captured weights are added up on another stream than they were captured on
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
         # Warming up draws numbers and moves what networks count
-        with torch.random.fork_rng([device] if device.type == "cuda" else []), autocast:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             graphs = torch.cuda.make_graphed_callables(
                 self.tensors, tuple(sample), allow_unused_input=True
             )
@@ -69,8 +66,9 @@ class CapturedPass:
 class _TensorsOnly(nn.Module):
     """Takes tensors and returns tensors: what is captured knows nothing else."""
 
-    def __init__(self, ranker: Ranker) -> None:
+    def __init__(self, ranker: Ranker, *, bf16: bool) -> None:
         super().__init__()
+        self.bf16 = bf16
         self.network = ranker.network  # whose parameters have gradients; tables do not take part
         self.ranker = (ranker,)
         self.losses: list[str] = []
@@ -80,7 +78,9 @@ class _TensorsOnly(nn.Module):
         batch = Batch(
             dense_BF=dense_BF, values=nothing, lengths_CB=nothing.int(), num_rows=len(dense_BF)
         )
-        output = self.ranker[0](batch, None if x_BD is None else Lookups(x_BD))
+        # Not around the capture: backward passes run without autocast
+        with torch.autocast(dense_BF.device.type, torch.bfloat16, enabled=self.bf16):
+            output = self.ranker[0](batch, None if x_BD is None else Lookups(x_BD))
         self.losses = list(output.auxiliary_losses)
         dropped = [] if output.dropped is None else [output.dropped]
         return output.logits_BT, *output.auxiliary_losses.values(), *dropped

@@ -398,9 +398,7 @@ def _forward(
 ) -> NetworkOutput:
     try:
         device = batch.dense_BF.device.type
-        # What is cast once for several uses has its gradients added in bf16; graphs cast each time
-        cached = device == "cpu"
-        with torch.autocast(device, torch.bfloat16, enabled=narrow, cache_enabled=cached):
+        with torch.autocast(device, torch.bfloat16, enabled=narrow):
             return network_pass(batch, lookups)
     except NotFinite as error:  # a gate refuses it before the loss could show it
         raise Diverged(f"the loss cannot be computed ({error})") from error
