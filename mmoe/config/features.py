@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mmoe.config.encoders import SequenceEncoderConfig
 from mmoe.config.kinds import HasKinds, Kinds, Name
-from mmoe.config.tables import TableSettings, VectorTable
+from mmoe.config.tables import ENCODINGS, TableSettings, VectorTable
 
 NAME_OF_FEATURE = "of the feature, in reports and files of a run"
 
@@ -394,7 +394,8 @@ class IdFeature(TableSettings, Feature):
     def _settings_belong_to_the_table(self) -> "IdFeature":
         if self.table is not None:
             encoding = self.table_encoding
-            inline = [key for key, value in encoding if value != encoding.default_of(key)]
+            inline = ["encoding"] * (encoding.encoding != ENCODINGS.default)
+            inline += encoding.model_dump(exclude_defaults=True)
             keys = ("dim", "learning_rate", "vectors")
             inline += [key for key in keys if getattr(self, key, None) is not None]
             if inline:

@@ -1,7 +1,7 @@
 """Base classes of config sections: strict ones, and those of which there are kinds."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
@@ -16,12 +16,8 @@ from pydantic_core import (
 
 from mmoe.plugins import MODULE_NAME, load_installed
 
-NAME = r"^[A-Za-z_][A-Za-z0-9_\-]*$"
-
-
+NAME = r"^[A-Za-z_][A-Za-z0-9_\-]*$"  # a dot would part it in training.monitor
 Name = Annotated[str, Field(pattern=NAME, max_length=200)]
-
-
 ModuleName = Annotated[str, Field(pattern=MODULE_NAME, max_length=200)]
 
 
@@ -29,9 +25,6 @@ class Strict(BaseModel):
     """A config section that refuses unknown keys, so that no misspelt one passes in silence."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-_NAME = r"[A-Za-z_][A-Za-z0-9_\-]*"  # a dot would part it in training.monitor
 
 
 def _is_noun(section: type) -> bool:
@@ -86,13 +79,6 @@ class HasKinds(Strict):
             for key in filter(theirs.__contains__, raw):
                 raise ValueError(cls._refused(key, raw[key], theirs[key]))
         return raw
-
-    @classmethod
-    def default_of(cls, key: str) -> Any:
-        """Returns what a key says where a section does not; its kind, where it need not be said."""
-        if key == cls.registry.key and cls.registry.default is not None:
-            return cls.registry.default
-        return cls.model_fields[key].get_default(call_default_factory=True)
 
     @classmethod
     def _refused(cls, key: str, value: Any, kinds: list[str]) -> str:
@@ -152,7 +138,7 @@ class Kinds(Generic[Noun]):
                 and name.
         """
         what = f"{self.noun} {kind!r}"
-        if not isinstance(kind, str) or re.fullmatch(_NAME, kind) is None:
+        if not isinstance(kind, str) or re.fullmatch(NAME, kind) is None:
             raise ValueError(
                 f"{what}: expected a name of letters, digits, _ and -, with a letter or _ in front"
             )
@@ -275,38 +261,6 @@ class Kinds(Generic[Noun]):
                 f"{self.noun} {kind!r}: there is no such kind; expected one of "
                 f"{', '.join(self._classes)}"
             )
-
-
-class OneOf:
-    """Annotation: the name of something that exists when a value comes.
-
-    A wrong one is refused as by `Literal`.
-
-    Args:
-        names: Returns what there is.
-
-    Example:
-        >>> from typing import Annotated
-        >>> from pydantic import TypeAdapter
-        >>> TypeAdapter(Annotated[str, OneOf(lambda: ["a", "b"])]).validate_python("b")
-        'b'
-    """
-
-    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
-        self.names = names
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """How pydantic validates it."""
-        return core_schema.no_info_plain_validator_function(
-            self._check, serialization=core_schema.simple_ser_schema("str")
-        )
-
-    def _check(self, value: Any) -> str:
-        if not isinstance(value, str) or value not in self.names():
-            raise PydanticKnownError("literal_error", {"expected": _alternatives(self.names())})
-        return value
 
 
 def kinds_of(annotation: Any) -> "Kinds[Any] | None":

@@ -196,8 +196,8 @@ def config_from_dict(
         raw: As YAML gives it.
         origin: A file name; starts every error message.
         of_run: It is a file of a run's folder, which may be anybody's: nothing is imported then
-            that has not been imported already, or installed as a plugin (`mmoe.plugins`), and a
-            key that the run is older than has the value that says what it did.
+            that has not been imported already, or installed as a plugin (`mmoe.plugins`); keys
+            without effect are kept, and of its model those of its kind alone.
 
     Raises:
         ValueError: A key or value is wrong, or a module is not allowed or cannot be imported.

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from mmoe.config.kinds import HasKinds, Kinds, Name, OneOf, kinds_of
+from mmoe.config.kinds import HasKinds, Kinds, Name, kinds_of
 from mmoe.config.loading import models_in
 from mmoe.config.run import RunConfig
 from mmoe.config.tables import ENCODINGS, TableSettings
@@ -168,9 +168,6 @@ def _line(path: str, name: str, field: FieldInfo) -> str:
 
 
 def _takes(field: FieldInfo) -> str:
-    for note in field.metadata:
-        if isinstance(note, OneOf):
-            return ", ".join(f"`{name}`" for name in note.names())
     limits = [
         f"{words} {_number(getattr(limit, key))}"
         for limit in field.metadata

@@ -1,7 +1,7 @@
 """Registries of kinds: what may be added, and how a kind that was added reads."""
 
 import pickle
-from typing import Annotated, Literal
+from typing import Literal
 
 import pytest
 import yaml
@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from mmoe.config import FEATURES, Feature, config_from_dict, dump_config
 from mmoe.config.features import Feature as FeatureBase
-from mmoe.config.kinds import HasKinds, Kinds, OneOf
+from mmoe.config.kinds import HasKinds, Kinds
 
 
 class Lamp(HasKinds):
@@ -146,12 +146,3 @@ def test_a_feature_of_somebody_reads_and_is_written():
             config_from_dict({**raw, "features": [{**raw["features"][0], "digit": 1}]})
     finally:
         FEATURES.remove("geohash")
-
-
-def test_a_name_of_what_there_is_now():
-    known = ["a"]
-    adapter = TypeAdapter(Annotated[str, OneOf(lambda: known)])
-    with pytest.raises(ValidationError, match="Input should be 'a'"):
-        adapter.validate_python("b")
-    known.append("b")
-    assert adapter.validate_python("b") == "b"
