@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.explain.places import ExpertPlace, levels_of
-from mmoe.mixture import MultiGateMixture
-from mmoe.mixture.experts.pool import Pool, RequestPool
-from mmoe.mixture.requests.experts import RequestExperts
+from mmoe.mixture import MixedExperts, MultiGateMixture
+from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.requests.rows import RequestRows, read_by_experts
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.network import Level, MixtureNetwork
@@ -103,16 +102,17 @@ def work_of(
     pool = cast(Any, mixture.experts)
     if not isinstance(source, RequestRows):
         return "row", partial(pool.part([expert]).dense, [source])
-    if isinstance(pool, RequestExperts):
+    if isinstance(pool, MixedExperts) and pool.requests is not None:
         of_request, of_row = cast(Sequence[Any], pool.pools)
         if expert < len(of_request):
             one = of_request.part([expert])
             return "request", partial(_once_a_request, one, source)
         pool, expert = of_row, expert - len(of_request)
-    one, picks = pool.part([expert]), traits_of(mixture.gate, GateTraits).k is not None
+    one: Any = pool.part([expert])
+    picks = traits_of(mixture.gate, GateTraits).k is not None
     read = read_by_experts(None if picks else one, source)
     if isinstance(read, RequestRows):
-        return "row", partial(cast(RequestPool, one).of_requests, read)
+        return "row", partial(one.of_requests, read)
     return "row", partial(one.dense, [read])
 
 

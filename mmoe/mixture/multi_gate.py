@@ -39,7 +39,6 @@ from mmoe.mixture.pytrees import (
     mix_dense,
     split_rows,
 )
-from mmoe.mixture.requests.experts import mix_shared
 from mmoe.mixture.requests.rows import (
     RequestRows,
     first_leaf,
@@ -431,7 +430,7 @@ class MultiGateMixture(nn.Module):
         shared_BGO, most = None, self.policy.most_pairs
         if isinstance(sources[0], RequestRows):
             if execution == "grouped" and self.policy.local:
-                kept, shared_BGO = mix_shared(self.experts, sources[0], kept)
+                kept, shared_BGO = self._mix_shared(sources[0], kept)
             sources = [read_by_experts(None, rows) for rows in sources]
         experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
         if routes is None and self.policy.local:
@@ -455,6 +454,14 @@ class MultiGateMixture(nn.Module):
             return self._padded(sources, plan, width, record)
         out_BGO, dead_E = self._grouped(sources, plan, record)
         return out_BGO if shared_BGO is None else out_BGO + shared_BGO, dead_E
+
+    def _mix_shared(self, rows: RequestRows, kept: GateOutput) -> tuple[GateOutput, Tensor | None]:
+        """What is left to pick, and mixes of experts that run once a request, if there are any."""
+        count = self.experts.shared_work(rows).experts
+        if not count or kept.experts is None:  # every expert is wanted: nothing is left to group
+            return kept, None
+        weights_BGE = kept.as_weights(self.num_experts)[:, :, :count].contiguous()
+        return without_first(kept, count), mix_dense(self.experts.shared_outputs(rows), weights_BGE)
 
     def _grouped(
         self, sources: Sequence[Tree], plan: DispatchPlan, record: Record | None

@@ -20,11 +20,9 @@ from mmoe.mixture import (
 from mmoe.mixture.experts.norm import ExpertBatchNorm
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.experts.stacked import are_alike
-from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.mixture.gates.joined import JoinedGates
 from mmoe.mixture.rank_sums import ONE_RANK
 from mmoe.mixture.requests.columns import RequestColumns
-from mmoe.mixture.requests.experts import RequestExperts
 from mmoe.mixture.width import find_width
 from mmoe.models.gates import build_gate
 from mmoe.models.layout import Layout
@@ -87,7 +85,7 @@ def build_level(
         )
         columns.append(own)
     staged = len(pools) > 1 or columns[0] is not None
-    pool = StagedExperts(pools, columns) if staged else pools[0]
+    pool = MixedExperts(pools, columns=columns) if staged else pools[0]
     gate = (
         _staged_gate(model, layout, width, grown, gate_tasks)
         if fixed is None
@@ -272,7 +270,8 @@ def build_experts(
         columns = columns_of_requests(model, requests)
         (config, _), count = model.expert_kinds[0], model.experts_of_requests
         of_request = _pool(config, len(columns.of_request), count)
-        return RequestExperts(of_request, _pool(config, input_dim, num_experts - count), columns)
+        of_row = _pool(config, input_dim, num_experts - count)
+        return MixedExperts([of_request, of_row], requests=columns)
     pools = [_pool(expert, input_dim, n or num_experts) for expert, n in model.expert_kinds]
     if len(pools) == 1:
         return pools[0]

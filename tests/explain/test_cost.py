@@ -5,9 +5,8 @@ import torch
 
 from mmoe import ops as cost_ops
 from mmoe.explain import cost
-from mmoe.mixture import MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
+from mmoe.mixture import MixedExperts, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
 from mmoe.mixture.requests.columns import RequestColumns
-from mmoe.mixture.requests.experts import RequestExperts
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.ops.repeat_rows import Owners
 
@@ -17,7 +16,8 @@ ROWS = REQUESTS * EACH
 
 def layer(gate=None, pool=None) -> MultiGateMixture:
     columns = RequestColumns(list(range(P)), width=D)
-    pool = pool or RequestExperts(MLPExperts(2, P, [6, 4]), MLPExperts(3, D, [6, 4]), columns)
+    pools = [MLPExperts(2, P, [6, 4]), MLPExperts(3, D, [6, 4])]
+    pool = pool or MixedExperts(pools, requests=columns)
     gate = gate or SoftmaxGate(D, 2, len(pool))
     return MultiGateMixture(D, 2, experts=pool, gate=gate).eval()
 

@@ -8,7 +8,6 @@ from mmoe.config import ModelConfig
 from mmoe.config.gates import GATES
 from mmoe.mixture import ExpertPool, MixedExperts, MultiGateMixture, mlp_experts
 from mmoe.mixture.axes import Entry, axes_of
-from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.models import build_network
 
 
@@ -44,7 +43,7 @@ def test_pools_of_several_kinds_and_stages():
     modules = ExpertPool([nn.Linear(4, 3) for _ in range(2)])
     pool = MixedExperts([mlp_experts(2, 4, [3]), modules])
     names = {"experts": ["a", "b", "c", "d", "e"], "inputs": ["x", "y", "z", "u", "v"]}
-    staged = StagedExperts([pool, mlp_experts(1, 5, [3])], [[4, 0, 1, 2], None])
+    staged = MixedExperts([pool, mlp_experts(1, 5, [3])], columns=[[4, 0, 1, 2], None])
     axes = axes_of(staged, names)
     assert axes["pools.1.weights.0"].dims == {
         0: ("experts", ("e",)),

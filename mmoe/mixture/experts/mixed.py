@@ -1,16 +1,19 @@
-"""`MixedExperts`: experts of several kinds in one pool."""
+"""`MixedExperts`: experts of several kinds, stages or levels in one pool."""
 
 import copy
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, picked
+from mmoe.mixture.columns import ColumnChoice
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
-from mmoe.mixture.traits import PoolTraits
+from mmoe.mixture.requests.columns import RequestColumns
+from mmoe.mixture.requests.rows import RequestRows, knows_requests, read_by_experts
+from mmoe.mixture.traits import PoolTraits, SharedWork
 
 
 class MixedExperts(nn.Module):
@@ -22,6 +25,10 @@ class MixedExperts(nn.Module):
         pools: `MLPExperts`, `StackedExperts`, `ExpertPool`, or others that say whose each of their
             tensors is.
         names: What an error calls them; default: their classes.
+        columns: Where pools came one after another: of the input, the columns that each of them
+            reads; None in it: all. Default: each reads all, and none came later.
+        requests: The first of two pools reads the request's columns of these alone, and runs once
+            a request of rows of requests; then each row mixes what its request has.
 
     Raises:
         ValueError: No pools, or pools of which one returns another width.
@@ -33,11 +40,31 @@ class MixedExperts(nn.Module):
         >>> pool = MixedExperts([MLPExperts(6, 8, [32, 16]), mine])
         >>> len(pool), [y.shape for y in pool.dense([torch.zeros(3, 8)])][-1]
         (8, torch.Size([3, 16]))
+        >>> later = [MLPExperts(6, 8, [16]), MLPExperts(2, 9, [16])]
+        >>> len(MixedExperts(later, columns=[range(8), None]).dense([torch.zeros(3, 9)]))
+        8
     """
 
-    def __init__(self, pools: Iterable[nn.Module], names: Sequence[str] | None = None) -> None:
+    reads_requests: ClassVar = True
+
+    def __init__(
+        self,
+        pools: Iterable[nn.Module],
+        names: Sequence[str] | None = None,
+        *,
+        columns: Sequence[Sequence[int] | None] | None = None,
+        requests: RequestColumns | None = None,
+    ) -> None:
         super().__init__()
         self.pools = nn.ModuleList(pools)
+        self.staged, self.requests = columns is not None, requests
+        if requests is not None:
+            names = names or ["experts of the request", "experts of the row"]
+            columns = [requests.of_request, None]
+        each = columns or [None] * len(self.pools)
+        self.choices = nn.ModuleList(
+            ColumnChoice(None if own is None else list(own)) for own in each
+        )
         if not len(self.pools):
             raise ValueError("pools: expected at least one, got none")
         names = names or [type(pool).__name__ for pool in self.pools]
@@ -78,14 +105,19 @@ class MixedExperts(nn.Module):
             pool.part([e - own.start for e in experts if e in own])
             for pool, own in zip(self._each(), self.ranges, strict=True)
         )
+        part.choices, part.requests = copy.deepcopy(self.choices), copy.deepcopy(self.requests)
         return part
 
     def named_parts(self, names: Names) -> list[Part]:
-        """Says which experts each pool has; one that says nothing has them in front."""
-        return [
-            Part(f"pools.{i}", ("pools", str(i)), picked(names, "experts", own), "experts")
-            for i, own in enumerate(self.ranges)
-        ]
+        """Says which experts and inputs each pool has; those of stages go on by these alone."""
+        parts = []
+        for number, own in enumerate(self.ranges):
+            read, columns_C = picked(names, "experts", own), self._choice(number).columns_C
+            if columns_C is not None:
+                read = picked(read, "inputs", columns_C.tolist())
+            path = () if self.staged else ("pools", str(number))
+            parts.append(Part(f"pools.{number}", path, read, "experts"))
+        return parts
 
     @property
     def traits(self) -> PoolTraits:
@@ -115,6 +147,48 @@ class MixedExperts(nn.Module):
             outputs += self._dense(number, own) if len(pool) else []
         return of_one_type(outputs)
 
+    def of_requests(self, rows: RequestRows) -> list[Tensor]:
+        """Does what `dense` does with whole rows, computing once what a request's rows share.
+
+        Each pool does so as it would alone, where it reads all columns and they are of stages or
+        levels; experts of several kinds read whole rows.
+        """
+        if self.requests is not None:
+            return of_one_type(self.shared_outputs(rows) + self._of_requests(1, rows))
+        if not self.staged:
+            return self.dense([read_by_experts(None, rows)])
+        each = [y for number in range(len(self.pools)) for y in self._of_requests(number, rows)]
+        return of_one_type(each)
+
+    def _of_requests(self, number: int, rows: RequestRows) -> list[Tensor]:
+        pool = self._each()[number]
+        if not len(pool):
+            return []
+        reads_all = self._choice(number).columns_C is None
+        read = read_by_experts(pool if reads_all else None, rows)
+        if isinstance(read, RequestRows):
+            return pool.of_requests(read)
+        return self._dense(number, [read])
+
+    def shared_outputs(self, rows: RequestRows) -> list[Tensor]:
+        """What the experts of the request give each row."""
+        pool = self._each()[0]
+
+        def run(x_NP: Tensor) -> list[Tensor]:
+            return pool.dense([read_by_experts(None, x_NP)])
+
+        if self.training and pool.traits.uses_batch:
+            return run(rows.repeat(rows.x_QP))  # statistics are those of all rows
+        return rows.repeat_all(rows.once(run))
+
+    def shared_work(self, rows: RequestRows) -> SharedWork:
+        """The experts of the request, and what the others share; of stages nothing is counted."""
+        if self.requests is None:
+            return SharedWork()
+        of_request, of_row = self._each()
+        parameters = of_row.shared_work(rows).parameters if knows_requests(of_row) else 0.0
+        return SharedWork(len(of_request), parameters)
+
     def grouped(self, rows: Tensor, offsets_E1: Tensor) -> Tensor:
         """Runs expert e on rows `offsets[e] : offsets[e + 1]`; 0 past the last one.
 
@@ -139,11 +213,16 @@ class MixedExperts(nn.Module):
 
     def _dense(self, number: int, inputs: Sequence[Tensor]) -> list[Tensor]:
         """One pool on all rows."""
-        return self._each()[number].dense(inputs)
+        return self._each()[number].dense(self._choice(number).of(inputs))
 
     def _grouped(self, number: int, rows: Tensor, offsets_E1: Tensor) -> Tensor:
         """One pool on its experts' rows."""
-        return self._each()[number].grouped(rows, offsets_E1)
+        return self._each()[number].grouped(self._choice(number)(rows), offsets_E1)
+
+    def _choice(self, number: int) -> ColumnChoice:
+        choice = self.choices[number]
+        assert isinstance(choice, ColumnChoice)
+        return choice
 
     def _each(self) -> list[Any]:
         return list(self.pools)

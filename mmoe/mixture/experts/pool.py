@@ -14,9 +14,7 @@ from mmoe.mixture.axes import Entry, Names, Part, named, without
 from mmoe.mixture.batch_invariant import StableFunctions
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers, without_experts
 from mmoe.mixture.pytrees import Tree, join_rows, leaves_of, map_leaves, split_rows
-from mmoe.mixture.requests.rows import RequestRows
-from mmoe.mixture.traits import PoolTraits, SharedWork
-from mmoe.ops import RoutePlan
+from mmoe.mixture.traits import PoolTraits
 from mmoe.ops._checks import host_is_near
 
 # Rows per product when a grouped pool scores. A product of torch's may round differently at another
@@ -29,7 +27,9 @@ SCORING_TILE = 128
 class Pool(Protocol):
     """Interface of a pool of experts; a module that has it is used as it is.
 
-    What else it may say of itself are `PoolTraits`, as `traits` or as attributes of their names.
+    What else it may say of itself are `PoolTraits`, as `traits` or as attributes of their names. A
+    class that says `reads_requests = True` also has `of_requests(rows)`, which does with rows of
+    requests what `dense` does with whole ones, and `shared_work(rows)`, the `SharedWork` of that.
     """
 
     output_dim: int | None
@@ -44,26 +44,6 @@ class Pool(Protocol):
 
     def grouped(self, rows: Tree, offsets_E1: Tensor) -> Tree:
         """Runs expert e on rows `offsets[e] : offsets[e + 1]` → `y_RO`, row for row."""
-        ...
-
-
-class GatheringPool(Pool, Protocol):
-    """Interface of a pool that reads the rows of a plan where they lie (`PoolTraits.gathers`)."""
-
-    def gathered(self, x_BD: Tensor, plan: RoutePlan) -> Tree:
-        """Does what `grouped` does with the rows that the plan gathers."""
-        ...
-
-
-class RequestPool(Pool, Protocol):
-    """Interface of a pool that knows of requests: its class says `reads_requests = True`."""
-
-    def of_requests(self, rows: RequestRows) -> list[Tree]:
-        """Does what `dense` does with whole rows, computing once what a request's rows share."""
-        ...
-
-    def shared_work(self, rows: RequestRows) -> SharedWork:
-        """Says how much that is."""
         ...
 
 

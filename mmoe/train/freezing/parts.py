@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from mmoe.config import ModelConfig, RunConfig, TaskConfig
 from mmoe.config.freezing import StageConfig, names_part
 from mmoe.config.tasks import EntireSpaceTask
+from mmoe.mixture import MixedExperts
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of
-from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.mixture.gates.fixed import constants_of
 from mmoe.mixture.gates.joined import JoinedGates
 from mmoe.models.network import Level, MixtureNetwork
@@ -98,7 +98,7 @@ def _new_in_levels(network: MixtureNetwork, last: StageConfig) -> Iterator[str]:
                 name = level.gate_names[group.places[0]]
                 if name not in (*last.tasks, "shared", "all tasks"):
                     yield f"{prefix}.gate.gates.{i}."
-        if isinstance(experts, StagedExperts):
+        if isinstance(experts, MixedExperts) and experts.staged:
             for i, own in enumerate(experts.ranges):
                 if level.expert_names[own.start] not in last.experts:
                     yield f"{prefix}.experts.pools.{i}."

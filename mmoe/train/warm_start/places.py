@@ -13,11 +13,9 @@ from torch import Tensor
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.mixture import DSelectKGate
+from mmoe.mixture import DSelectKGate, MixedExperts
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of
-from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.mixture.gates.fixed import constants_of
-from mmoe.mixture.requests.experts import RequestExperts
 from mmoe.mixture.resize_experts import NewExperts
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import Level, MixtureNetwork
@@ -273,13 +271,13 @@ def _origins(level: Level, before: Level, new_experts: NewExperts) -> dict[str, 
 def _is_staged(level: Level) -> bool:
     """Whether experts of a level came in several stages."""
     experts = level.mixture.experts
-    return isinstance(experts, StagedExperts) and not isinstance(experts, RequestExperts)
+    return isinstance(experts, MixedExperts) and experts.staged
 
 
 def _pools(level: Level) -> list[tuple[str, ...]]:
     """Names of the experts that came together."""
     experts, names = level.mixture.experts, level.expert_names
-    if not isinstance(experts, StagedExperts) or isinstance(experts, RequestExperts):
+    if not (isinstance(experts, MixedExperts) and experts.staged):
         return [names]
     return [names[own.start : own.stop] for own in experts.ranges]
 

@@ -7,6 +7,7 @@ from mmoe.mixture import (
     CosineGate,
     DSelectKGate,
     GateTraits,
+    MixedExperts,
     MLPExperts,
     MultiGateMixture,
     NoisyTopKGate,
@@ -16,7 +17,6 @@ from mmoe.mixture import (
     TopKGate,
 )
 from mmoe.mixture.domains import RowDomains
-from mmoe.mixture.experts.staged import StagedExperts
 from mmoe.mixture.gates.joined import GateGroup, JoinedGates
 from mmoe.mixture.traits import traits_of
 
@@ -86,7 +86,7 @@ def test_staged_experts_compute_what_each_pool_computes(execution, norm):
         [TopKGate(4, 2, 4, k=2), TopKGate(D, 1, 6, k=2)],
         [GateGroup(places=[0, 2], num_experts=4, columns=columns), NEW],
     )
-    pool = StagedExperts([old, new], [columns, None])
+    pool = MixedExperts([old, new], columns=[columns, None])
     settings = {"execution": execution}
     grown = MultiGateMixture(D, 3, pool, gate=gate, visibility=visibility(), **settings).eval()
     before = MultiGateMixture(4, 2, old, gate=gate.gates[0], **settings).eval()

@@ -11,6 +11,7 @@ from mmoe.mixture import (
     Execution,
     ExpertPool,
     GShardGate,
+    MixedExperts,
     MLPExperts,
     MultiGateMixture,
     NoisyTopKGate,
@@ -24,7 +25,6 @@ from mmoe.mixture import (
     choose_execution,
 )
 from mmoe.mixture.requests.columns import RequestColumns
-from mmoe.mixture.requests.experts import RequestExperts
 from mmoe.mixture.requests.rows import REQUEST_TILE, RequestRows
 from mmoe.ops.repeat_rows import Owners
 from tests.needs_kernels import needs_kernels
@@ -47,6 +47,12 @@ GATES: dict[str, Callable[[], nn.Module]] = {
     "switch": lambda: SwitchGate(D, G, E),
     "cosine": lambda: CosineGate(D, G, E, k=2),
 }
+
+
+def both(*pools: MLPExperts) -> Pool:
+    return MixedExperts(pools, requests=COLUMNS)
+
+
 POOLS: dict[str, Callable[[], Pool]] = {
     "rows": lambda: MLPExperts(E, D, [6, 3]),
     "silu": lambda: MLPExperts(E, D, [6, 3], activation="silu"),
@@ -56,13 +62,11 @@ POOLS: dict[str, Callable[[], Pool]] = {
     "one layer": lambda: MLPExperts(E, D, [3], output_activation=None),
     "no layer": lambda: MLPExperts(E, D, []),
     "modules": lambda: ExpertPool([nn.Linear(D, 3) for _ in range(E)]),
-    "both": lambda: RequestExperts(MLPExperts(1, 3, [6, 3]), MLPExperts(3, D, [6, 3]), COLUMNS),
-    "both, batch": lambda: RequestExperts(
-        MLPExperts(1, 3, [6, 3], norm="batch"), MLPExperts(3, D, [6, 3], norm="batch"), COLUMNS
+    "both": lambda: both(MLPExperts(1, 3, [6, 3]), MLPExperts(3, D, [6, 3])),
+    "both, batch": lambda: both(
+        MLPExperts(1, 3, [6, 3], norm="batch"), MLPExperts(3, D, [6, 3], norm="batch")
     ),
-    "both, modules": lambda: RequestExperts(
-        MLPExperts(2, 3, [3]), MLPExperts(2, D, [3], activation="gelu"), COLUMNS
-    ),
+    "both, modules": lambda: both(MLPExperts(2, 3, [3]), MLPExperts(2, D, [3], activation="gelu")),
 }
 
 

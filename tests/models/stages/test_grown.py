@@ -88,7 +88,7 @@ def test_modules_are_parted_where_something_came_alone():
     assert kinds == [
         ("SoftmaxGate", "MLPExperts"),
         ("JoinedGates", "MLPExperts"),
-        ("JoinedGates", "StagedExperts"),
+        ("JoinedGates", "MixedExperts"),
     ]
 
 
