@@ -1,7 +1,7 @@
 """Features: fitted on training rows, then rows become numbers and ids; see `FeatureEncoder`.
 
-A kind of feature is a `Codec` in a file of its own; `registry.py` names them. `EncoderFit` learns
-chunk by chunk, `extend_encoder` continues an earlier run's encoder.
+A kind of feature is a `Codec` in a file of its own; `encoder_files.py` lists them. `EncoderFit`
+learns chunk by chunk, `extend_encoder` continues an earlier run's encoder.
 """
 
 from typing import TYPE_CHECKING
@@ -11,11 +11,11 @@ from mmoe.lazy_exports import lazily
 if TYPE_CHECKING:
     from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
     from mmoe.datasets.features.encoder import FeatureEncoder
+    from mmoe.datasets.features.encoder_files import codecs_of
     from mmoe.datasets.features.extend_encoder import extend_encoder
     from mmoe.datasets.features.fit_encoder import EncoderFit
     from mmoe.datasets.features.ids import IdCodec
     from mmoe.datasets.features.ragged import RaggedRows
-    from mmoe.datasets.features.registry import codecs_of
 
 __all__ = [
     "Codec",
@@ -36,10 +36,10 @@ __getattr__ = lazily(
     {
         "codec": ["Codec", "Coded", "LookedUp", "Rules", "Section"],
         "encoder": ["FeatureEncoder"],
+        "encoder_files": ["codecs_of"],
         "extend_encoder": ["extend_encoder"],
         "fit_encoder": ["EncoderFit"],
         "ids": ["IdCodec"],
         "ragged": ["RaggedRows"],
-        "registry": ["codecs_of"],
     },
 )

@@ -18,7 +18,7 @@ from mmoe.config import (
     SequenceSpec,
     TableSpec,
 )
-from mmoe.datasets.rows.encoded_features import EncodedFeatures
+from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.values.columns import to_numbers
 
 Rules = dict[str, dict[str, Any]]  # section of encoder.json → feature or table → what was learnt

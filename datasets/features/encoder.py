@@ -14,6 +14,7 @@ from mmoe.config import FeatureSpec, InputLayerSpec, RunConfig, SequenceSpec, Ta
 from mmoe.datasets.features import encoder_files
 from mmoe.datasets.features.codec import Codec, Coded, Rules, joined, missing, width_of
 from mmoe.datasets.features.domains import Domains, domains_of, encode_domains
+from mmoe.datasets.features.encoder_files import codecs_of, sections
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.features.id_map import IdMap
 from mmoe.datasets.features.levels import (
@@ -24,7 +25,6 @@ from mmoe.datasets.features.levels import (
     columns_read,
 )
 from mmoe.datasets.features.numeric import NumericRule
-from mmoe.datasets.features.registry import codecs_of, sections
 from mmoe.datasets.features.seen import (
     CONSTANTS,
     HELD_COLUMNS,
@@ -37,8 +37,7 @@ from mmoe.datasets.features.seen import (
 from mmoe.datasets.features.single_rows import SingleRows
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.targets import row_links
-from mmoe.datasets.rows.encoded import EncodedLabels
-from mmoe.datasets.rows.encoded_features import EncodedFeatures, EncodedRequests, LevelLayout
+from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels, EncodedRequests, LevelLayout
 from mmoe.datasets.rows.one_row import one_row
 from mmoe.datasets.rows.projection import with_missing
 from mmoe.datasets.rows.requests import find_requests

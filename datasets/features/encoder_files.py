@@ -1,4 +1,4 @@
-"""Writes and reads a fitted encoder: encoder.json, and files for what is large."""
+"""Codecs of a run's features, and files of a fitted encoder: encoder.json, and what is large."""
 
 import json
 from functools import cache
@@ -8,12 +8,44 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field, create_model
 
-from mmoe.config import RunConfig, config_from_dict
+from mmoe.config import FEATURES, RunConfig, config_from_dict
 from mmoe.config.json_files import Stored, read_stored
-from mmoe.datasets.features.codec import Rules
-from mmoe.datasets.features.registry import codecs_of, sections
+from mmoe.datasets.features.codec import Codec, Rules, Section
+from mmoe.datasets.features.domains import DomainsSection
+from mmoe.datasets.features.levels import LevelsSection
+from mmoe.datasets.features.seen import Constants, HeldColumns, SeenIds, SeenLengths, SeenWeights
+from mmoe.datasets.labels.targets import LabelsSection
+from mmoe.datasets.labels.watch_quantiles import WatchQuantilesSection
 from mmoe.datasets.values.arrow import out_of_memory
 from mmoe.errors import NotImported
+
+
+def codecs_of(config: RunConfig) -> list[Codec[Any]]:
+    """Makes the codecs of the features, in their order: one each, or one for each part."""
+    return [
+        codec
+        for feature in config.features
+        for codec in FEATURES.implementation(feature).of(feature, config)
+    ]
+
+
+def sections() -> dict[str, Section]:
+    """Lists the sections of encoder.json, in their order."""
+    codecs = [FEATURES.implementation(kind) for kind in FEATURES.names()]
+    of_features = {section.name: section for codec in codecs for section in codec.sections}
+    others: tuple[Section, ...] = (
+        LevelsSection(),
+        WatchQuantilesSection(),
+        DomainsSection(),
+        SeenIds(),
+        SeenWeights(),
+        SeenLengths(),
+        HeldColumns(),
+        Constants(),
+        LabelsSection(),
+    )
+    return {**of_features, **{section.name: section for section in others}}
+
 
 _FORMAT = 1
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 from mmoe.config import RunConfig
 from mmoe.datasets.features import domains, levels
 from mmoe.datasets.features.codec import Rules, that_share
-from mmoe.datasets.features.registry import codecs_of, sections
+from mmoe.datasets.features.encoder_files import codecs_of, sections
 from mmoe.datasets.features.seen import ConstantsFit
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.targets import SECTION as LABELS

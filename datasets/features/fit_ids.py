@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from mmoe.config.data import MISSING_WORDS
 from mmoe.datasets.values import text
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.arrow import is_text, pc
 from mmoe.datasets.values.keys import (
     ARROW_TYPES,
     KeyKind,
@@ -18,7 +18,6 @@ from mmoe.datasets.values.keys import (
     to_keys,
     widest,
 )
-from mmoe.datasets.values.plain import is_text
 from mmoe.datasets.values.text_kind import TextKind
 
 _PENDING = 1 << 18  # rows of counts that wait to be added up

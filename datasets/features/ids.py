@@ -1,13 +1,15 @@
-"""What kinds of features that look ids up have in common: their table, own or shared."""
+"""Features that look ids up: what they have in common, their table, and the plain kind."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union
 
+import pyarrow as pa
 from pydantic import Field
 
 from mmoe.config import (
     ENCODINGS,
+    CategoricalFeature,
     FeatureSpec,
     IdFeature,
     RunConfig,
@@ -16,9 +18,10 @@ from mmoe.config import (
     TableSpec,
 )
 from mmoe.config.tables import VectorTable
-from mmoe.datasets.features.codec import Codec, Rules, Section
+from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
 from mmoe.datasets.features.fit_ids import CountFit, KindFit
 from mmoe.datasets.features.id_map import IdMap
+from mmoe.datasets.rows.locations import find_column, times_of
 from mmoe.datasets.values.missing_words import TextCells
 from mmoe.datasets.vectors.learn import learn_vectors
 from mmoe.datasets.vectors.rule import VectorScaling, VectorScalings
@@ -168,3 +171,36 @@ class IdCodec(Codec[IdFeatureT]):
             if self.vectors.frozen:
                 meaning |= {"vectors": f"frozen, scale {self.vectors.scale}"}
         return {self.table: meaning | self.encoding.meaning()}
+
+
+class CategoricalCodec(IdCodec[CategoricalFeature]):
+    """Codec of a column of ids."""
+
+    counts_times = True
+    by_cell = True
+
+    def label(self, origin: str) -> str:
+        """Returns the name of its column, for errors."""
+        return f"{origin}: column {self.feature.source_column!r} (of {self.used_by})"
+
+    def add(self, fit: Any, table: pa.Table, origin: str) -> None:
+        """Counts the ids of more training rows."""
+        fit.add(self._column(table, origin), times_of(table))
+
+    def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
+        """Encodes rows: ids, one column."""
+        column = self._column(table, origin)
+        return Coded(ids=[self.ids(rules).lookup(column, self.label(origin))])
+
+    def looked_up(
+        self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
+    ) -> list[LookedUp]:
+        """Returns its ids, with their rank among those of training."""
+        if self.feature.source_column in numbers:
+            return []
+        [ids_N] = self.encode(table, rules, origin).ids
+        id_map = self.ids(rules)
+        return [LookedUp.single(id_map.rows(ids_N), id_map.num_rows, id_map.rank())]
+
+    def _column(self, table: pa.Table, origin: str) -> pa.ChunkedArray:
+        return find_column(table, self.feature.source_column, origin, self.used_by)

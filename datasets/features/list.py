@@ -10,10 +10,186 @@ from mmoe.config import FeatureSpec, ListFeature
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
 from mmoe.datasets.features.fit_ids import CountFit, KindFit
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.ragged import Ragged, fill_empty, ids_with_missing, shortened
+from mmoe.datasets.features.ragged import (
+    Ragged,
+    Unpadded,
+    blank_items,
+    fill_empty,
+    ids_with_missing,
+    items_of,
+    kept_items,
+    lists_of,
+    shortened,
+    unpad,
+)
 from mmoe.datasets.features.seen import SEEN_LENGTHS, SEEN_WEIGHTS, limits_of
-from mmoe.datasets.features.weighted_lists import NO_LIMITS, list_ids
-from mmoe.datasets.rows.locations import times_of
+from mmoe.datasets.rows.locations import place, times_of
+from mmoe.datasets.values import text
+from mmoe.datasets.values.arrow import is_text, offsets_of, pc
+from mmoe.datasets.values.columns import numbers_of
+
+NO_LIMITS = (0.0, float("inf"))  # of weights
+_LARGEST = 1e9  # float32 products of this and ordinary embeddings stay finite
+
+
+def list_ids(
+    table: pa.Table,
+    feature: ListFeature,
+    origin: str,
+    limits: tuple[float, float] = NO_LIMITS,
+    words: Sequence[str] | None = None,
+) -> Ragged:
+    """Reads the lists of a feature's column, with the weights of their ids if it has any.
+
+    A column is an Arrow list, text with separators, or one id a row. Padding, nulls, NaN and empty
+    text are dropped; then at most `feature.max_length` ids are kept, the first or the last ones.
+    The weights of a mean are divided by their sum, row by row; where that is 0, all stay 0.
+
+    Args:
+        table: N rows.
+        feature: Columns, separators, padding, max_length.
+        origin: Starts error messages.
+        limits: Weights beyond them are taken as them.
+        words: Items that mean a missing value, which are dropped.
+
+    Raises:
+        ValueError: A column is missing or holds no lists, a row has not as many weights as ids, a
+            weight is no number from 0 to 1e9, or it is unclear which items are padding; names file,
+            row and column.
+
+    Example:
+        >>> feature = ListFeature(name="tags", weight_separator=":", pooling="mean")
+        >>> ragged = list_ids(pa.table({"tags": ["sports:3|news:1", "", "art:0.5"]}), feature, "x")
+        >>> ragged.values.to_pylist(), ragged.offsets.tolist(), ragged.weights.tolist()
+        (['sports', 'news', 'art'], [0, 2, 2, 3], [0.75, 0.25, 1.0])
+    """
+    column = lists_of(table, feature.source_column, feature, origin)
+    values, all_N = items_of(column, feature.separator)
+    unpadded = unpad(table, feature, values, all_N, origin)
+    values, lengths_N = blank_items(unpadded.of(values), words), unpadded.lengths_N
+    if not feature.weighted:
+        keep_V, lengths_N = kept_items(values, lengths_N, feature)
+        values = values if keep_V is None else values.filter(pa.array(keep_V))
+        return Ragged(values, offsets_of(lengths_N))
+    reader = _Weights(table, feature, origin)
+    if feature.weight_separator is not None:
+        values, weights_V = reader.cut(values, lengths_N)
+        values = blank_items(values, words)
+    else:
+        weights_V = reader.beside(all_N, unpadded)
+    present_V = pc.is_valid(values).to_numpy()
+    # Before lists are cut to max_length: a bad weight is refused wherever it stands
+    reader.check(weights_V, present_V, lengths_N)
+    keep_V, lengths_N = kept_items(values, lengths_N, feature)
+    if keep_V is not None:
+        values, weights_V = values.filter(pa.array(keep_V)), weights_V[keep_V]
+    offsets, written_V = offsets_of(lengths_N), weights_V
+    weights_V = np.clip(weights_V, *limits)
+    if feature.pooling == "mean":
+        weights_V = _shares(weights_V, lengths_N)
+    return Ragged(values, offsets, weights_V.astype(np.float32), written_V)
+
+
+class _Weights:
+    """Reads one feature's weights, float64 [V], NaN where there is none."""
+
+    def __init__(self, table: pa.Table, feature: ListFeature, origin: str) -> None:
+        self.table, self.feature, self.origin = table, feature, origin
+        self.column = feature.weights or feature.source_column
+
+    def cut(
+        self, items: pa.ChunkedArray, lengths_N: np.ndarray
+    ) -> tuple[pa.ChunkedArray, np.ndarray]:
+        """`id:weight` at its last separator: the ids, and the weights."""
+        separator = self.feature.weight_separator
+        assert separator is not None
+        if not is_text(items.type):
+            if items.null_count < len(items):
+                raise ValueError(
+                    f"{self.origin}: column {self.column!r} (of feature {self.feature.name!r}) "
+                    f"holds items of {items.type}, expected text such as 'sports{separator}0.7', "
+                    "as the feature has weight_separator; remove it, or name a column in weights"
+                )
+            return items, np.full(len(items), np.nan)
+        parts = pc.split_pattern(items, separator, max_splits=1, reverse=True)
+        whole = pc.fill_null(pc.equal(pc.list_value_length(parts), 2), False)
+        alone_V = pc.is_valid(items).to_numpy() & ~whole.to_numpy()
+        if alone_V.any():
+            item = int(alone_V.argmax())
+            raise ValueError(
+                f"{self._row(item, lengths_N)} has the item {items[item].as_py()!r}, expected an "
+                f"id and its weight such as 'sports{separator}0.7'; give each item a weight"
+            )
+        both = parts.filter(whole)
+        ids, weights = (pc.list_element(both, index) for index in (0, 1))
+        where_V = whole.to_numpy()
+        weights_V = np.full(len(items), np.nan)
+        weights_V[where_V] = self._numbers(weights, np.flatnonzero(where_V), lengths_N)
+        kept = items.combine_chunks()
+        ids = pc.replace_with_mask(kept, whole.combine_chunks(), ids.combine_chunks())
+        return pa.chunked_array([ids]), weights_V
+
+    def beside(self, lengths_N: np.ndarray, unpadded: Unpadded) -> np.ndarray:
+        """The column of weights; every row must have as many as ids, padding among both."""
+        column = lists_of(self.table, self.column, self.feature, self.origin)
+        weights, counts_N = items_of(column, self.feature.separator)
+        wrong_N = counts_N != lengths_N
+        if wrong_N.any():
+            row = int(wrong_N.argmax())
+            raise ValueError(
+                f"{self._place(row)} has {counts_N[row]} weights, but column "
+                f"{self.feature.source_column!r} has {lengths_N[row]} ids in that row; give each "
+                "id one weight"
+            )
+        weights = unpadded.of(weights)
+        return self._numbers(weights, np.arange(len(weights)), unpadded.lengths_N)
+
+    def check(self, weights_V: np.ndarray, present_V: np.ndarray, lengths_N: np.ndarray) -> None:
+        """Every id has a weight that can be multiplied by."""
+        wrong_V = present_V & ~((weights_V >= 0) & (weights_V <= _LARGEST))
+        if wrong_V.any():
+            item = int(wrong_V.argmax())
+            found = "missing" if np.isnan(weights_V[item]) else f"{weights_V[item]:g}"
+            raise ValueError(
+                f"{self._row(item, lengths_N)} has a weight that is {found}, expected a number "
+                f"from 0 to {_LARGEST:g}; mend it, or leave out the id with its weight"
+            )
+
+    def _numbers(
+        self, weights: pa.ChunkedArray, items: np.ndarray, lengths_N: np.ndarray
+    ) -> np.ndarray:
+        """float64; `items` are the weights' numbers among all items."""
+        numbers = numbers_of(weights)
+        kind = weights.type
+        if numbers is None or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
+            raise ValueError(
+                f"{self.origin}: column {self.column!r} (weights of feature "
+                f"{self.feature.name!r}) holds {kind}, expected lists of numbers"
+            )
+        if is_text(kind):
+            wrong = pc.is_valid(text.blank_to_null(weights)).to_numpy() & np.isnan(numbers)
+            if wrong.any():
+                index = int(wrong.argmax())
+                raise ValueError(
+                    f"{self._row(int(items[index]), lengths_N)} has the weight "
+                    f"{weights[index].as_py()!r}, expected a number"
+                )
+        return numbers
+
+    def _row(self, item: int, lengths_N: np.ndarray) -> str:
+        return self._place(int(np.searchsorted(np.cumsum(lengths_N), item, side="right")))
+
+    def _place(self, row: int) -> str:
+        where = place(self.table, self.origin, row)
+        return f"{where}: column {self.column!r} (of feature {self.feature.name!r})"
+
+
+def _shares(weights_V: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
+    """Each weight over the sum of its row's, which is added up in the row's order."""
+    row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
+    sums_V = np.bincount(row_V, weights_V, minlength=len(lengths_N))[row_V]
+    return np.divide(weights_V, sums_V, out=np.zeros_like(weights_V), where=sums_V > 0)
+
 
 _ROUNDING = 1e-6  # of a constant that another file holds as float32
 

@@ -17,8 +17,7 @@ from pydantic import Field
 from mmoe.config.json_files import Count, Stored
 from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
 from mmoe.datasets.features.id_map import MISSING, UNSEEN
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import is_text, one_chunk, plain
+from mmoe.datasets.values.arrow import is_text, one_chunk, pc, plain
 from mmoe.datasets.values.text import empty_to_null
 
 # Numbers are clipped so many widths of training's range below its lowest and above its highest

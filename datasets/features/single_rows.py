@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig
-from mmoe.datasets.features.categorical import CategoricalCodec
 from mmoe.datasets.features.codec import Codec, Coded, Rules, joined, missing
 from mmoe.datasets.features.domains import encode_domains
+from mmoe.datasets.features.ids import CategoricalCodec
 from mmoe.datasets.features.numeric import NumberCells, NumericCodec
 from mmoe.datasets.features.seen import CONSTANTS
 from mmoe.datasets.labels.targets import row_links
-from mmoe.datasets.rows.encoded_features import EncodedFeatures
+from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.rows.one_row import Cell, OneRow, cell_of, table_of
 from mmoe.datasets.rows.projection import required_columns, with_missing
 

@@ -16,9 +16,9 @@ from mmoe.datasets.features.fit_ids import CountFit, Counts, count_keys
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN, IdMap
 from mmoe.datasets.features.vocabulary_size import refuse_too_many
 from mmoe.datasets.values.arrow import may_use_threads, pc
-from mmoe.datasets.values.key_index import KeyIndex
 from mmoe.datasets.values.keys import (
     ARROW_TYPES,
+    KeyIndex,
     KeyKind,
     missing_mask,
     own_key,

@@ -27,7 +27,7 @@ from mmoe.datasets.files.parquet_files import (
 from mmoe.datasets.files.resolve import kind_of
 from mmoe.datasets.files.row_span import Cut, RowSpan, was_changed
 from mmoe.datasets.files.text_files import unreadable
-from mmoe.datasets.values.plain import list_lengths, plain
+from mmoe.datasets.values.arrow import list_lengths, plain
 
 
 @dataclass(frozen=True)

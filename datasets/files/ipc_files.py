@@ -12,8 +12,7 @@ import pyarrow as pa
 from mmoe.datasets.files.data_file import DataFile, is_address
 from mmoe.datasets.files.row_span import RowSpan, open_pieces
 from mmoe.datasets.rows.locations import MissingColumnError, distinct_names, refuse_repeated
-from mmoe.datasets.values.arrow import may_use_threads, out_of_memory
-from mmoe.datasets.values.plain import MOST_DEPTH, refuse_deep_types
+from mmoe.datasets.values.arrow import MOST_DEPTH, may_use_threads, out_of_memory, refuse_deep_types
 
 _MAGIC = b"ARROW1"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.values.plain import is_list, is_text
+from mmoe.datasets.values.arrow import is_list, is_text
 
 _ONE_TYPE = "write the column with one type"
 _SHOWN = 60  # characters of a line

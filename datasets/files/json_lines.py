@@ -23,8 +23,7 @@ from mmoe.datasets.files.json_faults import (
 from mmoe.datasets.files.row_span import RowSpan, open_pieces
 from mmoe.datasets.files.text_files import one_line, open_text, read_start, unreadable
 from mmoe.datasets.rows.locations import MissingColumnError
-from mmoe.datasets.values.arrow import out_of_memory, pc
-from mmoe.datasets.values.plain import MOST_DEPTH, is_list, is_text
+from mmoe.datasets.values.arrow import MOST_DEPTH, is_list, is_text, out_of_memory, pc
 
 _BLOCK_BYTES = 8 << 20  # and as many more as the line takes that does not end there
 _LINE_BYTES = 16 << 20

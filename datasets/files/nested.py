@@ -12,9 +12,8 @@ from mmoe.datasets.rows.locations import (
     MissingColumnError,
     missing_column,
 )
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.arrow import is_list, list_lengths, one_chunk, pc, plain, plain_type
 from mmoe.datasets.values.keys import codes_of
-from mmoe.datasets.values.plain import is_list, list_lengths, one_chunk, plain, plain_type
 
 _KEY = "data.requests.candidates"
 _REQUESTS = b"mmoe.requests"

@@ -21,9 +21,8 @@ from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.resolve import Source, kind_of, resolve_files
 from mmoe.datasets.files.row_span import RowSpan
 from mmoe.datasets.rows.locations import REQUEST_COLUMN, cast_column, number_rows
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.arrow import is_list, is_text, pc, plain
 from mmoe.datasets.values.missing_words import PLAIN_CELLS, TextCells
-from mmoe.datasets.values.plain import is_list, is_text, plain
 from mmoe.datasets.values.text import settle
 
 Paths = Source | Iterable[Source]

@@ -29,9 +29,9 @@ from mmoe.datasets.infer.sizes import Log, model_for, training_for
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
 from mmoe.datasets.rows.locations import distinct_names, visible_columns
+from mmoe.datasets.values.arrow import plain
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.missing_words import cleaned, words_met
-from mmoe.datasets.values.plain import plain
 
 
 @dataclass(kw_only=True)

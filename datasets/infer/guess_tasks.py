@@ -10,8 +10,7 @@ from mmoe.datasets.infer.profile import profile_column
 from mmoe.datasets.labels.expressions import evaluate, evaluate_label
 from mmoe.datasets.labels.formula import columns_of, quote
 from mmoe.datasets.rows.locations import missing_column, place, visible_columns
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import plain
+from mmoe.datasets.values.arrow import pc, plain
 from mmoe.datasets.values.text import settle
 from mmoe.metrics.task_kinds import kind_of
 

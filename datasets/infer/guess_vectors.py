@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import VectorFeature
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import is_list, is_text
+from mmoe.datasets.values.arrow import is_list, is_text, pc
 from mmoe.datasets.values.vectors import items_of, reals_of
 
 _LOOKED_AT = 1000  # rows whose numbers are looked at

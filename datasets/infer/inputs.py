@@ -39,8 +39,7 @@ from mmoe.datasets.infer.profile import ColumnProfile
 from mmoe.datasets.infer.sizes import is_rare
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.infer.unique_names import Names
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import plain
+from mmoe.datasets.values.arrow import pc, plain
 
 _STRONGEST = 50  # columns of a model of all columns
 _LEAST = 12  # values that have a shape

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from mmoe.datasets.infer.measured.coded import Coded, Sample, Target
 from mmoe.datasets.infer.profile import ColumnProfile
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.arrow import is_list, list_lengths, one_chunk, pc, plain
 from mmoe.datasets.values.hashing import mix64
-from mmoe.datasets.values.plain import is_list, list_lengths, one_chunk, plain
 from mmoe.datasets.values.row_hashes import MISSING, value_hashes
 from mmoe.metrics.one_column import SURE, TOO_GOOD, auc_by_rates, enough_to_tell
 

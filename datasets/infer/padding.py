@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import ListFeature
-from mmoe.datasets.features.padding import unpad
-from mmoe.datasets.features.ragged import blank_items, items_of, lists_of
+from mmoe.datasets.features.ragged import blank_items, items_of, lists_of, unpad
 from mmoe.datasets.infer.profile import ColumnProfile
 from mmoe.datasets.values.arrow import pc
 

@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.datasets.infer.guess_vectors import VectorFacts, look_for_vectors
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.arrow import is_list, is_text, pc, plain
 from mmoe.datasets.values.columns import numbers_of, parse_datetimes
-from mmoe.datasets.values.plain import is_list, is_text, plain
 from mmoe.datasets.values.text import settle
 
 Nature = Literal["integer", "real", "boolean", "text", "list", "vector", "datetime", "other"]

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from mmoe.datasets.labels.formula import parse, quote, shown
 from mmoe.datasets.rows.locations import find_column, place
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.arrow import is_text, pc
 from mmoe.datasets.values.columns import numbers_of, to_numbers
-from mmoe.datasets.values.plain import is_text
 from mmoe.datasets.values.text import blank_to_null
 
 _FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

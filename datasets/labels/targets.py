@@ -15,8 +15,7 @@ from mmoe.config.json_files import Stored
 from mmoe.config.tasks import NumberTask
 from mmoe.datasets.features.codec import Section
 from mmoe.datasets.labels.watch_quantiles import watch_links
-from mmoe.datasets.rows.encoded import EncodedLabels
-from mmoe.datasets.rows.encoded_features import RowLink
+from mmoe.datasets.rows.encoded import EncodedLabels, RowLink
 
 SECTION = "labels"
 _BLOCK = 8192

@@ -8,9 +8,8 @@ from mmoe.config.data import TimeConfig
 from mmoe.config.features import TimeUnit
 from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values import text
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.arrow import is_text, pc
 from mmoe.datasets.values.datetimes import local_datetimes
-from mmoe.datasets.values.plain import is_text
 
 # Numbers of this size are in this unit, from 1973 to 2286
 _SIZES: tuple[tuple[TimeUnit, float, float], ...] = (

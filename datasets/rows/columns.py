@@ -14,7 +14,7 @@ from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.numeric import NumericCodec, NumericRule
 from mmoe.datasets.features.vocabulary import Vocabulary
-from mmoe.datasets.rows.encoded_features import EncodedFeatures, IdLists
+from mmoe.datasets.rows.encoded import EncodedFeatures, IdLists
 
 # Numbers of one feature that are columns by themselves; more are a vector, or as many as training
 # rows say, and its entries say little

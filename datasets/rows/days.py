@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from mmoe.config import SplitConfig
 from mmoe.datasets.rows.locations import find_column
+from mmoe.datasets.values.arrow import is_text
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.hashing import mix64
-from mmoe.datasets.values.plain import is_text
 
 _DAY = 86_400_000_000  # microseconds
 _EPOCH = date(1970, 1, 1).toordinal()

@@ -14,7 +14,7 @@ from mmoe.datasets.files.nested import flat_schema, unnested
 from mmoe.datasets.rows.given_rows import without_views
 from mmoe.datasets.rows.locations import ROW_COLUMN, number_rows
 from mmoe.datasets.rows.mixed_values import texts_of_mixed
-from mmoe.datasets.values.plain import refuse_deep_types
+from mmoe.datasets.values.arrow import refuse_deep_types
 
 if TYPE_CHECKING:
     import pandas as pd

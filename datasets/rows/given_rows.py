@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mmoe.datasets.values.plain import plain
+from mmoe.datasets.values.arrow import plain
 
 _SCALARS = (str, bytes, bool, int, float)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.values.plain import decoded, plain
+from mmoe.datasets.values.arrow import decoded, plain
 
 ROW_COLUMN = "__mmoe_row__"  # a row's number over all files, carried through the split
 REQUEST_COLUMN = "__mmoe_request__"  # number of the request that a nested row came from

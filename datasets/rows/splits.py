@@ -15,9 +15,9 @@ from mmoe.datasets.rows.repeats import hashes_of, later_copies
 from mmoe.datasets.rows.requests import RowRequests, find_requests
 from mmoe.datasets.rows.smallest_hashes import smallest_hashes
 from mmoe.datasets.values.columns import to_times
+from mmoe.datasets.values.datetimes import TimeUnits
 from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys
-from mmoe.datasets.values.time_units import TimeUnits
 
 
 @dataclass(frozen=True, kw_only=True)

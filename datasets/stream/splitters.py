@@ -29,9 +29,9 @@ from mmoe.datasets.rows.splits import (
 )
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.stream.times import TimeFit
+from mmoe.datasets.values.arrow import is_text
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.keys import KeyKind
-from mmoe.datasets.values.plain import is_text
 from mmoe.datasets.values.row_hashes import row_hashes
 
 _ROWS = 1 << 17  # row numbers hashed at a time

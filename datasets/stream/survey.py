@@ -28,8 +28,8 @@ from mmoe.datasets.files.readers import (
 from mmoe.datasets.files.resolve import describe, kind_of, resolve_files
 from mmoe.datasets.rows.locations import MissingColumnError
 from mmoe.datasets.stream.source import Piece, StreamSource
+from mmoe.datasets.values.arrow import plain_type
 from mmoe.datasets.values.missing_words import PLAIN_CELLS, TextCells
-from mmoe.datasets.values.plain import plain_type
 from mmoe.datasets.values.text_kind import TextKind
 
 

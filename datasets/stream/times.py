@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mmoe.datasets.values.time_units import TimeUnits
+from mmoe.datasets.values.datetimes import TimeUnits
 
 _MOST = 1 << 20  # distinct times kept apart; 16 MB
 _LEAST = 1 << 16  # times that wait before they are added up

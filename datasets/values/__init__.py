@@ -11,11 +11,11 @@ from mmoe.lazy_exports import lazily
 if TYPE_CHECKING:
     from mmoe.datasets.values.arrow import check_room, may_use_threads, out_of_memory, pc
     from mmoe.datasets.values.columns import numbers_of, to_numbers, to_times
-    from mmoe.datasets.values.datetimes import local_datetimes
+    from mmoe.datasets.values.datetimes import TimeUnits, local_datetimes
     from mmoe.datasets.values.hashing import mix64
-    from mmoe.datasets.values.key_index import KeyIndex
     from mmoe.datasets.values.keys import (
         GroupCodes,
+        KeyIndex,
         KeyKind,
         codes_of,
         hash_keys,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     )
     from mmoe.datasets.values.text import blank_to_null, settle
     from mmoe.datasets.values.text_kind import TextKind, as_settled
-    from mmoe.datasets.values.time_units import TimeUnits
 
 __all__ = [
     "GroupCodes",
@@ -61,11 +60,11 @@ __getattr__ = lazily(
     {
         "arrow": ["check_room", "may_use_threads", "out_of_memory", "pc"],
         "columns": ["numbers_of", "to_numbers", "to_times"],
-        "datetimes": ["local_datetimes"],
+        "datetimes": ["TimeUnits", "local_datetimes"],
         "hashing": ["mix64"],
-        "key_index": ["KeyIndex"],
         "keys": [
             "GroupCodes",
+            "KeyIndex",
             "KeyKind",
             "codes_of",
             "hash_keys",
@@ -77,6 +76,5 @@ __getattr__ = lazily(
         ],
         "text": ["blank_to_null", "settle"],
         "text_kind": ["TextKind", "as_settled"],
-        "time_units": ["TimeUnits"],
     },
 )

@@ -3,8 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import is_list
+from mmoe.datasets.values.arrow import is_list, pc
 
 
 def same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:

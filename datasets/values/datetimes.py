@@ -1,20 +1,95 @@
-"""Datetimes of a time zone, from columns of any kind."""
+"""Datetimes of a time zone, from columns of any kind: their units, zones, and what is parsed."""
 
 from datetime import UTC, datetime
 from itertools import takewhile
+from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from mmoe.config import DatetimeFeature, Part, TimeUnit
 from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values import text
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.parse_datetimes import DAY_LENGTH, parse_iso, present_text
-from mmoe.datasets.values.plain import is_text
-from mmoe.datasets.values.time_zones import local_micros
+from mmoe.datasets.values.arrow import is_text, pc
+from mmoe.datasets.values.columns import words_to_null
 from mmoe.datasets.values.written_datetimes import digits_of, has_hours, parse_format
-from mmoe.datasets.values.written_numbers import words_to_null
+
+DAY_LENGTH = len("2024-01-31")
+_ZONE = r"[ T]\d\d.*?\s?(Z|[+-]\d\d(:?\d\d)?)$"
+_LONGEST_PLAIN = len("2024-01-31T12:00:00")
+
+
+def present_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Trims text; missing words, and pandas's NaT, become null."""
+    trimmed = text.blank_to_null(pc.utf8_trim_whitespace(column))
+    return pc.if_else(pc.equal(trimmed, "NaT"), pa.scalar(None, trimmed.type), trimmed)
+
+
+def parse_iso(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Parses datetimes in text to int64 microseconds since 1970, UTC; null where it is none.
+
+    Day alone, or with hours, minutes, seconds and fractions (beyond microseconds cut off); `T` or a
+    blank before the time, `Z` or an offset behind it. Without an offset it is UTC.
+
+    Example:
+        >>> parse_iso(pa.chunked_array([["1970-01-02", "1970-01-01 01:00+01", "noon"]])).to_pylist()
+        [86400000000, 0, None]
+    """
+    if (pc.max(pc.binary_length(values)).as_py() or 0) > _LONGEST_PLAIN:
+        values = pc.replace_substring_regex(values, r"(:\d\d)[.,](\d{1,6})\d*", r"\1.\2")
+    zoned = pc.match_substring_regex(values, _ZONE)
+    none = pa.scalar(None, values.type)
+    plain = _cast(pc.if_else(zoned, none, values), pa.timestamp("us"))
+    if not pc.any(zoned, min_count=0).as_py():
+        return plain
+    tight = pc.replace_substring_regex(values, r"\s+(Z|[+-]\d\d(:?\d\d)?)$", r"\1")
+    return pc.coalesce(plain, _cast(pc.if_else(zoned, tight, none), pa.timestamp("us", "UTC")))
+
+
+def _cast(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """int64, null where a cell cannot be read: Arrow stops at the first, so they go one by one."""
+    found = text.cast_or_none(values, kind)
+    if found is None:
+        cells = [_cast_one(cell, kind) for cell in values]
+        found = pa.chunked_array([pa.array(cells, pa.int64())])
+    return found.cast(pa.int64())
+
+
+def _cast_one(cell: pa.Scalar, kind: pa.DataType) -> int | None:
+    try:
+        return cell.cast(kind).cast(pa.int64()).as_py()
+    except pa.ArrowInvalid:
+        return None
+
+
+# What is outside has the offset of the first or last second of these years
+_FIRST, _BEYOND = (int(np.datetime64(year, "us").astype(np.int64)) for year in ("0002", "9999"))
+
+
+def local_micros(micros_N: np.ndarray, zone: str) -> np.ndarray:
+    """Converts UTC microseconds to local ones.
+
+    By pandas and `ZoneInfo`: Arrow's own conversion knows summer time up to the last change that a
+    file of the time zone lists, 2037 or much earlier, and not the rule that goes on from there.
+
+    Args:
+        micros_N: int64, microseconds since 1970.
+        zone: Name in the IANA database.
+
+    Returns:
+        int64 [N], microseconds.
+
+    Example:
+        >>> summers = np.array(["2024-07-01T12:00", "2050-07-01T12:00"], "M8[us]").astype(np.int64)
+        >>> ((local_micros(summers, "Europe/Berlin") - summers) // 3_600_000_000).tolist()
+        [2, 2]
+    """
+    inside_N = np.clip(micros_N, _FIRST, _BEYOND - 1)
+    datetimes = pd.DatetimeIndex(inside_N.view("M8[us]"), tz="UTC")
+    local_N = datetimes.tz_convert(ZoneInfo(zone)).tz_localize(None).as_unit("us").asi8
+    return micros_N + (local_N - inside_N)
+
 
 # Microseconds are `number * first // second`
 _SCALES: dict[TimeUnit, tuple[int, int]] = {
@@ -261,3 +336,47 @@ def _whole(
     outside_N = (numbers_N < max(low, -(2**63))) | (numbers_N > min(high, 2**63) - 1)
     reader.refuse_years(outside_N, numbers_N, years)
     return pa.chunked_array([pa.array(numbers_N * factor // divisor, mask=missing_N)])
+
+
+# Whole numbers of this size are seconds, milli-, micro- or nanoseconds since 1970 (1973 to 2286)
+_UNITS = (("seconds", 1e8, 1e10), ("milliseconds", 1e11, 1e13), ("microseconds", 1e14, 1e16),
+          ("nanoseconds", 1e17, 1e19))  # fmt: skip
+
+
+class TimeUnits:
+    """Notices that a column of times is in one unit here and in another there.
+
+    Args:
+        name: The column.
+
+    Example:
+        >>> units = TimeUnits("at")
+        >>> units.add(np.array([1_700_000_000]), "a.csv")
+        >>> units.add(np.array([1_700_000_000_000]), "b.csv")
+        Traceback (most recent call last):
+        ValueError: b.csv: column 'at' looks like milliseconds since 1970, but like seconds in \
+a.csv; write the column in one unit
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.files: dict[str, str] = {}  # unit → first file that has it
+
+    def add(self, times_N: np.ndarray, file: str) -> None:
+        """Looks at more rows of `file`: int64 or float64, as `to_times` gives them.
+
+        Raises:
+            ValueError: They are in another unit than those of another file.
+        """
+        if not len(times_N):
+            return
+        lowest, highest = float(times_N.min()), float(times_N.max())
+        for unit, start, stop in _UNITS:
+            if start <= lowest and highest < stop:
+                self.files.setdefault(unit, file)
+        if len(self.files) > 1:
+            (one, there), (two, here) = list(self.files.items())[:2]
+            raise ValueError(
+                f"{here}: column {self.name!r} looks like {two} since 1970, but like {one} in "
+                f"{there}; write the column in one unit"
+            )

@@ -1,21 +1,118 @@
-"""Ids in one canonical form, whatever type the file stored them in."""
+"""Ids in one canonical form, whatever type the file stored them in, and their places in a table."""
 
 from collections.abc import Collection, Iterable
-from typing import Any, Literal
+from threading import Lock
+from typing import Any, Literal, cast
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from mmoe.datasets.values import text
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.hashing import hash_text, mix64
-from mmoe.datasets.values.key_text import (
-    canonical_datetimes,
-    datetimes_to_text,
-    decimals_to_text,
-    is_no_moment,
-)
-from mmoe.datasets.values.plain import is_text
+from mmoe.datasets.values.arrow import is_text, pc
+from mmoe.datasets.values.hashing import hash_one, hash_text, mix64
+
+_DATETIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d([.,]\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?$"
+_SHORTEST_MOMENT = len("2025-01-01 00:00")
+_ZERO_OFFSET = r" ?(Z|[+-]00:?00)$"
+_OFFSET = r" ?[+-]\d\d:?\d\d$"
+
+
+def datetimes_to_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Writes timestamps as `2025-01-01 00:00:32.5`, midnight as its day, zones as Z.
+
+    Down to the microsecond: what is finer is cut off.
+
+    Example:
+        >>> seconds = pa.chunked_array([pa.array([0, 32], pa.timestamp("s"))])
+        >>> datetimes_to_text(seconds).to_pylist()
+        ['1970-01-01', '1970-01-01 00:00:32']
+    """
+    micros = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    written = micros.cast(pa.timestamp("us")).cast(pa.large_string())  # what has a zone, in UTC
+    if column.type.tz is not None:
+        written = pc.replace_substring_regex(written, "$", "Z")
+    return _shorten(written)
+
+
+def canonical_datetimes(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Rewrites text that is an ISO 8601 datetime as `datetimes_to_text` does.
+
+    Example:
+        >>> values = pa.chunked_array([["2025-01-01T00:00:32.500", "2025-01-01 00:00:00", "2 T"]])
+        >>> canonical_datetimes(values).to_pylist()
+        ['2025-01-01 00:00:32.5', '2025-01-01', '2 T']
+    """
+    if not pc.any(pc.greater_equal(pc.binary_length(values), _SHORTEST_MOMENT)).as_py():
+        return values
+    is_datetime = pc.fill_null(pc.match_substring_regex(values, _DATETIME), False)
+    if not pc.any(is_datetime).as_py():
+        return values
+    found = values.filter(is_datetime)
+    found = pc.replace_substring_regex(found, r"^(.{10})T", r"\1 ")
+    found = pc.replace_substring_regex(found, r"^(.{10} \d\d:\d\d)($|[^:\d])", r"\1:00\2")
+    found = pc.replace_substring_regex(found, r"[.,](\d{1,6})\d*", r".\1")
+    found = pc.replace_substring_regex(found, _ZERO_OFFSET, "Z")
+    return _put(values, is_datetime, _shorten(_to_utc(found)))
+
+
+def is_no_moment(text: str) -> bool:
+    """Returns whether `canonical_datetimes` leaves a text of ASCII as it is, at a glance."""
+    return len(text) < _SHORTEST_MOMENT or text[4] != "-"
+
+
+def decimals_to_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Writes decimals without zeros at the end: 1.00 as `1`, 1.50 as `1.5`.
+
+    Example:
+        >>> prices = pa.chunked_array([pa.array(["1.00", "1.50", "20"]).cast(pa.decimal128(9, 2))])
+        >>> decimals_to_text(prices).to_pylist()
+        ['1', '1.5', '20']
+    """
+    wide = column.cast(pa.decimal256(76, max(column.type.scale, 0)))
+    floor = pc.floor(wide)
+    digits = floor.cast(pa.decimal256(76, 0)).cast(pa.large_string())
+    fractions = pc.replace_substring_regex(
+        wide.cast(pa.large_string()), r"(\.\d*[1-9])0+($|E)", r"\1\2"
+    )
+    return pc.if_else(pc.equal(wide, floor), digits, fractions)
+
+
+def _shorten(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """No zeros behind the seconds; a midnight without a zone is a day, as pandas writes it."""
+    values = pc.replace_substring_regex(values, r"\.0+(Z?)$", r"\1")
+    values = pc.replace_substring_regex(values, r"(\.\d*[1-9])0+(Z?)$", r"\1\2")
+    return pc.replace_substring_regex(values, r" 00:00:00$", "")
+
+
+def _to_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Datetimes with an offset (+01:00) as those of UTC; a day that there is not stays as it is."""
+    shifted = pc.match_substring_regex(values, _OFFSET)
+    if not pc.any(shifted).as_py():
+        return values
+    found = pc.replace_substring_regex(values.filter(shifted), r" ([+-])", r"\1")
+    try:
+        moved = datetimes_to_text(found.cast(pa.timestamp("us", "UTC")))
+    except pa.ArrowInvalid:  # one of them is none; the others must not depend on it
+        moved = pa.chunked_array([[_one_to_utc(value) for value in found]], values.type)
+    return _put(values, shifted, moved)
+
+
+def _one_to_utc(value: pa.Scalar) -> str:
+    try:
+        one = pa.chunked_array([pa.array([value]).cast(pa.timestamp("us", "UTC"))])
+    except pa.ArrowInvalid:
+        return value.as_py()
+    return datetimes_to_text(one)[0].as_py()
+
+
+def _put(
+    values: pa.ChunkedArray, where: pa.ChunkedArray, found: pa.ChunkedArray
+) -> pa.ChunkedArray:
+    """`values` with those of `found`, in order, where `where` is true."""
+    whole, mask, new = (array.combine_chunks() for array in (values, where, found))
+    return pa.chunked_array([pc.replace_with_mask(whole, mask, new.cast(whole.type))])
+
 
 KeyKind = Literal["int", "float", "text"]
 
@@ -276,3 +373,101 @@ def _refuse_lost_digits(floats_N: np.ndarray, label: str) -> bool:
             "2^53, where float64 loses digits; store the ids as integers or text"
         )
     return whole
+
+
+_ROWS = 1 << 16  # hashed at a time: the work of hashing text is many times its size
+_FEW_KEYS = 2048  # Arrow's table of so many is made before a call for another one has ended
+
+
+class KeyIndex:
+    """Index of keys of one kind: integers, floats or text.
+
+    Arrow makes its hash table anew in every call. That is no loss where there are few keys, or a
+    call brings as many values; for fewer values a table is made in the first such call and kept.
+    Numbers are found by themselves, text by 64-bit hashes, and each text found is compared with its
+    key. Any number of threads may ask at once.
+
+    Args:
+        keys: K distinct keys, none of them null.
+
+    Example:
+        >>> index = KeyIndex(pa.array([30, 10, 20]))
+        >>> index.places(pa.chunked_array([[10, None], [40, 30]])).tolist()
+        [1, -1, -1, 0]
+    """
+
+    def __init__(self, keys: pa.Array) -> None:
+        self.keys = keys
+        self._lock = Lock()
+        self._table: pd.Index | None = None
+        self._places: np.ndarray | None = None  # of the table's entries; None: entry i is key i
+
+    def __reduce__(self) -> tuple[type["KeyIndex"], tuple[pa.Array]]:
+        """Copies and pickles make a table of their own, when they need one."""
+        return KeyIndex, (self.keys,)
+
+    def places(self, values: pa.ChunkedArray) -> np.ndarray:
+        """Finds where in `keys` each value stands, int64 [N], −1: null or none of them."""
+        if len(self.keys) <= max(len(values), _FEW_KEYS):
+            return self._by_arrow(values)
+        if is_text(values.type):
+            return self._by_hash(values)
+        places_N = self._kept().get_indexer(pc.fill_null(values, 0).to_numpy())
+        return np.where(pc.is_null(values).to_numpy(), -1, places_N)
+
+    def place(self, value: int | str) -> int:
+        """Finds where one value stands, −1: none of them; a call of Arrow's takes longer.
+
+        Example:
+            >>> index = KeyIndex(pa.array(["b", "a"], pa.large_string()))
+            >>> index.place("a"), index.place("c")
+            (1, -1)
+        """
+        table, code = self._kept(), hash_one(value) if isinstance(value, str) else value
+        try:
+            place = cast("int", table.get_loc(code))  # of one entry: they are unique
+        except KeyError:
+            return -1
+        place = place if self._places is None else int(self._places[place])
+        if isinstance(value, str) and self.keys[place].as_py() != value:  # of the same hash
+            return int(self._by_arrow(pa.chunked_array([pa.array([value], self.keys.type)]))[0])
+        return place
+
+    def _by_arrow(self, values: pa.ChunkedArray) -> np.ndarray:
+        found = pc.index_in(values, self.keys, skip_nulls=True)
+        return pc.fill_null(found, -1).to_numpy().astype(np.int64)
+
+    def _by_hash(self, values: pa.ChunkedArray) -> np.ndarray:
+        places_N = self._kept().get_indexer(hash_text(values))
+        if self._places is not None:
+            places_N = np.where(places_N < 0, -1, self._places[places_N])
+        found_N = (places_N >= 0) & pc.is_valid(values).to_numpy()
+        there = values.filter(pa.array(found_N))
+        same_F = pc.equal(self.keys.take(pa.array(places_N[found_N])), there).to_numpy()
+        places_N[~found_N] = -1
+        if not same_F.all():  # another text of the same hash
+            other_F = np.flatnonzero(found_N)[~same_F]
+            places_N[other_F] = self._by_arrow(there.filter(pa.array(~same_F)))
+        return places_N
+
+    def _kept(self) -> pd.Index:
+        with self._lock:
+            if self._table is None:
+                self._places, self._table = self._make()
+            return self._table
+
+    def _make(self) -> tuple[np.ndarray | None, pd.Index]:
+        """The table, and the places of its entries where some keys share one."""
+        text = is_text(self.keys.type)
+        codes_K = _hashes(self.keys) if text else self.keys.to_numpy()
+        table, places = pd.Index(codes_K), None
+        if not table.is_unique:
+            first_K = ~table.duplicated()
+            table, places = table[first_K], np.flatnonzero(first_K)
+        table.get_indexer(codes_K[:1])  # pandas hashes the entries in the first call
+        return places, table
+
+
+def _hashes(keys: pa.Array) -> np.ndarray:
+    parts = [hash_text(keys[start : start + _ROWS]) for start in range(0, len(keys), _ROWS)]
+    return np.concatenate(parts)

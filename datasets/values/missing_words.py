@@ -7,8 +7,7 @@ from functools import cache
 import pyarrow as pa
 
 from mmoe.config.data import MISSING_WORDS
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import decoded, is_text, one_chunk, plain
+from mmoe.datasets.values.arrow import decoded, is_text, one_chunk, pc, plain
 
 # Of so few all columns of text are one: a call of Arrow's costs more than what it does to them
 _FEW_ROWS = 256

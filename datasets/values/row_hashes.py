@@ -5,10 +5,9 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.arrow import is_list, is_text, pc, plain
 from mmoe.datasets.values.hashing import hash_text, mix64
 from mmoe.datasets.values.keys import to_keys
-from mmoe.datasets.values.plain import is_list, is_text, plain
 from mmoe.datasets.values.text import blank_to_null, to_integers, to_reals
 
 _ROWS = 1 << 16  # hashed at a time: of text each byte takes some

@@ -6,8 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 
 from mmoe.config.data import MISSING_WORDS
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import is_text
+from mmoe.datasets.values.arrow import is_text, pc
 
 _TRUE = ("true", "True", "TRUE")
 _FALSE = ("false", "False", "FALSE")

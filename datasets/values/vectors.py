@@ -7,9 +7,8 @@ import pyarrow as pa
 
 from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values import text
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.arrow import is_list, is_text, list_lengths, pc
 from mmoe.datasets.values.columns import numbers_of
-from mmoe.datasets.values.plain import is_list, is_text, list_lengths
 
 # Around the numbers of a vector in text: JSON, Python, NumPy, PostgreSQL
 _BRACKETS = " \t\r\n[](){}"

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import is_text
+from mmoe.datasets.values.arrow import is_text, pc
 
 # Directives of formats without names: those that are needed, and those there may be
 _DAY = {"%Y", "%m", "%d"}

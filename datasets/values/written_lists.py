@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import list_lengths, offsets_of
+from mmoe.datasets.values.arrow import list_lengths, offsets_of, pc
 from mmoe.datasets.values.text import blank_to_null
 
 # Brackets around items without quotes, commas or brackets in them: read without a parser

@@ -719,9 +719,7 @@ FEATURES = _Features("feature", Feature)
 FEATURES.add("numeric", NumericFeature, "mmoe.datasets.features.numeric:NumericCodec")
 
 
-FEATURES.add(
-    "categorical", CategoricalFeature, "mmoe.datasets.features.categorical:CategoricalCodec"
-)
+FEATURES.add("categorical", CategoricalFeature, "mmoe.datasets.features.ids:CategoricalCodec")
 
 
 FEATURES.add("list", ListFeature, "mmoe.datasets.features.list:ListCodec")

@@ -13,7 +13,7 @@ from mmoe.datasets.features.levels import Level
 from mmoe.datasets.features.ragged import RaggedRows
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels, join_labels
-from mmoe.datasets.values.plain import offsets_of
+from mmoe.datasets.values.arrow import offsets_of
 from mmoe.explain.measures import TaskJudge, verdicts_of, worst
 from mmoe.models.ranker import Ranker
 from mmoe.predictor import Predictor

@@ -11,8 +11,7 @@ import pyarrow as pa
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.labels.expressions import evaluate_label
 from mmoe.datasets.labels.formula import columns_of, quote
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import plain
+from mmoe.datasets.values.arrow import pc, plain
 from mmoe.metrics.task_kinds import kind_of
 
 

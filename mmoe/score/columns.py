@@ -23,7 +23,7 @@ from mmoe.datasets.labels.expressions import evaluate
 from mmoe.datasets.labels.formula import columns_of
 from mmoe.datasets.rows.locations import check_columns, missing_column
 from mmoe.datasets.rows.projection import column_uses, required_columns
-from mmoe.datasets.values.plain import is_text, plain, plain_type
+from mmoe.datasets.values.arrow import is_text, plain, plain_type
 from mmoe.datasets.values.text import blank_to_null, loses_digits, settle, to_booleans
 from mmoe.score.top_rows import RANK, Top
 

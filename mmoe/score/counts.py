@@ -16,8 +16,7 @@ from mmoe.datasets.features.numeric import NumericCodec
 from mmoe.datasets.rows.columns import columns_of
 from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.rows.unseen_ids import UnseenIds
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import is_text, plain
+from mmoe.datasets.values.arrow import is_text, pc, plain
 
 KEY = b"mmoe.counts"  # of the metadata of a Parquet file of scores
 _COUNTS = TypeAdapter(list[Count])

@@ -19,7 +19,7 @@ from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.rows.locations import MissingColumnError, is_of_request, missing_column
 from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.datasets.rows.sources import with_names
-from mmoe.datasets.values.plain import plain
+from mmoe.datasets.values.arrow import plain
 from mmoe.process_settings import spared_collections
 from mmoe.run.atomic_files import not_written
 from mmoe.run.console import Tracker

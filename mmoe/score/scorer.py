@@ -12,7 +12,7 @@ from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.rows.frames import as_rows
 from mmoe.datasets.rows.locations import REQUEST_COLUMN
 from mmoe.datasets.rows.projection import required_columns
-from mmoe.datasets.values.plain import plain
+from mmoe.datasets.values.arrow import plain
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.score.columns import ScoreColumns

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import plain
+from mmoe.datasets.values.arrow import pc, plain
 
 RANK = "rank"
 # Rows that wait at least until the best of each key are looked for among them

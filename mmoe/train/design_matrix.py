@@ -8,7 +8,7 @@ from scipy import sparse
 from mmoe.config import FeatureSpec
 from mmoe.datasets.features.ragged import RaggedRows
 from mmoe.datasets.rows.encoded import EncodedFeatures
-from mmoe.datasets.values.plain import offsets_of
+from mmoe.datasets.values.arrow import offsets_of
 from mmoe.models.wide import WidePart
 
 # A column whose deviation is a smaller part of its mean is a constant and what float32 rounds away

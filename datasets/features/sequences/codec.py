@@ -21,7 +21,7 @@ from mmoe.datasets.features.seen import SEEN_IDS, extend_seen, only_seen
 from mmoe.datasets.features.sequences.events import EventRows, events_of, kept_events
 from mmoe.datasets.features.sequences.times import GAP_ROWS, gap_ids, seconds_since
 from mmoe.datasets.rows.locations import times_of
-from mmoe.datasets.values.plain import offsets_of
+from mmoe.datasets.values.arrow import offsets_of
 
 
 class SequenceCodec(IdCodec[Any]):

@@ -7,10 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import SequenceFeature
-from mmoe.datasets.features.padding import unpad
-from mmoe.datasets.features.ragged import blank_items, items_of, lists_of
+from mmoe.datasets.features.ragged import blank_items, items_of, lists_of, unpad
 from mmoe.datasets.rows.locations import place
-from mmoe.datasets.values.plain import is_list, offsets_of
+from mmoe.datasets.values.arrow import is_list, offsets_of
 
 
 class EventRows(NamedTuple):

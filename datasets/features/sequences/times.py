@@ -11,10 +11,9 @@ from mmoe.datasets.features.ragged import blank_items
 from mmoe.datasets.features.sequences.events import event_items
 from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values import text
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.arrow import is_text, pc
 from mmoe.datasets.values.columns import numbers_of
 from mmoe.datasets.values.datetimes import local_datetimes
-from mmoe.datasets.values.plain import is_text
 
 # Each is √2 times as long as the one before: the last begins at 2^31.5 seconds, 95 years
 _BUCKETS = 64

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from mmoe.datasets.infer.guess_tasks import GuessedTask
 from mmoe.datasets.infer.profile import ColumnProfile
+from mmoe.datasets.values.arrow import plain
 from mmoe.datasets.values.hashing import mix64
 from mmoe.datasets.values.keys import codes_of
-from mmoe.datasets.values.plain import plain
 
 _LOOKED_AT = 150_000  # rows on which columns are tried against a label
 FOLDS = 4

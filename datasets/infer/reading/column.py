@@ -28,13 +28,11 @@ from mmoe.datasets.infer.reading.numbers import (
     stray_words,
 )
 from mmoe.datasets.infer.reading.sentinels import sentinels
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.datetimes import local_datetimes
-from mmoe.datasets.values.parse_datetimes import present_text
-from mmoe.datasets.values.plain import decoded, is_text, plain
+from mmoe.datasets.values.arrow import decoded, is_text, pc, plain
+from mmoe.datasets.values.columns import feature_numbers
+from mmoe.datasets.values.datetimes import local_datetimes, present_text
 from mmoe.datasets.values.text import settle
 from mmoe.datasets.values.written_datetimes import digits_of
-from mmoe.datasets.values.written_numbers import feature_numbers
 
 _DIGITS = (("%Y%m%d", 19_000_101, 21_001_231),
            ("%Y%m%d%H%M%S", 19_000_101_000_000, 21_001_231_235_959))  # fmt: skip

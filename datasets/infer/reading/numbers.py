@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import is_text
+from mmoe.datasets.values.arrow import is_text, pc
+from mmoe.datasets.values.columns import parse_written, tidied
 from mmoe.datasets.values.text import settle
-from mmoe.datasets.values.written_numbers import parse_written, tidied
 
 _GLANCE = 200  # values looked at before all are
 # In lower case; those that every reader takes for missing are in values/text.py

@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from mmoe.datasets.rows.locations import visible_columns
-from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.plain import is_text
+from mmoe.datasets.values.arrow import is_text, pc
 
 
 def join_by_key(

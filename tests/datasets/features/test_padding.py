@@ -9,7 +9,7 @@ import pytest
 
 from mmoe.config import ListFeature, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.weighted_lists import list_ids
+from mmoe.datasets.features.list import list_ids
 
 ROWS, LONGEST = 60, 6
 FEATURES = {

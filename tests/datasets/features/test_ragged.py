@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from mmoe.config import ListFeature
-from mmoe.datasets.features.weighted_lists import list_ids
+from mmoe.datasets.features.list import list_ids
 
 FEATURE = ListFeature(name="tags")
 

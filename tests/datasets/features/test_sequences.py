@@ -8,7 +8,7 @@ import pytest
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.registry import codecs_of
+from mmoe.datasets.features.encoder_files import codecs_of
 
 SEQUENCE = {
     "kind": "sequence", "name": "seen", "columns": ["items"], "target": ["item"], "times": "at",

@@ -6,7 +6,7 @@ import pytest
 
 from mmoe.config import ListFeature, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.weighted_lists import list_ids
+from mmoe.datasets.features.list import list_ids
 from mmoe.datasets.rows.encoded import EncodedData, in_chunks, join
 
 BESIDE = {"weights": "w", "pooling": "sum"}

@@ -12,7 +12,7 @@ from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.infer.reading.column import read_column
 from mmoe.datasets.infer.reading.sentinels import sentinels
 from mmoe.datasets.infer.told import Told
-from mmoe.datasets.values.written_numbers import feature_numbers
+from mmoe.datasets.values.columns import feature_numbers
 
 ROWS = 400
 RNG = np.random.default_rng(0)

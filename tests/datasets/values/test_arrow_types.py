@@ -15,7 +15,7 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files import parquet_files
 from mmoe.datasets.infer.config import infer_config
-from mmoe.datasets.values.plain import plain, plain_type
+from mmoe.datasets.values.arrow import plain, plain_type
 from mmoe.train.prepare import prepare
 
 NUMBERS = [1, 2, None, 0, 5] * 4

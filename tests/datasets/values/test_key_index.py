@@ -10,9 +10,9 @@ import pytest
 
 from mmoe.datasets.features.fit_ids import Counts
 from mmoe.datasets.features.vocabulary import Vocabulary
-from mmoe.datasets.values import key_index
+from mmoe.datasets.values import keys
 from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.key_index import KeyIndex
+from mmoe.datasets.values.keys import KeyIndex
 
 NUMBERS = np.random.default_rng(3).permutation(500) - 100
 KEYS = {
@@ -26,7 +26,7 @@ OTHERS = {"int": [None, 7_000, -7_000], "float": [None, 1e300], "text": [None, "
 @pytest.fixture(name="many")
 def _many(monkeypatch):
     """So many keys as here are no few."""
-    monkeypatch.setattr(key_index, "_FEW_KEYS", 0)
+    monkeypatch.setattr(keys, "_FEW_KEYS", 0)
 
 
 @pytest.fixture(name="made")
@@ -85,8 +85,8 @@ def test_a_vocabulary_keeps_its_table_for_all_calls_and_threads(made, many):
 
 
 def test_texts_that_share_a_hash_are_told_apart(monkeypatch, many):
-    crowded = key_index.hash_text
-    monkeypatch.setattr(key_index, "hash_text", lambda keys: crowded(keys) % np.uint64(41))
+    crowded = keys.hash_text
+    monkeypatch.setattr(keys, "hash_text", lambda keys: crowded(keys) % np.uint64(41))
     index = KeyIndex(KEYS["text"])
     for values in calls_on("text"):
         expected = pc.fill_null(pc.index_in(values, KEYS["text"], skip_nulls=True), -1).to_pylist()

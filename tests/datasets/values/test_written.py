@@ -12,10 +12,9 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.days import days_of
 from mmoe.datasets.rows.locations import number_rows
 from mmoe.datasets.rows.splits import split_table
-from mmoe.datasets.values.columns import to_times
+from mmoe.datasets.values.columns import feature_numbers, parse_written, to_times
 from mmoe.datasets.values.datetimes import local_datetimes
 from mmoe.datasets.values.written_lists import parse_lists
-from mmoe.datasets.values.written_numbers import feature_numbers, parse_written
 
 NAN = np.nan
 
