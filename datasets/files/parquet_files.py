@@ -1,6 +1,9 @@
 """Parquet files on pyarrow.
 
 `pyarrow.dataset` takes as long and as much memory, and refuses files in which a name repeats.
+
+How deep columns are nested is read in the footer (Thrift's compact protocol) before Arrow goes down
+into them: versions of Arrow before 26 end the process there.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,11 @@
-"""Arrow as this library uses it: its functions, memory and threads, and columns of plain types."""
+"""Arrow as this library uses it: its functions, threads where memory is short, and plain types.
+
+Where a process' memory is limited (`ulimit -v`), Arrow may fail to start a thread of its pool and
+then waits for ever for what that thread was to do, so there it decodes in the thread that calls it.
+
+Every column is made plain where it is read or found, so nobody else need think of dictionaries,
+views, runs or extension types.
+"""
 
 import ctypes
 import mmap

@@ -6,7 +6,7 @@ import pytest
 
 from mmoe.datasets.files.readers import column_names, read_table
 from mmoe.datasets.rows.frames import as_table
-from mmoe.datasets.values import plain
+from mmoe.datasets.values import arrow
 
 DEEP = r"column 'deep' is nested more than 64 levels deep, expected numbers, text and lists"
 
@@ -91,8 +91,8 @@ def test_rows_in_memory(layer):
     "kind", [nested_type(40, layer=pa.list_view), nested_type(40, pa.string_view())]
 )
 def test_each_layer_of_a_type_is_looked_at_once(tmp_path, monkeypatch, kind):
-    calls, type_of = [], plain.plain_type
-    monkeypatch.setattr(plain, "plain_type", lambda kind: calls.append(1) or type_of(kind))
+    calls, type_of = [], arrow.plain_type
+    monkeypatch.setattr(arrow, "plain_type", lambda kind: calls.append(1) or type_of(kind))
     with pa.ipc.new_file(str(tmp_path / "a.arrow"), pa.schema([("deep", kind)])) as writer:
         writer.write_table(pa.table({"deep": pa.nulls(2, kind)}))
     assert read_table(tmp_path)["deep"].to_pylist() == [None, None]
