@@ -19,7 +19,7 @@ from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run.atomic_files import check_new_file, not_written, remove_dead, temporary_beside
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
-from mmoe.run.protected_paths import check_not_of_run
+from mmoe.run.store import check_not_of_run
 
 # Of a safetensors file: the header's length in bytes comes first, as a little-endian number
 _LENGTH_BYTES = 8

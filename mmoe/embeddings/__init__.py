@@ -11,11 +11,11 @@ from mmoe.embeddings.managed.backend import ManagedEmbeddings, managed_ids
 from mmoe.embeddings.names import table_of_state
 from mmoe.embeddings.plain import PlainEmbeddings
 from mmoe.embeddings.quantized.backend import (
+    RowPrecision,
     ScoringEmbeddings,
     memory_of_tables,
     scoring_embeddings,
 )
-from mmoe.embeddings.quantized.stored_rows import RowPrecision
 from mmoe.embeddings.sharded.plan_table import plan_table
 from mmoe.embeddings.step_phases import StepIds, StepPhases
 from mmoe.parallel.sharded_tensors import Shard, Sharded, local_shards

@@ -17,8 +17,7 @@ from mmoe.config import (
 )
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed.backend import ManagedEmbeddings
-from mmoe.embeddings.quantized.backend import ScoringEmbeddings
-from mmoe.embeddings.quantized.stored_rows import RowPrecision
+from mmoe.embeddings.quantized.backend import RowPrecision, ScoringEmbeddings
 from mmoe.embeddings.silence_warnings import quiet_import, quiet_tracing
 
 

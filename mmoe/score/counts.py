@@ -13,9 +13,8 @@ from mmoe.alarms import Column, Distribution, TrainingColumns
 from mmoe.config.json_files import Count, Stored
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.numeric import NumericCodec
-from mmoe.datasets.rows.columns import columns_of
+from mmoe.datasets.rows.columns import UnseenIds, columns_of
 from mmoe.datasets.rows.encoded import EncodedFeatures
-from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.datasets.values.arrow import is_text, pc, plain
 
 KEY = b"mmoe.counts"  # of the metadata of a Parquet file of scores

@@ -15,16 +15,22 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import DataFile, is_address, without_protocol
 from mmoe.datasets.files.readers import Paths
 from mmoe.datasets.files.resolve import resolve_files
+from mmoe.datasets.rows.columns import UnseenIds
 from mmoe.datasets.rows.sources import with_names
-from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import from_all, from_first, launched_ranks, rank
 from mmoe.run.atomic_files import check_new_file, remove_dead
 from mmoe.run.console import Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.run.protected_paths import check_not_of_run, check_not_read, check_not_read_at
-from mmoe.run.store import REJECTED, Store, place_of
+from mmoe.run.store import (
+    REJECTED,
+    Store,
+    check_not_of_run,
+    check_not_read,
+    check_not_read_at,
+    place_of,
+)
 from mmoe.score.counts import Counter, ScoreCounts, added
 from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite
 from mmoe.score.folder import FolderJob, OfFolder, OutputMode, Part, end_folder, rows_of

@@ -18,8 +18,16 @@ from mmoe.errors import Damaged, RanksDiffer
 from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
 from mmoe.run.atomic_files import check_parents
 from mmoe.run.directory import RunDirectory
-from mmoe.run.protected_paths import check_not_of_run, check_not_read, check_not_read_at
-from mmoe.run.store import REJECTED, STAGING, LocalStore, Store, store_at
+from mmoe.run.store import (
+    REJECTED,
+    STAGING,
+    LocalStore,
+    Store,
+    check_not_of_run,
+    check_not_read,
+    check_not_read_at,
+    store_at,
+)
 from mmoe.score.folder import (
     OURS,
     RECORD,

@@ -14,7 +14,7 @@ from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.splits import Splits
 from mmoe.run.atomic_files import check_parents, temporary_beside
-from mmoe.run.protected_paths import check_not_of_run, local_path
+from mmoe.run.store import check_not_of_run, local_path
 from mmoe.score import score_files
 from mmoe.score.provenance import print_of
 from mmoe.train import train_run

@@ -8,8 +8,8 @@ import pytest
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.rows.columns import UnseenIds
 from mmoe.datasets.rows.splits import Splits
-from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.score import file_scorer, score_files
 from mmoe.score.provenance import UNSEEN_KEY
 from mmoe.train import train_run

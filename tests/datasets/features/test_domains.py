@@ -8,8 +8,8 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.extend_encoder import extend_encoder
 from mmoe.datasets.features.fit_encoder import EncoderFit
 from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets.rows.columns import UnseenIds
 from mmoe.datasets.rows.projection import required_columns
-from mmoe.datasets.rows.unseen_ids import UnseenIds
 
 
 def config_of(unseen="mean_gate", domains=None):

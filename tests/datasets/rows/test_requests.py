@@ -9,13 +9,12 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.fit_ids import CountFit
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.columns import all_alike, columns_of
+from mmoe.datasets.rows.columns import UnseenIds, all_alike, columns_of
 from mmoe.datasets.rows.encoded import EncodedData, join
 from mmoe.datasets.rows.frames import as_rows
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.share import Share
 from mmoe.datasets.rows.sources import load_splits
-from mmoe.datasets.rows.unseen_ids import UnseenIds
 from mmoe.datasets.stream import open_stream
 from mmoe.explain.features import columns_of as feature_columns
 from mmoe.explain.features import values_of, with_shuffled
