@@ -14,8 +14,8 @@ from mmoe.checkpoint.weights import check_tables
 from mmoe.config import RunConfig
 from mmoe.config.tasks import NumberTask
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.encoder_files import codecs_of
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.registry import codecs_of
 from mmoe.datasets.files.data_file import is_address
 from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run.addresses import open_run
