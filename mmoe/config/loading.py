@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
 
 from mmoe.config.effects import refuse_without_effect
 from mmoe.config.kinds import NAME, HasKinds, Kinds, kinds_of
@@ -280,9 +281,9 @@ def _drop_keys(raw: dict[str, Any], keys: list[str], override: str) -> list[str]
         if keys[-1] != kinds.key or not kinds.knows(section[kinds.key]):
             continue  # an unknown kind is refused when all is read
         known = keys_in(kinds.config_class(section[kinds.key]))
-        theirs = {k: v for kind in kinds.classes() for k, v in _defaults_of(kind).items()}
+        theirs = _defaults_of(kinds)
         gone = [key for key in section if key in theirs and key not in known]
-        dropped += [key for key in gone if section.pop(key) != theirs[key]]
+        dropped += [key for key in gone if section.pop(key) not in theirs[key]]
     return dropped
 
 
@@ -473,11 +474,19 @@ def keys_in(section: type[BaseModel]) -> list[str]:
     return [*theirs, *section.model_fields]
 
 
-def _defaults_of(section: type[BaseModel]) -> dict[str, Any]:
-    """The defaults of the same keys; `PydanticUndefined` where a key is needed."""
-    theirs = ENCODINGS.classes() if issubclass(section, TableSettings) else []
-    fields = [item for model in (*theirs, section) for item in model.model_fields.items()]
-    return {key: field.get_default(call_default_factory=True) for key, field in fields}
+def _defaults_of(kinds: Kinds[Any]) -> dict[str, list[Any]]:
+    """What keys of kinds say where a section does not, as YAML has it: each kind may differ."""
+    found: dict[str, list[Any]] = {}
+    for section in kinds.classes():
+        beside = ENCODINGS.classes() if issubclass(section, TableSettings) else []
+        for key, field in (
+            item for model in (section, *beside) for item in model.model_fields.items()
+        ):
+            default = None if field.is_required() else field.get_default(call_default_factory=True)
+            found.setdefault(key, []).append(to_jsonable_python(default))
+    if ENCODINGS.key in found:
+        found[ENCODINGS.key] = [ENCODINGS.default]
+    return found
 
 
 def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[str]:

@@ -347,6 +347,16 @@ def test_another_kind_of_any_section_keeps_the_keys_that_it_has():
         "dropped min_count, which this kind has not",
         "dropped k, which this kind has not",
     ]
+    raw = yaml.safe_load(dump_config(config_from_dict(SMALL)))
+    sets = [
+        "model.expert.kind=fm",
+        "model.kind=shared_bottom",
+        "training.embedding_optimizer={}",
+        "training.embedding_optimizer.kind=adam",
+        "training.embedding_optimizer.kind=adagrad",
+    ]
+    config_from_dict(set_values(raw, sets, said.append))
+    assert len(said) == 2, "what says a default, sections among them, is dropped without a word"
 
 
 @pytest.mark.parametrize(
