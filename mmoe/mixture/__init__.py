@@ -9,7 +9,7 @@ from mmoe.mixture.experts.mlp import MLP
 from mmoe.mixture.experts.mlp_experts import MLPExperts, mlp_experts
 from mmoe.mixture.experts.no_experts import NoExperts
 from mmoe.mixture.experts.pool import ExpertPool, Pool
-from mmoe.mixture.experts.sliced import SlicedExperts
+from mmoe.mixture.experts.sliced import cut_into_slices, join_slices
 from mmoe.mixture.experts.stacked import StackedExperts
 from mmoe.mixture.gates import (
     CosineGate,
@@ -67,7 +67,6 @@ __all__ = [
     "PoolTraits",
     "Selection",
     "SigmoidGate",
-    "SlicedExperts",
     "SoftmaxGate",
     "StackedExperts",
     "StaticGate",
@@ -76,6 +75,8 @@ __all__ = [
     "Unmixed",
     "Work",
     "choose_execution",
+    "cut_into_slices",
+    "join_slices",
     "load_experts",
     "mlp_experts",
     "update_biases",

@@ -9,7 +9,7 @@ import torch
 from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.run import RunConfig
-from mmoe.mixture import MLPExperts, Pool, SlicedExperts
+from mmoe.mixture import MLPExperts, Pool, cut_into_slices
 from mmoe.mixture.experts.sliced import can_be_cut
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 from mmoe.mixture.requests.columns import RequestColumns
@@ -99,9 +99,9 @@ class Layout:
             return pool
         if self.slices == "auto":
             slices = fewest_slices(pool, ranks)
-            return pool if slices == 1 else SlicedExperts(cast(MLPExperts, pool), slices)
+            return pool if slices == 1 else cut_into_slices(pool, slices)
         try:
-            return SlicedExperts(cast(MLPExperts, pool), self.slices)
+            return cut_into_slices(pool, self.slices)
         except ValueError as error:
             raise ValueError(
                 f"parallel.slices is {self.slices}, but these experts cannot be cut so: {error}; "

@@ -14,7 +14,6 @@ from mmoe.mixture import (
     MixedExperts,
     MLPExperts,
     MultiGateMixture,
-    SlicedExperts,
     StackedExperts,
 )
 from mmoe.mixture.experts.norm import ExpertBatchNorm
@@ -178,7 +177,7 @@ def _mixture(
     if layout.spread:
         own = layout.own_groups(len(pool))
         cut = cast(MLPExperts, layout.cut(cast(Pool, pool), own.size))
-        slices = cut.slices if isinstance(cut, SlicedExperts) else 1
+        slices = cut.slices if isinstance(cut, MLPExperts) else 1
         placement = ExpertPlacement.even(len(pool), own.size, slices)
         experts = cut.part(placement.on(own.place))
         dispatcher = AllToAllDispatcher(

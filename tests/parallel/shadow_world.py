@@ -24,11 +24,12 @@ from mmoe.mixture import (
     MLPExperts,
     MultiGateMixture,
     NoExperts,
-    SlicedExperts,
     SoftmaxGate,
     StackedExperts,
     TopKGate,
+    cut_into_slices,
 )
+from mmoe.mixture.experts.sliced import cut_tensor
 from mmoe.parallel import AllToAllDispatcher, Mode
 from mmoe.parallel.experts.wire import PendingRows
 from tests.parallel import world
@@ -137,7 +138,7 @@ def make_pool(case):
 def make_part(case, experts):
     """This rank's part: converted after it was taken, as a network is."""
     pool = make_pool(case).float()
-    pool = SlicedExperts(pool, case.slices) if case.slices > 1 else pool
+    pool = cut_into_slices(pool, case.slices) if case.slices > 1 else pool
     part = pool.part(experts)
     if case.pool == "unknown" and not experts:
         part = NoExperts(D)
@@ -194,8 +195,8 @@ def of_gates(layer):
 def of_one_process(case, grads, experts):
     """What the gradients of these experts are, of those of all."""
     if case.slices > 1:
-        pool = SlicedExperts(make_pool(case), case.slices)
-        grads = {name: pool.cut_tensor(name, grad) for name, grad in grads.items()}
+        pool = cut_into_slices(make_pool(case), case.slices)
+        grads = {name: cut_tensor(pool, name, grad) for name, grad in grads.items()}
     if isinstance(grads, list):
         return [grads[e] for e in experts]
     return {name: grad[list(experts)] for name, grad in grads.items()} if experts else {}

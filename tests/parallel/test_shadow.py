@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from mmoe.mixture import DispatchPlan, FixedGate, MultiGateMixture, SlicedExperts, mlp_experts
+from mmoe.mixture import DispatchPlan, FixedGate, MultiGateMixture, cut_into_slices, mlp_experts
 from mmoe.parallel import (
     AllToAllDispatcher,
     ExpertPlacement,
@@ -104,7 +104,7 @@ def test_the_bias_that_counts_once_trains_as_one(world):
 def test_an_expert_that_there_is_not_is_refused():
     ensure_process_group()
     dispatcher = AllToAllDispatcher(ExpertPlacement.even(3, 1, slices=2), mode=Mode(shadowed=(3,)))
-    pool = SlicedExperts(mlp_experts(3, 4, [2, 4], output_activation=None), 2)
+    pool = cut_into_slices(mlp_experts(3, 4, [2, 4], output_activation=None), 2)
     layer = MultiGateMixture(4, 1, pool, dispatcher=dispatcher)
     with pytest.raises(ValueError, match="shadowed: expected experts from 0 to 2, got 3"):
         layer(torch.zeros(2, 4))
@@ -144,7 +144,7 @@ def test_slices_are_saved_in_shards_of_whole_experts(activation):
     """Here as three ranks would hold them, one of them no slice 0."""
     ensure_process_group()
     whole = mlp_experts(3, 4, [6, 4], activation=activation, output_activation=None)
-    pool = SlicedExperts(whole, 2)
+    pool = cut_into_slices(whole, 2)
     dispatcher = AllToAllDispatcher(ExpertPlacement.even(3, 1, slices=2))
     joined = {n: torch.full_like(t, math.nan) for n, t in whole.state_dict().items()}
     for held in ((0, 4), (5, 1), (2, 3)):

@@ -70,6 +70,8 @@ class MLPExperts(nn.Module):
     """
 
     reads_requests: ClassVar = True
+    slices = 1  # of each whole expert, where these are slices (`cut_into_slices`)
+    number_V: Tensor | None  # theirs among all slices
 
     def __init__(
         self,
@@ -119,6 +121,7 @@ class MLPExperts(nn.Module):
         self.fused: list[ops.FusedActivation] = [
             "none" if norm or act in left else act for act in self.activations
         ]
+        self.register_buffer("number_V", None, persistent=False)
         self.reset_parameters()
 
     def part(self, experts: Sequence[int]) -> "MLPExperts | NoExperts":
@@ -156,8 +159,9 @@ class MLPExperts(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""
-        for weight in self.weights:
-            nn.init.normal_(weight, std=math.sqrt(2 / weight.shape[1]))
+        for layer, weight in enumerate(self.weights):
+            inputs = weight.shape[1] * (self.slices if layer else 1)
+            nn.init.normal_(weight, std=math.sqrt(2 / inputs))
         for bias in self.biases:
             nn.init.zeros_(bias)
 
@@ -332,7 +336,11 @@ class MLPExperts(nn.Module):
 
     def _layer(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """A layer's weight and bias."""
-        return self.weights[layer], self.biases[layer] if self.biases else None
+        bias_EH = self.biases[layer] if self.biases else None
+        if layer and bias_EH is not None and self.number_V is not None:
+            # Once for all slices of an expert
+            bias_EH = bias_EH * (self.number_V % self.slices == 0).unsqueeze(1)
+        return self.weights[layer], bias_EH
 
     def _drop(self, layer: int, y: Tensor) -> Tensor:
         drops = self.training and self.dropouts[layer]

@@ -1,7 +1,7 @@
-"""`SlicedExperts`: MLPs of two products, cut along their hidden units."""
+"""Slices: MLPs of two products, cut along their hidden units into pools of more, smaller ones."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -27,8 +27,8 @@ class Piece(NamedTuple):
         return tuple(span.stop - span.start for span in self.place)
 
 
-class SlicedExperts(MLPExperts):
-    """Pool of E · r slices: each has H / r of an expert's hidden units, and they add up to it.
+def cut_into_slices(whole: object, slices: int) -> MLPExperts:
+    """Makes a pool of E · r slices: each has H / r of an expert's hidden units, and they add up.
 
     `W₂ᵀ act(W₁ᵀ x + b₁) + b₂ = Σ_s (W₂[s]ᵀ act(W₁[s]ᵀ x + b₁[s]) + [s = 0] · b₂)`
 
@@ -52,171 +52,168 @@ class SlicedExperts(MLPExperts):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import SlicedExperts, mlp_experts
+        >>> from mmoe.mixture import cut_into_slices, mlp_experts
         >>> whole = mlp_experts(2, 8, [6, 3], output_activation=None)
-        >>> slices = SlicedExperts(whole, 3)
-        >>> [tuple(weight.shape) for weight in slices.weights]
+        >>> pool = cut_into_slices(whole, 3)
+        >>> [tuple(weight.shape) for weight in pool.weights]
         [(6, 8, 2), (6, 2, 3)]
         >>> x_BD = torch.randn(4, 8)
-        >>> first_three = torch.stack(slices.dense([x_BD])[:3]).sum(0)
+        >>> first_three = torch.stack(pool.dense([x_BD])[:3]).sum(0)
         >>> torch.allclose(first_three, whole.dense([x_BD])[0], atol=1e-6)
         True
 
     Source: Hwang et al., "Tutel" (MLSys 2023), section 3.1: an expert shared out over r ranks.
     """
+    whole = _checked(whole, slices)
+    hidden, output_dim = whole.weights[1].shape[1:]
+    pool = _empty(whole, len(whole) * slices, hidden // slices, output_dim)
+    pool.slices = slices
+    _fill(pool, whole, partial(cut_tensor, pool))
+    # A setting, not state: it comes back with what the whole was made by
+    numbers_V = torch.arange(len(pool), device=pool.weights[0].device)
+    pool.register_buffer("number_V", numbers_V, persistent=False)
+    return pool
 
-    number_V: Tensor
-    slices = 1
 
-    def __init__(self, whole: MLPExperts, slices: int) -> None:
-        _check(whole, slices)
-        hidden, output_dim = whole.weights[1].shape[1:]
-        with torch.device("meta"):  # nothing is drawn there
-            super().__init__(
-                len(whole) * slices,
-                whole.input_dim,
-                [hidden // slices, output_dim],
-                activation=whole.activation,
-                output_activation=None,
-                dropout=whole.dropout,
-                output_dropout=whole.output_dropout,
-                bias=bool(whole.biases),
-            )
-        self.slices = slices
-        _fill(self, whole, self.cut_tensor)
-        # A setting, not state: it comes back with the constructor's arguments
-        numbers_V = torch.arange(len(self), device=self.weights[0].device)
-        self.register_buffer("number_V", numbers_V, persistent=False)
+def join_slices(pool: MLPExperts) -> MLPExperts:
+    """Copies slices into a pool of the whole experts.
 
-    def reset_parameters(self) -> None:
-        """Draws new weights from torch's random generator, as those of whole experts."""
-        for weight, cut in zip(self.weights, (1, self.slices), strict=True):
-            nn.init.normal_(weight, std=math.sqrt(2 / (weight.shape[1] * cut)))
-        for bias in self.biases:
-            nn.init.zeros_(bias)
+    Raises:
+        ValueError: A part of the slices.
 
-    def joined(self) -> MLPExperts:
-        """Copies the slices into a pool of the whole experts.
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import cut_into_slices, mlp_experts
+        >>> from mmoe.mixture.experts.sliced import join_slices
+        >>> whole = mlp_experts(2, 8, [6, 3], output_activation=None)
+        >>> joined = join_slices(cut_into_slices(whole, 3))
+        >>> all(map(torch.equal, joined.parameters(), whole.parameters()))
+        True
+    """
+    if _numbers(pool) != list(range(len(pool))) or len(pool) % pool.slices:
+        raise ValueError(
+            f"slices: expected all {pool.slices} of every expert in their order, got "
+            f"{_numbers(pool)}; join them where all ranks' are"
+        )
+    hidden, output_dim = pool.weights[1].shape[1:]
+    whole = _empty(pool, len(pool) // pool.slices, hidden * pool.slices, output_dim)
+    _fill(whole, pool, partial(join_tensor, pool))
+    return whole
 
-        Raises:
-            ValueError: A part of the slices.
 
-        Example:
-            >>> import torch
-            >>> from mmoe.mixture import SlicedExperts, mlp_experts
-            >>> whole = mlp_experts(2, 8, [6, 3], output_activation=None)
-            >>> joined = SlicedExperts(whole, 3).joined()
-            >>> all(map(torch.equal, joined.parameters(), whole.parameters()))
-            True
-        """
-        if self.number_V.tolist() != list(range(len(self))) or len(self) % self.slices:
-            raise ValueError(
-                f"slices: expected all {self.slices} of every expert in their order, got "
-                f"{self.number_V.tolist()}; join them where all ranks' are"
-            )
-        with torch.device("meta"):
-            whole = MLPExperts(
-                len(self) // self.slices,
-                self.input_dim,
-                [self.weights[1].shape[1] * self.slices, self.weights[1].shape[2]],
-                activation=self.activation,
-                output_activation=None,
-                dropout=self.dropout,
-                output_dropout=self.output_dropout,
-                bias=bool(self.biases),
-            )
-        _fill(whole, self, self.join_tensor)
-        return whole
+def cut_tensor(pool: MLPExperts, name: str, whole: Tensor) -> Tensor:
+    """Cuts a tensor `[E, …]` of whole experts into that of their slices, `[E · r, …]`.
 
-    def cut_tensor(self, name: str, whole: Tensor) -> Tensor:
-        """Cuts a tensor `[E, …]` of whole experts into that of their slices, `[E · r, …]`.
+    Args:
+        pool: The slices.
+        name: Of a parameter; or, of what an optimizer keeps for each of its numbers,
+            `NAME/MOMENT`.
+        whole: The tensor; one number for all, such as a count of steps, is returned.
+    """
+    match name.partition("/")[0]:
+        case _ if not whole.dim():
+            return whole
+        case "biases.1":
+            first = whole.new_zeros(len(whole), pool.slices, *whole.shape[1:])
+            first[:, 0] = whole
+            return first.flatten(0, 1)
+        case "weights.1":
+            return whole.unflatten(1, (pool.slices, -1)).flatten(0, 1)
+        case _:  # [E, …, halves, r, h] → [E, r, …, halves, h]
+            apart = whole.unflatten(-1, (_halves(pool), pool.slices, -1))
+            return apart.movedim(-2, 1).flatten(-2).flatten(0, 1)
 
-        Args:
-            name: Of a parameter; or, of what an optimizer keeps for each of its numbers,
-                `NAME/MOMENT`.
-            whole: The tensor; one number for all, such as a count of steps, is returned.
-        """
+
+def join_tensor(pool: MLPExperts, name: str, sliced: Tensor) -> Tensor:
+    """Puts a tensor of slices together again: what `cut_tensor` has cut."""
+    if not sliced.dim():
+        return sliced
+    of_each = sliced.unflatten(0, (-1, pool.slices))
+    match name.partition("/")[0]:
+        case "biases.1":
+            return of_each[:, 0]
+        case "weights.1":
+            return of_each.flatten(1, 2)
+        case _:
+            return of_each.unflatten(-1, (_halves(pool), -1)).movedim(1, -2).flatten(-3)
+
+
+def pieces(pool: MLPExperts, name: str, shape: Sequence[int]) -> Iterator[Piece]:
+    """Yields where the numbers of a tensor of slices lie in that of the whole experts.
+
+    Args:
+        pool: The slices, or some of them.
+        name: As for `cut_tensor`.
+        shape: Of the slices' tensor, `[v, …]`.
+
+    Example:
+        >>> from mmoe.mixture import cut_into_slices, mlp_experts
+    >>> from mmoe.mixture.experts.sliced import pieces
+        >>> part = cut_into_slices(mlp_experts(2, 8, [6, 3], output_activation=None), 2).part([3])
+        >>> [piece] = pieces(part, "weights.1", (1, 3, 3))  # units 3 to 5 of expert 1
+        >>> piece.offsets, piece.shape
+        ((1, 3, 0), (1, 3, 3))
+    """
+    rest = tuple(shape[1:])
+    numbers = _numbers(pool)
+    for place, (expert, turn) in enumerate(divmod(n, pool.slices) for n in numbers):
+        own = (slice(place, place + 1), *(slice(0, width) for width in rest))
         match name.partition("/")[0]:
-            case _ if not whole.dim():
-                return whole
-            case "biases.1":
-                first = whole.new_zeros(len(whole), self.slices, *whole.shape[1:])
-                first[:, 0] = whole
-                return first.flatten(0, 1)
+            case "biases.1":  # once for all slices of an expert
+                if turn == 0:
+                    yield Piece(own, (expert, 0))
             case "weights.1":
-                return whole.unflatten(1, (self.slices, -1)).flatten(0, 1)
-            case _:  # [E, …, halves, r, h] → [E, r, …, halves, h]
-                apart = whole.unflatten(-1, (self._halves, self.slices, -1))
-                return apart.movedim(-2, 1).flatten(-2).flatten(0, 1)
-
-    def join_tensor(self, name: str, sliced: Tensor) -> Tensor:
-        """Puts a tensor of slices together again: what `cut_tensor` has cut."""
-        if not sliced.dim():
-            return sliced
-        of_each = sliced.unflatten(0, (-1, self.slices))
-        match name.partition("/")[0]:
-            case "biases.1":
-                return of_each[:, 0]
-            case "weights.1":
-                return of_each.flatten(1, 2)
+                yield Piece(own, (expert, turn * rest[0], 0))
             case _:
-                return of_each.unflatten(-1, (self._halves, -1)).movedim(1, -2).flatten(-3)
+                width = rest[-1] // _halves(pool)
+                before = tuple(0 for _ in rest[:-1])
+                for half in range(_halves(pool)):
+                    first = half * width
+                    units = (*own[:-1], slice(first, first + width))
+                    start = (half * pool.slices + turn) * width
+                    yield Piece(units, (expert, *before, start))
 
-    def pieces(self, name: str, shape: Sequence[int]) -> Iterator["Piece"]:
-        """Yields where the numbers of a tensor of slices lie in that of the whole experts.
 
-        Args:
-            name: As for `cut_tensor`.
-            shape: Of the slices' tensor, `[v, …]`.
+def whole_shape(
+    pool: MLPExperts, name: str, shape: Sequence[int], num_experts: int
+) -> tuple[int, ...]:
+    """Returns the shape of a tensor of whole experts, `[E, …]`, by that of slices, `[v, …]`.
 
-        Example:
-            >>> from mmoe.mixture import SlicedExperts, mlp_experts
-            >>> part = SlicedExperts(mlp_experts(2, 8, [6, 3], output_activation=None), 2).part([3])
-            >>> [piece] = part.pieces("weights.1", (1, 3, 3))  # units 3 to 5 of expert 1
-            >>> piece.offsets, piece.shape
-            ((1, 3, 0), (1, 3, 3))
-        """
-        rest = tuple(shape[1:])
-        numbers = self.number_V.tolist()
-        for place, (expert, turn) in enumerate(divmod(n, self.slices) for n in numbers):
-            own = (slice(place, place + 1), *(slice(0, width) for width in rest))
-            match name.partition("/")[0]:
-                case "biases.1":  # once for all slices of an expert
-                    if turn == 0:
-                        yield Piece(own, (expert, 0))
-                case "weights.1":
-                    yield Piece(own, (expert, turn * rest[0], 0))
-                case _:
-                    width = rest[-1] // self._halves
-                    before = tuple(0 for _ in rest[:-1])
-                    for half in range(self._halves):
-                        first = half * width
-                        units = (*own[:-1], slice(first, first + width))
-                        start = (half * self.slices + turn) * width
-                        yield Piece(units, (expert, *before, start))
+    Args:
+        pool: The slices, or some of them.
+        name: As for `cut_tensor`.
+        shape: Of the slices' tensor.
+        num_experts: E.
+    """
+    cut = {"biases.1": None, "weights.1": 1}.get(name.partition("/")[0], len(shape) - 1)
+    widths = [w * pool.slices if d == cut else w for d, w in enumerate(shape)]
+    return num_experts, *widths[1:]
 
-    def whole_shape(self, name: str, shape: Sequence[int], num_experts: int) -> tuple[int, ...]:
-        """Returns the shape of a tensor of whole experts, `[E, …]`, by that of slices, `[v, …]`.
 
-        Args:
-            name: As for `cut_tensor`.
-            shape: Of the slices' tensor.
-            num_experts: E.
-        """
-        cut = {"biases.1": None, "weights.1": 1}.get(name.partition("/")[0], len(shape) - 1)
-        widths = [w * self.slices if d == cut else w for d, w in enumerate(shape)]
-        return num_experts, *widths[1:]
+def _halves(pool: MLPExperts) -> int:
+    """How many blocks of hidden units the first product has."""
+    return 2 if pool.activation == "swiglu" else 1
 
-    @property
-    def _halves(self) -> int:
-        """How many blocks of hidden units the first product has."""
-        return 2 if self.activation == "swiglu" else 1
 
-    def _layer(self, layer: int) -> tuple[Tensor, Tensor | None]:
-        weight, bias_VH = super()._layer(layer)
-        if layer and bias_VH is not None:  # once for all slices of an expert
-            bias_VH = bias_VH * (self.number_V % self.slices == 0).unsqueeze(1)
-        return weight, bias_VH
+def _numbers(pool: MLPExperts) -> list[int]:
+    """The slices' numbers among all."""
+    assert pool.number_V is not None, "it was cut"
+    return pool.number_V.tolist()
+
+
+def _empty(like: MLPExperts, num_experts: int, hidden: int, output_dim: int) -> MLPExperts:
+    """A pool of other sizes, without numbers."""
+    with torch.device("meta"):  # nothing is drawn there
+        return MLPExperts(
+            num_experts,
+            like.input_dim,
+            [hidden, output_dim],
+            activation=like.activation,
+            output_activation=None,
+            dropout=like.dropout,
+            output_dropout=like.output_dropout,
+            bias=bool(like.biases),
+        )
 
 
 def _fill(pool: MLPExperts, source: MLPExperts, change: Callable[[str, Tensor], Tensor]) -> None:
@@ -229,7 +226,7 @@ def _fill(pool: MLPExperts, source: MLPExperts, change: Callable[[str, Tensor], 
 
 
 def can_be_cut(pool: object) -> bool:
-    """Returns whether `SlicedExperts` takes a pool, into some number of slices.
+    """Returns whether `cut_into_slices` takes a pool, into some number of slices.
 
     Example:
         >>> from mmoe.mixture import mlp_experts
@@ -237,17 +234,18 @@ def can_be_cut(pool: object) -> bool:
         (False, False)
     """
     try:
-        _check(pool, 1)
+        _checked(pool, 1)
     except ValueError:
         return False
     return True
 
 
-def _check(whole: object, slices: int) -> None:
-    if type(whole) is not MLPExperts:  # a subclass may compute something else
+def _checked(whole: object, slices: int) -> MLPExperts:
+    # A subclass may compute something else
+    if type(whole) is not MLPExperts or whole.number_V is not None:
+        got = "slices" if isinstance(whole, MLPExperts) else f"a {type(whole).__name__}"
         raise ValueError(
-            f"experts: expected whole MLPExperts, which can be cut, got a {type(whole).__name__}; "
-            "spread others whole"
+            f"experts: expected whole MLPExperts, which can be cut, got {got}; spread others whole"
         )
     if len(whole.weights) != 2:
         raise ValueError(
@@ -269,3 +267,4 @@ def _check(whole: object, slices: int) -> None:
         raise ValueError(
             f"slices: expected a number that divides the {hidden} hidden units, got {slices}"
         )
+    return whole

@@ -12,7 +12,7 @@ class ExpertPlacement:
     Attributes:
         experts: For each rank its experts, in the order in which it computes them; `()` for a rank
             that holds none.
-        slices: Into how many each expert is cut along its hidden units (`SlicedExperts`), where
+        slices: Into how many each expert is cut along its hidden units (`cut_into_slices`), where
             ranks outnumber experts. What ranks hold are then slices, in every name here: slice s of
             expert e is number `e · slices + s`.
 

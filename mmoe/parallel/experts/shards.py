@@ -8,8 +8,9 @@ from typing import cast
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmoe.mixture import MultiGateMixture, SlicedExperts
+from mmoe.mixture import MLPExperts, MultiGateMixture
 from mmoe.mixture.axes import TensorAxes, axes_of
+from mmoe.mixture.experts.sliced import pieces, whole_shape
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
 from mmoe.parallel.sharded_tensors import Shard, local_shards
 
@@ -95,7 +96,7 @@ def expert_shards(
     Where experts lie along the first dimension, a run of neighbours is one shard: `shape` is that
     of all E experts, `offsets` begins with the number of the run's first expert. A tensor that is
     one expert's own (`ExpertPool`) is one shard, the whole, of the rank that holds the expert.
-    Slices (`SlicedExperts`) are shards of the whole experts, so that they are read in any other
+    Slices (`cut_into_slices`) are shards of the whole experts, so that they are read in any other
     number, by any number of ranks. A rank without experts has none of their names.
 
     Args:
@@ -130,10 +131,11 @@ def expert_shards(
     held: dict[str, tuple[int, Sequence[int]] | None] = {}
     sliced: dict[str, Callable[[Tensor], list[Shard]]] = {}
     for prefix, mixture, dispatcher in mixtures_of(network):
-        if isinstance(mixture.experts, SlicedExperts):
-            for name in mixture.experts.state_dict():
+        pool = mixture.experts
+        if isinstance(pool, MLPExperts) and pool.number_V is not None:
+            for name in pool.state_dict():
                 sliced[f"{prefix}experts.{name}"] = partial(
-                    _slices, pool=mixture.experts, name=name, num_experts=dispatcher.num_experts
+                    _slices, pool=pool, name=name, num_experts=dispatcher.num_experts
                 )
             continue
         own = dispatcher.placement.on(dispatcher.wire.rank)
@@ -204,12 +206,12 @@ def _shards(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]
     ]
 
 
-def _slices(tensor: Tensor, *, pool: SlicedExperts, name: str, num_experts: int) -> list[Shard]:
+def _slices(tensor: Tensor, *, pool: MLPExperts, name: str, num_experts: int) -> list[Shard]:
     """A shard for each slice, or for each half of one; an empty one where this rank has none."""
-    shape = pool.whole_shape(name, tensor.shape, num_experts)
+    shape = whole_shape(pool, name, tensor.shape, num_experts)
     shards = [
         Shard(tensor[piece.place], shape, piece.offsets, piece.place)
-        for piece in pool.pieces(name, tensor.shape)
+        for piece in pieces(pool, name, tensor.shape)
     ]
     # It stands behind all others: only the first number of a tensor may be an empty shard's
     end = (num_experts, *(0,) * (tensor.dim() - 1))

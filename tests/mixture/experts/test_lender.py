@@ -9,8 +9,8 @@ from mmoe.mixture import (
     ExpertPool,
     MixedExperts,
     NoExperts,
-    SlicedExperts,
     StackedExperts,
+    cut_into_slices,
     mlp_experts,
 )
 from mmoe.mixture.experts.lender import lender_of
@@ -37,7 +37,7 @@ def pools():
     torch.manual_seed(0)
     return {
         "mlp": mlp_experts(6, D, [3, D], activation="swiglu", norm="layer"),
-        "sliced": SlicedExperts(mlp_experts(3, D, [6, D], output_activation=None), 2),
+        "sliced": cut_into_slices(mlp_experts(3, D, [6, D], output_activation=None), 2),
         "modules": ExpertPool([Own() for _ in range(6)]),
         "stacked": StackedExperts([Own() for _ in range(6)]),
     }

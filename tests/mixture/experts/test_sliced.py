@@ -8,10 +8,12 @@ from mmoe.mixture import (
     ExpertPool,
     MLPExperts,
     MultiGateMixture,
-    SlicedExperts,
     TopKGate,
+    cut_into_slices,
+    join_slices,
     mlp_experts,
 )
+from mmoe.mixture.experts.sliced import cut_tensor, join_tensor
 
 E, D, H, WIDTH = 3, 5, 8, 4
 
@@ -29,7 +31,7 @@ def make(activation="gelu", **settings):
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "swiglu"])
 def test_slices_add_up_to_the_whole_forward_and_backward(activation, bias, slices):
     whole = make(activation, bias=bias)
-    pool = SlicedExperts(whole, slices)
+    pool = cut_into_slices(whole, slices)
     x_BD = torch.randn(7, D, dtype=torch.float64, requires_grad=True)
     factors = torch.randn(E, 7, WIDTH, dtype=torch.float64)
     found = []
@@ -40,17 +42,17 @@ def test_slices_add_up_to_the_whole_forward_and_backward(activation, bias, slice
         found.append((y_EBO, grad))
     torch.testing.assert_close(found[0], found[1])
     for (name, own), expected in zip(pool.named_parameters(), whole.parameters(), strict=True):
-        torch.testing.assert_close(pool.join_tensor(name, own.grad), expected.grad)
-        torch.testing.assert_close(own.grad, pool.cut_tensor(name, expected.grad))
+        torch.testing.assert_close(join_tensor(pool, name, own.grad), expected.grad)
+        torch.testing.assert_close(own.grad, cut_tensor(pool, name, expected.grad))
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["gelu", "swiglu"])
 def test_joined_is_the_whole_again_to_the_bit(activation, bias):
     whole = make(activation, dropout=0.1, output_dropout=0.2, bias=bias).eval()
-    assert (SlicedExperts(whole, 4).joined().dropouts) == [0.1, 0.2]
+    assert join_slices(cut_into_slices(whole, 4)).dropouts == [0.1, 0.2]
     whole.weights[0].requires_grad_(False)
-    joined = SlicedExperts(whole, 4).joined()
+    joined = join_slices(cut_into_slices(whole, 4))
     assert str(joined) == str(whole) and joined.training == whole.training
     assert [(n, p.requires_grad) for n, p in joined.named_parameters()] == [
         (n, p.requires_grad) for n, p in whole.named_parameters()
@@ -61,35 +63,35 @@ def test_joined_is_the_whole_again_to_the_bit(activation, bias):
 
 def test_no_random_number_is_drawn():
     whole, state = make(), torch.get_rng_state()
-    SlicedExperts(whole, 2).joined()
+    join_slices(cut_into_slices(whole, 2))
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_saved_slices_are_joined_in_another_world():
     whole = make("swiglu")
-    saved = SlicedExperts(whole, 4).state_dict()
+    saved = cut_into_slices(whole, 4).state_dict()
     assert list(saved) == list(whole.state_dict())
-    loaded = SlicedExperts(
+    loaded = cut_into_slices(
         mlp_experts(E, D, [H, WIDTH], activation="swiglu", output_activation=None), 4
     )
     loaded.double().load_state_dict(saved)
-    assert all(map(torch.equal, loaded.joined().parameters(), whole.parameters()))
+    assert all(map(torch.equal, join_slices(loaded).parameters(), whole.parameters()))
 
 
 def test_what_the_optimizer_keeps_is_cut_and_joined_too():
-    pool = SlicedExperts(make(), 2)
+    pool = cut_into_slices(make(), 2)
     moment = torch.randn(E, D, H)
-    cut = pool.cut_tensor("weights.0/exp_avg", moment)
-    assert torch.equal(pool.join_tensor("weights.0/exp_avg", cut), moment)
+    cut = cut_tensor(pool, "weights.0/exp_avg", moment)
+    assert torch.equal(join_tensor(pool, "weights.0/exp_avg", cut), moment)
     step = torch.tensor(3.0)
     assert (
-        pool.cut_tensor("weights.0/step", step) is step is pool.join_tensor("biases.1/step", step)
+        cut_tensor(pool, "weights.0/step", step) is step is join_tensor(pool, "biases.1/step", step)
     )
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad", "RMSprop"])
 def test_the_bias_of_other_slices_stays_0_under_an_optimizer(name):
-    pool = SlicedExperts(make(), 2)
+    pool = cut_into_slices(make(), 2)
     optimizer = getattr(torch.optim, name)(pool.parameters(), lr=0.1, weight_decay=0.1)
     for _ in range(3):
         optimizer.zero_grad()
@@ -99,7 +101,7 @@ def test_the_bias_of_other_slices_stays_0_under_an_optimizer(name):
 
 
 def test_what_stands_in_the_place_of_another_slices_bias_is_not_read():
-    pool = SlicedExperts(make(), 2)
+    pool = cut_into_slices(make(), 2)
     x_BD = torch.randn(6, D).double()
     before = pool.dense([x_BD])
     nn.init.ones_(pool.biases[1][1::2])
@@ -107,17 +109,17 @@ def test_what_stands_in_the_place_of_another_slices_bias_is_not_read():
 
 
 def test_a_part_keeps_which_slice_has_the_bias():
-    pool = SlicedExperts(make(), 2)
+    pool = cut_into_slices(make(), 2)
     x_BD = torch.randn(6, D).double()
     part = pool.part([3, 0])
     assert torch.equal(part.dense([x_BD])[0], pool.dense([x_BD])[3])
     assert torch.equal(part.dense([x_BD])[1], pool.dense([x_BD])[0])
     with pytest.raises(ValueError, match=r"slices: expected all 2 of every expert.* got \[3, 0\]"):
-        part.joined()
+        join_slices(part)
 
 
 def test_new_weights_are_drawn_as_those_of_the_whole():
-    pool = SlicedExperts(mlp_experts(2, 64, [512, 64], output_activation=None), 8)
+    pool = cut_into_slices(mlp_experts(2, 64, [512, 64], output_activation=None), 8)
     before = pool.weights[1].std()
     pool.reset_parameters()
     assert abs(pool.weights[1].std() / before - 1) < 0.05
@@ -127,7 +129,7 @@ def test_new_weights_are_drawn_as_those_of_the_whole():
     ("pool", "slices", "message"),
     [
         (ExpertPool([nn.Linear(4, 4)]), 2, "experts: expected whole MLPExperts.* a ExpertPool"),
-        (SlicedExperts(make(), 2), 2, "experts: expected whole MLPExperts.* a SlicedExperts"),
+        (cut_into_slices(make(), 2), 2, "experts: expected whole MLPExperts.* slices"),
         (
             mlp_experts(2, D, [WIDTH], output_activation=None),
             2,
@@ -142,7 +144,7 @@ def test_new_weights_are_drawn_as_those_of_the_whole():
 )
 def test_what_cannot_be_cut_is_refused(pool, slices, message):
     with pytest.raises(ValueError, match=message):
-        SlicedExperts(pool, slices)
+        cut_into_slices(pool, slices)
 
 
 def test_a_mixture_of_slices_is_that_of_whole_experts_where_all_are_picked():
@@ -154,5 +156,5 @@ def test_a_mixture_of_slices_is_that_of_whole_experts_where_all_are_picked():
     nn.init.zeros_(next(wide.parameters()))
     x_BD = torch.randn(6, D).double()
     one = MultiGateMixture(D, 2, whole, gate=gate, execution="grouped")
-    two = MultiGateMixture(D, 2, SlicedExperts(whole, 2), gate=wide, execution="grouped")
+    two = MultiGateMixture(D, 2, cut_into_slices(whole, 2), gate=wide, execution="grouped")
     torch.testing.assert_close(one(x_BD).out_BGO, 2 * two(x_BD).out_BGO)
