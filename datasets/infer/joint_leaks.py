@@ -93,9 +93,10 @@ def lists_that_tell(
             cells = _as_lists(table[name].take(chosen), profiles[name])
             if cells is None:
                 continue
-            reason = _own_target(cells, values, labels_R, target)
-            reason = reason or _own_label(cells, labels_R, target)
-            reason = reason or (None if own_R is None else _own_number(cells, own_R, target.task))
+            held = _Lists.of(cells)
+            reason = _own_target(held, values, labels_R, target)
+            reason = reason or _own_label(held, labels_R, target)
+            reason = reason or (None if own_R is None else _own_number(held, own_R, target.task))
             if reason is not None:
                 found[name] = reason
         for name in [*found]:  # parts of one sequence have the same length in each row
@@ -228,19 +229,33 @@ def _as_lists(column: pa.ChunkedArray, profile: ColumnProfile) -> pa.Array | Non
     return one_chunk(column) if is_list(column.type) else None
 
 
+class _Lists(NamedTuple):
+    """Items of R rows' lists by their hashes, and the row of each."""
+
+    lengths_R: np.ndarray
+    items_V: np.ndarray
+    owner_V: np.ndarray
+
+    @classmethod
+    def of(cls, cells: pa.Array) -> "_Lists":
+        lengths_R = list_lengths(cells)
+        items_V = _hashes(pa.chunked_array([cells.flatten()]))
+        return cls(lengths_R, items_V, np.repeat(np.arange(len(lengths_R)), lengths_R))
+
+    def hold(self, value_R: np.ndarray) -> np.ndarray:
+        """Whether a row's list holds the row's value, bool [R]."""
+        same_V = self.items_V == value_R[self.owner_V]
+        return np.bincount(self.owner_V[same_V], minlength=len(self.lengths_R)) > 0
+
+
 def _own_target(
-    cells: pa.Array, values: Mapping[str, np.ndarray], labels_R: np.ndarray, target: Target
+    lists: _Lists, values: Mapping[str, np.ndarray], labels_R: np.ndarray, target: Target
 ) -> str | None:
     high, low = _classes(target)
-    lengths_R = list_lengths(cells)
-    items_V = _items(cells)
-    owner_V = np.repeat(np.arange(len(cells)), lengths_R)
     best: tuple[float, str] | None = None
     for name, value_R in values.items():
-        same_V = items_V == value_R[owner_V]
-        held_R = np.bincount(owner_V[same_V], minlength=len(cells)) > 0
-        held_R &= value_R != MISSING
-        there_R = (value_R != MISSING) & (lengths_R > 0)
+        held_R = lists.hold(value_R) & (value_R != MISSING)
+        there_R = (value_R != MISSING) & (lists.lengths_R > 0)
         rates = [held_R[there_R & (labels_R == event)] for event in (0, 1)]
         if min(map(len, rates)) < _FEWEST:
             continue
@@ -254,13 +269,9 @@ def _own_target(
     return None if best is None else best[1]
 
 
-def _own_number(cells: pa.Array, own_R: np.ndarray, task: str) -> str | None:
+def _own_number(lists: _Lists, own_R: np.ndarray, task: str) -> str | None:
     """By holding the number that is to be predicted, and not that of any other row."""
-    owner_V, items_V = np.repeat(np.arange(len(cells)), list_lengths(cells)), _items(cells)
-    held, others = (
-        float((np.bincount(owner_V[items_V == one_R[owner_V]], minlength=len(cells)) > 0).mean())
-        for one_R in (own_R, np.roll(own_R, 1))
-    )
+    held, others = (float(lists.hold(one_R).mean()) for one_R in (own_R, np.roll(own_R, 1)))
     if held < _HELD or held - others < _APART:
         return None
     return (
@@ -268,12 +279,11 @@ def _own_number(cells: pa.Array, own_R: np.ndarray, task: str) -> str | None:
     )
 
 
-def _own_label(cells: pa.Array, labels_R: np.ndarray, target: Target) -> str | None:
+def _own_label(lists: _Lists, labels_R: np.ndarray, target: Target) -> str | None:
     """By its length, its first or its last item; rates come from the other half of the rows."""
-    lengths_R, items_V = list_lengths(cells), _items(cells)
-    half_R = (mix64(np.arange(len(cells), dtype=np.uint64), seed=3) & np.uint64(1)).astype(bool)
-    ends_R = np.cumsum(lengths_R)
-    padded_V = np.append(items_V, MISSING)
+    lengths_R, ends_R = lists.lengths_R, np.cumsum(lists.lengths_R)
+    half_R = (mix64(np.arange(len(lengths_R), dtype=np.uint64), seed=3) & np.uint64(1)).astype(bool)
+    padded_V = np.append(lists.items_V, MISSING)
     readings = {
         "length": lengths_R.astype(np.uint64),
         "first item": np.where(lengths_R > 0, padded_V[ends_R - lengths_R], MISSING),
@@ -285,10 +295,6 @@ def _own_label(cells: pa.Array, labels_R: np.ndarray, target: Target) -> str | N
         if auc > TOO_GOOD:
             return f"its {what} alone predicts {_said(target)} with AUC {auc:.4f}"
     return None
-
-
-def _items(cells: pa.Array) -> np.ndarray:
-    return _hashes(pa.chunked_array([cells.flatten()]))
 
 
 def _bucketed(coded: Coded, index_R: np.ndarray) -> tuple[np.ndarray, int]:
