@@ -13,7 +13,7 @@ from mmoe.datasets.files.parquet_files import iter_parquet, parquet_bytes, parqu
 from mmoe.datasets.files.readers import Paths, column_names, join_tables, plain_columns, read_table
 from mmoe.datasets.files.resolve import kind_of, resolve_files
 from mmoe.datasets.files.text_files import is_packed
-from mmoe.datasets.rows.locations import HIDDEN
+from mmoe.datasets.rows.locations import HIDDEN, MissingColumnError
 
 ROWS = 500_000  # read at most, about
 BYTES = 128 << 20  # of text, or of decompressed Parquet
@@ -72,6 +72,15 @@ def sample_table(
         raise ValueError(
             f"{files[0]}: column {min(taken)!r} has a name that rows are numbered by; rename it"
         )
+    try:
+        return _sampled(files, there, rows, most_bytes, without)
+    except MissingColumnError as error:  # which of the files is the odd one, who knows
+        raise ValueError(f"{error}; the first file, {files[0]}, has it") from None
+
+
+def _sampled(
+    files: list[DataFile], there: list[str], rows: int, most_bytes: int, without: Collection[str]
+) -> Sample:
     names = [name for name in there if name not in without]
     asked = names if without else None
     if _is_small(files, rows, most_bytes):
