@@ -200,7 +200,7 @@ def funnel_config() -> dict[str, Any]:
         },
         "training": {
             "epochs": 3,
-            "batch_size": 256,
+            "batch_size": 384,
             "eval_batch_size": 512,
             "embedding_backend": "plain",
         },

@@ -38,7 +38,7 @@ def test_resume_continues_bit_identically(train, tmp_path, assert_same, dies_aft
     settings = ("training.checkpoint_every_steps=5", "training.optimizer.schedule=cosine",
                 "training.epochs=2")  # fmt: skip
     whole = train("whole", *settings)
-    for after in (3, 11, 12, 17):
+    for after in (3, 8, 9, 13):
         broken = f"broken after {after}"
         with pytest.raises(KeyboardInterrupt):
             train(broken, *settings, reporter=dies_after(after))
@@ -169,4 +169,4 @@ def test_history_counts_every_row(train, tmp_path):
     assert state["train_rows"] == 3200
     assert len(state["fingerprint"]) == 16
     history = json.loads((tmp_path / "run" / "history.json").read_text())
-    assert history["epochs"][0]["step"] == -(-3200 // 256)
+    assert history["epochs"][0]["step"] == -(-3200 // 384)
