@@ -68,7 +68,9 @@ def test_a_healthy_run_raises_none(config, funnel_table, tmp_path):
 @pytest.mark.parametrize("how", ["memory", "stream"])
 def test_a_leak_is_said_once_kept_and_drawn(config, leaking, tmp_path, how, mmoe):
     heard, out = Heard(), tmp_path / "run"
-    made = config(leaking, f"data.input={how}", "training.epochs=3", paid=True)
+    made = config(
+        leaking, f"data.input={how}", "training.epochs=3", "training.batch_size=256", paid=True
+    )
     finished = train_run(made, out, reporter=heard)
     (line,) = heard.alarms
     assert line.startswith("alarm: column paid alone predicts click with an AUC of 1.0000; is it")

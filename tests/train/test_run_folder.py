@@ -329,7 +329,7 @@ def test_a_run_that_diverged_advises_no_resume(train, tmp_path, monkeypatch, mmo
 def test_files_of_others_in_a_profile_stay(train, tmp_path, dies_after):
     settings = ("training.epochs=1", "training.checkpoint_every_steps=3")
     with pytest.raises(KeyboardInterrupt):
-        train("run", *settings, profile=True, reporter=dies_after(11))
+        train("run", *settings, profile=True, reporter=dies_after(7))
     profile = tmp_path / "run" / "profile"
     profile.mkdir(exist_ok=True)
     (profile / "notes.txt").write_text("mine")
