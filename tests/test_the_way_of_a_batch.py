@@ -48,8 +48,8 @@ class Length(NamedTuple):
 
 
 BUDGETS = {
-    "step, dense": Length(28, 128, 80),
-    "step, top_k": Length(30, 161, 105),
+    "step, dense": Length(25, 119, 60),
+    "step, top_k": Length(27, 152, 85),
     "mixture, dense": Length(9, 40, 24),
     "mixture, top_k": Length(13, 69, 43),
     "score_files": Length(126, 809, None),

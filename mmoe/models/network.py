@@ -374,7 +374,7 @@ class MixtureNetwork(nn.Module):
         own = any(isinstance(tower, DomainTower) for tower in self.towers)
         if not each or imputes or own or self.transfer is not None:
             return False
-        return not any(is_watched(module) for module in (level.mixture, self.towers))
+        return not is_watched(level.mixture, self.towers)
 
     def logits_of(
         self, mixes: Sequence[Tensor] | Tensor | Unmixed, domains: RowDomains | None = None

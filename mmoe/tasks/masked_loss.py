@@ -42,6 +42,7 @@ class TaskLosses:
         self.tasks = list(tasks)
         self._objectives = [objective_of(task.kind) for task in tasks]
         self._widths = logit_widths(tasks)
+        self._width = sum(self._widths)
         self._binary = [t for t, each in enumerate(self._objectives) if type(each) is Binary]
         self._all_binary = len(self._binary) == len(tasks)
 
@@ -128,7 +129,8 @@ class TaskLosses:
     def _check(
         self, logits_BT: Tensor, labels_BT: Tensor, observed_BT: Tensor, weights_BT: Tensor
     ) -> None:
-        check_width(logits_BT, self._widths)
+        if logits_BT.dim() != 2 or logits_BT.shape[1] != self._width:
+            check_width(logits_BT, self._widths)
         expected = [len(logits_BT), len(self.tasks)]
         named = {"labels_BT": labels_BT, "observed_BT": observed_BT, "weights_BT": weights_BT}
         for name, tensor in named.items():

@@ -19,7 +19,7 @@ from mmoe.mixture.axes import Entry, Names, Part, named
 from mmoe.mixture.batch_invariant import HAS_KERNELS, stable_linear
 from mmoe.mixture.multi_gate import Unmixed
 from mmoe.mixture.pytrees import cast_for_autocast
-from mmoe.ops import FLOAT_DTYPES, accumulate_dtype, dense_mm, mixed_towers
+from mmoe.ops import FLOAT_DTYPES, dense_mm, mixed_towers
 
 
 class Tower(nn.Module):
@@ -340,32 +340,32 @@ def _by_form(towers: Sequence[nn.Module], inputs: Sequence[Tensor]) -> dict[Hash
 def _form(tower: nn.Module, h_BO: Tensor) -> Hashable:
     if type(tower) is not Tower or not HAS_KERNELS:
         return None
-    if tower.num_logits != 1 or tower.constants_J is not None:
+    if tower.logit.out_features != 1 or tower.constants_J is not None:
         return None
     mlp = tower.mlp
     if type(mlp) is not MLP:
         return None
     linears = [*mlp.layers, tower.logit]
-    if any(is_watched(module) for module in (tower, mlp, *linears)):
+    if is_watched(tower, mlp, *linears):
         return None
     if any(type(layer) is not nn.Linear or layer.bias is None for layer in linears):
         return None
     weights = [layer.weight for layer in linears]
     read = _dtype_read(h_BO)
-    if read is None or not all(
-        weight.dtype in (read, accumulate_dtype(read)) and weight.device == h_BO.device
-        for weight in weights
-    ):
+    if read is None:
+        return None
+    known, device = (read, torch.promote_types(read, torch.float32)), h_BO.device
+    if any(weight.dtype not in known or weight.device != device for weight in weights):
         return None
     widths, dtype = tuple(weight.shape for weight in weights), weights[0].dtype
     return widths, mlp.activation, mlp.dropout, tower.training, mlp.training, dtype, read
 
 
-def is_watched(module: nn.Module) -> bool:
-    """Whether somebody's hook or method wants to see calls, which would not come.
+def is_watched(*modules: nn.Module) -> bool:
+    """Whether somebody's hook or method wants to see calls of some module, which would not come.
 
     Args:
-        module: Of any class.
+        modules: Of any class.
 
     Example:
         >>> import torch
@@ -373,9 +373,12 @@ def is_watched(module: nn.Module) -> bool:
         >>> is_watched(torch.nn.Linear(2, 2))
         False
     """
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    own = vars(module)
-    return "forward" in own or "head" in own or any(own[name] for name in hooks)
+    for own in map(vars, modules):
+        hooks = own["_forward_hooks"] or own["_forward_pre_hooks"]
+        hooks = hooks or own["_backward_hooks"] or own["_backward_pre_hooks"]
+        if hooks or "forward" in own or "head" in own:
+            return True
+    return False
 
 
 def _dtype_read(h_BO: Tensor) -> torch.dtype | None:

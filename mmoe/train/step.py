@@ -20,10 +20,11 @@ from itertools import zip_longest
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch import Batch
-from mmoe.embeddings import Lookups
+from mmoe.embeddings import EmbeddingBackend, Lookups
 from mmoe.errors import WHAT_TO_CHANGE, Diverged, NotFinite
 from mmoe.mixture import SigmoidGate
 from mmoe.models.network import NetworkOutput
@@ -33,7 +34,7 @@ from mmoe.tasks.masked_loss import TaskLosses
 from mmoe.train.divergence import RecentSteps, likeliest_cause
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
-from mmoe.train.profiling.parts import BACKWARD, EMBEDDINGS, LOSS, OPTIMIZER, part
+from mmoe.train.profiling.parts import BACKWARD, EMBEDDINGS, LOSS, OPTIMIZER, PREFIX
 from mmoe.train.state import TrainingState
 
 # Rows and what their ids were looked up to be; a `Ranker`, or what runs its network otherwise
@@ -184,7 +185,7 @@ class StepProgram:
 
     def forward(self, step: Step) -> None:
         """Looks the step's ids up, once, and goes as far as the loss."""
-        _set_learning_rates(self.state, self.config, self.total_steps)
+        self._set_learning_rates()
         self.recent.batches.append(step.batches)
         with self._naming_the_step(step), self.state.draws.drawing():
             forward(
@@ -204,20 +205,34 @@ class StepProgram:
     def update(self) -> None:
         """Moves the weights by the gradients, and clears these."""
         state, ranker, training = self.state, self.state.ranker, self.config.training
-        with part(OPTIMIZER):
+        with record_function(PREFIX + OPTIMIZER):
             if training.gradient_clip is not None:
                 self.ranks.clip(ranker.network, training.gradient_clip)
             state.optimizer.step()
             state.optimizer.zero_grad()
             for gate in self._biased_gates:
                 gate.update_bias()
-            ranker.tables.step()
+            self._tables.step()
             if state.average is not None:
                 state.average.update_parameters(ranker.network)
 
     def sending(self) -> AbstractContextManager[object]:
         """Encloses the time while ids are on their way, for a profile."""
-        return part(EMBEDDINGS)
+        return record_function(PREFIX + EMBEDDINGS)
+
+    def _set_learning_rates(self) -> None:
+        """Sets the rates that the schedule has for the next step."""
+        state, optimizer = self.state, self.config.training.optimizer
+        if optimizer.schedule == "constant" and not optimizer.warmup_steps:
+            return  # set once, when the optimizers were built
+        factor = learning_rate_factor(optimizer, state.position.step, self.total_steps)
+        for group in state.optimizer.param_groups:
+            group["lr"] = optimizer.learning_rate * factor
+        self._tables.scale_learning_rates(factor)
+
+    @cached_property
+    def _tables(self) -> EmbeddingBackend:
+        return self.state.ranker.tables
 
     @cached_property
     def _losses(self) -> TaskLosses:
@@ -273,17 +288,6 @@ def train_step(
     return step.found
 
 
-def _set_learning_rates(state: TrainingState, config: RunConfig, total_steps: int) -> None:
-    """Sets the rates that the schedule has for the next step."""
-    optimizer = config.training.optimizer
-    if optimizer.schedule == "constant" and not optimizer.warmup_steps:
-        return  # set once, when the optimizers were built
-    factor = learning_rate_factor(optimizer, state.position.step, total_steps)
-    for group in state.optimizer.param_groups:
-        group["lr"] = optimizer.learning_rate * factor
-    state.ranker.tables.scale_learning_rates(factor)
-
-
 def forward(
     ranker: Ranker,
     step: Step,
@@ -313,21 +317,18 @@ def forward(
     batches = step.batches
     step.lookups = ranker.look_up_ids(*step.ids)
     leaves: list[Lookups | None] = [None] * len(batches)
+    heights = [batch.dense_BF.shape[0] for batch in batches]
     if step.lookups is not None:
         # Leaves: the tables' backward pass runs once, when all gradients are there
-        step.leaves = step.lookups.leaves([len(b) for b in batches])
+        step.leaves = step.lookups.leaves(heights)
         leaves = list(step.leaves)
-    read = [x for of_batch in step.leaves for x in of_batch.tensors]
-    read += [x for batch in batches for x in (batch.dense_BF, batch.request_dense_QF)]
-    if not all(map(len, batches)):
-        read += ranker.network.parameters()  # a rank without rows would not notice
-    step.weights_T, shares_N = _of_all_ranks(batches, read, losses, ranks)
+    step.weights_T, shares_N = _of_all_ranks(ranker, step, losses, ranks)
     for batch, lookups, share in zip(batches, leaves, shares_N, strict=True):
         if step.loss is not None:
-            with part(BACKWARD):
+            with record_function(PREFIX + BACKWARD):
                 step.loss.backward()
         output = _forward(network_pass or ranker, batch, lookups, narrow=narrow)
-        with part(LOSS):
+        with record_function(PREFIX + LOSS):
             loss, losses_T = _loss(output, batch, losses, step.weights_T, share)
             step.add(loss, losses_T, output.dropped)
 
@@ -340,11 +341,11 @@ def backward(step: Step, losses: TaskLosses, ranks: StepRanks = ONE_PROCESS) -> 
             were.
     """
     assert step.loss is not None and step.weights_T is not None, "forward comes before"
-    with part(BACKWARD):
+    with record_function(PREFIX + BACKWARD):
         outcome = ranks.begin_outcome(step.amounts())
         with ranks.adding_gradients():
             step.loss.backward()
-    with part(BACKWARD):
+    with record_function(PREFIX + BACKWARD):
         # One look at all that the host wants to know: on a GPU each look is a wait
         values = torch.cat([outcome(), step.weights_T.double()]).tolist()
         tasks = len(step.weights_T)
@@ -365,19 +366,21 @@ def backward(step: Step, losses: TaskLosses, ranks: StepRanks = ONE_PROCESS) -> 
 
 
 def _of_all_ranks(
-    batches: Sequence[Batch],
-    read: Sequence[Tensor | None],
-    losses: TaskLosses,
-    ranks: StepRanks,
+    ranker: Ranker, step: Step, losses: TaskLosses, ranks: StepRanks
 ) -> tuple[Tensor, list[float]]:
     """What each task's loss is divided by, `weights_T`, and each batch's share of all rows.
 
     A rank of several that reads what is not finite says so here: its gates would refuse it in the
     middle of the forward pass, and leave the others waiting.
     """
+    batches = step.batches
     whole_T = _observed_of_all(batches, losses)
     rows_N = [float(batch.num_rows) for batch in batches]
     if not ranks.alone:
+        read = [x for of_batch in step.leaves for x in of_batch.tensors]
+        read += [x for batch in batches for x in (batch.dense_BF, batch.request_dense_QF)]
+        if not all(map(len, batches)):
+            read += ranker.network.parameters()  # a rank without rows would not notice
         wrong = [not_finite(x.detach()) for x in read if x is not None and x.numel()]
         rows = torch.tensor(rows_N, dtype=torch.float64, device=whole_T.device)
         wrong_1 = torch.stack([rows.new_zeros(()).bool(), *wrong]).sum().view(1).to(rows)

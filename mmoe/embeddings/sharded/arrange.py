@@ -27,16 +27,6 @@ class Block:
     width: int
     mean: int | None = None
 
-    @property
-    def before(self) -> slice:
-        """Columns before."""
-        return slice(self.source, self.source + self.width)
-
-    @property
-    def after(self) -> slice:
-        """Columns after."""
-        return slice(self.target, self.target + self.width)
-
 
 def arrangement(
     features: Sequence[FeatureSpec], dims: Sequence[int], keys: Sequence[str]
@@ -105,7 +95,9 @@ class _Arrange(torch.autograd.Function):
         ctx.save_for_backward(lengths_CB)
         out_BD = torch.empty_like(sums_BD)
         for block in blocks:
-            _move(sums_BD[:, block.before], out_BD[:, block.after], lengths_CB, block)
+            before_BW = sums_BD.narrow(1, block.source, block.width)
+            after_BW = out_BD.narrow(1, block.target, block.width)
+            _move(before_BW, after_BW, lengths_CB, block)
         return out_BD
 
     @staticmethod
@@ -114,7 +106,9 @@ class _Arrange(torch.autograd.Function):
         (lengths_CB,) = ctx.saved_tensors
         out_BD = torch.empty_like(grad_BD, memory_format=torch.contiguous_format)
         for block in ctx.blocks:
-            _move(grad_BD[:, block.after], out_BD[:, block.before], lengths_CB, block)
+            after_BW = grad_BD.narrow(1, block.target, block.width)
+            before_BW = out_BD.narrow(1, block.source, block.width)
+            _move(after_BW, before_BW, lengths_CB, block)
         return out_BD, None, None
 
 

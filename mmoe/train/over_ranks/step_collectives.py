@@ -29,6 +29,9 @@ class StepRanks:
     travel in a process group of their own: nothing else that ranks exchange at that time (rows of
     experts, of tables) waits for them, or could change places with them.
 
+    Attributes:
+        alone: Whether there are no other ranks.
+
     Example:
         >>> import torch
         >>> from mmoe.train.over_ranks.step_collectives import ONE_PROCESS
@@ -37,6 +40,7 @@ class StepRanks:
     """
 
     def __init__(self) -> None:
+        self.alone = True
         self.group: dist.ProcessGroup | None = None
         self.gradients: list[GradientSum] = []
         self.network: nn.Module | None = None
@@ -53,7 +57,7 @@ class StepRanks:
         if world_size() > 1:
             patience = timedelta(seconds=timeout_seconds)
             ranks.group = cast(dist.ProcessGroup, dist.new_group(timeout=patience))
-            ranks.network = network
+            ranks.alone, ranks.network = False, network
             ranks.look_anew()
         return ranks
 
@@ -71,11 +75,6 @@ class StepRanks:
         """Ends the group of gradient sums; no step follows."""
         if self.group is not None:
             dist.destroy_process_group(self.group)
-
-    @property
-    def alone(self) -> bool:
-        """Whether there are no other ranks."""
-        return self.group is None
 
     def add_up(self, amounts_N: Tensor) -> Tensor:
         """Adds amounts up over ranks, and waits for the sums.
