@@ -9,7 +9,8 @@ from mmoe.mixture import MultiGateMixture, mlp_experts
 from mmoe.mixture.multi_gate import Unmixed
 from mmoe.models import build_network
 from mmoe.models.network import MixtureNetwork
-from mmoe.tasks import Tower, alike
+from mmoe.tasks import Tower
+from mmoe.tasks import towers as alike
 from tests.needs_kernels import needs_kernels
 from tests.own_kinds import own_keys
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.tasks import TaskTowers, Tower, alike
+from mmoe.tasks import TaskTowers, Tower
+from mmoe.tasks import towers as alike
 from mmoe.tasks.towers import logits_of_towers
 from tests.needs_kernels import needs_kernels
 
