@@ -25,7 +25,6 @@ import mmoe
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.recipes import load_recipe
-from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.embeddings import torchrec_problem
@@ -141,9 +140,9 @@ def served_rows() -> dict[str, float]:
     took = [_ms(lambda row=row: model.predict(row)) for row in rows[WARM_UP:SERVED_ROWS]]
     # Parts on rows that are as new to the encoder as those were
     rows = rows[SERVED_ROWS:]
-    tables = [pa.Table.from_pandas(row, preserve_index=False) for row in rows]
-    encoding = [_ms(lambda t=table: model.encoder.encode_row(t)) for table in tables]
-    data = [BatchSource.of_table(table, model.encoder, "row") for table in tables]
+    encoding = [_ms(lambda row=row: model.encoder.encode_row(row)) for row in rows]
+    encoded = [model.encoder.encode_row(row) for row in rows]
+    data = [EncodedData(features=features) for features in encoded if features is not None]
     network = [_ms(lambda d=one: model.predictor.predict(d)) for one in data]
     gains = [_rate(model, rows, THREADS) / _rate(model, rows, 1) for _ in range(ROUNDS)]
     parts = {"encoding": np.median(encoding), "network": np.median(network)}
