@@ -20,38 +20,45 @@ class Split(StrEnum):
     VALIDATION = "validation"
 
 
+_Data = Annotated[
+    str | None, typer.Option(help="Labelled rows; default: a split of the run's own.")
+]
+_Split = Annotated[Split, typer.Option(help="Which of the run's own splits, without --data.")]
+_Tolerance = Annotated[
+    float,
+    typer.Option(
+        help="An expert is needed where AUC or NE become worse by more than this without it."
+    ),
+]
+_Gradients = Annotated[
+    bool,
+    typer.Option(
+        "--gradients",
+        help="Also which tasks help or hurt each other on the shared layers (a hint).",
+    ),
+]
+_Features = Annotated[
+    bool,
+    typer.Option("--features", help="Also what each task loses when a feature is shuffled."),
+]
+_Out = Annotated[
+    str | None,
+    typer.Option(
+        help="A folder, or an address, for explain.json and explain.html; default: the run's."
+    ),
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as explain.json.")]
+
+
 def explain(
     run_dir: RunDir,
-    data: Annotated[
-        str | None, typer.Option(help="Labelled rows; default: a split of the run's own.")
-    ] = None,
-    split: Annotated[
-        Split, typer.Option(help="Which of the run's own splits, without --data.")
-    ] = Split.TEST,
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            help="An expert is needed where AUC or NE become worse by more than this without it."
-        ),
-    ] = 0.0002,
-    gradients: Annotated[
-        bool,
-        typer.Option(
-            "--gradients",
-            help="Also which tasks help or hurt each other on the shared layers (a hint).",
-        ),
-    ] = False,
-    features: Annotated[
-        bool,
-        typer.Option("--features", help="Also what each task loses when a feature is shuffled."),
-    ] = False,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            help="A folder, or an address, for explain.json and explain.html; default: the run's."
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as explain.json.")] = False,
+    data: _Data = None,
+    split: _Split = Split.TEST,
+    tolerance: _Tolerance = 0.0002,
+    gradients: _Gradients = False,
+    features: _Features = False,
+    out: _Out = None,
+    as_json: _AsJson = False,
     device: OnDevice = Device.AUTO,
     import_: Imports = None,
     quiet: Quiet = False,

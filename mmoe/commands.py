@@ -73,57 +73,60 @@ def _every_command(
 _ON_RANKS = ("train", "backtest", "evaluate", "score")
 
 
+_RecipeOrConfig = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RECIPE_OR_CONFIG.yaml",
+        help="A config file, or a recipe: synthetic-funnel, census-income, hillstrom, …; with "
+        "--warm-start or --resume left out: the run's own.",
+    ),
+]
+_Data = Annotated[str | None, typer.Option(help="Rows to read instead of data.path of the config.")]
+_Out = Annotated[
+    str | None,
+    typer.Option(help="Run directory, or an address; default: runs/NAME-DATE-TIME."),
+]
+_Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")]
+_WarmStart = Annotated[
+    str | None,
+    typer.Option(metavar="RUN_DIR", help="Start from the weights and vocabularies of this run."),
+]
+_NewExperts = Annotated[
+    NewExperts | None,
+    typer.Option(help="How experts begin that the --warm-start run did not have; default: fresh."),
+]
+_Freeze = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PART",
+        help="Part of the --warm-start run that stays as it scores, such as experts, tables, "
+        "towers.click, gates, encoder; the key training.freeze. Takes several, and repeats.",
+    ),
+]
+_Profile = Annotated[
+    bool,
+    typer.Option(
+        "--profile", help="Print where a step's time goes (ms by part), and write RUN/profile/."
+    ),
+]
+_Device = Annotated[
+    Device | None,
+    typer.Option(help="Overrides training.device; not stored, so --resume may change it."),
+]
+
+
 @app.command()
 def train(
-    recipe_or_config: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RECIPE_OR_CONFIG.yaml",
-            help="A config file, or a recipe: synthetic-funnel, census-income, hillstrom, …; with "
-            "--warm-start or --resume left out: the run's own.",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Rows to read instead of data.path of the config.")
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(help="Run directory, or an address; default: runs/NAME-DATE-TIME."),
-    ] = None,
+    recipe_or_config: _RecipeOrConfig = None,
+    data: _Data = None,
+    out: _Out = None,
     set_: SetValues = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an interrupted run in --out.")
-    ] = False,
-    warm_start: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN_DIR", help="Start from the weights and vocabularies of this run."
-        ),
-    ] = None,
-    new_experts: Annotated[
-        NewExperts | None,
-        typer.Option(
-            help="How experts begin that the --warm-start run did not have; default: fresh."
-        ),
-    ] = None,
-    freeze: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PART",
-            help="Part of the --warm-start run that stays as it scores, such as experts, tables, "
-            "towers.click, gates, encoder; the key training.freeze. Takes several, and repeats.",
-        ),
-    ] = None,
-    profile: Annotated[
-        bool,
-        typer.Option(
-            "--profile", help="Print where a step's time goes (ms by part), and write RUN/profile/."
-        ),
-    ] = False,
-    device: Annotated[
-        Device | None,
-        typer.Option(help="Overrides training.device; not stored, so --resume may change it."),
-    ] = None,
+    resume: _Resume = False,
+    warm_start: _WarmStart = None,
+    new_experts: _NewExperts = None,
+    freeze: _Freeze = None,
+    profile: _Profile = False,
+    device: _Device = None,
     changed_data: ChangedData = False,
     as_of: AsOf = None,
     import_: Imports = None,
@@ -164,53 +167,60 @@ for _command in (backtest, compare, tune):
     app.command()(_command)
 
 
+_EvaluateData = Annotated[
+    str | None, typer.Option(help="Labelled rows; default: the run's own test split.")
+]
+_AllNegatives = Annotated[
+    bool,
+    typer.Option(
+        "--all-negatives",
+        help="These rows hold all negatives, though the log of training kept a share "
+        "(negative_sampling_rate).",
+    ),
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in the form of metrics.json.")]
+_ChangedData = Annotated[
+    bool,
+    typer.Option(
+        "--changed-data",
+        help="It is known that files have changed since training: do not warn that rows of "
+        "the test split may have been trained on.",
+    ),
+]
+_AsOf = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATETIME|VERSION",
+        help="When the labels of --data were collected, such as 2024-01-31T00:00, for tasks "
+        "with matures_after; left out: at the newest of its rows' times. Where --data is a "
+        "lake table, a whole number is the version of it that is read.",
+    ),
+]
+_Labels = Annotated[
+    str | None,
+    typer.Option(
+        help="Labels that came later, of rows that --data holds as `mmoe score` wrote them."
+    ),
+]
+_Key = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Of --labels: column that identifies a row, in both files; several, or repeated.",
+    ),
+]
+
+
 @app.command()
 def evaluate(
     run_dir: RunDir,
-    data: Annotated[
-        str | None, typer.Option(help="Labelled rows; default: the run's own test split.")
-    ] = None,
-    all_negatives: Annotated[
-        bool,
-        typer.Option(
-            "--all-negatives",
-            help="These rows hold all negatives, though the log of training kept a share "
-            "(negative_sampling_rate).",
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in the form of metrics.json.")
-    ] = False,
-    changed_data: Annotated[
-        bool,
-        typer.Option(
-            "--changed-data",
-            help="It is known that files have changed since training: do not warn that rows of "
-            "the test split may have been trained on.",
-        ),
-    ] = False,
-    as_of: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATETIME|VERSION",
-            help="When the labels of --data were collected, such as 2024-01-31T00:00, for tasks "
-            "with matures_after; left out: at the newest of its rows' times. Where --data is a "
-            "lake table, a whole number is the version of it that is read.",
-        ),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(
-            help="Labels that came later, of rows that --data holds as `mmoe score` wrote them."
-        ),
-    ] = None,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Of --labels: column that identifies a row, in both files; several, or repeated.",
-        ),
-    ] = None,
+    data: _EvaluateData = None,
+    all_negatives: _AllNegatives = False,
+    as_json: _AsJson = False,
+    changed_data: _ChangedData = False,
+    as_of: _AsOf = None,
+    labels: _Labels = None,
+    key: _Key = None,
     device: OnDevice = Device.AUTO,
     table_precision: InPrecision = None,
     import_: Imports = None,
@@ -321,26 +331,29 @@ def _copy_to_draw(address: str, output: str | None) -> str:
     return str(open_run(address, tensors=()).path)
 
 
+_InitData = Annotated[str, typer.Argument(metavar="DATA", help="A log with labels.")]
+_Label = Annotated[
+    list[str],
+    typer.Option(help="Label column, or an expression like 'rating >= 4'; several, or repeated."),
+]
+_InitOut = Annotated[str, typer.Option(help="The config to write, or its address.")]
+_Request = Annotated[
+    str | None,
+    typer.Option(help="Column of the request id, which the candidates of a request share."),
+]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing config.")]
+
+
 @app.command()
 def init(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A log with labels.")],
-    label: Annotated[
-        list[str],
-        typer.Option(
-            help="Label column, or an expression like 'rating >= 4'; several, or repeated."
-        ),
-    ],
-    out: Annotated[str, typer.Option(help="The config to write, or its address.")] = "config.yaml",
+    data: _InitData,
+    label: _Label,
+    out: _InitOut = "config.yaml",
     categorical: Categorical = None,
     numeric: Numeric = None,
     drop: Drop = None,
-    request: Annotated[
-        str | None,
-        typer.Option(help="Column of the request id, which the candidates of a request share."),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing config.")
-    ] = False,
+    request: _Request = None,
+    overwrite: _Overwrite = False,
     columns: Columns = None,
     delimiter: Delimiter = None,
     encoding: Encoding = None,
@@ -362,7 +375,6 @@ def init(
     from mmoe.datasets.infer.label_names import separate_labels
     from mmoe.datasets.infer.requests import with_requests
     from mmoe.datasets.infer.told import Told
-    from mmoe.datasets.labels.formula import quote
 
     data = path_as_of(data, as_of)
     rows = rows_to_look_at(data, columns, delimiter, encoding, header)
@@ -383,6 +395,13 @@ def init(
     with file_of(out, "--out", overwrite=overwrite) as place:
         assert place.path is not None, "it is asked for"
         write_commented_yaml(place.path, config, reasons, overwrite=overwrite)
+    _say_found(data, out, label, config, reasons)
+
+
+def _say_found(data: str, out: str, label: list[str], config: Any, reasons: Any) -> None:
+    """Says what a written config holds, and what was left out or is unsure."""
+    from mmoe.datasets.labels.formula import quote
+
     if reasons.repeated:
         _say(
             f"{data}: {reasons.repeated}; data.repeated_rows: {config.data.repeated_rows} keeps "
