@@ -173,8 +173,8 @@ def _polynomial(
 
     With leverages h the fit without a value predicts (fit - h · mean) / (1 - h) there.
     """
-    low, high = float(x_V.min()), float(x_V.max())
-    x_V = 2 * (x_V - low) / (high - low or 1.0) - 1
+    low, high = float(x_V.min()) / 2, float(x_V.max()) / 2  # half of it all: 2e308 is infinite
+    x_V = 2 * ((x_V / 2 - low) / (high - low or 1.0)) - 1
     basis_VP = np.polynomial.chebyshev.chebvander(x_V, degree)
     gram_PP = (basis_VP * rows_V[:, None]).T @ basis_VP
     gram_PP += _RIDGE * np.eye(degree + 1)

@@ -168,3 +168,15 @@ def test_vectors_with_extreme_numbers_train_or_are_refused_by_row(value, tmp_pat
             train_run(config, tmp_path / "run", data=table, reporter=SilentReporter())
     else:
         train_run(config, tmp_path / "run", data=table, reporter=SilentReporter())
+
+
+@pytest.mark.parametrize("low", [0.0, -1.7e308])
+@pytest.mark.filterwarnings("error")
+def test_numbers_at_the_end_of_float64_are_measured_without_a_complaint(low):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=ROWS)
+    clicks = (draw.random(ROWS) < 1 / (1 + np.exp(-x))).astype(int)
+    x[7], x[8] = 1.7e308, low
+    table = pa.table({"x": x, "noise": draw.normal(size=ROWS), "click": clicks})
+    config, _ = infer_config(table, ["click"])
+    assert {feature.name: feature.kind for feature in config.features}["x"] == "numeric"
