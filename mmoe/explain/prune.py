@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder
@@ -17,7 +18,6 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.splits import Splits
-from mmoe.explain.kept import KeptExperts
 from mmoe.explain.places import ExpertPlace, check_explainable, levels_of
 from mmoe.explain.pruned_config import chosen_places, pruned_config
 from mmoe.metrics.of_tasks import monitor_value
@@ -38,7 +38,10 @@ from mmoe.train.run_folder.claim import RunClaim
 from mmoe.train.run_folder.data import RunMaturity
 from mmoe.train.run_folder.start import with_absolute_paths, without_paths
 from mmoe.train.state import Position
+from mmoe.train.warm_start.places import NamedNetwork, TensorSource, tensor_sources
 
+# Of a checkpoint: what scores, the weights behind an average, moments by `PARAMETER/MOMENT`
+_PARTS = ("network", "raw", "optimizer")
 # What pruned.json is called, beside config.yaml
 RECORD = "pruned.json"
 
@@ -94,7 +97,7 @@ def prune_run(
         training = pruned.training.model_copy(update={"epochs": finetune_epochs})
         pruned = pruned.model_copy(update={"training": training})
     pruned_network = outline(pruned, encoder, stored)  # refuses what cannot be, before all else
-    kept = KeptExperts(network, gone)
+    kept = _sources(network, pruned_network, gone)
     with training_group(), RunClaim(reporter.say) as claim:
         if claim.find(out, pruned, resume=False) is not None:
             raise ValueError(f"{out}: exists already; choose another --out")
@@ -107,7 +110,7 @@ def prune_run(
                 matured=RunMaturity.resumed(run, pruned),
             )
         model, training = (
-            kept.of(folder.tensors("best", state).whole()) for state in ("model", "training")
+            _left(folder.tensors("best", state).whole(), kept) for state in ("model", "training")
         )
         _check_fits(pruned_network, model)
         new = claim.start(pruned, prepared, out, None)
@@ -122,6 +125,38 @@ def prune_run(
     return train_run(
         pruned, out, splits=splits, shared=prepared, resume=True, reporter=reporter, device=device
     )
+
+
+def _sources(
+    network: MixtureNetwork, pruned: MixtureNetwork, gone: Sequence[ExpertPlace]
+) -> dict[str, TensorSource]:
+    """What each tensor of the pruned network was: experts that stay keep their order."""
+    before, now = NamedNetwork(network, {}), NamedNetwork(pruned, {})
+    origins: list[dict[str, str]] = []
+    for number, (level, old) in enumerate(zip(now.levels, before.levels, strict=True)):
+        mine = {place.expert for place in gone if place.level == number}
+        kept = [name for e, name in enumerate(old.expert_names) if e not in mine]
+        origins.append(dict(zip(level.expert_names, kept, strict=True)))
+    return tensor_sources(now, before, origins, regroups=True)
+
+
+def _left(tensors: Mapping[str, Tensor], sources: Mapping[str, TensorSource]) -> dict[str, Tensor]:
+    """What is left of a checkpoint's tensors, of its averages and moments too."""
+    found = {name: t for name, t in tensors.items() if name.partition(".")[0] not in _PARTS}
+    stored: dict[str, list[str]] = {}
+    for full_name in (name for name in tensors if name not in found):
+        part = full_name.partition(".")[0]
+        of = full_name.rpartition("/")[0] if part == "optimizer" else full_name
+        stored.setdefault(of, []).append(full_name)
+    for name, source in sources.items():
+        for part in _PARTS:
+            old = f"{part}.{source.name}"
+            for full_name in stored.get(old, ()):
+                left = tensors[full_name]
+                for dim, places in source.places.items() if left.dim() else ():
+                    left = left.index_select(dim, torch.from_numpy(places))
+                found[f"{part}.{name}{full_name.removeprefix(old)}"] = left
+    return found
 
 
 def _check_fits(network: MixtureNetwork, model: Mapping[str, Tensor]) -> None:

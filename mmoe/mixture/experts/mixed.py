@@ -109,13 +109,16 @@ class MixedExperts(nn.Module):
         return part
 
     def named_parts(self, names: Names) -> list[Part]:
-        """Says which experts and inputs each pool has; those of stages go on by these alone."""
+        """Says which experts and inputs each pool has; it goes on by these names, not by its number.
+
+        But where requests have experts of their own: what others have is not theirs.
+        """
         parts = []
         for number, own in enumerate(self.ranges):
             read, columns_C = picked(names, "experts", own), self._choice(number).columns_C
             if columns_C is not None:
                 read = picked(read, "inputs", columns_C.tolist())
-            path = () if self.staged else ("pools", str(number))
+            path = () if self.requests is None else ("pools", str(number))
             parts.append(Part(f"pools.{number}", path, read, "experts"))
         return parts
 

@@ -15,7 +15,6 @@ from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture import DSelectKGate, MixedExperts
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of
-from mmoe.mixture.gates.fixed import constants_of
 from mmoe.mixture.resize_experts import NewExperts
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import Level, MixtureNetwork
@@ -130,30 +129,37 @@ class NamedNetwork:
 
 
 def tensor_sources(
-    now: NamedNetwork, before: NamedNetwork, new_experts: NewExperts = "fresh"
+    now: NamedNetwork,
+    before: NamedNetwork,
+    origins: Sequence[Mapping[str, str]] | None = None,
+    *,
+    regroups: bool = False,
 ) -> dict[str, TensorSource]:
     """Finds for every tensor of `now.network` what it was in `before.network`.
 
-    Tensors of constant gates are left out: they follow from the model's kind.
+    Args:
+        now: The network that takes entries over.
+        before: Where they come from.
+        origins: By level, of each expert that is not made anew, which one it was or is a copy of;
+            None: what is called as it is.
+        regroups: Whether experts that came in one stage may lack some that they came with.
 
     Raises:
-        ValueError: A gate's codes spell the numbers of experts, and they have other numbers now; or
-            gates or experts that lie in one tensor did not there, where either came in stages.
+        ValueError: Gates or experts that lie in one tensor did not there, though either came in
+            stages.
     """
-    axes, constants = now.axes(), constants_of(now.network)
-    found = _Earlier(before.axes())
-    together = _Earlier(axes)
-    experts = [
-        _origins(level, old, new_experts)
-        for level, old in zip(now.levels, before.levels, strict=False)
-    ]
+    axes, old = now.axes(), _Earlier(before.axes())
+    together, levels = _Earlier(axes), list(zip(now.levels, before.levels, strict=False))
+    origins = expert_origins(now, before) if origins is None else origins
     sources = {}
     for name, own in axes.items():
-        if name not in constants:
-            level = int(name.split(".")[1]) if name.startswith("levels.") else len(experts)
-            origins = experts[level] if level < len(experts) else {}
-            alike = [one for one, _ in together.of(own.path)]
-            sources[name] = found.source(name, own, origins, alike)
+        number = int(name.split(".")[1]) if name.startswith("levels.") else len(levels)
+        inside = number < len(levels)
+        staged = inside and (".gate." in name or any(_is_staged(one) for one in levels[number]))
+        alike = [one for one, _ in together.of(own.path)]
+        if staged and not regroups:
+            old.check_groups(own, alike)
+        sources[name] = old.source(name, own, origins[number] if inside else {}, alike, staged)
     return sources
 
 
@@ -172,7 +178,12 @@ class _Earlier:
         return self._by_path.get(path, [])
 
     def source(
-        self, name: str, own: TensorAxes, origins: Mapping[str, str], alike: Sequence[str]
+        self,
+        name: str,
+        own: TensorAxes,
+        origins: Mapping[str, str],
+        alike: Sequence[str],
+        staged: bool,
     ) -> TensorSource:
         """Finds what a later tensor was.
 
@@ -180,20 +191,21 @@ class _Earlier:
             name: Of that tensor, which stands for what is missing where it should be.
             own: Its entries.
             origins: Of each expert that is not made anew, which one it was, or is a copy of.
-            alike: Names of the tensors that are called as it is, one after another.
+            alike: Names of the tensors that are called as it is, one after another: those of
+                several kinds of experts, which are told by their turn, or of several stages.
+            staged: Whether it may be of these.
         """
         path = tuple(_renamed(part, origins) for part in own.path)
         there = self.of(path)
-        new = own.dim("domains") is not None or not set(_owners(path)) <= self._owners
         if not there:
-            return TensorSource(None if new else name)
+            known = own.dim("domains") is None and set(_owners(path)) <= self._owners
+            return TensorSource(name if known else None)
         if len(alike) > 1 or len(there) > 1:
-            turn = alike.index(name)
-            there = [
-                one
-                for place, one in enumerate(there)
-                if (_shares(own, one[1], origins) if 0 in own.dims else place == turn)
-            ]
+            if 0 in own.dims and (staged or len(alike) != len(there)):
+                there = [one for one in there if _shares(own, one[1], origins)]
+            else:
+                turn = alike.index(name)
+                there = there[turn : turn + 1]
             if not there:
                 return TensorSource(None)
         old_name, old = there[0]
@@ -203,13 +215,31 @@ class _Earlier:
         }
         return TensorSource(old_name, places, own.dim("inputs"), own.dim("domains"))
 
+    def check_groups(self, own: TensorAxes, alike: Sequence[str]) -> None:
+        """Refuses gates or experts that lie in one tensor, and of which some alone did before.
+
+        Raises:
+            ValueError: Names them.
+        """
+        there, names = self.of(own.path), own.dims.get(0, ("", ()))[1]
+        if len(alike) < 2 and len(there) < 2:
+            return
+        for _, old in there:
+            if names != _along(old, 0) and set(names) & set(_along(old, 0)):
+                some = [str(name) for name in names[:4]]
+                raise ValueError(
+                    f"{', '.join(some)}{', …' * (len(names) > 4)} lie together here, but did not "
+                    "there (model.stages); go on with that run's own config, or freeze its experts "
+                    "and gates"
+                )
+
 
 def _owners(path: tuple[str | Entry, ...]) -> Iterator[tuple[str | Entry, ...]]:
     """What a tensor is of as a whole: its name up to each entry in it."""
     return (path[: i + 1] for i, part in enumerate(path) if isinstance(part, Entry))
 
 
-def _along(axes: TensorAxes, dim: int) -> Sequence[object]:
+def _along(axes: TensorAxes, dim: int) -> tuple[object, ...]:
     return axes.dims[dim][1] if dim in axes.dims else ()
 
 
@@ -225,20 +255,21 @@ def _renamed(part: str | Entry, origins: Mapping[str, str]) -> str | Entry:
 
 
 def _shares(own: TensorAxes, old: TensorAxes, origins: Mapping[str, str]) -> bool:
-    """Whether gates or experts of a tensor, which came together, were those of another.
+    """Whether gates or experts of a tensor were those of another, which lay together."""
+    kind, names = own.dims[0]
+    return bool({_origin(kind, name, origins) for name in names} & set(_along(old, 0)))
+
+
+def expert_origins(
+    now: NamedNetwork, before: NamedNetwork, new_experts: NewExperts = "fresh"
+) -> list[dict[str, str]]:
+    """Returns by level which expert of `before` each one was, or begins as a copy of.
 
     Raises:
-        ValueError: Some of them alone were.
+        ValueError: Codes of gates spell the experts' numbers, and one has another now.
     """
-    kind, names = own.dims.get(0, ("", ()))
-    before = _along(old, 0)
-    if names != tuple(before) and set(names) & set(before):
-        some = [str(name) for name in names[:4]]
-        raise ValueError(
-            f"{', '.join(some)}{', …' * (len(names) > 4)} lie together here, but did not there "
-            "(model.stages); go on with that run's own config, or freeze its experts and gates"
-        )
-    return bool({_origin(kind, name, origins) for name in names} & set(before))
+    levels = zip(now.levels, before.levels, strict=False)
+    return [_origins(level, old, new_experts) for level, old in levels]
 
 
 def _origins(level: Level, before: Level, new_experts: NewExperts) -> dict[str, str]:

@@ -12,6 +12,7 @@ from mmoe.checkpoint.outline import outline
 from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.mixture.gates.fixed import constants_of
 from mmoe.mixture.resize_experts import NewExperts
 from mmoe.models.network import MixtureNetwork
 from mmoe.parallel import from_all
@@ -22,6 +23,7 @@ from mmoe.train.warm_start.places import (
     NEW,
     NamedNetwork,
     TensorSource,
+    expert_origins,
     fits,
     moved,
     moved_moments,
@@ -78,9 +80,11 @@ def transfer(
     now = NamedNetwork.of(network, config, encoder)
     before = _network_of(earlier, model)
     try:
-        sources = tensor_sources(now, before, new_experts)
+        sources = tensor_sources(now, before, expert_origins(now, before, new_experts))
     except ValueError as error:
         raise ValueError(f"--warm-start {earlier.path}: {error}") from None
+    for name in constants_of(network):  # they follow from the model's kind
+        del sources[name]
     old_tables, tables = Stored.of(model, "tables"), encoder.tables
     check_tables(tables, old_tables, str(earlier.path))
     scoring = Stored.of(model, "network")
