@@ -34,6 +34,8 @@ MODELS = {
 }
 MIXED = "model.experts=[{kind: mlp, count: 2, hidden: [8]}, {kind: fm, count: 1, output: 8}]"
 
+NO_OTHERS = ["model.num_experts=3", "model.expert={}"]
+
 
 @pytest.fixture(scope="module")
 def splits(funnel_table):
@@ -90,11 +92,27 @@ def test_a_pruned_run_predicts_what_the_model_does_without_the_expert(
 
 
 def test_several_go_at_once_a_whole_kind_too(train_funnel, funnel_config, splits, tmp_path):
-    run = _trained(train_funnel, funnel_config, [MIXED, "model.num_experts=3", "model.expert={}"])
+    run = _trained(train_funnel, funnel_config, [MIXED, *NO_OTHERS])
     prune_run(run, [1, 3], tmp_path / "pruned", splits=splits)
     config = RunDirectory.open(tmp_path / "pruned").config()
     assert [(one.kind, one.count) for one in config.model.experts or []] == [("mlp", 1)]
     assert len(places_of(load_predictor(RunDirectory(tmp_path / "pruned"))[0].ranker.network)) == 1
+
+
+def test_kinds_with_tensors_of_the_same_names_are_told_apart(
+    train_funnel, funnel_config, splits, tmp_path
+):
+    kinds = (
+        "{kind: mlp, count: 1, hidden: [8]}, {kind: mlp, count: 2, activation: gelu, hidden: [8]}"
+    )
+    run = _trained(train_funnel, funnel_config, [f"model.experts=[{kinds}]", *NO_OTHERS])
+    pruned = prune_run(run, [1], tmp_path / "pruned", splits=splits).directory
+    there, here = (CheckpointFolder(one.checkpoint).model("best") for one in (run, pruned))
+    prefix = "network.levels.0.mixture"
+    old = there[f"{prefix}.experts.pools.1.weights.0"]
+    np.testing.assert_array_equal(here[f"{prefix}.experts.weights.0"], old)
+    gates = [weights[f"{prefix}.gate.logits.weights.0"] for weights in (there, here)]
+    np.testing.assert_array_equal(gates[1], gates[0][:, 1:])
 
 
 def test_shadowed_experts_keep_their_meaning(train_funnel, funnel_config, splits, tmp_path):
