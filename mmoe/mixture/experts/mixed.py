@@ -109,7 +109,7 @@ class MixedExperts(nn.Module):
         return part
 
     def named_parts(self, names: Names) -> list[Part]:
-        """Says which experts and inputs each pool has; it goes on by these names, not by its number.
+        """Says which experts and inputs each pool has; it goes on by these, not by its number.
 
         But where requests have experts of their own: what others have is not theirs.
         """
