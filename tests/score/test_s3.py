@@ -1,9 +1,5 @@
 """Scores in an S3 bucket: moto's server on loopback, real uploads, some of them killed."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 
 import fsspec
@@ -12,6 +8,7 @@ import pytest
 
 from mmoe.run.store import AddressStore
 from mmoe.score import score_files
+from tests.forked import Forked
 from tests.score.listing import contents
 
 moto_server = pytest.importorskip("moto.server")
@@ -54,7 +51,7 @@ from mmoe.run.store import AddressStore
 
 store = AddressStore(sys.argv[1])
 written = store.begin("_staging/00000-log.parquet")
-written.write_bytes(bytes(160 << 20))
+written.write_bytes(bytes(120 << 20))
 print("begun", flush=True)
 store.put(written, "_staging/00000-log.parquet")
 """
@@ -63,9 +60,8 @@ store.put(written, "_staging/00000-log.parquet")
 def test_an_upload_that_is_killed_shows_nothing(bucket):
     """In parts of 50 MiB: some of them are there when the process dies."""
     filesystem, root = fsspec.url_to_fs(bucket)
-    going = subprocess.Popen([sys.executable, "-c", _UPLOAD, bucket], stdout=subprocess.PIPE)
-    assert going.stdout is not None
-    going.stdout.readline()
+    going = Forked(["-c", _UPLOAD, bucket])
+    going.wait_for("begun")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and going.poll() is None:
         uploads = filesystem.call_s3("list_multipart_uploads", Bucket=root).get("Uploads", [])
@@ -73,7 +69,7 @@ def test_an_upload_that_is_killed_shows_nothing(bucket):
             break
         time.sleep(0.01)
     assert going.poll() is None, "it ended before it could be killed"
-    os.kill(going.pid, signal.SIGKILL)
+    going.kill()
     going.wait(60)
     assert uploads
     assert there(bucket) == {}

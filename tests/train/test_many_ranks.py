@@ -49,7 +49,7 @@ def _folder(funnel_config, funnel_table, tmp_path_factory):
         raw["training"] |= {
             "embedding_backend": "torchrec",
             "epochs": 2,
-            "batch_size": 150,
+            "batch_size": 240,
             "checkpoint_every_steps": 6,
             "ema_decay": 0.9,
             "gradient_clip": 1.0,

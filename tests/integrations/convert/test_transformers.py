@@ -58,6 +58,14 @@ NETWORKS = {
     "Swinv2": (swinv2, {"pixel_values": torch.linspace(-1, 1, 1536).view(2, 3, 16, 16)}, 3),
 }
 ALL = pytest.mark.parametrize("name", list(NETWORKS))
+# What another network has as well and more besides is left to make test-all
+TRACED = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("BERT", "Llama") else [])
+        for name in NETWORKS
+    ],
+)
 
 
 def make(name, dtype):
@@ -83,7 +91,7 @@ def test_equal_at_the_start(name, dtype):
             assert difference(found, expected) <= TOLERANCE[dtype]
 
 
-@ALL
+@TRACED
 def test_exported(name):
     dense, model, inputs = make(name, torch.float64)
     program = torch.export.export(model.eval(), (), inputs).module()
@@ -91,7 +99,7 @@ def test_exported(name):
     assert difference(program(**inputs).last_hidden_state, expected) <= 1e-10
 
 
-@ALL
+@TRACED
 def test_compiled(name):
     torch._dynamo.reset()
     dense, model, inputs = make(name, torch.float64)
