@@ -23,6 +23,7 @@ from mmoe.models.bias_tower import BiasColumns, BiasTower, own_dense, own_lookup
 from mmoe.models.domains import NetworkDomains
 from mmoe.models.input_layers import InputLayers, widened_by
 from mmoe.models.interactions.add import Columns, added_names
+from mmoe.models.interactions.layers import Interaction, Products
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
@@ -42,7 +43,7 @@ from mmoe.tasks.domain_tower import DomainTower
 from mmoe.tasks.kinds import objective_of
 
 # Of a network, its config and encoder, and the width of its inputs
-AddInteraction = Callable[[MixtureNetwork, RunConfig, FeatureEncoder, int], None]
+MakeInteraction = Callable[[MixtureNetwork, RunConfig, FeatureEncoder, int], Interaction | None]
 
 
 def build_ranker(
@@ -91,18 +92,27 @@ def build_ranker(
         stages,
         request_columns(encoder, config.model.bias, added) if encoder.has_requests else None,
     )
-    if layers:
-        network.inputs = InputLayers(layers, input_layers_of_levels(encoder))
-    network.sequences = sequences
-    network.requests = build_requests(encoder)
+    # Each draws its weights where it is made: their order is part of a seed's meaning
+    inputs = InputLayers(layers, input_layers_of_levels(encoder)) if layers else None
     widen_towers(network, config.tasks)
-    add_interaction: AddInteraction = INTERACTIONS.implementation(config.model.interaction)
-    add_interaction(network, config, encoder, width)
-    relate_tasks(network, config.model, config.tasks)
-    add_domains(network, config, encoder.domains)
+    interact: MakeInteraction = INTERACTIONS.implementation(config.model.interaction)
+    interaction = interact(network, config, encoder, width)
+    relations = relate_tasks(network, config.model, config.tasks)
+    known, tower = add_domains(network, config, encoder.domains), None
     if bias is not None and config.model.bias is not None:
         counts = [len(columns) for columns in network.towers.columns.of_rows]
-        network.bias_tower = BiasTower(bias, config.model.bias, names, counts)
+        tower = BiasTower(bias, config.model.bias, names, counts)
+    network.complete(
+        inputs=inputs,
+        sequences=sequences,
+        requests=build_requests(encoder),
+        interaction=interaction if isinstance(interaction, Products) else None,
+        crossing=None if isinstance(interaction, Products) else interaction,
+        transfer=relations.transfer,
+        imputation=relations.imputation,
+        domains=known,
+        bias_tower=tower,
+    )
     wide = None
     if config.model.wide:
         features = [*encoder.categorical, *encoder.lists]
@@ -164,7 +174,9 @@ def _build_tables(
     )
 
 
-def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | None) -> None:
+def add_domains(
+    network: MixtureNetwork, config: RunConfig, domains: Domains | None
+) -> NetworkDomains | None:
     """Gives each domain gates of its own, and a tower for each task where the config says so.
 
     Nothing is drawn: at first every domain has the gates and towers of a network without domains.
@@ -174,15 +186,18 @@ def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | N
         config: Of the run.
         domains: That its encoder learnt; None: there are none.
 
+    Returns:
+        What the network has to know of domains; None: there are none.
+
     Raises:
         ValueError: Gates are of a kind of somebody's that knows no domains.
     """
     section = config.model.domains
     if section is None or domains is None:
-        return
+        return None
     asked = asked_tasks(config.tasks, domains)
     tasks = [task.name for task in config.tasks]
-    network.domains = NetworkDomains(
+    found = NetworkDomains(
         domains.names,
         tasks,
         None if asked is None else torch.from_numpy(asked),
@@ -198,6 +213,7 @@ def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | N
             DomainTower(cast(Tower, tower), count) if count else tower
             for tower, count in zip(network.towers, known, strict=True)
         )
+    return found
 
 
 def _add_gates(level: Level, config: RunConfig, domains: Domains) -> None:

@@ -215,16 +215,30 @@ class MixtureNetwork(nn.Module):
         self.task_gates = tuple(task_gates)
         self.input_dropout = input_dropout
         self.learned_gates = learned_gates
-        self.inputs = None
-        self.sequences = None
-        self.interaction = None
-        self.crossing = None
-        self.transfer = None
-        self.imputation = None
-        self.bias_tower = None
-        self.requests = None
-        self.domains = None
         self.traces_inputs = False
+        self.complete()
+
+    def complete(
+        self,
+        *,
+        inputs: InputLayers | None = None,
+        sequences: SequenceInputs | None = None,
+        requests: RequestInputs | None = None,
+        interaction: Products | None = None,
+        crossing: Interaction | None = None,
+        transfer: AdaptiveTransfer | BayesianTransfer | None = None,
+        imputation: ImputationTowers | None = None,
+        domains: "NetworkDomains | None" = None,
+        bias_tower: BiasTower | None = None,
+    ) -> None:
+        """Puts around levels and towers what features and relations of tasks ask for, all at once.
+
+        Arguments are the attributes; what is not given is not there.
+        """
+        self.inputs, self.sequences, self.requests = inputs, sequences, requests
+        self.interaction, self.crossing = interaction, crossing
+        self.transfer, self.imputation = transfer, imputation
+        self.domains, self.bias_tower = domains, bias_tower
 
     def named_parts(self, names: Names) -> list[Part]:
         """Says what each part of it reads and has logits of.

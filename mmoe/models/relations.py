@@ -1,6 +1,7 @@
-"""Puts into a network what relations between its tasks ask for: transfers, imputation towers."""
+"""Makes what relations between tasks ask for: transfers between towers, imputation towers."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from mmoe.config import ModelConfig, TaskConfig
 from mmoe.config.relations import TRANSFERS, AdaptiveTransferConfig, parents_of
@@ -10,17 +11,33 @@ from mmoe.models.sections import build_towers
 from mmoe.tasks.calibrator import Calibrator
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
 
+Transfer = AdaptiveTransfer | BayesianTransfer
+
 # Of a network, its config and its tasks
-AddTransfer = Callable[[MixtureNetwork, ModelConfig, Sequence[TaskConfig]], None]
+MakeTransfer = Callable[[MixtureNetwork, ModelConfig, Sequence[TaskConfig]], Transfer | None]
 
 
-def relate_tasks(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]) -> None:
-    """Lets towers read others as `model.transfer` says, and adds imputation towers.
+class Relations(NamedTuple):
+    """Modules by which tasks of a network learn from others.
+
+    Attributes:
+        transfer: Between towers; None: they stand alone.
+        imputation: Towers of tasks with `counterfactual: dr`; None: there are none.
+    """
+
+    transfer: Transfer | None
+    imputation: ImputationTowers | None
+
+
+def relate_tasks(
+    network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]
+) -> Relations:
+    """Makes what lets towers read others, as `model.transfer` says, and imputation towers.
 
     What it adds draws its weights from torch's random generator, after all that the network has.
 
     Args:
-        network: Of `model`; changed in place.
+        network: Of `model`.
         model: The `model` section of a config.
         tasks: In the order of the towers.
 
@@ -32,12 +49,11 @@ def relate_tasks(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[Ta
         ...          TaskConfig(name="buy", label="buy", after="click")]
         >>> model = ModelConfig(transfer="aitm")
         >>> network = build_network(model, 20, ["click", "buy"])
-        >>> relate_tasks(network, model, tasks)
-        >>> type(network.transfer).__name__
+        >>> type(relate_tasks(network, model, tasks).transfer).__name__
         'AdaptiveTransfer'
     """
-    add: AddTransfer = TRANSFERS.implementation(model.transfer)
-    add(network, model, tasks)
+    make: MakeTransfer = TRANSFERS.implementation(model.transfer)
+    transfer, imputation = make(network, model, tasks), None
     asking = [
         column
         for column, task in enumerate(tasks)
@@ -45,22 +61,23 @@ def relate_tasks(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[Ta
     ]
     if asking:
         towers = build_towers(model, len(asking), _width(network))
-        network.imputation = ImputationTowers(dict(zip(asking, towers, strict=True)))
+        imputation = ImputationTowers(dict(zip(asking, towers, strict=True)))
+    return Relations(transfer, imputation)
 
 
 def no_transfer(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]) -> None:
-    """Leaves the network as it is."""
+    """Makes none."""
 
 
 def adaptive_transfer(
     network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]
-) -> None:
-    """Lets what towers read go through AITM's attention."""
+) -> AdaptiveTransfer:
+    """Makes AITM's attention, through which goes what towers read."""
     settings = model.transfer
     assert isinstance(settings, AdaptiveTransferConfig)
     trained = model.trained_tasks(tasks)
     weight, pairs = settings.calibrator(trained)
-    network.transfer = AdaptiveTransfer(
+    return AdaptiveTransfer(
         parents_of(tasks),
         _width(network),
         dim=settings.dim,
@@ -70,9 +87,9 @@ def adaptive_transfer(
 
 def bayesian_transfer(
     network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]
-) -> None:
-    """Lets towers' hidden layers read one another, as in DBMTL."""
-    network.transfer = BayesianTransfer(parents_of(tasks), network.towers)
+) -> BayesianTransfer:
+    """Makes layers by which towers' hidden layers read one another, as in DBMTL."""
+    return BayesianTransfer(parents_of(tasks), network.towers)
 
 
 def _width(network: MixtureNetwork) -> int:

@@ -1,4 +1,4 @@
-"""Puts interactions of features into a network, as a config says."""
+"""Makes interactions of features for a network, as a config says."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from mmoe.models.interactions.autoint import AutoInt
 from mmoe.models.interactions.cross_network import CrossNetwork
 from mmoe.models.interactions.deepfm import DeepFM
 from mmoe.models.interactions.factorization_machine import FactorizationMachine
-from mmoe.models.interactions.layers import Beside
+from mmoe.models.interactions.layers import Beside, Interaction
 from mmoe.models.interactions.masknet import MaskNet
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.sequences.build import sequence_columns
@@ -102,55 +102,54 @@ def added_names(config: RunConfig, columns: Columns) -> list[str]:
 
 def no_interaction(
     network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> None:
-    """Leaves the network as it is."""
+) -> Interaction | None:
+    """Makes none."""
+    return None
 
 
 def add_cross_network(
     network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> None:
-    """Lets the network read its inputs through a cross network."""
-    network.crossing = CrossNetwork(width, None, **_keys(config.model.interaction))
+) -> Interaction | None:
+    """Makes a cross network, through which the network reads its inputs."""
+    return CrossNetwork(width, None, **_keys(config.model.interaction))
 
 
 def add_factorization_machine(
     network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> None:
-    """Adds one of the features of ids that have the common width."""
+) -> Interaction | None:
+    """Makes one of the features of ids that have the common width."""
     starts = _paired(config, encoder)
-    network.interaction = FactorizationMachine(
-        starts, config.model.embedding_dim, _row_logits(network)
-    )
+    return FactorizationMachine(starts, config.model.embedding_dim, _row_logits(network))
 
 
 def add_deepfm(
     network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> None:
-    """Adds one of the features of ids that have the common width, and an MLP of all embeddings."""
+) -> Interaction | None:
+    """Makes one of the features of ids of the common width, with an MLP of all embeddings."""
     starts, model = _paired(config, encoder), config.model
     embedded = width - len(Columns.of(encoder, config.model.bias).numbers)
-    network.interaction = DeepFM(
+    return DeepFM(
         starts, model.embedding_dim, embedded, _row_logits(network), **_keys(model.interaction)
     )
 
 
 def add_masknet(
     network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> None:
-    """Puts a MaskNet beside the inputs; it normalises each embedding alone."""
+) -> Interaction | None:
+    """Makes a MaskNet beside the inputs; it normalises each embedding alone."""
     fields = [
         (start, dim)
         for start, dim, _ in Columns.of(encoder, config.model.bias).embeddings
         if dim > 1
     ]
     keys = _keys(config.model.interaction)
-    network.crossing = Beside(MaskNet(width, None, fields=fields, **keys))
+    return Beside(MaskNet(width, None, fields=fields, **keys))
 
 
 def add_autoint(
     network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> None:
-    """Puts attention among embeddings of the common width, and numbers, beside the inputs."""
+) -> Interaction | None:
+    """Makes attention among embeddings of the common width, and numbers, beside the inputs."""
     columns, dim = Columns.of(encoder, config.model.bias), config.model.embedding_dim
     fields = fields_of(columns, dim)
     if len(fields) < 2:
@@ -162,7 +161,7 @@ def add_autoint(
         )
     starts, runs = [start for start, _ in columns.of_width(dim)], columns.number_runs
     keys = _keys(config.model.interaction)
-    network.crossing = Beside(AutoInt(dim, starts, list(runs.values()), **keys))
+    return Beside(AutoInt(dim, starts, list(runs.values()), **keys))
 
 
 def _row_logits(network: MixtureNetwork) -> int:
