@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.codec import Codec, Coded, Rules, joined, missing
+from mmoe.datasets.features.datetime import DatetimeCodec
 from mmoe.datasets.features.domains import encode_domains
 from mmoe.datasets.features.ids import CategoricalCodec
 from mmoe.datasets.features.numeric import NumberCells, NumericCodec
@@ -17,6 +18,7 @@ from mmoe.datasets.labels.targets import row_links
 from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.rows.one_row import Cell, OneRow, cell_of, table_of
 from mmoe.datasets.rows.projection import required_columns, with_missing
+from mmoe.datasets.values.datetimes import plain_moment
 
 _MOST_CELLS = 1 << 14  # kept, some 1 kB each
 _NO_COLUMNS = pa.table({})
@@ -77,7 +79,7 @@ class SingleRows:
                 continue
             key = _key(place, self.columns[place], cells)
             coded = None if key is None else self.known.get(key)
-            if coded is None and key is not None and (own := self._own_key(codec, cells)):
+            if coded is None and key is not None and (own := self._plainly(codec, cells, origin)):
                 coded = self._kept(key, own)
             if coded is None:
                 new[place] = key
@@ -95,14 +97,27 @@ class SingleRows:
         coded = [found[place] for place in range(len(found))]
         return joined(self.codecs, coded, 1, links=links, domains_N=domains_N)
 
-    def _own_key(self, codec: Codec[Any], cells: Mapping[str, Cell | None]) -> Coded | None:
-        """The code of an id that is its own key in its table."""
+    def _plainly(
+        self, codec: Codec[Any], cells: Mapping[str, Cell | None], origin: str
+    ) -> Coded | None:
+        """The code of an id that is its own key in its table, or of text that is a plain moment."""
         feature = codec.feature
-        if type(codec) is not CategoricalCodec or feature.name in self.rules.get(CONSTANTS, {}):
+        cell = cells[feature.source_columns[0]]
+        if cell is None or feature.name in self.rules.get(CONSTANTS, {}):
             return None
-        cell = cells[feature.source_column]
-        row = None if cell is None else codec.ids(self.rules).row_of(cell[1], self.words)
-        return None if row is None else Coded(ids=[np.array([row], np.int32)])
+        if type(codec) is CategoricalCodec:
+            row = codec.ids(self.rules).row_of(cell[1], self.words)
+            return None if row is None else Coded(ids=[np.array([row], np.int32)])
+        if type(codec) is not DatetimeCodec or cell[1] in self.words:
+            return None
+        moment = plain_moment(cell[1], codec.feature)
+        if moment is None:
+            return None
+        table = pa.table({feature.source_column: moment})
+        try:
+            return self.encode_one(codec, table, origin)
+        except ValueError:  # a day without hours
+            return None
 
     def _table(self, row: OneRow, places: Mapping[int, Any], origin: str) -> pa.Table:
         """What is read of a table: columns of these codecs, and what no feature reads."""

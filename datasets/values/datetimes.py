@@ -1,5 +1,6 @@
 """Datetimes of a time zone, from columns of any kind: their units, zones, and what is parsed."""
 
+import re
 from datetime import UTC, datetime
 from itertools import takewhile
 from zoneinfo import ZoneInfo
@@ -99,6 +100,7 @@ _SCALES: dict[TimeUnit, tuple[int, int]] = {
 _NUMBERS, _DATETIMES = (1900, 2199), (1, 9999)
 _USUAL = (2000, 2099)  # a number that is in these years in a coarser unit is in that unit
 _WITHIN_A_DAY: tuple[Part, ...] = ("minute", "hour", "hour_of_week")
+_PLAIN_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]([01]\d|2[0-3]):[0-5]\d:[0-5]\d)?", re.ASCII)
 _EXPECTED = "timestamps, dates, ISO 8601 text, or numbers with a unit"
 
 
@@ -153,6 +155,26 @@ def local_datetimes(
     if numbers:
         return reader.local(reader.numbers(column))
     raise ValueError(f"{reader.where} holds {kind}, expected {_EXPECTED}; convert the column")
+
+
+def plain_moment(value: object, feature: DatetimeFeature) -> pa.Array | None:
+    """Returns a day or a moment, without zone and fraction, in text as what it is: sooner read.
+
+    None where a feature reads text in a way of its own, or it is something else.
+
+    Example:
+        >>> feature = DatetimeFeature(name="at", parts=["month"])
+        >>> [str(plain_moment(at, feature)[0]) for at in ("2024-01-31", "2024-01-31 12:00:05")]
+        ['2024-01-31', '2024-01-31 12:00:05']
+    """
+    own = feature.unit is not None or feature.format is not None or feature.missing_values
+    if own or not isinstance(value, str) or not _PLAIN_MOMENT.fullmatch(value):
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:  # a day that there is not
+        return None
+    return pa.array([moment.date() if len(value) == DAY_LENGTH else moment])
 
 
 class _Reader:

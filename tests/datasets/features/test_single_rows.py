@@ -15,6 +15,9 @@ from mmoe.datasets.rows.frames import as_table
 N = 400
 WORDS = ["a", "b ", " c", "NA", "", "null", "Ærø", "x\u00a0", "a\tb", "2026-01-01T00:00:00.50", "7"]
 WORDS += ["2026-01-01 00:00", "007", "7.0", "+7", "a-very-long-word-of-many-letters", "\x1fy", None]
+MOMENTS = ["2026-01-31 23:59:59", "2026-02-28T12:00:00", "2026-01-01T00:00:00Z", "NA", None]
+MOMENTS += [" 2026-01-01 10:00", "2026-01-01 20:00:00+01:00", "2026-03-04T20:00:00.25"]
+MOMENTS += ["0001-01-01 00:00:00"]
 FEATURES = [
     {"kind": "categorical", "name": "word"},
     {"kind": "categorical", "name": "rare", "column": "word", "min_count": 20},
@@ -37,6 +40,7 @@ FEATURES = [
     {"kind": "cross", "name": "both", "columns": ["word", "integer"]},
     {"kind": "datetime", "name": "at", "parts": ["hour", "weekday"], "cyclic": True},
     {"kind": "datetime", "name": "day", "parts": ["month"]},
+    {"kind": "datetime", "name": "moment", "parts": ["hour", "day"], "timezone": "Asia/Tokyo"},
     {"kind": "list", "name": "tags"},
 ]
 
@@ -62,6 +66,7 @@ def log(seed, number=1.0):
             "empty": pa.array([None] * N, pa.float64()) if number == 1.0 else pa.array(numbers),
             "at": pa.array(at.astype("M8[us]"), mask=gaps),
             "day": np.datetime_as_string(at.astype("M8[D]")),
+            "moment": rng.choice(np.array(MOMENTS, object), N),
             "tags": ["|".join(map(str, rng.integers(0, 9, n))) for n in rng.integers(0, 4, N)],
             "unused": [{"a": [1]}] * N,
         }
@@ -161,6 +166,14 @@ def test_equal_cells_of_other_types_are_other_cells():
             for name in ("word", "integer", "digits", "flag"):
                 one = {**row, name: [value]}
                 assert exact(encoder.encode_row(one)) == exact(encoder.encode(as_table(one), "l"))
+    for text in ("2026-02-30", "2026-01-01", "2026-01-01 24:00:00", "2026-01-01T10:00:00\n", "NaT"):
+        one = {**row, "moment": [text]}
+        try:
+            expected = exact(encoder.encode(as_table(one), "log"))
+        except ValueError:
+            expected = None
+        found = encoder.encode_row(one)
+        assert found is expected is None or exact(found) == expected
     for at in (moment, moment.date(), "2026-01-01T05:00:00", "2026-01-01 05:00", None) * 2:
         one = {**row, "at": [at]}
         try:
