@@ -18,7 +18,7 @@ from mmoe.mixture.experts.mlp_settings import (
 )
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
-from mmoe.mixture.pytrees import gather_rows
+from mmoe.mixture.pytrees import cast_for_autocast, gather_rows
 from mmoe.mixture.requests.rows import RequestRows
 from mmoe.mixture.requests.shared_layer import shared_layer, shared_layers
 from mmoe.mixture.traits import PoolTraits, SharedWork
@@ -200,7 +200,9 @@ class MLPExperts(nn.Module):
                 f"inputs: expected one tensor for all experts or {len(self)}, one per expert, got "
                 f"{len(inputs)}"
             )
-        x = self._dense_from(0, [for_autocast(tensor) for tensor in inputs], record)
+        # Without layers rows may be tuples or dicts
+        cast = for_autocast if self.weights else cast_for_autocast
+        x = self._dense_from(0, [cast(tensor) for tensor in inputs], record)
         return x if len(x) == self.num_experts else x * self.num_experts
 
     def of_requests(self, rows: RequestRows, record: Record | None = None) -> list[Tensor]:
@@ -238,7 +240,8 @@ class MLPExperts(nn.Module):
             `y_RO`, row for row; what comes past the last offset means nothing and is not to be
             read.
         """
-        return self._grouped_from(0, for_autocast(rows), offsets_E1, record)
+        cast = for_autocast if self.weights else cast_for_autocast
+        return self._grouped_from(0, cast(rows), offsets_E1, record)
 
     def gathered(self, x_BD: Tensor, plan: ops.RoutePlan, record: Record | None = None) -> Tensor:
         """Runs each expert on the rows that a plan names; the first layer reads them in place.
@@ -251,9 +254,9 @@ class MLPExperts(nn.Module):
         Returns:
             What `grouped(permute(x_BD, plan), plan.offsets_E1)` does.
         """
-        x_BD = for_autocast(x_BD)
         if not self.weights:
-            return gather_rows(x_BD, plan)
+            return gather_rows(cast_for_autocast(x_BD), plan)
+        x_BD = for_autocast(x_BD)
         weight_EDH, bias_EH = self._layer(0)
         y_PH = ops.gathered_mm(x_BD, plan, weight_EDH, bias_EH, self.fused[0])
         x_PH = self._end_of_layer(0, y_PH, plan.offsets_E1, record)
