@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from mmoe.config import config_from_dict, set_values
@@ -38,6 +39,9 @@ def test_the_files_of_a_model(run, frame, tmp_path):
     assert list(predictions.columns) == ["pred_click", "pred_buy"]
     assert predictions.index.equals(frame.index)
     assert np.array_equal(predictions.to_numpy(), expected(run, frame))
+    for rows in (frame.to_dict("records"), frame.to_dict("list"), pa.table(frame)):
+        assert np.array_equal(model.predict(rows).to_numpy(), predictions.to_numpy())
+    assert model.predict(frame[:0]).shape == (0, 2)
 
 
 def test_what_is_no_run(tmp_path, monkeypatch):
