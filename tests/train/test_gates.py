@@ -5,7 +5,7 @@ import torch
 
 from mmoe.train.step import StepProgram
 
-STEPS_PER_EPOCH = 12  # 3,000 rows in batches of 256
+STEPS_PER_EPOCH = 8  # 3,000 rows in batches of 384
 
 
 @pytest.fixture(name="train")
@@ -70,7 +70,7 @@ def test_runs_with_a_capacity(train, monkeypatch, kind, execution):
     weights = train("run", *settings, *capacity)
     assert all(tensor.isfinite().all() for tensor in weights.values())
     assert len(dropped) == STEPS_PER_EPOCH
-    assert all(0 < count < 256 * 2 * 2 for count in dropped)
+    assert all(0 < count < 384 * 2 * 2 for count in dropped)
     dropped.clear()
     train("without", *settings[:1], "training.epochs=1")
     assert set(dropped) == {None}

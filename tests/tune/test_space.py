@@ -39,8 +39,8 @@ def test_every_dimension_holds_the_configs_own_value_and_valid_ones(config):
 
 
 def test_what_a_config_cannot_have_or_use_is_left_out(config):
-    assert _values(config(), 3200)["training.batch_size"] == (64, 128, 256)
-    assert _values(config())["training.batch_size"] == (64, 128, 256, 512, 1024)
+    assert _values(config(), 3200)["training.batch_size"] == (96, 192, 384)
+    assert _values(config())["training.batch_size"] == (96, 192, 384, 768, 1536)
     top_3 = _values(config("model.gate={kind: noisy_top_k, k: 3}"))
     assert top_3["model.num_experts"] == (3, 6)
     assert "model.shared_experts" not in top_3
