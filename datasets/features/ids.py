@@ -105,6 +105,7 @@ class IdCodec(Codec[IdFeatureT]):
                 learning_rate=self.settings.learning_rate,
                 ids=True,
                 frozen=self.vectors is not None and self.vectors.frozen,
+                initial_scale=self.encoding.initial_scale,
             )
         ]
 

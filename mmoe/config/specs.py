@@ -54,6 +54,7 @@ class TableSpec:
     With `managed`, batches carry raw ids, and the embeddings turn them into rows.
     `learning_rate` is None where the table is trained at the rate of all tables. `ids`: its rows
     stand for ids, not for buckets of numbers or parts of datetimes. `frozen`: they are never moved.
+    `initial_scale` multiplies the range that they are drawn from.
     """
 
     name: str
@@ -63,6 +64,7 @@ class TableSpec:
     learning_rate: float | None = None
     ids: bool = False
     frozen: bool = False
+    initial_scale: float = 1.0
 
     @property
     def decays(self) -> bool:

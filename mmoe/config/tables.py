@@ -81,6 +81,8 @@ class TableEncoding(HasKinds):
         "say encoding: vocabulary",
         "min_count": "encoding {kind} counts no ids; remove it, or say encoding: vocabulary",
     }
+    # Of the range that rows are drawn from: next to nothing where training may never touch some
+    initial_scale: ClassVar[float] = 1.0
 
     encoding: Any = Field(
         description="vocabulary: the ids seen in training get a row each; "
@@ -125,6 +127,9 @@ class VocabularyEncoding(TableEncoding):
 
 class HashEncoding(TableEncoding):
     """Every id is hashed into one of `hash_size` rows."""
+
+    # Not 0: with nothing but hashed ids, ReLU would have no slope and no row would ever move
+    initial_scale = 2.0**-20
 
     encoding: Literal["hash"] = "hash"
     hash_size: int = Field(default=100_000, ge=2, le=2**31 - 8, description="rows")

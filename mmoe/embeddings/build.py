@@ -39,8 +39,9 @@ def build_embeddings(
     FBGEMM has no Adam for the CPU, so Adam runs on `plain`, and its fused kernels have no decay of
     rows, so with `weight_decay` one process takes `plain`, and several keep copies. Tables have the
     same names and, for one `seed`, the same initial values either way: uniform in ±1/√rows (Naumov
-    et al. 2019, DLRM), and zeros for rows 0 and 1, which stand for missing and unseen ids. Tables
-    with managed ids are looked up by raw ids, and need TorchRec whatever the backend.
+    et al. 2019, DLRM), times 2⁻²⁰ for hashed ids, some of whose rows training may never touch, and
+    zeros for rows 0 and 1, which stand for missing and unseen ids. Tables with managed ids are
+    looked up by raw ids, and need TorchRec whatever the backend.
 
     Args:
         tables: Names, rows and widths; every feature's table must be among them.
@@ -89,7 +90,7 @@ def build_embeddings(
         from mmoe.embeddings.plain import PlainEmbeddings
 
         module = PlainEmbeddings(tables, features, optimizer, device)
-    fill_tables(module.table_shards(), seed)
+    fill_tables(module.table_shards(), seed, {table.name: table.initial_scale for table in tables})
     return _with_managed_ids(module, tables, features, seed)
 
 

@@ -13,15 +13,18 @@ _DRAWN = 2**22
 
 
 @torch.no_grad()
-def fill_tables(tables: Mapping[str, Sharded], seed: int) -> None:
+def fill_tables(
+    tables: Mapping[str, Sharded], seed: int, scales: Mapping[str, float] | None = None
+) -> None:
     """Fills each table from its own generator, so that adding a table changes no other.
 
-    A shard of a table gets the numbers that it has in the whole one, however it is cut.
+    A shard of a table gets the numbers that it has in the whole one, however it is cut. `scales`
+    multiply the range of the tables that they name.
     """
     for name, table in tables.items():
         shards = local_shards(table)
         if shards:
-            _fill(shards, f"{seed} {name}")
+            _fill(shards, f"{seed} {name}", (scales or {}).get(name, 1.0))
 
 
 def fresh_rows(count: int, shape: tuple[int, ...], key: str) -> Tensor:
@@ -30,9 +33,10 @@ def fresh_rows(count: int, shape: tuple[int, ...], key: str) -> Tensor:
     return torch.empty(count, shape[1]).uniform_(-bound, bound, generator=generator)
 
 
-def _fill(shards: list[Shard], key: str) -> None:
+def _fill(shards: list[Shard], key: str, scale: float) -> None:
     rows, dim = shards[0].shape
     generator, bound = _source(rows, key)
+    bound *= scale
     last = max(shard.region[0].stop for shard in shards)
     height = max(2, _DRAWN // dim)  # the first block has both rows that are zeros
     for start in range(0, last, height):

@@ -14,8 +14,13 @@ Y = LABELS[["bought", "liked"]]
 VALIDATION = rows(60, seed=5)
 EVAL_SET = [(VALIDATION[0], VALIDATION[1][["bought", "liked"]])]
 CONFIG = {
-    # Hashed: which row of a table an id has does not follow from how often it comes
-    "features": [{"kind": "categorical", "name": "user", "encoding": "hash", "hash_size": 50}],
+    # Hashed: which row of a table an id has does not follow from how often it comes. And a number:
+    # rows of hashed ids begin so small that all predictions would be the base rate, the gradient of
+    # a tower's bias a sum that is 0 but for rounding, and Adam's first step its sign
+    "features": [
+        {"kind": "categorical", "name": "user", "encoding": "hash", "hash_size": 50},
+        {"kind": "numeric", "name": "price", "standardise": False, "outside": "keep"},
+    ],
     "tasks": [
         {"name": "bought", "label": "bought == 'buy'"},
         {"name": "liked", "label": "liked"},

@@ -43,7 +43,9 @@ def log_of(rows, seed=0, **cells):
 ALIVE = {"flat": 1e6, "empty": 1e6, "market": "fr", "tags": "c:1000000|a:5"}
 
 
-def trained(folder, *, stream=False, optimizer="adagrad", features=FEATURES, **keywords):
+def trained(
+    folder, *, stream=False, optimizer="adagrad", features=FEATURES, changes=None, **keywords
+):
     pq.write_table(log_of(1200), folder / "log.parquet", row_group_size=300)
     raw = {
         "seed": 3,
@@ -53,6 +55,8 @@ def trained(folder, *, stream=False, optimizer="adagrad", features=FEATURES, **k
         "model": {"num_experts": 2, "expert": {"hidden": [8]}, "wide": True},
         "training": {"epochs": 2, "embedding_optimizer": {"kind": optimizer}},
     }
+    for section, keys in (changes or {}).items():
+        raw[section] |= keys
     return train_run(config_from_dict(raw), folder / "run", **keywords).directory
 
 
@@ -86,6 +90,29 @@ def test_rows_of_missing_and_unseen_ids_stay_zero_where_training_had_none(optimi
     [table_RD] = [tensor for name, tensor in tables.items() if name.startswith("tables")]
     assert not table_RD[:2].any()
     assert table_RD[2:].any(dim=1).all()
+
+
+@pytest.mark.parametrize("backend", ["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)])
+def test_rows_of_hashed_ids_that_training_never_touched_say_nothing(backend, tmp_path):
+    hashed = {"kind": "categorical", "name": "item", "encoding": "hash", "hash_size": 100}
+    changes = {"training": {"embedding_backend": backend}}
+    run = trained(tmp_path, features=[hashed], changes=changes)  # ReLU needs something to begin at
+    tables = CheckpointFolder(run.checkpoint).model("latest")
+    [table_RD] = [tensor for name, tensor in tables.items() if name.startswith("tables")]
+    touched_R = table_RD.abs().amax(dim=1) > 1e-6
+    assert 10 < int(touched_R.sum()) <= 20, "20 items, some of which share a row"
+    loaded = mmoe.load(run.path)
+
+    def chances(ids):
+        table = pa.table({"item": pa.array(ids, pa.int64())})
+        return loaded.predict(table)["pred_click"].to_numpy()
+
+    new_N = chances(range(100, 400))
+    known_N, [nothing] = chances(range(20)), chances([None])
+    assert np.ptp(known_N) > 0.2
+    apart_N = np.abs(new_N[:, None] - [*known_N, nothing]).min(axis=1)
+    assert apart_N.max() < 1e-6
+    assert (np.abs(new_N - nothing) < 1e-6).mean() > 0.5
 
 
 def test_a_warm_start_learns_of_a_column_that_has_come_alive(tmp_path):
