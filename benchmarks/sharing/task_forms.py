@@ -24,6 +24,9 @@ class Form(nn.Module, ABC):
         tasks: T.
     """
 
+    # What the ranker asks a network of ours for beside its levels and towers
+    inputs = sequences = interaction = bias_tower = None
+
     def __init__(self, input_dim: int, tasks: int) -> None:
         super().__init__()
         self.experts = nn.ModuleList(_mlp(input_dim, HIDDEN) for _ in range(EXPERTS))
@@ -32,7 +35,7 @@ class Form(nn.Module, ABC):
             nn.Sequential(*_mlp(HIDDEN[-1], (TOWER,)), nn.Linear(TOWER, 1)) for _ in range(tasks)
         )
 
-    def forward(self, x_BD: Tensor, return_gates: bool = False) -> NetworkOutput:
+    def forward(self, x_BD: Tensor, *_: object, **__: object) -> NetworkOutput:
         """Computes `logits_BT`."""
         return NetworkOutput(self.logits(x_BD), {}, [])
 

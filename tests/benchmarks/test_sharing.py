@@ -34,7 +34,7 @@ def test_all_ways_mix_four_experts_a_gate_and_compute_fewer_pairs():
     visible = torch.ones(work.G, work.E, dtype=torch.bool)
     for way in WAYS:
         gate = step_races.GivenLogits(logits_BGE, 4, WAYS[way])
-        assert (gate([], visible).experts >= 0).all()
+        assert (gate([torch.zeros(work.B, work.D)] * work.G, visible).experts >= 0).all()
         step_races._step(work, draw(work), logits_BGE, way, pairs)()
     assert pairs["alone"] > 14 * 64
     assert 6 * 64 < pairs["joint"] <= 7 * 64
