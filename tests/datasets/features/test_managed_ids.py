@@ -111,7 +111,7 @@ def test_tables_and_files(tmp_path):
         ({"encoding": "managed"}, r"encoding managed needs `rows`.*add rows: N"),
         ({"encoding": "managed", "rows": 1}, r"rows.*greater than or equal to 2"),
         ({"encoding": "managed", "rows": 9, "min_count": 2}, "min_count is 2, but encoding man"),
-        ({"encoding": "managed", "rows": 9, "hash_size": 7}, "hash_size goes with encoding hash, but"),
+        ({"encoding": "managed", "rows": 9, "hash_size": 7}, "hash_size goes with encoding hash"),
         ({"encoding": "hash", "rows": 9}, "rows goes with encoding managed, but"),
         ({"evict": "lru"}, "evict goes with encoding managed, .* or change encoding"),
         ({"admit_after": 2}, "admit_after goes with encoding managed, but encoding is vocab"),
