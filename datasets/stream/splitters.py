@@ -29,7 +29,7 @@ from mmoe.datasets.rows.splits import (
 )
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.stream.times import TimeFit
-from mmoe.datasets.values.arrow import is_text
+from mmoe.datasets.values.arrow import is_text, plain_type
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.keys import KeyKind
 from mmoe.datasets.values.row_hashes import row_hashes
@@ -102,14 +102,14 @@ class HashSplitter:
         name = split.column
         assert name is not None
         fit = KindFit(f"{source.origin}: column {name!r}")
-        kind = source.schema.field(name).type
+        kind = plain_type(source.schema.field(name).type)  # beside candidates it is a dictionary's
         sure = is_text(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())
         if sure:
             fit.add(pa.chunked_array([], kind))
         else:
             for piece in source.pieces:
                 for _, table in source.read(piece, [name]):
-                    fit.add(table[name])
+                    fit.add(find_column(table, name, source.origin, "data.split.column"))
         kind = fit.finish()
         return cls(split=split, seed=seed, kind=kind, origin=source.origin, together=together)
 

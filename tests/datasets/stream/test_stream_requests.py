@@ -23,6 +23,7 @@ from tests.datasets.request_log import (
 SPLITS = {
     "random": {"by": "random", "validation": 0.2, "test": 0.2},
     "hash": {"by": "hash", "column": "user", "validation": 0.3, "test": 0.3},
+    "hash of numbers": {"by": "hash", "column": "request", "validation": 0.3, "test": 0.3},
     "time": {"by": "time", "column": "at"},
     "day": {"by": "day", "column": "at", "validation": 0.3,
             "train_days": [f"2024-01-{d:02d}" for d in range(1, 20)],
