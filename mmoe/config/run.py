@@ -15,7 +15,14 @@ from mmoe.config.parallel import ParallelConfig
 from mmoe.config.relations import check_relations
 from mmoe.config.scoring import ScoreConfig
 from mmoe.config.tables import TableConfig, TableSettings, TableVectors, VectorTable
-from mmoe.config.tasks import METRICS, TaskConfig, group_of, prediction_columns
+from mmoe.config.tasks import (
+    METRICS,
+    TASKS,
+    NumberTask,
+    TaskConfig,
+    group_of,
+    prediction_columns,
+)
 from mmoe.config.training import TrainingConfig
 from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.task_kinds import KINDS, first_of
@@ -344,20 +351,32 @@ class RunConfig(Strict):
         return self.model.trained_tasks(self.tasks)
 
 
-def with_keys_of_its_kind(raw: Any) -> Any:
-    """Returns the raw config of a run without keys of its model that other kinds of models have.
+def of_earlier_run(raw: Any) -> Any:
+    """Returns the raw config of a run as today's code would have stored it.
 
-    Runs have been stored with the keys of every kind, at their defaults.
+    Runs have been stored with the keys of every kind of model, at their defaults; and tasks that
+    are older than `target` learnt their labels in the labels' own units.
 
     Example:
-        >>> with_keys_of_its_kind({"model": {"kind": "mmoe", "num_experts": 4, "levels": 2}})
+        >>> of_earlier_run({"model": {"kind": "mmoe", "num_experts": 4, "levels": 2}})
         {'model': {'kind': 'mmoe', 'num_experts': 4}}
+        >>> of_earlier_run({"tasks": [{"name": "spent", "kind": "regression"}]})["tasks"]
+        [{'target': 'none', 'name': 'spent', 'kind': 'regression'}]
     """
-    model = raw.get("model") if isinstance(raw, Mapping) else None
-    if not isinstance(model, Mapping) or not MODELS.knows(model.get("kind")):
+    if not isinstance(raw, Mapping):
         return raw
-    others = MODELS.keys_of(MODELS.config_class(model["kind"]))
-    return {**raw, "model": {key: model[key] for key in model if key not in others}}
+    raw, model, tasks = dict(raw), raw.get("model"), raw.get("tasks")
+    if isinstance(model, Mapping) and MODELS.knows(model.get("kind")):
+        others = MODELS.keys_of(MODELS.config_class(model["kind"]))
+        raw["model"] = {key: model[key] for key in model if key not in others}
+    if isinstance(tasks, list):
+        raw["tasks"] = [{"target": "none", **t} if _is_number(t) else t for t in tasks]
+    return raw
+
+
+def _is_number(task: Any) -> bool:
+    kind = task.get("kind") if isinstance(task, Mapping) else None
+    return TASKS.knows(kind) and issubclass(TASKS.config_class(str(kind)), NumberTask)
 
 
 def _unique(what: str, names: list[str]) -> None:

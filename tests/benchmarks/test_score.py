@@ -23,6 +23,7 @@ from benchmarks.score.targets import TARGETS
 from benchmarks.train import peer_races as train_peers
 from benchmarks.train.workloads import BATCH, DIM, EXPERTS, HIDDEN, TOWER, WORKLOADS
 from mmoe.config import config_from_dict
+from mmoe.config.tables import HashEncoding
 
 
 @pytest.fixture
@@ -132,7 +133,8 @@ def test_sources_without_their_history_cost_one_key_alone(bench, monkeypatch, tm
 
 def test_tables_have_the_size_that_was_asked_for(bench):
     config = config_from_dict(config_of_size(bench.config("fp32"), 5e7))
-    sizes = [feature.hash_size for feature in config.features if hasattr(feature, "hash_size")]
+    encodings = [getattr(feature, "table_encoding", None) for feature in config.features]
+    sizes = [one.hash_size for one in encodings if isinstance(one, HashEncoding)]
     assert len(sizes) == len(WORKLOADS["big"].ids)
     assert sum(sizes) * DIM * 4 == pytest.approx(5e7, rel=1e-3)
 

@@ -81,7 +81,10 @@ def test_a_run_that_is_resumed_likewise(changed, trained):
         train_run(config_from_dict(raw), run, splits=SPLITS, resume=True)
 
 
-@pytest.mark.parametrize("key", ["num_experts", "shared_experts", "task_experts"])
-def test_experts_have_a_most(trained, key):
+@pytest.mark.parametrize(
+    ("key", "kind"), [("num_experts", "mmoe"), ("shared_experts", "cgc"), ("task_experts", "ple")]
+)
+def test_experts_have_a_most(trained, key, kind):
+    raw = set_values(trained[1], [f"model.kind={kind}", f"model.{key}=1000000000"])
     with pytest.raises(ValueError, match=rf"model.{key}: Input should be less than or equal"):
-        config_from_dict(set_values(trained[1], [f"model.{key}=1000000000"]))
+        config_from_dict(raw)

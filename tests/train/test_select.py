@@ -158,7 +158,7 @@ WRONG = {
 @pytest.mark.parametrize("message", WRONG)
 def test_what_cannot_be_is_one_line(funnel_config, message):
     gate, *others = WRONG[message]
-    settings = ("model.num_experts=8", "model.shared_experts=4", f"model.gate={gate}", *others)
+    settings = ("model.num_experts=8", f"model.gate={gate}", *others)
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         config_from_dict(set_values(funnel_config, settings))
     assert "\n" not in str(error.value).removeprefix("config:").strip()

@@ -243,8 +243,8 @@ class DenseTransfer:
         flat, left = {}, []
         for name, own in network.named_parameters():
             names = by_parameter.get(self._origin(name) or "", {})
-            if not (own.requires_grad and names):
-                continue  # no optimizer has it, or had it
+            if not (own.requires_grad and names and self.sources[name].carries):
+                continue  # no optimizer has it, or had it; or all of its entries are new
             shapes = [old.shape(full_name) or () for full_name in names.values()]
             whole = self._whole_shape(name, own)
             if not all(not shape or fits(whole, shape, self.sources[name]) for shape in shapes):
