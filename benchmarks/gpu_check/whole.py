@@ -2,8 +2,8 @@
 
 python -m benchmarks.gpu_check.whole BATCH --record FILE [--device cuda|cpu] [--small]
 
-Two epochs, of which the last is timed; a few steps of the first are profiled. Needs what mmoe
-needs, pydantic among it.
+Two epochs, of which the last is timed; a few steps of the first are profiled. Then the same without
+`training.cuda_graphs`. Needs what mmoe needs, pydantic among it.
 """
 
 import mmoe  # noqa: F401, I001 - first: it says how OpenMP waits
@@ -56,15 +56,19 @@ def measure(batch: int, device: str, small: bool, folder: Path) -> dict[str, Any
     rows = SMALL_ROWS if small else max(LEAST_ROWS, LEAST_STEPS * batch)
     log = write_log(WORKLOADS["big"], rows, folder)
     raw = raw_config(log, precision="bf16", epochs=2)
-    config = with_overrides(raw, (f"training.batch_size={batch}",))
-    run = train_run(config, folder / "run", device=device, profile=True)  # type: ignore[arg-type]
-    last = read_json(run.directory.history_file)["epochs"][-1]
-    per_second = last["rows_per_second"]
+    rates = {}
+    for graphs in (False, True):  # what is said below is of the second
+        keys = f"training.batch_size={batch}", f"training.cuda_graphs={str(graphs).lower()}"
+        out = folder / f"run-{graphs}"
+        run = train_run(with_overrides(raw, keys), out, device=device, profile=True)  # type: ignore[arg-type]
+        rates[graphs] = read_json(run.directory.history_file)["epochs"][-1]["rows_per_second"]
+    per_second = rates[True]
     busy = kernel_seconds(run.directory.path / "profile", batch)
     share = BIG_FLOPS_PER_ROW * per_second / measured_rate(device, small)
     return {
         "rows": batch,
         "rows_per_second": round(per_second),
+        "rows_per_second_without_cuda_graphs": round(rates[False]),
         "share_of_product_rate": round(share, 4),
         "share_waiting_for_host": None if busy is None else round(1 - busy * per_second, 4),
         "tables": "plain" if torchrec_problem(torch.device(device)) else "torchrec, FBGEMM",
