@@ -329,7 +329,7 @@ class ModelConfig(HasKinds):
     @property
     def pool_title(self) -> str:
         """Returns what a report says of its experts."""
-        raise NotImplementedError
+        return "a network"
 
     @property
     def expert_kinds(self) -> list[tuple[ExpertConfig, int | None]]:

@@ -10,7 +10,9 @@ from mmoe.config import (
     MODELS,
     CapacityConfig,
     GateConfig,
+    GatedModelConfig,
     ModelConfig,
+    PoolModelConfig,
     RunConfig,
     config_from_dict,
     dump_config,
@@ -181,3 +183,12 @@ def test_a_model_of_ones_own_says_which_tasks_it_takes():
             config_from_dict({**SMALL, "tasks": two, "model": {"kind": "alone"}})
     finally:
         MODELS.remove("alone")
+
+
+@pytest.mark.parametrize("base", [ModelConfig, GatedModelConfig, PoolModelConfig])
+def test_a_report_has_words_for_a_model_of_ones_own(base):
+    class Own(base):
+        kind: Literal["own"] = "own"
+
+    assert Own().pool_title
+    assert Own().experts_title
