@@ -22,7 +22,7 @@ from mmoe.score.folder import FolderJob, Part
 
 # Workers that one part, or the loading of the model, may take with it
 _TRIES = 3
-_PLACE_SECONDS = 60.0  # until the first worker has a free CPU
+_PLACE_SECONDS = 60.0  # until a worker may have a CPU
 _LOOK_SECONDS = 1.0  # between two looks at how far the workers are
 
 
@@ -136,10 +136,9 @@ class _Crew:
 
     def __init__(self, ray: Any, order: Order, count: int) -> None:
         self.ray, self.count = ray, count
-        gpus = 1 if order.request.device == "cuda" else 0
+        self.takes = {"num_cpus": 1, "num_gpus": int(order.request.device == "cuda")}
         self.actor_class = ray.remote(
-            num_cpus=1,
-            num_gpus=gpus,
+            **self.takes,
             max_restarts=0,  # those that die are replaced here, and told what to do
             scheduling_strategy="SPREAD",
             concurrency_groups={"look": 1},
@@ -152,15 +151,20 @@ class _Crew:
 
     def begin(self) -> None:
         """Starts them, and waits until the first one has loaded the model."""
-        places = [self._hire() for _ in range(self.count)]
-        placed, _ = self.ray.wait(places, timeout=_PLACE_SECONDS)
+        # A task that imports nothing, as a worker on a busy machine may take minutes to import
+        # torch after it was given its CPU
+        first = self.ray.remote(**self.takes)(lambda: None).remote()
+        placed, _ = self.ray.wait([first], timeout=_PLACE_SECONDS)
         if not placed:
+            self.ray.cancel(first)
             free = self.ray.available_resources()
             raise ValueError(
                 f"--workers {self.count}: too few resources of Ray: no worker was given a CPU in "
                 f"{_PLACE_SECONDS:.0f} s; the cluster has {free.get('CPU', 0):g} free, others hold "
                 "the rest; wait until they end"
             )
+        for _ in range(self.count):
+            self._hire()
         while not self.idle:
             for hand, _ in self._answers(None):
                 self.idle.append(hand)
@@ -191,11 +195,9 @@ class _Crew:
                 self.ray.kill(hand.actor)
         self.going, self.idle = {}, []
 
-    def _hire(self) -> Any:
+    def _hire(self) -> None:
         hand = _Hand(self.actor_class.remote(self.order))
-        place = hand.actor.place.remote()
         self.going[hand.actor.load.remote()] = hand
-        return place
 
     def _hand_out(self, hand: _Hand, part: Part) -> None:
         hand.part, hand.told = part, 0

@@ -64,9 +64,6 @@ class PartWorker:
         self.order = order
         self.scored = _Counting()
 
-    def place(self) -> None:
-        """Answers when this worker has a place in the cluster."""
-
     def load(self) -> Answer:
         """Loads the model."""
         return _answered(self._load)

@@ -401,6 +401,21 @@ def test_a_part_that_kills_every_worker(cluster, run, log, whole, tmp_path, monk
 
 
 @needs_ray
+def test_a_cluster_that_others_hold_is_said(cluster, run, log, tmp_path, monkeypatch):
+    monkeypatch.setattr("mmoe.integrations.ray_engine._PLACE_SECONDS", 1.0)
+    others = [cluster.remote(num_cpus=1)(lambda: time.sleep(600)).remote() for _ in range(2)]
+    deadline = time.monotonic() + 60
+    while cluster.available_resources().get("CPU", 0):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(ValueError, match="no worker was given a CPU in 1 s; the cluster has 0 free"):
+        score_files(run, log, tmp_path / "out", engine=RayEngine())
+    for task in others:
+        cluster.cancel(task, force=True)
+    assert parts(tmp_path / "out") == []
+
+
+@needs_ray
 def test_what_is_refused(cluster, run, log, tmp_path, mmoe):
     def refused(words, *more, out="out"):
         given = command(run, log, tmp_path / out, "--engine", "ray", *more)[3:]
