@@ -7,7 +7,8 @@ from typing import Any
 from rich.table import Table
 
 from mmoe.embeddings.byte_size import byte_size
-from mmoe.metrics.columns import NONE, signed
+from mmoe.metrics.columns import NONE, finer, interval_cells, signed
+from mmoe.run.metrics_table import plain_table
 
 
 def explanation_tables(result: Mapping[str, Any]) -> list[Table]:
@@ -48,24 +49,6 @@ def title_of(expert: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     return name if result["levels"] == 1 else f"level {expert['level']}, {name}"
 
 
-def new_table(*titles: str) -> Table:
-    """Returns an empty table, its first column at the left."""
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number else "left", no_wrap=True)
-    return table
-
-
-def change_cells(change: Mapping[str, Any] | None, form: str) -> list[str]:
-    """Returns a change and its interval, written."""
-    if change is None or change["value"] is None:
-        return [NONE if change is not None else "", ""]
-    value = signed(change["value"], form)
-    if change["low"] is None:
-        return [value, ""]
-    return [value, f"{signed(change['low'], form)} to {signed(change['high'], form)}"]
-
-
 def _experts(result: Mapping[str, Any]) -> Table:
     headings = _headings(result)
     titles = [f"change without, {result['origin']}", "#", "share"]
@@ -75,7 +58,7 @@ def _experts(result: Mapping[str, Any]) -> Table:
         one["refilled"] for expert in result["experts"] for one in expert["tasks"].values()
     )
     titles += ["refilled"] * refills + ["verdict"]
-    table = new_table(*titles)
+    table = plain_table(*titles)
     for number, task in enumerate(result["tasks"]):
         if number:
             table.add_row()
@@ -111,11 +94,11 @@ def _task_cells(
     cells = ["" if share is None else f"{100 * share:.1f} %"]
     for metric in task["metrics"]:
         form = finer(metric["form"])
-        cells += change_cells(found["renormalised"][metric["key"]], form)
+        cells += interval_cells(found["renormalised"][metric["key"]], form)
     cells += [""] * (1 + 2 * len(headings) - len(cells))
     if refills:
         first, again = task["metrics"][0], found["refilled"]
-        cells += change_cells(again and again[first["key"]], finer(first["form"]))[:1]
+        cells += interval_cells(again and again[first["key"]], finer(first["form"]))[:1]
     return [*cells, verdict_of(found, task)]
 
 
@@ -142,16 +125,11 @@ def verdict_of(one: Mapping[str, Any], task: Mapping[str, Any]) -> str:
     return f"{one['verdict']} ({', '.join(made_of)})" if made_of else one["verdict"]
 
 
-def finer(form: str) -> str:
-    """Returns how changes are written: of numbers around 1, to the fifth place."""
-    return "{:.5f}" if form == "{:.4f}" else form
-
-
 def _costs(result: Mapping[str, Any]) -> Table:
     each = result["rows_per_request"]
     computed = [] if each is None else [f"computed ({each:.1f} rows a request)"]
     unit = ["ms a thousand rows", *computed]
-    table = new_table("expert", "#", *unit, "weights", "needed by", "unsure for")
+    table = plain_table("expert", "#", *unit, "weights", "needed by", "unsure for")
     for expert in result["experts"]:
         table.add_row(
             title_of(expert, result),
@@ -169,13 +147,13 @@ def _features(result: Mapping[str, Any]) -> Table:
     """Each feature, and how every task's first metric changes where it is shuffled."""
     titles = [f"{task['name']} {task['metrics'][0]['heading']}" for task in result["tasks"]]
     columns = [cell for title in titles for cell in (title, "95 % interval", "verdict")]
-    table = new_table("change, feature shuffled", *columns)
+    table = plain_table("change, feature shuffled", *columns)
     for feature in result["features"]:
         cells = []
         for task in result["tasks"]:
             one, metric = feature["tasks"][task["name"]], task["metrics"][0]
             change = one["changes"][metric["key"]]
-            cells += [*change_cells(change, finer(metric["form"])), verdict_of(one, task)]
+            cells += [*interval_cells(change, finer(metric["form"])), verdict_of(one, task)]
         table.add_row(feature["name"], *cells)
     return table
 
@@ -186,7 +164,7 @@ def _gradients(found: Mapping[str, Any]) -> list[Table]:
         ("affinity", "step on row lowers loss of", "{:.3f}"),
         ("cosine", "cosine of gradients", "{:.2f}"),
     ):
-        table = new_table(title, *found["tasks"])
+        table = plain_table(title, *found["tasks"])
         for name, values in zip(found["tasks"], found[key], strict=True):
             cells = [NONE if v is None else signed(v * _scale(key), form) for v in values]
             table.add_row(

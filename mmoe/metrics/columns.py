@@ -79,6 +79,48 @@ def signed(value: float, form: str) -> str:
     return ("−" if value < 0 else "+") + form.format(abs(value))
 
 
+def finer(form: str) -> str:
+    """Returns how changes are written: of numbers around 1, to the fifth place."""
+    return "{:.5f}" if form == "{:.4f}" else form
+
+
+def interval_cells(change: Mapping[str, Any] | None, form: str) -> list[str]:
+    """Writes a difference, and the interval that it lies in.
+
+    Args:
+        change: Its `value`, `low` and `high`; None: nothing is compared.
+        form: How a number is written.
+
+    Example:
+        >>> interval_cells({"value": 0.5, "low": 0.0, "high": 1.0}, "{:.1f}")
+        ['+0.5', '+0.0 to +1.0']
+    """
+    if change is None or change["value"] is None:
+        return ["" if change is None else NONE, ""]
+    value = signed(change["value"], form)
+    if change.get("low") is None:
+        return [value, ""]
+    return [value, f"{signed(change['low'], form)} to {signed(change['high'], form)}"]
+
+
+def judged_cells(found: Mapping[str, Any], form: str) -> list[str]:
+    """Writes what a model of a comparison reached: four cells.
+
+    They are its mean and deviation over the seeds, its difference to the first model with the
+    interval, and what that comes to.
+
+    Args:
+        found: An entry of `results` in compare.json.
+        form: How a number is written.
+    """
+    mean, sd, difference = (found.get(key) for key in ("mean", "sd", "difference"))
+    value = NONE if mean is None else form.format(mean)
+    spread = "" if sd is None else f" ± {form.format(sd)}"
+    verdict = None if difference is None else found.get("verdict")
+    told = "" if verdict in (None, "even") else verdict
+    return [value + spread, *interval_cells(difference, form), told]
+
+
 ROWS = Column(
     key="rows",
     heading="rows",

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 from mmoe.config.json_files import Stored, read_stored
-from mmoe.metrics.columns import NONE
+from mmoe.metrics.columns import NONE, judged_cells
 from mmoe.report import style, tables
 from mmoe.report.page import rendered, write_whole
 
@@ -200,21 +200,8 @@ def themed(result: Mapping[str, Any]) -> Markup:
 
 
 def _measure_table(measure: Mapping[str, Any], models: list[Mapping[str, Any]]) -> dict[str, Any]:
-    rows = []
-    for model in models:
-        found, form = model["results"][measure["key"]], measure["form"]
-        mean, sd, difference = (found.get(key) for key in ("mean", "sd", "difference"))
-        value = NONE if mean is None else form.format(mean)
-        if sd is not None:
-            value += f" ± {form.format(sd)}"
-        cells = [value, "", "", ""]
-        if difference is not None:
-            cells[1] = tables.signed(difference["value"], form)
-            if difference.get("low") is not None:
-                ends = [tables.signed(difference[end], form) for end in ("low", "high")]
-                cells[2] = f"{ends[0]} to {ends[1]}"
-            cells[3] = "" if found.get("verdict") == "even" else found.get("verdict") or ""
-        rows.append((model["title"], cells))
+    key, form = measure["key"], measure["form"]
+    rows = [(one["title"], judged_cells(one["results"][key], form)) for one in models]
     better = "" if measure.get("higher_is_better", True) else ", lower is better"
     return {"title": f"{measure['task']}, {measure['heading']}{better}", "rows": rows}
 

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from pydantic import Field
 
 from mmoe.config.json_files import Stored, read_stored
-from mmoe.metrics.columns import NONE
+from mmoe.metrics.columns import NONE, finer, interval_cells
 from mmoe.report import style, tables
 from mmoe.report.gates import gate_heatmap_figure
 from mmoe.report.page import rendered, write_whole
@@ -280,10 +280,10 @@ def _task_table(task: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str,
     for expert, found in zip(result["experts"], of_experts, strict=True):
         cells = [NONE if found["share"] is None else f"{100 * found['share']:.1f} %"]
         for metric in task["metrics"]:
-            form = _finer(metric["form"])
+            form = finer(metric["form"])
             again = found["refilled"] and found["refilled"][metric["key"]]
-            cells += _change(found["renormalised"][metric["key"]], form)
-            cells += [_change(again, form)[0] if again else ""] * refills
+            cells += interval_cells(found["renormalised"][metric["key"]], form)
+            cells += [interval_cells(again, form)[0] if again else ""] * refills
         rows.append((_title(expert, result), [*cells, found["verdict"]]))
     values = [
         f"{m['heading']} {m['form'].format(v)}"
@@ -292,20 +292,6 @@ def _task_table(task: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str,
     ]
     title = f"{task['name']}, {tables.count(task['rows'])} rows: {', '.join(values) or NONE}"
     return {"title": title, "headings": [*headings, "verdict"], "rows": rows}
-
-
-def _change(change: Mapping[str, Any], form: str) -> list[str]:
-    if change["value"] is None:
-        return [NONE, ""]
-    value = tables.signed(change["value"], form)
-    if change["low"] is None:
-        return [value, ""]
-    ends = [tables.signed(change[end], form) for end in ("low", "high")]
-    return [value, f"{ends[0]} to {ends[1]}"]
-
-
-def _finer(form: str) -> str:
-    return "{:.5f}" if form == "{:.4f}" else form
 
 
 def _cost_row(expert: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -12,6 +12,14 @@ from mmoe.metrics.task_kinds import KINDS
 _MOST_DOMAINS = 8  # a task; metrics.json has all
 
 
+def plain_table(*titles: str) -> Table:
+    """Returns an empty table without lines, its first column at the left."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
 def _columns() -> dict[str, Column]:
     """Of all kinds of tasks that there are by now, by their keys: metrics, then counts of rows."""
     found = {column.key: column for kind in KINDS.values() for column in kind.columns}

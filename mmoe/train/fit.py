@@ -141,133 +141,101 @@ def train_run(
     if holds_rows(data):
         config, splits, data = without_paths(config), load_splits(config, data), None
     place = resolve_device(device or config.training.device, config.training.embedding_backend)
+    asked = {"--resume": resume, "--changed-data": changed_data}
+    asked |= {} if warm_start is None else warm_start.options()
+    leaves_young = leaves_young or warm_start is not None
     with (
         training_group(config.parallel.timeout_seconds, place),
         RunClaim(reporter.say) as claim,
         claim.raising_interrupted(),
     ):
         bind_to_own_cores(config.parallel.bind_cores)
-        return _train(
+        config = with_used_modules(with_absolute_paths(config, data))
+        out = same_on_all_ranks(config, out, asked)
+        reporter = reporter if rank() == 0 else SilentReporter()
+        if resume:
+            config, warm_start = _with_recorded(config, RunDirectory(out), warm_start)
+        old = from_first(lambda: None if numbered else claim.find(out, config, resume))
+        claim.run = old
+        config, earlier = _continued(config, old, warm_start, changed_data=changed_data)
+        resumed = ResumedData(old, config, changed_data, reporter)
+        with reporter.track(f"reading {config.name}", None, "rows") as tracker:
+            prepared = prepare(
+                config,
+                encoder=None if old is None else FeatureEncoder.load(old.vocabulary),
+                earlier=None if earlier is None else earlier.encoder,
+                splits=splits,
+                shared=shared,
+                advance=tracker.advance,
+                check=resumed.check,
+                matured=RunMaturity.resumed(old, config),
+                leaves_young=leaves_young,
+            )
+        same_data_on_all_ranks(prepared)
+        _say_sizes(config, prepared, place, reporter)
+        check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
+        if is_tuned():
+            keep_freed_memory()  # of steps, not what reading took
+        state = training_state(config, prepared, place, stored=old and _latest(old))
+        state.frozen.say(reporter)
+        report = None if old else begin(earlier, warm_start, state, config, prepared, reporter)
+        run = old or from_first(
+            lambda: claim.start(config, prepared, out, report, numbered=numbered)
+        )
+        claim.run = run
+        _seen_by_all(run, claim)
+        _say_continued(config, run, report, reporter)
+        if old is not None:
+            note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
+            _say_resumed(run, state.position.step, note, reporter)
+            resumed.take_in(state.position)
+        if prepared.streamed:  # a run that is resumed does not read for its encoder again
+            learn_columns(run, config, prepared.encoder, prepared.sample, prepared.repeats)
+        say_plan(state.ranker, config.parallel, run, reporter)
+        trainer = Trainer(
             config,
-            out,
-            place,
-            claim,
-            data=data,
-            splits=splits,
-            shared=shared,
-            resume=resume,
-            warm_start=warm_start,
-            reporter=reporter,
-            on_test=on_test,
+            state,
+            prepared,
+            run,
+            reporter,
             profile=profile,
-            numbered=numbered,
-            changed_data=changed_data,
+            check=claim.check,
             on_epoch=on_epoch,
-            leaves_young=leaves_young or warm_start is not None,
         )
+        _fit(trainer, run, claim)
+        if prepared.streamed:
+            from_first(lambda: refuse_change(config, prepared.data, listed=True))
+        state.restore_best(trainer.checkpoints.folder)
+        claim.check()
+        return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
 
 
-def _train(
-    config: RunConfig,
-    out: Path,
-    place: torch.device,
-    claim: RunClaim,
-    *,
-    data: str | Path | None,
-    splits: Splits | None,
-    shared: PreparedData | None,
-    resume: bool,
-    warm_start: WarmStart | None,
-    reporter: Reporter,
-    on_test: TestCallback | None,
-    profile: bool,
-    numbered: bool,
-    changed_data: bool,
-    on_epoch: EpochCallback | None,
-    leaves_young: bool,
-) -> FinishedRun:
-    """`train_run` within a process group, in a folder that it holds the claim to."""
-    config = with_used_modules(with_absolute_paths(config, data))
-    asked = {} if warm_start is None else warm_start.options()
-    asked = {"--resume": resume, "--changed-data": changed_data, **asked}
-    out = same_on_all_ranks(config, out, asked)
-    if rank() > 0:
-        reporter = SilentReporter()
-    if resume:
-        recorded = RunDirectory(out)
-        warm_start = from_first(lambda: WarmStart.recorded(recorded, warm_start))
-        config = with_recorded_stages(config, recorded)
-        if (recorded.path / MARK).exists() and recorded.config_file.exists():
-            config = with_kept_targets(config, recorded.config())
-    old = from_first(lambda: None if numbered else claim.find(out, config, resume))
-    claim.run = old
-    if old is not None:
-        all_see(old)
-    config = config if changed_data else _as_begun(config, old)
-    encoder = None if old is None else FeatureEncoder.load(old.vocabulary)
-    earlier = None
-    if old is None:
-        config, earlier = _continued(config, warm_start)
-    resumed = ResumedData(old, config, changed_data, reporter)
-    with reporter.track(f"reading {config.name}", None, "rows") as tracker:
-        prepared = prepare(
-            config,
-            encoder=encoder,
-            earlier=None if earlier is None else earlier.encoder,
-            splits=splits,
-            shared=shared,
-            advance=tracker.advance,
-            check=resumed.check,
-            matured=RunMaturity.resumed(old, config),
-            leaves_young=leaves_young,
-        )
-    same_data_on_all_ranks(prepared)
-    _say_sizes(config, prepared, place, reporter)
-    check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
-    if is_tuned():
-        keep_freed_memory()  # of steps, not what reading took
-    state = training_state(config, prepared, place, stored=old and _latest(old))
-    state.frozen.say(reporter)
-    report = None if old else begin(earlier, warm_start, state, config, prepared, reporter)
-    run = old or from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))
-    claim.run = run
-    _seen_by_all(run, claim)
-    _say_continued(config, run, report, reporter)
-    if old is not None:
-        note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
-        _say_resumed(run, state.position.step, note, reporter)
-        resumed.take_in(state.position)
-    if prepared.streamed:  # a run that is resumed does not read for its encoder again
-        learn_columns(run, config, prepared.encoder, prepared.sample, prepared.repeats)
-    say_plan(state.ranker, config.parallel, run, reporter)
-    trainer = Trainer(
-        config,
-        state,
-        prepared,
-        run,
-        reporter,
-        profile=profile,
-        check=claim.check,
-        on_epoch=on_epoch,
-    )
-    _fit(trainer, run, claim)
-    if prepared.streamed:
-        from_first(lambda: refuse_change(config, prepared.data, listed=True))
-    state.restore_best(trainer.checkpoints.folder)
-    claim.check()
-    return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
-
-
-def _as_begun(config: RunConfig, run: RunDirectory | None) -> RunConfig:
-    """The config with lake tables at the versions that a resumed run began with."""
-    began = None if run is None else RunData.read(run)
-    return config if began is None else at_versions(config, began.data.versions)
+def _with_recorded(
+    config: RunConfig, run: RunDirectory, asked: WarmStart | None
+) -> tuple[RunConfig, WarmStart | None]:
+    """The config of a run to be resumed, and its warm start, with what it began with."""
+    warm_start = from_first(lambda: WarmStart.recorded(run, asked))
+    config = with_recorded_stages(config, run)
+    if (run.path / MARK).exists() and run.config_file.exists():
+        config = with_kept_targets(config, run.config())
+    return config, warm_start
 
 
 def _continued(
-    config: RunConfig, warm_start: WarmStart | None
+    config: RunConfig,
+    run: RunDirectory | None,
+    warm_start: WarmStart | None,
+    *,
+    changed_data: bool,
 ) -> tuple[RunConfig, EarlierRun | None]:
-    """The run that a new one begins with, and the config with what is to stay of it."""
+    """The config with what is to stay of the run that goes on, and the one that is continued.
+
+    A resumed run reads lake tables at the versions that it began with.
+    """
+    if run is not None:
+        all_see(run)
+        began = None if changed_data else RunData.read(run)
+        return (config if began is None else at_versions(config, began.data.versions)), None
     earlier = None if warm_start is None else EarlierRun.open(warm_start.run)
     if earlier is not None:
         config = with_kept_targets(config, earlier.config)

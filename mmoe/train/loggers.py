@@ -3,34 +3,12 @@
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
 from mmoe.config import RunConfig
 from mmoe.run.directory import RunDirectory
 from mmoe.train.mlflow_log import MlflowLog
 from mmoe.train.tensorboard import EventLog
-
-
-class Logger(Protocol):
-    """One place; a context manager, which is told of an error that ends training."""
-
-    def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
-        """Takes the training loss of each task at a step."""
-
-    def epoch(
-        self, step: int, metrics: Mapping[str, Mapping[str, Any]], rows_per_second: float
-    ) -> None:
-        """Takes the validation metrics of each task after an epoch."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
 
 class Loggers:
@@ -53,7 +31,7 @@ class Loggers:
         step: int,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.all: list[Logger] = []
+        self.all: list[EventLog | MlflowLog] = []
         self._stack = ExitStack()
         for name in config.training.loggers if run is not None else ():
             assert run is not None
@@ -67,13 +45,8 @@ class Loggers:
             self._stack.enter_context(logger)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self._stack.__exit__(*raised)
 
     def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
         """Hands the losses of a step on."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from mmoe.config import RunConfig
@@ -104,12 +103,7 @@ class MlflowLog:
         self.epochs = _epochs_before(self.directory)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, *_: Any) -> None:
         if error is not None and self.ours:
             status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
             self._try(lambda: self.client.set_terminated(self.run_id, status=status))

@@ -5,7 +5,6 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 # One training point every so many steps keeps event files small; seconds until a point is on disk
@@ -19,18 +18,15 @@ class EventLog:
     file (a full disk) is then an error of the run, where that thread would die with a traceback.
 
     Args:
-        folder: Of the event files; None writes nothing (of several ranks only one writes).
+        folder: Of the event files.
         step: Steps done before; points after it from an interrupted run are hidden.
 
     Raises:
         OSError: The file cannot be written; names it.
     """
 
-    def __init__(self, folder: Path | None, step: int) -> None:
-        self.folder, self.file, self.records = folder, None, None
-        self.flushed = time.monotonic()
-        if folder is None:
-            return
+    def __init__(self, folder: Path, step: int) -> None:
+        self.folder, self.flushed = folder, time.monotonic()
         # Imported where they are used: torch.utils.tensorboard would take a fifth of a second more
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -50,14 +46,7 @@ class EventLog:
     def __enter__(self) -> "EventLog":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.file is None:
-            return
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         try:
             self.file.close()
         except OSError as failed:
@@ -66,7 +55,7 @@ class EventLog:
 
     def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
         """Writes the training loss of each task, and picks that the capacity dropped."""
-        if self.file is None or step % _STEPS_BETWEEN_POINTS:
+        if step % _STEPS_BETWEEN_POINTS:
             return
         for task, loss in losses.items():
             self._scalar(f"train/{task}/loss", loss, step)
@@ -79,8 +68,6 @@ class EventLog:
         self, step: int, metrics: Mapping[str, Mapping[str, Any]], rows_per_second: float
     ) -> None:
         """Writes the validation metrics of each task."""
-        if self.file is None:
-            return
         self._scalar("train/rows_per_second", rows_per_second, step)
         for task, values in metrics.items():
             for name, value in values.items():
@@ -93,7 +80,6 @@ class EventLog:
         self._write(step=step, summary=self.summaries.Summary(value=[point]))
 
     def _write(self, **fields: Any) -> None:
-        assert self.records is not None
         event = self.events.Event(wall_time=time.time(), **fields)
         try:
             self.records.write(event.SerializeToString())
@@ -101,7 +87,6 @@ class EventLog:
             raise self._named(error) from error
 
     def _flush(self) -> None:
-        assert self.file is not None
         self.flushed = time.monotonic()
         try:
             self.file.flush()

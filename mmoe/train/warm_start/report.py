@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.config.json_files import Stored
+from mmoe.config.json_files import Stored as StoredFile
 from mmoe.datasets.files.data_file import is_address
 from mmoe.mixture.resize_experts import NewExperts
 from mmoe.run.atomic_files import read_json
@@ -15,7 +15,7 @@ from mmoe.run.directory import RunDirectory
 _SHOWN = 8  # names in one line; beyond that their number
 
 
-class _Recorded(Stored):
+class _Recorded(StoredFile):
     """What is needed of warm_start.json."""
 
     run: str
