@@ -1,6 +1,5 @@
 """`mmoe explain` and `mmoe prune`; they import what they need, as those of `mmoe.commands` do."""
 
-import json
 from enum import StrEnum
 from typing import Annotated
 
@@ -8,7 +7,7 @@ import typer
 
 from mmoe.command_options import Device, Imports, OnDevice, Quiet, RunDir
 from mmoe.command_out import folder_of
-from mmoe.command_output import print_table, reporter, say
+from mmoe.command_output import print_json, print_table, reporter, say
 from mmoe.plugins import import_modules
 from mmoe.resuming import advising_resume
 
@@ -86,7 +85,7 @@ def explain(
         page = write_explanation(result, place.path or run.path)
         shown = place.shown(page) if place.path is not None else str(page)
     if as_json:
-        print(json.dumps(result, indent=2, allow_nan=False))
+        print_json(result)
         return
     for table in explanation_tables(result):
         print_table(table)

@@ -1,6 +1,5 @@
 """The commands that train many runs. Each imports what it needs, as those of `mmoe.commands` do."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,17 +7,19 @@ from typing import Annotated, Any
 import typer
 
 from mmoe.command_config import at_as_of, config_of_command
-from mmoe.command_options import AsOf, ChangedData, Imports, Quiet, SetValues
+from mmoe.command_options import AsOf, ChangedData, DataOfConfig, Imports, Quiet, SetValues
 from mmoe.command_out import Place, folder_of
-from mmoe.command_output import print_table, reporter, say
+from mmoe.command_output import print_json, print_table, reporter, say
 from mmoe.resuming import advising_resume, by_time, resumes
+
+_ConfigFile = Annotated[
+    str, typer.Argument(metavar="CONFIG.yaml", help="A config file, or a recipe.")
+]
 
 
 def backtest(
     recipe_or_config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="A config file.")],
-    data: Annotated[
-        str | None, typer.Option(help="Rows to read instead of data.path of the config.")
-    ] = None,
+    data: DataOfConfig = None,
     column: Annotated[
         str | None,
         typer.Option(
@@ -69,9 +70,7 @@ def backtest(
 
 
 def compare(
-    recipe_or_config: Annotated[
-        str, typer.Argument(metavar="CONFIG.yaml", help="A config file, or a recipe.")
-    ],
+    recipe_or_config: _ConfigFile,
     models: Annotated[
         str,
         typer.Option(
@@ -81,9 +80,7 @@ def compare(
     seeds: Annotated[
         int, typer.Option(help="Runs per model: the config's seed, and those after it.")
     ] = 5,
-    data: Annotated[
-        str | None, typer.Option(help="Rows to read instead of data.path of the config.")
-    ] = None,
+    data: DataOfConfig = None,
     out: Annotated[
         str | None,
         typer.Option(help="A folder, or an address; default: runs/NAME-compare-DATE-TIME."),
@@ -112,7 +109,7 @@ def compare(
             place, "compare", compare_models, config, settings, quiet, **asked
         )
         if as_json:
-            print(json.dumps(result, indent=2, allow_nan=False))
+            print_json(result)
             return
         for table in comparison_tables(result):
             print_table(table)
@@ -121,16 +118,12 @@ def compare(
 
 
 def tune(
-    recipe_or_config: Annotated[
-        str, typer.Argument(metavar="CONFIG.yaml", help="A config file, or a recipe.")
-    ],
+    recipe_or_config: _ConfigFile,
     trials: Annotated[int, typer.Option(help="Most trials, those before --resume included.")] = 20,
     minutes: Annotated[
         float, typer.Option(help="Time limit in minutes; a running trial is stopped then.")
     ] = 15,
-    data: Annotated[
-        str | None, typer.Option(help="Rows to read instead of data.path of the config.")
-    ] = None,
+    data: DataOfConfig = None,
     out: Annotated[
         str | None,
         typer.Option(help="A folder, or an address; default: runs/NAME-tune-DATE-TIME."),
@@ -156,7 +149,7 @@ def tune(
         asked = {"data": data, "resume": resume}
         result, folder = _run_into(place, "tune", tune_config, config, settings, quiet, **asked)
         if as_json:
-            print(json.dumps(result, indent=2, allow_nan=False))
+            print_json(result)
             return
         print_table(search_table(result))
         if result["best"] is not None:

@@ -84,6 +84,12 @@ class NewExperts(StrEnum):
     COPY = "copy"
 
 
+DataOfConfig = Annotated[
+    str | None, typer.Option(help="Rows to read instead of data.path of the config.")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an existing output.")
+]
 ChangedData = Annotated[
     bool,
     typer.Option(

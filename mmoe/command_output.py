@@ -1,5 +1,6 @@
 """What commands print: results on standard output, progress on standard error."""
 
+import json
 from typing import Any
 
 from mmoe.terminal import readable
@@ -17,6 +18,11 @@ def print_table(table: Any) -> None:
     from mmoe.run.console import Terminal
 
     Terminal(width=200, highlight=False).print(table)
+
+
+def print_json(result: Any) -> None:
+    """Prints JSON on standard output, as the files of a run have it."""
+    print(json.dumps(result, indent=2, allow_nan=False))
 
 
 def say(line: object) -> None:

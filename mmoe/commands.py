@@ -1,6 +1,5 @@
 """The commands. Each imports what it needs, so `mmoe --help` answers at once."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +22,7 @@ from mmoe.command_options import (
     Categorical,
     ChangedData,
     Columns,
+    DataOfConfig,
     Delimiter,
     Device,
     Drop,
@@ -33,14 +33,13 @@ from mmoe.command_options import (
     NewExperts,
     Numeric,
     OnDevice,
+    Overwrite,
     Quiet,
     RunDir,
     SetValues,
 )
 from mmoe.command_out import file_of, folder_of
-from mmoe.command_output import print_table as _print_table
-from mmoe.command_output import reporter as _reporter
-from mmoe.command_output import say as _say
+from mmoe.command_output import print_json, print_table, reporter, say
 from mmoe.command_score import score
 from mmoe.parallel.launch.launcher import has_launched
 from mmoe.plugins import import_modules
@@ -81,7 +80,6 @@ _RecipeOrConfig = Annotated[
         "--warm-start or --resume left out: the run's own.",
     ),
 ]
-_Data = Annotated[str | None, typer.Option(help="Rows to read instead of data.path of the config.")]
 _Out = Annotated[
     str | None,
     typer.Option(help="Run directory, or an address; default: runs/NAME-DATE-TIME."),
@@ -118,7 +116,7 @@ _Device = Annotated[
 @app.command()
 def train(
     recipe_or_config: _RecipeOrConfig = None,
-    data: _Data = None,
+    data: DataOfConfig = None,
     out: _Out = None,
     set_: SetValues = None,
     resume: _Resume = False,
@@ -153,14 +151,14 @@ def train(
                 data=data,
                 resume=resume,
                 warm_start=start,
-                reporter=_reporter(quiet),
+                reporter=reporter(quiet),
                 profile=profile,
                 device=None if device is None else device.value,
                 numbered=place.path is None,
                 changed_data=changed_data,
             )
         _print_metrics(finished.metrics)
-        _say(place.shown(finished.directory.path))
+        say(place.shown(finished.directory.path))
 
 
 for _command in (backtest, compare, tune):
@@ -243,17 +241,17 @@ def evaluate(
 
         run = open_run(run_dir)
         metrics = evaluate_scored(
-            run, data, labels, key or [], _reporter(quiet), all_negatives=all_negatives
+            run, data, labels, key or [], reporter(quiet), all_negatives=all_negatives
         )
         if as_json:
-            print(json.dumps(metrics, indent=2, allow_nan=False))
+            print_json(metrics)
         else:
             _print_metrics(metrics, f"{data} with {labels}")
         return
     metrics = evaluate_run(
         open_run(run_dir),
         data,
-        _reporter(quiet),
+        reporter(quiet),
         all_negatives=all_negatives,
         device=device.value,
         table_precision=None if table_precision is None else table_precision.value,
@@ -261,7 +259,7 @@ def evaluate(
         as_of=as_of,
     )
     if as_json:
-        print(json.dumps(metrics, indent=2, allow_nan=False))
+        print_json(metrics)
     else:
         title = "test split" if data is None else data
         changed = "data_changed" in metrics and not changed_data
@@ -279,9 +277,7 @@ def unshard(
     which: Annotated[
         str, typer.Option(help="best, latest, or a folder in RUN_DIR/checkpoint.")
     ] = "best",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing output.")
-    ] = False,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a run's weights as one safetensors file, whatever ranks wrote them."""
@@ -291,7 +287,7 @@ def unshard(
     run = open_run(run_dir, which=which)
     with file_of(output, "--output", overwrite=overwrite) as place:
         assert place.path is not None, "it is asked for"
-        join(run, place.path, which, overwrite=overwrite, reporter=_reporter(quiet))
+        join(run, place.path, which, overwrite=overwrite, reporter=reporter(quiet))
 
 
 @app.command()
@@ -301,9 +297,7 @@ def report(
         str | None,
         typer.Option(help="HTML file, or its address; default: RUN_DIR/report.html, replaced."),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing output.")
-    ] = False,
+    overwrite: Overwrite = False,
     import_: Imports = None,
 ) -> None:
     """Write a run's report: one HTML page that needs no network."""
@@ -314,10 +308,10 @@ def report(
     if is_address(run_dir):
         run_dir = _copy_to_draw(run_dir, output)
     if output is None:
-        _say(write_report(run_dir, None, overwrite=overwrite))
+        say(write_report(run_dir, None, overwrite=overwrite))
         return
     with file_of(output, "--output", overwrite=overwrite) as place:
-        _say(place.shown(write_report(run_dir, place.path, overwrite=overwrite)))
+        say(place.shown(write_report(run_dir, place.path, overwrite=overwrite)))
 
 
 def _copy_to_draw(address: str, output: str | None) -> str:
@@ -383,7 +377,7 @@ def init(
     told = Told.of_options(there, categorical, numeric, drop)
     sample = sample_table(rows, without=told.unread(label))
     if sample.note:
-        _say(f"{data}: {sample.note}")
+        say(f"{data}: {sample.note}")
     about: Any = {"path": data, "origin": data, "told": told, "rows": sample.rows}
     if request is not None:
         about["told"] = told.without(request, sample.table, data)
@@ -403,27 +397,27 @@ def _say_found(data: str, out: str, label: list[str], config: Any, reasons: Any)
     from mmoe.datasets.labels.formula import quote
 
     if reasons.repeated:
-        _say(
+        say(
             f"{data}: {reasons.repeated}; data.repeated_rows: {config.data.repeated_rows} keeps "
             "them in one split, drop counts each row once"
         )
-    _say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
+    say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
     as_given = {*label, *map(quote, label)}
     for task in config.tasks:
         counts = "" if task.label in as_given else f", {task.label}"
-        _say(f"  task {task.name}: {task.kind}{counts}")
+        say(f"  task {task.name}: {task.kind}{counts}")
     for task, event in reasons.consequences.items():
-        _say(f"  {task} is 0 wherever {event} is: see the comment on observed_when in {out}")
+        say(f"  {task} is 0 wherever {event} is: see the comment on observed_when in {out}")
     for column, reason in reasons.left_out:
-        _say(f"  left out {column!r}: {reason}")
+        say(f"  left out {column!r}: {reason}")
     if reasons.missing:
-        _say(f"  read as missing: {_met(reasons.missing)}; data.missing_words lists such words")
+        say(f"  read as missing: {_met(reasons.missing)}; data.missing_words lists such words")
     if reasons.unsure:
         listed = ", ".join(repr(column) for column in reasons.unsure)
-        _say(f"  unsure whether ids or numbers: {listed}; say --categorical or --numeric")
+        say(f"  unsure whether ids or numbers: {listed}; say --categorical or --numeric")
     for line in reasons.unclear:
-        _say(f"  {line}")
-    _say(f"next: mmoe train {out}")
+        say(f"  {line}")
+    say(f"next: mmoe train {out}")
 
 
 def _met(missing: dict[str, dict[str, int]]) -> str:
@@ -446,4 +440,4 @@ def _print_metrics(metrics: dict[str, Any], title: str = "test split") -> None:
     """Metrics as a table on standard output."""
     from mmoe.run.metrics_table import metrics_table
 
-    _print_table(metrics_table(metrics, title))
+    print_table(metrics_table(metrics, title))

@@ -23,6 +23,6 @@ class FirstStep:
 
 
 if __name__ == "__main__":
-    mmoe.commands._reporter = lambda quiet: PacedReporter(FirstStep())
+    mmoe.commands.reporter = lambda quiet: PacedReporter(FirstStep())
     mmoe.cli.main()
     sys.exit("training ended without a step")
