@@ -76,19 +76,7 @@ class RunData(Strict):
 def _check_resumed(
     run: RunDirectory, now: DataPrint, *, allowed: bool
 ) -> tuple[RunData | None, bool]:
-    """Refuses to resume where the data differs from what the run began with.
-
-    Args:
-        run: To be resumed.
-        now: What there is to read.
-        allowed: The rows may be others.
-
-    Returns:
-        What the run shall remember from now on, and whether that changes.
-
-    Raises:
-        ValueError: The data has changed; says what, and the ways out.
-    """
+    """What the run shall remember from now on, and whether that changes; refuses other data."""
     remembered = RunData.read(run)
     changes = data_changes(remembered.data, now) if remembered is not None else []
     if remembered is None or not changes:

@@ -21,38 +21,23 @@ from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run.addresses import open_run
 
 # What must stay of the model. Sizes show in the tensors; that a layer is gone does not.
-_MODEL: tuple[tuple[str, ...], ...] = (
-    ("kind",),
-    ("interaction", "kind"),
-    ("interaction", "layers"),
-    ("interaction", "blocks"),
-    ("interaction", "hidden"),
-    ("interaction", "rank"),
-    ("interaction", "activation"),
-    ("interaction", "arrangement"),
-    ("interaction", "heads"),
-    ("transfer", "kind"),
-    ("transfer", "dim"),
-    ("wide",),
-    ("bias", "hidden"),
-    ("domains", "column"),
-    ("domains", "towers"),
-    ("expert", "kind"),
-    ("expert", "activation"),
-    ("expert", "arrangement"),
-    ("expert", "heads"),
-    ("expert", "module"),
-    ("expert", "weights"),
-    ("expert", "hidden"),
-    ("expert", "layers"),
-    ("expert", "blocks"),
-    ("expert", "rank"),
-    ("tower", "kind"),
-    ("tower", "hidden"),
-    ("tower", "activation"),
+_OF_EACH_EXPERT = (
+    *("kind", "activation", "arrangement", "heads", "module", "weights"),
+    *("hidden", "layers", "blocks", "rank"),
 )
-
-_OF_EACH_EXPERT = tuple(keys[1] for keys in _MODEL if keys[0] == "expert")
+_MODEL = (
+    *("kind", "interaction.kind", "interaction.layers", "interaction.blocks"),
+    *("interaction.hidden", "interaction.rank", "interaction.activation"),
+    *("interaction.arrangement", "interaction.heads", "transfer.kind", "transfer.dim", "wide"),
+    *("bias.hidden", "domains.column", "domains.towers"),
+    *(f"expert.{key}" for key in _OF_EACH_EXPERT),
+    *("tower.kind", "tower.hidden", "tower.activation"),
+)
+# Of the model, in whose tensors' shapes they show
+_SHAPING = (
+    *("expert.hidden", "expert.norm", "gate.kind", "gate.hidden", "gate.k", "tower.hidden"),
+    *("num_experts", "request_experts", "experts", "expert", "interaction", "bias.hidden"),
+)
 
 
 Difference = tuple[str, object, object]  # a key, its value there, its value here
@@ -159,15 +144,16 @@ class EarlierRun:
         Raises:
             ValueError: Names the run, the first key that differs, and the way out.
         """
-        for keys in _MODEL:
-            if keys[0] == "bias" and None in (self.config.model.bias, config.model.bias):
+        for key in _MODEL:
+            section = key.partition(".")[0]
+            if section == "bias" and None in (self.config.model.bias, config.model.bias):
                 continue  # it may come and go
-            if keys[0] == "domains" and self.config.model.domains is None:
+            if section == "domains" and self.config.model.domains is None:
                 continue  # they may come
-            self._same(f"model.{'.'.join(keys)}", _at(self.config, keys), _at(config, keys))
+            self._same(f"model.{key}", _at(self.config, key), _at(config, key))
         for key in _OF_EACH_EXPERT:
             there, here = (
-                [expert.get(key) for expert in _at(c, ("experts",)) or ()]
+                [expert.get(key) for expert in _at(c, "experts") or ()]
                 for c in (self.config, config)
             )
             self._same(f"{key} of model.experts", there, here)
@@ -193,10 +179,10 @@ class EarlierRun:
             )
 
 
-def _at(config: RunConfig, keys: tuple[str, ...]) -> Any:
+def _at(config: RunConfig, key: str) -> Any:
     value: Any = config.model.model_dump()
-    for key in keys:
-        value = None if value is None else value.get(key)
+    for name in key.split("."):
+        value = value and value.get(name)
     return value
 
 
@@ -209,29 +195,12 @@ def _or_rename(key: str) -> str:
     return f", or give the {renamed} another name" if renamed else ""
 
 
-def model_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def model_difference(there: RunConfig, here: RunConfig) -> str:
     """Names the first key of the model section whose change shows in a tensor's shape."""
-    shaping = (
-        ("expert", "hidden"),
-        ("expert", "norm"),
-        ("gate", "kind"),
-        ("gate", "hidden"),
-        ("gate", "k"),
-        ("tower", "hidden"),
-        ("num_experts",),
-        ("request_experts",),
-        ("experts",),
-        ("expert",),
-        ("interaction",),
-        ("bias", "hidden"),
-    )
-    for keys in shaping:
-        one: Any = there
-        two: Any = here
-        for key in keys:
-            one, two = (value and value.get(key) for value in (one, two))
+    for key in _SHAPING:
+        one, two = _at(there, key), _at(here, key)
         if one != two:
-            return f"model.{'.'.join(keys)} is {one!r} there and {two!r} here"
+            return f"model.{key} is {one!r} there and {two!r} here"
     return ""
 
 

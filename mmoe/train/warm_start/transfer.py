@@ -148,8 +148,7 @@ class DenseTransfer:
             shape, there = self._whole_shape(name, own), old.shape(origin)
             if there is None or not fits(shape, there, self.sources[name]):
                 what = "does not exist" if there is None else f"has shape {list(there)}"
-                before, now = self.earlier.config.model, self.config.model
-                key = model_difference(before.model_dump(), now.model_dump())
+                key = model_difference(self.earlier.config, self.config)
                 raise ValueError(
                     f"--warm-start {self.earlier.path}: tensor {origin!r} {what} there, but "
                     f"{list(shape)} is needed here{f' ({key})' if key else ''}; keep the model's "
