@@ -125,7 +125,7 @@ def main() -> None:
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
     import mmoe.checkpoint.unshard
     import mmoe.cli
-    import mmoe.commands
+    import mmoe.cli.commands
     import mmoe.datasets.features
     import mmoe.datasets.recipes
     import mmoe.embeddings

@@ -65,11 +65,12 @@ def test_a_folder_of_scores_can_be_gone_on_with(mmoe, monkeypatch, tmp_path):
 
 
 def test_ranks_are_told_without_their_launcher(mmoe, monkeypatch, tmp_path):
-    from mmoe import cli, resuming
+    from mmoe import cli
+    from mmoe.cli import output
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("sys.argv", ["mmoe", "train", "x.yaml"])
-    assert resuming._same_command(tmp_path) == f"the same command with --out {tmp_path} --resume"
-    _interrupts(monkeypatch, "mmoe.cli._run", resuming.Stopped("and so on"))
+    assert output._same_command(tmp_path) == f"the same command with --out {tmp_path} --resume"
+    _interrupts(monkeypatch, "mmoe.cli._run", output.Stopped("and so on"))
     with pytest.raises(KeyboardInterrupt, match="and so on"):
         cli._run_on_ranks()

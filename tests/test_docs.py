@@ -32,7 +32,7 @@ import typer.main
 import yaml
 
 import mmoe
-from mmoe.commands import app
+from mmoe.cli.commands import app
 from mmoe.config import config_from_dict, dump_config
 from tests.own_kinds import forget_own_kinds
 

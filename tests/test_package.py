@@ -11,8 +11,8 @@ from typing import get_args
 import pytest
 
 import mmoe
-from mmoe import doctor
 from mmoe import process_settings as tuning
+from mmoe.cli import doctor
 from mmoe.config import experts as config
 from mmoe.mixture.experts.mlp import Activation
 from mmoe.mixture.experts.mlp_settings import ExpertActivation

@@ -13,8 +13,7 @@ from benchmarks.racing.times import Spread
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.explain.passes import predict_without
-from mmoe.explain.places import ExpertPlace, levels_of, places_of
+from mmoe.explain.passes import ExpertPlace, levels_of, places_of, predict_without
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.models.build import build_ranker
 from mmoe.models.network import MixtureNetwork

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmoe.train.profiling.step_times import StepTimes
+from mmoe.train.profiling import StepTimes
 
 # Operators that multiply matrices; what else experts take is planning, packing, mixing, waiting
 PRODUCTS = re.compile(r"_mm_|mm$|linear")

@@ -7,7 +7,7 @@ import os
 import sys
 
 import mmoe.cli
-import mmoe.commands
+import mmoe.cli.commands
 from benchmarks.train.pacer import PacedReporter
 
 
@@ -23,6 +23,6 @@ class FirstStep:
 
 
 if __name__ == "__main__":
-    mmoe.commands.reporter = lambda quiet: PacedReporter(FirstStep())
+    mmoe.cli.commands.reporter = lambda quiet: PacedReporter(FirstStep())
     mmoe.cli.main()
     sys.exit("training ended without a step")

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.train.pacer import minor_faults
-from mmoe.train.profiling.recorder import StepRecorder
+from mmoe.train.profiling import StepRecorder
 
 
 class StepParts:

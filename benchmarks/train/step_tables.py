@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.racing.results import Result
-from mmoe.train.profiling.profile import parts_text
-from mmoe.train.profiling.step_times import StepTimes
+from mmoe.train.profiling import StepTimes, parts_text
 
 
 def print_step_tables(results: Sequence[Result]) -> None:

@@ -1,15 +1,276 @@
-"""What a comparison found: the content of compare.json."""
+"""What a comparison found, compare.json: measures, intervals of differences, tables of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from rich.table import Table
+from scipy.special import ndtri, stdtrit
 
-from mmoe.compare.difference import MEANING, paired_difference
-from mmoe.compare.entries import Entry
-from mmoe.compare.measures import Judged, Measure, judge, measures_of
-from mmoe.compare.rows import ComparedRows
+from mmoe.compare.entries import ComparedRows, Entry
+from mmoe.config import RunConfig
+from mmoe.metrics.columns import NONE, judged_cells
+from mmoe.metrics.row_terms import r_squared, row_terms
+from mmoe.metrics.task_kinds import kind_of
+from mmoe.run.metrics_table import plain_table
+from mmoe.train.measure import metrics_of
+
+CONFIDENCE = 0.95
+# What the interval is, as compare.json and the page say it
+MEANING = (
+    "95 % interval of the mean difference over seeds: two variances are added, that of the test "
+    "rows (of the difference averaged over the seeds, on the same rows: DeLong's for AUC, the "
+    "first-order one for RMSE, MAE and R²) and that of the seeds (of the differences seed by "
+    "seed, divided by their number); Student's t with Satterthwaite's degrees of freedom. With "
+    "one seed it is of the test rows alone"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A mean difference, and how sure it is.
+
+    Attributes:
+        value: Mean over the seeds.
+        low: Lower end of the interval; None: there is nothing to tell it from.
+        high: Upper end.
+        row_error: Standard error by the test rows; None for a metric that has none.
+        seed_error: Standard error by the seeds; None where there is one.
+        degrees: Of freedom; None: infinitely many.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    row_error: float | None
+    seed_error: float | None
+    degrees: float | None
+
+    def verdict(self, *, higher_is_better: bool) -> str:
+        """Returns gains or pays where the interval leaves 0 out, else even."""
+        if self.low is None or self.high is None or self.low <= 0 <= self.high:
+            return "even"
+        return "gains" if (self.low > 0) == higher_is_better else "pays"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what compare.json holds."""
+        return asdict(self)
+
+
+def paired_difference(
+    own_S: np.ndarray,
+    first_S: np.ndarray,
+    own_terms_N: np.ndarray | None,
+    first_terms_N: np.ndarray | None,
+) -> Difference:
+    """Computes the mean difference of two models on the same test rows, with its interval.
+
+    `Var = Σ_rows (a − b)² + Var_seeds(d) / S`: the terms a and b of each row
+    (`mmoe.metrics.row_terms`) are averaged over the seeds first, as the metric is, so the noise of
+    the rows, which all seeds share, is not averaged away.
+
+    Args:
+        own_S: The metric, seed by seed; one value of a model that has no seeds.
+        first_S: Of the model that it is compared with, likewise.
+        own_terms_N: Terms of the test rows; None: the metric has none.
+        first_terms_N: Likewise.
+
+    Example:
+        >>> found = paired_difference(np.array([0.81, 0.83]), np.array([0.80, 0.80]), None, None)
+        >>> round(found.value, 3), round(found.low, 3), round(found.high, 3), found.degrees
+        (0.02, -0.107, 0.147, 1.0)
+    """
+    differences_S = own_S - first_S
+    count, value = len(differences_S), float(differences_S.mean())
+    rows = None
+    if own_terms_N is not None and first_terms_N is not None:
+        rows = float(((own_terms_N - first_terms_N) ** 2).sum())
+    seeds = float(differences_S.var(ddof=1)) / count if count > 1 else None
+    total = (rows or 0.0) + (seeds or 0.0)
+    low = high = degrees = None
+    if rows is not None or seeds is not None:
+        degrees = total**2 / seeds**2 * (count - 1) if seeds else None
+        reach = _quantile(degrees) * total**0.5
+        low, high = value - reach, value + reach
+    return Difference(
+        value=value,
+        low=low,
+        high=high,
+        row_error=None if rows is None else rows**0.5,
+        seed_error=None if seeds is None else seeds**0.5,
+        degrees=degrees,
+    )
+
+
+def _quantile(degrees: float | None) -> float:
+    share = 0.5 + CONFIDENCE / 2
+    return float(ndtri(share) if degrees is None else stdtrit(degrees, share))
+
+
+# A mean over tasks of errors, each in units of its own label, would say nothing
+_IN_MEANS: Mapping[str, str] = {"rmse": "r2"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One number of each model.
+
+    Attributes:
+        task: Its name, or `mean`.
+        metric: Its key.
+        heading: What tables call the metric.
+        form: How its value is written.
+        higher_is_better: Its direction.
+        headline: It decides whether a task gains or pays.
+        tasks: Numbers of the tasks that it is of.
+    """
+
+    task: str
+    metric: str
+    heading: str
+    form: str
+    higher_is_better: bool
+    headline: bool
+    tasks: Sequence[int]
+
+    @property
+    def key(self) -> str:
+        """Its name, as a monitor's."""
+        return f"{self.task}.{self.metric}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what compare.json holds."""
+        return {"key": self.key, **asdict(self), "tasks": len(self.tasks)}
+
+
+def measures_of(config: RunConfig) -> list[Measure]:
+    """Lists what is measured: of every task, then means over two tasks or more.
+
+    Example:
+        >>> from mmoe.config import config_from_dict
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "numeric", "name": "age"}],
+        ...     "tasks": [{"name": "click", "label": "click"}, {"name": "buy", "label": "buy"}]})
+        >>> [measure.key for measure in measures_of(config)]
+        ['click.auc', 'buy.auc', 'mean.auc']
+    """
+    measures: list[Measure] = []
+    in_means: dict[str, list[tuple[int, Measure]]] = {}
+    for t, task in enumerate(config.tasks):
+        own = _of_task(task.name, task.kind, t)
+        measures += own
+        metric = _IN_MEANS.get(own[0].metric, own[0].metric)
+        one = next((measure for measure in own if measure.metric == metric), own[0])
+        in_means.setdefault(metric, []).append((t, one))
+    for metric, found in in_means.items():
+        taken = {measure.key for measure in measures}  # a task may be called mean
+        if len(found) > 1 and f"mean.{metric}" not in taken:
+            like = found[0][1]
+            tasks = tuple(t for t, _ in found)
+            mean = Measure(task="mean", headline=False, tasks=tasks, metric=metric, **_looks(like))
+            measures.append(mean)
+    return measures
+
+
+def _looks(measure: Measure) -> dict[str, Any]:
+    return {name: getattr(measure, name) for name in ("heading", "form", "higher_is_better")}
+
+
+def _of_task(name: str, kind_name: str, t: int) -> list[Measure]:
+    kind = kind_of(kind_name)
+    column = kind.column(kind.headline)
+    headline = Measure(
+        task=name,
+        metric=kind.headline,
+        heading=column.heading,
+        form=column.form.replace("{:.4g}", "{:#.4g}"),  # 153.0 beside 105.9
+        higher_is_better=kind.monitored[kind.headline],
+        headline=True,
+        tasks=(t,),
+    )
+    if kind.headline not in _IN_MEANS:
+        return [headline]
+    r2 = Measure(
+        task=name,
+        metric="r2",
+        heading="R²",
+        form="{:.4f}",
+        higher_is_better=True,
+        headline=False,
+        tasks=(t,),
+    )
+    return [headline, r2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A model's values, seed by seed, and its row terms, averaged over the seeds.
+
+    Attributes:
+        values: Measure's key → float64 [S]; None: it cannot be computed.
+        terms: Measure's key → float64 [N] of all test rows, 0 where a row does not count; None:
+            the metric has none.
+    """
+
+    values: Mapping[str, np.ndarray | None]
+    terms: Mapping[str, np.ndarray | None]
+
+
+def judge(
+    rows: ComparedRows, measures: Sequence[Measure], predictions: Sequence[np.ndarray]
+) -> Judged:
+    """Measures a model.
+
+    Args:
+        rows: Of the comparison.
+        measures: Of its config.
+        predictions: float64 [N, T] for each seed.
+    """
+    by_seed = [_judge_one(rows, measures, one_NT) for one_NT in predictions]
+    values, terms = {}, {}
+    for measure in measures:
+        values_S, terms_SN = zip(*(one[measure.key] for one in by_seed), strict=True)
+        values[measure.key] = None if None in values_S else np.array(values_S, dtype=np.float64)
+        terms[measure.key] = _mean(terms_SN)
+    return Judged(values=values, terms=terms)
+
+
+_Found = tuple[float | None, np.ndarray | None]
+
+
+def _judge_one(
+    rows: ComparedRows, measures: Sequence[Measure], predictions_NP: np.ndarray
+) -> dict[str, _Found]:
+    """Value and terms of each measure; means come last, out of those of tasks."""
+    metrics, _ = metrics_of(rows.config, predictions_NP, rows.test_labels)
+    found: dict[str, _Found] = {}
+    for measure in measures:
+        if len(measure.tasks) > 1:
+            names = [rows.config.tasks[t].name for t in measure.tasks]
+            parts = [found[f"{name}.{measure.metric}"] for name in names]
+            values = [value for value, _ in parts if value is not None]
+            mean = float(np.mean(values)) if len(values) == len(parts) else None
+            found[measure.key] = mean, _mean([terms for _, terms in parts])
+            continue
+        t = measure.tasks[0]
+        judged = rows.judged(t, predictions_NP[:, t])
+        if measure.metric == "r2":
+            value = r_squared(judged)
+        else:
+            value = metrics[measure.task][measure.metric]
+        terms_n = row_terms(measure.metric, judged)
+        terms_N = None
+        if terms_n is not None:
+            terms_N = np.zeros(len(predictions_NP))
+            terms_N[rows.test_labels.observed_NT[:, t]] = terms_n
+        found[measure.key] = value, terms_N
+    return found
+
+
+def _mean(terms: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    known = [one for one in terms if one is not None]
+    return np.mean(known, axis=0) if known and len(known) == len(terms) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,3 +372,40 @@ def _result(measure: Measure, mine: Judged, first: Judged | None) -> dict[str, A
         found["difference"] = difference.as_dict()
         found["verdict"] = difference.verdict(higher_is_better=measure.higher_is_better)
     return found
+
+
+def comparison_tables(result: Mapping[str, Any]) -> list[Table]:
+    """Makes the table of metrics, a block for each measure, and that of models.
+
+    Args:
+        result: What compare.json holds.
+    """
+    return [_measures(result), _models(result)]
+
+
+def _measures(result: Mapping[str, Any]) -> Table:
+    table = plain_table("test split", "mean ± sd", f"less {result['first']}", "95 % interval", "")
+    for number, measure in enumerate(result["measures"]):
+        if number:
+            table.add_row()
+        table.add_row(f"{measure['task']}, {measure['heading']}")
+        for model in result["models"]:
+            found = model["results"][measure["key"]]
+            table.add_row(f"  {model['title']}", *judged_cells(found, measure["form"]))
+    return table
+
+
+def _models(result: Mapping[str, Any]) -> Table:
+    table = plain_table("model", "seeds", "parameters", "rows/s", "seconds", "gains", "pays")
+    for model in result["models"]:
+        rate = model["rows_per_second"]
+        table.add_row(
+            model["title"],
+            NONE if model["seeds"] is None else str(len(model["seeds"])),
+            NONE if model["parameters"] is None else f"{model['parameters']:,}",
+            NONE if rate is None else f"{rate:,.0f}",
+            f"{model['seconds']:,.1f}",
+            ", ".join(model["gains"]),
+            ", ".join(model["pays"]),
+        )
+    return table

@@ -73,7 +73,7 @@ class GRUEncoderConfig(SequenceEncoderConfig):
 SEQUENCE_ENCODERS = Kinds("sequence encoder", SequenceEncoderConfig, default="mean")
 
 
-SEQUENCE_ENCODERS.add("mean", MeanEncoderConfig, "mmoe.models.sequences.mean:MeanEncoder")
+SEQUENCE_ENCODERS.add("mean", MeanEncoderConfig, "mmoe.models.sequences.events:MeanEncoder")
 
 
 SEQUENCE_ENCODERS.add("din", DINEncoderConfig, "mmoe.models.sequences.din:DINEncoder")

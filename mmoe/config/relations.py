@@ -218,14 +218,14 @@ class BayesianTransferConfig(TransferConfig):
     kind: Literal["dbmtl"] = "dbmtl"
 
 
-# Config class → what puts it into a network, called as `mmoe.models.relations.relate_tasks` does
+# Config class → what puts it into a network, called as `mmoe.models.build.relate_tasks` does
 TRANSFERS = Kinds("transfer", TransferConfig, default="none")
 
 
-TRANSFERS.add("none", NoTransfer, "mmoe.models.relations:no_transfer")
+TRANSFERS.add("none", NoTransfer, "mmoe.models.build:no_transfer")
 
 
-TRANSFERS.add("aitm", AdaptiveTransferConfig, "mmoe.models.relations:adaptive_transfer")
+TRANSFERS.add("aitm", AdaptiveTransferConfig, "mmoe.models.build:adaptive_transfer")
 
 
-TRANSFERS.add("dbmtl", BayesianTransferConfig, "mmoe.models.relations:bayesian_transfer")
+TRANSFERS.add("dbmtl", BayesianTransferConfig, "mmoe.models.build:bayesian_transfer")

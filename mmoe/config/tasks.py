@@ -756,7 +756,7 @@ TASKS.add("regression", RegressionTask, "mmoe.tasks.kinds.regression:Regression"
 TASKS.add("entire_space", EntireSpaceTask, "mmoe.tasks.kinds.entire_space:EntireSpace")
 
 
-TASKS.add("huber", HuberTask, "mmoe.tasks.kinds.huber:Huber")
+TASKS.add("huber", HuberTask, "mmoe.tasks.kinds.regression:Huber")
 
 
 TASKS.add("watch_time", WatchTimeTask, "mmoe.tasks.kinds.watch_time:WatchTime")
@@ -765,13 +765,13 @@ TASKS.add("watch_time", WatchTimeTask, "mmoe.tasks.kinds.watch_time:WatchTime")
 TASKS.add("ziln", ZilnTask, "mmoe.tasks.kinds.ziln:Ziln")
 
 
-TASKS.add("multiclass", MulticlassTask, "mmoe.tasks.kinds.multiclass:Multiclass")
+TASKS.add("multiclass", MulticlassTask, "mmoe.tasks.kinds.classes:Multiclass")
 
 
-TASKS.add("ordinal", OrdinalTask, "mmoe.tasks.kinds.ordinal:Ordinal")
+TASKS.add("ordinal", OrdinalTask, "mmoe.tasks.kinds.classes:Ordinal")
 
 
-TASKS.add("d2q", D2QTask, "mmoe.tasks.kinds.d2q:D2Q")
+TASKS.add("d2q", D2QTask, "mmoe.tasks.kinds.watch_time:D2Q")
 
 
 TASKS.add("bpr", BprTask, "mmoe.tasks.kinds.grouped:Bpr")

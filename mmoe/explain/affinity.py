@@ -13,7 +13,7 @@ from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.explain.places import levels_of
+from mmoe.explain.passes import levels_of
 from mmoe.mixture.axes import TensorAxes, axes_of
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.ranker import Ranker

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmoe.compare.difference import paired_difference
+from mmoe.compare.result import paired_difference
 from mmoe.config import RunConfig
 from mmoe.config.tasks import further_columns
 from mmoe.datasets.rows.encoded import EncodedLabels

@@ -1,24 +1,193 @@
-"""Passes over labelled rows: what is predicted with all experts, and without each."""
+"""The experts of a run, and passes over labelled rows with all of them and without each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from mmoe.config import RunConfig
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels, join_labels
-from mmoe.explain.places import ExpertPlace
-from mmoe.explain.without import MixWithout
-from mmoe.models.network import GateRecord
+from mmoe.mixture.leave_out import LeftOutBlock, mixes_without
+from mmoe.mixture.multi_gate import MixtureOutput, Unmixed
+from mmoe.models.network import GateRecord, Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.predictor import Predictor
 from mmoe.run.console import Tracker
 from mmoe.score.pipeline import in_order, scoring_threads
 from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.tasks.towers import logits_of_unmixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertPlace:
+    """One expert of a network.
+
+    Attributes:
+        number: From 1 on, level by level; what `mmoe prune --experts` names it by.
+        level: From 0 on.
+        expert: Its place in the level's pool, from 0 on.
+        name: As reports call it.
+        gates: Names of the gates of its level that see it.
+        alone: Of those, the ones that see no other.
+    """
+
+    number: int
+    level: int
+    expert: int
+    name: str
+    gates: tuple[str, ...]
+    alone: tuple[str, ...]
+
+    def title(self, levels: int) -> str:
+        """Returns its name, with that of its level where there are several."""
+        return self.name if levels == 1 else f"level {self.level + 1}, {self.name}"
+
+
+def levels_of(network: MixtureNetwork) -> list[Level]:
+    """Returns the levels of a network, from the input on."""
+    return [level for level in network.levels if isinstance(level, Level)]
+
+
+def places_of(network: MixtureNetwork) -> list[ExpertPlace]:
+    """Lists the experts of a network, level by level.
+
+    Example:
+        >>> from mmoe.config import ModelConfig
+        >>> from mmoe.models import build_network
+        >>> places = places_of(build_network(ModelConfig(kind="ple"), 20, ["click", "buy"]))
+        >>> places[8].number, places[8].title(2), places[8].gates
+        (9, 'level 2, click expert 1', ('click',))
+    """
+    found: list[ExpertPlace] = []
+    for number, level in enumerate(levels_of(network)):
+        seen_GE = level.mixture.visibility_GE.tolist()
+        for expert, name in enumerate(level.expert_names):
+            seeing = [g for g, row in enumerate(seen_GE) if row[expert]]
+            place = ExpertPlace(
+                number=len(found) + 1,
+                level=number,
+                expert=expert,
+                name=name,
+                gates=tuple(level.gate_names[g] for g in seeing),
+                alone=tuple(level.gate_names[g] for g in seeing if sum(seen_GE[g]) == 1),
+            )
+            found.append(place)
+    return found
+
+
+def check_explainable(network: object, run: str) -> MixtureNetwork:
+    """Returns the network, where tasks weigh several experts.
+
+    Raises:
+        ValueError: There is nothing that a gate decides.
+    """
+    several = isinstance(network, MixtureNetwork) and len(places_of(network)) > len(network.levels)
+    if isinstance(network, MixtureNetwork) and network.learned_gates and several:
+        return network
+    raise ValueError(
+        f"{run}: no gate of this run chooses between experts (shared bottom, single task, or one "
+        "expert), so there is none to leave out; name a run of model.kind mmoe, omoe, cgc, ple or "
+        "esmm with two experts or more"
+    )
+
+
+def gate_of_task(network: MixtureNetwork, level: int, tasks: Sequence[str], task: int) -> str:
+    """Returns the name of the gate of a level by which a task mixes."""
+    names = levels_of(network)[level].gate_names
+    if level == len(network.levels) - 1:
+        return names[network.task_gates[task]]
+    return tasks[task] if tasks[task] in names else names[0]
+
+
+class MixWithout:
+    """Runs a network's levels once, and finds the logits without each of some experts meanwhile.
+
+    Experts run once on every row. Of the last level all that is left to do without one are mixes
+    and towers; without an expert of a lower level, the levels above it run again. Made for one
+    batch.
+
+    Args:
+        left_out: Experts; each variant does without one of them, in their order.
+        refill: Gates that pick decide again (`mixes_without`).
+
+    Example:
+        >>> import torch
+        >>> from mmoe.config import ModelConfig
+        >>> from mmoe.explain.passes import places_of
+        >>> from mmoe.explain.passes import MixWithout
+        >>> from mmoe.models import build_network
+        >>> network = build_network(ModelConfig(num_experts=3), 20, ["click", "buy"]).eval()
+        >>> network(torch.zeros(4, 20), mixer=MixWithout(places_of(network))).variants_VBT.shape
+        torch.Size([3, 4, 2])
+    """
+
+    def __init__(self, left_out: Sequence[ExpertPlace], *, refill: bool = False) -> None:
+        self.left_out, self.refill = tuple(left_out), refill
+        self._found: dict[int, Tensor] = {}
+
+    def __call__(
+        self,
+        network: MixtureNetwork,
+        number: int,
+        sources: Sequence[Tensor],
+        domains_B: Tensor | None,
+    ) -> MixtureOutput:
+        """Runs a level, and all above it without each expert of it that is left out."""
+        level = levels_of(network)[number]
+        mine = [v for v, place in enumerate(self.left_out) if place.level == number]
+        experts = [self.left_out[v].expert for v in mine]
+        asks = network.asks(level, network.row_domains(domains_B))
+        mixed = mixes_without(level.mixture, sources, experts, refill=self.refill, asks=asks)
+        parts: dict[int, list[Tensor]] = {v: [] for v in mine}
+        for block in mixed.without:
+            without = _above(network, number, block, domains_B)
+            for v, logits_BT in zip(mine[block.experts], without, strict=True):
+                parts[v].append(logits_BT)
+        self._found |= {v: torch.cat(blocks) for v, blocks in parts.items()}
+        return MixtureOutput(mixed.out_BGO, {}, mixed.weights_BGE)
+
+    @property
+    def variants_VBT(self) -> Tensor | None:
+        """Logits without each expert; None where none is left out."""
+        found = [self._found[v] for v in range(len(self.left_out))]
+        return torch.stack(found) if found else None
+
+
+def _above(
+    network: MixtureNetwork, number: int, block: LeftOutBlock, domains_B: Tensor | None
+) -> Iterable[Tensor]:
+    """Logits of what a level mixed without each of L experts: L times `logits_BT`."""
+    levels = levels_of(network)
+    if number + 1 == len(levels) and network.towers_mix(levels[number]):
+        # Gates without an expert are more gates, with the same towers
+        count = block.weights_BLGE.shape[1]
+        unmixed = Unmixed(block.y, block.weights_BLGE.flatten(1, 2))
+        logits_BX = logits_of_unmixed([*network.towers] * count, unmixed)
+        if logits_BX is not None:
+            return logits_BX.unflatten(1, (count, -1)).unbind(1)
+    found = [_above_mixes(network, number, part, domains_B) for part in block.parts()]
+    return torch.cat(found).unbind(1)
+
+
+def _above_mixes(
+    network: MixtureNetwork, number: int, block: LeftOutBlock, domains_B: Tensor | None
+) -> Tensor:
+    """The same by mixes that are made: `logits_BLT`."""
+    count, domains = block.weights_BLGE.shape[1], None
+    # Row after row, all variants of each: what comes back is cut the same way
+    sources = [mixes_BLO.flatten(0, 1) for mixes_BLO in block.mixes()]
+    if domains_B is not None:
+        domains = network.row_domains(domains_B[block.rows].repeat_interleave(count))
+    for level in levels_of(network)[number + 1 :]:
+        asks = network.asks(level, domains)
+        sources = list(level.mixture(sources, asks=asks).out_BGO.unbind(1))
+    return network.logits_of(sources, domains).unflatten(0, (-1, count))
 
 
 @dataclass(frozen=True, kw_only=True)

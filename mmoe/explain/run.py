@@ -1,7 +1,9 @@
 """`explain_run`: what each expert of a trained run is worth to each task."""
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
@@ -12,15 +14,43 @@ from mmoe.explain.affinity import task_affinity
 from mmoe.explain.experts import ExpertStudy
 from mmoe.explain.features import feature_importance
 from mmoe.explain.measures import MEANING
-from mmoe.explain.places import check_explainable
-from mmoe.explain.settings import ExplainSettings, SplitName
+from mmoe.explain.passes import check_explainable
 from mmoe.models.ranker import Ranker
 from mmoe.predictor import load_predictor
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.train.prepare import prepare
-from mmoe.train.run_folder.data import RunMaturity
-from mmoe.train.run_folder.held_out import held_out_rows
+from mmoe.train.run_folder.data import RunMaturity, held_out_rows
+
+SplitName = Literal["test", "validation"]
+# Of AUC, NE and the like: below what anybody would notice, above the noise of rounding
+TOLERANCE = 0.0002
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainSettings:
+    """What to find out.
+
+    Attributes:
+        tolerance: How much worse a metric may become before an expert counts as needed: of AUC,
+            NE and accuracy in their own units, of errors with a unit as a share of their value.
+        gradients: Also which tasks help or hurt each other on the shared layers.
+        features: Also how much each task loses where a feature is shuffled.
+
+    Raises:
+        ValueError: The tolerance is no number of 0 or more.
+    """
+
+    tolerance: float = TOLERANCE
+    gradients: bool = False
+    features: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.tolerance) and self.tolerance >= 0):
+            raise ValueError(
+                f"--tolerance: expected a number of 0 or more, such as {TOLERANCE}, got "
+                f"{self.tolerance}"
+            )
 
 
 def explain_run(

@@ -10,8 +10,8 @@ import pandas as pd
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.explain import ExplainSettings, explain_ranker
-from mmoe.explain.files import check_new_place, write_explanation
-from mmoe.explain.places import check_explainable
+from mmoe.explain.passes import check_explainable
+from mmoe.explain.table import check_new_place, write_explanation
 from mmoe.run.console import SilentReporter
 from mmoe.score import LoadedRun
 

@@ -19,7 +19,7 @@ from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.models.input_layers import replaced_names
 from mmoe.models.inputs import Added, NetworkInputs, Rows
-from mmoe.models.sequences.build import sequence_columns
+from mmoe.models.sequences.inputs import sequence_columns
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,16 @@
 """Builds a model of a config and a fitted encoder."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
 
-from mmoe.config import INTERACTIONS, RunConfig, ScoringPrecision, TaskConfig
+from mmoe.config import INTERACTIONS, ModelConfig, RunConfig, ScoringPrecision, TaskConfig
 from mmoe.config.freezing import domains_known_to
+from mmoe.config.relations import TRANSFERS, AdaptiveTransferConfig, parents_of
+from mmoe.config.tasks import EntireSpaceTask
 from mmoe.datasets.features.domains import Domains, asked_tasks
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.embeddings import (
@@ -24,23 +27,23 @@ from mmoe.models.domains import NetworkDomains
 from mmoe.models.input_layers import InputLayers, widened_by
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.interactions.layers import Interaction, Products
-from mmoe.models.network import Level, MixtureNetwork
+from mmoe.models.network import ImputationTowers, Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.models.registry import build_network
-from mmoe.models.relations import relate_tasks
 from mmoe.models.requests.build import (
     build_requests,
     check_stages,
     input_layers_of_levels,
     request_columns,
 )
-from mmoe.models.sequences.build import build_sequences
-from mmoe.models.stages.columns import stage_columns
+from mmoe.models.sections import build_towers
+from mmoe.models.sequences.inputs import build_sequences
 from mmoe.models.wide import WidePart
 from mmoe.parallel import is_spread
 from mmoe.tasks import TaskTowers, Tower
-from mmoe.tasks.domain_tower import DomainTower
 from mmoe.tasks.kinds import objective_of
+from mmoe.tasks.towers import DomainTower
+from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer, Calibrator
 
 # Of a network, its config and encoder, and the width of its inputs
 MakeInteraction = Callable[[MixtureNetwork, RunConfig, FeatureEncoder, int], Interaction | None]
@@ -241,3 +244,117 @@ def _known_to(gate_name: str, config: RunConfig, domains: Domains) -> int:
     tasks = [task.name for task in config.tasks]
     task = gate_name if gate_name in tasks else stages[0].tasks[0]
     return len(domains_known_to(task, stages, domains.names))
+
+
+Transfer = AdaptiveTransfer | BayesianTransfer
+
+# Of a network, its config and its tasks
+MakeTransfer = Callable[[MixtureNetwork, ModelConfig, Sequence[TaskConfig]], Transfer | None]
+
+
+class Relations(NamedTuple):
+    """Modules by which tasks of a network learn from others.
+
+    Attributes:
+        transfer: Between towers; None: they stand alone.
+        imputation: Towers of tasks with `counterfactual: dr`; None: there are none.
+    """
+
+    transfer: Transfer | None
+    imputation: ImputationTowers | None
+
+
+def relate_tasks(
+    network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]
+) -> Relations:
+    """Makes what lets towers read others, as `model.transfer` says, and imputation towers.
+
+    What it adds draws its weights from torch's random generator, after all that the network has.
+
+    Args:
+        network: Of `model`.
+        model: The `model` section of a config.
+        tasks: In the order of the towers.
+
+    Example:
+        >>> from mmoe.config import ModelConfig, TaskConfig
+        >>> from mmoe.models import build_network
+        >>> from mmoe.models.build import relate_tasks
+        >>> tasks = [TaskConfig(name="click", label="click"),
+        ...          TaskConfig(name="buy", label="buy", after="click")]
+        >>> model = ModelConfig(transfer="aitm")
+        >>> network = build_network(model, 20, ["click", "buy"])
+        >>> type(relate_tasks(network, model, tasks).transfer).__name__
+        'AdaptiveTransfer'
+    """
+    make: MakeTransfer = TRANSFERS.implementation(model.transfer)
+    transfer, imputation = make(network, model, tasks), None
+    asking = [
+        column
+        for column, task in enumerate(tasks)
+        if isinstance(task, EntireSpaceTask) and task.counterfactual == "dr"
+    ]
+    if asking:
+        towers = build_towers(model, len(asking), _width(network))
+        imputation = ImputationTowers(dict(zip(asking, towers, strict=True)))
+    return Relations(transfer, imputation)
+
+
+def no_transfer(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]) -> None:
+    """Makes none."""
+
+
+def adaptive_transfer(
+    network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]
+) -> AdaptiveTransfer:
+    """Makes AITM's attention, through which goes what towers read."""
+    settings = model.transfer
+    assert isinstance(settings, AdaptiveTransferConfig)
+    trained = model.trained_tasks(tasks)
+    weight, pairs = settings.calibrator(trained)
+    return AdaptiveTransfer(
+        parents_of(tasks),
+        _width(network),
+        dim=settings.dim,
+        calibrator=Calibrator(weight, pairs, trained) if pairs else None,
+    )
+
+
+def bayesian_transfer(
+    network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]
+) -> BayesianTransfer:
+    """Makes layers by which towers' hidden layers read one another, as in DBMTL."""
+    return BayesianTransfer(parents_of(tasks), network.towers)
+
+
+def _width(network: MixtureNetwork) -> int:
+    """Of what towers read."""
+    last = network.levels[-1]
+    assert isinstance(last, Level) and last.mixture.output_dim is not None
+    return last.mixture.output_dim
+
+
+def stage_columns(config: RunConfig, encoder: FeatureEncoder) -> list[list[int] | None]:
+    """Returns for each of `model.stages` the columns that its parts read, in its own order.
+
+    Args:
+        config: Of the run.
+        encoder: Of the run.
+
+    Returns:
+        Their numbers; None: all, in the order that there is.
+    """
+    if not config.model.stages:
+        return []
+    places = {name: place for place, name in enumerate(_names(encoder))}
+    features = {feature.name: feature for feature in config.features}
+    found: list[list[int] | None] = []
+    for stage in config.model.stages:
+        own = config.model_copy(update={"features": [features[name] for name in stage.features]})
+        columns = [places[name] for name in _names(replace(encoder, config=own))]
+        found.append(None if columns == list(range(len(places))) else columns)
+    return found
+
+
+def _names(encoder: FeatureEncoder) -> list[str]:
+    return Columns.of(encoder, encoder.config.model.bias).names

@@ -20,10 +20,8 @@ from mmoe.models.interactions.layers import Interaction, Products
 from mmoe.models.requests.inputs import RequestInputs
 from mmoe.models.sequences.inputs import SequenceInputs
 from mmoe.tasks import TaskTowers
-from mmoe.tasks.calibrator import LabelLoss
-from mmoe.tasks.domain_tower import DomainTower
-from mmoe.tasks.towers import is_watched, logits_of_towers
-from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
+from mmoe.tasks.towers import DomainTower, is_watched, logits_of_towers
+from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer, LabelLoss
 
 
 class GateRecord(NamedTuple):

@@ -2,25 +2,23 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from mmoe.config import dump_config
 from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
-from mmoe.report import tables
-from mmoe.report.calibration import calibration_figure
-from mmoe.report.communication import choice_rows, communication_figure, communication_rows
-from mmoe.report.domains import domain_gates, domain_tables
+from mmoe.report import style, tables
+from mmoe.report.curves import best_epoch, calibration_figure, learning_curve_figure, roc_figure
 from mmoe.report.gates import gate_heatmap_figure
-from mmoe.report.learning import best_epoch, learning_curve_figure
 from mmoe.report.reading import Run, read_run
-from mmoe.report.roc import roc_figure
 from mmoe.report.style import themed_svg
+from mmoe.report.tables import NONE, Table, results_tables
 
 
 def write_report(
@@ -223,3 +221,172 @@ def write_whole(target: Path, page: str) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+_NAMES = {"experts": "experts", "gradients": "sums of gradients"}
+_LINKS = {"megabytes_inside_hosts": "inside hosts", "megabytes_between_hosts": "between hosts"}
+_COLOURS = {"experts": style.MODEL, "gradients": style.TRAIN}
+# What crosses between hosts is the darker one
+_OPACITY = {"megabytes_inside_hosts": 0.45, "megabytes_between_hosts": 1.0}
+
+
+def communication_rows(epochs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Makes the rows of a table: of each epoch and road bytes, time and mode; none on one rank.
+
+    Example:
+        >>> sent = {"megabytes_inside_hosts": 1.5, "megabytes_between_hosts": 0.25,
+        ...         "seconds_under_way": 0.02, "seconds_waited": 0.005, "share_hidden": 0.75}
+        >>> entry = {"steps": 9, "modes": ["rows travel"], "experts": sent}
+        >>> communication_rows([{"epoch": 1, "communication": entry}])
+        [['1', 'experts', '1.5', '0.25', '20', '75 %', 'rows travel']]
+    """
+    return [
+        [str(entry["epoch"]), _NAMES[road], *_numbers(sent[road]), _mode(sent, road)]
+        for entry in epochs
+        if (sent := entry.get("communication"))
+        for road in _NAMES
+        if road in sent
+    ]
+
+
+def choice_rows(epochs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Makes the rows of a table: how rows and experts met over time, where that was chosen.
+
+    Example:
+        >>> made = {"level": 1, "call": 10, "mode": "rows travel", "why": "predicted 2 ms"}
+        >>> choice_rows([{"epoch": 1, "communication": {"choices": [made]}}])
+        [['1', '1', '10', 'rows travel', 'predicted 2 ms']]
+    """
+    return [
+        [str(entry["epoch"]), *(str(made[key]) for key in ("level", "call", "mode", "why"))]
+        for entry in epochs
+        for made in (entry.get("communication") or {}).get("choices", [])
+    ]
+
+
+def communication_figure(
+    epochs: Sequence[Mapping[str, Any]], *, figure: Figure | None = None
+) -> Figure:
+    """Draws the megabytes that a step sends as stacked bars, a bar for each epoch.
+
+    Args:
+        epochs: Entries of history.json; those without `communication` are left out.
+        figure: To draw into, without axes; None: a new one.
+
+    Returns:
+        The matplotlib Figure.
+
+    Raises:
+        ValueError: No epoch says what was sent.
+    """
+    told = [
+        (entry["epoch"], entry["communication"]) for entry in epochs if entry.get("communication")
+    ]
+    if not told:
+        raise ValueError("epochs: none says what was sent; it is told of several ranks only")
+    figure = style.new_figure(style.PAGE_WIDTH, 2.2, figure)
+    axes = figure.subplots()
+    style.dress(axes, xlabel="epoch", ylabel="MB a step", columns=1)
+    numbers = [epoch for epoch, _ in told]
+    below = [0.0] * len(told)
+    for road, name in _NAMES.items():
+        for key, link in _LINKS.items():
+            amounts = [sent.get(road, {}).get(key, 0.0) for _, sent in told]
+            if any(amounts):
+                look = {"color": _COLOURS[road], "alpha": _OPACITY[key]}
+                axes.bar(numbers, amounts, 0.5, bottom=below, label=f"{name}, {link}", **look)
+                below = [a + b for a, b in zip(below, amounts, strict=True)]
+    axes.xaxis.set_major_locator(style.few_ticks(10, integer=True))
+    axes.set_ylim(0, max([*below, 1e-9]) * 1.35)  # room for the legend
+    axes.legend(
+        loc="upper left", ncols=2, frameon=False, fontsize=style.SIZE_SMALL, labelcolor=style.MUTED
+    )
+    return figure
+
+
+def _numbers(sent: Mapping[str, Any]) -> list[str]:
+    hidden = sent.get("share_hidden")
+    return [
+        f"{sent['megabytes_inside_hosts']:.3g}",
+        f"{sent['megabytes_between_hosts']:.3g}",
+        f"{1e3 * sent['seconds_under_way']:.3g}",
+        NONE if hidden is None else f"{100 * hidden:.0f} %",
+    ]
+
+
+def _mode(sent: Mapping[str, Any], road: str) -> str:
+    return "; ".join(dict.fromkeys(sent["modes"])) if road == "experts" else NONE
+
+
+OTHERS = "others"  # rows of no domain that training had
+_MOST = 24  # domains of a picture: those with the most rows
+
+
+def domain_tables(metrics: Mapping[str, Any]) -> list[tuple[str, Table]]:
+    """Makes a table for each task, a line for each domain where there is the task.
+
+    Args:
+        metrics: The content of metrics.json.
+
+    Example:
+        >>> found = {"each": [{"domain": "shop", "rows": 9, "tasks": {"buy": {"auc": 0.75}}}]}
+        >>> [(task, table.rows[0][:2]) for task, table in domain_tables({"domains": found})]
+        [('buy', ['shop', '0.7500'])]
+    """
+    each = (metrics.get("domains") or {}).get("each") or []
+    tasks = dict.fromkeys(task for entry in each for task in entry["tasks"])
+    found = []
+    for task in tasks:
+        mine = {
+            _named(entry["domain"]): entry["tasks"][task]
+            for entry in each
+            if task in entry["tasks"]
+        }
+        found += [(task, table) for table in results_tables(mine)]
+    return found
+
+
+def domain_gates(gates: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns, for each gate, its domains as if they were the gates of a level of their own.
+
+    So they are drawn as levels are (`gate_heatmap_figure`). Of many domains those with the most
+    rows are left.
+
+    Args:
+        gates: The `gates` section of curves.json.
+
+    Example:
+        >>> of_domains = {"names": ["shop"], "rows": [[9]], "mean_weight": [[[0.25, 0.75]]],
+        ...               "entropy": [[0.5]]}
+        >>> level = {"level": 1, "gates": ["buy"], "experts": ["expert 1", "expert 2"],
+        ...          "visible": [[True, True]], "domains": of_domains}
+        >>> [(one["title"], one["gates"]) for one in domain_gates([level])]
+        [('buy', ['shop'])]
+    """
+    several = len(gates) > 1
+    return [
+        _of_gate(level, g, f"{gate}, level {level['level']}" if several else gate)
+        for level in gates
+        if level.get("domains")
+        for g, gate in enumerate(level["gates"])
+    ]
+
+
+def _of_gate(level: Mapping[str, Any], g: int, title: str) -> dict[str, Any]:
+    found = level["domains"]
+    asking = [n for n, rows in enumerate(found["rows"]) if rows[g]]
+    most = sorted(asking, key=lambda n: -found["rows"][n][g])[:_MOST]
+    shown = [n for n in asking if n in most]
+    return {
+        "title": title,
+        "level": level["level"],
+        "gates": [_named(found["names"][n]) for n in shown],
+        "experts": level["experts"],
+        "mean_weight": [found["mean_weight"][n][g] for n in shown],
+        "entropy": [found["entropy"][n][g] for n in shown],
+        "visible": [level["visible"][g]] * len(shown),
+    }
+
+
+def _named(domain: str | None) -> str:
+    return OTHERS if domain is None else domain

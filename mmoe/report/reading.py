@@ -1,14 +1,168 @@
-"""The files of a run that the report draws."""
+"""The files of a run that the report draws; keys it does not draw may hold anything."""
 
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
 
 from mmoe.config import RunConfig, load_config
-from mmoe.config.json_files import read_stored
-from mmoe.report.shapes import Curves, History, Metrics
+from mmoe.config.json_files import Count, Measured, Number, Share, Stored, read_stored
+
+# Values of one task by the names of the metrics; null or NaN: could not be computed
+TaskMetrics = dict[str, Measured | None]
+
+
+class FrozenFacts(Stored):
+    """`frozen` of `train` in metrics.json."""
+
+    parts: list[str]
+    frozen_parameters: Number
+    trained_parameters: Number
+    unchanged_tasks: list[str]
+    changed_tasks: dict[str, Any]
+
+
+class TrainFacts(Stored):
+    """`train` of metrics.json."""
+
+    rows: Number | None = None
+    epochs: Number | None = None
+    seconds: Number | None = None
+    rows_per_second: Number | None = None
+    frozen: FrozenFacts | None = None
+
+
+class Alarm(Stored):
+    """Entry of `alarms` in metrics.json."""
+
+    finding: str
+    mend: str
+
+
+class Metrics(Stored):
+    """metrics.json."""
+
+    tasks: dict[str, TaskMetrics]
+    validation: dict[str, TaskMetrics] | None = None
+    train: TrainFacts | None = None
+    notes: list[Any] | None = None
+    alarms: list[Alarm] | None = None
+
+
+class Epoch(Stored):
+    """Entry of history.json."""
+
+    epoch: Annotated[int, Field(ge=0, lt=2**31)]
+    loss: dict[str, Measured | None] = Field(default_factory=dict)
+    validation: dict[str, TaskMetrics] = Field(default_factory=dict)
+    best: bool | None = None
+
+
+class History(Stored):
+    """history.json."""
+
+    epochs: list[Epoch]
+    monitor: str | None = None
+
+
+class Roc(Stored):
+    """Points of a curve."""
+
+    fpr: list[Share]
+    tpr: list[Share]
+
+    @model_validator(mode="after")
+    def _pairs(self) -> "Roc":
+        if len(self.fpr) != len(self.tpr):
+            raise ValueError(f"fpr has {len(self.fpr)} values, tpr {len(self.tpr)}")
+        return self
+
+
+class CalibrationBin(Stored):
+    """Rows of about the same prediction."""
+
+    mean_prediction: Number
+    positive_rate: Number
+    rows: Annotated[Count, Field(gt=0)]
+
+
+class Histogram(Stored):
+    """Rows counted in steps of the prediction."""
+
+    edges: list[Number] = Field(default_factory=list)
+    rows: list[Count] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _ends(self) -> "Histogram":
+        if self.rows and len(self.edges) != len(self.rows) + 1:
+            raise ValueError(f"edges has {len(self.edges)} values, rows {len(self.rows)}")
+        return self
+
+
+class TaskCurves(Stored):
+    """Curves of one task, as the report draws them."""
+
+    roc: Roc | None = None
+    oracle_roc: Roc | None = None
+    calibration: list[CalibrationBin] | None = None
+    histogram: Histogram | None = None
+
+
+class GateLevel(Stored):
+    """Gates of one level and the experts they mix, as G × E numbers."""
+
+    level: Count = 1
+    gates: Annotated[list[str], Field(min_length=1)]
+    experts: Annotated[list[str], Field(min_length=1)]
+    mean_weight: list[list[Share]]
+    visible: list[list[bool]]
+    entropy: list[Number]
+    effective_experts: list[Number]
+    effective_experts_of_mean: list[Number] | None = None
+    distinct_pair_ratio: Share | None = None
+    kept_probability: list[Share] | None = None
+    kept_probability_p5: list[Share] | None = None
+    first_choice_missing: list[Share] | None = None
+
+    @model_validator(mode="after")
+    def _fit(self) -> "GateLevel":
+        gates, experts = len(self.gates), len(self.experts)
+        for name in ("mean_weight", "visible"):
+            rows = getattr(self, name)
+            if len(rows) != gates or any(len(row) != experts for row in rows):
+                raise ValueError(f"{name} has another shape than {gates} gates × {experts} experts")
+        together = ("kept_probability", "kept_probability_p5", "first_choice_missing")
+        for name in ("entropy", "effective_experts", "effective_experts_of_mean", *together):
+            values = getattr(self, name)
+            if values is not None and len(values) != gates:
+                raise ValueError(f"{name} has {len(values)} values for {gates} gates")
+        return self
+
+
+class LearntBias(Stored):
+    """What a bias tower has learnt of one feature: a ratio of probabilities for each value."""
+
+    feature: str
+    values: list[str]
+    tasks: dict[str, list[Number]]
+
+    @model_validator(mode="after")
+    def _fit(self) -> "LearntBias":
+        for task, ratios in self.tasks.items():
+            if len(ratios) != len(self.values):
+                raise ValueError(f"{task} has {len(ratios)} ratios for {len(self.values)} values")
+        return self
+
+
+class Curves(Stored):
+    """curves.json."""
+
+    tasks: dict[str, TaskCurves]
+    gates: list[GateLevel] | None = None
+    bias: list[LearntBias] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from mmoe.config.relations import entire_space_tasks
 from mmoe.config.tasks import TaskConfig
-from mmoe.tasks.columns import check_width, logit_widths, parts_of
 from mmoe.tasks.kinds import objective_of
 from mmoe.tasks.kinds.base import LossRows
 from mmoe.tasks.kinds.binary import Binary, binary_losses
+from mmoe.tasks.predictions import check_width, logit_widths, parts_of
 
 
 class LossSums(NamedTuple):

@@ -36,17 +36,20 @@ from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import MARK
-from mmoe.train.alarms import Watch, alarms_of_metrics, learn_columns, say_alarms, with_levels
-from mmoe.train.alarms.copies import with_effects
+from mmoe.train.alarms import (
+    Watch,
+    alarms_of_metrics,
+    learn_columns,
+    say_alarms,
+    with_effects,
+    with_levels,
+)
 from mmoe.train.begin import begin, training_state
-from mmoe.train.evaluate import predict_rows, split_curves, split_metrics
-from mmoe.train.freezing.stages import with_recorded_stages, with_stages
-from mmoe.train.learnt_bias import learnt_bias
+from mmoe.train.evaluate import learnt_bias, predict_rows, split_curves, split_metrics
 from mmoe.train.loggers import check_loggers, log_finished
 from mmoe.train.loop import EpochCallback, Trainer, steps_of
 from mmoe.train.measure import domain_metrics, metrics_of
 from mmoe.train.optim import check_schedule
-from mmoe.train.over_ranks.placement_report import say_plan
 from mmoe.train.prepare import (
     PreparedData,
     prepare,
@@ -54,15 +57,9 @@ from mmoe.train.prepare import (
     said_of_constants,
     said_of_cut_groups,
 )
-from mmoe.train.run_folder.claim import RunClaim
-from mmoe.train.run_folder.data import (
-    ResumedData,
-    RunData,
-    RunMaturity,
-    changed_since,
-    said_of_continued,
-)
-from mmoe.train.run_folder.start import (
+from mmoe.train.ranks_report import say_plan
+from mmoe.train.run_folder.claim import (
+    RunClaim,
     all_see,
     installed_versions,
     same_data_on_all_ranks,
@@ -70,6 +67,14 @@ from mmoe.train.run_folder.start import (
     with_absolute_paths,
     without_paths,
 )
+from mmoe.train.run_folder.data import (
+    ResumedData,
+    RunData,
+    RunMaturity,
+    changed_since,
+    said_of_continued,
+)
+from mmoe.train.stages import with_recorded_stages, with_stages
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport
 from mmoe.train.warm_start.earlier import with_kept_targets

@@ -20,19 +20,16 @@ from mmoe.predictor import Predictor
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, Tracker, by_task
 from mmoe.run.directory import RunDirectory
-from mmoe.train.captured import network_pass
+from mmoe.train.cuda import network_pass, on_device
 from mmoe.train.divergence import RecentSteps
 from mmoe.train.evaluate import split_metrics
 from mmoe.train.loggers import Loggers
-from mmoe.train.on_device import on_device
-from mmoe.train.over_ranks.communication import CommunicationLog, said_of_communication
-from mmoe.train.over_ranks.placement_report import said_of_moves
-from mmoe.train.over_ranks.step_collectives import StepRanks
 from mmoe.train.prepare import PreparedData
-from mmoe.train.profiling.parts import INPUT, PAUSE, part
-from mmoe.train.profiling.profile import TrainingProfile
+from mmoe.train.profiling import INPUT, PAUSE, TrainingProfile, part
+from mmoe.train.ranks_report import CommunicationLog, said_of_communication, said_of_moves
 from mmoe.train.state import TrainingState
 from mmoe.train.step import NetworkPass, Step, StepProgram
+from mmoe.train.step_ranks import StepRanks
 
 EpochCallback = Callable[[int, Mapping[str, Any]], bool | None]
 

@@ -23,7 +23,7 @@ from mmoe.models.ranker import Ranker
 from mmoe.parallel import Balance, rank, rebalance_experts, spread_layout, world_size
 from mmoe.parallel.experts.moves.rebalance import place_as, placements
 from mmoe.parallel.sharded_tensors import Shard, TensorMap, cut_all, cut_like, local_shards
-from mmoe.train.freezing.frozen import Frozen
+from mmoe.train.frozen import Frozen
 from mmoe.train.optim import forget_pairs
 
 

@@ -33,9 +33,9 @@ from mmoe.parallel import from_all
 from mmoe.tasks.masked_loss import TaskLosses
 from mmoe.train.divergence import RecentSteps, likeliest_cause
 from mmoe.train.optim import learning_rate_factor
-from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
-from mmoe.train.profiling.parts import BACKWARD, EMBEDDINGS, LOSS, OPTIMIZER, PREFIX
+from mmoe.train.profiling import BACKWARD, EMBEDDINGS, LOSS, OPTIMIZER, PREFIX
 from mmoe.train.state import TrainingState
+from mmoe.train.step_ranks import ONE_PROCESS, StepRanks
 
 # Rows and what their ids were looked up to be; a `Ranker`, or what runs its network otherwise
 NetworkPass = Callable[[Batch, Lookups | None], NetworkOutput]

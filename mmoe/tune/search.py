@@ -1,27 +1,32 @@
-"""A search from start to end: rows, trials, the best config."""
+"""A search from start to end: rows, trials, the best config and the table of trials."""
 
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
+from json import dumps
 from pathlib import Path
 from typing import Any
 
-from mmoe.config import RunConfig
+import yaml
+from rich.table import Table
+
+from mmoe.config import RunConfig, dump_config
 from mmoe.datasets.files.fingerprint import print_data
 from mmoe.datasets.stream import wants_stream
-from mmoe.errors import Interrupted
+from mmoe.errors import Diverged, Interrupted
+from mmoe.metrics.columns import NONE
 from mmoe.metrics.of_tasks import higher_is_better
-from mmoe.run.atomic_files import write_json, write_text
-from mmoe.run.console import Reporter, SilentReporter, Tracker, once
-from mmoe.run.folder_claim import FolderClaim
+from mmoe.run.atomic_files import read_json, write_json, write_text
+from mmoe.run.console import InnerReporter, Reporter, SilentReporter, Tracker, once
+from mmoe.run.directory import RunDirectory
+from mmoe.run.folder_claim import FolderClaim, FolderMark
+from mmoe.train.fit import train_run
 from mmoe.train.prepare import PreparedData, prepare
-from mmoe.train.run_folder.claim import begin_planned
-from mmoe.train.run_folder.start import with_absolute_paths
-from mmoe.tune.best_config import commented_config
-from mmoe.tune.result import changes, search_result
-from mmoe.tune.space import Dimension, search_space, with_values
-from mmoe.tune.study import Outcome, Study, import_optuna
-from mmoe.tune.trial import remove_trial, run_trial, trial_folder
+from mmoe.train.run_folder.claim import begin_planned, with_absolute_paths
+from mmoe.tune.study import Dimension, Outcome, Study, import_optuna, search_space, with_values
 
 BEST, RESULT = "best.yaml", "tune.json"
 
@@ -213,3 +218,258 @@ def _header(result: dict[str, Any]) -> list[str]:
     else:
         lines.append(f"that of the config as it was, {own}. Every key is here.")
     return lines
+
+
+class _Ends(Exception):
+    """A trial ends, `state` says why."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__(state)
+        self.state = state
+
+
+def run_trial(
+    trial: Any,
+    config: RunConfig,
+    settings: Mapping[str, Any],
+    folder: Path,
+    *,
+    shared: PreparedData | None,
+    deadline: float,
+    tracker: Tracker,
+    warn: Callable[[str], None],
+) -> Outcome:
+    """Trains until the last epoch, or until the pruner or the clock ends it.
+
+    The test split is never looked at: a trial ends before a run would do that.
+
+    Args:
+        trial: Optuna's; told the best value after every epoch.
+        config: With the settings of the trial.
+        settings: Key → value.
+        folder: Its run directory; an interrupted one is resumed.
+        shared: Rows that are prepared already.
+        deadline: Of `time.monotonic`.
+        tracker: Of all trials.
+        warn: Told of notes and warnings.
+
+    Raises:
+        ValueError: The data or the folder cannot be used.
+    """
+    start = time.monotonic()
+    watch = _Watch(trial, config, RunDirectory(folder), deadline)
+    inner = InnerReporter(tracker, folder.name, warn, watch.check_time)
+    try:
+        train_run(
+            config,
+            folder,
+            resume=folder.exists(),
+            shared=shared,
+            reporter=inner,
+            on_epoch=watch.see,
+        )
+        state = "finished"  # a run that had been killed after its last epoch
+        watch.catch_up()
+    except _Ends as end:
+        state = end.state
+    except Diverged:
+        state = "diverged"
+    seconds = time.monotonic() - start
+    return Outcome(
+        state=state,
+        value=watch.best,
+        epochs=watch.epochs,
+        seconds=seconds,
+        settings=dict(settings),
+    )
+
+
+class _Watch:
+    """Looks at a trial after every epoch."""
+
+    def __init__(self, trial: Any, config: RunConfig, run: RunDirectory, deadline: float) -> None:
+        self.trial, self.training, self.run, self.deadline = trial, config.training, run, deadline
+        self.higher = higher_is_better(config.training.monitor)
+        self.best: float | None = None
+        self.best_epoch = self.epochs = 0
+
+    def check_time(self) -> None:
+        """Ends the trial where the time is up."""
+        if time.monotonic() > self.deadline:
+            raise _Ends("out of time")
+
+    def see(self, number: int, entry: Mapping[str, Any]) -> None:
+        """Reports an epoch; ends the trial where it is done, or not worth going on with."""
+        if (not self.epochs or number > self.epochs + 1) and self.run.history_file.exists():
+            self.catch_up()
+        self._report(entry)
+        since_best = self.epochs - self.best_epoch
+        if self.epochs >= self.training.epochs or since_best >= self.training.patience:
+            raise _Ends("finished")
+        if self.best is not None and self.trial.should_prune():
+            raise _Ends("pruned")
+        if time.monotonic() + entry["seconds"] > self.deadline:
+            raise _Ends("out of time")
+
+    def catch_up(self) -> None:
+        """Reports what the run's history has: one that was killed had epochs before.
+
+        A model that begins as its wide part is kept as it began where no epoch is better.
+        """
+        history = read_json(self.run.history_file, ("epochs",))
+        if not self.epochs and "start" in history:
+            self.best = history["start"]["monitor"]
+        for entry in history["epochs"][self.epochs :]:
+            self._report(entry)
+
+    def _report(self, entry: Mapping[str, Any]) -> None:
+        """Tells the pruner the best value so far, which is that of the kept checkpoint."""
+        value, self.epochs = entry["monitor"], entry["epoch"]
+        if value is None:  # nothing to compare by; the newest weights are kept
+            self.best_epoch = self.epochs
+        elif self.best is None or (value > self.best if self.higher else value < self.best):
+            self.best, self.best_epoch = value, self.epochs
+        if self.best is not None:
+            self.trial.report(self.best, self.epochs)
+
+
+def trial_folder(out: Path, settings: Mapping[str, Any]) -> Path:
+    """Returns a trial's folder, by what is tried in it: one that was killed is found again."""
+    digest = sha256(dumps(dict(settings), sort_keys=True).encode()).hexdigest()[:8]
+    return out / "trials" / f"trial-{digest}"
+
+
+def remove_trial(folder: Path) -> None:
+    """Removes a trial's run: its outcome is in the journal, and the best one is trained anew."""
+    mark = FolderMark.read(folder) if folder.is_dir() and not folder.is_symlink() else None
+    if mark is not None and mark.kind == "run":
+        shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # it holds other trials, or is a link
+        folder.parent.rmdir()
+
+
+def search_result(
+    config: RunConfig,
+    space: Sequence[Dimension],
+    outcomes: Sequence[Outcome],
+    *,
+    higher_is_better: bool,
+) -> dict[str, Any]:
+    """Returns what tune.json holds.
+
+    Args:
+        config: That was tuned.
+        space: What was searched over.
+        outcomes: Of the trials, the config's own first.
+        higher_is_better: Of the monitored metric.
+    """
+    own = {dimension.key: dimension.values[dimension.own] for dimension in space}
+    trials = [
+        {
+            "trial": number,
+            "state": one.state,
+            "value": one.value,
+            "epochs": one.epochs,
+            "seconds": one.seconds,
+            "changed": {key: v for key, v in one.settings.items() if v != own[key]},
+        }
+        for number, one in enumerate(outcomes, start=1)
+    ]
+    return {
+        "name": config.name,
+        "monitor": config.training.monitor,
+        "higher_is_better": higher_is_better,
+        "space": {dimension.key: list(dimension.values) for dimension in space},
+        "own": own,
+        "trials": trials,
+        "best": _best(trials, higher_is_better),
+    }
+
+
+def _best(trials: Sequence[dict[str, Any]], higher_is_better: bool) -> dict[str, Any] | None:
+    """The first of those with the best value, so that a tie leaves the config as it is."""
+    judged = [trial for trial in trials if trial["value"] is not None]
+    sign = -1 if higher_is_better else 1
+    return min(judged, key=lambda trial: sign * trial["value"], default=None)
+
+
+def search_table(result: Mapping[str, Any]) -> Table:
+    """Makes a table of trials, in their order; a star stands at the best.
+
+    Args:
+        result: What tune.json holds.
+    """
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for title in ("trial", f"validation {result['monitor']}", "epochs", "seconds"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for title in ("", "changed"):
+        table.add_column(title, overflow="fold")
+    best = result["best"]
+    for trial in result["trials"]:
+        star = "*" if best is not None and trial["trial"] == best["trial"] else ""
+        value = NONE if trial["value"] is None else f"{trial['value']:.5g}"
+        table.add_row(
+            f"{star}{trial['trial']}",
+            value,
+            str(trial["epochs"]),
+            f"{trial['seconds']:.1f}",
+            trial["state"],
+            changes(trial["changed"]),
+        )
+    return table
+
+
+def changes(changed: Mapping[str, Any]) -> str:
+    """Says what a trial changed.
+
+    Example:
+        >>> changes({"training.batch_size": 512, "model.expert.hidden": [64, 32]})
+        'batch_size 512, expert.hidden 64-32'
+    """
+    if not changed:
+        return "the config itself"
+    return ", ".join(f"{key.partition('.')[2]} {_short(value)}" for key, value in changed.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return "-".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def commented_config(config: RunConfig, was: Mapping[str, Any], header: Sequence[str]) -> str:
+    """Writes a config with every default spelled out, and a comment where a key has changed.
+
+    Args:
+        config: Complete; read back the text gives the same.
+        was: Changed key, with dots → its value before.
+        header: Lines at the top.
+
+    Example:
+        >>> from mmoe.config import config_from_dict
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "numeric", "name": "age"}], "seed": 7,
+        ...     "tasks": [{"name": "click", "label": "click"}]})
+        >>> print(commented_config(config, {"seed": 0}, ["Tuned."]).splitlines()[:3])
+        ['# Tuned.', 'name: run', 'seed: 7  # was 0']
+    """
+    text = dump_config(config)
+    lines = text.splitlines()
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    for key, before in was.items():
+        line = _line_of(root, key.split("."))
+        lines[line] += f"  # was {_inline(before)}"
+    return "\n".join([*(f"# {line}" for line in header), *lines]) + "\n"
+
+
+def _line_of(node: Any, names: Sequence[str]) -> int:
+    line = 0
+    for name in names:
+        key, node = next(pair for pair in node.value if pair[0].value == name)
+        line = key.start_mark.line
+    return line
+
+
+def _inline(value: Any) -> str:
+    plain = yaml.safe_dump(value, default_flow_style=True).strip()
+    return plain.removesuffix("...").strip()

@@ -10,7 +10,7 @@ import yaml
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.compare import ComparisonSettings
-from mmoe.compare.table import comparison_tables
+from mmoe.compare.result import comparison_tables
 from mmoe.config import config_from_dict, set_values
 from mmoe.metrics import auc_difference_interval
 from mmoe.run import RunDirectory

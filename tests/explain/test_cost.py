@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmoe import ops as cost_ops
-from mmoe.explain import cost
+from mmoe.explain import experts as cost
 from mmoe.mixture import MixedExperts, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
 from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.mixture.requests.rows import RequestRows

@@ -11,8 +11,7 @@ from torch import nn
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
-from mmoe.explain.passes import predict_without
-from mmoe.explain.places import levels_of, places_of
+from mmoe.explain.passes import levels_of, places_of, predict_without
 from mmoe.mixture import GateOutput
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.console import SilentReporter

@@ -23,12 +23,12 @@ from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import Lookups
 from mmoe.models import Ranker, build_network
-from mmoe.models.relations import relate_tasks
+from mmoe.models.build import relate_tasks
 from mmoe.parallel import Shard, expert_shards, parameters_by_replicas, replicated_parameters
 from mmoe.train.optim import build_average, build_optimizer
-from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
+from mmoe.train.step_ranks import ONE_PROCESS, StepRanks
 from tests.own_kinds import own_keys
 from tests.parallel.dense_cases import CASES, TOP_2, Case
 from tests.parallel.joining import PATIENCE, join_world, one_group, shared_out

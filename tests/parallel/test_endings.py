@@ -17,7 +17,7 @@ from mmoe.run import RunDirectory
 from mmoe.score import folder_start
 from mmoe.train import evaluate, train_run
 from mmoe.train.prepare import prepare
-from mmoe.train.run_folder import start as run_start
+from mmoe.train.run_folder import claim as run_start
 from mmoe.train.run_folder.claim import RunClaim
 from mmoe.train.warm_start import WarmStartReport
 from tests.parallel.launch import free_port, launch, start, start_program

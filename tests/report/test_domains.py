@@ -1,7 +1,7 @@
 """What the page shows of domains."""
 
-from mmoe.report.domains import OTHERS, domain_gates, domain_tables
 from mmoe.report.gates import gate_heatmap_figure
+from mmoe.report.page import OTHERS, domain_gates, domain_tables
 
 
 def level(names, number=1):

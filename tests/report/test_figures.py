@@ -14,9 +14,8 @@ from mmoe.report import (
     learning_curve_figure,
     roc_figure,
 )
-from mmoe.report.calibration import wilson_interval
+from mmoe.report.curves import best_epoch, wilson_interval
 from mmoe.report.gates import expert_groups
-from mmoe.report.learning import best_epoch
 from mmoe.report.style import columns_for, themed_svg
 
 

@@ -9,7 +9,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.command_score import summary_table
+from mmoe.cli.score import summary_table
 from mmoe.errors import Rejected
 from mmoe.score import score_files
 from mmoe.score.counts import KEY, ColumnCounts, ScoreCounts

@@ -2,7 +2,7 @@
 
 import torch
 
-from mmoe.tasks.calibrator import calibrator_loss
+from mmoe.tasks.transfer import calibrator_loss
 
 PAIRS = [(0, 2), (2, 1)]
 

@@ -7,7 +7,7 @@ import torch
 
 from mmoe.mixture.domains import RowDomains
 from mmoe.tasks import Tower
-from mmoe.tasks.domain_tower import DomainTower
+from mmoe.tasks.towers import DomainTower
 
 D, M = 6, 3
 

@@ -9,8 +9,8 @@ from scipy import stats
 
 from mmoe.config import TaskConfig
 from mmoe.tasks import loss_sums, multi_task_loss, predictions_from_logits
-from mmoe.tasks.columns import logit_widths, own_logits
 from mmoe.tasks.kinds import objective_of
+from mmoe.tasks.predictions import logit_widths, own_logits
 from tests.tasks.kinds_log import TASKS
 
 ROWS = 60

@@ -30,9 +30,9 @@ from mmoe.models import Ranker, build_network
 from mmoe.run.console import SilentReporter
 from mmoe.train import train_run
 from mmoe.train.optim import build_average, build_optimizer
-from mmoe.train.over_ranks.step_collectives import StepRanks
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import Step, StepProgram, train_step
+from mmoe.train.step_ranks import StepRanks
 from tests.embeddings.sharded_world import FEATURES, TABLES, batch_of_all, part
 from tests.parallel.joining import PATIENCE, join_world
 

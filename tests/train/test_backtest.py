@@ -24,7 +24,8 @@ from mmoe.run.folder_claim import FolderClaim
 from mmoe.run.metrics_table import backtest_table
 from mmoe.score import load_predictor
 from mmoe.train import Interrupted, evaluate_run, train_run
-from mmoe.train.backtest import BacktestSettings, backtest, backtest_steps, walk
+from mmoe.train import backtest as walk
+from mmoe.train.backtest import BacktestSettings, backtest, backtest_steps
 
 DAYS = ["2024-01-30", "2024-01-31", "2024-02-01", "2024-02-03"]
 

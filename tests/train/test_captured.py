@@ -5,7 +5,7 @@ import torch
 
 from mmoe.config import config_from_dict, set_values
 from mmoe.train.begin import training_state
-from mmoe.train.captured import CapturedPass, network_pass
+from mmoe.train.cuda import CapturedPass, network_pass
 from mmoe.train.prepare import prepare
 
 CPU = torch.device("cpu")

@@ -21,9 +21,8 @@ from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor, score_files
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.baselines import boosted_trees, logistic_regression
-from mmoe.train.design_matrix import id_columns
 from mmoe.train.evaluate import predict_rows
-from mmoe.train.fit_wide import fit_wide
+from mmoe.train.fit_wide import fit_wide, id_columns
 from mmoe.train.prepare import prepare
 
 FEATURES = [

@@ -10,8 +10,7 @@ import pytest
 from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory
 from mmoe.train import train_run
-from mmoe.train.loggers import Loggers
-from mmoe.train.mlflow_log import MlflowLog
+from mmoe.train.loggers import Loggers, MlflowLog
 
 SETTINGS = ("training.loggers=[mlflow]", "training.epochs=2")
 

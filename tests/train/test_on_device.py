@@ -7,7 +7,7 @@ import torch
 
 from mmoe.checkpoint.random_state import RandomState
 from mmoe.datasets.rows.batch import Batch
-from mmoe.train.on_device import on_device
+from mmoe.train.cuda import on_device
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

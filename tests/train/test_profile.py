@@ -9,9 +9,8 @@ from torch.profiler import record_function
 
 from mmoe.run.console import SilentReporter
 from mmoe.run.folder_claim import remove_files
-from mmoe.train.profiling import profile as profiling
-from mmoe.train.profiling.parts import BACKWARD, INPUT, PAUSE, PREFIX, part
-from mmoe.train.profiling.recorder import StepRecorder
+from mmoe.train import profiling
+from mmoe.train.profiling import BACKWARD, INPUT, PAUSE, PREFIX, StepRecorder, part
 
 PARTS = ["input", "embeddings", "experts", "gates", "towers", "loss", "optimizer", "other"]
 

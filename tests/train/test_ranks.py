@@ -8,9 +8,9 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
 from mmoe.tasks.masked_loss import TaskLosses
-from mmoe.train.over_ranks.step_collectives import ONE_PROCESS, StepRanks
 from mmoe.train.prepare import prepare
 from mmoe.train.step import Step, backward, forward
+from mmoe.train.step_ranks import ONE_PROCESS, StepRanks
 
 
 @pytest.fixture(name="step")

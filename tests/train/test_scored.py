@@ -11,9 +11,7 @@ import pytest
 from mmoe.config import config_from_dict
 from mmoe.score import score_files
 from mmoe.train import evaluate_run
-from mmoe.train.scored import evaluate_scored
-from mmoe.train.scored.evaluate import _numbers
-from mmoe.train.scored.join import join_by_key
+from mmoe.train.scored import _numbers, evaluate_scored, join_by_key
 
 KEY = ["user", "row"]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from mmoe.train.tensorboard import EventLog
+from mmoe.train.loggers import EventLog
 
 
 class _Full:

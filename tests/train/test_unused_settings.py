@@ -6,8 +6,8 @@ from torch import nn
 from mmoe.config.parallel import ParallelConfig
 from mmoe.mixture import MultiGateMixture, mlp_experts
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, Hosts, ensure_process_group
-from mmoe.train.over_ranks import unused_settings as unused
-from mmoe.train.over_ranks.unused_settings import unused_settings
+from mmoe.train import ranks_report as unused
+from mmoe.train.ranks_report import unused_settings
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, WarmStartReport, transfer
 from mmoe.train.warm_start.earlier import Stored
 from mmoe.train.warm_start.places import NEW, NamedNetwork, expert_places, tensor_sources
-from mmoe.train.warm_start.tables import continue_accumulators
+from mmoe.train.warm_start.transfer import continue_accumulators
 
 BACKENDS = [
     "plain",

@@ -4,10 +4,8 @@ import pytest
 import yaml
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.tune.best_config import commented_config
-from mmoe.tune.result import search_result
-from mmoe.tune.space import search_space, with_values
-from mmoe.tune.study import Outcome
+from mmoe.tune.search import commented_config, search_result
+from mmoe.tune.study import Outcome, search_space, with_values
 
 
 @pytest.fixture(name="config")

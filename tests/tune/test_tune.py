@@ -156,7 +156,7 @@ class _Clock(SilentReporter):
 
     def __init__(self, monkeypatch):
         self.now, self.word, self.step = 0.0, "", 0.0
-        monkeypatch.setattr("mmoe.tune.trial.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("mmoe.tune.search.time.monotonic", lambda: self.now)
 
     def after(self, word, seconds):
         self.word, self.step = word, seconds

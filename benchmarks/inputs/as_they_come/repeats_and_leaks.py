@@ -18,7 +18,7 @@ from mmoe.datasets import infer_config, load_recipe, load_splits
 from mmoe.datasets.infer.config import Reasons
 from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.repeats import RepeatCounter
-from mmoe.train.alarms.copies import alarm_of_copies
+from mmoe.train.alarms import alarm_of_copies
 
 TARGETS: dict[str, Target | None] = {
     "repeated_seen": Target(1.0),

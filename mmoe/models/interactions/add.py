@@ -18,7 +18,7 @@ from mmoe.models.interactions.factorization_machine import FactorizationMachine
 from mmoe.models.interactions.layers import Beside, Interaction
 from mmoe.models.interactions.masknet import MaskNet
 from mmoe.models.network import MixtureNetwork
-from mmoe.models.sequences.build import sequence_columns
+from mmoe.models.sequences.inputs import sequence_columns
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.models.input_layers import replaced_names
 from mmoe.models.interactions.add import Columns
 from mmoe.models.requests.inputs import LookedUp, RequestInputs
-from mmoe.models.sequences.build import sequence_columns
+from mmoe.models.sequences.inputs import sequence_columns
 
 
 def build_requests(encoder: FeatureEncoder) -> RequestInputs | None:

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import SEQUENCE_ENCODERS, FeatureSpec, SequenceSpec
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.embeddings.lookups import Lookups
 from mmoe.mixture.axes import Entry, Names, Part
+from mmoe.mixture.draws import borrowed_generators
 from mmoe.models.sequences.events import Events
 
 
@@ -92,3 +94,19 @@ class SequenceInputs(nn.ModuleDict):
 def _key(name: str) -> str:
     """A name that no method of a module has."""
     return f"{name}_encoder"
+
+
+def build_sequences(encoder: FeatureEncoder) -> SequenceInputs | None:
+    """Makes the encoders of a run's sequences; None: there are none."""
+    if not encoder.sequences:
+        return None
+    dims = {table.name: table.dim for table in encoder.tables}
+    features = [*encoder.categorical, *encoder.lists]
+    return SequenceInputs(encoder.sequences, features, dims)
+
+
+def sequence_columns(encoder: FeatureEncoder) -> list[tuple[str, int]]:
+    """Names the vectors that sequences become, in their order, each with its width."""
+    with borrowed_generators():  # made to be asked for names alone
+        sequences = build_sequences(encoder)
+    return [] if sequences is None else sequences.columns

@@ -1,12 +1,145 @@
 """`TransformerEncoder`: attention of the target, and of events, to events."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import stable_linear
-from mmoe.models.sequences.attention import attend_all, attend_target
 from mmoe.models.sequences.events import Events
+from mmoe.ops.jagged_sum import jagged_sum
+
+
+def jagged_softmax(scores_VH: Tensor, events: Events, own_BH: Tensor | None = None) -> Tensor:
+    """Returns weights that sum to 1 over a row's events, or with `own_BH` to less.
+
+    `w_v = exp(s_v) / (exp(own) + Σ_u exp(s_u))`, for each of H columns by itself.
+
+    Args:
+        scores_VH: Of each event.
+        events: Whose events they are.
+        own_BH: Score of something else that each row has; None: nothing.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.models.sequences.events import Events
+        >>> events = Events(torch.zeros(3, 4), torch.tensor([2, 1]))
+        >>> jagged_softmax(torch.zeros(3, 1), events).tolist()
+        [[0.5], [0.5], [1.0]]
+    """
+    row_V = events.row_V
+    # Subtracted for range alone: the result does not depend on it
+    most_BH = _most(scores_VH.detach(), events, None if own_BH is None else own_BH.detach())
+    exp_VH = (scores_VH - most_BH.index_select(0, row_V)).exp()
+    sums_BH = jagged_sum(exp_VH, events.lengths_B)
+    if own_BH is not None:
+        sums_BH = sums_BH + (own_BH - most_BH).exp()
+    return exp_VH / sums_BH.index_select(0, row_V)
+
+
+def _most(scores_VH: Tensor, events: Events, own_BH: Tensor | None) -> Tensor:
+    shape = len(events.lengths_B), scores_VH.shape[1]
+    least_BH = scores_VH.new_full(shape, -torch.inf) if own_BH is None else own_BH.clone()
+    index_VH = events.row_V[:, None].expand_as(scores_VH)
+    return least_BH.scatter_reduce(0, index_VH, scores_VH, "amax")
+
+
+_NUMBERS = 1 << 22  # products that evaluation holds at a time, 16 MiB in fp32
+
+
+def attend_target(
+    q_BD: Tensor,
+    keys: tuple[Tensor, Tensor],
+    values: tuple[Tensor, Tensor],
+    events: Events,
+    heads: int,
+) -> Tensor:
+    """Computes softmax attention of each row's target to its events and itself, `[B, D]`.
+
+    Args:
+        q_BD: Queries of the targets.
+        keys: Of the events [V, D], and of the targets [B, D].
+        values: Likewise.
+        events: How many each row has.
+        heads: H, which divide D.
+    """
+    row_V = events.row_V
+    scale = (q_BD.shape[1] // heads) ** -0.5
+    q_BHK, k_VHK, k_BHK, v_VHK, v_BHK = (
+        _heads(_wide(x_ND), heads) for x_ND in (q_BD, *keys, *values)
+    )
+    scores_VH = (q_BHK.index_select(0, row_V) * k_VHK).sum(-1) * scale
+    own_BH = (q_BHK * k_BHK).sum(-1) * scale
+    w_VH = jagged_softmax(scores_VH, events, own_BH)
+    of_events_BD = jagged_sum((w_VH[:, :, None] * v_VHK).flatten(1), events.lengths_B)
+    own_w_BH = 1 - jagged_sum(w_VH, events.lengths_B)
+    found_BD = of_events_BD + (own_w_BH[:, :, None] * v_BHK).flatten(1)
+    return found_BD.to(q_BD.dtype)
+
+
+def attend_all(
+    projected: Sequence[Tensor], events: Events, heads: int, *, training: bool
+) -> Tensor:
+    """Computes softmax attention of all events and the target of a row to one another.
+
+    Rows are taken in groups that have as many events.
+
+    Args:
+        projected: Queries, keys and values, `[V + B, D]` each: events first, then targets.
+        events: How many each row has.
+        heads: H, which divide D.
+        training: By matrix products; else by sums whose bits depend on a row alone.
+
+    Returns:
+        `[V + B, D]`.
+    """
+    lengths_B, starts_B = events.lengths_B.long(), events.starts_B
+    count = len(events.e_VD)
+    places, found = [], []
+    for length in torch.unique(lengths_B).tolist():
+        rows_N = (lengths_B == length).nonzero()[:, 0]
+        steps_L = torch.arange(length, device=rows_N.device)
+        own_NL = torch.cat([starts_B[rows_N][:, None] + steps_L, (rows_N + count)[:, None]], dim=1)
+        q, k, v = (
+            x_ND.index_select(0, own_NL.flatten()).view(*own_NL.shape, heads, -1).transpose(1, 2)
+            for x_ND in projected
+        )
+        out = F.scaled_dot_product_attention(q, k, v) if training else _stable_attention(q, k, v)
+        places.append(own_NL.flatten())
+        found.append(out.transpose(1, 2).flatten(0, 1).flatten(1))
+    if not found:
+        return projected[0]
+    return torch.cat(found).index_select(0, torch.argsort(torch.cat(places)))
+
+
+def _stable_attention(q_NHLK: Tensor, k_NHLK: Tensor, v_NHLK: Tensor) -> Tensor:
+    """Products number by number, some rows at a time, instead of by matrices."""
+    _, heads, length, width = q_NHLK.shape
+    of_query = heads * length * width
+    rows, queries = max(1, _NUMBERS // (of_query * length)), max(1, _NUMBERS // of_query)
+    parts = []
+    for q_rows, k, v in zip(*(x.split(rows) for x in (q_NHLK, k_NHLK, v_NHLK)), strict=True):
+        found = [_attend(q, k, v) for q in q_rows.split(queries, dim=2)]  # one, unless L is large
+        parts.append(torch.cat(found, dim=2))
+    return torch.cat(parts) if parts else q_NHLK
+
+
+def _attend(q_NHQK: Tensor, k_NHLK: Tensor, v_NHLK: Tensor) -> Tensor:
+    dtype = q_NHQK.dtype
+    q_NHQK, k_NHLK, v_NHLK = _wide(q_NHQK), _wide(k_NHLK), _wide(v_NHLK)
+    scores = (q_NHQK[:, :, :, None] * k_NHLK[:, :, None]).sum(-1) * q_NHQK.shape[-1] ** -0.5
+    weights = scores.softmax(-1)
+    return (weights[..., None] * v_NHLK[:, :, None]).sum(3).to(dtype)
+
+
+def _wide(x_ND: Tensor) -> Tensor:
+    """At least fp32: weights of 200 events, and what they leave, are lost in bfloat16's 8 bits."""
+    return x_ND.to(torch.promote_types(x_ND.dtype, torch.float32))
+
+
+def _heads(x_ND: Tensor, heads: int) -> Tensor:
+    return x_ND.unflatten(1, (heads, -1))
 
 
 class TransformerEncoder(nn.Module):

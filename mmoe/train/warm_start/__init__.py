@@ -4,8 +4,7 @@
 and optimizer state into a new state, entry by entry, by the names of features, tasks and experts.
 """
 
-from mmoe.train.warm_start.earlier import EarlierRun
-from mmoe.train.warm_start.report import WarmStart, WarmStartReport
+from mmoe.train.warm_start.earlier import EarlierRun, WarmStart, WarmStartReport
 from mmoe.train.warm_start.transfer import transfer
 
 __all__ = ["EarlierRun", "WarmStart", "WarmStartReport", "transfer"]

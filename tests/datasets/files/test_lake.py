@@ -144,7 +144,7 @@ def log(tmp_path, monkeypatch):
 
 
 def _mmoe(*arguments):
-    from mmoe.commands import app
+    from mmoe.cli.commands import app
 
     found = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
     assert found.exit_code == 0, found.output
@@ -191,7 +191,7 @@ def test_every_command_reads_the_table_through_its_log(log):
     ],
 )
 def test_versions_that_mean_nothing_are_refused(log, arguments, words, tmp_path):
-    from mmoe.commands import app
+    from mmoe.cli.commands import app
 
     (tmp_path / "f.csv").write_text("a,click\n1,0\n")
     with pytest.raises(ValueError, match=words):

@@ -18,7 +18,7 @@ from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
 from mmoe.explain.features import columns_of as feature_columns
 from mmoe.explain.features import values_of, with_shuffled
-from mmoe.train.design_matrix import all_columns
+from mmoe.train.fit_wide import all_columns
 from tests.datasets.request_log import (
     FEATURES,
     SPLIT,

@@ -5,7 +5,7 @@ import torch
 
 from mmoe.config import ModelConfig
 from mmoe.models import build_network
-from mmoe.models.stages.names import expert_names
+from mmoe.models.sections import expert_names
 
 D, OLD = 48, ["click", "buy"]
 

@@ -12,7 +12,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.run.console import ConsoleReporter
 from mmoe.train import WarmStart, train_run
-from mmoe.train.freezing.frozen import Frozen
+from mmoe.train.frozen import Frozen
 from tests.train.freezing.growing import (
     AGE,
     BATCH_NORM,

@@ -1,1 +1,0 @@
-"""Networks that grew: what there was before stands beside what has come since, as it was."""

@@ -1,0 +1,641 @@
+"""Backtests: train on day d, test on day d + 1, walking forward to the last day."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mmoe.config import RunConfig, SplitConfig, config_from_dict
+from mmoe.config.data import TimeConfig
+from mmoe.config.tasks import prediction_columns
+from mmoe.datasets.files.changed_data import data_changes, shown
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.fingerprint import DataPrint, print_files
+from mmoe.datasets.files.lake import own_source
+from mmoe.datasets.labels.maturity import found_maturity, moment_text, time_of
+from mmoe.datasets.rows.days import Day, days_of
+from mmoe.datasets.rows.encoded import EncodedLabels, join_labels
+from mmoe.datasets.rows.locations import find_column
+from mmoe.datasets.rows.projection import text_cells
+from mmoe.datasets.rows.sources import one_path
+from mmoe.datasets.stream import open_stream
+from mmoe.datasets.stream.open import times_in
+from mmoe.datasets.stream.survey import survey
+from mmoe.datasets.values.keys import hash_keys, missing_mask, to_keys
+from mmoe.datasets.values.missing_words import TextCells
+from mmoe.errors import Interrupted
+from mmoe.parallel import from_first, join_ranks, rank
+from mmoe.run.atomic_files import read_json, write_json
+from mmoe.run.console import Reporter, SilentReporter
+from mmoe.run.directory import RunDirectory
+from mmoe.run.folder_claim import (
+    MARK,
+    FolderClaim,
+)
+from mmoe.run.locks import LOCK
+from mmoe.train.fit import train_run
+from mmoe.train.measure import metrics_of
+from mmoe.train.run_folder.claim import first_difference, same_on_all_ranks, with_absolute_paths
+from mmoe.train.run_folder.data import RunData
+from mmoe.train.warm_start import WarmStart
+
+# Numbers from here on may be written YYYYMMDD, where the end of a month is no gap
+_FIRST_YYYYMMDD = 10_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class BacktestSettings:
+    """How a backtest walks: which days, on how many each model trains.
+
+    Attributes:
+        column: Holds the day; None: `data.split.column` of a split by time or day.
+        days: Days to test, the last ones; None: all but the first.
+        from_scratch: Train every day's model anew, instead of continuing the one before.
+        window: Days to train on, up to the day before the tested one. None: a model that continues
+            another trains on one day, and one that begins anew (the first one, or from scratch
+            every one) on all days so far.
+    """
+
+    column: str | None = None
+    days: int | None = None
+    from_scratch: bool = False
+    window: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what backtest.json holds; not `days`: a walk may be made longer."""
+        return {"from_scratch": self.from_scratch, "window": self.window}
+
+    def options(self) -> dict[str, Any]:
+        """Returns the settings as the command line calls them, for errors."""
+        return {f"--{name.replace('_', '-')}": value for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One model of a backtest: days it trains on, day it is tested on, files that hold them.
+
+    Attributes:
+        train: In order.
+        test: The day after them, or the next one that has rows.
+        files: That hold any of these days, in the order of the data set.
+        test_files: That hold the tested one.
+    """
+
+    train: tuple[Day, ...]
+    test: Day
+    files: tuple[str, ...]
+    test_files: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of its run directory, by the last day it trains on."""
+        return f"trained-{self.train[-1]}"
+
+    @property
+    def gap(self) -> bool:
+        """Whether days without rows lie before the tested one."""
+        one, two = self.train[-1], self.test
+        counted = one.dated or two.number < _FIRST_YYYYMMDD
+        return counted and two.number - one.number > 1
+
+    def config(self, config: RunConfig, column: str) -> RunConfig:
+        """Returns the config of the run that trains and tests it."""
+        split = SplitConfig(
+            by="day",
+            column=column,
+            format=_format(config, column),
+            validation=config.data.split.validation,
+            train_days=[str(day) for day in self.train],
+            test_days=[str(self.test)],
+        )
+        data = config.data.model_copy(update={"split": split, "path": list(self.files)})
+        return config.model_copy(update={"data": data})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns its days for JSON."""
+        return {"train_days": [str(day) for day in self.train], "test_day": str(self.test)}
+
+
+def day_column(config: RunConfig, settings: BacktestSettings) -> str:
+    """Returns the name of the column that holds the day.
+
+    Raises:
+        ValueError: Neither the settings nor the config name one, or rows come from no path.
+    """
+    data = config.data
+    if data.source != "files":
+        raise ValueError(
+            f"backtest reads the days of data.path, but data.source is {data.source}; give "
+            "--set data.source=files and --data PATH"
+        )
+    if data.split.by == "file":
+        raise ValueError(
+            "backtest reads the days of data.path, but the split is by file; set data.split.by: "
+            "random and data.path"
+        )
+    if settings.column is not None:
+        return settings.column
+    if data.split.by in ("time", "day") and data.split.column is not None:
+        return data.split.column
+    raise ValueError(
+        "backtest needs to know which column holds the day; give --column NAME, or split by time"
+    )
+
+
+def backtest_steps(config: RunConfig, settings: BacktestSettings) -> list[Step]:
+    """Lays out the walk, from the column of days; nothing else is read.
+
+    Args:
+        config: `data.path`, absolute or as seen from here.
+        settings: How to walk.
+
+    Raises:
+        ValueError: The column is missing or holds no days, there is one day only, or there are
+            fewer days than asked for.
+    """
+    for name, value in (("days", settings.days), ("window", settings.window)):
+        if value is not None and value < 1:
+            raise ValueError(f"--{name}: expected 1 or more, got {value}")
+    column = day_column(config, settings)
+    files, origin = _files_by_day(config, column)
+    days = sorted(files)
+    if len(days) < 2:
+        raise ValueError(
+            f"{origin}: column {column!r} holds one day ({days[0]}), but a backtest needs two or "
+            "more: one to train on, one to test; give more data, or name another column"
+        )
+    if settings.days is not None and settings.days > len(days) - 1:
+        raise ValueError(
+            f"--days: expected at most {len(days) - 1}, as {origin} holds {len(days)} days from "
+            f"{days[0]} to {days[-1]} and the first one only trains, got {settings.days}"
+        )
+    first = 1 if settings.days is None else len(days) - settings.days
+    steps = []
+    for place in range(first, len(days)):
+        anew = settings.from_scratch or place == first
+        window = settings.window or (place if anew else 1)
+        train, test = days[max(0, place - window) : place], days[place]
+        mine = {file: None for day in [*train, test] for file in files[day]}
+        in_order = [file for file in _all(files) if file in mine]
+        tested = tuple(files[test])
+        steps.append(Step(train=tuple(train), test=test, files=tuple(in_order), test_files=tested))
+    return steps
+
+
+def _all(files: dict[Day, dict[str, int]]) -> list[str]:
+    """Every file once, in the order of the data set."""
+    numbered = {file: number for named in files.values() for file, number in named.items()}
+    return sorted(numbered, key=lambda file: numbered[file])
+
+
+def _format(config: RunConfig, column: str) -> str | None:
+    """How the column's text says a datetime, where the split says so."""
+    split = config.data.split
+    return split.format if column == split.column else None
+
+
+def _files_by_day(config: RunConfig, column: str) -> tuple[dict[Day, dict[str, int]], str]:
+    """For each day the files that hold rows of it, each with its place; and the data's name."""
+    paths = one_path(config, None)
+    use = {column: "backtest --column"}
+    form = _format(config, column)
+    cells = TextCells(as_text=frozenset([column] if form is not None else []))
+    source = survey(paths, use, config.data.streaming.chunk_rows, cells=cells)
+    order = {file: number for number, file in enumerate(source.sizes)}
+    found: dict[Day, dict[str, int]] = defaultdict(dict)
+    kinds: set[bool] = set()
+    for piece in source.pieces:
+        for _, table in source.read(piece, [column]):
+            days_N, dated = days_of(table, column, source.origin, form)
+            kinds.add(dated)
+            for number in np.unique(days_N).tolist():
+                found[Day(number, dated)][own_source(piece.file)] = order[piece.file]
+    if len(kinds) > 1:
+        raise ValueError(
+            f"{source.origin}: column {column!r} holds plain numbers in one place and moments "
+            "since 1970 in another; write one of them"
+        )
+    return dict(found), source.origin
+
+
+def as_of_log(config: RunConfig, begun: TimeConfig | None = None) -> RunConfig:
+    """Returns the config of a walk whose data.time.as_of is the newest time of the whole log.
+
+    A day is tested on the labels that the log has, which may have come long after it.
+
+    Args:
+        config: Of the walk.
+        begun: `data.time` of a day that is resumed, which stays as it is.
+
+    Raises:
+        ValueError: A row has no time, or none is old enough.
+    """
+    if not config.delayed_tasks or (config.data.time and config.data.time.as_of):
+        return config
+    time = begun
+    if time is None:
+        column = time_of(config).column
+        assert column is not None, "a config with matures_after has one"
+        uses = {column: "data.time (for matures_after)"}
+        chunk, cells = config.data.streaming.chunk_rows, text_cells(config)
+        source = survey(one_path(config, None), uses, chunk, cells=cells)
+        newest = found_maturity(config, times_in(config, [source])).as_of
+        time = time_of(config).model_copy(update={"as_of": moment_text(newest)})
+    data = config.data.model_copy(update={"time": time})
+    return config.model_copy(update={"data": data})
+
+
+def days_that_grew(
+    out: Path, steps: Sequence[Step], known: int, *, allowed: bool
+) -> dict[str, list[str]]:
+    """Finds days whose files have changed since they were begun; refuses all but new days.
+
+    A file that now holds a new day too, as that of a log in one file does, has to be another one.
+
+    Args:
+        out: Of the walk.
+        steps: Of today.
+        known: How many of them the walk had before; the others are new days.
+        allowed: Files may have changed otherwise, too.
+
+    Returns:
+        For each run directory whose files have changed, what has.
+
+    Raises:
+        ValueError: A day that was begun has changed; names it and its file.
+    """
+    new = {str(Path(file).absolute()) for step in steps[known:] for file in step.test_files}
+    found: dict[str, list[str]] = {}
+    looked_at: dict[DataFile, tuple[int, str]] = {}  # days of a walk share files
+    for step in steps[:known]:
+        remembered = RunData.read(RunDirectory(out / step.name))
+        if remembered is None:
+            continue
+        now = print_files({"all": step.files}, looked_at)
+        changes = data_changes(remembered.data, now)
+        if changes:
+            found[step.name] = changes
+        folder, before = now.folder, remembered.data
+        changes = data_changes(_without(before, folder, new), _without(now, folder, new))
+        if changes and not allowed:
+            raise ValueError(
+                f"{out}: the data of {step.train[0]} to {step.test} has changed since "
+                f"{step.name} was begun, in {now.folder}: {shown(changes)}; bring back what was "
+                "there, choose another --out, or say --changed-data to keep what is finished"
+            )
+    return found
+
+
+def _without(data: DataPrint, folder: str, files: Collection[str]) -> DataPrint:
+    """Its files but for some."""
+    splits = {
+        split: [one for one in rows if f"{folder}/{one.name}" not in files]
+        for split, rows in data.parts.items()
+    }
+    return data.model_copy(update={"parts": splits})
+
+
+_GROUP = "group_hash"  # of the GAUC group: codes of one day mean nothing on another
+
+
+def write_tested(
+    path: Path, config: RunConfig, predictions_NP: np.ndarray, labels: EncodedLabels
+) -> None:
+    """Writes a day's predictions, labels (empty where unobserved), weights and groups.
+
+    Args:
+        path: The Parquet file; whole or absent.
+        config: Of the run that made the predictions; its test split are the rows.
+        predictions_NP: Of the test split, a column for each of prediction_columns.
+        labels: Of the same rows.
+    """
+    columns: dict[str, pa.Array] = {}
+    for p, name in enumerate(prediction_columns(config.tasks)):
+        columns[name] = pa.array(predictions_NP[:, p])
+    for t, task in enumerate(config.tasks):
+        missing_N = ~labels.observed_NT[:, t]
+        columns[f"label_{task.name}"] = pa.array(labels.labels_NT[:, t], mask=missing_N)
+        columns[f"weight_{task.name}"] = pa.array(labels.weights_NT[:, t])
+    if config.data.group_column is not None:
+        columns[_GROUP] = _groups(config, config.data.group_column)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    pq.write_table(pa.table(columns), temporary)
+    temporary.replace(path)
+
+
+def total_metrics(
+    config: RunConfig, paths: list[Path]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Computes metrics by task over the rows of all files, and notes on what is missing.
+
+    Raises:
+        ValueError: A file cannot be read.
+    """
+    predictions, labels = [], []
+    for path in paths:
+        try:
+            table = pq.read_table(path)
+            names = prediction_columns(config.tasks)
+            predictions.append(np.stack([table[name].to_numpy() for name in names], axis=1))
+            labels.append(_labels(table, config))
+        except (OSError, KeyError, pa.ArrowException) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"{path}: is damaged ({reason}); remove its folder and say --resume"
+            ) from None
+    together = join_labels(labels)
+    if together.groups_N is not None:
+        codes_N = np.unique(together.groups_N, return_inverse=True)[1].astype(np.int64)
+        missing_N = np.concatenate([_missing_groups(path) for path in paths])
+        together = EncodedLabels(
+            labels_NT=together.labels_NT,
+            observed_NT=together.observed_NT,
+            weights_NT=together.weights_NT,
+            groups_N=np.where(missing_N, -1, codes_N),
+        )
+    return metrics_of(config, np.concatenate(predictions), together)
+
+
+def _groups(config: RunConfig, column: str) -> pa.Array:
+    """A hash of each test row's group; the same for 7 and "7", as files may differ in type."""
+    test, origin = open_stream(config).test, f"column {column!r}"
+    hashes: list[np.ndarray] = []
+    missing: list[np.ndarray] = []
+    for piece, count in enumerate(test.counts_P):
+        for table in test.tables(piece, [column]) if count else ():
+            values = find_column(table, column, origin, "data.group_column")
+            hashes.append(hash_keys(to_keys(values, "text", origin)))
+            missing.append(missing_mask(values, "text"))
+    return pa.array(np.concatenate(hashes), mask=np.concatenate(missing))
+
+
+def _labels(table: pa.Table, config: RunConfig) -> EncodedLabels:
+    observed = [table[f"label_{task.name}"].is_valid().to_numpy() for task in config.tasks]
+    groups_N = None
+    if _GROUP in table.column_names:
+        groups_N = table[_GROUP].fill_null(0).to_numpy().view(np.int64)
+    return EncodedLabels(
+        labels_NT=_stack(table, config, "label"),
+        observed_NT=np.stack(observed, axis=1),
+        weights_NT=_stack(table, config, "weight"),
+        groups_N=groups_N,
+    )
+
+
+def _missing_groups(path: Path) -> np.ndarray:
+    return pq.read_table(path, columns=[_GROUP])[_GROUP].is_null().to_numpy()
+
+
+def _stack(table: pa.Table, config: RunConfig, what: str) -> np.ndarray:
+    columns = [table[f"{what}_{task.name}"].fill_null(0).to_numpy() for task in config.tasks]
+    return np.stack(columns, axis=1)
+
+
+_STEPS, _RESULT, _TESTED = "plan.json", "backtest.json", "predictions.parquet"
+
+
+@dataclass(frozen=True)
+class _Start:
+    """How a walk was asked for; see `backtest`."""
+
+    out: Path
+    data: str | Path | None
+    resume: bool
+    numbered: bool
+    changed_data: bool
+
+
+def backtest(
+    config: RunConfig,
+    out: Path,
+    settings: BacktestSettings,
+    *,
+    data: str | Path | None = None,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    numbered: bool = False,
+    on_folder: Callable[[Path], None] = lambda _: None,
+    changed_data: bool = False,
+) -> dict[str, Any]:
+    """Trains day d, tests day d + 1, walking forward; each model continues the one before.
+
+    Several ranks train every day together; rank 0 lays out the walk, and writes.
+
+    Args:
+        config: What to train; its split's validation share is drawn from the days trained on.
+        out: Gets a run directory for each day and, last, backtest.json; must be empty or absent,
+            unless `resume`.
+        settings: Which days, and how.
+        data: Overrides data.path.
+        resume: Go on with the first unfinished day; days that have come since are walked too.
+        reporter: Told of progress.
+        numbered: Where `out` exists, take the first of out-2, out-3, … that does not.
+        on_folder: Given the folder, once it is known.
+        changed_data: Resume also where files of days that were begun have changed; what is
+            finished stays as it is.
+
+    Returns:
+        What backtest.json holds: for each tested day its metrics by task, and those of all tested
+        rows together.
+
+    Raises:
+        ValueError: Config, data or directory cannot be used; names the day where there is one.
+        Interrupted: A KeyboardInterrupt that knows the folder, once there is one.
+    """
+    reporter = reporter or SilentReporter()
+    with FolderClaim("backtest", reporter.say, known_by=[_STEPS]) as claim:
+        start = _Start(out, data, resume, numbered, changed_data)
+        return _walk(claim, config, start, settings, reporter, on_folder)
+
+
+def _walk(
+    claim: FolderClaim,
+    config: RunConfig,
+    start: _Start,
+    settings: BacktestSettings,
+    reporter: Reporter,
+    on_folder: Callable[[Path], None],
+) -> dict[str, Any]:
+    join_ranks(config.parallel.timeout_seconds)
+    config = with_absolute_paths(config, start.data)
+    options = {"--resume": start.resume, "--changed-data": start.changed_data}
+    out = same_on_all_ranks(config, start.out, {**options, **settings.options()})
+    start = replace(start, out=out)
+    if rank() > 0:
+        reporter = SilentReporter()
+    column = day_column(config, settings)
+    header = {"column": column, **settings.as_dict()}
+    steps, out, changed = from_first(
+        lambda: _begin(claim, config, start, settings, header), takes_long=True
+    )
+    on_folder(out)
+    days = []
+    try:
+        for number, step in enumerate(steps):
+            before = steps[number - 1] if number and not settings.from_scratch else None
+            grew = step.name in changed
+            days.append(
+                _run_day(config, column, out, step, before, reporter, grew, is_first=not number)
+            )
+    except KeyboardInterrupt as stop:
+        _leave_nothing_of_no_day(claim, out)
+        if not out.exists():
+            raise
+        raise Interrupted(out, saved=True) from stop
+    except BaseException:  # the launcher's too, where another rank has failed
+        _leave_nothing_of_no_day(claim, out)
+        raise
+
+    def finish() -> dict[str, Any]:
+        total, notes = total_metrics(config, [out / step.name / _TESTED for step in steps])
+        for note in notes:
+            reporter.say(f"note, total: {note}")
+        result = {**header, "days": days, "total": total}
+        claim.check()
+        write_json(out / _RESULT, result)
+        return result
+
+    return from_first(finish, takes_long=True)
+
+
+def _begin(
+    claim: FolderClaim,
+    config: RunConfig,
+    start: _Start,
+    settings: BacktestSettings,
+    header: dict[str, Any],
+) -> tuple[list[Step], Path, Collection[str]]:
+    """Looks at the folder and the days, and writes plan.json.
+
+    Returns:
+        The steps, the folder that the walk took, and the names of days whose data has grown.
+    """
+    out = start.out
+    if not start.numbered:
+        claim.go_on(out, resume=start.resume)
+    steps = backtest_steps(config, settings)
+    changed: Collection[str] = ()
+    if claim.lock is None:
+        out = claim.create(out, numbered=start.numbered)
+    else:
+        known = _check_steps(out, config, header, steps)
+        changed = days_that_grew(out, steps, known, allowed=start.changed_data)
+    write_json(out / _STEPS, _as_stored(config, header, steps))
+    return steps, out, changed
+
+
+def _as_stored(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """What plan.json holds."""
+    return {
+        **header,
+        "steps": [step.as_dict() for step in steps],
+        "config": config.model_dump(mode="json"),
+    }
+
+
+def _check_steps(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> int:
+    """How many of the steps a walk that is resumed had before.
+
+    Raises:
+        ValueError: The walk was begun with another config, other settings or other days.
+    """
+    if not (out / _STEPS).exists():
+        return 0
+    content = _as_stored(config, header, steps)
+    old = read_json(out / _STEPS, content)
+    before = old.pop("steps")
+    # Of an earlier version it may lack keys, whose defaults say what they did then
+    begun = config_from_dict(old["config"], f"{out / _STEPS}: config", of_run=True)
+    old["config"] = begun.model_dump(mode="json")
+    difference = first_difference(old, {**header, "config": content["config"]})
+    if content["steps"][: len(before)] != before:
+        difference = difference or _other_days(before, content["steps"])
+    if difference:
+        raise ValueError(
+            f"{out}: was begun otherwise ({difference}); resume with the same settings, or "
+            "choose another --out"
+        )
+    return len(before)
+
+
+def _other_days(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
+    """How the steps of plan.json and those of today differ; the first ones should be the same."""
+    tested, here = ([step["test_day"] for step in steps] for steps in (before, now))
+    begun, found = f"it tested {tested[0]} to {tested[-1]}", f"{here[0]} to {here[-1]}"
+    if tested[0] in here[1:]:
+        days = f"--days {len(here) - here.index(tested[0])}"
+        return f"{begun}, and {found} is asked for now: it goes on with fewer days, {days}"
+    if here[0] in tested[1:]:
+        days = f"--days {len(here) + tested.index(here[0])}"
+        return f"{begun}, and {found} is asked for now: it goes on with {days}"
+    return f"{begun}, and the data now holds other days or trains on others, {found}"
+
+
+def _leave_nothing_of_no_day(claim: FolderClaim, out: Path) -> None:
+    """A walk that never got through a day must not stand in the mended command's way."""
+    if claim.lock is None or claim.mark is None or not claim.lock.is_mine():
+        return  # another rank than the first, or no folder any more
+    others = {path.name for path in out.iterdir()} - {_STEPS, MARK, LOCK}
+    if not others:
+        (out / _STEPS).unlink(missing_ok=True)
+        claim.withdraw()
+
+
+def _run_day(
+    config: RunConfig,
+    column: str,
+    out: Path,
+    step: Step,
+    before: Step | None,
+    reporter: Reporter,
+    changed: bool,
+    *,
+    is_first: bool,
+) -> dict[str, Any]:
+    """One entry of backtest.json; a finished day is read, an unfinished one resumed.
+
+    Its data may have changed since it was begun; `changed` says that this was looked at. The last
+    days of a log are younger than any window, and so are those they are tested on.
+    """
+    run, tested = RunDirectory(out / step.name), out / step.name / _TESTED
+    if step.gap:
+        reporter.say(
+            f"no rows between {step.train[-1]} and {step.test}: the model of {step.train[-1]} is "
+            f"tested on {step.test}"
+        )
+    finished, begun = from_first(lambda: _standing(run, tested))
+    if not finished:
+        trained = f"{step.train[0]} to {step.train[-1]}" if step.train[1:] else f"{step.train[0]}"
+        reporter.say(f"training on {trained}, testing on {step.test}")
+        stored = from_first(lambda: run.config().data.time if begun else None)
+        whole = from_first(lambda: as_of_log(config, stored), takes_long=True)
+        day_config = step.config(whole, column)
+        try:
+            train_run(
+                day_config,
+                run.path,
+                resume=begun,
+                changed_data=changed,
+                warm_start=None if before is None else WarmStart(out / before.name),
+                reporter=reporter,
+                leaves_young=not is_first,
+                on_test=lambda predictions_NP, labels: write_tested(
+                    tested, day_config, predictions_NP, labels
+                ),
+            )
+        except ValueError as error:
+            raise ValueError(f"backtest, day {trained} (tested on {step.test}): {error}") from None
+    tasks = from_first(lambda: run.metrics()["tasks"])
+    return {**step.as_dict(), "run": step.name, "tasks": tasks}
+
+
+def _standing(run: RunDirectory, tested: Path) -> tuple[bool, bool]:
+    """Whether a day is finished, and whether it has begun."""
+    finished = run.metrics_file.exists() and tested.exists()
+    return finished, run.path.exists()
