@@ -16,7 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LINES, LONG = 60, 27
+LINES, LONG = 60, 26
 
 
 def main() -> int:
