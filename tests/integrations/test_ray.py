@@ -39,6 +39,7 @@ ON_LOOPBACK = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "OMP_NUM_THREADS": "1",
+    "RAY_worker_niceness": "0",  # 15 by default: beside a compiler workers take minutes to start
 }
 
 
@@ -408,7 +409,9 @@ def test_a_cluster_that_others_hold_is_said(cluster, run, log, tmp_path, monkeyp
     while cluster.available_resources().get("CPU", 0):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    with pytest.raises(ValueError, match="no worker was given a CPU in 1 s; the cluster has 0 free"):
+    with pytest.raises(
+        ValueError, match="no worker was given a CPU in 1 s; the cluster has 0 free"
+    ):
         score_files(run, log, tmp_path / "out", engine=RayEngine())
     for task in others:
         cluster.cancel(task, force=True)
