@@ -25,6 +25,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
@@ -234,11 +235,20 @@ class BuildOperators(build_ext):
         return str(folder)
 
     def compile_cpp(self, source: str, folder: Path) -> str:
-        """Compile one C++ source; return the object file."""
+        """Compile one C++ source, if it has changed since; return the object file."""
         flags = ["-O3", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wno-psabi", "-g0"]
+        # pip takes a new folder for each build: a wheel has what an editable install has compiled
+        said = [self.compiler.compiler_so, flags, TORCH_TARGET, (folder / "version.py").read_text()]
+        kept = ROOT / "build" / f"objects-{zlib.crc32(repr(said).encode()):08x}"
+        known = kept / f"{source.removesuffix('.cpp')}.o"
+        read_by_all = ["setup.py", *sources("csrc/**/*.h")]
+        if known.exists() and all(
+            (ROOT / path).stat().st_mtime < known.stat().st_mtime for path in [source, *read_by_all]
+        ):
+            return str(known)
         (built,) = self.compiler.compile(
             [source],
-            output_dir=self.build_temp,
+            output_dir=str(kept),
             macros=[("TORCH_TARGET_VERSION", TORCH_TARGET), ("Py_LIMITED_API", PYTHON_TARGET[0])],
             include_dirs=[str(folder / "include")],
             extra_postargs=flags,
