@@ -1,7 +1,7 @@
 """Data files: names to files, one reader for each format, and what a file held when it was read.
 
 `resolve_files` finds them, `read_table` and `iter_tables` read them whole or in chunks,
-`cut_file` finds spans of rows that are read by themselves, `print_files` and `data_changes` tell
+`cut_file` cuts the rows of a Parquet file into spans, `print_files` and `data_changes` tell
 whether they are still what they were.
 """
 
@@ -37,15 +37,12 @@ if TYPE_CHECKING:
         widen,
     )
     from mmoe.datasets.files.resolve import kind_of, resolve_files
-    from mmoe.datasets.files.row_span import Cut, RowSpan
 
 __all__ = [
-    "Cut",
     "DataFile",
     "DataPrint",
     "Footers",
     "Paths",
-    "RowSpan",
     "RowsPrint",
     "column_names",
     "common_schema",
@@ -88,6 +85,5 @@ __getattr__ = lazily(
             "widen",
         ],
         "resolve": ["kind_of", "resolve_files"],
-        "row_span": ["Cut", "RowSpan"],
     },
 )

@@ -14,13 +14,11 @@ import pyarrow.csv as pacsv
 
 from mmoe.datasets.files.csv_header import Header, dialect, read_header
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.row_span import RowSpan, open_pieces
 from mmoe.datasets.files.text_files import one_line, open_text
 from mmoe.datasets.rows.locations import MissingColumnError, refuse_repeated
 from mmoe.datasets.values.arrow import may_use_threads, out_of_memory, pc
 
 _BLOCK_BYTES = 8 << 20  # a row must fit into one block
-_BOM = b"\xef\xbb\xbf"
 
 
 def csv_columns(path: DataFile) -> list[str]:
@@ -51,40 +49,28 @@ def read_csv(path: DataFile, columns: list[str] | None) -> pa.Table:
     return _trim(table)
 
 
-def iter_csv(
-    path: DataFile, columns: list[str] | None, rows: int = 0, span: RowSpan | None = None
-) -> Iterator[pa.Table]:
+def iter_csv(path: DataFile, columns: list[str] | None, rows: int = 0) -> Iterator[pa.Table]:
     """Yields the same rows in the same order, block by block, however many rows are asked for.
 
     Args:
         path: The file.
         columns: Only these, in this order; None = all.
         rows: Not looked at.
-        span: Only these rows, of `cut_csv`.
     """
     header = read_header(path)
-    options = _options(path, header, columns, is_above=span is None)
+    options = _options(path, header, columns)
     if header.is_all:
         return
     try:
-        reader = pacsv.open_csv(_open(path, span), **options)
+        reader = pacsv.open_csv(open_text(path), **options)
         for batch in reader:
             yield _trim(pa.Table.from_batches([batch]))
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise _explain(path, header, error, span) from None
+        raise _explain(path, header, error) from None
 
 
-def _open(path: DataFile, span: RowSpan | None) -> pa.NativeFile:
-    if span is None:
-        return open_text(path)
-    # Arrow takes away one byte order mark; one that a row begins with is its own
-    return pa.PythonFile(open_pieces(path, span.pieces, head=_BOM), mode="r")
-
-
-def _options(
-    path: DataFile, header: Header, columns: list[str] | None, *, is_above: bool = True
-) -> dict:
-    """What Arrow is told; whether blank lines and the header are above the rows."""
+def _options(path: DataFile, header: Header, columns: list[str] | None) -> dict:
+    """What Arrow is told."""
     there = set(header.names)
     for column in columns or ():
         if column not in there:
@@ -93,8 +79,8 @@ def _options(
     return {
         "read_options": pacsv.ReadOptions(
             column_names=header.names,
-            skip_rows=header.blank_lines if is_above else 0,
-            skip_rows_after_names=1 if is_above and not header.is_row else 0,
+            skip_rows=header.blank_lines,
+            skip_rows_after_names=0 if header.is_row else 1,
             block_size=_BLOCK_BYTES,
             use_threads=may_use_threads(),
         ),
@@ -123,9 +109,7 @@ def _trim(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(trimmed, names=table.column_names)
 
 
-def _explain(
-    path: DataFile, header: Header, error: Exception, span: RowSpan | None = None
-) -> Exception:
+def _explain(path: DataFile, header: Header, error: Exception) -> Exception:
     """Arrow's message, or the row itself where a row has too many or too few cells."""
     if short := out_of_memory(error, str(path)):
         return short
@@ -134,7 +118,7 @@ def _explain(
     reason = re.sub(r"\bRow #\d+: ", "", one_line(error))
     if "Expected" in reason and "columns" in reason:
         width = len(header.names)
-        found = _ragged_row(path, header, span)
+        found = _ragged_row(path, header)
         if found is not None:
             row, cells = found
             above = "first row" if header.is_row else "header"
@@ -155,17 +139,17 @@ def _explain(
     return ValueError(f"{path}: cannot be read as CSV ({reason}); mend or copy the file again")
 
 
-def _ragged_row(path: DataFile, header: Header, span: RowSpan | None) -> tuple[int, int] | None:
+def _ragged_row(path: DataFile, header: Header) -> tuple[int, int] | None:
     """Number (from 1, without the header) and cells of the first row of another width."""
-    width, first = len(header.names), 1 if span is None else span.first + 1
-    with _open(path, span) as stream:
+    width = len(header.names)
+    with open_text(path) as stream:
         lines = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
         rows = csv.reader(lines, **{**dialect(path, header.delimiter), "skipinitialspace": False})
         try:
-            if span is None and not header.is_row:
+            if not header.is_row:
                 next(row for row in rows if len(row) > 1 or (row and row[0].strip()))
             counted = (row for row in rows if row or width == 1)
-            for number, row in enumerate(counted, start=first):
+            for number, row in enumerate(counted, start=1):
                 if row and len(row) != width:
                     return number, len(row)
         except (csv.Error, StopIteration):

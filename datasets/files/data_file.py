@@ -2,14 +2,13 @@
 
 import codecs
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
 import fsspec
-import pyarrow as pa
 
 _PARTITION = re.compile(r"([A-Za-z_][A-Za-z0-9_\-]*)=(.*)")
 _GLOB = re.compile(r"[*?\[]")
@@ -17,19 +16,6 @@ _GLOB = re.compile(r"[*?\[]")
 _CHECKSUMS = ("md5Hash", "content_md5", "ETag", "etag")
 _UTF8 = ("utf-8", "utf-8-sig", "ascii")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark call the folder of nulls
-
-
-@dataclass(frozen=True)
-class KeyTypes:
-    """What the lines of a file of JSON lines hold, which takes a pass over it.
-
-    Attributes:
-        schema: Types of the columns.
-        faults: What is wrong with those that have none.
-    """
-
-    schema: pa.Schema
-    faults: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -90,8 +76,6 @@ class DataFile:
         csv: How it is written, where it is a CSV file.
         candidates: Column of lists, of which each item is a row; None: rows are those of the file.
         fields: Of the items of the last column that is asked for, what is read; None: all.
-        keys: Of JSON lines that have been looked through, what was found: who reads a part of them
-            does not look again. None: they are looked through when they are read.
         known: Columns that rows are known to have: of candidates where every list is empty, and
             says nothing of them.
         lake: Of a lake table's live file, what its table says; None: the file is read for itself.
@@ -106,7 +90,6 @@ class DataFile:
     csv: CsvForm = CsvForm()
     candidates: str | None = None
     fields: tuple[str, ...] | None = None
-    keys: KeyTypes | None = field(default=None, compare=False, repr=False)
     known: tuple[str, ...] = ()
     lake: LakePart | None = None
 

@@ -8,25 +8,19 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from mmoe.datasets.files.csv_files import csv_columns, csv_schema, iter_csv, read_csv
-from mmoe.datasets.files.csv_rows import cut_csv
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.ipc_files import ipc_columns, ipc_schema, iter_ipc, read_ipc
-from mmoe.datasets.files.ipc_messages import cut_ipc
 from mmoe.datasets.files.json_lines import iter_json, json_columns, json_schema, read_json
-from mmoe.datasets.files.json_rows import cut_json
-from mmoe.datasets.files.lake import cut_lake, iter_lake, lake_columns, lake_schema, read_lake
+from mmoe.datasets.files.lake import iter_lake, lake_columns, lake_schema, read_lake
 from mmoe.datasets.files.nested import fields_among, flat_schema, unnested
 from mmoe.datasets.files.parquet_files import (
     Footers,
-    cut_parquet,
     iter_parquet,
     parquet_columns,
     parquet_layout,
     read_parquet,
 )
 from mmoe.datasets.files.resolve import kind_of
-from mmoe.datasets.files.row_span import Cut, RowSpan, was_changed
-from mmoe.datasets.files.text_files import unreadable
 from mmoe.datasets.values.arrow import list_lengths, plain
 
 
@@ -38,33 +32,15 @@ class Format:
         columns: The file's own names.
         schema: Its names and types.
         read: The whole file, of columns in their order.
-        chunks: The same rows, at most so many at a time (CSV: a block), or some of them.
-        cut: Finds spans of so many rows each.
+        chunks: The same rows, at most so many at a time (CSV: a block).
         is_text: Its cells have no types: they become what all of a column's look like.
     """
 
     columns: Callable[[DataFile], list[str]]
     schema: Callable[[DataFile], pa.Schema]
     read: Callable[[DataFile, list[str]], pa.Table]
-    chunks: Callable[..., Iterator[pa.Table]]
-    cut: Callable[[DataFile, int], Cut]
+    chunks: Callable[[DataFile, list[str], int], Iterator[pa.Table]]
     is_text: bool = False
-
-    def iterate(
-        self, file: DataFile, names: list[str], rows: int, span: RowSpan | None
-    ) -> Iterator[pa.Table]:
-        """Reads chunks of the file, or of a span of it, which has as many rows as it says."""
-        if span is None:
-            yield from self.chunks(file, names, rows)
-            return
-        left = span.rows
-        for table in self.chunks(file, names, rows, span):
-            left -= table.num_rows
-            if left < 0:
-                raise was_changed(file)
-            yield table
-        if left:
-            raise was_changed(file)
 
 
 # By what `kind_of` says of a file
@@ -75,12 +51,11 @@ _FORMATS = MappingProxyType(
             lambda file: parquet_layout(file)[0],
             read_parquet,
             iter_parquet,
-            cut_parquet,
         ),
-        "csv": Format(csv_columns, csv_schema, read_csv, iter_csv, cut_csv, is_text=True),
-        "json": Format(json_columns, json_schema, read_json, iter_json, cut_json),
-        "ipc": Format(ipc_columns, ipc_schema, read_ipc, iter_ipc, cut_ipc),
-        "lake": Format(lake_columns, lake_schema, read_lake, iter_lake, cut_lake),
+        "csv": Format(csv_columns, csv_schema, read_csv, iter_csv, is_text=True),
+        "json": Format(json_columns, json_schema, read_json, iter_json),
+        "ipc": Format(ipc_columns, ipc_schema, read_ipc, iter_ipc),
+        "lake": Format(lake_columns, lake_schema, read_lake, iter_lake),
     }
 )
 
@@ -124,7 +99,6 @@ def iter_file(
     folders: dict[str, str | None] | None = None,
     footers: Footers | None = None,
     first_request: int = 0,
-    span: RowSpan | None = None,
 ) -> Iterator[pa.Table]:
     """Yields the same rows in the same order, at most about `rows` at a time (CSV: a block).
 
@@ -136,15 +110,14 @@ def iter_file(
         folders: What `folder_columns` said of the file, so that it need not look again.
         footers: Those of Parquet files that are read group by group.
         first_request: Number of the first request that is read, where rows are candidates.
-        span: Only these rows, of `cut_file`; those of Parquet are in `row_group`.
 
     Raises:
-        ValueError: The file cannot be read, or has other rows than when it was cut.
+        ValueError: The file cannot be read.
     """
     if file.candidates is not None:
         of_requests, asked = _of_requests(file, names)
         at_once = _requests_at_once(rows)
-        tables = iter_file(of_requests, asked, at_once, row_group, folders, footers, span=span)
+        tables = iter_file(of_requests, asked, at_once, row_group, folders, footers)
         for table in tables:
             flat = unnested(table, file.candidates, names, str(file), first_request)
             first_request += table.num_rows
@@ -156,29 +129,29 @@ def iter_file(
     if row_group is not None:
         tables = iter_parquet(file, own, rows, row_group, footers)
     else:
-        tables = format_of(file).iterate(file, own, rows, span)
+        tables = format_of(file).chunks(file, own, rows)
     for table in tables:
         yield _with_folders(table, names, folders)
 
 
-def cut_file(file: DataFile, every: int) -> Cut:
-    """Finds where rows of a file begin, so that each part can be read without those before it.
-
-    Parquet and Arrow files say where their rows are. Of an Arrow stream the messages are followed,
-    of CSV the bytes are read once, and of JSON lines they are parsed, which finds the types that
-    all parts have. A compressed file is not cut.
+def cut_file(file: DataFile, every: int) -> list[range]:
+    """Cuts the rows of a Parquet file at each multiple of `every`, by its footer alone.
 
     Args:
         file: Of any format.
         every: Rows of a span; of requests, where rows are their candidates.
 
+    Returns:
+        Spans of row numbers, each of which `iter_tables` reads without what comes before its row
+        groups; none of a file of another format, which is read whole.
+
     Raises:
         ValueError: It cannot be read.
     """
-    try:
-        return format_of(file).cut(file, every)
-    except (pa.ArrowException, OSError) as error:
-        raise unreadable(file, error) from None
+    if kind_of(file) != "parquet":
+        return []
+    rows = sum(parquet_layout(file)[1])
+    return [range(first, min(first + every, rows)) for first in range(0, rows, every)]
 
 
 def has_rows(file: DataFile) -> bool:

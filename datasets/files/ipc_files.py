@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile, is_address
-from mmoe.datasets.files.row_span import RowSpan, open_pieces
 from mmoe.datasets.rows.locations import MissingColumnError, distinct_names, refuse_repeated
 from mmoe.datasets.values.arrow import MOST_DEPTH, may_use_threads, out_of_memory, refuse_deep_types
 
@@ -40,46 +39,28 @@ def read_ipc(file: DataFile, columns: list[str] | None) -> pa.Table:
     return table if columns is None else table.select(columns)
 
 
-def iter_ipc(
-    file: DataFile, columns: list[str] | None, rows: int, span: RowSpan | None = None
-) -> Iterator[pa.Table]:
+def iter_ipc(file: DataFile, columns: list[str] | None, rows: int) -> Iterator[pa.Table]:
     """Yields the same rows in the same order, at most `rows` at a time; holds a record batch.
 
     Args:
         file: The file.
         columns: Only these, in this order; None = all.
         rows: Most rows of one table.
-        span: Only these rows, of `cut_ipc`; no record batch without them is read.
     """
-    with _open(file, columns, span) as (reader, schema):
-        for batch in _within(_batches(file, reader, span), span):
+    with _open(file, columns) as (reader, schema):
+        for batch in _batches(file, reader):
             for start in range(0, batch.num_rows, rows):
                 part = _renamed(file, batch.slice(start, rows), schema)
                 table = pa.Table.from_batches([part], schema)
                 yield table if columns is None else table.select(columns)
 
 
-def _within(batches: Iterator[pa.RecordBatch], span: RowSpan | None) -> Iterator[pa.RecordBatch]:
-    """Rows of a span, of the record batches that cover it."""
-    if span is None:
-        yield from batches
-        return
-    skipped, left = span.skipped, span.rows
-    for batch in batches:
-        part = batch.slice(skipped, left)
-        skipped, left = 0, left - part.num_rows
-        yield part
-
-
-def _batches(file: DataFile, reader: Any, span: RowSpan | None = None) -> Iterator[pa.RecordBatch]:
+def _batches(file: DataFile, reader: Any) -> Iterator[pa.RecordBatch]:
     """One at a time: the file format by number, the stream format one after another."""
     number = 0
     try:
         if isinstance(reader, pa.RecordBatchFileReader):
-            first, stop = (0, reader.num_record_batches)
-            if span is not None and span.batches is not None:
-                first, stop = span.batches
-            for number in range(first, stop):
+            for number in range(reader.num_record_batches):
                 yield _checked(reader.get_batch(number))
         else:
             for batch in reader:
@@ -98,14 +79,12 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @contextmanager
-def _open(
-    file: DataFile, columns: list[str] | None, span: RowSpan | None = None
-) -> Iterator[tuple[Any, pa.Schema]]:
+def _open(file: DataFile, columns: list[str] | None) -> Iterator[tuple[Any, pa.Schema]]:
     """A reader of the columns asked for, and what it reads, in the file's order."""
     try:
         if file.size() == 0:
             raise ValueError(f"{file}: is empty (0 bytes); expected an Arrow file")
-        source = _source(file, span)
+        source = _source(file)
         is_file = source.read(len(_MAGIC)) == _MAGIC
         start = pa.ipc.open_file if is_file else pa.ipc.open_stream
         source.seek(0)
@@ -125,9 +104,7 @@ def _open(
         source.close()
 
 
-def _source(file: DataFile, span: RowSpan | None) -> Any:
-    if span is not None and span.pieces:
-        return open_pieces(file, span.pieces)
+def _source(file: DataFile) -> Any:
     # A memory map would turn a file that shrinks meanwhile into a crash of the process.
     return file.open() if is_address(str(file)) else pa.OSFile(str(file))
 

@@ -13,14 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from mmoe.datasets.files.data_file import DataFile, KeyTypes
+from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.json_faults import (
     MixedColumnError,
     explain_line,
     explain_types,
     without_columns,
 )
-from mmoe.datasets.files.row_span import RowSpan, open_pieces
 from mmoe.datasets.files.text_files import one_line, open_text, read_start, unreadable
 from mmoe.datasets.rows.locations import MissingColumnError
 from mmoe.datasets.values.arrow import MOST_DEPTH, is_list, is_text, out_of_memory, pc
@@ -31,7 +30,6 @@ _KEY = re.compile(rb'"([^"]*)"[ \t\r\n]*:')
 # Arrow's work grows with lines times keys: many keys of which a line has few are no columns
 _MANY_KEYS, _FEW_OF_THEM = 1_000, 50
 _BOM = b"\xef\xbb\xbf"
-_BLANK, _NEWLINE = b" \t\r\n", 10  # what JSON has between values
 _ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
 _HEAD_BYTES = 1 << 14
 _EXACT = 2.0**53  # whole numbers below are exact in float64
@@ -60,23 +58,20 @@ def read_json(file: DataFile, columns: list[str]) -> pa.Table:
     return pa.concat_tables(_tables(file, columns)).select(columns)
 
 
-def iter_json(
-    file: DataFile, columns: list[str], rows: int, span: RowSpan | None = None
-) -> Iterator[pa.Table]:
+def iter_json(file: DataFile, columns: list[str], rows: int) -> Iterator[pa.Table]:
     """Yields the same rows in the same order, at most `rows` at a time; holds a block.
 
     Args:
         file: The file.
         columns: Only these, in this order.
         rows: Most rows of one table.
-        span: Only these rows, of `cut_json`; their types are those of the whole file.
     """
-    for table in _tables(file, columns, span):
+    for table in _tables(file, columns):
         for start in range(0, table.num_rows, rows):
             yield table.slice(start, rows).select(columns)
 
 
-def _tables(file: DataFile, columns: list[str], span: RowSpan | None = None) -> Iterator[pa.Table]:
+def _tables(file: DataFile, columns: list[str]) -> Iterator[pa.Table]:
     """Blocks of rows: the columns, or one of the file where none are asked for, to have rows."""
     found = _keys_of(file)
     names = found.schema.names
@@ -87,68 +82,40 @@ def _tables(file: DataFile, columns: list[str], span: RowSpan | None = None) -> 
         if column in found.faults:
             raise ValueError(found.faults[column])
     schema = pa.schema([found.schema.field(column) for column in columns or names[:1]])
-    for line, _, block in _blocks(file, span):
+    for line, block in _blocks(file):
         yield _parse(file, line, block, schema)
 
 
-class Block(NamedTuple):
-    """Some lines of a file.
+class _KeyTypes(NamedTuple):
+    """What the lines of a file hold, which takes a pass over it.
 
     Attributes:
-        line: Number of the first one, from 1.
-        start: Its first byte; of a compressed file in its text.
-        end: Where the next block begins.
-        rows: Objects that Arrow found in them.
-        is_lines: Whether there is one on each line that is not blank.
+        schema: Types of the columns.
+        faults: What is wrong with those that have none.
     """
 
-    line: int
-    start: int
-    end: int
-    rows: int
-    is_lines: bool
+    schema: pa.Schema
+    faults: Mapping[str, str]
 
 
-class _Found(NamedTuple):
-    """What a pass over the file found."""
-
-    keys: KeyTypes
-    blocks: tuple[Block, ...]
-
-
-def look_through(file: DataFile) -> tuple[KeyTypes, Sequence[Block]]:
-    """Returns the columns' types, and where the lines lie; the pass is taken once.
-
-    Raises:
-        ValueError: As `json_schema`.
-    """
+def _keys_of(file: DataFile) -> _KeyTypes:
     return _look_at(DataFile(file.address), file.state())
 
 
-def _keys_of(file: DataFile) -> KeyTypes:
-    return look_through(file)[0] if file.keys is None else file.keys
-
-
 @lru_cache(maxsize=1024)
-def _look_at(file: DataFile, state: object) -> _Found:
+def _look_at(file: DataFile, state: object) -> _KeyTypes:
     """Looks at the file as it is: a file written anew is in another state."""
     kinds: dict[str, pa.DataType] = {}
     faults: dict[str, str] = {}
-    blocks = []
     keys = _Keys(file)
-    for line, start, block in _blocks(file):
+    for line, block in _blocks(file):
         keys.add(line, block)
-        found, rows = _kinds(file, line, block, kinds, faults)
-        kinds |= found
-        lines = len(rows_in(block)[0])
-        # Of objects without keys Arrow tells none
-        rows = rows if found else lines
-        blocks.append(Block(line, start, start + len(block), rows, rows == lines))
+        kinds |= _kinds(file, line, block, kinds, faults)
     if not kinds and not faults:
         raise ValueError(f"{file}: is empty; expected a JSON object on each line")
     whole = [(name, kind) for name, kind in kinds.items() if name not in faults]
     schema = pa.schema([*whole, *((name, pa.null()) for name in faults)])
-    return _Found(KeyTypes(schema, faults), tuple(blocks))
+    return _KeyTypes(schema, faults)
 
 
 class _Keys:
@@ -180,35 +147,14 @@ class _Keys:
                 )
 
 
-def rows_in(block: bytes) -> tuple[np.ndarray, np.ndarray]:
-    r"""Finds the lines of a block that are not blank: their first bytes, and their numbers from 0.
-
-    Example:
-        >>> rows_in(b'{"a": 1}\n \n{"a": 2}')
-        (array([ 0, 11]), array([0, 2]))
-    """
-    bytes_N = np.frombuffer(block, np.uint8)
-    starts_L = np.append(0, np.flatnonzero(bytes_N == _NEWLINE) + 1)
-    starts_L = starts_L[starts_L < len(block)]
-    is_row_L = ~np.isin(bytes_N[starts_L], list(_BLANK))
-    for number in np.flatnonzero(~is_row_L & (bytes_N[starts_L] != _NEWLINE)).tolist():
-        start = int(starts_L[number])
-        stop = int(starts_L[number + 1]) if number + 1 < len(starts_L) else len(block)
-        is_row_L[number] = bool(block[start:stop].strip(_BLANK))
-    return starts_L[is_row_L], np.flatnonzero(is_row_L)
-
-
 def _kinds(
     file: DataFile,
     line: int,
     block: bytes,
     before: Mapping[str, pa.DataType],
     faults: dict[str, str],
-) -> tuple[dict[str, pa.DataType], int]:
-    """Types that hold a block's columns and what came before, and the block's rows.
-
-    Adds to faults where no type does.
-    """
+) -> dict[str, pa.DataType]:
+    """Types that hold a block's columns and what came before; adds to faults where no type does."""
     while True:
         rest = without_columns(block, faults)
         try:
@@ -221,7 +167,7 @@ def _kinds(
 
 def _joined_kinds(
     file: DataFile, line: int, block: bytes, before: Mapping[str, pa.DataType]
-) -> tuple[dict[str, pa.DataType], int]:
+) -> dict[str, pa.DataType]:
     kinds = {}
     found = _parse(file, line, block, None)
     whole = _kept_digits(block, found)
@@ -232,34 +178,31 @@ def _joined_kinds(
             what = f"{kind} from line {line} on, but {known} before"
             raise explain_line(file, line, block, before) or MixedColumnError(name, str(file), what)
         kinds[name] = joined
-    return kinds, found.num_rows
+    return kinds
 
 
-def _blocks(file: DataFile, span: RowSpan | None = None) -> Iterator[tuple[int, int, bytes]]:
-    """Whole lines, some megabytes of them at a time: the number of the first, its place, bytes."""
-    if span is None:
-        _refuse_array(file)
-    line, at, rest = 1 if span is None else span.line, 0, b""
+def _blocks(file: DataFile) -> Iterator[tuple[int, bytes]]:
+    """Whole lines, some megabytes of them at a time: the number of the first, bytes."""
+    _refuse_array(file)
+    line, rest, is_start = 1, b"", True
     try:
-        with open_text(file) if span is None else open_pieces(file, span.pieces) as stream:
+        with open_text(file) as stream:
             while data := stream.read(_BLOCK_BYTES):
-                if span is None and not at and not rest and data.startswith(_BOM):
-                    data, at = data.removeprefix(_BOM), len(_BOM)
-                data = rest + data
+                data = rest + (data.removeprefix(_BOM) if is_start else data)
+                is_start = False
                 end = data.rfind(b"\n") + 1
                 block, rest = data[:end], data[end:]
                 if len(rest) > _LINE_BYTES:
                     _refuse_long(file, line + block.count(b"\n"))
                 if block.strip():
                     _refuse_deep(file, line, block)
-                    yield line, at, block
+                    yield line, block
                 line += block.count(b"\n")
-                at += len(block)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise out_of_memory(error, str(file)) or unreadable(file, error) from None
     if rest.strip():
         _refuse_deep(file, line, rest)
-        yield line, at, rest
+        yield line, rest
 
 
 def _refuse_long(file: DataFile, line: int) -> NoReturn:

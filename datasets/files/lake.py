@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile, LakePart, is_address, is_partition
 from mmoe.datasets.files.remote import not_reached
-from mmoe.datasets.files.row_span import Cut, RowSpan
 from mmoe.datasets.rows.locations import MissingColumnError
 
 # Kind of table: the module that reads it, the package and the extra that it needs
@@ -200,18 +199,14 @@ def read_lake(file: DataFile, columns: list[str]) -> pa.Table:
     return pa.concat_tables(parts) if parts else lake_schema(file).empty_table().select(columns)
 
 
-def iter_lake(
-    file: DataFile, columns: list[str], rows: int, span: RowSpan | None = None
-) -> Iterator[pa.Table]:
+def iter_lake(file: DataFile, columns: list[str], rows: int) -> Iterator[pa.Table]:
     """Yields the same rows in the same order, at most `rows` at a time.
 
     Args:
         file: A live one of a table.
         columns: Only these, in this order.
         rows: Most rows of one table.
-        span: Never any: `cut_lake` cuts nothing.
     """
-    assert span is None, "files of tables are not cut"
     table = _table_of(file)
     names = table.schema.names
     there = set(names)
@@ -222,11 +217,6 @@ def iter_lake(
     for part in table.read(file.address, schema.names, rows):
         for start in range(0, part.num_rows, rows):
             yield _cast(part.slice(start, rows), schema, file).select(columns)
-
-
-def cut_lake(file: DataFile, every: int) -> Cut:
-    """Leaves a file whole: which of its rows are live is known when it has been read."""
-    return Cut(file, why_whole="is part of a lake table")
 
 
 def _cast(table: pa.Table, schema: pa.Schema, file: DataFile) -> pa.Table:

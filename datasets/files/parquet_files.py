@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import DataFile, is_address
-from mmoe.datasets.files.row_span import Cut, RowSpan, bounds_of
 from mmoe.datasets.rows.locations import MissingColumnError, distinct_names, refuse_repeated
 from mmoe.datasets.values.arrow import MOST_DEPTH, may_use_threads, out_of_memory, plain, too_deep
 
@@ -286,12 +285,6 @@ def parquet_layout(path: DataFile) -> tuple[pa.Schema, list[int]]:
         names = distinct_names(schema.names)
         groups = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
         return pa.schema([f.with_name(n) for f, n in zip(schema, names, strict=True)]), groups
-
-
-def cut_parquet(path: DataFile, every: int) -> Cut:
-    """Cuts a file at each multiple of `every` rows, by its footer alone."""
-    rows = sum(parquet_layout(path)[1])
-    return Cut(path, [RowSpan(*bounds) for bounds in bounds_of(rows, every)])
 
 
 def parquet_bytes(path: DataFile, columns: list[str]) -> int:

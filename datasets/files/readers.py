@@ -18,8 +18,7 @@ from mmoe.datasets.files.formats import (
 )
 from mmoe.datasets.files.nested import renumbered, requests_of
 from mmoe.datasets.files.parquet_files import parquet_layout
-from mmoe.datasets.files.resolve import Source, kind_of, resolve_files
-from mmoe.datasets.files.row_span import RowSpan
+from mmoe.datasets.files.resolve import Source, resolve_files
 from mmoe.datasets.rows.locations import REQUEST_COLUMN, cast_column, number_rows
 from mmoe.datasets.values.arrow import is_list, is_text, pc, plain
 from mmoe.datasets.values.missing_words import PLAIN_CELLS, TextCells
@@ -108,7 +107,7 @@ def iter_tables(
     paths: Paths,
     columns: list[str] | None,
     rows_per_chunk: int,
-    span: RowSpan | None = None,
+    span: range | None = None,
 ) -> Iterator[pa.Table]:
     """Reads the same rows in the same order, in chunks; for scoring files larger than memory.
 
@@ -120,17 +119,17 @@ def iter_tables(
         paths: As for `read_table`.
         columns: Only these; None = all columns of the first file.
         rows_per_chunk: Most rows of one table.
-        span: Only these rows, of `cut_file`, of one file; what is before them is not read.
+        span: Only the rows of these numbers, of one Parquet file; no row group without them is
+            read.
 
     Raises:
-        ValueError: As `read_table`, when the file is reached; or it was written to since it was
-            cut.
+        ValueError: As `read_table`, when the file is reached.
     """
     files = resolve_files(paths)
     names = column_names(files) if columns is None else list(dict.fromkeys(columns))
     any_rows = False
     for file in files:
-        first = 0 if span is None else span.first
+        first = 0 if span is None else span.start
         for part in _iter_rows(file, names, rows_per_chunk, span):
             for start in range(0, part.num_rows, rows_per_chunk):
                 chunk = plain_columns(part.slice(start, rows_per_chunk))
@@ -143,13 +142,12 @@ def iter_tables(
 
 
 def _iter_rows(
-    file: DataFile, names: list[str], rows: int, span: RowSpan | None
+    file: DataFile, names: list[str], rows: int, span: range | None
 ) -> Iterator[pa.Table]:
-    if span is None or kind_of(file) != "parquet":
-        first = 0 if span is None else span.first
-        yield from iter_file(file, names, rows, first_request=first, span=span)
+    if span is None:
+        yield from iter_file(file, names, rows)
         return
-    first, stop = span.bounds
+    first, stop = span.start, span.stop
     bounds = [0, *accumulate(parquet_layout(file)[1])]
     groups = range(bisect_right(bounds, first) - 1, bisect_left(bounds, stop))
     here = bounds[groups.start]

@@ -94,8 +94,8 @@ RowsPerFile = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="With a folder: write files of about N rows, so that ranks and workers share a "
-        "large input.",
+        help="With a folder: cut Parquet files into pieces of about N rows, so that ranks and "
+        "workers share a large one; files of other formats are one piece each.",
     ),
 ]
 Expect = Annotated[

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.datasets.files.readers import Paths, column_names, iter_tables
-from mmoe.datasets.files.row_span import RowSpan
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.rows.locations import MissingColumnError, is_of_request, missing_column
 from mmoe.datasets.rows.prefetch import prefetch
@@ -196,12 +195,12 @@ class ToWrite(NamedTuple):
     Attributes:
         source: What is read.
         target: What is written.
-        span: Only these rows of one file; None: all.
+        span: Only rows of these numbers, of one file; None: all.
     """
 
     source: Paths
     target: Target
-    span: RowSpan | None = None
+    span: range | None = None
 
 
 class _Scored(NamedTuple):

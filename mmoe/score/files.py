@@ -111,7 +111,8 @@ def score_files(
         fused: Further columns, such as `{"value": "click^0.7 * price"}`; also the config's.
         mode: `error` refuses an existing output; `overwrite`, `overwrite-partitions` replace it.
         resume: Score into the folder what an interrupted call has not, or what changed since.
-        rows_per_file: Into a folder: cut files into pieces of about so many rows; None: uncut.
+        rows_per_file: Into a folder: cut Parquet files into pieces of about so many rows; files of
+            other formats are one piece each. None: none is cut.
         top: Into one file: only the best rows of each key, with their `rank`; None: all rows.
         reporter: Told of progress.
         device: To score on; auto: a GPU where there is one.

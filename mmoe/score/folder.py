@@ -16,7 +16,6 @@ from mmoe.datasets.files.data_file import DataFile, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.resolve import kind_of
-from mmoe.datasets.files.row_span import RowSpan
 from mmoe.errors import Damaged
 from mmoe.run.store import REJECTED, STAGING, Store, digest_of, store_at
 from mmoe.score.counts import ScoreCounts, added
@@ -57,19 +56,19 @@ class Part(NamedTuple):
     Attributes:
         file: That is read.
         name: Of the file that is written, in its folder.
-        span: Only these rows of the file; None: all.
+        span: Only rows of these numbers; None: all.
         cut_of: What the file was when it was cut: its bytes and their digest.
     """
 
     file: DataFile
     name: str
-    span: RowSpan | None = None
+    span: range | None = None
     cut_of: tuple[int, str] | None = None
 
     @property
     def rows(self) -> tuple[int, int] | None:
         """Numbers of the first row and of the one behind the last; None: all."""
-        return None if self.span is None else self.span.bounds
+        return None if self.span is None else (self.span.start, self.span.stop)
 
 
 @dataclass(frozen=True)

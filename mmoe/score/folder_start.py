@@ -1,7 +1,7 @@
 """How scoring into a folder begins: which parts there are, what is refused, what is done."""
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -11,8 +11,7 @@ from typing import NamedTuple
 from mmoe.datasets.files.data_file import DataFile, is_address, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.formats import cut_file
-from mmoe.datasets.files.resolve import resolve_files
-from mmoe.datasets.files.row_span import Cut
+from mmoe.datasets.files.resolve import kind_of, resolve_files
 from mmoe.datasets.rows.sources import with_names
 from mmoe.errors import Damaged, RanksDiffer
 from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
@@ -77,8 +76,8 @@ def folder_job(
         by: What scores them, and must have scored what is resumed.
         mode: Of what is there: refused, replaced, or replaced in the folders that get new scores.
         resume: Go on with what an interrupted call has done.
-        rows_per_file: Cut files into pieces of so many rows (of requests, where they have their
-            candidates in a list); None: no file is cut.
+        rows_per_file: Cut Parquet files into pieces of so many rows (of requests, where they have
+            their candidates in a list); None: no file is cut.
 
     Raises:
         ValueError: The folder holds something that `mode` and `resume` say nothing about, or
@@ -98,12 +97,12 @@ def folder_job(
     if mode == "error" and not resume:  # before large files are looked through
         from_first(lambda: look(FolderJob(store, by, mode, [], []), resume))
     cuts = _cuts(files, rows_per_file)
-    parts = [part for number, cut in enumerate(cuts) for part in _parts(folders, number, cut)]
+    parts = [part for n, cut in enumerate(cuts) for part in _parts(folders, n, files[n], cut)]
     job = FolderJob(store, by, mode, parts, [])
     found = from_first(lambda: look(job, resume), takes_long=True)
     left = [part for part in parts if part.name not in found.done]
     mine = left[rank() :: world_size()]
-    notes = _of_whole(cut for cut, _ in cuts)
+    notes = [] if rows_per_file is None else _of_whole(files)
     return replace(job, mine=mine, resume=resume, notes=notes, **found._asdict())
 
 
@@ -129,30 +128,43 @@ def _check_same_model(by: Provenance) -> None:
         )
 
 
-def _cuts(
-    files: Sequence[DataFile], rows_per_file: int | None
-) -> list[tuple[Cut, tuple[int, str] | None]]:
-    """How each file is cut, and what it was before that; rank 0 looks for all."""
+class _Cut(NamedTuple):
+    """How a file is cut.
+
+    Attributes:
+        spans: Of all of its rows, in order; none where it is not cut.
+        cut_of: What it was before: its bytes and their digest.
+    """
+
+    spans: Sequence[range] = ()
+    cut_of: tuple[int, str] | None = None
+
+
+def _cuts(files: Sequence[DataFile], rows_per_file: int | None) -> list[_Cut]:
+    """How each file is cut; rank 0 looks for all."""
     if rows_per_file is None:
-        return [(Cut(file), None) for file in files]
+        return [_Cut() for _ in files]
 
-    def cut(file: DataFile) -> tuple[Cut, tuple[int, str]]:
+    def cut(file: DataFile) -> _Cut:
+        if kind_of(file) != "parquet":
+            return _Cut()
         found = print_of(file)
-        return cut_file(file, rows_per_file), (found.size, found.digest)
+        return _Cut(cut_file(file, rows_per_file), (found.size, found.digest))
 
-    def cut_all() -> list[tuple[Cut, tuple[int, str] | None]]:
+    def cut_all() -> list[_Cut]:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(cut, files))
 
     return from_first(cut_all, takes_long=True)
 
 
-def _of_whole(cuts: Iterable[Cut]) -> list[str]:
+def _of_whole(files: Sequence[DataFile]) -> list[str]:
     """A line for each reason why files are not cut."""
     found: dict[str, list[str]] = {}
-    for cut in cuts:
-        if cut.why_whole:
-            found.setdefault(cut.why_whole, []).append(str(cut.file))
+    for file in files:
+        if kind_of(file) != "parquet":
+            why = "is not Parquet" if file.lake is None else "is part of a lake table"
+            found.setdefault(why, []).append(str(file))
     return [
         f"--rows-per-file: {names[0]}{f' and {len(names) - 1:,} more' if names[1:] else ''}, which "
         f"{why}, is one piece"
@@ -160,21 +172,20 @@ def _of_whole(cuts: Iterable[Cut]) -> list[str]:
     ]
 
 
-def _parts(folders: set[str], number: int, found: tuple[Cut, tuple[int, str] | None]) -> list[Part]:
+def _parts(folders: set[str], number: int, file: DataFile, cut: _Cut) -> list[Part]:
     """In the order that the files are read, in folders `day=2024-01-31` as they are.
 
     Those that the output lies in already are not repeated.
     """
-    cut, cut_of = found
     partitions = [
         part
-        for part in PurePosixPath(cut.file.absolute).parts[:-1]
+        for part in PurePosixPath(file.absolute).parts[:-1]
         if is_partition(part) and part not in folders
     ]
-    name = "/".join([*partitions, f"{number:05d}-{cut.file.name.split('.')[0]}"])
+    name = "/".join([*partitions, f"{number:05d}-{file.name.split('.')[0]}"])
     return [
-        Part(cut.file, f"{name}-{n:05d}.parquet", span, cut_of) for n, span in enumerate(cut.spans)
-    ] or [Part(cut.file, f"{name}.parquet")]
+        Part(file, f"{name}-{n:05d}.parquet", span, cut.cut_of) for n, span in enumerate(cut.spans)
+    ] or [Part(file, f"{name}.parquet")]
 
 
 def _check_place(

@@ -1,6 +1,5 @@
-"""`--rows-per-file` of every format: one file is shared out, and scored to the same bits."""
+"""`--rows-per-file`: one Parquet file is shared out, and scored to the same bits."""
 
-import gzip
 import json
 import pickle
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.datasets.files import json_lines
 from mmoe.integrations.ray_worker import Order, PartWorker
 from mmoe.score import folder_start, score_files
 from mmoe.score.file_scorer import ScoreRequest
@@ -25,9 +23,8 @@ from tests.score.listing import WHOLE, contents, parts
 from tests.score.listing import names as names_in
 from tests.score.telling import Told
 
-KINDS = ("csv", "jsonl", "arrow", "arrows")
 NAMES = [f"00000-log-{n:05d}.parquet" for n in range(4)]
-KEEP = {"keep": ["row", "note"], "rows_per_file": 1024}
+KEEP = {"keep": ["row"], "rows_per_file": 1024}
 
 
 @pytest.fixture(scope="module")
@@ -41,38 +38,14 @@ def ranks_run(funnel_config, train_funnel):
     return train_funnel({**funnel_config, "training": training})
 
 
-@pytest.fixture(scope="module")
-def table(funnel_table):
-    """With cells that need quotes in CSV, some over several lines."""
-    notes = [f'said "{n}",\n\nor\r\n{n % 7}' if n % 3 else "" for n in range(len(funnel_table))]
-    return funnel_table.append_column("note", pa.array(notes))
-
-
-def write(table, path, kind):
-    if kind == "csv":
-        tags = pa.array(["|".join(tags) for tags in table["tags"].to_pylist()])
-        at = table.schema.get_field_index("tags")
-        pacsv.write_csv(table.set_column(at, "tags", tags), path)
-    elif kind == "jsonl":
-        path.write_text("".join(f"{json.dumps(row)}\n\n" for row in table.to_pylist()))
-    else:
-        start = pa.ipc.new_file if kind == "arrow" else pa.ipc.new_stream
-        with start(path, table.schema) as writer:
-            writer.write_table(table, 300)
+def write(table, path):
+    pq.write_table(table, path, row_group_size=300)
     return path
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def log(request, table, tmp_path_factory):
-    return write(table, tmp_path_factory.mktemp("cut") / f"log.{request.param}", request.param)
-
-
 @pytest.fixture(scope="module")
-def whole(run, log, tmp_path_factory):
-    """All rows scored into one file: what the pieces have to give."""
-    out = tmp_path_factory.mktemp("whole") / "scores.parquet"
-    score_files(run, log, out, keep=KEEP["keep"])
-    return pq.read_table(out)
+def log(funnel_table, tmp_path_factory):
+    return write(funnel_table, tmp_path_factory.mktemp("cut") / "log.parquet")
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +57,8 @@ def cut(run, log, tmp_path_factory):
     return out
 
 
-def test_pieces_are_the_file(cut, whole):
+def test_the_manifest_says_which_rows_a_part_holds(cut):
     assert names_in(cut) == [*NAMES, *WHOLE]
-    found = [pq.read_table(cut / name) for name in NAMES]
-    assert [len(part) for part in found] == [1024, 1024, 1024, 928]
-    assert pa.concat_tables(found).equals(whole)
     manifest = json.loads((cut / "_manifest.json").read_text())
     spans = [[0, 1024], [1024, 2048], [2048, 3072], [3072, 4000]]
     assert [part["span"] for part in manifest["parts"]] == spans
@@ -110,13 +80,12 @@ def test_what_is_missing_is_resumed(run, log, cut, tmp_path):
 
 
 @pytest.mark.parametrize("when", ["cut", "between"])
-def test_an_input_that_changes_is_refused(run, log, table, tmp_path, monkeypatch, when):
-    kind = log.suffix[1:]
-    path = write(table, tmp_path / f"log.{kind}", kind)
+def test_an_input_that_changes_is_refused(run, funnel_table, tmp_path, monkeypatch, when):
+    path = write(funnel_table, tmp_path / "log.parquet")
 
     def change():
-        turned = table.take(pa.array([*range(1, len(table)), 0]))
-        write(turned, tmp_path / "other", kind).replace(path)
+        turned = funnel_table.take(pa.array([*range(1, len(funnel_table)), 0]))
+        write(turned, tmp_path / "other").replace(path)
 
     if when == "cut":
         find = folder_start.cut_file
@@ -124,33 +93,30 @@ def test_an_input_that_changes_is_refused(run, log, table, tmp_path, monkeypatch
     else:
         put = folder_start.FolderJob.put
         monkeypatch.setattr(folder_start.FolderJob, "put", lambda *a: [put(*a), change()][1])
-    with pytest.raises(ValueError, match=r"log\.\w+: was written to"):
+    with pytest.raises(ValueError, match=r"log\.parquet: was written to"):
         score_files(run, path, tmp_path / "out", **KEEP)
     assert parts(tmp_path / "out") == []
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_a_value_that_is_wrong_is_named_by_its_row_in_the_file(run, table, tmp_path, kind):
-    prices = [str(price) for price in table["price"].to_pylist()]
+def test_a_value_that_is_wrong_is_named_by_its_row_in_the_file(run, funnel_table, tmp_path):
+    prices = [str(price) for price in funnel_table["price"].to_pylist()]
     prices[3500] = "dear"
-    at = table.schema.get_field_index("price")
-    path = write(table.set_column(at, "price", pa.array(prices)), tmp_path / f"log.{kind}", kind)
-    with pytest.raises(ValueError, match=rf"log.{kind}: row 3501: .*dear"):
+    at = funnel_table.schema.get_field_index("price")
+    path = write(funnel_table.set_column(at, "price", pa.array(prices)), tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=r"log.parquet: row 3501: .*dear"):
         score_files(run, path, tmp_path / "out", **KEEP)
-    with pytest.raises(ValueError, match=rf"log.{kind}: row 3501: .*dear"):
-        score_files(run, path, tmp_path / "one.parquet")
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_compressed_text_is_one_piece_and_said_so(run, table, tmp_path, kind):
-    content, log = write(table[:600], tmp_path / "rows", kind).read_bytes(), tmp_path / "log"
+def test_files_of_other_formats_are_one_piece_and_said_so(run, funnel_table, tmp_path):
+    log = tmp_path / "log"
     log.mkdir()
+    rows = funnel_table.drop_columns(["tags"]).append_column("tags", pa.array(["a|b"] * 4000))
     for n in range(2):
-        (log / f"{n}.{kind}.gz").write_bytes(gzip.compress(content))
+        pacsv.write_csv(rows[:600], log / f"{n}.csv")
     told = Told()
     score_files(run, log, tmp_path / "out", reporter=told, rows_per_file=512)
     assert parts(tmp_path / "out") == ["00000-0.parquet", "00001-1.parquet"]
-    said = f"--rows-per-file: {log}/0.{kind}.gz and 1 more, which is compressed, is one piece"
+    said = f"--rows-per-file: {log}/0.csv and 1 more, which is not Parquet, is one piece"
     assert said in told.said
 
 
@@ -162,8 +128,8 @@ def test_an_address_is_cut(run, log, cut, tmp_path):
         assert pq.read_table(tmp_path / "out" / name).equals(pq.read_table(cut / name))
 
 
-def test_workers_get_pieces_of_any_format(run, log, cut, tmp_path, monkeypatch):
-    """As Ray hands them on; types of JSON lines come with them, and nobody parses all lines."""
+def test_workers_get_pieces(run, log, cut, tmp_path, monkeypatch):
+    """As Ray hands them on."""
     monkeypatch.setattr("os.chdir", lambda folder: None)
     request = ScoreRequest(str(log), keep=KEEP["keep"])
     by = request.provenance(run)
@@ -174,7 +140,6 @@ def test_workers_get_pieces_of_any_format(run, log, cut, tmp_path, monkeypatch):
     worker = PartWorker(order)
     assert worker.load().refused is None
     job.start()
-    monkeypatch.setattr(json_lines, "_look_at", None)
     answers = [worker.score(pickle.loads(pickle.dumps(part))) for part in reversed(job.mine)]
     assert [answer.refused for answer in answers] == [None] * 4
     end_folder(job, Guard([], run.training_columns(), run.predicted()))
@@ -183,17 +148,16 @@ def test_workers_get_pieces_of_any_format(run, log, cut, tmp_path, monkeypatch):
 
 
 @pytest.mark.torchrec
-@pytest.mark.parametrize("log", ["csv", "jsonl"], indirect=True)
 def test_two_ranks_share_one_file(ranks_run, log, tmp_path):
     score_files(ranks_run, log, tmp_path / "one", **KEEP)
-    asked = ["--keep", "row", "--keep", "note", "--rows-per-file", "1024"]
+    asked = ["--keep", "row", "--rows-per-file", "1024"]
     two = tmp_path / "two"
     ended = launch(["score", ranks_run.path, "--input", log, "--output", two, *asked], 2)
     assert [rank.code for rank in ended] == [0, 0], ended[0].err
     assert parts(two) == NAMES
     for name in NAMES:
         found, expected = (pq.read_table(out / name) for out in (two, tmp_path / "one"))
-        assert found.select(KEEP["keep"]).equals(expected.select(KEEP["keep"]))
+        assert found["row"].equals(expected["row"])
         for column in ("pred_click", "pred_buy"):
             np.testing.assert_allclose(found[column], expected[column], rtol=0, atol=1e-6)
 

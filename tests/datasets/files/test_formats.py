@@ -7,7 +7,9 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
+from mmoe.datasets.files.csv_files import iter_csv, read_csv
 from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.ipc_files import iter_ipc, read_ipc
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.locations import visible_columns
@@ -151,3 +153,27 @@ def test_two_units_of_time_are_refused(tmp_path):
     says = r"1\.parquet: column 'at' holds timestamp\[us\], but timestamp\[ms\] in .*0\.parquet"
     with pytest.raises(ValueError, match=says):
         read_table(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["a,b", '\n\n"a","b"', "\ufeffa;b"])
+def test_a_header_without_an_end_of_line_has_no_rows(tmp_path, text):
+    path = tmp_path / "log.csv"
+    path.write_text(text, "utf-8")
+    file = DataFile(str(path))
+
+    assert read_csv(file, None).to_pydict() == {"a": [], "b": []}
+    assert read_csv(file, ["b"]).column_names == ["b"]
+    assert list(iter_csv(file, None)) == []
+
+
+def test_columns_that_are_too_short_are_said_with_their_file(tmp_path):
+    path = tmp_path / "log.arrow"
+    table = pa.table({"x": [n % 3 for n in range(4096)]})
+    old = pa.ipc.MetadataVersion.V4  # which has no compressed columns
+    options = pa.ipc.IpcWriteOptions(compression="lz4", metadata_version=old)
+    with pa.ipc.new_file(path, table.schema, options=options) as writer:
+        writer.write_table(table)
+
+    for read in (lambda f: read_ipc(f, None), lambda f: list(iter_ipc(f, None, 100))):
+        with pytest.raises(ValueError, match=r"log\.arrow: is truncated or no Arrow file"):
+            read(DataFile(str(path)))

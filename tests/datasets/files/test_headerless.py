@@ -6,9 +6,7 @@ import pyarrow as pa
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.files.csv_files import iter_csv
 from mmoe.datasets.files.csv_header import refuse_no_header
-from mmoe.datasets.files.csv_rows import cut_csv
 from mmoe.datasets.files.csv_samples import iter_start
 from mmoe.datasets.files.data_file import CsvForm, DataFile
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
@@ -69,9 +67,6 @@ def everything(rows, names):
     chunks = [chunk.select(list(names)) for chunk in iter_tables(rows, None, 100)]
     assert pa.concat_tables(chunks).replace_schema_metadata() == table
     [file] = resolve_files(rows)
-    cut = cut_csv(file, 100)
-    spans = [pa.concat_tables(iter_csv(file, [*names], span=span)) for span in cut.spans]
-    assert not spans or pa.concat_tables(spans) == table
     started = pa.concat_tables(part for part, _ in iter_start(file, [*names]))
     assert started == table
     return table.to_pydict()

@@ -12,7 +12,6 @@ from mmoe.datasets.files.nested import nested, unnested
 from mmoe.datasets.files.parquet_files import read_parquet
 from mmoe.datasets.files.readers import iter_tables, read_table
 from mmoe.datasets.files.resolve import Nested
-from mmoe.datasets.files.row_span import RowSpan
 from mmoe.datasets.rows.locations import place
 
 ROWS = [
@@ -84,7 +83,7 @@ def test_a_span_is_of_requests(tmp_path):
     source = Nested(str(written(tmp_path, "parquet")), "items")
     ids = [
         [row["id"] for table in iter_tables(source, ["id"], 10, span) for row in table.to_pylist()]
-        for span in (RowSpan(0, 1), RowSpan(1, 3), RowSpan(1, 4), RowSpan(0, 4))
+        for span in (range(0, 1), range(1, 3), range(1, 4), range(0, 4))
     ]
     assert ids == [[1, 2], [], [3], [1, 2, 3]]
 
@@ -220,4 +219,4 @@ def test_a_null_candidate_is_refused_by_its_place(tmp_path, kind, only_null):
         list(iter_tables(source, ["user"], 1))
     if kind == "parquet":
         with pytest.raises(ValueError, match=said):
-            list(iter_tables(source, ["id"], 1, RowSpan(2, 4)))
+            list(iter_tables(source, ["id"], 1, range(2, 4)))

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from mmoe.datasets.files.data_file import CsvForm
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
 from mmoe.datasets.files.resolve import AsCsv
-from mmoe.datasets.files.row_span import RowSpan
 from mmoe.datasets.files.sampling import sample_table
 from mmoe.datasets.rows.locations import ROW_COLUMN, place
 from mmoe.datasets.stream.survey import survey
@@ -499,7 +498,7 @@ def test_coded_text_in_lists_over_several_row_groups(tmp_path):
     chunks = list(iter_tables(tmp_path / "log.parquet", ["row", "tags"], 50))
     assert max(map(len, chunks)) <= 50
     assert [tags for chunk in chunks for tags in chunk["tags"].to_pylist()] == values
-    part = list(iter_tables(tmp_path / "log.parquet", ["row"], 50, RowSpan(45, 101)))
+    part = list(iter_tables(tmp_path / "log.parquet", ["row"], 50, range(45, 101)))
     assert [row for chunk in part for row in chunk["row"].to_pylist()] == [*range(45, 101)]
 
 
