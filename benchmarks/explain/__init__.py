@@ -1,1 +1,1 @@
-"""What `mmoe explain` costs, whether its numbers are right, and what its affinity predicts."""
+"""What `mmoe explain` costs, and whether its numbers are right."""

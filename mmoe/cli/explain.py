@@ -31,7 +31,7 @@ _Gradients = Annotated[
     bool,
     typer.Option(
         "--gradients",
-        help="Also which tasks help or hurt each other on the shared layers (a hint).",
+        help="Also how the tasks' gradients agree on the shared layers (a hint).",
     ),
 ]
 _Features = Annotated[

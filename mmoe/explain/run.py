@@ -10,9 +10,9 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.values.arrow import check_room
-from mmoe.explain.affinity import task_affinity
 from mmoe.explain.experts import ExpertStudy
 from mmoe.explain.features import feature_importance
+from mmoe.explain.gradients import gradient_cosines
 from mmoe.explain.measures import MEANING
 from mmoe.explain.passes import check_explainable
 from mmoe.models.ranker import Ranker
@@ -34,7 +34,7 @@ class ExplainSettings:
     Attributes:
         tolerance: How much worse a metric may become before an expert counts as needed: of AUC,
             NE and accuracy in their own units, of errors with a unit as a share of their value.
-        gradients: Also which tasks help or hurt each other on the shared layers.
+        gradients: Also how the tasks' gradients agree on the shared layers.
         features: Also how much each task loses where a feature is shuffled.
 
     Raises:
@@ -114,7 +114,7 @@ def explain_ranker(
             ranker, config, encoder, rows, settings.tolerance, reporter
         )
     if settings.gradients:
-        found["gradients"] = task_affinity(ranker, config, rows, reporter)
+        found["gradients"] = gradient_cosines(ranker, config, rows, reporter)
     return found
 
 

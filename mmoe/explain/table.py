@@ -24,7 +24,7 @@ def explanation_tables(result: Mapping[str, Any]) -> list[Table]:
     if "features" in result:
         tables.append(_features(result))
     if "gradients" in result:
-        tables += _gradients(result["gradients"])
+        tables.append(_gradients(result["gradients"]))
     return tables
 
 
@@ -161,24 +161,12 @@ def _features(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def _gradients(found: Mapping[str, Any]) -> list[Table]:
-    tables = []
-    for key, title, form in (
-        ("affinity", "step on row lowers loss of", "{:.3f}"),
-        ("cosine", "cosine of gradients", "{:.2f}"),
-    ):
-        table = plain_table(title, *found["tasks"])
-        for name, values in zip(found["tasks"], found[key], strict=True):
-            cells = [NONE if v is None else signed(v * _scale(key), form) for v in values]
-            table.add_row(
-                name, *(f"{c} %" if key == "affinity" and c != NONE else c for c in cells)
-            )
-        tables.append(table)
-    return tables
-
-
-def _scale(key: str) -> float:
-    return 100.0 if key == "affinity" else 1.0
+def _gradients(found: Mapping[str, Any]) -> Table:
+    """Cosines of each task's gradient to every other's."""
+    table = plain_table("cosine of gradients", *found["tasks"])
+    for name, values in zip(found["tasks"], found["cosine"], strict=True):
+        table.add_row(name, *(NONE if v is None else signed(v, "{:.2f}") for v in values))
+    return table
 
 
 RESULT, PAGE = "explain.json", "explain.html"

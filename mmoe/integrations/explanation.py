@@ -60,10 +60,10 @@ class Explanation:
         )  # fmt: skip
 
     @property
-    def affinity(self) -> pd.DataFrame:
-        """By what share a step on a row's task lowers the loss of a column's: a hint."""
+    def cosines(self) -> pd.DataFrame:
+        """Cosines of the tasks' gradients on the layers that they share: a hint."""
         found: Any = self._asked("gradients")
-        return pd.DataFrame(found["affinity"], index=found["tasks"], columns=found["tasks"])
+        return pd.DataFrame(found["cosine"], index=found["tasks"], columns=found["tasks"])
 
     def save(self, folder: str | Path) -> Path:
         """Writes explain.json and a page of it, explain.html, whose path it returns.

@@ -310,7 +310,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
             y: Likewise.
             sample_weight: Likewise.
             tolerance: How much worse AUC or NE may become before an expert counts as needed.
-            gradients: Also which tasks help or hurt each other.
+            gradients: Also how the tasks' gradients agree.
             features: Also what each task loses without each feature.
         """
         from mmoe.explain import ExplainSettings

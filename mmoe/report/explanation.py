@@ -23,9 +23,6 @@ _COLOURS = {
 }
 _ROW_INCHES = 0.27
 _CELL_INCHES = 0.62
-# Rank correlation of affinity with what training without a task tells, as measured by
-# `python -m benchmarks.explain`; below the second the page calls the table a hint
-_MEASURED, _RELIED_ON = 0.11, 0.6
 
 
 class _Task(Stored):
@@ -128,27 +125,16 @@ def importance_figure(result: Mapping[str, Any]) -> Figure:
     return _panels(result["tasks"], found, names, "with the feature shuffled")
 
 
-def affinity_figure(gradients: Mapping[str, Any]) -> Figure:
-    """Draws which tasks help or hurt each other: affinity, and the gradients' cosine.
+def cosines_figure(gradients: Mapping[str, Any]) -> Figure:
+    """Draws how each task's gradient agrees with every other's: blue where it does, else orange.
 
     Args:
         gradients: What explain.json holds under that name.
     """
     tasks = gradients["tasks"]
     side = max(1.5 + _CELL_INCHES * len(tasks), 3.2)
-    figure = style.new_figure(min(2.1 * side, style.PAGE_WIDTH), side)
-    for axes, key, title, form in zip(
-        figure.subplots(1, 2, squeeze=False).ravel(),
-        ("affinity", "cosine"),
-        ("row helps column, %", "cosine of gradients"),
-        ("{:.3f}", "{:.2f}"),
-        strict=True,
-    ):
-        scale = 100 if key == "affinity" else 1
-        matrix = [[None if v is None else v * scale for v in row] for row in gradients[key]]
-        off = [abs(v) for i, row in enumerate(matrix) for j, v in enumerate(row) if v and i != j]
-        most = 1.0 if key == "cosine" else max(off, default=1.0)
-        _matrix(axes, tasks, matrix, (title, form, most))
+    figure = style.new_figure(min(1.05 * side, style.PAGE_WIDTH), side)
+    _matrix(figure.subplots(), tasks, gradients["cosine"])
     return figure
 
 
@@ -202,16 +188,14 @@ def _matrix(
     axes: Axes,
     tasks: Sequence[str],
     matrix: Sequence[Sequence[float | None]],
-    looks: tuple[str, str, float],
 ) -> None:
-    """Cells: blue where it helps, orange where it hurts, as strong as it does."""
-    title, form, most = looks
-    style.dress(axes, title, columns=2)
+    """A coloured cell for each pair, as strong as its value."""
+    style.dress(axes, "cosine of gradients", columns=2)
     for i, row in enumerate(matrix):
         for j, value in enumerate(row):
             if value is None:
                 continue
-            strength = 0.0 if i == j else min(abs(value) / most, 1.0)
+            strength = 0.0 if i == j else min(abs(value), 1.0)
             colour = style.MODEL if value >= 0 else style.ORACLE
             axes.add_patch(
                 Rectangle(
@@ -224,7 +208,7 @@ def _matrix(
                 )
             )
             axes.text(
-                j, i, tables.signed(value, form), ha="center", va="center",
+                j, i, tables.signed(value, "{:.2f}"), ha="center", va="center",
                 fontsize=style.SIZE_SMALL, color=style.MUTED if i == j else style.INK,
             )  # fmt: skip
     names = [style.shorten(task, 12) for task in tasks]
@@ -247,7 +231,7 @@ def _page(result: dict[str, Any]) -> str:
     if result.get("features"):
         pictures["features"] = (importance_figure(result), "Change of each task by feature")
     if result.get("gradients"):
-        pictures["gradients"] = (affinity_figure(result["gradients"]), "Affinity of tasks")
+        pictures["gradients"] = (cosines_figure(result["gradients"]), "Cosine of tasks' gradients")
     drawn = {
         name: Markup(style.themed_svg(figure, name, description))
         for name, (figure, description) in pictures.items()
@@ -266,7 +250,6 @@ def _page(result: dict[str, Any]) -> str:
         rows_per_request=result.get("rows_per_request"),
         interval=result.get("interval") or "",
         gradients=result.get("gradients"),
-        hint=f"{_MEASURED:.2f}" if _MEASURED < _RELIED_ON else "",
     )
 
 

@@ -259,7 +259,7 @@ def test_the_estimator_explains_itself(funnel_table, tmp_path):
     found = ranker.explain(X, y, tolerance=0.5, gradients=True, features=True)
     assert len(found.experts) == 6 and found.unneeded == [1, 2, 3]
     assert {"auc", "auc_low", "auc_high", "ne", "share", "verdict"} <= set(found.experts)
-    assert found.affinity.shape == (2, 2)
+    assert found.cosines.shape == (2, 2)
     assert set(found.features.feature) == {"user", "item", "price"}
     assert found.save(tmp_path / "found").exists()
     with pytest.raises(ValueError, match="was not asked for"):

@@ -1,4 +1,4 @@
-"""Which tasks help or hurt each other on the layers that they share."""
+"""Which tasks' gradients agree on the layers that they share."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,10 @@ from mmoe.tasks.masked_loss import loss_sums
 
 # Batches that are looked at, and how many the rows are cut into where they are fewer
 _MOST, _FEWEST = 32, 8
-# Length of a step, as a share of the shared weights' length
-STEP = 0.001
 
 FORMULA = (
     "cosine: mean over batches of ⟨g_i, g_j⟩ / (‖g_i‖ ‖g_j‖), with g_i = ∂L_i/∂θ on the shared "
-    "layers θ; affinity of i for j: mean over batches b of 1 − L_j(θ − η g_i; b + 1) / "
-    f"L_j(θ; b + 1), with g_i of batch b and η = {STEP} ‖θ‖ / ‖g_i‖: by what share a step on task "
-    "i's loss lowers task j's on the next batch"
+    "layers θ"
 )
 
 
@@ -40,18 +36,16 @@ class _Shared(NamedTuple):
     mask: Tensor | None
 
 
-def task_affinity(
+def gradient_cosines(
     ranker: Ranker, config: RunConfig, rows: BatchSource, reporter: Reporter
 ) -> dict[str, Any]:
-    """Measures how the tasks' gradients agree on the shared layers, and what a step would do.
+    """Measures how the tasks' gradients agree on the shared layers.
 
-    `cosine_ij = mean_b ⟨g_i, g_j⟩ / (‖g_i‖ ‖g_j‖)`;
-    `affinity_ij = mean_b 1 − L_j(θ − η g_i; b + 1) / L_j(θ; b + 1)`
+    `cosine_ij = mean_b ⟨g_i, g_j⟩ / (‖g_i‖ ‖g_j‖)`
 
-    with `g_i = ∂L_i / ∂θ` on batch b and `η = 0.001 ‖θ‖ / ‖g_i‖`, θ the weights of the layers that
-    more than one task reads: experts that several see, and what stands before them. Embeddings,
-    gates and towers stay as they are. The next batch judges a step, so noise that a batch's labels
-    share helps nobody.
+    with `g_i = ∂L_i / ∂θ` on batch b, θ the weights of the layers that more than one task reads:
+    experts that several see, and what stands before them. Embeddings, gates and towers are left
+    out.
 
     Args:
         ranker: In evaluation mode; it is not changed.
@@ -60,14 +54,12 @@ def task_affinity(
         reporter: Told of progress.
 
     Returns:
-        `tasks`, `cosine` and `affinity` as lists of rows (None where a pair never met), `batches`.
+        `tasks`, `cosine` as lists of rows (None where a pair never met), `batches`, `formula`.
 
     Raises:
         ValueError: There is one task, or no layer that two of them share.
 
-    Source: Fifty et al., "Efficiently identifying task groupings for multi-task learning" (NeurIPS
-        2021), section 3; Yu et al., "Gradient surgery for multi-task learning" (NeurIPS 2020), for
-        the cosine.
+    Source: Yu et al., "Gradient surgery for multi-task learning" (NeurIPS 2020).
     """
     names = [task.name for task in config.tasks]
     model = copy.copy(ranker)
@@ -80,26 +72,20 @@ def task_affinity(
             f"{len(names)} task{'s' * (len(names) != 1)} and {len(shared)} shared tensors; leave "
             "it out"
         )
-    cosines, affinities = _Means(len(names)), _Means(len(names))
+    cosines = _Means(len(names))
     total = min(len(rows), _MOST * _size(rows, config))
     with reporter.track("tasks' gradients", total, "rows") as tracker:
-        batches = _batches(rows, config)
-        batch = next(batches, None)
-        if batch is None:
+        for batch in _batches(rows, config):
+            cosines.add(_cosines(_gradients(model, config, batch, shared)))
+            tracker.advance(len(batch))
+        if not cosines.batches:
             raise ValueError(
                 f"--gradients: no chunk of rows has a batch of {_size(rows, config)}; read them "
                 "in larger files, or lower training.batch_size"
             )
-        for following in batches:
-            gradients = _gradients(model, config, batch, shared)
-            cosines.add(_cosines(gradients))
-            affinities.add(_looked_ahead(model, config, following, shared, gradients))
-            tracker.advance(len(batch))
-            batch = following
     return {
         "tasks": names,
         "cosine": cosines.rows(),
-        "affinity": affinities.rows(),
         "batches": cosines.batches,
         "formula": FORMULA,
     }
@@ -212,37 +198,6 @@ def _cosines(gradients: Sequence[list[Tensor] | None]) -> np.ndarray:
                 lengths = float(one.norm() * two.norm())
                 values_TT[i, j] = float(one @ two) / lengths if lengths > 0 else np.nan
     return values_TT
-
-
-@torch.no_grad()
-def _looked_ahead(
-    model: Ranker,
-    config: RunConfig,
-    batch: Batch,
-    shared: Sequence[_Shared],
-    gradients: Sequence[list[Tensor] | None],
-) -> np.ndarray:
-    """By what share a step on each task's loss lowers each task's on a batch: [i, j]."""
-    before = _losses(model, config, batch)
-    kept = [one.weight.detach().clone() for one in shared]
-    length = _length([_masked(weight, one) for weight, one in zip(kept, shared, strict=True)])
-    values_TT = np.full((len(before), len(before)), np.nan)
-    for i, mine in enumerate(gradients):
-        norm = 0.0 if mine is None else _length(mine)
-        if mine is None or norm == 0:
-            continue
-        for one, gradient in zip(shared, mine, strict=True):
-            one.weight.sub_(gradient, alpha=STEP * length / norm)
-        for j, (old, new) in enumerate(zip(before, _losses(model, config, batch), strict=True)):
-            if old is not None and new is not None and float(old) != 0:
-                values_TT[i, j] = 1 - float(new) / float(old)
-        for one, weight in zip(shared, kept, strict=True):
-            one.weight.copy_(weight)
-    return values_TT
-
-
-def _length(tensors: Sequence[Tensor]) -> float:
-    return float(torch.stack([x.double().square().sum() for x in tensors]).sum().sqrt())
 
 
 def _shared_layers(network: object) -> list[_Shared]:
