@@ -1,6 +1,6 @@
 """Compiles the rewritten sources into a library, once for each text of theirs.
 
-python -m tests.emulated_cuda.build [--variant plain|asan|mutants]
+python -m tests.emulated_cuda.build [--variant plain|asan]
 """
 
 import argparse
@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.emulated_cuda.mutants import switched_sources
 from tests.emulated_cuda.rewrite import rewrite_tree, write_if_new
 
 HERE = Path(__file__).resolve().parent
@@ -23,10 +22,7 @@ BUILD = ROOT / "build" / "emulated_cuda"
 VARIANTS = {
     "plain": ("-O2", "-fsanitize=alignment"),
     "asan": ("-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,alignment"),
-    # With AddressSanitizer: many a mutation reads one number too far, and does not use it
-    "mutants": ("-O1", "-fsanitize=address,alignment", "-include", "mutants.h"),
 }
-SANITIZED = ("asan", "mutants")
 
 
 class NoCompiler(Exception):
@@ -55,8 +51,7 @@ def build(variant: str = "plain", source: Path = ROOT / "csrc") -> Path:
 
 
 def _built_in(folder: Path, compiler: str, variant: str, source: Path) -> Path:
-    texts = switched_sources(source / "cuda")[0] if variant == "mutants" else {}
-    rewritten = rewrite_tree(source, folder / "csrc", texts)
+    rewritten = rewrite_tree(source, folder / "csrc")
     write_if_new(folder / "csrc/cuda/gemm/ptx.cuh", (HOST / "ptx.cuh").read_text(encoding="utf-8"))
     command = [compiler, *flags(variant)]
     files = [*rewritten, *sorted(HOST.glob("*.cpp"))]
@@ -104,7 +99,7 @@ def _run(command: list[str], **options: Any) -> "subprocess.CompletedProcess[byt
 
 def _link(compiler: str, variant: str, objects: list[str], library: Path) -> None:
     lib = torch_folder() / "lib"
-    options = ["-fsanitize=address"] if variant in SANITIZED else []
+    options = ["-fsanitize=address"] if variant == "asan" else []
     libraries = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch", "-ltorch_cpu", "-lc10"]
     partial = library.with_suffix(f".{os.getpid()}")
     _run([compiler, "-shared", *options, *objects, *libraries, "-o", str(partial)])

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmoe.ops._library import reference_of
-from tests.emulated_cuda.build import SANITIZED, build
+from tests.emulated_cuda.build import build
 from tests.emulated_cuda.guarded import Guarded, guard
 from tests.emulated_cuda.libraries import LibraryOperators
 
@@ -30,7 +30,6 @@ CUDA = torch.device("cuda", 0)
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 ORDERS = ("forward", "backward", "shuffled")
-MOST_MUTANTS = 4096  # emulator.h
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class Kernels:
 
     def __init__(self, variant: str = "plain") -> None:
         self.path = build(variant)
-        self.sanitized = variant in SANITIZED
+        self.sanitized = variant == "asan"
         torch.ops.load_library(str(self.path))
         self.library = ctypes.CDLL(str(self.path))
         self.operators = LibraryOperators(self.library)
@@ -217,16 +216,6 @@ class Kernels:
             int(settings.copies == "early"),
             settings.capability,
         )
-
-    def mutate(self, number: int) -> None:
-        """Switches one mutation on; 0: none. For the variant `mutants` alone."""
-        self.library.emulated_set_mutant(number)
-
-    def reached(self) -> frozenset[int]:
-        """Which mutations' places have been executed since this was asked last."""
-        flags = (ctypes.c_bool * MOST_MUTANTS)()
-        self.library.emulated_take_reached(flags)
-        return frozenset(number for number, flag in enumerate(flags) if flag)
 
     def call(self, name: str, args: Any, kwargs: Any = None) -> Any:
         """Runs an operator on tensors of the device; what else is among them is on the host.

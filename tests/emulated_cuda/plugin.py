@@ -13,7 +13,7 @@ import pytest
 from tests.emulated_cuda.build import NoCompiler
 from tests.emulated_cuda.device import ORDERS, EmulatedDevice, Kernels, Settings
 
-VARIANTS = ("plain", "asan", "mutants")
+VARIANTS = ("plain", "asan")
 OPTIONS = ("variant", "order", "seed", "copies", "capability")
 LARGE = ("[large", "-large", "many-experts")
 _KERNELS = pytest.StashKey[Kernels]()

@@ -6,7 +6,7 @@ are macros and functions of host/cuda_runtime.h.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 # What the sources say, and what is said instead; in this order.
@@ -107,7 +107,7 @@ def _refuse(text: str, refused: Sequence[tuple[str, str]], name: str) -> None:
             raise ValueError(f"{name}:{line}: {said!r} cannot be emulated: {why}")
 
 
-def rewrite_tree(source: Path, target: Path, texts: Mapping[Path, str]) -> list[Path]:
+def rewrite_tree(source: Path, target: Path) -> list[Path]:
     """Writes the rewritten files of `csrc` into a folder; returns those to compile.
 
     A file that has not changed is left alone, so that it need not be compiled again.
@@ -115,7 +115,6 @@ def rewrite_tree(source: Path, target: Path, texts: Mapping[Path, str]) -> list[
     Args:
         source: The folder `csrc`.
         target: Gets the same files.
-        texts: What stands in the place of a file's own text.
     """
     written = []
     for file in sorted(source.rglob("*")):
@@ -125,7 +124,7 @@ def rewrite_tree(source: Path, target: Path, texts: Mapping[Path, str]) -> list[
             continue
         place = target / file.relative_to(source)
         place = place.with_suffix(".cpp") if file.suffix == ".cu" else place
-        text = texts[file] if file in texts else file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
         write_if_new(place, rewrite(text, str(file.relative_to(source.parent))))
         if place.suffix == ".cpp":
             written.append(place)

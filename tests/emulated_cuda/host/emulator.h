@@ -29,11 +29,6 @@ struct Dim3 {
 // Of the thread that runs; written at each switch.
 extern Dim3 thread_index, block_index, block_size, grid_size;
 
-// The mutation that is switched on; 0: none. And which have been reached (mutants.h).
-constexpr int kMostMutants = 4096;
-extern int mutant;
-extern bool reached[kMostMutants];
-
 struct Place {
   const char* file;
   int line;

@@ -11,9 +11,6 @@
 
 namespace emulated {
 
-int mutant = 0;
-bool reached[kMostMutants] = {};
-
 namespace {
 
 constexpr uint16_t kPoison = 0x7fff;  // NaN in bfloat16; repeated, in float and double too
@@ -119,14 +116,6 @@ EXPORTED void emulated_configure(int order, unsigned seed, int copies_early, int
   settings.seed = seed;
   settings.copies_early = copies_early != 0;
   settings.capability = capability;
-}
-
-EXPORTED void emulated_set_mutant(int number) { emulated::mutant = number; }
-
-// Which mutations' places have been executed, a byte for each; and forgets it.
-EXPORTED void emulated_take_reached(bool* to) {
-  std::memcpy(to, emulated::reached, sizeof emulated::reached);
-  std::memset(emulated::reached, 0, sizeof emulated::reached);
 }
 
 // Before a call: which of its tensors are not on the device.
