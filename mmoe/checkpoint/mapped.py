@@ -82,7 +82,7 @@ def map_weights(ranker: Ranker, folder: Path) -> None:
         take: Callable[[str], Tensor] = file.get_tensor
         _assign(ranker.network, stored, "network", take)
         if ranker.wide is not None:
-            _assign(ranker.wide, stored, "wide", take, absent={"mixed_T"})
+            _assign(ranker.wide, stored, "wide", take)
         for name, there in _named(tables.stored(), stored.names("tables"), stored.path):
             tables.use(name, take(there))
     load_id_maps(ranker.tables, stored)
@@ -93,15 +93,11 @@ def _assign(
     stored: StoredTensors,
     prefix: str,
     take: Callable[[str], Tensor],
-    absent: Iterable[str] = (),
 ) -> None:
-    """Names that may be `absent`, as models of before have them not, keep what they hold."""
     own = module.state_dict()
-    kept = {name for name in absent if name not in stored.names(prefix)}
-    targets = {name: tensor for name, tensor in own.items() if name not in kept}
-    stored.check(targets, prefix)
-    found = {name: take(f"{prefix}.{name}").to(own[name].dtype) for name in targets}
-    module.load_state_dict({**{name: own[name] for name in kept}, **found}, assign=True)
+    stored.check(own, prefix)
+    found = {name: take(f"{prefix}.{name}").to(own[name].dtype) for name in own}
+    module.load_state_dict(found, assign=True)
 
 
 def _named(held: Mapping[str, Tensor], there: list[str], path: Path) -> list[tuple[str, str]]:

@@ -61,10 +61,7 @@ def load_network(
 def load_wide(ranker: Ranker, model: StoredTensors) -> None:
     """Copies the wide part of `model` into a ranker that has one."""
     if ranker.wide is not None:
-        held = ranker.wide.state_dict()
-        if "mixed_T" not in model.names("wide"):  # as every model of before
-            held.pop("mixed_T").fill_(True)
-        model.load(held, "wide")
+        model.load(ranker.wide.state_dict(), "wide")
 
 
 def load_id_maps(embeddings: EmbeddingBackend, model: StoredTensors) -> None:

@@ -198,7 +198,7 @@ def config_from_dict(
         origin: A file name; starts every error message.
         of_run: It is a file of a run's folder, which may be anybody's: nothing is imported then
             that has not been imported already, or installed as a plugin (`mmoe.plugins`); keys
-            without effect are kept, and of its model those of its kind alone.
+            without effect are kept.
 
     Raises:
         ValueError: A key or value is wrong, or a module is not allowed or cannot be imported.

@@ -10,7 +10,7 @@ from mmoe.config.data import DataConfig
 from mmoe.config.features import DatetimeFeature, FeatureConfig, IdFeature, NumericFeature
 from mmoe.config.freezing import ENCODER, check_stages, frozen_tables
 from mmoe.config.kinds import ModuleName, Name, Strict
-from mmoe.config.model import MODELS, ModelConfig, check_domains
+from mmoe.config.model import ModelConfig, check_domains
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.relations import check_relations
 from mmoe.config.scoring import ScoreConfig
@@ -352,26 +352,16 @@ class RunConfig(Strict):
 
 
 def of_earlier_run(raw: Any) -> Any:
-    """Returns the raw config of a run as today's code would have stored it.
-
-    Runs have been stored with the keys of every kind of model, at their defaults; and tasks that
-    are older than `target` learnt their labels in the labels' own units.
+    """Returns the raw config of a run: tasks older than `target` learnt labels in their own units.
 
     Example:
-        >>> of_earlier_run({"model": {"kind": "mmoe", "num_experts": 4, "levels": 2}})
-        {'model': {'kind': 'mmoe', 'num_experts': 4}}
         >>> of_earlier_run({"tasks": [{"name": "spent", "kind": "regression"}]})["tasks"]
         [{'target': 'none', 'name': 'spent', 'kind': 'regression'}]
     """
-    if not isinstance(raw, Mapping):
+    tasks = raw.get("tasks") if isinstance(raw, Mapping) else None
+    if not isinstance(tasks, list):
         return raw
-    raw, model, tasks = dict(raw), raw.get("model"), raw.get("tasks")
-    if isinstance(model, Mapping) and MODELS.knows(model.get("kind")):
-        others = MODELS.keys_of(MODELS.config_class(model["kind"]))
-        raw["model"] = {key: model[key] for key in model if key not in others}
-    if isinstance(tasks, list):
-        raw["tasks"] = [{"target": "none", **t} if _is_number(t) else t for t in tasks]
-    return raw
+    return {**raw, "tasks": [{"target": "none", **t} if _is_number(t) else t for t in tasks]}
 
 
 def _is_number(task: Any) -> bool:

@@ -52,7 +52,7 @@ class RunDirectory:
 
     @property
     def data_file(self) -> Path:
-        """File of what the rows came from; older runs have none."""
+        """File of what the rows came from; copies for scoring have none."""
         return self.path / "data.json"
 
     @property
@@ -62,12 +62,12 @@ class RunDirectory:
 
     @property
     def columns_file(self) -> Path:
-        """File of what each column was like in training, for alarms; older runs have none."""
+        """File of what each column was like in training, for alarms; may be absent."""
         return self.path / "columns.json"
 
     @property
     def predictions_file(self) -> Path:
-        """File of how predictions of the test split are distributed; older runs have none."""
+        """File of how predictions of the test split are distributed; may be absent."""
         return self.path / "predictions.json"
 
     @property
@@ -127,7 +127,7 @@ class RunDirectory:
         return load_config(self.config_file, of_run=True)
 
     def training_columns(self) -> TrainingColumns | None:
-        """Reads what each column was like in training; None: an older run, or a later version's.
+        """Reads what each column was like in training; None: there is no such file, or a later one.
 
         Raises:
             ValueError: The file is damaged.
@@ -138,7 +138,7 @@ class RunDirectory:
         return TrainingColumns.from_dict(content)
 
     def predicted(self) -> dict[str, Distribution]:
-        """Reads how the predictions of the test split were distributed; empty of older runs.
+        """Reads how the predictions of the test split were distributed; empty if that is not known.
 
         Raises:
             ValueError: The file is damaged.

@@ -114,7 +114,7 @@ class ScoreCounts(Stored):
 
     @classmethod
     def in_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> "ScoreCounts | None":
-        """Reads them; None where a file has none, of an earlier version, or cannot be read."""
+        """Reads them; None where a file has none, or they cannot be read."""
         packed = (metadata or {}).get(KEY)
         if packed is None:
             return None

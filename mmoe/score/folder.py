@@ -224,7 +224,7 @@ class FolderJob:
         self.store.remove(STAGING)
 
     def counts(self, name: str) -> ScoreCounts | None:
-        """Reads what was counted of a part that is done; None of an earlier version's."""
+        """Reads what was counted of a part that is done; None: it does not say."""
         place = staged(name) if self.store.has(staged(name)) else name
         return ScoreCounts.in_metadata(self.store.notes(place))
 

@@ -336,7 +336,7 @@ def _done(
         if record is not None:
             by = record.scored_by
         elif part.name in found and job.mode == "error":
-            by = _note_of(job.store, part.name)  # of a version that wrote no records
+            by = _note_of(job.store, part.name)  # whose record is gone
         else:
             continue
         if part.file not in prints:
@@ -354,7 +354,7 @@ def _done(
 
 
 def _record_of(store: Store, name: str) -> PartRecord:
-    """Of scores that no manifest names: by a version that wrote none, or cut short."""
+    """Of scores that no manifest names: its writer was cut short."""
     size, digest = store.digest(name) or (0, "")
     by = dict(note_of(store, name) or {})
     unknown = InputRecord(name=by.get("the input", "unknown"), bytes=0, digest="")

@@ -550,7 +550,7 @@ def _check_steps(out: Path, config: RunConfig, header: dict[str, Any], steps: li
     content = _as_stored(config, header, steps)
     old = read_json(out / _STEPS, content)
     before = old.pop("steps")
-    # Of an earlier version it may lack keys, whose defaults say what they did then
+    # Read as any run's config: what it names is not imported
     begun = config_from_dict(old["config"], f"{out / _STEPS}: config", of_run=True)
     old["config"] = begun.model_dump(mode="json")
     difference = first_difference(old, {**header, "config": content["config"]})

@@ -84,7 +84,7 @@ def start_at_base_rates(ranker: Ranker, config: RunConfig, encoder: FeatureEncod
     Args:
         ranker: New; changed in place.
         config: Its tasks.
-        encoder: Has statistics of the training labels; of a run of before it has none.
+        encoder: Has statistics of the training labels.
     """
     labels = encoder.rules.get(LABELS, {})
     towers = cast(MixtureNetwork, ranker.network).towers

@@ -120,7 +120,7 @@ def test_numbers_that_json_has_not_are_refused_before_anything_is_written(folder
 
 
 def test_an_index_without_kept_ones_is_read(folder):
-    """As earlier versions wrote it."""
+    """As an error tells how to write one."""
     with CheckpointSaver(folder) as saver:
         save(saver, 1, best=True)
     index = folder.index()

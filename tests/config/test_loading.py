@@ -312,26 +312,6 @@ def test_a_kind_that_is_misspelt_or_none_at_all_is_no_matter_of_imports(kind):
     assert ("--import" in str(caught.value)) == (kind == "['a']")
 
 
-def test_a_run_is_read_without_the_keys_that_other_models_have():
-    """Runs have been stored with the keys of every kind of model."""
-    gate = {"kind": "top_k", "k": 2}
-    stored = {"num_experts": 4, "request_experts": 0, "shared_experts": 4, "task_experts": 2}
-    stored |= {"levels": 2, "experts": None, "pruned": [], "gate": gate}
-    for kind, own in (
-        ("mmoe", {"num_experts": 4, "gate": gate}),
-        ("ple", {"levels": 2, "gate": gate}),
-        ("shared_bottom", {}),
-    ):
-        raw = _with(model={"kind": kind, **stored})
-        read = config_from_dict(raw, of_run=True)
-        assert read == config_from_dict(_with(model={"kind": kind, **own}))
-        assert config_from_dict(yaml.safe_load(dump_config(read))) == read
-        with pytest.raises(ValueError, match=f"^config: model: .* but kind {kind} has "):
-            config_from_dict(raw)
-    with pytest.raises(ValueError, match=r"model\.levls: unknown key 'levls'"):
-        config_from_dict(_with(model={"kind": "ple", "levls": 2}), of_run=True)
-
-
 def test_another_kind_of_any_section_keeps_the_keys_that_it_has():
     raw = yaml.safe_load(dump_config(config_from_dict(_with(
         features=[{"kind": "categorical", "name": "item", "min_count": 3, "dim": 8}],

@@ -146,7 +146,7 @@ def test_a_resumed_run_may_reach_experts_another_way(train, way):
     assert again.metrics["tasks"] == first.metrics["tasks"]
 
 
-def test_resume_of_a_run_whose_version_knew_fewer_keys(train, tmp_path):
+def test_resume_of_a_run_whose_config_leaves_a_default_out(train, tmp_path):
     first = train("run")
     file = tmp_path / "run" / "config.yaml"
     raw = yaml.safe_load(file.read_text())
@@ -170,7 +170,7 @@ def test_resume_notices_other_data(train, funnel_config, funnel_table, tmp_path)
         ValueError, match=r"other rows \(3,000 then, 2,000 now\).*changed_data=True"
     ):
         train_run(config, tmp_path / "run", splits=other, resume=True)
-    (tmp_path / "run" / "data.json").unlink()  # as of an earlier version
+    (tmp_path / "run" / "data.json").unlink()
     with pytest.raises(ValueError, match=r"was trained on 3,000 rows, but log now has 2,000"):
         train_run(config, tmp_path / "run", splits=other, resume=True)
 

@@ -104,7 +104,7 @@ def test_resume_refuses_other_files(train, log_folder, tmp_path):
     (log_folder / "part-3.parquet").rename(log_folder / "part-9.parquet")
     with pytest.raises(ValueError, match=r"part-3\.parquet was renamed to part-9\.parquet: give"):
         train("run", "training.epochs=1", resume=True)
-    (tmp_path / "run" / "data.json").unlink()  # as of an earlier version
+    (tmp_path / "run" / "data.json").unlink()
     with pytest.raises(ValueError, match=r"the files of .* are not those it was trained on"):
         train("run", "training.epochs=1", resume=True)
 

@@ -7,8 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from scipy import sparse
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
@@ -358,20 +356,6 @@ def test_few_positives_that_nothing_predicts_stay_their_mean(additive, tmp_path)
     assert "tower" not in alarm
     assert found[0, 1] == pytest.approx(0.04, abs=0.02)
     assert np.ptp(found[:, 0]) > 0.3
-
-
-def test_a_checkpoint_without_the_mask_mixes_every_task(train):
-    run = train("one", WIDE, "training.epochs=1")
-    before = load_predictor(run.directory)[0].ranker.wide.state_dict()
-    for file in run.directory.checkpoint.rglob("model*.safetensors"):
-        with safe_open(file, "pt") as stored:
-            about = stored.metadata()
-            names = set(stored.keys()) - {"wide.mixed_T"}  # what is open has keys, but is no dict
-            kept = {name: stored.get_tensor(name) for name in names}
-        save_file(kept, file, about)
-    wide = load_predictor(run.directory)[0].ranker.wide
-    assert wide.mixed_T.all()
-    assert torch.equal(wide.ids_RT, before["ids_RT"])
 
 
 def test_rows_with_columns_for_tasks_keep_the_width_of_their_indices():

@@ -373,8 +373,7 @@ def _check_same_config(run: RunDirectory, config: RunConfig) -> None:
             f"{run.config_file}: is gone, and with it what the run was trained with; put it back, "
             "or choose another --out"
         )
-    # Of an earlier version the file may lack keys, whose defaults say what it did then. And a run
-    # may go on on another device, and on ranks that share experts out, or reach them, otherwise
+    # It may go on on another device, and on ranks that share experts out, or reach them, otherwise
     there = run.config()
     here = _on(config, there.training.device)
     placed = {key: getattr(there.parallel, key) for key in _WAYS_OF_EXPERTS}
@@ -420,7 +419,7 @@ def begin_planned(
 
 def _check_plan(out: Path, config: RunConfig, data: DataPrint) -> None:
     old: dict[str, Any] = read_json(out / PLAN, _PLAN_KEYS)
-    # Of an earlier version it may lack keys, whose defaults say what they did then
+    # Read as any run's config: what it names is not imported
     begun = config_from_dict(old["config"], f"{out / PLAN}: config", of_run=True)
     difference = first_difference(begun.model_dump(mode="json"), config.model_dump(mode="json"))
     if difference:

@@ -60,7 +60,7 @@ class RunData(Strict):
 
     @classmethod
     def read(cls, run: RunDirectory) -> "RunData | None":
-        """Reads a run's data.json; None: an earlier version trained it.
+        """Reads a run's data.json; None: it keeps none, as a copy for scoring does.
 
         Raises:
             ValueError: The file is damaged.
@@ -194,8 +194,8 @@ def goes_by_number(config: RunConfig) -> bool:
 def forgotten(run: RunDirectory) -> str:
     """Returns the note about a run without data.json."""
     return (
-        f"note: {run.path} does not remember its data, as an earlier version began it, so nobody "
-        "can tell whether that has changed"
+        f"note: {run.path} does not remember its data, so nobody can tell whether that has "
+        "changed"
     )
 
 
