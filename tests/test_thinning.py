@@ -38,13 +38,12 @@ class _Kept:
 @pytest.mark.parametrize(
     ("test", "members"),
     [
-        ("mixture/test_replayed_parallel.py::test_two_ranks_equal_one", 4 * 3 * 3),
         ("mixture/test_checks.py::test_inputs", 9 * 2),
         ("ops/test_exchange.py::test_every_operator_is_its_reference", len(CASES) * len(STEPS)),
     ],
 )
 def test_what_each_pair_shows_alone_stays_whole(repository, test, members):
-    """Equality of ranks, what each implementation refuses, each operator's own cases."""
+    """What each implementation refuses, each operator's own cases."""
     kept = _Kept()
     path = str(repository / "tests" / test)
     pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", path], plugins=[kept])

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.library import opcheck
 
 from mmoe.ops import RoutePlan, permute, reference, route_plan, unpermute
@@ -357,3 +359,65 @@ def test_the_kernel_itself_checks_its_arguments(name, arguments, message):
 
     with pytest.raises(ValueError, match=message):
         getattr(torch.ops.mmoe, name)(*(default | arguments).values())
+
+
+INDEX = st.one_of(st.integers(-2, 9), st.sampled_from([-(2**31), 2**31 - 1]))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    B=st.integers(0, 5),
+    D=st.sampled_from([0, 1, 3, 16, 33]),
+    rows=st.lists(INDEX, max_size=8),
+    picks=st.lists(INDEX, min_size=5, max_size=5),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+)
+def test_any_indices_work_or_are_refused(B, D, rows, picks, dtype):
+    rows_P = torch.tensor(rows, dtype=torch.int32)
+    slots_BGK = torch.tensor(picks[:B], dtype=torch.int32).view(B, 1, 1)
+    plan = RoutePlan(rows_P, torch.zeros(1, dtype=torch.int32), slots_BGK)
+    x_BD, y_PD = torch.ones(B, D, dtype=dtype), torch.ones(len(rows), D, dtype=dtype)
+
+    if all(-1 <= row < B for row in rows):
+        expected_PD = (rows_P >= 0).to(dtype).unsqueeze(1).expand(-1, D)
+        assert torch.equal(permute(x_BD, plan), expected_PD)
+    else:
+        with pytest.raises(ValueError, match=rf"rows_P: expected rows in \[0, {B}\) or -1, got "):
+            permute(x_BD, plan)
+
+    own = [slot == -1 or rows[slot : slot + 1] == [b] for b, slot in enumerate(picks[:B])]
+    if all(own) and min(picks[:B], default=0) >= -1:
+        expected_BD = (slots_BGK.view(B, 1) >= 0).to(dtype).expand(-1, D)
+        assert torch.equal(unpermute(y_PD, plan), expected_BD)
+    else:
+        with pytest.raises(ValueError, match=r"slots_BGK: expected (slots in|pairs of sample) "):
+            unpermute(y_PD, plan)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    B=st.integers(0, 6),
+    K=st.integers(1, 4),
+    D=st.sampled_from([0, 1, 3, 16, 33, 70]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+    data=st.data(),
+)
+def test_any_routing(B, K, D, dtype, data):
+    """Whole numbers are exact in every dtype, so sums are the same in any order."""
+    picks = data.draw(
+        st.lists(
+            st.lists(st.integers(-1, 5), min_size=2 * K, max_size=2 * K), min_size=B, max_size=B
+        )
+    )
+    plan = route_plan(torch.tensor(picks, dtype=torch.int32).view(B, 2, K), 6)
+    x_BD = torch.arange(B * D).view(B, D).remainder(64).to(dtype)
+    distinct = [{expert for expert in sample if expert >= 0} for sample in picks]
+    pairs = [b for expert in range(6) for b, sample in enumerate(distinct) if expert in sample]
+
+    x_PD = permute(x_BD, plan)
+
+    assert torch.equal(x_PD[: len(pairs)], x_BD[pairs])
+    assert not x_PD[len(pairs) :].any()
+    counts_B1 = torch.tensor([len(sample) for sample in distinct], dtype=dtype).view(-1, 1)
+    x_PD[len(pairs) :] = torch.nan
+    assert torch.equal(unpermute(x_PD, plan), counts_B1 * x_BD)
