@@ -3,7 +3,6 @@
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.tasks.masked_loss import (
     LossSums,
-    entire_space_sums,
     loss_sums,
     multi_task_loss,
 )
@@ -15,7 +14,6 @@ __all__ = [
     "LossSums",
     "TaskTowers",
     "Tower",
-    "entire_space_sums",
     "loss_sums",
     "multi_task_loss",
     "predictions_from_logits",

@@ -244,21 +244,6 @@ def loss_sums(
     return losses.sums(logits_BT, labels_BT, observed_BT, weights_BT, imputed, groups_B)
 
 
-def entire_space_sums(
-    logits_BT: Tensor,
-    labels_BT: Tensor,
-    observed_BT: Tensor,
-    weights_BT: Tensor,
-    tasks: Sequence[TaskConfig],
-) -> LossSums:
-    """Sums ESMM's loss: `loss_sums` with the second task in the space of the first.
-
-    Raises:
-        ValueError: Not two binary tasks.
-    """
-    return loss_sums(logits_BT, labels_BT, observed_BT, weights_BT, entire_space_tasks(tasks))
-
-
 def _clean(
     labels_BT: Tensor, weights_BT: Tensor, observed_BT: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:

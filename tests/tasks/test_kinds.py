@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from mmoe.config import TASKS, TaskConfig
+from mmoe.config.relations import entire_space_tasks
 from mmoe.metrics.task_kinds import KINDS
-from mmoe.tasks import entire_space_sums, loss_sums, multi_task_loss, predictions_from_logits
+from mmoe.tasks import loss_sums, multi_task_loss, predictions_from_logits
 from mmoe.tasks.kinds import objective_of
 from mmoe.tasks.masked_loss import observed_weights
 
@@ -30,9 +31,8 @@ def test_every_kind_can_be_trained():
 
 def test_entire_space_is_esmm_wherever_its_column_is():
     logits, labels, observed, weights = funnel()
-    expected = entire_space_sums(
-        logits, labels, observed, weights, [CLICK, TaskConfig(name="buy", label="b")]
-    )
+    tasks = entire_space_tasks([CLICK, TaskConfig(name="buy", label="b")])
+    expected = loss_sums(logits, labels, observed, weights, tasks)
     order = [1, 0]
     found = loss_sums(
         *(tensor[:, order] for tensor in (logits, labels, observed, weights)), [BUY, CLICK]

@@ -125,17 +125,6 @@ def candidates(
     return sorted(found, key=_seconds)
 
 
-def choose_mode(call: Call, rates: LinkRates, *, shadows: bool = True) -> Mode:
-    """Returns the mode that is predicted to be the fastest.
-
-    Args:
-        call: Sizes and loads.
-        rates: What sending and computing cost.
-        shadows: Whether experts can be shadowed.
-    """
-    return candidates(call, rates, shadows=shadows)[0][0]
-
-
 def _seconds(ranked: tuple[Mode, Cost]) -> float:
     return ranked[1].seconds
 
