@@ -194,8 +194,7 @@ def goes_by_number(config: RunConfig) -> bool:
 def forgotten(run: RunDirectory) -> str:
     """Returns the note about a run without data.json."""
     return (
-        f"note: {run.path} does not remember its data, so nobody can tell whether that has "
-        "changed"
+        f"note: {run.path} does not remember its data, so nobody can tell whether that has changed"
     )
 
 
