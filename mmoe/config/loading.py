@@ -1,13 +1,12 @@
 """YAML in, `RunConfig` out; errors name the key and the nearest valid one."""
 
-import contextlib
 import difflib
 import io
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -19,60 +18,93 @@ from mmoe.config.run import RunConfig, of_earlier_run
 from mmoe.config.tables import ENCODINGS, TableSettings
 from mmoe.plugins import MODULE_NAME, import_for_run, import_modules, installed_modules
 
-_MOST_REPEATED = 100_000  # values; a config of a thousand features has about ten thousand
+# Characters, levels of lists and sections, values that aliases repeat: a config of a thousand
+# features has a few hundred thousand, ten, and about ten thousand
+_LONGEST, _DEEPEST, _MOST_REPEATED = 1 << 26, 100, 100_000
+_TOO_DEEP = "its lists or sections are nested too deeply"
+_MERGE = "tag:yaml.org,2002:merge"
+# libyaml's, in a third of the time, where PyYAML has it
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class RepeatsTooMuchError(yaml.YAMLError):
-    """Refusal of aliases within aliases: a few hundred bytes for millions of values."""
+def _read_yaml(text: str) -> Any:
+    """Reads YAML that has at most so much in it.
+
+    Raises:
+        yaml.YAMLError: It is none, or says a key twice.
+        ValueError: It is too long or too deep, or its aliases repeat too much.
+    """
+    try:
+        _check_bounds(text)
+    except yaml.MarkedYAMLError as error:
+        if "nesting depth" in str(error.problem):  # where libyaml looks ahead it finds it first
+            raise ValueError(_TOO_DEEP) from None
+        raise
+    return yaml.load(text, Loader=_Loader)  # a SafeLoader
 
 
-class BoundedLoader(yaml.SafeLoader):
-    """A SafeLoader that refuses documents with too many values, before it makes any.
-
-    A value that looks like a date and is none, or that a tag calls what it is not, is a YAMLError
-    too (PyYAML lets whatever Python says of it through).
+def _check_bounds(text: str) -> None:
+    """Refuses what would take too much to read, by its events alone: no value is made of them.
 
     YAML itself keeps what an alias names once, but whoever copies or checks the values walks
-    through each repetition.
+    through each repetition: a few hundred bytes can stand for millions of values.
+    """
+    if len(text) > _LONGEST:
+        raise ValueError(f"it has {len(text):,} characters, expected at most {_LONGEST:,}")
+    begun: list[tuple[str | None, int]] = []  # anchor of each section, values written out before it
+    sizes: dict[str | None, int] = {}  # values of each anchor, written out; in itself it has none
+    values = repeated = 0
+    for event in yaml.parse(text, Loader=_SafeLoader):
+        match event:
+            case yaml.AliasEvent():
+                repeated += sizes.get(event.anchor, 0)
+                values += sizes.get(event.anchor, 0)
+            case yaml.ScalarEvent():
+                sizes[event.anchor] = 1
+                values += 1
+            case yaml.CollectionStartEvent():
+                begun.append((event.anchor, values))
+                values += 1
+                if len(begun) > _DEEPEST:
+                    raise ValueError(_TOO_DEEP)
+            case yaml.CollectionEndEvent():
+                anchor, before = begun.pop()
+                sizes[anchor] = values - before
+    if repeated > _MOST_REPEATED:
+        count = f"{repeated:,}" if repeated < 10**12 else "more than a trillion"
+        raise ValueError(
+            f"its aliases (*name) repeat {count} values, expected at most {_MOST_REPEATED:,}; "
+            "remove aliases to lists of aliases"
+        )
+
+
+class _Loader(_SafeLoader):
+    """Refuses a key that is given twice, of which YAML would silently keep the last.
+
+    A key that `<<` merges in may be given again: so it is overridden. A value that looks like a
+    date and is none, or that a tag calls what it is not, is a YAMLError too (PyYAML lets whatever
+    Python says of it through).
     """
 
     def __init__(self, text: str) -> None:
-        """Takes the whole text."""
         super().__init__(text)
-        self._text = text
+        self._checked: set[int] = set()
 
-    def get_single_data(self) -> Any:
-        """Returns the value. libyaml reads it; what that refuses PyYAML's errors show by line."""
-        if yaml.__with_libyaml__:  # a third of the time
-            quick, events = type(self)(self._text), yaml.CSafeLoader(self._text)
-            vars(quick).update(
-                check_event=events.check_event,
-                peek_event=events.peek_event,
-                get_event=events.get_event,
-            )
-            with contextlib.suppress(yaml.YAMLError, RecursionError):
-                return yaml.SafeLoader.get_single_data(quick)
-        return super().get_single_data()
-
-    def compose_document(self) -> yaml.Node | None:
-        """Returns the document's nodes, counted.
-
-        Raises:
-            RepeatsTooMuchError: Written out, aliases would add more values than a config may have.
-        """
-        node = super().compose_document()
-        if node is not None:
-            sizes: dict[yaml.Node, int] = {}
-            repeated = _written_out(node, sizes) - len(sizes)
-            if repeated > _MOST_REPEATED:
-                raise RepeatsTooMuchError(
-                    f"its aliases (*name) repeat {_readable(repeated)} values, expected at most "
-                    f"{_MOST_REPEATED:,}; remove aliases to lists of aliases"
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        seen: set[tuple[str, str]] = set()
+        own = [] if id(node) in self._checked else node.value  # later with what it merges in
+        self._checked.add(id(node))
+        for key, _ in own:
+            if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
+                mend = "; merge several with <<: [*a, *b]" if key.tag == _MERGE else ""
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(
+                    f"key {key.value!r} is given twice in the section from line {line}{mend}"
                 )
-        return node
+            seen.add((key.tag, str(key.value)))
+        super().flatten_mapping(node)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Returns a node's value."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError) as error:
@@ -82,29 +114,6 @@ class BoundedLoader(yaml.SafeLoader):
                 f"{str(node.value)[:60]!r} in line {node.start_mark.line + 1} is no {kind}{why}; "
                 "if it is text, write it in quotes"
             ) from None
-
-
-def _written_out(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
-    """Nodes under `node`, each as often as aliases name it; `sizes` takes that of every node.
-
-    One that contains itself counts as nothing there: whoever walks through it will notice.
-    """
-    known = sizes.get(node)
-    if known is None:
-        sizes[node] = 0
-        known = sizes[node] = 1 + sum(_written_out(child, sizes) for child in _children(node))
-    return known
-
-
-def _children(node: yaml.Node) -> list[yaml.Node]:
-    if isinstance(node, yaml.MappingNode):
-        pairs = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
-        return [child for pair in pairs for child in pair]
-    return cast("list[yaml.Node]", node.value) if isinstance(node, yaml.SequenceNode) else []
-
-
-def _readable(count: int) -> str:
-    return f"{count:,}" if count < 10**12 else "more than a trillion"
 
 
 def load_config(
@@ -134,18 +143,16 @@ def load_config(
     if not path.exists():
         raise ValueError(f"{path}: no such file; name a config in YAML (mmoe init writes one)")
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # a SafeLoader
+        raw = _read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         why = error.strerror or str(error)
         raise ValueError(f"{path}: cannot be read as a config: {why}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: cannot be read as a config: it is not UTF-8 text") from error
-    except RepeatsTooMuchError as error:
+    except ValueError as error:
         raise ValueError(f"{path}: cannot be read as a config: {error}") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is not valid YAML: {_one_line(error)}") from None
-    except RecursionError:
-        raise ValueError(f"{path}: is not valid YAML: {_TOO_DEEP}") from None
     if not isinstance(raw, dict):
         raise ValueError(f"{path}: expected `key: value` lines at the top, got {_kind_of(raw)}")
     try:
@@ -158,34 +165,6 @@ def load_config(
 def _lies_in_run(path: Path) -> bool:
     marks = (path.with_name("mmoe.json"), path.parent / "vocabulary" / "encoder.json")
     return path.name == "config.yaml" and any(mark.exists() for mark in marks)
-
-
-_TOO_DEEP = "its lists or sections are nested too deeply"
-
-
-class _UniqueKeys(BoundedLoader):
-    """Refuses a key that is given twice, of which YAML would silently keep the last.
-
-    A key that `<<` merges in may be given again: so it is overridden.
-    """
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Here rather than in the constructor, where merged keys stand beside the section's own
-        node = super().compose_mapping_node(anchor)
-        assert node is not None
-        seen: set[tuple[str, str]] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
-                mend = "; merge several with <<: [*a, *b]" if key.tag == _MERGE else ""
-                line = node.start_mark.line + 1
-                raise yaml.YAMLError(
-                    f"key {key.value!r} is given twice in the section from line {line}{mend}"
-                )
-            seen.add((key.tag, str(key.value)))
-        return node
-
-
-_MERGE = "tag:yaml.org,2002:merge"
 
 
 def config_from_dict(
@@ -260,11 +239,10 @@ def set_values(
                 f"--set {override!r}: expected key.path=value, such as training.epochs=3"
             )
         try:
-            value = yaml.load(text, Loader=BoundedLoader)  # a SafeLoader
-        except yaml.YAMLError as error:
-            raise ValueError(f"--set {override!r}: bad value: {_one_line(error)}") from None
-        except RecursionError:
-            raise ValueError(f"--set {override[:60]!r}: bad value: {_TOO_DEEP}") from None
+            value = _read_yaml(text)
+        except (yaml.YAMLError, ValueError) as error:
+            said = override if len(override) <= 200 else f"{override[:197]}..."
+            raise ValueError(f"--set {said!r}: bad value: {_one_line(error)}") from None
         keys = key.strip().split(".")
         _assign(result, keys, value, override)
         dropped = _drop_keys(result, keys, override)

@@ -6,7 +6,7 @@ import sys
 import pytest
 import yaml
 
-from mmoe.config import config_from_dict, dump_config, load_config, set_values
+from mmoe.config import config_from_dict, dump_config, load_config, loading, set_values
 
 SMALL = {
     "features": [{"kind": "numeric", "name": "age"}],
@@ -191,6 +191,7 @@ def test_another_kind_of_feature_keeps_the_keys_that_it_has():
         ("name.first=1", "name"),
         ("name=2024-13-01", "--set .*'2024-13-01' in line 1 is no timestamp .*in quotes"),
         ("name=!!bool maybe", "--set .*'maybe' in line 1 is no bool; .*in quotes"),
+        ("name={a: 1, a: 2}", "--set .*key 'a' is given twice in the section from line 1"),
         pytest.param(f"name={'[' * 3000}", "--set .*nested too deeply", id="deep"),
     ],
 )
@@ -247,6 +248,19 @@ def test_merges_that_double_are_refused(tmp_path):
     path.write_text("\n".join(lines))
     with pytest.raises(ValueError, match=r"aliases \(\*name\) repeat more than a trillion values"):
         load_config(path)
+
+
+def test_what_is_too_deep_or_too_long_is_refused_before_it_is_made(tmp_path, monkeypatch):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"a: {'[' * 100}{']' * 100}")
+    with pytest.raises(ValueError, match=r"cannot be read as a config: its lists .* too deeply"):
+        load_config(path)
+    monkeypatch.setattr(loading, "_LONGEST", 10)
+    with pytest.raises(ValueError, match=r"it has 203 characters, expected at most 10"):
+        load_config(path)
+    path.write_text("")
+    with pytest.raises(ValueError, match=r"--set .*it has 11 characters, expected at most 10"):
+        set_values(SMALL, [f"name={'n' * 11}"])
 
 
 def test_missing_file(tmp_path):
