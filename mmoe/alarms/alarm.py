@@ -1,8 +1,9 @@
 """`Alarm`: one thing that is likely wrong, and how to mend it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Literal
+
+from mmoe.config.json_files import Stored
 
 AlarmKind = Literal[
     "leak",
@@ -21,8 +22,7 @@ AlarmKind = Literal[
 _LINES_OF_A_KIND = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alarm:
+class Alarm(Stored):
     """One finding: what, about which column, task, expert or gate, and the mend.
 
     Example:
@@ -40,10 +40,6 @@ class Alarm:
     def line(self) -> str:
         """What a screen shows."""
         return f"alarm: {self.finding}; {self.mend}"
-
-    def as_dict(self) -> dict[str, str]:
-        """Returns what metrics.json holds."""
-        return asdict(self)
 
 
 def lines_of(alarms: Sequence[Alarm]) -> list[str]:

@@ -1,7 +1,6 @@
 """`TrainingColumns`: what each column was like in training, small enough to keep with a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -188,40 +187,22 @@ class StoredColumn(Stored):
         return empty.model_copy(update=update)
 
 
-class _StoredAlarm(Stored):
-    kind: str
-    about: str
-    finding: str
-    mend: str
+class TrainingColumns(Stored):
+    """What `mmoe train` keeps of the training rows, in columns.json.
 
-
-class _StoredFile(Stored):
-    """columns.json."""
+    Attributes:
+        format: Of the file.
+        rows: Training rows that were looked at.
+        judged_by: How many of them count as independent: groups where rows have groups.
+        alarms: Found in these rows.
+        columns: By name.
+    """
 
     format: int
     rows: Count
     judged_by: Annotated[Count, Field(gt=0)]
+    alarms: list[Alarm]
     columns: dict[str, StoredColumn]
-    alarms: list[_StoredAlarm]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingColumns:
-    """What `mmoe train` keeps of the training rows, in columns.json.
-
-    Attributes:
-        rows: Training rows that were looked at.
-        judged_by: How many of them count as independent: groups where rows have groups.
-        columns: By name.
-        alarms: Found in these rows.
-    """
-
-    rows: int
-    judged_by: int
-    columns: Mapping[str, StoredColumn]
-    alarms: Sequence[Alarm] = ()
-
-    file_shape = _StoredFile
 
     @classmethod
     def of(
@@ -240,38 +221,17 @@ class TrainingColumns:
         stored = {
             c.name: StoredColumn.of(c, labels_NT, observed_NT, events, most_ids) for c in columns
         }
-        return cls(rows=len(labels_NT), judged_by=judged_by, columns=stored, alarms=alarms)
+        return cls(
+            format=FORMAT,
+            rows=len(labels_NT),
+            judged_by=judged_by,
+            alarms=list(alarms),
+            columns=stored,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain JSON."""
-        return {
-            "format": FORMAT,
-            "rows": self.rows,
-            "judged_by": self.judged_by,
-            "alarms": [alarm.as_dict() for alarm in self.alarms],
-            "columns": {
-                name: column.model_dump(exclude_defaults=True)
-                for name, column in self.columns.items()
-            },
-        }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "TrainingColumns | None":
-        """Reads what `as_dict` gave; None where another version wrote it."""
-        if content["format"] != FORMAT:
-            return None
-        return cls(
-            rows=content["rows"],
-            judged_by=content["judged_by"],
-            columns={
-                name: StoredColumn.model_validate(column)
-                for name, column in content["columns"].items()
-            },
-            alarms=[
-                Alarm(**{key: alarm[key] for key in _StoredAlarm.model_fields})
-                for alarm in content["alarms"]
-            ],
-        )
+        return self.model_dump(exclude_defaults=True)
 
 
 def _edges(present: np.ndarray) -> list[float]:

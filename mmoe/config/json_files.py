@@ -3,12 +3,13 @@
 import json
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from mmoe.errors import Damaged
 
+M = TypeVar("M", bound=BaseModel)
 # Beyond any number of a run, and safe to calculate with
 _LARGEST = 1e100
 Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
@@ -59,6 +60,11 @@ def read_stored(path: Path, shape: Any, remedy: str) -> Any:
         raise Damaged(path, reason[:_LONGEST], remedy) from None
     check_stored(content, shape, str(path), remedy)
     return content
+
+
+def read_model(path: Path, model: type[M], remedy: str) -> M:
+    """Reads a file as `read_stored` does, into the model."""
+    return model.model_validate(read_stored(path, model, remedy))
 
 
 def check_stored(content: Any, shape: Any, origin: str, remedy: str) -> None:

@@ -2,21 +2,20 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from mmoe.config import RunConfig, TaskConfig
+from mmoe.config.json_files import Stored
 from mmoe.datasets.labels.expressions import evaluate_label
 from mmoe.datasets.labels.formula import columns_of, quote
 from mmoe.datasets.values.arrow import pc, plain
 from mmoe.metrics.task_kinds import kind_of
 
 
-@dataclass(frozen=True)
-class LabelValues:
+class LabelValues(Stored):
     """The two values of a binary label.
 
     Attributes:
@@ -24,8 +23,8 @@ class LabelValues:
         positive: The place of the one that the task is the probability of.
     """
 
-    values: list[Any]
-    positive: int
+    values: list[str | bool | int | float] = Field(min_length=2, max_length=2)
+    positive: int = Field(ge=0, le=1)
 
     @property
     def classes(self) -> np.ndarray:
@@ -37,7 +36,7 @@ class LabelValues:
         return self.classes[np.where(positive_N, self.positive, 1 - self.positive)]
 
 
-ZERO_ONE = LabelValues([0, 1], 1)
+ZERO_ONE = LabelValues(values=[0, 1], positive=1)
 
 
 def label_values(config: RunConfig, table: pa.Table) -> dict[str, LabelValues]:
@@ -73,7 +72,9 @@ def _values(task: TaskConfig, table: pa.Table) -> LabelValues | None:
     pair = pa.table({columns[0]: pa.array(values, found.type)})
     made = evaluate_label(task.label, pair, "y", f"task {task.name!r}")
     outcomes = [] if made.is_text else np.asarray(made.data, np.float64).tolist()
-    return LabelValues(values, outcomes.index(1.0)) if sorted(outcomes) == [0.0, 1.0] else None
+    if sorted(outcomes) != [0.0, 1.0]:
+        return None
+    return LabelValues(values=values, positive=outcomes.index(1.0))
 
 
 def as_y_had_it(

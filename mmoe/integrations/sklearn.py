@@ -227,9 +227,9 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         )
         stored = StoredFit(
             labels=of_labels,
-            columns=names,
+            columns=list(names),
             named=features.named,
-            mixed=features.mixed,
+            mixed=list(features.mixed),
             weights_before=before,
         )
         stored.write(finished.directory.path)

@@ -1,36 +1,21 @@
 """What an estimator keeps with its run: estimator.json, and the run's files in a pickle."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field
 
-from mmoe.config.json_files import Stored
+from mmoe.config.json_files import Stored, read_model
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.integrations.label_values import LabelValues
 from mmoe.run import RunDirectory
-from mmoe.run.atomic_files import read_json, write_json
+from mmoe.run.atomic_files import write_json
 from mmoe.score import LoadedRun, load
 
 _FILE = "estimator.json"
 
 
-class _Labels(Stored):
-    values: list[str | bool | int | float] = Field(min_length=2, max_length=2)
-    positive: int = Field(ge=0, le=1)
-
-
-class _File(Stored):
-    labels: dict[str, _Labels]
-    columns: list[str]
-    named: bool
-    mixed: list[str] = Field(default_factory=list)
-    weights_before: dict[str, str | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredFit:
+class StoredFit(Stored):
     """What the config of a run does not say of what it was fitted to.
 
     Attributes:
@@ -41,15 +26,15 @@ class StoredFit:
         weights_before: Task → its weight column beside `sample_weight`; empty without that.
     """
 
-    labels: Mapping[str, LabelValues]
-    columns: Sequence[str]
+    labels: dict[str, LabelValues]
+    columns: list[str]
     named: bool
-    mixed: Sequence[str] = ()
-    weights_before: Mapping[str, str | None] = field(default_factory=dict)
+    mixed: list[str] = Field(default_factory=list)
+    weights_before: dict[str, str | None] = Field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Writes the file into the run's folder."""
-        write_json(folder / _FILE, asdict(self))
+        write_json(folder / _FILE, self.model_dump())
 
     @classmethod
     def read(cls, run: RunDirectory) -> "StoredFit":
@@ -61,9 +46,7 @@ class StoredFit:
         if not (run.path / _FILE).is_file():
             columns = required_columns(run.config(), labels=False)
             return cls(labels={}, columns=columns, named=True)
-        stored = read_json(run.path / _FILE, shape=_File)
-        labels = {task: LabelValues(**values) for task, values in stored.pop("labels").items()}
-        return cls(labels=labels, **stored)
+        return read_model(run.path / _FILE, cls, "train again")
 
 
 class HeldModel:

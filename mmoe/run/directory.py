@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.alarms import Distribution, PredictedFile, TrainingColumns
+from mmoe.alarms.profile import FORMAT
 from mmoe.config import RunConfig, load_config
-from mmoe.config.json_files import Stored
+from mmoe.config.json_files import Stored, read_model
 from mmoe.run.atomic_files import read_json
 from mmoe.run.folder_claim import FolderMark
 
@@ -134,8 +135,8 @@ class RunDirectory:
         """
         if not self.columns_file.exists():
             return None
-        content = read_json(self.columns_file, shape=TrainingColumns.file_shape)
-        return TrainingColumns.from_dict(content)
+        found = read_model(self.columns_file, TrainingColumns, "train again")
+        return found if found.format == FORMAT else None
 
     def predicted(self) -> dict[str, Distribution]:
         """Reads how the predictions of the test split were distributed; empty if that is not known.
@@ -145,8 +146,7 @@ class RunDirectory:
         """
         if not self.predictions_file.exists():
             return {}
-        content = read_json(self.predictions_file, shape=PredictedFile)
-        return PredictedFile.model_validate(content).columns
+        return read_model(self.predictions_file, PredictedFile, "train again").columns
 
     def metrics(self) -> dict[str, Any]:
         """Reads metrics.json.

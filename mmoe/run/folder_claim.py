@@ -7,13 +7,15 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self, cast, get_args
+from typing import Literal, Self
 
+from pydantic import Field
+
+from mmoe.config.json_files import Stored
 from mmoe.errors import Damaged
 from mmoe.run.atomic_files import read_json, write_json
-from mmoe.run.locks import FolderInUse, FolderLock, is_lock_file, remove_stray_locks
+from mmoe.run.locks import FolderInUse, FolderLock, is_lock_file
 
 MARK = "mmoe.json"
 Kind = Literal["run", "backtest", "comparison", "search"]
@@ -47,23 +49,26 @@ class FolderExists(ValueError):
     """Raised where a folder that was to be made holds something already."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FolderMark:
+class FolderMark(Stored, populate_by_name=True):
     """Content of mmoe.json: which process of mmoe made a folder, and for what.
 
     Attributes:
         kind: Of the folder.
+        format: Of the file.
+        note: For people.
         made_folder: The folder was made for it, and may go with it.
         config_sha256: Of the config.yaml that the run wrote.
         diverged: How training ended, where it did so for ever.
         id: Of this run, and of no other.
     """
 
-    kind: Kind
+    kind: Kind = Field(validation_alias="mmoe", serialization_alias="mmoe")
+    format: int = Field(default=_FORMAT, le=_FORMAT)
+    note: str = _NOTE
     made_folder: bool = False
     config_sha256: str = ""
     diverged: str | None = None
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    id: str = Field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
     def read(cls, folder: Path) -> "FolderMark | None":
@@ -76,36 +81,17 @@ class FolderMark:
         if not path.exists():
             return None
         try:
-            content = read_json(path, _KEYS)
-            if content["format"] > _FORMAT:
-                raise ValueError(f"format {content['format']}, this version knows {_FORMAT}")
-            diverged = content["diverged"]
-            return cls(
-                kind=_kind(content["mmoe"]),
-                made_folder=content["made_folder"] is True,
-                config_sha256=str(content["config_sha256"]),
-                diverged=None if diverged is None else str(diverged),
-                id=str(content["id"]),
-            )
-        except (ValueError, TypeError) as error:
-            reason = error.reason if isinstance(error, Damaged) else error
+            return cls.model_validate(read_json(path, _KEYS, cls))
+        except Damaged as error:
             raise ValueError(
-                f"{path}: cannot be relied on ({reason}), so nobody can tell what in this folder "
-                f"is mmoe's; remove {MARK} to go on with its checkpoint as it is, or choose "
+                f"{path}: cannot be relied on ({error.reason}), so nobody can tell what in this "
+                f"folder is mmoe's; remove {MARK} to go on with its checkpoint as it is, or choose "
                 "another --out"
             ) from None
 
     def write(self, folder: Path) -> None:
         """Writes the mark; whole or not at all."""
-        content = asdict(self)
-        head = {"mmoe": content.pop("kind"), "format": _FORMAT, "note": _NOTE}
-        write_json(folder / MARK, {**head, **content})
-
-
-def _kind(value: object) -> Kind:
-    if value not in get_args(Kind):
-        raise ValueError(f"expected one of {', '.join(get_args(Kind))}, got {value!r}")
-    return cast(Kind, value)
+        write_json(folder / MARK, self.model_dump(by_alias=True))
 
 
 class FolderClaim:
@@ -198,8 +184,6 @@ class FolderClaim:
             mark.write(path)
             self.mark = mark
             remove_stray_files(path)
-            assert self.lock is not None, "it was made under its lock"
-            remove_stray_locks(self.lock)
             return path
         raise FolderExists(f"{out}: exists already, and so do {_NAMES:,} more; choose another name")
 
@@ -210,7 +194,6 @@ class FolderClaim:
             FolderInUse: Another process holds it.
         """
         self.lock = FolderLock.take(folder, self.say)
-        remove_stray_locks(self.lock)
         self.mark = FolderMark.read(folder)
 
     def check(self, *, look: bool = True) -> None:
@@ -221,7 +204,7 @@ class FolderClaim:
     def remember(self, diverged: str) -> None:
         """Writes into the mark how training ended for ever."""
         if self.mark is not None and self.lock is not None and self.lock.is_mine():
-            self.mark = replace(self.mark, diverged=diverged)
+            self.mark = self.mark.model_copy(update={"diverged": diverged})
             self.mark.write(self.lock.folder)
 
     def release(self) -> None:

@@ -6,8 +6,8 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from mmoe.run.atomic_files import remove_dead, temporary_beside
@@ -66,9 +66,12 @@ def made_once(place: Path, make: Callable[[Path], None]) -> Path:
     if not _used(place):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(place.with_name(f".{place.name}.lock")):
+            lock = lock_file(place.with_name(f".{place.name}.lock"), -1)
+            try:
                 if not _used(place):
                     _make(place, make)
+            finally:
+                lock.release()
         except OSError as error:
             raise _not_kept(place, error) from None
     return place
@@ -106,14 +109,6 @@ def _remove_unused(place: Path) -> None:
         with suppress(OSError):
             if time.time() - earlier.stat().st_mtime > _UNUSED:
                 shutil.rmtree(earlier)
-
-
-@contextmanager
-def _alone(lock: Path) -> Generator[None]:
-    """Under a lock that ends with this process; where there are no such locks, without."""
-    with lock.open("ab") as file:
-        lock_file(file.fileno(), wait=True)
-        yield
 
 
 def _not_kept(place: Path, error: OSError) -> ValueError:

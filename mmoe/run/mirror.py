@@ -77,7 +77,6 @@ class _Mirror:
         self.path = self.home / name
         self.sent: dict[str, _Stamp] = {}
         self.contents: dict[str, str] = {}  # of what says that others are complete: digests
-        self._lock: Any = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_sending, daemon=True)
 
@@ -92,7 +91,7 @@ class _Mirror:
         try:
             self._fill(resume)
         except BaseException:
-            self._lock.close()
+            self._lock.release()
             raise
 
     def _fill(self, resume: bool) -> None:
@@ -143,7 +142,7 @@ class _Mirror:
                     f"{error}; what was written lies in {self.path}, and --resume sends it"
                 ) from None
         finally:
-            self._lock.close()
+            self._lock.release()
 
     def send(self) -> None:
         """Sends what is new; files that say that others are complete behind those."""

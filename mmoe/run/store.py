@@ -10,11 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import BaseFileLock
 from fsspec.implementations.local import LocalFileSystem
 
 from mmoe.datasets.files.data_file import DataFile, is_address, is_hidden, is_partition
@@ -45,7 +46,7 @@ class Store(ABC):
     """
 
     address: str
-    _locked: IO[bytes] | None = None
+    _locked: BaseFileLock | None = None
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -128,7 +129,7 @@ class Store(ABC):
     def unlock(self) -> None:
         """Lets others in again."""
         if self._locked is not None:
-            self._locked.close()
+            self._locked.release()
 
 
 def store_at(output: str | Path) -> Store:

@@ -515,4 +515,4 @@ def say_alarms(alarms: Sequence[Alarm], reporter: Reporter) -> None:
 
 def alarms_of_metrics(alarms: Sequence[Alarm]) -> dict[str, list[dict[str, str]]]:
     """Returns what metrics.json has of them: nothing where there are none."""
-    return {"alarms": [alarm.as_dict() for alarm in alarms]} if alarms else {}
+    return {"alarms": [alarm.model_dump() for alarm in alarms]} if alarms else {}

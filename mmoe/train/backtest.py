@@ -38,7 +38,7 @@ from mmoe.run.folder_claim import (
     MARK,
     FolderClaim,
 )
-from mmoe.run.locks import LOCK
+from mmoe.run.locks import is_lock_file
 from mmoe.train.fit import train_run
 from mmoe.train.measure import metrics_of
 from mmoe.train.run_folder.claim import first_difference, same_on_all_ranks, with_absolute_paths
@@ -581,8 +581,8 @@ def _leave_nothing_of_no_day(claim: FolderClaim, out: Path) -> None:
     """A walk that never got through a day must not stand in the mended command's way."""
     if claim.lock is None or claim.mark is None or not claim.lock.is_mine():
         return  # another rank than the first, or no folder any more
-    others = {path.name for path in out.iterdir()} - {_STEPS, MARK, LOCK}
-    if not others:
+    names = {path.name for path in out.iterdir()} - {_STEPS, MARK}
+    if all(is_lock_file(name) for name in names):
         (out / _STEPS).unlink(missing_ok=True)
         claim.withdraw()
 

@@ -60,8 +60,7 @@ def learnt(columns, labels_NT=None, judged_by=None):
         columns, labels_NT, np.ones(labels_NT.shape, bool), EVENTS, judged_by=judged_by or rows
     )
     # As it comes back from the file
-    again = TrainingColumns.from_dict(json.loads(json.dumps(made.as_dict())))
-    assert again is not None
+    again = TrainingColumns.model_validate(json.loads(json.dumps(made.as_dict())))
     assert again.as_dict() == made.as_dict()
     return again
 

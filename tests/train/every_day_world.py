@@ -19,6 +19,7 @@ from mmoe.config import config_from_dict, load_config, set_values
 from mmoe.datasets.stream import StreamSplits
 from mmoe.parallel import from_all, rank
 from mmoe.predictor import Predictor
+from mmoe.run.locks import is_lock_file
 from mmoe.train import WarmStart, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
 from mmoe.train.begin import training_state
@@ -133,7 +134,9 @@ def main(folder):
     with StoppedAfter(10):
         backtest(days, folder / "days-2", settings)
     left = {path.name for path in (folder / "days-2").iterdir()}
-    reports["stopped at"] = sorted(left - {"mmoe.lock"})  # rank 0's, which may still hold it
+    reports["stopped at"] = sorted(
+        name for name in left if not is_lock_file(name)
+    )  # rank 0's, which may still hold it
     reports["backtest"] = backtest(days, folder / "days-2", settings, resume=True)
     return reports
 

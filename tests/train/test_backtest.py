@@ -470,7 +470,11 @@ def test_a_walk_that_another_process_makes_is_left_alone(config, tmp_path, monke
         for resume, message in ((True, "trains into it already"), (False, "exists already")):
             with pytest.raises(ValueError, match=message):
                 backtest(config(), out, settings, resume=resume)
-        assert sorted(path.name for path in out.iterdir()) == ["mmoe.json", "mmoe.lock"]
+        assert sorted(path.name for path in out.iterdir()) == [
+            ".mmoe.lock",
+            "mmoe.json",
+            "mmoe.lock",
+        ]
     backtest(config(), out, settings, resume=True)
     assert not (out / "mmoe.lock").exists()
 

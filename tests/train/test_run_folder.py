@@ -241,7 +241,7 @@ def test_a_death_while_the_folder_is_made(train, tmp_path, dies):
     if dies != "mkdir":
         holder = locks.Holder.here()
         (run / "mmoe.lock").write_text(json.dumps({**vars(holder), "pid": 7}))
-        (run / f".mmoe.lock.{holder.id}.tmp").write_text("")
+        (run / ".mmoe.lock").write_text("")
     if dies == "mark":
         (run / ".mmoe.json.7.tmp").write_text('{"mmoe"')
     train("run", *SHORT, resume=dies == "mark")
@@ -403,7 +403,11 @@ def test_of_two_processes_that_make_a_folder_exactly_one_does(tmp_path):
             out = tmp_path / f"{attempt}"
             answers = sorted(tell(str(out)))
             assert [answers[0][: len(f"{out}: exists")], answers[1]] == [f"{out}: exists", "made"]
-            assert sorted(path.name for path in out.iterdir()) == ["mmoe.json", "mmoe.lock"]
+            assert sorted(path.name for path in out.iterdir()) == [
+                ".mmoe.lock",
+                "mmoe.json",
+                "mmoe.lock",
+            ]
             assert tell("go on") == ["free", "free"]
     finally:
         for process in both:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.inputs.draft import Expect, either, error, right
-from mmoe.run.locks import LOCK, FolderLock, Holder
+from mmoe.run.locks import LOCK, FolderLock, Holder, is_lock_file
 
 # What somebody may have put into the folder of a run
 _NOTES = ("notes.txt", "checkpoint/my.pt", "tensorboard/plot.png", "vocabulary/words.txt", ".mine")
@@ -158,5 +158,5 @@ def _beating(path: Path) -> Iterator[None]:
 
 def _contents(folder: Path) -> dict[str, str]:
     """A hash of every file but the lock, which comes and goes."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    files = (path for path in folder.rglob("*") if path.is_file() and not is_lock_file(path.name))
     return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() for path in files}

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from mmoe.config import RunConfig
 from mmoe.config.data import moment_of
-from mmoe.config.json_files import Count, Share, read_stored
+from mmoe.config.json_files import Count, Share, read_model
 from mmoe.config.kinds import Strict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.changed_data import data_changes, same_rows, shown
@@ -67,12 +67,11 @@ class RunData(Strict):
         """
         if not run.data_file.exists():
             return None
-        content = read_stored(
+        return read_model(
             run.data_file,
             cls,
             "remove it, and nobody can tell any more whether the data has changed, or train again",
         )
-        return cls.model_validate(content)
 
     def save(self, run: RunDirectory) -> None:
         """Writes data.json."""
@@ -368,12 +367,11 @@ class RunMaturity(Strict):
         """
         if not config.delayed_tasks:
             return None
-        content = read_stored(
+        return read_model(
             run.maturity_file,
             cls,
             "it says when the run's labels were collected: put it back, or train again",
         )
-        return cls.model_validate(content)
 
     @classmethod
     def resumed(cls, run: RunDirectory | None, config: RunConfig) -> tuple[Maturity, Masked] | None:
