@@ -1,7 +1,7 @@
-"""`RayEngine`: `mmoe score --engine ray`, which shares the parts of a folder out among workers."""
+"""`RayEngine`: `mmoe score --engine ray`, which shares the parts of a folder out among actors."""
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from typing import Any
 
 from mmoe.config import DeviceKind
 from mmoe.integrations.ray_cluster import check_installed, cluster
-from mmoe.integrations.ray_worker import Answer, Order, PartWorker
+from mmoe.integrations.ray_worker import Order, PartWorker
 from mmoe.parallel import launched_ranks
 from mmoe.run.console import Tracker
 from mmoe.run.directory import RunDirectory
@@ -23,7 +23,6 @@ from mmoe.score.folder import FolderJob, Part
 # Workers that one part, or the loading of the model, may take with it
 _TRIES = 3
 _PLACE_SECONDS = 60.0  # until a worker may have a CPU
-_LOOK_SECONDS = 1.0  # between two looks at how far the workers are
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,8 @@ class RayEngine:
     Workers read the run and the input, and write the folder, by the names that they have here: on
     one machine any, else those of a file system that all nodes share, or addresses. Parts are the
     ones that `score_files` writes by itself, bit for bit, so either goes on with the other's work.
-    With `device="cuda"` a worker takes a GPU too; with `auto` none.
+    With `device="cuda"` a worker takes a GPU too; with `auto` none. Ray itself starts a worker that
+    dies again, with the part that it had.
 
     Attributes:
         address: Of a cluster that is there, as `HOST:PORT` or `auto`; None: one is started on this
@@ -80,12 +80,20 @@ class RayEngine:
             folder=str(Path.cwd()),
         )
         with cluster(self.address) as ray:
-            crew = _Crew(ray, order, self._workers(ray, len(job.mine), request.device))
+            count = self._count(ray, len(job.mine), request.device)
+            takes = {"num_cpus": 1, "num_gpus": int(request.device == "cuda")}
+            _wait_for_a_cpu(ray, takes, count)
+            again = {"max_restarts": -1, "max_task_retries": _TRIES - 1}
+            worker = ray.remote(**takes, **again, scheduling_strategy="SPREAD")(PartWorker)
+            order_ref = ray.put(order)
+            actors = [worker.remote(order_ref) for _ in range(count)]
             try:
-                crew.begin()
-                yield partial(crew.score, job)
+                # Whoever still loads it is handed parts, which wait for that
+                loaded, _ = ray.wait([actor.score.remote(None) for actor in actors])
+                _answer(ray, loaded[0], "the loading of the model")
+                yield partial(_score_parts, ray, actors, job)
             finally:
-                crew.end()
+                _end(ray, actors)
 
     def _check(self, job: FolderJob) -> None:
         if launched_ranks() > 1:
@@ -100,7 +108,7 @@ class RayEngine:
                 "others; name a folder, or an object store"
             )
 
-    def _workers(self, ray: Any, parts: int, device: DeviceKind) -> int:
+    def _count(self, ray: Any, parts: int, device: DeviceKind) -> int:
         """How many workers there are to be."""
         there = ray.cluster_resources()
         cpus, gpus = (math.floor(there.get(kind, 0)) for kind in ("CPU", "GPU"))
@@ -122,154 +130,67 @@ class RayEngine:
         return count
 
 
-@dataclass
-class _Hand:
-    """One worker: what it does, and how many rows of that have been told of."""
+def _wait_for_a_cpu(ray: Any, takes: dict[str, int], count: int) -> None:
+    """Waits until the cluster runs a task that imports nothing.
 
-    actor: Any
-    part: Part | None = None
-    told: int = 0
+    A worker on a busy machine may take minutes to import torch after it was given its CPU.
+    """
+    first = ray.remote(**takes)(lambda: None).remote()
+    if ray.wait([first], timeout=_PLACE_SECONDS)[0]:
+        return
+    ray.cancel(first)
+    free = ray.available_resources().get("CPU", 0)
+    raise ValueError(
+        f"--workers {count}: too few resources of Ray: no worker was given a CPU in "
+        f"{_PLACE_SECONDS:.0f} s; the cluster has {free:g} free, others hold the rest; wait until "
+        "they end"
+    )
 
 
-class _Crew:
-    """Workers, of which those that die are replaced, and the parts that they are handed."""
+def _score_parts(ray: Any, actors: Sequence[Any], job: FolderJob, tracker: Tracker) -> ScoreCounts:
+    """Hands out parts until all are written; counts their rows."""
+    waiting, idle = deque(job.mine), list(actors)
+    going, counts = dict[Any, tuple[Any, Part]](), dict[str, ScoreCounts]()
+    try:
+        while len(counts) < len(job.mine):
+            while waiting and idle:
+                actor, part = idle.pop(), waiting.popleft()
+                going[actor.score.remote(part)] = actor, part
+            (done,), _ = ray.wait(list(going))
+            actor, part = going.pop(done)
+            counts[part.name] = _answer(ray, done, f"{part.file} ({part.name})")
+            _check_arrived(job, part)
+            tracker.advance(counts[part.name].rows)
+            if waiting:
+                idle.append(actor)
+            else:  # its CPU is for one that is started again elsewhere
+                _end(ray, [actor])
+    finally:
+        _end(ray, actors)  # before others are let into the folder
+    return added(counts[part.name] for part in job.mine)  # in one order: sums are rounded
 
-    def __init__(self, ray: Any, order: Order, count: int) -> None:
-        self.ray, self.count = ray, count
-        self.takes = {"num_cpus": 1, "num_gpus": int(order.request.device == "cuda")}
-        self.actor_class = ray.remote(
-            **self.takes,
-            max_restarts=0,  # those that die are replaced here, and told what to do
-            scheduling_strategy="SPREAD",
-            concurrency_groups={"look": 1},
-        )(PartWorker)
-        self.order = ray.put(order)
-        self.going: dict[Any, _Hand] = {}  # by what they owe: an answer
-        self.idle: list[_Hand] = []
-        self.died_loading = 0
-        self.losses = Counter[str]()
 
-    def begin(self) -> None:
-        """Starts them, and waits until the first one has loaded the model."""
-        # A task that imports nothing, as a worker on a busy machine may take minutes to import
-        # torch after it was given its CPU
-        first = self.ray.remote(**self.takes)(lambda: None).remote()
-        placed, _ = self.ray.wait([first], timeout=_PLACE_SECONDS)
-        if not placed:
-            self.ray.cancel(first)
-            free = self.ray.available_resources()
-            raise ValueError(
-                f"--workers {self.count}: too few resources of Ray: no worker was given a CPU in "
-                f"{_PLACE_SECONDS:.0f} s; the cluster has {free.get('CPU', 0):g} free, others hold "
-                "the rest; wait until they end"
-            )
-        for _ in range(self.count):
-            self._hire()
-        while not self.idle:
-            for hand, _ in self._answers(None):
-                self.idle.append(hand)
+def _answer(ray: Any, owed: Any, what: str) -> ScoreCounts:
+    """Returns what a worker says; refuses what it refuses, and what ends whoever tries it."""
+    try:
+        answer: ScoreCounts | str = ray.get(owed)
+    except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
+        why = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        raise ValueError(
+            f"{what} ended {_TRIES} workers of Ray ({type(error).__name__}: {why.rstrip('.')}); "
+            "most often they have too little memory: say fewer --workers, or --table-precision "
+            "int8, and go on with --resume"
+        ) from None
+    if isinstance(answer, str):
+        raise ValueError(answer)
+    return answer
 
-    def score(self, job: FolderJob, tracker: Tracker) -> ScoreCounts:
-        """Hands parts out until all are written; counts their rows."""
-        waiting, counts = deque(job.mine), dict[str, ScoreCounts]()
-        try:
-            while len(counts) < len(job.mine):
-                while waiting and self.idle:
-                    self._hand_out(self.idle.pop(), waiting.popleft())
-                for hand, answer in self._answers(waiting, tracker):
-                    part, hand.part = hand.part, None
-                    self.idle.append(hand)
-                    if part is None:
-                        continue  # it has loaded the model
-                    _check_arrived(job, part)
-                    tracker.advance(answer.counts.rows - hand.told)
-                    counts[part.name] = answer.counts
-        finally:
-            self.end()  # before others are let into the folder
-        return added(counts[part.name] for part in job.mine)  # in one order: sums are rounded
 
-    def end(self) -> None:
-        """Ends all of them, in the middle of what they do."""
-        for hand in (*self.going.values(), *self.idle):
-            with suppress(Exception):  # of a cluster that is gone
-                self.ray.kill(hand.actor)
-        self.going, self.idle = {}, []
-
-    def _hire(self) -> None:
-        hand = _Hand(self.actor_class.remote(self.order))
-        self.going[hand.actor.load.remote()] = hand
-
-    def _hand_out(self, hand: _Hand, part: Part) -> None:
-        hand.part, hand.told = part, 0
-        self.going[hand.actor.score.remote(part)] = hand
-
-    def _answers(
-        self, waiting: deque[Part] | None, tracker: Tracker | None = None
-    ) -> list[tuple[_Hand, Answer]]:
-        """Waits for what workers answer; puts back what dead ones had in work."""
-        ready, _ = self.ray.wait(
-            list(self.going), num_returns=1, timeout=None if tracker is None else _LOOK_SECONDS
-        )
-        if not ready and tracker is not None:
-            self._look(tracker)
-        found = []
-        for owed in ready:
-            hand = self.going.pop(owed)
-            try:
-                answer: Answer = self.ray.get(owed)
-            except self._deaths() as error:
-                self._replace(hand, waiting, tracker, error)
-                continue
-            if answer.refused is not None:
-                raise ValueError(answer.refused)
-            if hand.part is None:
-                self.died_loading = 0
-            found.append((hand, answer))
-        return found
-
-    def _deaths(self) -> tuple[type[Exception], ...]:
-        """What is raised where a worker, or the node that it was on, is no more."""
-        names = ("RayActorError", "WorkerCrashedError", "OutOfMemoryError", "NodeDiedError")
-        return tuple(getattr(self.ray.exceptions, name) for name in names)
-
-    def _replace(
-        self,
-        hand: _Hand,
-        waiting: deque[Part] | None,
-        tracker: Tracker | None,
-        error: Exception,
-    ) -> None:
-        with suppress(Exception):  # one that does not answer may still live
-            self.ray.kill(hand.actor)
-        if hand.part is None:
-            self.died_loading += 1
-            if self.died_loading >= _TRIES * self.count:
-                raise ValueError(_killed("the loading of the model", self.died_loading, error))
-        else:
-            assert waiting is not None and tracker is not None, "parts are scored"
-            self.losses[hand.part.name] += 1
-            if self.losses[hand.part.name] >= _TRIES:
-                raise ValueError(_killed(f"{hand.part.file} ({hand.part.name})", _TRIES, error))
-            tracker.advance(-hand.told)
-            waiting.appendleft(hand.part)
-        self._hire()
-
-    def _look(self, tracker: Tracker) -> None:
-        """Tells of the rows of parts in work; who does not answer at once is asked next time."""
-        asked = {
-            hand.actor.rows_so_far.options(concurrency_group="look").remote(): hand
-            for hand in self.going.values()
-            if hand.part is not None
-        }
-        if not asked:
-            return
-        answered, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=_LOOK_SECONDS)
-        for answer in answered:
-            hand = asked[answer]
-            with suppress(*self._deaths()):  # which is found out where its part is waited for
-                rows = self.ray.get(answer)
-                tracker.advance(rows - hand.told)
-                hand.told = rows
+def _end(ray: Any, actors: Sequence[Any]) -> None:
+    """Ends workers, in the middle of what they do."""
+    for actor in actors:
+        with suppress(Exception):  # of a cluster that is gone
+            ray.kill(actor)
 
 
 def _check_arrived(job: FolderJob, part: Part) -> None:
@@ -281,12 +202,3 @@ def _check_arrived(job: FolderJob, part: Part) -> None:
             f"--output {job.store.address}: a worker wrote {part.name} there, and it is not here; "
             "name a folder on a file system that all nodes of the cluster share, or an object store"
         ) from None
-
-
-def _killed(what: str, times: int, error: Exception) -> str:
-    why = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return (
-        f"{what} ended {times} workers of Ray ({type(error).__name__}: {why.rstrip('.')}); most "
-        "often they have too little memory: say fewer --workers, or --table-precision int8, and "
-        "go on with --resume"
-    )

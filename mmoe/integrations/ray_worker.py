@@ -1,8 +1,7 @@
 """What runs in a worker of `mmoe score --engine ray`: the model, and one part at a time."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from mmoe.errors import is_out_of_memory
 from mmoe.integrations.ray import use_own_cpus
 from mmoe.plugins import import_modules, look_in_current_folder
 from mmoe.run import open_run
+from mmoe.run.console import SilentReporter
 from mmoe.run.store import store_at
 from mmoe.score.counts import Counter, ScoreCounts
 from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite
@@ -44,40 +44,42 @@ class Order:
     folder: str
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What came of an order.
-
-    Attributes:
-        counts: Of the rows that were scored.
-        refused: What the user can mend; None: all went well.
-    """
-
-    counts: ScoreCounts = field(default_factory=ScoreCounts)
-    refused: str | None = None
-
-
 class PartWorker:
-    """An actor: loads the model once, then scores parts into their places in the folder."""
+    """An actor, which Ray starts again where it dies: loads the model once, then scores parts."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self.scored = _Counting()
+        self.files: FileScorer | None = None
 
-    def load(self) -> Answer:
-        """Loads the model."""
-        return _answered(self._load)
+    def score(self, part: Part | None) -> ScoreCounts | str:
+        """Writes one part into its place in the folder, and its record.
 
-    def score(self, part: Part) -> Answer:
-        """Writes one part, and its record."""
-        self.scored = _Counting()
-        return _answered(partial(self._score, part))
+        Args:
+            part: Which; None: the model is loaded, and that is all.
 
-    def rows_so_far(self) -> int:
-        """Counts the rows of the part in work that are done; another thread asks."""
-        return self.scored.rows
+        Returns:
+            What was counted of its rows. Text: what the user can mend, as not all exceptions come
+            whole from another process.
+        """
+        try:
+            if self.files is None:
+                self.files = self._load()
+            if part is None:
+                return ScoreCounts()
+            file = ToWrite(self.named(part.file), OfFolder(self.job, part), part.span)
+            with SilentReporter().track("scoring", None, "rows") as tracker:
+                return self.files.score([file], tracker)
+        except (ValueError, OSError) as error:
+            return str(error)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return (
+                f"not enough memory in a worker ({str(error) or 'an allocation failed'}); hold the "
+                "tables in fewer bytes with --table-precision int8, or say fewer --workers"
+            )
 
-    def _load(self) -> Answer:
+    def _load(self) -> FileScorer:
         order = self.order
         _go_to(order)
         look_in_current_folder()
@@ -86,39 +88,9 @@ class PartWorker:
         run = open_run(order.run)
         scorer = order.request.load(run, order.by)
         self.named = partial(with_names, scorer.config)
-        counter = Counter(scorer.encoder, run.training_columns())
-        self.files = FileScorer(scorer, order.request, order.found, counter)
         self.job = FolderJob(store_at(order.output), order.by, order.mode, [], [])
-        return Answer()
-
-    def _score(self, part: Part) -> Answer:
-        file = ToWrite(self.named(part.file), OfFolder(self.job, part), part.span)
-        return Answer(self.files.score([file], self.scored))
-
-
-class _Counting:
-    """A tracker that somebody looks at."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-
-    def advance(self, amount: int, note: str = "") -> None:
-        self.rows += amount
-
-
-def _answered(work: Callable[[], Answer]) -> Answer:
-    """What the user can mend is an answer: not all exceptions come whole from another process."""
-    try:
-        return work()
-    except (ValueError, OSError) as error:
-        return Answer(refused=str(error))
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return Answer(
-            refused=f"not enough memory in a worker ({str(error) or 'an allocation failed'}); hold "
-            "the tables in fewer bytes with --table-precision int8, or say fewer --workers"
-        )
+        counter = Counter(scorer.encoder, run.training_columns())
+        return FileScorer(scorer, order.request, order.found, counter)
 
 
 def _go_to(order: Order) -> None:

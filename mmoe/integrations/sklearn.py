@@ -40,7 +40,6 @@ from mmoe.integrations.estimator_data import (
     validation_rows,
     without_weights,
 )
-from mmoe.integrations.estimator_pictures import RunPicturesMixin
 from mmoe.integrations.estimator_rows import (
     Rows,
     feature_rows,
@@ -50,11 +49,12 @@ from mmoe.integrations.estimator_rows import (
     weight_column,
 )
 from mmoe.integrations.label_values import ZERO_ONE, as_y_had_it, label_values
-from mmoe.integrations.stored_fit import HeldModel, StoredFit, pack_files, unpack_files
+from mmoe.integrations.run_pictures import RunPicturesMixin
+from mmoe.integrations.stored_fit import StoredFit, pack_files, unpack_files
 from mmoe.metrics.task_kinds import first_of, kind_of
 from mmoe.run import RunDirectory, open_run
 from mmoe.run.console import ConsoleReporter, SilentReporter
-from mmoe.score import LoadedRun
+from mmoe.score import LoadedRun, load
 from mmoe.score.columns import output_columns
 from mmoe.train import train_run
 from mmoe.train.evaluate import split_metrics
@@ -372,7 +372,12 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         self._stored = stored
-        self._model = HeldModel(folder)
+        self._loaded: LoadedRun | None = None
+
+    def _model(self) -> LoadedRun:
+        if self._loaded is None:
+            self._loaded = load(self.run_directory_)
+        return self._loaded
 
     def _predictions(self, X: Any) -> tuple[Rows, np.ndarray]:
         """The rows, and predictions_NT for them."""
@@ -380,12 +385,12 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         needed = required_columns(self.config_, labels=False)
         rows = feature_rows(X, needed=needed, names=self._stored.columns)
         _warn_of_mixed([name for name in rows.mixed if name not in self._stored.mixed])
-        return rows, self._model.get().scorer.predictions(joined(rows, None), "X")
+        return rows, self._model().scorer.predictions(joined(rows, None), "X")
 
     def _labelled(self, X: Any, y: Any, weights: Any) -> tuple[LoadedRun, RunConfig, BatchSource]:
         """The model, rows with labels, and the config that these are judged by."""
         check_is_fitted(self, "run_directory_")
-        loaded, stored = self._model.get(), self._stored
+        loaded, stored = self._model(), self._stored
         config = without_weights(self.config_, stored.weights_before)
         config, table = judged_rows(config, stored.columns, X, y, weights)
         return loaded, config, BatchSource.of_table(table, loaded.encoder, "X", config)
@@ -399,7 +404,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         """With the files of the run, which may be in a temporary folder; without the model."""
         state = dict(cast(dict[str, Any], super().__getstate__()))
-        state.pop("_model", None)
+        state.pop("_loaded", None)
         if "run_directory_" in state:
             state["_files"] = pack_files(Path(state["run_directory_"]))
         return state
@@ -412,7 +417,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         if files is not None:
             self.run_directory_ = self._temporary_folder()
             unpack_files(files, self.run_directory_)
-            self._model = HeldModel(self.run_directory_)
+            self._loaded = None
             if not hasattr(self, "_stored"):  # pickled before there was such a thing
                 self._stored = StoredFit.read(RunDirectory.open(self.run_directory_))
 

@@ -57,20 +57,10 @@ def score(
         ValueError: Columns are missing, or of types that Arrow has not; a task is not there, or a
             name is taken; there is no such run, or no PySpark.
     """
-    planned = _plan(df, run, tasks, keep, fused)
-    job = _Job(
-        run=_for_all_hosts(run),
-        model=planned.model,
-        imports=tuple(planned.columns.config.imports),
-        tasks=None if tasks is None else tuple(tasks),
-        read=tuple(planned.read),
-        keep=tuple(planned.keep),
-        fused=tuple((fused or {}).items()),
-        table_precision=table_precision,
-    )
+    job, types = _planned(df, run, tasks, keep, fused, table_precision)
     # What is not selected is not read; `mapInArrow` itself would read a dot in a name as a field
-    rows = df.selectExpr(*(f"{_quoted(name)} as c{n}" for n, name in enumerate(planned.read)))
-    return rows.mapInArrow(job, planned.schema)
+    rows = df.selectExpr(*(f"{_quoted(name)} as c{n}" for n, name in enumerate(job.read)))
+    return rows.mapInArrow(job, types)
 
 
 def schema(
@@ -84,7 +74,7 @@ def schema(
 
     Only the run's config is read.
     """
-    return _plan(df, run, tasks, keep, fused).schema
+    return _planned(df, run, tasks, keep, fused)[1]
 
 
 def local_session(cores: int = 2, settings: Mapping[str, str] | None = None) -> Any:
@@ -114,25 +104,6 @@ def local_session(cores: int = 2, settings: Mapping[str, str] | None = None) -> 
     for key, value in {**own, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What is known on the driver.
-
-    Attributes:
-        columns: That are read and returned.
-        keep: Names of the kept ones.
-        read: Names of all that are read.
-        schema: Of the result, a `StructType`.
-        model: Which one it is: step and digest.
-    """
-
-    columns: ScoreColumns
-    keep: list[str]
-    read: list[str]
-    schema: Any
-    model: str
 
 
 @dataclass(frozen=True)
@@ -187,20 +158,23 @@ def _loaded(
     return Scorer.load(run, table_precision=precision, mapped=True)
 
 
-def _plan(
+def _planned(
     df: Any,
     address: str | Path,
     tasks: Sequence[str] | None,
     keep: Sequence[str] | None,
     fused: Mapping[str, str] | None,
-) -> _Plan:
+    table_precision: ScoringPrecision | None = None,
+) -> tuple[_Job, Any]:
+    """What workers run, and the `StructType` of what comes of it."""
     sql = _pyspark()
     if not isinstance(df, sql.DataFrame):
         raise ValueError(
             f"df: expected a DataFrame of Spark, got {type(df).__module__}.{type(df).__name__}; "
             "rows in memory are scored by mmoe.load(run).predict"
         )
-    run = open_run(_for_all_hosts(address), tensors=())
+    place = _for_all_hosts(address)
+    run = open_run(place, tensors=())
     config = run.config()
     columns = ScoreColumns(config, tasks=tasks, keep=keep, fused=fused or {})
     there = list(df.columns)
@@ -216,7 +190,17 @@ def _plan(
     read = [name for name in there if name in needed]
     kept = columns.kept(there)
     _check_columns(df, [*dict.fromkeys([*kept, *read])])
-    return _Plan(columns, kept, read, _schema(df, kept, columns), _model_of(run))
+    job = _Job(
+        run=place,
+        model=_model_of(run),
+        imports=tuple(config.imports),
+        tasks=None if tasks is None else tuple(tasks),
+        read=tuple(read),
+        keep=tuple(kept),
+        fused=tuple((fused or {}).items()),
+        table_precision=table_precision,
+    )
+    return job, _schema(df, kept, columns)
 
 
 def _check_columns(df: Any, names: Sequence[str]) -> None:

@@ -10,7 +10,6 @@ from mmoe.datasets.rows.projection import required_columns
 from mmoe.integrations.label_values import LabelValues
 from mmoe.run import RunDirectory
 from mmoe.run.atomic_files import write_json
-from mmoe.score import LoadedRun, load
 
 _FILE = "estimator.json"
 
@@ -47,20 +46,6 @@ class StoredFit(Stored):
             columns = required_columns(run.config(), labels=False)
             return cls(labels={}, columns=columns, named=True)
         return read_model(run.path / _FILE, cls, "train again")
-
-
-class HeldModel:
-    """The model of a run, read when it is first asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._loaded: LoadedRun | None = None
-
-    def get(self) -> LoadedRun:
-        """Returns the model."""
-        if self._loaded is None:
-            self._loaded = load(self.folder)
-        return self._loaded
 
 
 def pack_files(folder: Path) -> dict[str, bytes]:

@@ -21,6 +21,7 @@ from mmoe.integrations.ray_engine import RayEngine
 from mmoe.integrations.ray_worker import Order, PartWorker
 from mmoe.run.console import SilentReporter
 from mmoe.score import score_files
+from mmoe.score.counts import ScoreCounts
 from mmoe.score.file_scorer import ScoreRequest
 from mmoe.score.folder import end_folder
 from mmoe.score.folder_start import folder_job
@@ -182,10 +183,9 @@ def test_what_a_worker_writes(run, log, whole, tmp_path, monkeypatch):
     monkeypatch.setattr("os.chdir", lambda folder: None)
     order, job = order_of(run, log, tmp_path / "out")
     worker = PartWorker(order)
-    assert worker.load().refused is None
+    assert worker.score(None) == ScoreCounts()
     job.start()
-    rows = [worker.score(part).counts.rows for part in job.mine]
-    assert sum(rows) == 40_000 and worker.rows_so_far() == rows[-1]
+    assert sum(worker.score(part).rows for part in job.mine) == 40_000
     end_folder(job, Guard([], run.training_columns(), run.predicted()))
     job.store.unlock()
     assert contents(tmp_path / "out") == contents(whole)
@@ -194,22 +194,22 @@ def test_what_a_worker_writes(run, log, whole, tmp_path, monkeypatch):
 def test_what_a_worker_refuses(run, log, tmp_path, monkeypatch):
     order, job = order_of(run, log, tmp_path / "out")
     again = PartWorker(Order(**{**vars(order), "by": {**order.by, "the model": "another"}}))
-    assert "was trained while it was read" in (again.load().refused or "")
+    assert "was trained while it was read" in again.score(None)
     gone = PartWorker(Order(**{**vars(order), "run": str(tmp_path / "none")}))
-    assert "there is no such run directory" in (gone.load().refused or "")
+    assert "there is no such run directory" in gone.score(None)
     elsewhere = Order(**{**vars(order), "folder": str(tmp_path / "none"), "output": "scores"})
-    assert "scores: lies below" in (PartWorker(elsewhere).load().refused or "")
+    assert "scores: lies below" in PartWorker(elsewhere).score(job.mine[0])
     worker = PartWorker(order)
-    worker.load()
-    monkeypatch.setattr(worker, "_score", lambda part: {}[part])
+    worker.score(None)
+    monkeypatch.setattr(worker.files, "score", lambda files, tracker: {}["a key"])
     with pytest.raises(KeyError):  # a fault of the library is one
         worker.score(job.mine[0])
 
-    def exhausted(part):
+    def exhausted(files, tracker):
         raise MemoryError
 
-    monkeypatch.setattr(worker, "_score", exhausted)
-    assert "not enough memory in a worker" in (worker.score(job.mine[0]).refused or "")
+    monkeypatch.setattr(worker.files, "score", exhausted)
+    assert "not enough memory in a worker" in worker.score(job.mine[0])
 
 
 def test_without_ray(run, log, tmp_path, monkeypatch, mmoe):
