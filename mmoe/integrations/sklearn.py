@@ -52,7 +52,7 @@ from mmoe.integrations.label_values import ZERO_ONE, as_y_had_it, label_values
 from mmoe.integrations.run_pictures import RunPicturesMixin
 from mmoe.integrations.stored_fit import StoredFit, pack_files, unpack_files
 from mmoe.metrics.task_kinds import first_of, kind_of
-from mmoe.run import RunDirectory, open_run
+from mmoe.run import open_run
 from mmoe.run.console import ConsoleReporter, SilentReporter
 from mmoe.score import LoadedRun, load
 from mmoe.score.columns import output_columns
@@ -418,8 +418,6 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
             self.run_directory_ = self._temporary_folder()
             unpack_files(files, self.run_directory_)
             self._loaded = None
-            if not hasattr(self, "_stored"):  # pickled before there was such a thing
-                self._stored = StoredFit.read(RunDirectory.open(self.run_directory_))
 
 
 def _warn_of_mixed(columns: Sequence[str]) -> None:

@@ -184,13 +184,3 @@ def test_a_label_that_cannot_be_read_is_named(funnel_config, funnel_table, label
     config = {**funnel_config, "tasks": [{"name": "click", "label": label}]}
     with pytest.raises(ValueError, match=message):
         MultiTaskRanker(config=config, epochs=1).fit(funnel_table)
-
-
-def test_a_pickle_of_an_earlier_version_still_predicts(ranker, frames):
-    state = ranker.__getstate__()
-    del state["_stored"]
-    earlier = MultiTaskRanker.__new__(MultiTaskRanker)
-    earlier.__setstate__({**state, "_predictor": None})
-    X, _ = frames
-    assert earlier.predict_proba(X[:5]).equals(ranker.predict_proba(X[:5]))
-    assert set(earlier.predict(X[:5]).click) <= {0, 1}
