@@ -10,8 +10,7 @@ from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.mapped import map_weights, weights_of_host
-from mmoe.checkpoint.outline import SizeLimit
-from mmoe.checkpoint.weights import check_tables, load_weights, trained_precisions
+from mmoe.checkpoint.weights import SizeLimit, check_tables, load_weights, trained_precisions
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import further_columns, prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
@@ -331,13 +330,15 @@ def load_predictor(
     """
     config = run.config()
     encoder = FeatureEncoder.load(run.vocabulary)
+    several = max(launched_ranks(), world_size()) > 1
     # Tables as they were trained need FBGEMM (on a GPU that with CUDA) where ranks share them
-    sharded = table_precision is None and max(launched_ranks(), world_size()) > 1
+    sharded = table_precision is None and several
     if mapped:
-        device = _check_mapped(device)
+        device = _check_mapped(device, several)
     place = resolve_device(device, config.training.embedding_backend if sharded else "plain")
     join_ranks(config.parallel.timeout_seconds, place)
-    bind_to_own_cores(config.parallel.bind_cores)
+    if several:
+        bind_to_own_cores(config.parallel.bind_cores)
     stored = CheckpointFolder(run.checkpoint).tensors("best", "model")
     precision = table_precision
     if precision is None and not sharded:
@@ -349,14 +350,14 @@ def load_predictor(
     with borrowed_generators(), SizeLimit.of(stored):
         ranker = build_ranker(built, encoder, place, table_precision=precision, empty_tables=mapped)
     if weights is None:
-        load_weights(ranker, stored, spread_layout(ranker.network))
+        load_weights(ranker, stored, spread_layout(ranker.network) if several else None)
     else:
         map_weights(ranker, weights)
     return Predictor(ranker, config, encoder), encoder, config
 
 
-def _check_mapped(device: DeviceKind) -> DeviceKind:
-    if device == "cuda" or max(launched_ranks(), world_size()) > 1:
+def _check_mapped(device: DeviceKind, several: bool) -> DeviceKind:
+    if device == "cuda" or several:
         what = "device cuda" if device == "cuda" else "several ranks"
         raise ValueError(
             f"mapped weights are those of one process on the CPU, not of {what}; leave mapped out"

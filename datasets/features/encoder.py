@@ -244,7 +244,7 @@ class FeatureEncoder:
     @property
     def domains(self) -> Domains | None:
         """The domains that training rows had; None: the run has none."""
-        return domains_of(self.rules)
+        return None if self.config.model.domains is None else domains_of(self.rules)
 
     @property
     def tables(self) -> list[TableSpec]:
@@ -267,11 +267,14 @@ class FeatureEncoder:
             ValueError: A column is missing, or a value does not fit: a number that is none or
                 infinite, a datetime that is none, a weight too few.
         """
-        if to_score and (found := self.encode_row(table)) is not None:
+        single = to_score and table.num_rows == 1
+        if single and (found := self.encode_row(table)) is not None:
             return found
         table = self.read(table, origin)
         links = row_links(self.config, self.rules, table, origin)
-        domains_N = encode_domains(self.config, self.rules, table, origin)
+        domains_N = None
+        if self.config.model.domains is not None:
+            domains_N = encode_domains(self.config, self.rules, table, origin)
         if not self.has_requests:
             found = self._encode(self.codecs, table, origin, to_score)
             return replace(found, links=links, domains_N=domains_N)

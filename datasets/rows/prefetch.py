@@ -1,13 +1,21 @@
-"""Does work ahead in a background thread."""
+"""Does work ahead in a background thread, or side by side in several, with results in order."""
 
 import queue
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import Any, Generic, TypeVar
 
+import torch
+
 T = TypeVar("T")
+S = TypeVar("S")
 
 _SECONDS_TO_STOP = 60.0  # one read from a slow disk may have to end first
+# Items that have been read and wait, and results that wait to be taken, beyond those in work
+_AHEAD = 2
 
 
 def prefetch(items: Iterable[T], depth: int) -> Generator[T]:
@@ -79,3 +87,66 @@ class _Worker(Generic[T]):
             close = getattr(iterator, "close", None)
             if close is not None:
                 close()
+
+
+def in_order(
+    work: Callable[[T], S], chunks: Iterable[T], threads: int, *, one_core_each: bool = False
+) -> Generator[S]:
+    """Yields `work(chunk)` for each chunk, in their order, made by several threads.
+
+    A further thread reads the chunks. At most `threads` of them are worked on, and as many more
+    wait on either side as keep everybody busy: memory is bounded however long the input is. An
+    error comes where its result would have come, and ends the rest.
+
+    Args:
+        work: Called in the threads, with one chunk each at a time.
+        chunks: Iterated over in a thread of its own.
+        threads: How many work; 0: the caller reads and works, one after the other.
+        one_core_each: Whether each thread has torch use itself alone, instead of all cores.
+
+    Example:
+        >>> list(in_order(lambda n: n * n, range(4), threads=2))
+        [0, 1, 4, 9]
+    """
+    if threads == 0:
+        yield from map(work, chunks)
+        return
+    with (
+        closing(prefetch(chunks, _AHEAD)) as read,
+        _pool(threads, one_core_each=one_core_each) as pool,
+    ):
+        waiting: deque[Future[S]] = deque()
+        for result in _submitted(pool, work, read):
+            waiting.append(result)
+            if len(waiting) >= threads + _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _submitted(
+    pool: ThreadPoolExecutor, work: Callable[[T], S], chunks: Iterable[T]
+) -> Generator[Future[S]]:
+    """What comes of each chunk; an error while reading comes behind what was read before it."""
+    try:
+        for chunk in chunks:
+            yield pool.submit(work, chunk)
+            del chunk
+    except Exception as error:  # whatever it is, it is raised where its turn is
+        failed: Future[S] = Future()
+        failed.set_exception(error)
+        yield failed
+
+
+@contextmanager
+def _pool(threads: int, *, one_core_each: bool) -> Generator[ThreadPoolExecutor]:
+    """Threads that give up what waits when the block is left."""
+    before = torch.get_num_threads()
+    begin = (lambda: torch.set_num_threads(1)) if one_core_each else None
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="mmoe-score", initializer=begin)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        if one_core_each:  # threads that others start later ask for it
+            torch.set_num_threads(before)

@@ -1,12 +1,16 @@
-"""From a checkpoint into a model."""
+"""From a checkpoint into a model: no larger than what was stored, an outline, or its weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from mmoe.checkpoint.stored_tensors import StoredTensors
-from mmoe.config import TableSpec
+from mmoe.config import RunConfig, TableSpec
+from mmoe.config.parallel import ParallelConfig
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.embeddings import (
     EmbeddingBackend,
     RowPrecision,
@@ -14,6 +18,11 @@ from mmoe.embeddings import (
     managed_ids,
     scoring_embeddings,
 )
+from mmoe.embeddings.byte_size import byte_size
+from mmoe.mixture.draws import borrowed_generators
+from mmoe.models.build import build_ranker
+from mmoe.models.frozen import without_weight_files
+from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import world_size
 from mmoe.parallel.sharded_tensors import Shard, cut_all
@@ -117,3 +126,101 @@ def fill_tables(tables: ScoringEmbeddings, model: StoredTensors) -> None:
             block = Shard(block_HD, (rows, dim), (start, 0))
             model.load({name: [block]}, "tables", all_names=False)
             tables.fill(name, start, block_HD)
+
+
+_MAKERS = {
+    *(torch.empty, torch.zeros, torch.ones, torch.full, torch.eye, torch.arange, torch.linspace),
+    *(torch.rand, torch.randn, torch.randint, torch.randperm),
+    *(torch.empty_like, torch.zeros_like, torch.ones_like, torch.full_like),
+    *(torch.rand_like, torch.randn_like),
+    *(Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full),
+}
+_FILLS = {Tensor.uniform_, Tensor.normal_, Tensor.fill_, Tensor.zero_}
+_LARGE = 2**16  # bytes; smaller tensors may be settings, which a constructor looks at
+# Numbers in fewer bits, optimizers' sums and copies while it is built; buffers that are not stored
+_TIMES, _BESIDE = 8, 2**24
+
+
+class SizeLimit(TorchFunctionMode):
+    """Refuses to make more tensors than a stored model can fill, before memory is taken.
+
+    A stranger's config may name any size, but the tensors beside it are as large as their files.
+
+    Args:
+        stored: Bytes of the model's tensors, all together.
+        origin: The run, for the error.
+        filled: False: large tensors hold no numbers, and so take addresses but no memory.
+
+    Example:
+        >>> with SizeLimit(2**20, "runs/mine"):
+        ...     torch.nn.Linear(10**6, 10**6)
+        Traceback (most recent call last):
+            ...
+        ValueError: runs/mine: its config asks for a tensor of shape [1000000, 1000000], 3.6 TiB ...
+    """
+
+    def __init__(self, stored: int, origin: object, *, filled: bool = True) -> None:
+        super().__init__()
+        self.stored, self.origin, self.filled, self.made = stored, origin, filled, 0
+
+    @classmethod
+    def of(cls, stored: StoredTensors, *, filled: bool = True) -> "SizeLimit":
+        """Returns that of a checkpoint's model."""
+        return cls(stored.num_bytes, stored.path, filled=filled)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Counts what makes a tensor; without numbers it leaves out what fills a large one."""
+        keys = dict(kwargs or {})
+        if func in _FILLS and not self.filled and args[0].nbytes > _LARGE:
+            return args[0]
+        if func in _MAKERS and str(keys.get("device")) != "meta":
+            made = self._counted(func, args, keys)
+            if not self.filled and made.nbytes > _LARGE:
+                return torch.empty(made.shape, dtype=made.dtype)
+        return func(*args, **keys)
+
+    def _counted(
+        self, func: Callable[..., Any], args: tuple[Any, ...], keys: Mapping[str, Any]
+    ) -> Tensor:
+        """Adds up what a call would make, which it returns without memory."""
+        outer = {name: value for name, value in keys.items() if name not in ("generator", "out")}
+        try:
+            made = func(*args, **{**outer, "device": "meta"})
+        except RuntimeError as error:  # more bytes than there are numbers for
+            raise ValueError(f"{self.origin}: its config asks for too much: {error}") from None
+        self.made += made.nbytes
+        if self.made > _TIMES * self.stored + _BESIDE:
+            raise ValueError(
+                f"{self.origin}: its config asks for a tensor of shape {list(made.shape)}, "
+                f"{byte_size(self.made)} with those before it, but all that are stored take "
+                f"{byte_size(self.stored)}; the config was changed after training"
+            )
+        return made
+
+
+def outline(config: RunConfig, encoder: FeatureEncoder, stored: StoredTensors) -> MixtureNetwork:
+    """Builds the network of a stored run, as on one process, for its names, shapes and modules.
+
+    Large tensors of it hold no numbers.
+
+    Args:
+        config: Of the run.
+        encoder: Of the run.
+        stored: The model of a checkpoint.
+
+    Raises:
+        ValueError: It would be much larger than what is stored, or cannot be built.
+    """
+    config = without_weight_files(config).model_copy(
+        update={"parallel": ParallelConfig(experts="replicated")}
+    )
+    with borrowed_generators(), SizeLimit.of(stored, filled=False):
+        built = build_ranker(config, encoder, table_precision="fp16", empty_tables=True)
+    assert isinstance(built.network, MixtureNetwork)
+    return built.network

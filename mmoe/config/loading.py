@@ -195,7 +195,8 @@ def config_from_dict(
         except ValueError as error:
             raise ValueError(f"{origin}: {error}") from None
     used = [name for expert, _ in config.model.expert_kinds for name in expert.needed_modules]
-    (import_for_run if of_run else import_modules)(used, origin)
+    if used:
+        (import_for_run if of_run else import_modules)(used, origin)
     return config
 
 

@@ -317,7 +317,8 @@ class RunConfig(Strict):
     @model_validator(mode="after")
     def _stages_are_of_this_model(self) -> "RunConfig":
         tasks, features = ([item.name for item in items] for items in (self.tasks, self.features))
-        check_stages(self.model.stages, tasks, features)
+        if self.model.stages:
+            check_stages(self.model.stages, tasks, features)
         return self
 
     @property
@@ -338,7 +339,8 @@ class RunConfig(Strict):
     @property
     def frozen_tables(self) -> set[str]:
         """Names of embedding tables of an earlier run that stay as they are."""
-        return frozen_tables(self.training.freeze, self.model.stages)
+        freeze = self.training.freeze
+        return frozen_tables(freeze, self.model.stages) if freeze else set()
 
     @property
     def keeps_encoder(self) -> bool:

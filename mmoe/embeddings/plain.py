@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
-from mmoe.embeddings.bags import divide_by_length, split_bags
-from mmoe.embeddings.lookups import Lookups, lengths_of_events
+from mmoe.embeddings.lookups import Lookups, divide_by_length, lengths_of_events, split_bags
 from mmoe.embeddings.names import module_name
 from mmoe.embeddings.row_updates import TableOptimizer, decays_of, row_update
 from mmoe.parallel.sharded_tensors import Sharded

@@ -13,13 +13,14 @@ from mmoe.config import RunConfig
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels, join_labels
+from mmoe.datasets.rows.prefetch import in_order
 from mmoe.mixture.leave_out import LeftOutBlock, mixes_without
 from mmoe.mixture.multi_gate import MixtureOutput, Unmixed
 from mmoe.models.network import GateRecord, Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.predictor import Predictor
 from mmoe.run.console import Tracker
-from mmoe.score.pipeline import in_order, scoring_threads
+from mmoe.score.file_scorer import scoring_threads
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.tasks.towers import logits_of_unmixed
 

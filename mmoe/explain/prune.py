@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.checkpoint.outline import outline
 from mmoe.checkpoint.saver import CheckpointSaver
-from mmoe.checkpoint.weights import load_weights
+from mmoe.checkpoint.weights import load_weights, outline
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.model import ModelConfig
 from mmoe.datasets.features.encoder import FeatureEncoder

@@ -85,8 +85,7 @@ class RayEngine:
             _wait_for_a_cpu(ray, takes, count)
             again = {"max_restarts": -1, "max_task_retries": _TRIES - 1}
             worker = ray.remote(**takes, **again, scheduling_strategy="SPREAD")(PartWorker)
-            order_ref = ray.put(order)
-            actors = [worker.remote(order_ref) for _ in range(count)]
+            actors = [worker.remote(order) for _ in range(count)]
             try:
                 # Whoever still loads it is handed parts, which wait for that
                 loaded, _ = ray.wait([actor.score.remote(None) for actor in actors])

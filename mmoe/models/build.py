@@ -78,15 +78,19 @@ def build_ranker(
     with borrowed_generators():
         embeddings = _build_tables(config, encoder, device, table_precision, empty_tables)
     num_dense, layers = len(encoder.dense_names), encoder.input_layers
-    width = num_dense + cast(EmbeddingBackend, embeddings).output_dim + widened_by(layers)
-    sequences = build_sequences(encoder)
+    width = num_dense + cast(EmbeddingBackend, embeddings).output_dim
+    width += widened_by(layers) if layers else 0
+    sequences = build_sequences(encoder) if encoder.sequences else None
     width += 0 if sequences is None else sequences.output_dim
     bias = None if config.model.bias is None else BiasColumns.of(config, encoder)
     width -= 0 if bias is None else bias.width
     names = [task.name for task in config.tasks]
-    added = len(added_names(config, Columns.of(encoder, config.model.bias)))
-    stages = stage_columns(config, encoder)
-    check_stages(encoder, stages)
+    added = 0
+    if config.model.interaction.added_width:
+        added = len(added_names(config, Columns.of(encoder, config.model.bias)))
+    stages = stage_columns(config, encoder) if config.model.stages else []
+    if stages:
+        check_stages(encoder, stages)
     network = build_network(
         config.model,
         width + added,
@@ -108,7 +112,7 @@ def build_ranker(
     network.complete(
         inputs=inputs,
         sequences=sequences,
-        requests=build_requests(encoder),
+        requests=build_requests(encoder) if encoder.has_requests else None,
         interaction=interaction if isinstance(interaction, Products) else None,
         crossing=None if isinstance(interaction, Products) else interaction,
         transfer=relations.transfer,
@@ -130,9 +134,10 @@ def build_ranker(
         for tower in network.towers:
             if isinstance(tower, Tower):  # the model begins as its wide part
                 tower.start_at_zero()
-    learn = not all(table.frozen for table in encoder.tables)
     # Ranks that exchange rows of experts go through the same backward passes, also those without
-    learn |= is_spread(network) and not config.training.freeze
+    learn = not all(table.frozen for table in encoder.tables) or (
+        not config.training.freeze and is_spread(network)
+    )
     return Ranker(embeddings, network.to(device), num_dense, wide, tables_learn=learn)
 
 

@@ -200,8 +200,10 @@ def build_level(
         gate_source: Likewise.
         gate_tasks: The task of each gate, None for one of several.
     """
-    grown = Grown.of(model, layout, gate_names, expert_names, reads_x=expert_source is None)
-    if grown.is_one:
+    grown = None
+    if model.stages:
+        grown = Grown.of(model, layout, gate_names, expert_names, reads_x=expert_source is None)
+    if grown is None or grown.is_one:
         gate = None if fixed is None else FixedGate(fixed)
         mixture = build_mixture(
             model,

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config import FeatureSpec, TableSpec
-from mmoe.embeddings.bags import needed_weights
+from mmoe.embeddings.lookups import needed_weights
 from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.models.inputs import Added, Rows
 

@@ -1,7 +1,7 @@
 """Rows of files in, files of scores out: a `Scorer` between a reader and a writer, in threads."""
 
 from collections import deque
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,27 +11,34 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.readers import Paths, column_names, iter_tables
+from mmoe.datasets.files.resolve import kind_of
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.rows.locations import MissingColumnError, is_of_request, missing_column
-from mmoe.datasets.rows.prefetch import prefetch
+from mmoe.datasets.rows.prefetch import in_order, prefetch
 from mmoe.datasets.rows.sources import with_names
-from mmoe.datasets.values.arrow import plain
+from mmoe.datasets.values.arrow import may_use_threads, plain
 from mmoe.process_settings import spared_collections
 from mmoe.run.atomic_files import not_written
 from mmoe.run.console import Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.score.columns import ScoreColumns, as_kept, check_kept, kept_types
 from mmoe.score.counts import Counter, ScoreCounts, added
-from mmoe.score.pipeline import in_order, scoring_threads, small_at_the_end
 from mmoe.score.provenance import Provenance, as_metadata, provenance_of
 from mmoe.score.scorer import ROWS_PER_CHUNK, Scorer
 from mmoe.score.top_rows import RANK, Top, TopRows
 
+# Files that are asked how many rows they have; each answer of a store takes a while
+_MOST_COUNTED = 1000
 # What engines that read columns like: DuckDB's own row groups are as large
 _ROWS_PER_GROUP = 122_880
+# Tables of a file that are cut at its end: what keeps two cores busy, and little to hold back
+_CUT, _QUARTERS = 2, 4
 
 
 class InputColumns(NamedTuple):
@@ -203,6 +210,22 @@ class ToWrite(NamedTuple):
     span: range | None = None
 
 
+def count_rows(read: Sequence[tuple[DataFile, range | None]]) -> int | None:
+    """Counts the rows of files, or of spans of them, where files say how many they have.
+
+    Args:
+        read: Each file, and which of its rows; None: all. Of very many files None is returned.
+    """
+    if len(read) > _MOST_COUNTED or any(file.candidates is not None for file, _ in read):
+        return None
+    counted = 0
+    for file, span in read:
+        if span is None and kind_of(file) != "parquet":
+            return None
+        counted += sum(parquet_layout(file)[1]) if span is None else len(span)
+    return counted
+
+
 class _Scored(NamedTuple):
     """Rows to write, in order, and what was counted of them."""
 
@@ -358,6 +381,38 @@ def _result(
         for name, kind in kept_types.items()
     }
     return pa.table({**kept, **columns})
+
+
+def scoring_threads(*, alone: bool) -> int:
+    """Returns how many threads work on chunks; 0: the one that asks does all of it.
+
+    Args:
+        alone: Whether a chunk's predictions wait for nobody: no other rank, no one device.
+    """
+    if not may_use_threads():
+        return 0
+    return torch.get_num_threads() if alone else 1
+
+
+def small_at_the_end(tables: Iterable[pa.Table]) -> Generator[pa.Table]:
+    """Yields the same rows, the last ones in quarters, so that no thread ends long after others.
+
+    Where it cuts is said by the tables alone, not by how many threads there are: sums over rows,
+    and groups of rows in a file, are the same on every machine.
+
+    Args:
+        tables: Some rows each; of more than four the last two are cut, and held back until then.
+    """
+    waiting: deque[pa.Table] = deque()
+    for number, table in enumerate(tables):
+        waiting.append(table)
+        kept = _CUT if number >= 2 * _CUT else 0
+        while len(waiting) > kept:
+            yield waiting.popleft()
+    for table in waiting:
+        height = -(-max(table.num_rows, 1) // _QUARTERS)
+        for start in range(0, max(table.num_rows, 1), height):
+            yield table.slice(start, height)
 
 
 class ParquetWriter:

@@ -32,8 +32,8 @@ from mmoe.run.store import (
     place_of,
 )
 from mmoe.score.counts import Counter, ScoreCounts, added
-from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite
-from mmoe.score.folder import FolderJob, OfFolder, OutputMode, Part, end_folder, rows_of
+from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite, count_rows
+from mmoe.score.folder import FolderJob, OfFolder, OutputMode, end_folder
 from mmoe.score.folder_start import folder_job
 from mmoe.score.guard import Guard, SummaryCallback
 from mmoe.score.provenance import SUMMARY_KEY, Provenance, as_unseen_ids
@@ -246,8 +246,8 @@ def _into_one_file(
     reporter: Reporter,
 ) -> ScoreCounts:
     store, name = place_of(output)
-    whole = [Part(file, name) for file in resolve_files(source)]
-    with reporter.track("scoring", rows_of(whole), "rows") as tracker:
+    rows = count_rows([(file, None) for file in resolve_files(source)])
+    with reporter.track("scoring", rows, "rows") as tracker:
         target = OneFile(store, name, by, guard)
         counts = files.score([ToWrite(source, target)], tracker)
     target.conclude(counts)

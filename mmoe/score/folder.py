@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
-from mmoe.datasets.files.parquet_files import parquet_layout
-from mmoe.datasets.files.resolve import kind_of
 from mmoe.errors import Damaged
 from mmoe.run.store import REJECTED, STAGING, Store, digest_of, store_at
 from mmoe.score.counts import ScoreCounts, added
+from mmoe.score.file_scorer import count_rows
 from mmoe.score.guard import Guard, Summary
 from mmoe.score.provenance import (
     MANIFEST,
@@ -43,8 +42,6 @@ OutputMode = Literal["error", "overwrite", "overwrite-partitions"]
 SUMMARY = "_summary.json"
 OURS = re.compile(r"\d{5}-.*\.parquet", re.S)
 RECORD = ".json"
-# Files that are asked how many rows they have; each answer of a store takes a while
-_MOST_COUNTED = 1000
 _READERS = 8
 # Of folders such as day=2024-01-31 beside this one, the last ones are looked at
 _NEIGHBOURS = 31
@@ -129,7 +126,7 @@ class FolderJob:
 
     def rows(self) -> int | None:
         """Counts the rows of `mine`, where files say how many they have and are not too many."""
-        return rows_of(self.mine)
+        return count_rows([(part.file, part.span) for part in self.mine])
 
     def partition_columns(self) -> set[str]:
         """Names the columns whose values are folders of the output."""
@@ -299,19 +296,6 @@ class OfFolder:
             unseen_ids=dict(counts.unseen_ids()),
         )
         self.job.put(self.part, written, record)
-
-
-def rows_of(parts: Sequence[Part]) -> int | None:
-    """Counts the rows of parts, where files say how many they have and are not too many."""
-    if len(parts) > _MOST_COUNTED or any(part.file.candidates is not None for part in parts):
-        return None
-    counted = 0
-    for part in parts:
-        if part.rows is None and kind_of(part.file) != "parquet":
-            return None
-        first, stop = part.rows or (0, sum(parquet_layout(part.file)[1]))
-        counted += stop - first
-    return counted
 
 
 def is_staged(name: str) -> bool:

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmoe.checkpoint.outline import SizeLimit
 from mmoe.checkpoint.random_state import RandomState
 from mmoe.checkpoint.stored_tensors import StoredTensors
-from mmoe.checkpoint.weights import check_tables
+from mmoe.checkpoint.weights import SizeLimit, check_tables
 from mmoe.config import RunConfig, TableVectors
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.id_map import FIRST_KNOWN

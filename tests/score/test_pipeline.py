@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from mmoe.datasets.rows.prefetch import in_order
 from mmoe.score import file_scorer, score_files
-from mmoe.score.pipeline import in_order, small_at_the_end
+from mmoe.score.file_scorer import small_at_the_end
 
 
 def _uneven(n):

@@ -7,9 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import FeatureSpec, ScoringPrecision, TableSpec
-from mmoe.embeddings.bags import Bags, bounds_of, divide_by_length, split_bags
 from mmoe.embeddings.byte_size import byte_size
-from mmoe.embeddings.lookups import Lookups, lengths_of_events
+from mmoe.embeddings.lookups import (
+    Bags,
+    Lookups,
+    bounds_of,
+    divide_by_length,
+    lengths_of_events,
+    split_bags,
+)
 from mmoe.embeddings.managed.backend import managed_ids
 from mmoe.embeddings.quantized.pool_over_ranks import pool_over_ranks
 from mmoe.parallel import rank, world_size

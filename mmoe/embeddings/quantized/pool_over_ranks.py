@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from mmoe.embeddings.bags import Bags
+from mmoe.embeddings.lookups import Bags
 from mmoe.parallel import Wire
 
 

@@ -16,8 +16,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
-from mmoe.embeddings.bags import needed_weights
-from mmoe.embeddings.lookups import Lookups
+from mmoe.embeddings.lookups import Lookups, needed_weights
 from mmoe.embeddings.names import table_of_module
 from mmoe.embeddings.sharded.arrange import Block, arrange, arrangement
 from mmoe.embeddings.sharded.collections import (

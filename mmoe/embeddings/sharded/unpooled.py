@@ -7,8 +7,7 @@ from torch import Tensor
 from torchrec import KeyedJaggedTensor, KeyedTensor
 
 from mmoe.config import FeatureSpec, TableSpec
-from mmoe.embeddings.bags import Bags, divide_by_length, split_bags
-from mmoe.embeddings.lookups import Lookups, lengths_of_events
+from mmoe.embeddings.lookups import Bags, Lookups, divide_by_length, lengths_of_events, split_bags
 from mmoe.embeddings.sharded.arrange import Block, arrange, arrangement
 from mmoe.embeddings.sharded.collections import tables_of_events
 from mmoe.ops.jagged_sum import jagged_sum

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.checkpoint.optimizer_state import unflatten_optimizer
-from mmoe.checkpoint.outline import outline
 from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.checkpoint.weights import outline
 from mmoe.config import RunConfig, TableSpec
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
