@@ -14,8 +14,7 @@ import mmoe
 from mmoe import process_settings as tuning
 from mmoe.cli import doctor
 from mmoe.config import experts as config
-from mmoe.mixture.experts.mlp import Activation
-from mmoe.mixture.experts.mlp_settings import ExpertActivation
+from mmoe.mixture.experts.mlp import Activation, ExpertActivation
 
 # GNU's OpenMP prints its settings when torch loads it.
 SPINS = (

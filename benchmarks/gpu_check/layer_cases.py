@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
-from mmoe.mixture.experts.mlp_settings import ExpertActivation
+from mmoe.mixture.experts.mlp import ExpertActivation
 
 B, D, G, E = 200, 21, 3, 6
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}

@@ -446,14 +446,15 @@ class AutoIntConfig(InteractionConfig):
         return self.heads * self.head_dim
 
 
-# Config class → what puts it into a network, called as `mmoe.models.build.build_ranker` does
+# Config class → what puts it into a network, called as `mmoe.models.build.build_ranker` does; None:
+# nothing does
 INTERACTIONS = Kinds("interaction", InteractionConfig, default="none")
 
 
 _ADD = "mmoe.models.interactions.add"
 
 
-INTERACTIONS.add("none", NoInteraction, f"{_ADD}:no_interaction")
+INTERACTIONS.add("none", NoInteraction, None)
 
 
 INTERACTIONS.add("fm", FactorizationMachineConfig, f"{_ADD}:add_factorization_machine")

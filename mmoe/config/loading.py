@@ -183,7 +183,8 @@ def config_from_dict(
         ValueError: A key or value is wrong, or a module is not allowed or cannot be imported.
     """
     names = raw.get("imports") if isinstance(raw, Mapping) else None
-    if isinstance(names, list) and all(_is_module(name) for name in names):  # else refused below
+    # Others than names of modules are refused below
+    if names and isinstance(names, list) and all(_is_module(name) for name in names):
         (import_for_run if of_run else import_modules)(names, origin)
     try:
         config = RunConfig.model_validate(of_earlier_run(raw) if of_run else raw)

@@ -46,7 +46,7 @@ from mmoe.tasks.towers import DomainTower
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer, Calibrator
 
 # Of a network, its config and encoder, and the width of its inputs
-MakeInteraction = Callable[[MixtureNetwork, RunConfig, FeatureEncoder, int], Interaction | None]
+MakeInteraction = Callable[[MixtureNetwork, RunConfig, FeatureEncoder, int], Interaction]
 
 
 def build_ranker(
@@ -102,8 +102,8 @@ def build_ranker(
     # Each draws its weights where it is made: their order is part of a seed's meaning
     inputs = InputLayers(layers, input_layers_of_levels(encoder)) if layers else None
     widen_towers(network, config.tasks)
-    interact: MakeInteraction = INTERACTIONS.implementation(config.model.interaction)
-    interaction = interact(network, config, encoder, width)
+    interact: MakeInteraction | None = INTERACTIONS.implementation(config.model.interaction)
+    interaction = None if interact is None else interact(network, config, encoder, width)
     relations = relate_tasks(network, config.model, config.tasks)
     known, tower = add_domains(network, config, encoder.domains), None
     if bias is not None and config.model.bias is not None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.integrations.convert.feed_forward import FeedForward, hidden_units
 from mmoe.mixture import ExpertPool, MLPExperts
-from mmoe.mixture.experts.mlp_settings import ExpertActivation
+from mmoe.mixture.experts.mlp import ExpertActivation
 
 Init = Literal["copy", "split", "fresh"]
 

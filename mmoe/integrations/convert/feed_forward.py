@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from mmoe.mixture.batch_invariant import activate
-from mmoe.mixture.experts.mlp_settings import ExpertActivation
+from mmoe.mixture.experts.mlp import ExpertActivation
 from mmoe.mixture.trial_run import trial_run
 from mmoe.ops import FLOAT_DTYPES
 

@@ -1,6 +1,6 @@
-"""A multi-layer perceptron, the body of experts and towers."""
+"""A multi-layer perceptron, the body of experts and towers; settings of pools of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -8,8 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import activate, stable_linear
+from mmoe.mixture.experts.norm import ExpertNorm
 
 Activation = Literal["relu", "gelu", "silu"]
+ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
+# Of the last layer; None: it has none
+OutputActivation = Literal["same", "relu", "gelu", "silu", "swiglu"] | None
 
 
 class MLP(nn.Module):
@@ -110,3 +114,31 @@ def _check(input_dim: int, hidden: Sequence[int], activation: str, dropout: floa
         raise ValueError(f"activation: expected one of {known}, got {activation!r}")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout}")
+
+
+def check_mlp_experts(
+    num_experts: int,
+    input_dim: int,
+    hidden: Sequence[int],
+    activation: str,
+    output_activation: str | None,
+    norm: str | None,
+    dropouts: Mapping[str, float],
+) -> None:
+    """Refuses settings out of range, by their names."""
+    if num_experts < 1:
+        raise ValueError(f"num_experts: expected 1 or more, got {num_experts}")
+    if input_dim < 1:
+        raise ValueError(f"input_dim: expected a width of 1 or more, got {input_dim}")
+    if any(width < 1 for width in hidden):
+        raise ValueError(f"hidden: expected widths of 1 or more, got {list(hidden)}")
+    for name, value, known in (
+        ("activation", activation, get_args(ExpertActivation)),
+        ("output_activation", output_activation, (None, "same", *get_args(ExpertActivation))),
+        ("norm", norm, (None, *get_args(ExpertNorm))),
+    ):
+        if value not in known:
+            raise ValueError(f"{name}: expected one of {', '.join(map(str, known))}, got {value!r}")
+    for name, dropout in dropouts.items():
+        if not 0 <= dropout < 1:
+            raise ValueError(f"{name}: expected a probability in [0, 1), got {dropout}")

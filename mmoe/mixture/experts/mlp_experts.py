@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mmoe import ops
 from mmoe.mixture.batch_invariant import activate
 from mmoe.mixture.dropout import fast_dropout
-from mmoe.mixture.experts.mlp_settings import (
+from mmoe.mixture.experts.mlp import (
     ExpertActivation,
     OutputActivation,
     check_mlp_experts,

@@ -100,23 +100,16 @@ def added_names(config: RunConfig, columns: Columns) -> list[str]:
     return [f"{interaction.kind} {field}[{i}]" for field in fields for i in each]
 
 
-def no_interaction(
-    network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> Interaction | None:
-    """Makes none."""
-    return None
-
-
 def add_cross_network(
     network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> Interaction | None:
+) -> Interaction:
     """Makes a cross network, through which the network reads its inputs."""
     return CrossNetwork(width, None, **_keys(config.model.interaction))
 
 
 def add_factorization_machine(
     network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> Interaction | None:
+) -> Interaction:
     """Makes one of the features of ids that have the common width."""
     starts = _paired(config, encoder)
     return FactorizationMachine(starts, config.model.embedding_dim, _row_logits(network))
@@ -124,7 +117,7 @@ def add_factorization_machine(
 
 def add_deepfm(
     network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> Interaction | None:
+) -> Interaction:
     """Makes one of the features of ids of the common width, with an MLP of all embeddings."""
     starts, model = _paired(config, encoder), config.model
     embedded = width - len(Columns.of(encoder, config.model.bias).numbers)
@@ -135,7 +128,7 @@ def add_deepfm(
 
 def add_masknet(
     network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> Interaction | None:
+) -> Interaction:
     """Makes a MaskNet beside the inputs; it normalises each embedding alone."""
     fields = [
         (start, dim)
@@ -148,7 +141,7 @@ def add_masknet(
 
 def add_autoint(
     network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder, width: int
-) -> Interaction | None:
+) -> Interaction:
     """Makes attention among embeddings of the common width, and numbers, beside the inputs."""
     columns, dim = Columns.of(encoder, config.model.bias), config.model.embedding_dim
     fields = fields_of(columns, dim)
