@@ -20,15 +20,14 @@ from mmoe.datasets.rows.frames import TableLike, as_rows, origin_of
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.embeddings import scoring_embeddings
 from mmoe.mixture.batch_invariant import HAS_KERNELS
-from mmoe.mixture.draws import borrowed_generators
 from mmoe.models.build import build_ranker
 from mmoe.models.device import resolve_device
-from mmoe.models.frozen import without_weight_files
 from mmoe.models.layout import to_score
 from mmoe.models.network import GateRecord, LevelMixer, NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
 from mmoe.parallel.launch.cores import bind_to_own_cores
+from mmoe.process_settings import borrowed_generators
 from mmoe.run.console import Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.tasks.predictions import predictions_from_logits
@@ -343,7 +342,7 @@ def load_predictor(
     precision = table_precision
     if precision is None and not sharded:
         precision = trained_precisions(stored, encoder.tables)
-    built = to_score(without_weight_files(config))
+    built = to_score(config.without_weight_files())
     weights = weights_of_host(run, stored, encoder, table_precision) if mapped else None
     check_tables(encoder.tables, stored)
     # All that is drawn here is replaced by what was learnt

@@ -1,12 +1,17 @@
-"""Settings of the whole process: made by its owner, by a command or a call; by no import."""
+"""What is the whole process's: settings, made by its owner, by a command or a call; random states."""
 
 import gc
 import logging
 import os
 import sys
+import threading
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 # Turns of an OpenMP thread at a barrier before it sleeps (GNU's default: 300,000). Where other jobs
 # share the cores, the default spins away the very time it waits for; see benchmarks/README.md
@@ -14,6 +19,8 @@ _SPINS = ("GOMP_SPINCOUNT", "3000")
 # Objects between two collections of the young ones; Python begins with 700
 _YOUNG = 20_000
 _tuned = False
+# Held while generators are lent. Reentrant: a module that is made while a run draws borrows again
+LENT = threading.RLock()
 
 
 def tune_process() -> None:
@@ -81,3 +88,29 @@ def spared_collections() -> Generator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+@contextmanager
+def borrowed_generators(device: "torch.device | None" = None) -> Iterator[None]:
+    """Encloses draws after which torch's global generators are in the states of before.
+
+    Dropout and initialisers draw from those alone, so two runs in two threads would take numbers
+    from each other: another thread that borrows them waits.
+
+    Args:
+        device: A GPU, whose generator is kept in addition to the CPU's.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.process_settings import borrowed_generators
+        >>> state = torch.get_rng_state()
+        >>> with borrowed_generators():
+        ...     x = torch.rand(3)
+        >>> torch.equal(torch.get_rng_state(), state)
+        True
+    """
+    import torch  # by now it has been: this module is read before it
+
+    devices = [device] if device is not None and device.type == "cuda" else []
+    with LENT, torch.random.fork_rng(devices=devices):
+        yield

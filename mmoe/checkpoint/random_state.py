@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from mmoe.checkpoint.stored_tensors import StoredTensors
-from mmoe.mixture.draws import LENT
 from mmoe.parallel import rank, world_size
 from mmoe.parallel.sharded_tensors import Shard
+from mmoe.process_settings import LENT
 
 _CPU = torch.device("cpu")
 

@@ -19,13 +19,12 @@ from mmoe.embeddings import (
     scoring_embeddings,
 )
 from mmoe.embeddings.byte_size import byte_size
-from mmoe.mixture.draws import borrowed_generators
 from mmoe.models.build import build_ranker
-from mmoe.models.frozen import without_weight_files
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import world_size
 from mmoe.parallel.sharded_tensors import Shard, cut_all
+from mmoe.process_settings import borrowed_generators
 
 
 def load_weights(
@@ -217,7 +216,7 @@ def outline(config: RunConfig, encoder: FeatureEncoder, stored: StoredTensors) -
     Raises:
         ValueError: It would be much larger than what is stored, or cannot be built.
     """
-    config = without_weight_files(config).model_copy(
+    config = config.without_weight_files().model_copy(
         update={"parallel": ParallelConfig(experts="replicated")}
     )
     with borrowed_generators(), SizeLimit.of(stored, filled=False):

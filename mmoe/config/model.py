@@ -714,7 +714,7 @@ def _counts_of(experts: Any) -> list[int]:
     return [int(count) for count in counts]
 
 
-# Config class → what builds the network, as `mmoe.models.registry.build_network` calls it
+# Config class → what builds the network, as `mmoe.models.sections.build_network` calls it
 MODELS = Kinds("model", ModelConfig, default="mmoe")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from mmoe.config.data import DataConfig
+from mmoe.config.experts import FrozenExpertConfig
 from mmoe.config.features import DatetimeFeature, FeatureConfig, IdFeature, NumericFeature
 from mmoe.config.freezing import ENCODER, check_stages, frozen_tables
 from mmoe.config.kinds import ModuleName, Name, Strict
@@ -335,6 +336,36 @@ class RunConfig(Strict):
     def unread_when_scoring(self) -> set[str]:
         """Names of features that only training reads: those of `model.bias`, if not all."""
         return set() if self.model.bias is None else self.model.bias.unread(self.features)
+
+    def without_weight_files(self) -> "RunConfig":
+        """Returns the config for a network that a checkpoint fills: nothing else is read.
+
+        Example:
+            >>> from mmoe.config import config_from_dict
+            >>> config = config_from_dict({
+            ...     "features": [{"kind": "numeric", "name": "age"}],
+            ...     "tasks": [{"name": "click", "label": "click"}]})
+            >>> config.without_weight_files() is config
+            True
+        """
+        return self.with_weight_files(lambda path: None)
+
+    def with_weight_files(self, change: Callable[[str], str | None]) -> "RunConfig":
+        """Returns the config with every path of a frozen expert's weights changed."""
+        model = self.model
+        kinds = [expert for expert, _ in model.expert_kinds]
+        if not any(isinstance(e, FrozenExpertConfig) and e.weights is not None for e in kinds):
+            return self
+
+        def changed(expert: Any) -> Any:
+            if not isinstance(expert, FrozenExpertConfig) or expert.weights is None:
+                return expert
+            return expert.model_copy(update={"weights": change(expert.weights)})
+
+        update: dict[str, Any] = {"expert": changed(model.expert)}
+        if len(kinds) > 1 or kinds[0] is not model.expert:
+            update["experts"] = [changed(expert) for expert in kinds]
+        return self.model_copy(update={"model": model.model_copy(update=update)})
 
     @property
     def frozen_tables(self) -> set[str]:

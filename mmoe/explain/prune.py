@@ -22,13 +22,12 @@ from mmoe.datasets.rows.splits import Splits
 from mmoe.explain.passes import ExpertPlace, check_explainable, levels_of, places_of
 from mmoe.metrics.of_tasks import monitor_value
 from mmoe.mixture import DSelectKGate
-from mmoe.mixture.draws import borrowed_generators
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.build import build_ranker
-from mmoe.models.frozen import without_weight_files
 from mmoe.models.network import MixtureNetwork
 from mmoe.parallel import spread_layout, training_group
 from mmoe.predictor import Predictor
+from mmoe.process_settings import borrowed_generators
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
@@ -213,7 +212,7 @@ def _judged(
 ) -> tuple[float | None, dict[str, Any]]:
     """What the model that is left is worth on the validation rows."""
     with borrowed_generators():
-        ranker = build_ranker(without_weight_files(config), prepared.encoder)
+        ranker = build_ranker(config.without_weight_files(), prepared.encoder)
     stored = CheckpointFolder(new.checkpoint).tensors("best", "model")
     load_weights(ranker, stored, spread_layout(ranker.network))
     metrics, _ = split_metrics(config, Predictor(ranker, config), prepared.validation)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from mmoe.mixture.draws import borrowed_generators
+from mmoe.process_settings import borrowed_generators
 
 
 @contextmanager

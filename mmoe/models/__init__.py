@@ -2,6 +2,6 @@
 
 from mmoe.models.network import GateRecord, Level, MixtureNetwork, NetworkOutput
 from mmoe.models.ranker import Ranker
-from mmoe.models.registry import build_network
+from mmoe.models.sections import build_network
 
 __all__ = ["GateRecord", "Level", "MixtureNetwork", "NetworkOutput", "Ranker", "build_network"]

@@ -19,7 +19,6 @@ from mmoe.embeddings import (
     build_embeddings,
     build_scoring_embeddings,
 )
-from mmoe.mixture.draws import borrowed_generators
 from mmoe.mixture.gates.joined import JoinedGates
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.bias_tower import BiasColumns, BiasTower, own_dense, own_lookups
@@ -29,17 +28,17 @@ from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.interactions.layers import Interaction, Products
 from mmoe.models.network import ImputationTowers, Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
-from mmoe.models.registry import build_network
 from mmoe.models.requests.build import (
     build_requests,
     check_stages,
     input_layers_of_levels,
     request_columns,
 )
-from mmoe.models.sections import build_towers
+from mmoe.models.sections import build_network, build_towers
 from mmoe.models.sequences.inputs import build_sequences
 from mmoe.models.wide import WidePart
 from mmoe.parallel import is_spread
+from mmoe.process_settings import borrowed_generators
 from mmoe.tasks import TaskTowers, Tower
 from mmoe.tasks.kinds import objective_of
 from mmoe.tasks.towers import DomainTower

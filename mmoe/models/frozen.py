@@ -12,10 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mmoe.config import RunConfig
-from mmoe.config.experts import FrozenExpertConfig
-from mmoe.mixture.draws import borrowed_generators
 from mmoe.plugins import import_for_run
+from mmoe.process_settings import borrowed_generators
 
 
 class FrozenExpert(nn.Module):
@@ -93,38 +91,6 @@ class FrozenExpert(nn.Module):
                 "float32"
             )
         self.changes_rows = bool((given != -1).any())  # an activation in place
-
-
-def without_weight_files(config: RunConfig) -> RunConfig:
-    """Returns the config for a network that a checkpoint fills: nothing else is read.
-
-    Example:
-        >>> from mmoe.config import config_from_dict
-        >>> config = config_from_dict({
-        ...     "features": [{"kind": "numeric", "name": "age"}],
-        ...     "tasks": [{"name": "click", "label": "click"}]})
-        >>> without_weight_files(config) is config
-        True
-    """
-    return with_weight_files(config, lambda path: None)
-
-
-def with_weight_files(config: RunConfig, change: Callable[[str], str | None]) -> RunConfig:
-    """Returns the config with every path of a frozen expert's weights changed."""
-    model = config.model
-    kinds = [expert for expert, _ in model.expert_kinds]
-    if not any(isinstance(e, FrozenExpertConfig) and e.weights is not None for e in kinds):
-        return config
-
-    def changed(expert: Any) -> Any:
-        if not isinstance(expert, FrozenExpertConfig) or expert.weights is None:
-            return expert
-        return expert.model_copy(update={"weights": change(expert.weights)})
-
-    update: dict[str, Any] = {"expert": changed(model.expert)}
-    if len(kinds) > 1 or kinds[0] is not model.expert:
-        update["experts"] = [changed(expert) for expert in kinds]
-    return config.model_copy(update={"model": model.model_copy(update=update)})
 
 
 def _factory(path: str) -> Callable[[int], Any]:

@@ -1,4 +1,8 @@
-"""Builds modules of the sections of a `ModelConfig`: levels, mixtures, experts, towers."""
+"""From a `ModelConfig` to its network, and modules of its sections: levels, gates, experts, towers.
+
+A model is a file here with a function that builds it (`omoe.py` is the shortest), and a class of
+config with its line in `mmoe.config.model.MODELS`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,35 +11,121 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from mmoe.config import EXPERTS, TOWERS, ExpertConfig, ModelConfig
+from mmoe.config import (
+    EXPERTS,
+    GATES,
+    MODELS,
+    TOWERS,
+    ExpertConfig,
+    GateConfig,
+    LearnedGateConfig,
+    ModelConfig,
+)
 from mmoe.config.freezing import stage_of
+from mmoe.config.gates import SelectingGateConfig
 from mmoe.config.model import CGCConfig, SharedBottomConfig, SingleTaskConfig
+from mmoe.config.parallel import ParallelConfig
 from mmoe.mixture import (
     Capacity,
+    DSelectKGate,
     ExpertPool,
     FixedGate,
     MixedExperts,
     MLPExperts,
     MultiGateMixture,
+    Selection,
     StackedExperts,
+    StaticGate,
 )
 from mmoe.mixture.execution import make_policy
 from mmoe.mixture.experts.norm import ExpertBatchNorm
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.experts.stacked import are_alike
 from mmoe.mixture.gates.joined import GateGroup, JoinedGates
-from mmoe.mixture.rank_sums import ONE_RANK
+from mmoe.mixture.gates.select import Selector
+from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.mixture.width import find_width
-from mmoe.models.gates import build_gate
-from mmoe.models.layout import Layout
-from mmoe.models.network import Level
+from mmoe.models.layout import Layout, choose_layout
+from mmoe.models.network import Level, MixtureNetwork
 from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement
 from mmoe.tasks import TaskTowers
 
 BuiltPool = MLPExperts | StackedExperts | ExpertPool | MixedExperts
 _NO_TASKS = ("shared", "all tasks")  # gates of these names have been there from the first
+
+
+def build_network(
+    model: ModelConfig,
+    input_dim: int,
+    task_names: Sequence[str],
+    parallel: ParallelConfig | None = None,
+    stage_columns: Sequence[Sequence[int] | None] = (),
+    requests: RequestColumns | None = None,
+) -> MixtureNetwork:
+    """Builds the network that `model.kind` names; weights come from torch's random generator.
+
+    Over several ranks that seed it alike they are those of one process: each rank builds the
+    network with all gates and towers, and all experts or its part of them. Gates' losses, and
+    batch norms, are then those of all ranks' rows; capacities, and the noise of gates and dropout,
+    are each rank's own.
+
+    Args:
+        model: The `model` section of a config.
+        input_dim: Width of x, dense features and embeddings together.
+        task_names: The tasks, in the order of the logits' columns.
+        parallel: The `parallel` section, where the ranks of the process group share each batch;
+            None: this process is on its own, whatever ranks there are.
+        stage_columns: For each of `model.stages`, the columns of x that there were; None: all.
+        requests: Which columns of x are of requests; None: rows have none.
+
+    Returns:
+        `network(x_BD, return_gates=False)` → `NetworkOutput`.
+
+    Raises:
+        ValueError: No tasks, no input, or a setting that does not fit, with its name.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.config import ModelConfig
+        >>> from mmoe.models import build_network
+        >>> network = build_network(ModelConfig(kind="ple"), 20, ["click", "purchase"])
+        >>> output = network(torch.zeros(4, 20), return_gates=True)
+        >>> output.logits_BT.shape, [record.gate_names for record in output.gates]
+        (torch.Size([4, 2]), [('click', 'purchase', 'shared'), ('click', 'purchase')])
+    """
+    if not task_names:
+        raise ValueError("task_names: expected at least one task, got none")
+    if input_dim < 1:
+        raise ValueError(
+            f"input_dim: expected 1 or more, got {input_dim}; a model needs at least one feature"
+        )
+    layout = choose_layout(model, parallel)
+    layout = replace(layout, stage_columns=tuple(stage_columns), requests=requests)
+    network: MixtureNetwork = MODELS.implementation(model)(model, input_dim, task_names, layout)
+    if parallel is not None and parallel.shadowed:
+        _shadow(network, parallel.shadowed)
+    return network
+
+
+def _shadow(network: MixtureNetwork, numbers: Sequence[int]) -> None:
+    """Shadows experts by their numbers, from 1 on, level by level, where they are spread."""
+    mixtures = [cast(Level, level).mixture for level in network.levels]
+    count = sum(mixture.num_experts for mixture in mixtures)
+    if unknown := [number for number in numbers if number > count]:
+        raise ValueError(
+            f"parallel.shadowed: there is no expert {unknown[0]}; the model has 1 to {count}, as "
+            "`mmoe explain` numbers them"
+        )
+    first = 1
+    for mixture in mixtures:
+        mine = range(first, first + mixture.num_experts)
+        first = mine.stop
+        dispatcher = mixture.dispatcher
+        if isinstance(dispatcher, AllToAllDispatcher):
+            chosen = tuple(number - mine.start for number in numbers if number in mine)
+            dispatcher.mode = replace(dispatcher.mode, shadowed=chosen)
 
 
 @dataclass(frozen=True)
@@ -523,3 +613,64 @@ def expert_names(model: ModelConfig, task_names: Sequence[str]) -> list[str]:
     if isinstance(model, SingleTaskConfig):
         return list(task_names)
     return ["bottom"] if isinstance(model, SharedBottomConfig) else pool_names(model)
+
+
+def build_gate(
+    model: ModelConfig,
+    input_dim: int,
+    num_gates: int,
+    num_experts: int,
+    ranks: RankSums = ONE_RANK,
+    tasks: Sequence[str | None] | None = None,
+    first: nn.Module | None = None,
+) -> nn.Module:
+    """Builds the gates that `model.gate` asks for; losses are those of all `ranks`' rows.
+
+    What implements their kind is called with the three sizes and the section's keys; where these
+    are the options of learned gates, `ranks` is among them. Where gates decide together, those of
+    `tasks` that `select_voters` does not name have no vote; None: gates of no single task, which
+    have one. Where they join those of `first`, which were there before, they have none at all.
+
+    Example:
+        >>> from mmoe.config import ModelConfig
+        >>> from mmoe.models.sections import build_gate
+        >>> model = ModelConfig(gate={"kind": "cosine", "k": 3, "dropout": 0.1})
+        >>> gate = build_gate(model, input_dim=20, num_gates=2, num_experts=8)
+        >>> type(gate).__name__, gate.k, gate.options.dropout
+        ('CosineGate', 3, 0.1)
+    """
+    keywords = model.gate.keywords()
+    if isinstance(model.gate, LearnedGateConfig):
+        keywords["ranks"] = ranks
+    selection = _selection(model.gate, tasks)
+    if selection is not None and first is not None:
+        there = cast(Selector, first.select)
+        votes = there.selection.votes or [1.0] * len(there.votes_G)
+        selection = replace(selection, votes=(*votes, *[0.0] * num_gates))
+    if selection is not None:
+        keywords["selection"] = selection
+    return GATES.implementation(model.gate)(input_dim, num_gates, num_experts, **keywords)
+
+
+def _selection(gate: GateConfig, tasks: Sequence[str | None] | None) -> Selection | None:
+    """How the gates decide together, if they do."""
+    said = gate.selection() if isinstance(gate, SelectingGateConfig) else None
+    if said is None:
+        return None
+    assert isinstance(gate, SelectingGateConfig)
+    votes, voters = None, gate.select_voters
+    if voters is not None and tasks is not None:
+        votes = tuple(float(task is None or task in voters) for task in tasks)
+    return Selection(votes=votes, **said)
+
+
+def static_gate(input_dim: int, num_gates: int, num_experts: int, **keywords: Any) -> StaticGate:
+    """Builds a static gate, which reads no input."""
+    return StaticGate(num_gates, num_experts, **keywords)
+
+
+def dselect_k_gate(
+    input_dim: int, num_gates: int, num_experts: int, *, per_sample: bool, **keywords: Any
+) -> DSelectKGate:
+    """Builds a DSelect-k gate, which reads no input where tasks choose once for all samples."""
+    return DSelectKGate(input_dim if per_sample else None, num_gates, num_experts, **keywords)

@@ -20,7 +20,6 @@ from mmoe.datasets.vectors.chunks import vector_chunks
 from mmoe.embeddings.vectors import put_rows
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.build import build_ranker
-from mmoe.models.frozen import without_weight_files
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import count_loads, rank, spread_layout
@@ -58,7 +57,7 @@ def training_state(
     draws = RandomState(device or torch.device("cpu"), seed=config.seed)
     built, limit = config, nullcontext()
     if stored is not None:
-        built, limit = without_weight_files(config), SizeLimit.of(stored)
+        built, limit = config.without_weight_files(), SizeLimit.of(stored)
         check_tables(prepared.encoder.tables, stored)
     with draws.drawing(), limit:
         ranker = build_ranker(built, prepared.encoder, device)

@@ -9,7 +9,7 @@ from mmoe.config import GateConfig, ModelConfig
 from mmoe.mixture import update_biases
 from mmoe.mixture.gates.learned import GateSettings
 from mmoe.models import build_network
-from mmoe.models.gates import build_gate
+from mmoe.models.sections import build_gate
 
 OWN = {
     "softmax": {},

@@ -11,11 +11,11 @@ from torch import nn
 
 from mmoe.config import GATES, GateConfig, ModelConfig
 from mmoe.mixture.checks import check_gate
-from mmoe.mixture.draws import borrowed_generators
 from mmoe.mixture.gates import GateOutput
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.traits import GateTraits, traits_of
-from mmoe.models.gates import build_gate
+from mmoe.models.sections import build_gate
+from mmoe.process_settings import borrowed_generators
 
 GateMaker = Callable[[int, int, int], nn.Module]
 GateSetting = str | Mapping[str, Any] | GateMaker

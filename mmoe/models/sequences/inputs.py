@@ -11,8 +11,8 @@ from mmoe.config import SEQUENCE_ENCODERS, FeatureSpec, SequenceSpec
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.embeddings.lookups import Lookups
 from mmoe.mixture.axes import Entry, Names, Part
-from mmoe.mixture.draws import borrowed_generators
 from mmoe.models.sequences.events import Events
+from mmoe.process_settings import borrowed_generators
 
 
 class SequenceInputs(nn.ModuleDict):

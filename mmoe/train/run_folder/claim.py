@@ -22,7 +22,6 @@ from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.datasets.rows.sources import below
 from mmoe.errors import Diverged, Interrupted, RanksDiffer
-from mmoe.models.frozen import with_weight_files
 from mmoe.parallel import first_other, from_all
 from mmoe.run.addresses import open_run
 from mmoe.run.atomic_files import read_json, write_json, write_text
@@ -71,7 +70,7 @@ def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig
             update[name] = absolute(paths) if isinstance(paths, str) else [*map(absolute, paths)]
     config = with_vector_paths(config, absolute)
     config = config.model_copy(update={"data": section.model_copy(update=update)})
-    return with_weight_files(config, absolute)
+    return config.with_weight_files(absolute)
 
 
 def without_paths(config: RunConfig) -> RunConfig:
