@@ -394,7 +394,7 @@ def test_a_part_that_kills_every_worker(cluster, run, log, whole, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     asked = {"keep": ["row"], "rows_per_file": ROWS_PER_FILE}
     out = tmp_path / "out"
-    with pytest.raises(ValueError, match=r"00001.parquet\) ended 3 workers of Ray \(ActorDied"):
+    with pytest.raises(ValueError, match=r"00001.parquet\) ended 3 workers of Ray \(Actor"):
         score_files(run, log, out, engine=RayEngine(imports=["deadly"]), **asked)
     assert parts(out) == []
     score_files(run, log, out, resume=True, engine=RayEngine(), **asked)
