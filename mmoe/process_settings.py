@@ -1,4 +1,4 @@
-"""What is the whole process's: settings, made by its owner, by a command or a call; random states."""
+"""Settings and random states of the whole process: set by its owner, a command or a call; no import."""
 
 import gc
 import logging
