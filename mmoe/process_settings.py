@@ -1,4 +1,4 @@
-"""Settings and random states of the whole process: set by its owner, a command or a call; no import."""
+"""Settings and random states of the whole process: set by its owner or a call, by no import."""
 
 import gc
 import logging
