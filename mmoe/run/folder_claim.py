@@ -193,7 +193,7 @@ class FolderClaim:
         Raises:
             FolderInUse: Another process holds it.
         """
-        self.lock = FolderLock.take(folder, self.say)
+        self.lock = FolderLock(folder, self.say)
         self.mark = FolderMark.read(folder)
 
     def check(self, *, look: bool = True) -> None:
@@ -235,7 +235,7 @@ class FolderClaim:
             if not made and (new or not holds_nothing(path)):
                 raise exists_already(path)
             try:
-                self.lock = FolderLock.take(path, self.say)
+                self.lock = FolderLock(path, self.say)
             except FileNotFoundError:  # one that failed there has taken it away
                 continue
             except FolderInUse:

@@ -66,7 +66,7 @@ def made_once(place: Path, make: Callable[[Path], None]) -> Path:
     if not _used(place):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            lock = lock_file(place.with_name(f".{place.name}.lock"), -1)
+            lock = lock_file(place.with_name(f".{place.name}.lock"), "", seconds=-1)
             try:
                 if not _used(place):
                     _make(place, make)

@@ -14,61 +14,51 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 from pydantic import BaseModel
 
-from mmoe.parallel.launch.launcher import launch_name
+from mmoe.parallel.launch.launcher import restarts_ranks
 
 LOCK = "mmoe.lock"
 _GUARD = f".{LOCK}"
 # Seconds between two signs of life; without one until a holder elsewhere counts as dead, where it
 # was watched and where its last one is that old when we come
 _BEAT, _SILENCE, _LONG_DEAD = 10.0, 60.0, 600.0
-# Seconds that a restart of the same ranks waits for its own dying processes
-_DYING = 120.0
-# Seconds between two looks, and in which another may be about to end
-_LOOK, _MOMENT = 0.1, 0.5
+# Seconds between two looks, and in which another may be about to end; that ranks which were started
+# again wait for those before them
+_LOOK, _MOMENT, _DYING = 0.1, 0.5, 120.0
 # What file systems without locks say
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 
 
-def lock_file(path: Path, seconds: float = 0.0) -> BaseFileLock:
+def lock_file(path: Path, refusal: str, seconds: float = 0.0) -> BaseFileLock:
     """Locks a file until it is released or this process ends.
 
     Args:
         path: The file; made where it is absent.
+        refusal: Says who has it, and what to do.
         seconds: To wait for another process; -1: until that one ends.
 
     Returns:
         The lock; `is_locked` is False where the file's disk has no locks.
 
     Raises:
-        Timeout: Another process has it.
+        FolderInUse: Another process has it: the refusal.
     """
     lock = FileLock(path, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire(timeout=seconds, poll_interval=_LOOK)
+    except Timeout:
+        raise FolderInUse(refusal) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
     return lock
 
 
-def locked(path: Path, refusal: str) -> BaseFileLock:
-    """Locks a file as `lock_file` does.
-
-    Raises:
-        ValueError: Another process has it: the refusal.
-    """
-    try:
-        return lock_file(path)
-    except Timeout:
-        raise ValueError(refusal) from None
-
-
 class FolderInUse(ValueError):
     """Raised where another process writes into the folder."""
 
 
-class Holder(BaseModel, frozen=True):
-    """Who holds a lock: what the lock file says.
+class Holder(BaseModel):
+    """Who holds a folder: what its lock file says.
 
     Attributes:
         id: Of this one taking of the lock.
@@ -76,7 +66,6 @@ class Holder(BaseModel, frozen=True):
         host: Name of its machine, for messages.
         machine: Tells machines apart, and one machine before and after it was started anew.
         since: When it took the lock.
-        launch: Of the launcher that starts the ranks again where one dies; nothing without one.
     """
 
     id: str
@@ -84,19 +73,17 @@ class Holder(BaseModel, frozen=True):
     host: str
     machine: str
     since: str
-    launch: str
 
     @classmethod
     def here(cls) -> "Holder":
         """Describes this process, now."""
-        return cls(
-            id=uuid.uuid4().hex,
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            machine=_machine(),
-            since=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-            launch=launch_name(),
-        )
+        host, now = socket.gethostname(), datetime.now(UTC)
+        try:
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        except OSError:
+            boot = f"host {host}"
+        since = now.strftime("%Y-%m-%d %H:%M:%S UTC")
+        return cls(id=uuid.uuid4().hex, pid=os.getpid(), host=host, machine=boot, since=since)
 
     @classmethod
     def read(cls, path: Path) -> "Holder | None":
@@ -118,43 +105,36 @@ class FolderLock:
     machine, or where the file system has no such locks, the time of `mmoe.lock` says it: the holder
     renews it every ten seconds. One that is seen to do so is alive; one that does not for a minute
     is dead. A holder that was stopped for so long finds its lock gone, and has to end (`check`).
+
+    Args:
+        folder: That exists.
+        say: Told of a wait.
+
+    Raises:
+        FolderInUse: Another process holds it.
+        OSError: The folder is not there, or cannot be written into.
     """
 
-    def __init__(self, folder: Path, holder: Holder, guard: BaseFileLock) -> None:
-        self.folder, self.path, self.holder = folder, folder / LOCK, holder
-        self._guard, self._lost, self._ended = guard, False, threading.Event()
-        threading.Thread(target=self._beat, name="mmoe-lock", daemon=True).start()
-
-    @classmethod
-    def take(cls, folder: Path, say: Callable[[str], None] = lambda _: None) -> "FolderLock":
-        """Takes the lock of a folder that exists.
-
-        Args:
-            folder: The folder.
-            say: Told of a wait.
-
-        Raises:
-            FolderInUse: Another process holds it.
-            OSError: The folder is not there, or cannot be written into.
-        """
+    def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None) -> None:
         if not folder.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
-        path, mine = folder / LOCK, Holder.here()
-        guard = _lock_guard(path, mine)
+        self.folder, self.path, self.holder = folder, folder / LOCK, Holder.here()
+        self._say, self._lost, self._ended = say, False, threading.Event()
+        self._lock = self._of_machine()
         try:
-            holder = Holder.read(path)
-            if not guard.is_locked or holder is None or holder.machine != mine.machine:
-                _wait_for_silence(path, mine, say)
-            path.unlink(missing_ok=True)
-            try:
-                with path.open("x", encoding="utf-8") as file:
-                    file.write(mine.model_dump_json(indent=1))
-            except FileExistsError:  # another machine was faster
-                raise _in_use(path, mine) from None
+            found = Holder.read(self.path)
+            if not (self._lock.is_locked and found and found.machine == self.holder.machine):
+                self._wait_for_silence()
+            self.path.unlink(missing_ok=True)
+            with self.path.open("x", encoding="utf-8") as file:
+                file.write(self.holder.model_dump_json(indent=1))
+        except FileExistsError:  # another machine was faster
+            self._let_go()
+            raise FolderInUse(self._refusal()) from None
         except BaseException:
-            _release(guard, path)
+            self._let_go()
             raise
-        return cls(folder, mine, guard)
+        threading.Thread(target=self._beat, name="mmoe-lock", daemon=True).start()
 
     def check(self, *, look: bool = True) -> None:
         """Refuses to go on where the lock is no longer this process's.
@@ -165,7 +145,7 @@ class FolderLock:
         Raises:
             ValueError: The folder is gone, or another process took the lock over.
         """
-        if not self._lost and (not look or self._is_mine()):
+        if not self._lost and (not look or self._holds()):
             return
         if not self.folder.is_dir():
             raise ValueError(
@@ -181,7 +161,7 @@ class FolderLock:
 
     def is_mine(self) -> bool:
         """Returns whether the lock is still this process's."""
-        return not self._lost and self._is_mine()
+        return not self._lost and self._holds()
 
     def release(self) -> None:
         """Gives the lock up and removes its files."""
@@ -189,17 +169,63 @@ class FolderLock:
         if self.is_mine():
             with suppress(OSError):
                 self.path.unlink()
-        _release(self._guard, self.path)
+        self._let_go()
+
+    def _of_machine(self) -> BaseFileLock:
+        guard = self.folder / _GUARD
+        try:
+            return lock_file(guard, self._refusal(), _MOMENT)
+        except FolderInUse:
+            if not restarts_ranks():
+                raise
+        self._tell_of_wait(_DYING, "its end")
+        return lock_file(guard, self._refusal(), _DYING)
+
+    def _wait_for_silence(self) -> None:
+        """Until a holder that gives no sign of life counts as dead; not at all without one."""
+        clock = self.folder / _GUARD
+        clock.touch()  # of the folder's file system
+        start = heard = time.monotonic()
+        sign = _time_of(self.path)
+        if sign is None or (_time_of(clock) or sign) - sign > _LONG_DEAD:
+            return
+        self._tell_of_wait(_SILENCE, "a sign of life")
+        while sign is not None and time.monotonic() - heard <= _SILENCE:
+            time.sleep(_LOOK)
+            before, sign = sign, _time_of(self.path)
+            if sign not in (None, before):
+                heard = time.monotonic()
+                if heard - start > _DYING * restarts_ranks():
+                    raise FolderInUse(self._refusal())
+
+    def _tell_of_wait(self, seconds: float, what: str) -> None:
+        holder = Holder.read(self.path) or "an unknown process"
+        self._say(f"{self.folder} is held by {holder}; waiting up to {seconds:.0f} s for {what}")
+
+    def _refusal(self) -> str:
+        found, own = Holder.read(self.path), self.holder
+        if found is not None and (found.pid, found.machine) == (own.pid, own.machine):
+            return f"{self.folder}: this process trains into it already"
+        return (
+            f"{self.folder}: {found or 'another process'} trains into it; wait until it has "
+            f"finished, end it, or choose another --out"
+        )
+
+    def _let_go(self) -> None:
+        if not self.path.exists():  # else somebody else's too; who waits for the file makes it anew
+            with suppress(OSError):  # Windows removes no open files
+                (self.folder / _GUARD).unlink()
+        self._lock.release()
 
     def _beat(self) -> None:
         while not self._ended.wait(_BEAT):
-            if not self._is_mine():
+            if not self._holds():
                 self._lost = not self._ended.is_set()
                 return
             with suppress(OSError):
                 os.utime(self.path)
 
-    def _is_mine(self) -> bool:
+    def _holds(self) -> bool:
         try:
             return self.holder.id in self.path.read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError):
@@ -213,81 +239,7 @@ def is_lock_file(name: str) -> bool:
     return name in (LOCK, _GUARD)
 
 
-def _lock_guard(path: Path, mine: Holder) -> BaseFileLock:
-    """Locks the file that keeps out others of this machine; see `lock_file`.
-
-    Raises:
-        FolderInUse: One of them holds it.
-    """
-    for seconds in (_MOMENT, _DYING):
-        try:
-            return lock_file(path.with_name(_GUARD), seconds)
-        except Timeout:
-            if not _restarts(path, mine):
-                break
-    raise _in_use(path, mine)
-
-
-def _wait_for_silence(path: Path, mine: Holder, say: Callable[[str], None]) -> None:
-    """Waits until a holder that gives no signs of life counts as dead; without one not at all.
-
-    Raises:
-        FolderInUse: It gives one.
-    """
-    start = heard = time.monotonic()
-    sign = _sign(path)
-    clock = path.with_name(_GUARD)
-    clock.touch()  # the clock of the folder's file system
-    if sign is None or (_sign(clock) or 0) - sign > _LONG_DEAD * 1e9:
-        return
-    say(
-        f"{path.parent} is held by {Holder.read(path) or 'an unknown process'}; waiting up to "
-        f"{_SILENCE:.0f} s for a sign of life"
-    )
-    while time.monotonic() - heard <= _SILENCE:
-        time.sleep(_LOOK)
-        before, sign = sign, _sign(path)
-        if sign is None:
-            return
-        if sign != before:
-            heard = time.monotonic()
-            if not _restarts(path, mine) or heard - start > _DYING:
-                raise _in_use(path, mine)
-
-
-def _sign(path: Path) -> int | None:
-    """Time of the last sign of life, in ns."""
+def _time_of(path: Path) -> float | None:
     with suppress(FileNotFoundError):
-        return path.stat().st_mtime_ns
+        return path.stat().st_mtime
     return None
-
-
-def _restarts(path: Path, mine: Holder) -> bool:
-    """Whether the holder is a dying process of the ranks that are started again here."""
-    holder = Holder.read(path)
-    return holder is not None and bool(holder.launch) and holder.launch == mine.launch
-
-
-def _in_use(path: Path, mine: Holder) -> FolderInUse:
-    holder = Holder.read(path)
-    if holder is not None and (holder.pid, holder.machine) == (mine.pid, mine.machine):
-        return FolderInUse(f"{path.parent}: this process trains into it already")
-    return FolderInUse(
-        f"{path.parent}: {holder or 'another process'} trains into it; wait until it has "
-        f"finished, end it, or choose another --out"
-    )
-
-
-def _release(guard: BaseFileLock, path: Path) -> None:
-    """Lets the system's lock go; its file before, which who waits for it makes anew."""
-    if not path.exists():  # else somebody else's too
-        with suppress(OSError):  # Windows removes no open files
-            path.with_name(_GUARD).unlink()
-    guard.release()
-
-
-def _machine() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return f"host {socket.gethostname()}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from mmoe.datasets.files.remote import RemoteFolder
 from mmoe.parallel import from_all, from_first
 from mmoe.run.host_cache import cache_folder, cached_name
-from mmoe.run.locks import locked
+from mmoe.run.locks import lock_file
 
 # Between two looks at what is new: a killed run loses at most so much more than its last checkpoint
 _SECONDS = 5.0
@@ -228,7 +228,7 @@ class _Mirror:
             return {}
 
     def _keep_others_out(self) -> None:
-        self._lock = locked(
+        self._lock = lock_file(
             self.home / ".lock",
             f"--out {self.address}: another mmoe of this machine writes there; wait until it ends, "
             "or name another address",

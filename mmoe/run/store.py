@@ -28,7 +28,7 @@ from mmoe.run.atomic_files import (
     temporary_beside,
 )
 from mmoe.run.directory import RunDirectory
-from mmoe.run.locks import locked
+from mmoe.run.locks import lock_file
 
 STAGING = "_staging"  # what is being written, until all of it is there
 REJECTED = "_rejected"  # what was not what was expected of it
@@ -258,7 +258,7 @@ class LocalStore(Store):
         """
         path = self.folder / _LOCK
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._locked = locked(
+        self._locked = lock_file(
             path,
             f"--output {self.folder}: another mmoe score writes into it; wait until it ends, or "
             "name another folder",

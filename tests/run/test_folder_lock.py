@@ -36,11 +36,11 @@ def _foreign(folder, *, age=0.0):
 
 
 def test_a_lock_is_there_while_it_is_held(tmp_path):
-    lock = FolderLock.take(tmp_path)
+    lock = FolderLock(tmp_path)
     lock.check()
     assert sorted(path.name for path in tmp_path.iterdir()) == [f".{LOCK}", LOCK]
     with pytest.raises(FolderInUse, match=r"this process trains into it already"):
-        FolderLock.take(tmp_path)
+        FolderLock(tmp_path)
     lock.check()
     lock.release()
     assert not list(tmp_path.iterdir())
@@ -50,7 +50,7 @@ _HOLDS = """
 import os, pathlib, sys, time
 sys.path.append(sys.argv[2])  # the file alone: no torch
 from locks import FolderLock
-lock = FolderLock.take(pathlib.Path(sys.argv[1]))
+lock = FolderLock(pathlib.Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(100)
 """
@@ -66,13 +66,13 @@ def test_a_living_process_is_named_and_a_killed_one_is_followed(tmp_path):
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         with pytest.raises(FolderInUse, match=rf"process {process.pid} on .* \(since 20.* UTC\) t"):
-            FolderLock.take(tmp_path)
+            FolderLock(tmp_path)
     finally:
         process.kill()
         process.communicate()
     left = Holder.read(tmp_path / LOCK)
     assert left is not None and left.pid == process.pid
-    FolderLock.take(tmp_path).release()
+    FolderLock(tmp_path).release()
     assert not list(tmp_path.iterdir())
 
 
@@ -84,7 +84,7 @@ def test_a_sign_of_life_on_another_machine_is_seen(tmp_path, monkeypatch):
     with pytest.raises(
         FolderInUse, match=r"process 7 on elsewhere \(since .* trains into it; wait"
     ):
-        FolderLock.take(tmp_path, said.append)
+        FolderLock(tmp_path, said.append)
     assert [line.partition(";")[2] for line in said] == [" waiting up to 0 s for a sign of life"]
     assert path.exists(), "it is not ours to remove"
 
@@ -92,7 +92,7 @@ def test_a_sign_of_life_on_another_machine_is_seen(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("hurried")
 def test_a_silent_machine_is_followed(tmp_path):
     _foreign(tmp_path)
-    FolderLock.take(tmp_path).release()
+    FolderLock(tmp_path).release()
 
 
 @pytest.mark.usefixtures("hurried")
@@ -101,17 +101,17 @@ def test_without_locks_of_the_system_signs_of_life_decide(tmp_path, monkeypatch)
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    lock = FolderLock.take(tmp_path)
+    lock = FolderLock(tmp_path)
     with pytest.raises(FolderInUse, match=r"this process trains"):
-        FolderLock.take(tmp_path)
+        FolderLock(tmp_path)
     lock._ended.set()  # as if it had been killed
-    FolderLock.take(tmp_path).release()
+    FolderLock(tmp_path).release()
 
 
 def test_a_lock_that_is_long_dead_is_taken_over_at_once(tmp_path):
     _foreign(tmp_path, age=locks._LONG_DEAD + 60)
     said = []
-    FolderLock.take(tmp_path, said.append).release()
+    FolderLock(tmp_path, said.append).release()
     assert said == []
 
 
@@ -119,7 +119,7 @@ def test_a_lock_that_is_long_dead_is_taken_over_at_once(tmp_path):
 @pytest.mark.parametrize("content", [b"", b'{"id": "a', b"\xff\x00", b"[]"])
 def test_a_damaged_lock_names_nobody_and_is_taken_over(tmp_path, content):
     (tmp_path / LOCK).write_bytes(content)
-    FolderLock.take(tmp_path).release()
+    FolderLock(tmp_path).release()
 
 
 @pytest.mark.usefixtures("hurried")
@@ -136,13 +136,13 @@ def test_of_two_machines_that_follow_a_dead_one_one_does(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", meanwhile)
         with pytest.raises(FolderInUse, match="process 7 on elsewhere"):
-            FolderLock.take(tmp_path)
+            FolderLock(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f".{LOCK}", LOCK]
 
 
 @pytest.mark.usefixtures("hurried")
 def test_who_was_taken_for_dead_notices(tmp_path):
-    lock = FolderLock.take(tmp_path)
+    lock = FolderLock(tmp_path)
     other = _foreign(tmp_path)
     with pytest.raises(ValueError, match=r"no longer this process's .*: process 7 on elsewhere"):
         lock.check()
@@ -156,19 +156,17 @@ def test_who_was_taken_for_dead_notices(tmp_path):
         lock.check()
 
 
-def test_a_restart_of_the_same_ranks_waits_for_its_dying(tmp_path, monkeypatch):
+def test_ranks_that_were_started_again_wait_for_those_before_them(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
     monkeypatch.setattr(locks, "_MOMENT", 0.0)
-    dying = FolderLock.take(tmp_path)
+    dying, said = FolderLock(tmp_path), []
     threading.Timer(0.3, dying.release).start()
-    FolderLock.take(tmp_path).release()
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
-    live = dying.holder.model_copy(update={"launch": "job"})
-    held = FolderLock.take(tmp_path)
-    (tmp_path / LOCK).write_text(live.model_dump_json())
+    FolderLock(tmp_path, said.append).release()
+    assert [line.partition(";")[2] for line in said] == [" waiting up to 120 s for its end"]
+    held = FolderLock(tmp_path)
+    monkeypatch.setattr(locks, "_DYING", 0.0)
     with pytest.raises(FolderInUse):
-        FolderLock.take(tmp_path)
+        FolderLock(tmp_path)
     held.release()
 
 
@@ -186,7 +184,7 @@ def test_a_forked_child_does_not_hold_its_parents_lock(tmp_path):
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n", "by the child"
         assert process.wait() == 0
-        FolderLock.take(tmp_path).release()
+        FolderLock(tmp_path).release()
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -238,7 +236,7 @@ def _together(work, count):
 
 
 def test_a_file_server_that_is_away_takes_no_lock(tmp_path, monkeypatch):
-    lock, read = FolderLock.take(tmp_path), Path.read_text
+    lock, read = FolderLock(tmp_path), Path.read_text
 
     def away(path, *arguments, **keywords):
         if path.name == LOCK:
@@ -253,12 +251,12 @@ def test_a_file_server_that_is_away_takes_no_lock(tmp_path, monkeypatch):
 
 def test_a_folder_that_is_gone_is_no_lock_of_others(tmp_path):
     with pytest.raises(FileNotFoundError):
-        FolderLock.take(tmp_path / "nowhere")
+        FolderLock(tmp_path / "nowhere")
 
 
 def test_a_machine_without_boot_id_is_known_by_its_name(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: (_ for _ in ()).throw(OSError()))
-    assert locks._machine().startswith("host ")
+    assert Holder.here().machine.startswith("host ")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +275,7 @@ def test_a_folder_that_cannot_be_locked_is_not_left_behind(tmp_path, monkeypatch
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(FolderLock, "take", full)
+    monkeypatch.setattr(locks, "lock_file", full)
     with pytest.raises(OSError, match="No space left"), FolderClaim("run") as claim:
         claim.create(tmp_path / "run")
     assert not list(tmp_path.iterdir())

@@ -95,7 +95,7 @@ def live_lock(draft: FolderDraft) -> Expect:
 
     @contextmanager
     def held() -> Iterator[None]:
-        lock = FolderLock.take(draft.run)
+        lock = FolderLock(draft.run)
         try:
             yield
         finally:

@@ -68,14 +68,6 @@ def was_restarted() -> bool:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
-def launch_name() -> str:
-    """Returns the name of the launch, the same on all its ranks; empty: it starts none again."""
-    if not restarts_ranks():
-        return ""
-    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    return name if name != "none" else f"port {os.environ.get('MASTER_PORT')}"
-
-
 def error_file() -> Path | None:
     """Returns where the launcher looks for why this process failed."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
