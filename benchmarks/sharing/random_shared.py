@@ -10,8 +10,8 @@ from torch import Tensor
 from mmoe.config import GATES
 from mmoe.config.gates import SelectingGateConfig
 from mmoe.mixture import GateOutput, TopKGate
-from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.select import Votes
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.traits import GateTraits
 from mmoe.ops import joint_select, topk_gate
 
@@ -47,12 +47,12 @@ class RandomSharedGate(TopKGate):
         self,
         inputs: Sequence[Tensor],
         visibility_GE: Tensor,
-        asked_BG: Tensor | None = None,
+        rows: Inputs | None = None,
         votes: Votes | None = None,
-        domains: RowDomains | None = None,
     ) -> GateOutput:
         """Draws the shared ones anew for each row of each call."""
-        logits_BGE = self.logits(inputs, domains)
+        assert self.k is not None, "it picks"
+        logits_BGE = self.logits(inputs, rows)
         luck_BGE = torch.rand_like(logits_BGE[:, :1].detach()).expand_as(logits_BGE)
         shared_BGE = joint_select(luck_BGE, visibility_GE, shared_k=self.shared_k, private_k=0)
         others_BGE = logits_BGE.detach().softmax(-1).masked_fill(shared_BGE, 0)

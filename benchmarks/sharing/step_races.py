@@ -19,8 +19,8 @@ from benchmarks.racing.results import Result, speedup
 from benchmarks.racing.times import Times
 from benchmarks.sharing.bench import Bench
 from mmoe.mixture import Selection
-from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.learned import LearnedGate
+from mmoe.mixture.inputs import Inputs
 
 LAYER = Workload(B=4096, D=256, hidden=(512, 256), E=64, G=4, k=4)
 WAYS: Mapping[str, Selection | None] = {
@@ -39,7 +39,7 @@ class GivenLogits(LearnedGate):
         super().__init__(None, G, E, {}, k=k, selection=selection)
         self.logits_BGE = nn.Parameter(logits_BGE.clone())
 
-    def scores(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
+    def scores(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
         """Returns the logits, whatever the input."""
         return self.logits_BGE
 

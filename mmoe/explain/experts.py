@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch_source import BatchSource
@@ -23,9 +23,9 @@ from mmoe.explain.passes import (
     predict_without,
 )
 from mmoe.mixture import MixedExperts, MultiGateMixture
-from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.leave_out import can_refill
-from mmoe.mixture.requests.rows import RequestRows, read_by_experts
+from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
@@ -200,7 +200,6 @@ def _task(judge: TaskJudge, base: Judged) -> dict[str, Any]:
 _ROWS, _TIMES = 1024, 7
 _PER = 1000
 
-Source = Tensor | RequestRows
 Run = Callable[[], Any]
 
 
@@ -244,22 +243,19 @@ def costs_of(
         with torch.no_grad():
             once_per, run = work_of(mixture, place.expert, source)
             milliseconds = _milliseconds(run, source)
-        each = None
-        if isinstance(source, RequestRows):
-            each = len(source) / max(source.owners.count, 1)
         found.append(
             ExpertCost(
                 bytes=_bytes(part),
                 milliseconds=milliseconds,
                 once_per=once_per,
-                rows_per_request=each,
+                rows_per_request=source.rows_a_request,
             )
         )
     return found
 
 
 def work_of(
-    mixture: MultiGateMixture, expert: int, source: Source
+    mixture: MultiGateMixture, expert: int, rows: Inputs
 ) -> tuple[Literal["request", "row"], Run]:
     """Returns what an expert does for rows, and what it does it once for.
 
@@ -270,57 +266,46 @@ def work_of(
     Args:
         mixture: That has it.
         expert: Its place.
-        source: What it reads.
+        rows: As it reads them.
     """
     pool = cast(Any, mixture.experts)
-    if not isinstance(source, RequestRows):
-        return "row", partial(pool.part([expert]).dense, [source])
+    if not rows.shares:
+        return "row", partial(pool.part([expert]).dense, [rows.whole])
     if isinstance(pool, MixedExperts) and pool.requests is not None:
         of_request, of_row = cast(Sequence[Any], pool.pools)
         if expert < len(of_request):
-            one = of_request.part([expert])
-            return "request", partial(_once_a_request, one, source)
+            return "request", partial(rows.once_a_request, of_request.part([expert]))
         pool, expert = of_row, expert - len(of_request)
     one: Any = pool.part([expert])
     picks = traits_of(mixture.gate, GateTraits).k is not None
-    read = read_by_experts(None if picks else one, source)
-    if isinstance(read, RequestRows):
-        return "row", partial(one.of_requests, read)
-    return "row", partial(one.dense, [read])
-
-
-def _once_a_request(one: Pool, rows: RequestRows) -> list[Tensor]:
-    def run(x_QP: Tensor) -> Any:
-        return one.dense([read_by_experts(None, x_QP)])
-
-    return rows.repeat_all(rows.once(run))
+    if not picks and rows.for_pool(one) is not None:
+        return "row", partial(one.of_requests, rows)
+    return "row", partial(one.dense, [cast_for_autocast(rows.whole)])
 
 
 def _bytes(part: nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in part.state_dict().values())
 
 
-def _milliseconds(run: Run, source: Source) -> float:
-    seconds = []
-    is_cuda = (source.x_BR if isinstance(source, RequestRows) else source).is_cuda
+def _milliseconds(run: Run, rows: Inputs) -> float:
+    seconds, is_cuda = [], rows.x_BR.is_cuda
     for _ in range(1 + _TIMES):
         start = time.perf_counter()
         run()
         if is_cuda:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
-    return median(seconds[1:]) * 1000 / max(len(source), 1) * _PER
+    return median(seconds[1:]) * 1000 / max(len(rows), 1) * _PER
 
 
-def _read_by_levels(ranker: Ranker, config: RunConfig, rows: BatchSource) -> list[Sequence[Source]]:
+def _read_by_levels(ranker: Ranker, config: RunConfig, rows: BatchSource) -> list[list[Inputs]]:
     """The sources of each level, of the first rows."""
     network = ranker.network
     assert isinstance(network, MixtureNetwork)
-    seen: list[Sequence[Source]] = []
+    seen: list[list[Inputs]] = []
 
     def see(level: nn.Module, args: tuple[Any, ...]) -> None:
-        x = args[0]
-        seen.append((x,) if isinstance(x, RequestRows) else tuple(x))
+        seen.append([Inputs.of(x) for x in args[0]])
 
     levels: list[Level] = levels_of(network)
     hooks = [level.mixture.register_forward_pre_hook(see) for level in levels]

@@ -14,6 +14,7 @@ from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels, join_labels
 from mmoe.datasets.rows.prefetch import in_order
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.leave_out import LeftOutBlock, mixes_without
 from mmoe.mixture.multi_gate import MixtureOutput, Unmixed
 from mmoe.models.network import GateRecord, Level, MixtureNetwork
@@ -136,18 +137,17 @@ class MixWithout:
         self,
         network: MixtureNetwork,
         number: int,
-        sources: Sequence[Tensor],
-        domains_B: Tensor | None,
+        sources: Sequence[Tensor | Inputs],
+        rows: Inputs | None,
     ) -> MixtureOutput:
         """Runs a level, and all above it without each expert of it that is left out."""
         level = levels_of(network)[number]
         mine = [v for v, place in enumerate(self.left_out) if place.level == number]
         experts = [self.left_out[v].expert for v in mine]
-        asks = network.asks(level, network.row_domains(domains_B))
-        mixed = mixes_without(level.mixture, sources, experts, refill=self.refill, asks=asks)
+        mixed = mixes_without(level.mixture, sources, experts, refill=self.refill)
         parts: dict[int, list[Tensor]] = {v: [] for v in mine}
         for block in mixed.without:
-            without = _above(network, number, block, domains_B)
+            without = _above(network, number, block, rows)
             for v, logits_BT in zip(mine[block.experts], without, strict=True):
                 parts[v].append(logits_BT)
         self._found |= {v: torch.cat(blocks) for v, blocks in parts.items()}
@@ -161,7 +161,7 @@ class MixWithout:
 
 
 def _above(
-    network: MixtureNetwork, number: int, block: LeftOutBlock, domains_B: Tensor | None
+    network: MixtureNetwork, number: int, block: LeftOutBlock, rows: Inputs | None
 ) -> Iterable[Tensor]:
     """Logits of what a level mixed without each of L experts: L times `logits_BT`."""
     levels = levels_of(network)
@@ -172,23 +172,23 @@ def _above(
         logits_BX = logits_of_unmixed([*network.towers] * count, unmixed)
         if logits_BX is not None:
             return logits_BX.unflatten(1, (count, -1)).unbind(1)
-    found = [_above_mixes(network, number, part, domains_B) for part in block.parts()]
+    found = [_above_mixes(network, number, part, rows) for part in block.parts()]
     return torch.cat(found).unbind(1)
 
 
 def _above_mixes(
-    network: MixtureNetwork, number: int, block: LeftOutBlock, domains_B: Tensor | None
+    network: MixtureNetwork, number: int, block: LeftOutBlock, rows: Inputs | None
 ) -> Tensor:
     """The same by mixes that are made: `logits_BLT`."""
-    count, domains = block.weights_BLGE.shape[1], None
+    count, domains_B = block.weights_BLGE.shape[1], None
     # Row after row, all variants of each: what comes back is cut the same way
     sources = [mixes_BLO.flatten(0, 1) for mixes_BLO in block.mixes()]
-    if domains_B is not None:
-        domains = network.row_domains(domains_B[block.rows].repeat_interleave(count))
+    if rows is not None and rows.domains_B is not None:
+        domains_B = rows.domains_B[block.rows].repeat_interleave(count)
+    variants = network.with_domains(sources[0], domains_B)
     for level in levels_of(network)[number + 1 :]:
-        asks = network.asks(level, domains)
-        sources = list(level.mixture(sources, asks=asks).out_BGO.unbind(1))
-    return network.logits_of(sources, domains).unflatten(0, (-1, count))
+        sources = list(level.mixture(network.read(level, sources, variants)).out_BGO.unbind(1))
+    return network.logits_of(sources, variants).unflatten(0, (-1, count))
 
 
 @dataclass(frozen=True, kw_only=True)

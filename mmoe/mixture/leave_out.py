@@ -7,10 +7,10 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.experts.pool import Pool
 from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.gates.contract import GateOutput, decide
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.multi_gate import MultiGateMixture
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import GateTraits, traits_of
@@ -69,11 +69,10 @@ class LeftOutMixes(NamedTuple):
 
 def mixes_without(
     layer: MultiGateMixture,
-    sources: Sequence[Tensor],
+    x: Sequence[Tensor | Inputs],
     experts: Sequence[int],
     *,
     refill: bool = False,
-    asks: RowAsks | None = None,
 ) -> LeftOutMixes:
     """Mixes with all experts, and without each of some, whose outputs are computed once.
 
@@ -85,10 +84,9 @@ def mixes_without(
 
     Args:
         layer: In evaluation mode, with all experts here.
-        sources: S tensors `x_BD`, what experts and gates read.
+        x: S tensors `x_BD`, what experts and gates read, or `Inputs`.
         experts: Numbers; each mix does without one.
         refill: Let the gates decide again; only what `can_refill` may be.
-        asks: Which gates each row asks, as of `MultiGateMixture`.
 
     Example:
         >>> import torch
@@ -99,19 +97,20 @@ def mixes_without(
         >>> [[mix.shape for mix in block.mixes()] for block in blocks]
         [[torch.Size([5, 2, 8]), torch.Size([5, 2, 8])]]
     """
-    decision = _decide(layer, sources, layer.visibility_GE, asks)
+    sources = [Inputs.of(source) for source in x]
+    decision = _decide(layer, sources, layer.visibility_GE)
     weights_BGE = decision.as_weights(layer.num_experts)
     read = layer.expert_source
     read = read[:1] if len(set(read)) == 1 else read
     pool = cast(Pool, layer.experts)
-    y = pool.dense([cast_for_autocast(sources[s]) for s in read])
+    y = pool.dense([cast_for_autocast(sources[s].whole) for s in read])
 
     rows_BGE = weights_BGE.contiguous()  # a gate may have them expert by expert: slow to repeat
 
     def without() -> Iterator[LeftOutBlock]:
         for start in range(0, len(experts), _TOGETHER):
             some = experts[start : start + _TOGETHER]
-            again = _Again(layer, sources, some, asks)
+            again = _Again(layer, sources, some)
             dense = decision.experts is None
             height = max(_ROWS, _WEIGHTS // max(1, len(some) * rows_BGE[:1].numel()))
             for first in range(0, max(len(weights_BGE), 1), height):
@@ -131,20 +130,16 @@ class _Again:
     """What the gates give where nobody sees one of some experts, when it is asked for."""
 
     def __init__(
-        self,
-        layer: MultiGateMixture,
-        sources: Sequence[Tensor],
-        experts: Sequence[int],
-        asks: RowAsks | None,
+        self, layer: MultiGateMixture, sources: Sequence[Inputs], experts: Sequence[int]
     ) -> None:
-        self.layer, self.sources, self.experts, self.asks = layer, sources, experts, asks
+        self.layer, self.sources, self.experts = layer, sources, experts
         self._found: dict[int, Tensor] = {}
 
     def of(self, place: int) -> Tensor:
         """`weights_BGE` without the expert of this place."""
         if place not in self._found:
             visibility_GE = self.visibility(place)
-            decision = _decide(self.layer, self.sources, visibility_GE, self.asks)
+            decision = _decide(self.layer, self.sources, visibility_GE)
             self._found[place] = decision.as_weights(self.layer.num_experts)
         return self._found[place]
 
@@ -182,13 +177,10 @@ def can_refill(layer: MultiGateMixture, expert: int) -> bool:
 
 
 def _decide(
-    layer: MultiGateMixture,
-    sources: Sequence[Tensor],
-    visibility_GE: Tensor,
-    asks: RowAsks | None,
+    layer: MultiGateMixture, sources: Sequence[Inputs], visibility_GE: Tensor
 ) -> GateOutput:
-    inputs = [sources[s] for s in layer.gate_source]
-    return decide(layer.gate, inputs, visibility_GE, asks, sees_all=bool(visibility_GE.all()))
+    inputs, sees_all = [sources[s].whole for s in layer.gate_source], bool(visibility_GE.all())
+    return decide(layer.gate, inputs, visibility_GE, sources[0], sees_all=sees_all)
 
 
 def _renormalised(

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.axes import Names, Part
 from mmoe.mixture.checks import (
     as_pool,
@@ -32,18 +31,14 @@ from mmoe.mixture.gates.contract import (
     wanted,
     without_first,
 )
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.pytrees import (
     Tree,
+    cast_for_autocast,
     join_rows,
     leaves_of,
     mix_dense,
     split_rows,
-)
-from mmoe.mixture.requests.rows import (
-    RequestRows,
-    first_leaf,
-    read_by_experts,
-    read_by_gates,
 )
 from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
 from mmoe.mixture.routing.dispatcher import (
@@ -259,35 +254,34 @@ class MultiGateMixture(nn.Module):
 
     def forward(
         self,
-        x: Tensor | Sequence[Tree] | RequestRows,
+        x: Tensor | Inputs | Sequence[Tree | Inputs],
         return_gates: bool = False,
         return_statistics: bool = False,
-        asks: RowAsks | None = None,
         mix: bool = True,
     ) -> MixtureOutput:
         """Mixes the experts for every gate.
 
         Args:
             x: `x_BD` where there is one source, else `x_BSD` or S tensors `x_BD`. Where `input_dim`
-                is None: the one source itself, or S of them, each a tensor, tuple or dict. Of one
-                source also rows of requests, of which gates and experts that know requests compute
-                once what a request's rows share.
+                is None: the one source itself, or S of them, each a tensor, tuple or dict. Or
+                `Inputs` in place of each, whose rows may ask some of the gates, have gates of
+                their domain, and, of one source, share columns with others of their request: gates
+                and experts that know requests compute once what these give.
             return_gates: Also return the gates' weights, as `gate_weights_BGE`.
             return_statistics: Also return `statistics`.
-            asks: Which gates each row asks, and whose of its domain; None: all of them.
             mix: False: leave the mixes to the caller, as `unmixed`, where execution is dense and
                 experts return rows.
 
         Returns:
             `out_BGO` and what goes with it.
         """
-        sources = self._sources(x)
+        sources, rows = self._sources(x)
 
         # The gate weighs all experts, or picks some
         inputs, sees_GE = [sources[s] for s in self.gate_source], self.visibility_GE
-        if isinstance(sources[0], RequestRows):
-            inputs = [read_by_gates(self.gate, rows) for rows in inputs]
-        decision = decide(self.gate, inputs, sees_GE, asks, self._traits, self.policy.sees_all)
+        if rows is not None and rows.shares:
+            inputs = [rows.for_gate(self.gate)] * self.num_gates
+        decision = decide(self.gate, inputs, sees_GE, rows, self._traits, self.policy.sees_all)
 
         # In training alone a capacity drops picks: a score must not depend on the rows beside it
         kept, dropped, limit = decision, None, None
@@ -296,15 +290,16 @@ class MultiGateMixture(nn.Module):
 
         # Experts compute all rows, those picked, or as many as the capacity; their mixes for gates
         recorded = self._records() if return_statistics else {}
-        read = [
-            for_autocast(x) if isinstance(x, Tensor) else read_by_experts(self.experts, x)
-            for x in sources
-        ]
-        execution, routes = self._choose(read, kept, limit)
+        parts = None
+        if rows is not None and rows.shares:
+            parts = rows.for_pool(self.experts)
+            sources = (rows.whole,) if parts is None else ()
+        read = [for_autocast(x) if isinstance(x, Tensor) else cast_for_autocast(x) for x in sources]
+        execution, routes = self._choose(read, parts, kept, limit)
         if execution == "dense":
-            out_BGO, unmixed, dead_E = self._dense(read, kept, mix, **recorded)
+            out_BGO, unmixed, dead_E = self._dense(read, parts, kept, mix, **recorded)
         else:
-            out_BGO, dead_E = self._sparse(read, kept, execution, routes, limit, **recorded)
+            out_BGO, dead_E = self._sparse(read, parts, kept, execution, routes, limit, **recorded)
             unmixed = None
 
         together = self.policy.most_pairs is not None and return_gates
@@ -314,12 +309,17 @@ class MultiGateMixture(nn.Module):
             gate_weights_BGE=decision.as_weights(self.num_experts) if return_gates else None,
             dropped=dropped,
             statistics=measure(decision, kept, sees_GE, dead_E) if return_statistics else None,
-            gates_wanted_BGE=wanted(self.gate, inputs, sees_GE, asks) if together else None,
+            gates_wanted_BGE=wanted(self.gate, inputs, sees_GE, rows) if together else None,
             unmixed=unmixed,
         )
 
-    def _sources(self, x: Tensor | Sequence[Tree] | RequestRows) -> tuple[Tree, ...]:
-        """The S inputs; refuses what this cannot read: types, shapes, number of sources."""
+    def _sources(
+        self, x: Tensor | Inputs | Sequence[Tree | Inputs]
+    ) -> tuple[tuple[Tree, ...], Inputs | None]:
+        """The S inputs, whole, and rows of which there is more to say; refuses what it cannot read.
+
+        That is by types, shapes and the number of sources. Of rows of requests nothing is whole.
+        """
         if self.input_dim is None and self.num_sources == 1:
             sources: tuple[Tree, ...] = (x,)
         elif isinstance(x, Tensor):
@@ -331,10 +331,13 @@ class MultiGateMixture(nn.Module):
                 f"x: expected {self.num_sources} input source(s), got {len(sources)}; several go "
                 "in as [rows, sources, width] or as a list of [rows, width]"
             )
-        device = self.visibility_GE.device
-        if isinstance(sources[0], RequestRows) and self.num_sources == 1:
-            _check_requests(sources[0], self.input_dim, device)
-            return sources
+        device, rows = self.visibility_GE.device, None
+        if isinstance(sources[0], Inputs):
+            rows = sources[0]
+            if rows.shares and self.num_sources == 1:
+                _check_requests(rows, self.input_dim, device)
+                return sources, rows
+            sources = tuple(Inputs.of(source).whole for source in sources)
         for leaf in leaves_of("x", list(sources)) if self.input_dim is None else sources:
             if not isinstance(leaf, Tensor):
                 got = "None" if leaf is None else f"a {type(leaf).__name__}"
@@ -345,21 +348,21 @@ class MultiGateMixture(nn.Module):
                     "move one with .to()"
                 )
         if self.input_dim is None:
-            return sources
-        rows = 0
+            return sources, rows
+        height = 0
         for s, source in enumerate(sources):
-            rows = rows if s else source.shape[0] if source.dim() else 0
+            height = height if s else source.shape[0] if source.dim() else 0
             own = source.shape[-1] if source.dim() else 0
             width = self.input_dim if s in self.expert_source else own
-            if source.dim() != 2 or source.shape != (rows, width):
-                height = f"{rows} (rows of source 0)" if s else "rows"
+            if source.dim() != 2 or source.shape != (height, width):
+                expected = f"{height} (rows of source 0)" if s else "rows"
                 which = f" of source {s}" if len(sources) > 1 else ""
                 raise ValueError(
-                    f"x: expected shape [{height}, {width}]{which}, got {list(source.shape)}"
+                    f"x: expected shape [{expected}, {width}]{which}, got {list(source.shape)}"
                 )
             if not source.is_floating_point():
                 raise ValueError(f"x: expected floating point numbers, got {source.dtype}")
-        return sources
+        return sources, rows
 
     def _within(self, capacity: Capacity, decision: GateOutput) -> tuple[GateOutput, Tensor, int]:
         """What experts have room for, how much was dropped, and the most rows of an expert."""
@@ -374,17 +377,16 @@ class MultiGateMixture(nn.Module):
         return {"record": []} if self.policy.pool.has_dead_units else {}
 
     def _choose(
-        self, sources: Sequence[Tree], kept: GateOutput, limit: int | None
+        self, sources: Sequence[Tree], parts: Inputs | None, kept: GateOutput, limit: int | None
     ) -> tuple[Literal["dense", "grouped", "padded"], RoutePlan | None]:
         """How this call runs, and the routes where the choice counted distinct pairs."""
-        routes, shared = None, SharedWork()
-        if isinstance(sources[0], RequestRows):
-            shared = self.experts.shared_work(sources[0])
+        routes = None
+        shared = SharedWork() if parts is None else self.experts.shared_work(parts)
         counted = without_first(kept, shared.experts).experts if shared.experts else kept.experts
         if counted is not None and self.policy.counts_pairs(counted, self.training):
             routes = plan_routes(counted, self.num_experts, limit, self.policy.most_pairs)
-        read = sources[self.expert_source[0]]
-        read = read if isinstance(read, Tensor) else first_leaf(read)
+        read = sources[self.expert_source[0]] if parts is None else parts.x_BR
+        read = read if isinstance(read, Tensor) else leaves_of("x", read)[0]
         execution = self.policy.choose(
             kept.experts,
             training=self.training,
@@ -396,14 +398,19 @@ class MultiGateMixture(nn.Module):
         return execution, routes
 
     def _dense(
-        self, sources: Sequence[Tree], kept: GateOutput, mix: bool, record: Record | None = None
+        self,
+        sources: Sequence[Tree],
+        parts: Inputs | None,
+        kept: GateOutput,
+        mix: bool,
+        record: Record | None = None,
     ) -> tuple[Tree, Unmixed | None, Tensor | None]:
         """Every expert on all rows, and one pass that reads each output once for all gates."""
         read = self.expert_source
         read = read[:1] if len(set(read)) == 1 else read  # one input serves all experts
         recorded = {} if record is None else {"record": record}
-        if isinstance(sources[0], RequestRows):
-            y = self.experts.of_requests(sources[0], **recorded)
+        if parts is not None:
+            y = self.experts.of_requests(parts, **recorded)
         else:
             y = self.experts.dense([sources[s] for s in read], **recorded)
         dead_E = None
@@ -420,6 +427,7 @@ class MultiGateMixture(nn.Module):
     def _sparse(
         self,
         sources: Sequence[Tree],
+        parts: Inputs | None,
         kept: GateOutput,
         execution: Literal["grouped", "padded"],
         routes: RoutePlan | None,
@@ -428,10 +436,10 @@ class MultiGateMixture(nn.Module):
     ) -> tuple[Tree, Tensor | None]:
         """Each expert on the rows that some gate picked it for."""
         shared_BGO, most = None, self.policy.most_pairs
-        if isinstance(sources[0], RequestRows):
+        if parts is not None:
             if execution == "grouped" and self.policy.local:
-                kept, shared_BGO = self._mix_shared(sources[0], kept)
-            sources = [read_by_experts(None, rows) for rows in sources]
+                kept, shared_BGO = self._mix_shared(parts, kept)
+            sources = [cast_for_autocast(parts.whole)]
         experts_BGK, weights_BGK = kept.as_picks(self.visible_GV)
         if routes is None and self.policy.local:
             routes = plan_routes(experts_BGK, self.num_experts, limit, most)
@@ -455,7 +463,7 @@ class MultiGateMixture(nn.Module):
         out_BGO, dead_E = self._grouped(sources, plan, record)
         return out_BGO if shared_BGO is None else out_BGO + shared_BGO, dead_E
 
-    def _mix_shared(self, rows: RequestRows, kept: GateOutput) -> tuple[GateOutput, Tensor | None]:
+    def _mix_shared(self, rows: Inputs, kept: GateOutput) -> tuple[GateOutput, Tensor | None]:
         """What is left to pick, and mixes of experts that run once a request, if there are any."""
         count = self.experts.shared_work(rows).experts
         if not count or kept.experts is None:  # every expert is wanted: nothing is left to group
@@ -525,11 +533,11 @@ class MultiGateMixture(nn.Module):
         return text if self.capacity is None else f"{text}, capacity={self.capacity}"
 
 
-def _check_requests(rows: RequestRows, input_dim: int | None, device: torch.device) -> None:
-    if rows.columns.width != input_dim:
+def _check_requests(rows: Inputs, input_dim: int | None, device: torch.device) -> None:
+    if rows.shape[1] != input_dim:
         width = "any structure" if input_dim is None else f"{input_dim} columns"
         raise ValueError(
-            f"x: expected rows of {width}, got rows of requests of {rows.columns.width} columns"
+            f"x: expected rows of {width}, got rows of requests of {rows.shape[1]} columns"
         )
     if rows.x_BR.device != device:
         raise ValueError(

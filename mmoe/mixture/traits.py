@@ -57,16 +57,15 @@ class GateTraits:
         most_pairs: How many distinct experts all gates pick for a row at most; None: any number.
             A gate that says so tells by `wanted`, called as its `forward`, how much each of its
             gates alone would weigh every expert, `[B, G, E]`.
-        takes_asked: It is called with `asked_BG` too, where rows do not ask all gates.
-        takes_domains: It is called with `domains` too, where domains have gates of their own.
+        takes_rows: It is called with `rows` too, `Inputs`, where rows ask some of the gates
+            (`rows.asked_BG`) or have gates of their domain (`rows.domains_B`).
     """
 
     k: int | None = None
     capacity: "Capacity | None" = None
     shared_k: int = 0
     most_pairs: int | None = None
-    takes_asked: bool = False
-    takes_domains: bool = False
+    takes_rows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -228,10 +228,10 @@ def _add_gates(level: Level, config: RunConfig, domains: Domains) -> None:
     gate = level.mixture.gate
     modules = list(gate.gates) if isinstance(gate, JoinedGates) else [gate]
     for module in modules:
-        if not (traits_of(module, GateTraits).takes_domains and hasattr(module, "add_domains")):
+        if not (traits_of(module, GateTraits).takes_rows and hasattr(module, "add_domains")):
             raise ValueError(
                 f"model.domains does not go with gates of kind {config.model.gate.kind}, whose "
-                f"{type(module).__name__} has none of each domain (takes_domains, and a method "
+                f"{type(module).__name__} has none of each domain (takes_rows, and a method "
                 "add_domains); set model.gate.kind to another one, or remove model.domains"
             )
     if isinstance(gate, JoinedGates):

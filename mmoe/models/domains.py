@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.asking import RowAsks
-from mmoe.mixture.domains import RowDomains
+from mmoe.mixture.inputs import Inputs
 
 
 class NetworkDomains(nn.Module):
@@ -34,21 +33,29 @@ class NetworkDomains(nn.Module):
         # A setting, not state: it comes back with the config and the encoder
         self.register_buffer("asked_NT", asked, persistent=False)
 
-    def of(self, codes_B: Tensor) -> RowDomains:
+    def of(self, x: Tensor | Inputs, domains_B: Tensor) -> Inputs:
         """Sorts the rows of a batch by their domain."""
-        return RowDomains.of(codes_B, len(self.names))
+        return Inputs.of(x).in_domains(domains_B, len(self.names))
 
-    def asks(self, domains: RowDomains, gate_names: Sequence[str]) -> RowAsks:
-        """Returns what the rows ask of the gates of a level: of tasks that exist, and shared ones.
+    def read(
+        self, rows: Inputs, sources: Sequence[Tensor | Inputs], gate_names: Sequence[str]
+    ) -> list[Inputs]:
+        """Returns sources of a level, which say what the rows ask of its gates.
 
         Args:
-            domains: Of the rows.
+            rows: With their domains.
+            sources: What the level reads of them.
             gate_names: A task's, or another one for a gate that is asked everywhere.
         """
-        of_gates = domains if self.own_gates else None
+        asked_BG = self._asked(rows, gate_names)
+        return [rows.asking(x, asked_BG, self.own_gates) for x in sources]
+
+    def _asked(self, rows: Inputs, gate_names: Sequence[str]) -> Tensor | None:
+        """The gates of tasks that exist, and shared ones."""
         if self.asked_NT is None:
-            return RowAsks(domains=of_gates)
-        asked_BT = self.asked_NT[domains.codes_B.long()]
+            return None
+        assert rows.domains_B is not None, "rows have domains"
+        asked_BT = self.asked_NT[rows.domains_B.long()]
         everywhere_B = torch.ones_like(asked_BT[:, 0])
         columns = [
             # Of two gates called alike the first one is the task's
@@ -57,4 +64,4 @@ class NetworkDomains(nn.Module):
             else everywhere_B
             for g, name in enumerate(gate_names)
         ]
-        return RowAsks(torch.stack(columns, dim=1), of_gates)
+        return torch.stack(columns, dim=1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmoe.datasets.rows.batch import Batch
-from mmoe.mixture.requests.rows import RequestRows
+from mmoe.mixture.inputs import Inputs
 
 
 class NetworkInputs(NamedTuple):
@@ -50,7 +50,7 @@ class Rows(Protocol):
         ...
 
     @property
-    def read(self) -> Tensor | RequestRows:
+    def read(self) -> Tensor | Inputs:
         """Everything that the levels of the network read."""
         ...
 

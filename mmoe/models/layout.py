@@ -10,9 +10,9 @@ from mmoe.config.model import ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.run import RunConfig
 from mmoe.mixture import MLPExperts, Pool, cut_into_slices
+from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.experts.sliced import can_be_cut
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
-from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.parallel import AllReduceSums, Hosts, Mode, ReplicaGroups, rank, world_size
 from mmoe.parallel.experts.mode import ROWS_TRAVEL
 from mmoe.parallel.experts.replicas import OwnGroups

@@ -1,18 +1,16 @@
 """The network that all models share: levels of mixtures, then a tower per task."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture import MultiGateMixture
-from mmoe.mixture.asking import RowAsks
 from mmoe.mixture.axes import Entry, Names, Part, named, without
-from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.dropout import fast_dropout
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.multi_gate import MixtureOutput, Unmixed
-from mmoe.mixture.requests.rows import RequestRows
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.domains import NetworkDomains
 from mmoe.models.input_layers import InputLayers
@@ -145,10 +143,13 @@ class LevelMixer(Protocol):
         self,
         network: "MixtureNetwork",
         number: int,
-        sources: Sequence[Tensor],
-        domains_B: Tensor | None,
+        sources: Sequence[Tensor | Inputs],
+        rows: Inputs | None,
     ) -> MixtureOutput:
-        """Runs the level of a number, from 0 on, on its sources; gates' weights come with it."""
+        """Runs the level of a number, from 0 on, on its sources; gates' weights come with it.
+
+        `rows` are those of the batch with their domains; None: they have none.
+        """
         ...
 
     @property
@@ -277,7 +278,7 @@ class MixtureNetwork(nn.Module):
 
     def forward(
         self,
-        x_BD: Tensor | RequestRows,
+        x_BD: Tensor | Inputs,
         return_gates: bool = False,
         *,
         domains_B: Tensor | None = None,
@@ -298,21 +299,22 @@ class MixtureNetwork(nn.Module):
         Raises:
             ValueError: There are domains, and those of the rows did not come; or the other way.
         """
-        domains = self.row_domains(domains_B)
-        sources: Sequence[Tensor] | RequestRows
-        sources = x_BD if isinstance(x_BD, RequestRows) else [self._prepared(x_BD)]
+        x = self._prepared(x_BD) if isinstance(x_BD, Tensor) else x_BD
+        rows = self.with_domains(x, domains_B)
+        sources: Sequence[Any] = [x]
         mixes: Sequence[Tensor] | Tensor | Unmixed = ()
         losses: dict[str, Tensor] = {}
         gates: list[GateRecord] = []
         dropped: list[Tensor] = []
         for number, level in enumerate(self.levels, start=1):
             assert isinstance(level, Level)
-            asks, records = self.asks(level, domains), return_gates and self.learned_gates
-            if mixer is None or isinstance(sources, RequestRows):
+            records = return_gates and self.learned_gates
+            read = sources if rows is None else self.read(level, sources, rows)
+            if mixer is None:
                 mix = number < len(self.levels) or not self.towers_mix(level)
-                output = level.mixture(sources, return_gates=records, asks=asks, mix=mix)
+                output = level.mixture(read, return_gates=records, mix=mix)
             else:
-                output = mixer(self, number - 1, sources, domains_B)
+                output = mixer(self, number - 1, read, rows)
             if output.unmixed is None:
                 mixes, sources = output.out_BGO, output.out_BGO.unbind(1)
             else:
@@ -321,9 +323,8 @@ class MixtureNetwork(nn.Module):
             if output.dropped is not None:
                 dropped.append(output.dropped)
             if records and output.gate_weights_BGE is not None:
-                gates.append(self.with_domains(gate_record(number, level, output), asks, domains))
-        assert not isinstance(sources, RequestRows), "there is a level"
-        logits_BT, imputed = self.logits_of(mixes, domains), None
+                gates.append(self._record(number, output, read, rows))
+        logits_BT, imputed = self.logits_of(mixes, rows), None
         if self.imputation is not None and self.training:
             imputed = self.imputation([sources[g] for g in self.task_gates])
         return NetworkOutput(
@@ -346,10 +347,11 @@ class MixtureNetwork(nn.Module):
             x_BD = x_BD.detach().requires_grad_()
         return x_BD
 
-    def row_domains(self, domains_B: Tensor | None) -> RowDomains | None:
+    def with_domains(self, x: Tensor | Inputs, domains_B: Tensor | None) -> Inputs | None:
         """Sorts rows by their domain; None where there are no domains.
 
         Args:
+            x: The rows.
             domains_B: Number of each row's domain, int32.
 
         Raises:
@@ -361,22 +363,32 @@ class MixtureNetwork(nn.Module):
                 f"domains_B: expected {'none' if self.domains is None else 'one of each row'}, as "
                 f"the network has {'no ' if self.domains is None else ''}domains, got {came}"
             )
-        return None if self.domains is None or domains_B is None else self.domains.of(domains_B)
+        return None if self.domains is None or domains_B is None else self.domains.of(x, domains_B)
 
-    def asks(self, level: Level, domains: RowDomains | None) -> RowAsks | None:
-        """Returns what rows ask of the gates of a level; None: all of every gate."""
-        if self.domains is None or domains is None:
-            return None
-        return self.domains.asks(domains, level.gate_names)
+    def read(
+        self, level: Level, sources: Sequence[Tensor | Inputs], rows: Inputs | None
+    ) -> Sequence[Any]:
+        """Returns what a level reads: its sources, which say what rows with domains ask of it."""
+        if self.domains is None or rows is None:
+            return sources
+        return self.domains.read(rows, sources, level.gate_names)
 
-    def with_domains(
-        self, record: GateRecord, asks: RowAsks | None, domains: RowDomains | None
+    def _record(
+        self, number: int, output: MixtureOutput, read: Sequence[Any], rows: Inputs | None
     ) -> GateRecord:
-        """Returns what gates did with the domains of the rows, and with what these asked."""
-        if self.domains is None or domains is None or asks is None:
-            return record
-        return record._replace(
-            asked_BG=asks.asked_BG, domains_B=domains.codes_B, domain_names=self.domains.names
+        """What the gates of a level, numbered from 1, did with a batch."""
+        level = self.levels[number - 1]
+        assert isinstance(level, Level) and output.gate_weights_BGE is not None
+        return GateRecord(
+            level=number,
+            gate_names=level.gate_names,
+            expert_names=level.expert_names,
+            weights_BGE=output.gate_weights_BGE.detach(),
+            visibility_GE=level.mixture.visibility_GE,
+            wanted_BGE=output.gates_wanted_BGE,
+            asked_BG=None if rows is None else read[0].asked_BG,
+            domains_B=None if rows is None else rows.domains_B,
+            domain_names=() if self.domains is None else self.domains.names,
         )
 
     def towers_mix(self, level: Level) -> bool:
@@ -389,13 +401,13 @@ class MixtureNetwork(nn.Module):
         return not is_watched(level.mixture, self.towers)
 
     def logits_of(
-        self, mixes: Sequence[Tensor] | Tensor | Unmixed, domains: RowDomains | None = None
+        self, mixes: Sequence[Tensor] | Tensor | Unmixed, rows: Inputs | None = None
     ) -> Tensor:
         """Computes every task's logits of what the gates of the last level mixed.
 
         Args:
             mixes: `mix_BO` of each gate, or one `mix_BGO`, made or not.
-            domains: Of the rows, where towers are a domain's own.
+            rows: With their domains, where towers are a domain's own.
         """
         if isinstance(mixes, Unmixed):
             return self.towers(mixes)
@@ -407,7 +419,7 @@ class MixtureNetwork(nn.Module):
             mixes = mixes.unbind(1)
         read = [mixes[g] for g in self.task_gates]
         if own:
-            return self.towers.joined(_logits_of_domains(self.towers, read, domains))
+            return self.towers.joined(_logits_of_domains(self.towers, read, rows))
         return self.towers(read) if self.transfer is None else self.transfer(self.towers, read)
 
 
@@ -418,26 +430,13 @@ def _reading(plain: Names, names: Names, kinds: Sequence[str]) -> Names:
 
 
 def _logits_of_domains(
-    towers: TaskTowers, read: Sequence[Tensor], domains: RowDomains | None
+    towers: TaskTowers, read: Sequence[Tensor], rows: Inputs | None
 ) -> list[Tensor]:
     """What each tower gives; some may have come, and been frozen, before there were domains."""
     plain = [t for t, tower in enumerate(towers) if not isinstance(tower, DomainTower)]
     of_plain = logits_of_towers([towers[t] for t in plain], [read[t] for t in plain])
     found = dict(zip(plain, of_plain, strict=True))
     return [
-        found[t] if t in found else tower(h_BO, domains)
+        found[t] if t in found else tower(h_BO, rows)
         for t, (tower, h_BO) in enumerate(zip(towers, read, strict=True))
     ]
-
-
-def gate_record(number: int, level: Level, output: MixtureOutput) -> GateRecord:
-    """Returns what the gates of a level, numbered from 1, did with a batch."""
-    assert output.gate_weights_BGE is not None, "they were asked for"
-    return GateRecord(
-        level=number,
-        gate_names=level.gate_names,
-        expert_names=level.expert_names,
-        weights_BGE=output.gate_weights_BGE.detach(),
-        visibility_GE=level.mixture.visibility_GE,
-        wanted_BGE=output.gates_wanted_BGE,
-    )

@@ -37,6 +37,7 @@ from mmoe.mixture import (
     StackedExperts,
     StaticGate,
 )
+from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.execution import make_policy
 from mmoe.mixture.experts.norm import ExpertBatchNorm
 from mmoe.mixture.experts.pool import Pool
@@ -44,7 +45,6 @@ from mmoe.mixture.experts.stacked import are_alike
 from mmoe.mixture.gates.joined import GateGroup, JoinedGates
 from mmoe.mixture.gates.select import Selector
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
-from mmoe.mixture.requests.columns import RequestColumns
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.mixture.width import find_width
 from mmoe.models.layout import Layout, choose_layout

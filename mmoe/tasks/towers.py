@@ -17,7 +17,7 @@ from mmoe.config.experts import Activation
 from mmoe.mixture import MLP
 from mmoe.mixture.axes import Entry, Names, Part, named
 from mmoe.mixture.batch_invariant import HAS_KERNELS, activate, stable_linear
-from mmoe.mixture.domains import RowDomains, domain_products, of_each_domain
+from mmoe.mixture.inputs import Inputs, of_each_domain
 from mmoe.mixture.multi_gate import Unmixed
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.ops import FLOAT_DTYPES, dense_mm, mixed_towers
@@ -440,11 +440,12 @@ class DomainTower(Tower):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.domains import RowDomains
+        >>> from mmoe.mixture.inputs import Inputs
         >>> from mmoe.tasks import Tower
         >>> from mmoe.tasks.towers import DomainTower
         >>> tower = DomainTower(Tower(16, [8]), num_domains=3)
-        >>> tower(torch.zeros(4, 16), RowDomains.of(torch.tensor([2, 0, 1, 2]).int(), 3)).shape
+        >>> rows = Inputs(x_BR=torch.zeros(4, 16)).in_domains(torch.tensor([2, 0, 1, 2]).int(), 3)
+        >>> tower(rows.whole, rows).shape
         torch.Size([4])
 
     Source: Sheng et al., "One model to serve all: star topology adaptive recommender for
@@ -469,19 +470,19 @@ class DomainTower(Tower):
         own = [name for name in self.state_dict() if name.startswith("own_")]
         return {name: {0: "domains"} for name in own}
 
-    def forward(self, h_BO: Tensor, domains: RowDomains | None = None) -> Tensor:
-        """Computes `logit_B` (of several columns `logits_BK`) of rows and their domains."""
-        assert domains is not None, "rows of such a network have domains"
-        domains = domains.first(len(self.own_weights[0]))
+    def forward(self, h_BO: Tensor, rows: Inputs | None = None) -> Tensor:
+        """Computes `logit_B` (of several columns `logits_BK`) of rows with their domains."""
+        assert rows is not None, "rows of such a network have domains"
+        rows = rows.first_domains(len(self.own_weights[0]))
         for number in range(len(self.mlp.layers)):
-            h_BO = self._layer(number, h_BO, domains)
+            h_BO = self._layer(number, h_BO, rows)
             h_BO = activate(h_BO, self.mlp.activation, training=self.training)
             h_BO = F.dropout(h_BO, self.mlp.dropout, self.training)
-        return self.columns_of(self._layer(len(self.mlp.layers), h_BO, domains))
+        return self.columns_of(self._layer(len(self.mlp.layers), h_BO, rows))
 
-    def _layer(self, number: int, x_BD: Tensor, domains: RowDomains) -> Tensor:
+    def _layer(self, number: int, x_BD: Tensor, rows: Inputs) -> Tensor:
         layer = (*self.mlp.layers, self.logit)[number]
         assert isinstance(layer, nn.Linear)
         weight_NHD = of_each_domain(layer.weight, self.own_weights[number])
         bias_NH = of_each_domain(layer.bias, self.own_biases[number])
-        return domain_products(x_BD, weight_NHD, domains, bias_NH)
+        return rows.domain_products(x_BD, weight_NHD, bias_NH)

@@ -40,7 +40,7 @@ from mmoe.datasets.rows.repeats import Repeats
 from mmoe.datasets.values.hashing import mix64
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.mixture import MultiGateMixture
-from mmoe.mixture.requests.rows import RequestRows
+from mmoe.mixture.inputs import Inputs
 from mmoe.models.bias_tower import own_lookups
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.parallel import from_all, rank, to_first
@@ -330,16 +330,12 @@ def constant_experts(predictor: Predictor, rows: EncodedData) -> list[tuple[int,
     return found
 
 
-def _constant(
-    mixture: MultiGateMixture, sources: Sequence[torch.Tensor] | RequestRows
-) -> list[int]:
+def _constant(mixture: MultiGateMixture, sources: Sequence[torch.Tensor | Inputs]) -> list[int]:
     """Experts of one level; outputs that are no tensors are not looked at."""
-    if isinstance(sources, RequestRows):
-        sources = [sources.whole]
     read = mixture.expert_source
     read = read[:1] if len({*read}) == 1 else read  # one input serves all experts
     pool: Any = mixture.experts
-    outputs = pool.dense([sources[s].float() for s in read])
+    outputs = pool.dense([Inputs.of(sources[s]).whole.float() for s in read])
     flat = [y.flatten(1) if isinstance(y, torch.Tensor) else None for y in outputs]
     return [
         e

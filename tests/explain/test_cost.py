@@ -6,8 +6,8 @@ import torch
 from mmoe import ops as cost_ops
 from mmoe.explain import experts as cost
 from mmoe.mixture import MixedExperts, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
-from mmoe.mixture.requests.columns import RequestColumns
-from mmoe.mixture.requests.rows import RequestRows
+from mmoe.mixture.columns import RequestColumns
+from mmoe.mixture.inputs import Inputs
 from mmoe.ops.repeat_rows import Owners
 
 D, P, REQUESTS, EACH = 8, 3, 5, 20
@@ -22,8 +22,8 @@ def layer(gate=None, pool=None) -> MultiGateMixture:
     return MultiGateMixture(D, 2, experts=pool, gate=gate).eval()
 
 
-def rows(*, exact=False, in_tiles=False) -> RequestRows:
-    return RequestRows(
+def rows(*, exact=False, in_tiles=False) -> Inputs:
+    return Inputs(
         x_QP=torch.randn(REQUESTS, P),
         x_BR=torch.randn(ROWS, D - P),
         owners=Owners(torch.arange(REQUESTS).repeat_interleave(EACH), REQUESTS),
@@ -85,7 +85,7 @@ def test_without_experts_of_the_request_the_first_layer_is_shared_all_the_same(h
     once_per, run = cost.work_of(layer(pool=MLPExperts(4, D, [6, 4])), 3, rows())
     run()
     assert once_per == "row" and heights[:2] == [(REQUESTS, P), (ROWS, D - P)]
-    once_per, run = cost.work_of(layer(pool=MLPExperts(4, D, [6, 4])), 3, rows().whole)
+    once_per, run = cost.work_of(layer(pool=MLPExperts(4, D, [6, 4])), 3, Inputs(x_BR=rows().whole))
     heights.clear()
     run()
     assert once_per == "row" and heights[0] == (ROWS, D)
@@ -96,4 +96,4 @@ def test_milliseconds_are_for_a_thousand_rows_whatever_is_run(monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(cost.time, "perf_counter", lambda: next(clock) * 0.02)
     assert cost._milliseconds(lambda: None, rows()) == pytest.approx(200)
-    assert cost._milliseconds(lambda: None, rows().whole) == pytest.approx(200)
+    assert cost._milliseconds(lambda: None, Inputs(x_BR=rows().whole)) == pytest.approx(200)

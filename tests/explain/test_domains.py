@@ -31,7 +31,7 @@ MODELS = {
 class _Renormalised(nn.Module):
     """Gates of domains without one expert."""
 
-    takes_asked = takes_domains = True
+    takes_rows = True
 
     def __init__(self, gate: nn.Module, expert: int) -> None:
         super().__init__()

@@ -20,9 +20,8 @@ from mmoe.mixture import (
     TopKGate,
     mlp_experts,
 )
-from mmoe.mixture.asking import RowAsks
-from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.contract import decide
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.traits import GateTraits, traits_of
 
 D, G, E, M = 6, 3, 4, 3
@@ -78,8 +77,10 @@ def with_domains(gate):
     return gate, separate
 
 
-def rows_of(*codes):
-    return RowDomains.of(torch.tensor(codes, dtype=torch.int32), M)
+def rows_of(*codes, asked_BG=None):
+    """Rows of domains, by what gates are told beside what they read."""
+    rows = Inputs(x_BR=torch.zeros(len(codes), D), asked_BG=asked_BG)
+    return rows.in_domains(torch.tensor(codes, dtype=torch.int32), M)
 
 
 @pytest.fixture(name="kind", params=GATES)
@@ -100,7 +101,7 @@ def test_each_row_gets_what_its_domains_gate_gives(name, hidden, alike):
     codes = torch.randint(M, (40,))
     x_BD = torch.randn(40, D, dtype=torch.float64)
     inputs = [x_BD] * G if alike else [x_BD + g for g in range(G)]
-    given = gate(inputs, SEES, domains=rows_of(*codes.tolist())).as_weights(E)
+    given = gate(inputs, SEES, rows_of(*codes.tolist())).as_weights(E)
     for m, one in enumerate(separate):
         mine = codes == m
         expected = one([x[mine] for x in inputs], SEES).as_weights(E)
@@ -112,7 +113,7 @@ def test_gradients_are_those_of_separate_gates(kind):
     codes = torch.randint(M, (40,))
     x_BD = torch.randn(40, D, dtype=torch.float64, requires_grad=True)
     wish_BGE = torch.randn(40, G, E, dtype=torch.float64)
-    found = gate([x_BD] * G, SEES, domains=rows_of(*codes.tolist())).as_weights(E)
+    found = gate([x_BD] * G, SEES, rows_of(*codes.tolist())).as_weights(E)
     (found * wish_BGE).sum().backward()
     mine, x_BD.grad = x_BD.grad, None
     for m, one in enumerate(separate):
@@ -130,13 +131,12 @@ def test_gradcheck(kind):
     """Of weights and losses, in float64, rows of no domain and gates that are not asked too."""
     gate, _ = with_domains(kind(z_loss=0.1, balance_loss=0.1).double())
     gate.train()
-    domains = rows_of(0, 2, 1, 3, 2)
-    asked_BG = torch.rand(5, G) < 0.8
+    rows = rows_of(0, 2, 1, 3, 2, asked_BG=torch.rand(5, G) < 0.8)
     x_BD = torch.randn(5, D, dtype=torch.float64, requires_grad=True)
 
     def outputs(x_BD, *_):
         torch.manual_seed(0)  # what gates draw is the same every time
-        output = decide(gate, [x_BD] * G, SEES, RowAsks(asked_BG, domains))
+        output = decide(gate, [x_BD] * G, SEES, rows)
         return output.weights, *output.auxiliary_losses.values()
 
     assert torch.autograd.gradcheck(outputs, (x_BD, *gate.parameters()), atol=1e-6, fast_mode=True)
@@ -158,12 +158,12 @@ def test_rows_of_no_domain_get_the_mean_of_what_gates_decide_by(name):
     gate, separate = with_domains(GATES[name]().double().eval())
     x_BD = torch.randn(7, D, dtype=torch.float64)
 
-    def decides_by(one, domains=None):
+    def decides_by(one, rows=None):
         if name == "cosine":
-            return one.scores([x_BD] * G, domains)
+            return one.scores([x_BD] * G, rows)
         if name == "static":
-            return one([x_BD] * G, SEES, domains=domains).weights.log().diff()
-        return one.logits([x_BD] * G, domains)
+            return one([x_BD] * G, SEES, rows).weights.log().diff()
+        return one.logits([x_BD] * G, rows)
 
     each = torch.stack([decides_by(one) for one in separate])
     torch.testing.assert_close(decides_by(gate, rows_of(*[M] * 7)), each.mean(0))
@@ -174,24 +174,24 @@ def test_domains_begin_as_the_gate_that_they_share(kind):
     x_BD = torch.randn(9, D)
     before = gate([x_BD] * G, SEES).as_weights(E)
     gate.add_domains(M)
-    after = gate([x_BD] * G, SEES, domains=rows_of(*[0, 1, 2, 3, 0, 1, 2, 3, 1]))
+    after = gate([x_BD] * G, SEES, rows_of(*[0, 1, 2, 3, 0, 1, 2, 3, 1]))
     torch.testing.assert_close(after.as_weights(E), before)
 
 
 def test_a_row_feels_no_other_row(kind):
     gate, _ = with_domains(kind().eval())
     x_BD, codes = torch.randn(200, D), torch.randint(M + 1, (200,)).int()
-    whole = gate([x_BD] * G, SEES, domains=RowDomains.of(codes, M)).as_weights(E)
+    whole = gate([x_BD] * G, SEES, rows_of(*codes.tolist())).as_weights(E)
     order = torch.randperm(200)[:77]
-    some = gate([x_BD[order]] * G, SEES, domains=RowDomains.of(codes[order], M)).as_weights(E)
+    some = gate([x_BD[order]] * G, SEES, rows_of(*codes[order].tolist())).as_weights(E)
     assert torch.equal(some, whole[order])
 
 
 def test_no_row_and_domains_without_rows_are_fine(kind):
     gate, _ = with_domains(kind())
-    output = gate([torch.zeros(0, D)] * G, SEES, domains=rows_of())
+    output = gate([torch.zeros(0, D)] * G, SEES, rows_of())
     assert output.weights.shape[0] == 0
-    alone = gate([torch.zeros(2, D)] * G, SEES, domains=rows_of(1, 1))
+    alone = gate([torch.zeros(2, D)] * G, SEES, rows_of(1, 1))
     alone.weights.square().sum().backward()
     for name, _ in pairs_of(gate):
         assert not gate.get_parameter(name).grad[:, [0, 2]].any()
@@ -200,13 +200,13 @@ def test_no_row_and_domains_without_rows_are_fine(kind):
 def test_gates_without_domains_refuse_them_and_the_other_way(kind):
     gate = kind()
     with pytest.raises(ValueError, match="domains: expected no domains"):
-        gate([torch.zeros(1, D)] * G, SEES, domains=rows_of(0))
+        gate([torch.zeros(1, D)] * G, SEES, rows_of(0))
     gate.add_domains(M)
     with pytest.raises(ValueError, match="domains: expected some domains"):
         gate([torch.zeros(1, D)] * G, SEES)
     constant = FixedGate(torch.ones(G, E))
     with pytest.raises(ValueError, match="one that domains can have of their own"):
-        decide(constant, [torch.zeros(1, D)] * G, SEES, RowAsks(domains=rows_of(0)))
+        decide(constant, [torch.zeros(1, D)] * G, SEES, rows_of(0))
 
 
 @pytest.mark.parametrize("execution", ["dense", "grouped"])
@@ -216,7 +216,7 @@ def test_gates_that_rows_do_not_ask_weigh_nothing_and_change_nothing(kind, execu
         D, G, experts=mlp_experts(E, D, [5]), gate=gate, execution=execution
     ).eval()
     x_BD, asked_BG = torch.randn(30, D), torch.rand(30, G) < 0.6
-    output = layer(x_BD, return_gates=True, asks=RowAsks(asked_BG=asked_BG))
+    output = layer(Inputs(x_BR=x_BD, asked_BG=asked_BG), return_gates=True)
     weights_BGE = output.gate_weights_BGE
     assert not weights_BGE[~asked_BG].any()
     assert not output.out_BGO[~asked_BG].any()
@@ -231,8 +231,9 @@ def test_gates_that_are_not_asked_have_no_vote():
     x_BD = torch.randn(50, D)
     others = [x_BD, torch.randn(50, D), torch.randn(50, D)]
     asked_BG = torch.tensor([[True, False, False]]).expand(50, -1)
-    one = gate([x_BD] * G, SEES, asked_BG).experts[:, 0]
-    assert torch.equal(one, gate(others, SEES, asked_BG).experts[:, 0])
+    rows = Inputs(x_BR=x_BD, asked_BG=asked_BG)
+    one = gate([x_BD] * G, SEES, rows).experts[:, 0]
+    assert torch.equal(one, gate(others, SEES, rows).experts[:, 0])
 
 
 def test_losses_are_those_of_the_rows_that_ask(kind):
@@ -242,7 +243,8 @@ def test_losses_are_those_of_the_rows_that_ask(kind):
     x_BD = torch.randn(20, D)
     asked_BG = torch.ones(20, G, dtype=torch.bool)
     asked_BG[12:] = False
-    some = decide(gate, [x_BD] * G, SEES, RowAsks(asked_BG=asked_BG)).auxiliary_losses
+    rows = Inputs(x_BR=x_BD, asked_BG=asked_BG)
+    some = decide(gate, [x_BD] * G, SEES, rows).auxiliary_losses
     alone = decide(gate, [x_BD[:12]] * G, SEES).auxiliary_losses
     assert some.keys() == alone.keys()
     for name, loss in alone.items():
@@ -258,7 +260,7 @@ def test_it_compiles_to_one_graph(kind):
     asked_BG = torch.rand(30, G) < 0.6
 
     def run(x_BD, codes_B, asked_BG):
-        return layer(x_BD, asks=RowAsks(asked_BG, RowDomains.of(codes_B, M))).out_BGO
+        return layer(Inputs(x_BR=x_BD, asked_BG=asked_BG).in_domains(codes_B, M)).out_BGO
 
     torch._dynamo.reset()  # each kind compiles anew, more of them than torch keeps
     compiled = torch.compile(run, fullgraph=True, backend="eager")

@@ -14,16 +14,17 @@ from mmoe.models.domains import NetworkDomains
 def test_rows_ask_the_gates_of_tasks_that_exist_and_shared_ones():
     asked = torch.tensor([[True, True], [True, False], [True, False]])
     domains = NetworkDomains(["shop", "feed"], ["click", "buy"], asked)
-    rows = domains.of(torch.tensor([0, 1, 2]).int())
-    asks = domains.asks(rows, ["click", "buy", "shared"])
-    assert asks.asked_BG.tolist() == [[True, True, True], [True, False, True], [True, False, True]]
-    assert asks.domains is rows
+    rows = domains.of(torch.zeros(3, 5), torch.tensor([0, 1, 2]).int())
+    (read,) = domains.read(rows, [rows], ["click", "buy", "shared"])
+    assert read.asked_BG.tolist() == [[True, True, True], [True, False, True], [True, False, True]]
+    assert read.by_domain is rows.by_domain
 
 
 def test_a_task_may_be_called_as_the_shared_gate_is():
     domains = NetworkDomains(["shop"], ["shared"], torch.tensor([[True], [False]]))
-    rows = domains.of(torch.tensor([1]).int())
-    assert domains.asks(rows, ["shared", "shared"]).asked_BG.tolist() == [[False, True]]
+    rows = domains.of(torch.zeros(1, 5), torch.tensor([1]).int())
+    (read,) = domains.read(rows, [rows], ["shared", "shared"])
+    assert read.asked_BG.tolist() == [[False, True]]
 
 
 def test_a_network_says_whether_it_has_domains():

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from mmoe.mixture.domains import RowDomains
+from mmoe.mixture.inputs import Inputs
 from mmoe.tasks import Tower
 from mmoe.tasks.towers import DomainTower
 
@@ -30,7 +30,7 @@ def towers(*, hidden=(5, 4), activation="relu", columns=(1, 0)):
 
 
 def of(codes):
-    return RowDomains.of(codes.int(), M)
+    return Inputs(x_BR=torch.empty(len(codes), 0)).in_domains(codes.int(), M)
 
 
 @pytest.mark.parametrize("hidden", [(), (5,), (5, 4)], ids=str)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, picked
-from mmoe.mixture.columns import ColumnChoice
+from mmoe.mixture.columns import ColumnChoice, RequestColumns
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
-from mmoe.mixture.requests.columns import RequestColumns
-from mmoe.mixture.requests.rows import RequestRows, knows_requests, read_by_experts
+from mmoe.mixture.inputs import Inputs, knows_requests
+from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import PoolTraits, SharedWork
 
 
@@ -150,7 +150,7 @@ class MixedExperts(nn.Module):
             outputs += self._dense(number, own) if len(pool) else []
         return of_one_type(outputs)
 
-    def of_requests(self, rows: RequestRows) -> list[Tensor]:
+    def of_requests(self, rows: Inputs) -> list[Tensor]:
         """Does what `dense` does with whole rows, computing once what a request's rows share.
 
         Each pool does so as it would alone, where it reads all columns and they are of stages or
@@ -159,32 +159,23 @@ class MixedExperts(nn.Module):
         if self.requests is not None:
             return of_one_type(self.shared_outputs(rows) + self._of_requests(1, rows))
         if not self.staged:
-            return self.dense([read_by_experts(None, rows)])
+            return self.dense([cast_for_autocast(rows.whole)])
         each = [y for number in range(len(self.pools)) for y in self._of_requests(number, rows)]
         return of_one_type(each)
 
-    def _of_requests(self, number: int, rows: RequestRows) -> list[Tensor]:
+    def _of_requests(self, number: int, rows: Inputs) -> list[Tensor]:
         pool = self._each()[number]
         if not len(pool):
             return []
-        reads_all = self._choice(number).columns_C is None
-        read = read_by_experts(pool if reads_all else None, rows)
-        if isinstance(read, RequestRows):
-            return pool.of_requests(read)
-        return self._dense(number, [read])
+        if self._choice(number).columns_C is None and knows_requests(pool):
+            return pool.of_requests(rows)
+        return self._dense(number, [cast_for_autocast(rows.whole)])
 
-    def shared_outputs(self, rows: RequestRows) -> list[Tensor]:
+    def shared_outputs(self, rows: Inputs) -> list[Tensor]:
         """What the experts of the request give each row."""
-        pool = self._each()[0]
+        return rows.once_a_request(self._each()[0])
 
-        def run(x_NP: Tensor) -> list[Tensor]:
-            return pool.dense([read_by_experts(None, x_NP)])
-
-        if self.training and pool.traits.uses_batch:
-            return run(rows.repeat(rows.x_QP))  # statistics are those of all rows
-        return rows.repeat_all(rows.once(run))
-
-    def shared_work(self, rows: RequestRows) -> SharedWork:
+    def shared_work(self, rows: Inputs) -> SharedWork:
         """The experts of the request, and what the others share; of stages nothing is counted."""
         if self.requests is None:
             return SharedWork()

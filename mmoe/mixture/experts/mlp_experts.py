@@ -18,9 +18,8 @@ from mmoe.mixture.experts.mlp import (
 )
 from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.pytrees import cast_for_autocast, gather_rows
-from mmoe.mixture.requests.rows import RequestRows
-from mmoe.mixture.requests.shared_layer import shared_layer, shared_layers
 from mmoe.mixture.traits import PoolTraits, SharedWork
 from mmoe.ops._checks import for_autocast
 
@@ -205,11 +204,11 @@ class MLPExperts(nn.Module):
         x = self._dense_from(0, [cast(tensor) for tensor in inputs], record)
         return x if len(x) == self.num_experts else x * self.num_experts
 
-    def of_requests(self, rows: RequestRows, record: Record | None = None) -> list[Tensor]:
+    def of_requests(self, rows: Inputs, record: Record | None = None) -> list[Tensor]:
         """Runs every expert on all rows; the first layer's part of the request once a request.
 
         Args:
-            rows: Of requests.
+            rows: That share columns with others of their request.
             record: As for `dense`.
 
         Returns:
@@ -218,15 +217,15 @@ class MLPExperts(nn.Module):
         if rows.exact or not self.weights:
             return self.dense([rows.whole], record)
         if record is None and (products := self._products(0)) is not None:
-            return shared_layers(rows, *products)
-        y = shared_layer(rows, *self._layer(0), self.fused[0])
+            return rows.layers(*products)
+        y = rows.layer(*self._layer(0), self.fused[0])
         return self._dense_from(1, self._end_of_dense(0, y, record), record)
 
-    def shared_work(self, rows: RequestRows) -> SharedWork:
+    def shared_work(self, rows: Inputs) -> SharedWork:
         """The first layer's part of the request."""
         if rows.exact or not self.weights:
             return SharedWork()
-        return SharedWork(0, len(rows.columns.of_request) * self.weights[0].shape[2])
+        return SharedWork(0, rows.shared_width * self.weights[0].shape[2])
 
     def grouped(self, rows: Tensor, offsets_E1: Tensor, record: Record | None = None) -> Tensor:
         """Runs each expert on its own rows: expert e takes rows `offsets[e] : offsets[e + 1]`.

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.errors import NotFinite
-from mmoe.mixture.asking import RowAsks
+from mmoe.mixture.inputs import Inputs, first_leaf
 from mmoe.mixture.pytrees import Tree, leaves_of
-from mmoe.mixture.requests.rows import first_leaf
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.ops._checks import host_is_near
 
@@ -102,7 +101,8 @@ class Gate(Protocol):
 
     Any `nn.Module` whose `forward` has this signature is a gate; there is nothing to inherit.
     What else it may say of itself are `GateTraits`, as `traits` or as attributes of their names:
-    `k`, how many experts each gate picks; `capacity`, the capacity that goes with it.
+    `k`, how many experts each gate picks; `capacity`, the capacity that goes with it; `takes_rows`,
+    that it is called with `rows` too.
 
     Example:
         A gate of one's own, which gives each task its own expert with probability `share`:
@@ -143,9 +143,9 @@ class Gate(Protocol):
 
 def decide(
     gate: nn.Module,
-    inputs: Sequence[Tree],
+    inputs: Sequence[Tree | Inputs],
     visibility_GE: Tensor,
-    asks: RowAsks | None = None,
+    rows: Inputs | None = None,
     traits: GateTraits | None = None,
     sees_all: bool = False,
 ) -> GateOutput:
@@ -155,52 +155,51 @@ def decide(
         gate: Of a mixture.
         inputs: What each gate reads.
         visibility_GE: Which gate sees which expert.
-        asks: Of the rows; None: every row asks all gates, and none has a domain.
+        rows: Which gates they ask, and their domains; None: all gates, and none has a domain.
         traits: Of the gate, where they are known.
         sees_all: Whether every gate sees every expert, where that is known.
 
     Example:
         >>> import torch
         >>> from mmoe.mixture import SoftmaxGate
-        >>> from mmoe.mixture.asking import RowAsks
         >>> from mmoe.mixture.gates.contract import decide
+        >>> from mmoe.mixture.inputs import Inputs
         >>> gate, x_BD = SoftmaxGate(8, num_gates=2, num_experts=4), torch.zeros(1, 8)
-        >>> asks = RowAsks(asked_BG=torch.tensor([[True, False]]))
-        >>> weights_BGE = decide(gate, [x_BD] * 2, torch.ones(2, 4, dtype=torch.bool), asks).weights
+        >>> rows = Inputs(x_BR=x_BD, asked_BG=torch.tensor([[True, False]]))
+        >>> weights_BGE = decide(gate, [x_BD] * 2, torch.ones(2, 4, dtype=torch.bool), rows).weights
         >>> weights_BGE.sum(2).tolist()
         [[1.0, 0.0]]
     """
-    said = {} if asks is None else _said(asks, traits or traits_of(gate, GateTraits))
-    rows = (inputs[0] if isinstance(inputs[0], Tensor) else first_leaf(inputs[0])).shape[0]
-    decision = check_decision(gate(inputs, visibility_GE, **said), rows, visibility_GE, sees_all)
-    if asks is None or asks.asked_BG is None:
+    said = {} if rows is None else _said(rows, traits or traits_of(gate, GateTraits))
+    height = (inputs[0] if isinstance(inputs[0], Tensor) else first_leaf(inputs[0])).shape[0]
+    decision = check_decision(gate(inputs, visibility_GE, **said), height, visibility_GE, sees_all)
+    if rows is None or rows.asked_BG is None:
         return decision
-    return decision.only_asked(asks.asked_BG)
+    return decision.only_asked(rows.asked_BG)
 
 
 @torch.no_grad()
 def wanted(
-    gate: nn.Module, inputs: Sequence[Tree], visibility_GE: Tensor, asks: RowAsks | None = None
+    gate: nn.Module,
+    inputs: Sequence[Tree | Inputs],
+    visibility_GE: Tensor,
+    rows: Inputs | None = None,
 ) -> Tensor:
     """Returns what gates that decide together would have weighed alone, `[B, G, E]`."""
-    said = {} if asks is None else _said(asks, traits_of(gate, GateTraits))
-    said.pop("asked_BG", None)
+    said = {} if rows is None else _said(rows, traits_of(gate, GateTraits))
     return cast(Any, gate).wanted(inputs, visibility_GE, **said)
 
 
-def _said(asks: RowAsks, gate: GateTraits) -> dict[str, Any]:
+def _said(rows: Inputs, gate: GateTraits) -> dict[str, Any]:
     """The keywords that a gate is called with."""
-    said: dict[str, Any] = {}
-    if asks.asked_BG is not None and gate.takes_asked:
-        said["asked_BG"] = asks.asked_BG
-    if asks.domains is not None:
-        if not gate.takes_domains:
-            raise ValueError(
-                "gate: expected one that domains can have of their own (GateTraits.takes_domains), "
-                "as rows have domains, got another one"
-            )
-        said["domains"] = asks.domains
-    return said
+    if gate.takes_rows:
+        return {"rows": rows}
+    if rows.domains_B is not None:
+        raise ValueError(
+            "gate: expected one that domains can have of their own (GateTraits.takes_rows), "
+            "as rows have domains, got another one"
+        )
+    return {}
 
 
 def check_decision(
@@ -345,15 +344,16 @@ def check_sizes(sizes: Sequence[int], inputs: Sequence[Any], visibility_GE: Tens
         raise ValueError(f"inputs: expected {sizes[0]} tensors, one per gate, got {len(inputs)}")
 
 
-def check_domains(own: Tensor | None, domains: object | None) -> None:
+def check_domains(own: Tensor | None, rows: Inputs | None) -> None:
     """Refuses domains of rows for gates that have none, and the other way.
 
     Args:
         own: What the gates have for each domain.
-        domains: Of the rows.
+        rows: With their domains, or without.
     """
-    if (own is None) != (domains is None):
-        have, came = ("no", "those of the rows") if domains is not None else ("some", "None")
+    domains = rows is not None and rows.domains_B is not None
+    if (own is not None) != domains:
+        have, came = ("no", "those of the rows") if domains else ("some", "None")
         raise ValueError(f"domains: expected {have} domains, as the gates have, got {came}")
 
 

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, without
-from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.contract import check_domains
 from mmoe.mixture.gates.learned import GateOptions, LearnedGate
 from mmoe.mixture.gates.logits import GateLogits, domain_logits, gate_products
 from mmoe.mixture.gates.select import Selection
+from mmoe.mixture.inputs import Inputs
 from mmoe.ops.gating import Softmax
 
 # Tutel's numbers, both temperatures: where the learned one starts, and what it stays above.
@@ -105,14 +105,14 @@ class CosineGate(LearnedGate):
         self.own_directions_GMEP = nn.Parameter(zeros_GMEP)
         self.own_log_scale_GM = nn.Parameter(zeros_GMEP[..., 0, 0].clone())
 
-    def scores(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
+    def scores(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
         """Computes the cosines over τ, and over the temperature."""
-        check_domains(self.own_directions_GMEP, domains)
+        check_domains(self.own_directions_GMEP, rows)
         with torch.autocast(inputs[0].device.type, enabled=False):
             projected_BGP = F.normalize(self.projection(inputs), dim=-1)
-            if domains is None:
+            if rows is None or self.own_directions_GMEP is None:
                 return self.options.temper(self._logits(projected_BGP))
-            return self.options.temper(self._domain_logits(projected_BGP, domains))
+            return self.options.temper(self._domain_logits(projected_BGP, rows))
 
     def _logits(self, projected_BGP: Tensor) -> Tensor:
         dtype = projected_BGP.dtype
@@ -122,7 +122,7 @@ class CosineGate(LearnedGate):
             cosines = torch.stack(list(cosines), dim=1)
         return cosines * _scales(self.log_scale_G.to(dtype)).unsqueeze(-1)
 
-    def _domain_logits(self, projected_BGP: Tensor, domains: RowDomains) -> Tensor:
+    def _domain_logits(self, projected_BGP: Tensor, rows: Inputs) -> Tensor:
         """Likewise, by what each domain has; of no domain the mean of the domains' logits."""
         dtype, own_GMEP, own_GM = (
             projected_BGP.dtype,
@@ -137,7 +137,7 @@ class CosineGate(LearnedGate):
         # Scaled first: what is left is linear in them, so that their mean gives the logits' mean
         scaled_GMEP = directions_GMEP * scale_GM[..., None, None]
         scaled_GNEP = torch.cat([scaled_GMEP, scaled_GMEP.mean(1, keepdim=True)], dim=1)
-        return domain_logits(projected_BGP.unbind(1), scaled_GNEP.unbind(0), domains)
+        return domain_logits(projected_BGP.unbind(1), scaled_GNEP.unbind(0), rows)
 
 
 def _scales(log_scale: Tensor) -> Tensor:

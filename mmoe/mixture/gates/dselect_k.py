@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, without
-from mmoe.mixture.domains import RowDomains, domain_values, of_each_domain
 from mmoe.mixture.gates.contract import (
     GateOutput,
     check_domains,
@@ -25,6 +24,7 @@ from mmoe.mixture.gates.learned import (
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import mean, where_asked, z_loss
 from mmoe.mixture.gates.static import check_blind
+from mmoe.mixture.inputs import Inputs, of_each_domain
 
 # Inside the logarithm of the entropy, as in the authors' code.
 ENTROPY_EPSILON = 1e-6
@@ -84,7 +84,7 @@ class DSelectKGate(nn.Module):
     own_codes_GMKB: nn.Parameter | None
     own_choice_GMK: nn.Parameter | None
 
-    takes_asked = takes_domains = True
+    takes_rows = True
     extra_repr = show_settings
 
     def __init__(
@@ -168,16 +168,13 @@ class DSelectKGate(nn.Module):
             self.register_parameter(f"own_{name}", nn.Parameter(zeros))
 
     def forward(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        asked_BG: Tensor | None = None,
-        domains: RowDomains | None = None,
+        self, inputs: Sequence[Tensor], visibility_GE: Tensor, rows: Inputs | None = None
     ) -> GateOutput:
         """Returns E picks in the order of the experts, unused where the weight is 0."""
         check_sizes((self.num_gates, self.num_experts), inputs, visibility_GE)
-        codes_BGKM, choice_BGK = self._switches(inputs, visibility_GE, domains)
-        alike = self.logits is None and domains is None
+        codes_BGKM, choice_BGK = self._switches(inputs, visibility_GE, rows)
+        asked_BG = None if rows is None else rows.asked_BG
+        alike = self.logits is None and self.own_codes_GMKB is None
         if alike and asked_BG is not None:  # each row counts with the gates that it asks
             codes_BGKM = codes_BGKM.expand(len(asked_BG), -1, -1, -1)
             choice_BGK, alike = choice_BGK.expand(len(asked_BG), -1, -1), False
@@ -194,9 +191,9 @@ class DSelectKGate(nn.Module):
         if self.training:
             losses = self._losses(selectors_BGKC, choice_BGK, weights_BGE, visibility_GE, asked_BG)
         if alike:
-            rows, _ = rows_and_dtype(inputs)
-            weights_BGE = weights_BGE.expand(rows, -1, -1)
-            (all_rows,) = self.options.ranks.of_losses(rows)
+            height, _ = rows_and_dtype(inputs)
+            weights_BGE = weights_BGE.expand(height, -1, -1)
+            (all_rows,) = self.options.ranks.of_losses(height)
             some = all_rows > 0 if isinstance(all_rows, Tensor) else torch.sym_min(all_rows, 1)
             losses = {name: loss * some for name, loss in losses.items()}
         weights_BGE = self.options.drop_weights(weights_BGE, self.training)
@@ -206,16 +203,16 @@ class DSelectKGate(nn.Module):
         return GateOutput(weights_BGE, torch.where(weights_BGE > 0, numbers_E, -1), losses)
 
     def _switches(
-        self, inputs: Sequence[Tensor], visibility_GE: Tensor, domains: RowDomains | None
+        self, inputs: Sequence[Tensor], visibility_GE: Tensor, rows: Inputs | None
     ) -> tuple[Tensor, Tensor]:
         """Z and c over the temperature; static gates without domains have one row."""
         if self.logits is None:
-            check_domains(self.own_codes_GMKB, domains)
+            check_domains(self.own_codes_GMKB, rows)
             _, dtype = rows_and_dtype(inputs)
             pairs = (self.codes_GKM, self.own_codes_GMKB), (self.choice_GK, self.own_choice_GMK)
-            codes_BGKM, choice_BGK = (_of_rows(one, own, domains, dtype) for one, own in pairs)
+            codes_BGKM, choice_BGK = (_of_rows(one, own, rows, dtype) for one, own in pairs)
         else:
-            both_BGN = self.logits(inputs, domains)
+            both_BGN = self.logits(inputs, rows)
             check_numbers(both_BGN, both_BGN, visibility_GE)
             codes_BGN, choice_BGK = both_BGN.split([self.k * self.num_bits, self.k], dim=-1)
             codes_BGKM = codes_BGN.unflatten(-1, (self.k, self.num_bits))
@@ -282,14 +279,14 @@ def selectors(codes_BGKM: Tensor, visibility_GE: Tensor) -> Tensor:
 
 
 def _of_rows(
-    shared_GX: Tensor, own_GMX: Tensor | None, domains: RowDomains | None, dtype: torch.dtype
+    shared_GX: Tensor, own_GMX: Tensor | None, rows: Inputs | None, dtype: torch.dtype
 ) -> Tensor:
     """What static gates have for each row's domain, or, without domains, for all rows: one row."""
     shared_GX = shared_GX.to(dtype)
-    if own_GMX is None or domains is None:
+    if own_GMX is None or rows is None:
         return shared_GX[None]
     own_MGX = own_GMX.transpose(0, 1).to(dtype)
-    return domain_values(of_each_domain(shared_GX, own_MGX), domains)
+    return rows.domain_values(of_each_domain(shared_GX, own_MGX))
 
 
 def _smooth_step(u: Tensor) -> Tensor:

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, picked
 from mmoe.mixture.columns import ColumnChoice
-from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.select import Selection, Votes
-from mmoe.mixture.requests.rows import read_by_gates
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.traits import GateTraits, traits_of
 
 
@@ -109,21 +108,13 @@ class JoinedGates(nn.Module):
                 cast(Any, gate).add_domains(count)
 
     def forward(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        asked_BG: Tensor | None = None,
-        domains: RowDomains | None = None,
+        self, inputs: Sequence[Tensor], visibility_GE: Tensor, rows: Inputs | None = None
     ) -> GateOutput:
         """Decides for all gates; losses of one name add up."""
         together = self.traits.most_pairs is not None
         votes: dict[str, Any] = {"votes": Votes()} if together else {}
         found = [
-            gate(
-                *self._own(number, inputs, visibility_GE),
-                **self._asks(number, asked_BG, domains),
-                **votes,
-            )
+            gate(*self._own(number, inputs, visibility_GE), **self._said(number, rows), **votes)
             for number, gate in enumerate(self.gates)
         ]
         losses: dict[str, Tensor] = {}
@@ -141,15 +132,12 @@ class JoinedGates(nn.Module):
         )
 
     def wanted(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        domains: RowDomains | None = None,
+        self, inputs: Sequence[Tensor], visibility_GE: Tensor, rows: Inputs | None = None
     ) -> Tensor:
         """Computes how much each gate alone would weigh every expert, 0 where it came later."""
         parts = [
             cast(Any, gate).wanted(
-                *self._own(number, inputs, visibility_GE), **self._asks(number, None, domains)
+                *self._own(number, inputs, visibility_GE), **self._said(number, rows)
             )
             for number, gate in enumerate(self.gates)
         ]
@@ -163,16 +151,14 @@ class JoinedGates(nn.Module):
         seen_GE = visibility_GE[self.get_buffer(f"places_{number}"), : group.num_experts]
         return _read(self.gates[number], choice, [inputs[g] for g in group.places]), seen_GE
 
-    def _asks(
-        self, number: int, asked_BG: Tensor | None, domains: RowDomains | None
-    ) -> dict[str, Any]:
+    def _said(self, number: int, rows: Inputs | None) -> dict[str, Any]:
         """What rows say to the gates of a module."""
-        said: dict[str, Any] = {}
+        if rows is None:
+            return {}
+        known, asked_BG = rows.first_domains(self.num_domains[number]), rows.asked_BG
         if asked_BG is not None:
-            said["asked_BG"] = asked_BG[:, self.get_buffer(f"places_{number}")]
-        if domains is not None and self.num_domains[number]:
-            said["domains"] = domains.first(self.num_domains[number])
-        return said
+            asked_BG = asked_BG[:, self.get_buffer(f"places_{number}")]
+        return {"rows": replace(known, asked_BG=asked_BG)}
 
     def _joined(self, parts: Sequence[Tensor], width: int, fill: int) -> Tensor:
         """The groups' [B, g, …] as [B, G, width], in the order of the mixture's gates."""
@@ -184,4 +170,5 @@ class JoinedGates(nn.Module):
 def _read(gate: nn.Module, choice: ColumnChoice, inputs: Sequence[Any]) -> list[Any]:
     """What a module reads; rows of requests in two parts where it would have read them so alone."""
     knows = gate if choice.columns_C is None else None
-    return choice.of([read_by_gates(knows, x) for x in inputs])
+    read: list[Any] = [Inputs.of(x).for_gate(knows) for x in inputs]
+    return choice.of(read)

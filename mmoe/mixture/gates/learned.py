@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, TypedDict, get_args
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates import losses
 from mmoe.mixture.gates.contract import GateOutput, check_numbers, check_sizes
 from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import Scope, asked_picks
 from mmoe.mixture.gates.select import Selection, Selector, Votes
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 from mmoe.ops.gating import Softmax, topk_gate, visible_softmax
 
@@ -208,7 +208,7 @@ class LearnedGate(nn.Module):
         TypeError: An option that there is not.
     """
 
-    takes_asked = takes_domains = True
+    takes_rows = True
     k: int | None
     logits: GateLogits
 
@@ -246,13 +246,12 @@ class LearnedGate(nn.Module):
         self,
         inputs: Sequence[Tensor],
         visibility_GE: Tensor,
-        asked_BG: Tensor | None = None,
+        rows: Inputs | None = None,
         votes: Votes | None = None,
-        domains: RowDomains | None = None,
     ) -> GateOutput:
         """Weighs the experts that each gate sees, 0 exactly for others, or picks, best first."""
         check_sizes(self.sizes, inputs, visibility_GE)
-        logits_BGE = self.scores(inputs, domains)
+        logits_BGE, asked_BG = self.scores(inputs, rows), None if rows is None else rows.asked_BG
         values_BGE, own_BGE = self.values(logits_BGE, inputs)
         if self.training and self.options.dropout:
             values_BGE = self.options.drop(values_BGE, visibility_GE)
@@ -262,9 +261,9 @@ class LearnedGate(nn.Module):
             weights, experts, self.losses(scored, weights, experts) if self.training else {}
         )
 
-    def scores(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
-        """Computes `logits_BGE`, over the temperature."""
-        return self.options.temper(self.logits(inputs, domains))
+    def scores(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
+        """Computes `logits_BGE`, over the temperature, for rows with their domains, or without."""
+        return self.options.temper(self.logits(inputs, rows))
 
     def values(self, logits_BGE: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """Makes what is picked by of the logits; and what the rule needs again."""
@@ -317,13 +316,10 @@ class LearnedGate(nn.Module):
         return result
 
     def wanted(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        domains: RowDomains | None = None,
+        self, inputs: Sequence[Tensor], visibility_GE: Tensor, rows: Inputs | None = None
     ) -> Tensor:
         """Computes how much each gate alone would weigh every expert that it sees."""
-        return visible_softmax(self.scores(inputs, domains), visibility_GE)
+        return visible_softmax(self.scores(inputs, rows), visibility_GE)
 
     def add_domains(self, num_domains: int) -> None:
         """Gives each domain gates of its own, as `GateLogits.add_domains` does."""

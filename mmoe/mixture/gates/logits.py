@@ -7,12 +7,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.domains import RowDomains, domain_products, of_each_domain
 from mmoe.mixture.gates.contract import check_domains
-from mmoe.mixture.requests.rows import RequestRows
+from mmoe.mixture.inputs import Inputs, of_each_domain
 from mmoe.ops.gating import gate_mm
 
-GateInput = Tensor | RequestRows
+GateInput = Tensor | Inputs
 
 
 class GateLogits(nn.Module):
@@ -93,12 +92,12 @@ class GateLogits(nn.Module):
 
         Example:
             >>> import torch
-            >>> from mmoe.mixture.domains import RowDomains
             >>> from mmoe.mixture.gates.logits import GateLogits
+            >>> from mmoe.mixture.inputs import Inputs
             >>> logits = GateLogits(8, num_gates=2, num_experts=4)
             >>> logits.add_domains(3)
-            >>> domains = RowDomains.of(torch.tensor([2, 0]).int(), 3)
-            >>> logits([torch.zeros(2, 8)] * 2, domains).shape
+            >>> rows = Inputs(x_BR=torch.zeros(2, 8)).in_domains(torch.tensor([2, 0]).int(), 3)
+            >>> logits([rows.whole] * 2, rows).shape
             torch.Size([2, 2, 4])
         """
         last_GED = self.weights[-1].detach()
@@ -117,16 +116,16 @@ class GateLogits(nn.Module):
         for bias in self.biases:
             nn.init.zeros_(bias)
 
-    def forward(self, inputs: Sequence[GateInput], domains: RowDomains | None = None) -> Tensor:
+    def forward(self, inputs: Sequence[GateInput], rows: Inputs | None = None) -> Tensor:
         """Computes `logits_BGE` from G inputs `x_BD`, or rows of requests, and their domains."""
-        if (self.own_GMED is None) != (domains is None):
-            check_domains(self.own_GMED, domains)
+        if self.own_GMED is not None or rows is not None:
+            check_domains(self.own_GMED, rows)
         if len(inputs) != self.num_gates:
             raise ValueError(
                 f"inputs: expected {self.num_gates} tensors, one per gate, got {len(inputs)}"
             )
-        for g, x in enumerate(inputs):  # the mixture has seen to rows of requests
-            if isinstance(x, Tensor) and (x.dim() != 2 or x.shape[1] != self.input_dim):
+        for g, x in enumerate(inputs):
+            if len(x.shape) != 2 or x.shape[1] != self.input_dim:
                 raise ValueError(
                     f"inputs[{g}]: expected shape [rows, {self.input_dim}], got {list(x.shape)}"
                 )
@@ -137,8 +136,8 @@ class GateLogits(nn.Module):
             for layer, weight_GHD in enumerate(self.weights):
                 read = outputs.unbind(1) if isinstance(outputs, Tensor) else outputs
                 bias_GH = self.biases[layer] if layer < len(self.biases) else None
-                if layer == last and domains is not None:
-                    return self._of_domains(read, bias_GH, domains)
+                if layer == last and rows is not None and self.own_GMED is not None:
+                    return self._of_domains(read, bias_GH, rows)
                 outputs = gate_products(read, weight_GHD, bias_GH)
                 if layer < last:
                     alone = [outputs] if isinstance(outputs, Tensor) else outputs
@@ -149,14 +148,14 @@ class GateLogits(nn.Module):
             return torch.stack([y_BE for y_BE in outputs if isinstance(y_BE, Tensor)], dim=1)
 
     def _of_domains(
-        self, inputs: Sequence[GateInput], bias_GE: Tensor | None, domains: RowDomains
+        self, inputs: Sequence[GateInput], bias_GE: Tensor | None, rows: Inputs
     ) -> Tensor:
         """The last layer, of gates that domains have of their own."""
         assert self.own_GMED is not None, "there are domains"
         weights, biases = _of_each_gate(self.weights[-1], self.own_GMED), None
         if bias_GE is not None and self.own_bias_GME is not None:
             biases = _of_each_gate(bias_GE, self.own_bias_GME)
-        return domain_logits(inputs, weights, domains, biases)
+        return domain_logits(inputs, weights, rows, biases)
 
 
 def gate_products(
@@ -197,7 +196,7 @@ def gate_products(
 def domain_logits(
     inputs: Sequence[GateInput],
     weights: Sequence[Tensor],
-    domains: RowDomains,
+    rows: Inputs,
     biases: Sequence[Tensor] | None = None,
 ) -> Tensor:
     """Computes `y_g = W_gm x_g [+ b_gm]`, m the domain of a row, as `gate_products` without.
@@ -205,7 +204,7 @@ def domain_logits(
     Args:
         inputs: As in `gate_products`; rows of requests are read whole.
         weights: `weight_NED` of each gate, from `of_each_domain`.
-        domains: Of the rows.
+        rows: With their domains.
         biases: `bias_NE` of each gate likewise.
 
     Returns:
@@ -213,22 +212,22 @@ def domain_logits(
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.domains import RowDomains
         >>> from mmoe.mixture.gates.logits import domain_logits
-        >>> domains, weight_NED = RowDomains.of(torch.tensor([1]).int(), 1), torch.zeros(2, 4, 3)
-        >>> domain_logits([torch.ones(1, 3)] * 2, [weight_NED] * 2, domains).shape
+        >>> from mmoe.mixture.inputs import Inputs
+        >>> rows = Inputs(x_BR=torch.ones(1, 3)).in_domains(torch.tensor([1]).int(), 1)
+        >>> domain_logits([rows.whole] * 2, [torch.zeros(2, 4, 3)] * 2, rows).shape
         torch.Size([1, 2, 4])
     """
-    rows = [x.whole if isinstance(x, RequestRows) else x for x in inputs]
-    if all(x_BD is rows[0] for x_BD in rows):
+    whole: list[Tensor] = [Inputs.of(x).whole for x in inputs]
+    if all(x_BD is whole[0] for x_BD in whole):
         joined_NXD = torch.cat(list(weights), dim=1)
         joined_NX = None if biases is None else torch.cat(list(biases), dim=1)
-        y_BX = domain_products(rows[0], joined_NXD, domains, joined_NX)
+        y_BX = rows.domain_products(whole[0], joined_NXD, joined_NX)
         return y_BX.unflatten(1, (len(weights), -1))
     each = [None] * len(weights) if biases is None else biases
     parts = [
-        domain_products(x_BD, weight_NED, domains, bias_NE)
-        for x_BD, weight_NED, bias_NE in zip(rows, weights, each, strict=True)
+        rows.domain_products(x_BD, weight_NED, bias_NE)
+        for x_BD, weight_NED, bias_NE in zip(whole, weights, each, strict=True)
     ]
     return torch.stack(parts, dim=1)
 
@@ -241,10 +240,8 @@ def _of_each_gate(shared_GX: Tensor, own_GMX: Tensor) -> list[Tensor]:
 
 
 def _product(x_BD: GateInput, weight_ND: Tensor, bias_N: Tensor | None) -> Tensor:
-    if isinstance(x_BD, RequestRows):
-        of_request, of_row = x_BD.columns.split(weight_ND, dim=1)
-        (y_QN,) = x_BD.once(lambda x_QP: [_product(x_QP, of_request, None)])
-        return _product(x_BD.x_BR, of_row, bias_N) + x_BD.repeat(y_QN)
+    if not isinstance(x_BD, Tensor):
+        return x_BD.product(_product, weight_ND, bias_N)
     if x_BD.dtype == torch.float16:
         x_BD, weight_ND = x_BD.float(), weight_ND.float()
         bias_N = None if bias_N is None else bias_N.float()

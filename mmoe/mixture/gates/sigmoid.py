@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.contract import check_numbers
 from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored, check_coefficient
 from mmoe.mixture.gates.losses import asked_picks, count_picks, count_rows
 from mmoe.mixture.gates.select import Selection
+from mmoe.mixture.inputs import Inputs
 from mmoe.ops.gating import topk_gate
 
 # Where gates decide together, what is left of a score that its bias has pushed below
@@ -129,13 +129,10 @@ class SigmoidGate(LearnedGate):
         return super().losses(scored, weights, experts_BGK, _over_sum(scores_BGE * seen_GE))
 
     def wanted(
-        self,
-        inputs: Sequence[Tensor],
-        visibility_GE: Tensor,
-        domains: RowDomains | None = None,
+        self, inputs: Sequence[Tensor], visibility_GE: Tensor, rows: Inputs | None = None
     ) -> Tensor:
         """Computes how much each gate alone would weigh every expert, of all that it sees."""
-        return _over_sum(stable_sigmoid(self.scores(inputs, domains)) * visibility_GE)
+        return _over_sum(stable_sigmoid(self.scores(inputs, rows)) * visibility_GE)
 
     @torch.no_grad()
     def update_bias(self) -> None:

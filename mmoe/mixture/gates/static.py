@@ -6,9 +6,9 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.domains import RowDomains, domain_values, of_each_domain
 from mmoe.mixture.gates.contract import check_domains, rows_and_dtype
 from mmoe.mixture.gates.learned import GateOptions, GateSettings, LearnedGate
+from mmoe.mixture.inputs import Inputs, of_each_domain
 from mmoe.ops.gating import Softmax
 
 
@@ -66,14 +66,14 @@ class StaticGate(LearnedGate):
         zeros_GME = self.logits_GE.detach().new_zeros(num_gates, num_domains, num_experts)
         self.own_logits_GME = nn.Parameter(zeros_GME)
 
-    def scores(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
+    def scores(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
         """Returns the same logits for every sample of a domain; reads no input."""
-        check_domains(self.own_logits_GME, domains)
-        rows, dtype = rows_and_dtype(inputs)
-        logits_BGE = self.logits_GE.to(dtype).expand(rows, -1, -1)
-        if self.own_logits_GME is not None and domains is not None:
+        check_domains(self.own_logits_GME, rows)
+        height, dtype = rows_and_dtype(inputs)
+        logits_BGE = self.logits_GE.to(dtype).expand(height, -1, -1)
+        if self.own_logits_GME is not None and rows is not None:
             own_MGE = self.own_logits_GME.transpose(0, 1).to(dtype)
-            logits_BGE = domain_values(of_each_domain(self.logits_GE.to(dtype), own_MGE), domains)
+            logits_BGE = rows.domain_values(of_each_domain(self.logits_GE.to(dtype), own_MGE))
         return self.options.temper(logits_BGE)
 
 

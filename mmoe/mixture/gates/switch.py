@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor
 
-from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.learned import GateOptions, LearnedGate, check_share
+from mmoe.mixture.inputs import Inputs
 
 if TYPE_CHECKING:
     from mmoe.mixture.routing.capacity import Capacity
@@ -58,14 +58,14 @@ class SwitchGate(LearnedGate):
         self.jitter = jitter
         self.capacity = capacity
 
-    def scores(self, inputs: Sequence[Tensor], domains: RowDomains | None) -> Tensor:
+    def scores(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
         """Computes the logits of what is read, with noise in training."""
         if self.training and self.jitter:
             # Gates that read one tensor share its noise
             read = {id(x): x for x in inputs}
             noisy = {key: self._noisy(x_BD) for key, x_BD in read.items()}
             inputs = [noisy[id(x)] for x in inputs]
-        return super().scores(inputs, domains)
+        return super().scores(inputs, rows)
 
     def _noisy(self, x_BD: Tensor) -> Tensor:
         x_BD = x_BD.to(torch.promote_types(x_BD.dtype, torch.float32))

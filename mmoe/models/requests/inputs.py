@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import Lookups
 from mmoe.mixture.batch_invariant import HAS_KERNELS
-from mmoe.mixture.requests.columns import RequestColumns
-from mmoe.mixture.requests.rows import RequestRows
+from mmoe.mixture.columns import RequestColumns
+from mmoe.mixture.inputs import Inputs
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.input_layers import InputLayers
 from mmoe.models.inputs import NetworkInputs
@@ -145,12 +145,12 @@ class RequestInputs(nn.Module):
 
     def rows(
         self, parts: tuple[NetworkInputs, NetworkInputs], owners: Owners, *, in_tiles: bool
-    ) -> RequestRows:
+    ) -> Inputs:
         """Returns what mixtures read."""
         x_QP, x_BR = (part.joined for part in parts)
         if self.leaves_out:
             x_QP, x_BR = x_QP.index_select(1, self.kept_P), x_BR.index_select(1, self.kept_R)
-        return RequestRows(
+        return Inputs(
             x_QP=x_QP,
             x_BR=x_BR,
             owners=owners,
@@ -232,7 +232,7 @@ class RowsOfRequests:
     parts: tuple[NetworkInputs, NetworkInputs]
     owners: Owners
     bias: BiasTower | None
-    in_parts: RequestRows | None
+    in_parts: Inputs | None
 
     @property
     def batch(self) -> Batch:
@@ -258,7 +258,7 @@ class RowsOfRequests:
         return self.made.whole(self.parts, self.owners)
 
     @property
-    def read(self) -> Tensor | RequestRows:
+    def read(self) -> Tensor | Inputs:
         """Everything that the levels of the network read."""
         return self.others.joined if self.in_parts is None else self.in_parts
 

@@ -16,8 +16,8 @@ from mmoe.mixture import (
     SoftmaxGate,
     TopKGate,
 )
-from mmoe.mixture.domains import RowDomains
 from mmoe.mixture.gates.joined import GateGroup, JoinedGates
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.traits import traits_of
 
 D = 12
@@ -141,8 +141,9 @@ def test_gates_that_came_later_mix_what_the_first_chose(kind, how):
     assert pairs_B.max() <= selection.most_pairs(3)
     torch.testing.assert_close(gate.wanted([x_BD] * 3, seen_GE), whole.wanted([x_BD] * 3, seen_GE))
     asked_BG = torch.rand(200, 3) < 0.6  # only gates that a row asks for vote
-    expected = whole([x_BD] * 3, seen_GE, asked_BG).only_asked(asked_BG).as_weights(6)
-    found = gate([x_BD] * 3, seen_GE, asked_BG=asked_BG).only_asked(asked_BG).as_weights(6)
+    rows = Inputs(x_BR=x_BD, asked_BG=asked_BG)
+    expected = whole([x_BD] * 3, seen_GE, rows).only_asked(asked_BG).as_weights(6)
+    found = gate([x_BD] * 3, seen_GE, rows).only_asked(asked_BG).as_weights(6)
     torch.testing.assert_close(found, expected)
 
 
@@ -157,9 +158,10 @@ def test_a_group_knows_the_domains_that_there_were(kind):
         if ".own_" in name:
             torch.nn.init.normal_(own)
     codes_B = torch.randint(4, (50,)).int()
-    weights_BGE = gate([x_BD] * 3, visibility(), domains=RowDomains.of(codes_B, 3)).as_weights(6)
-    before = RowDomains.of(codes_B.clamp(max=2), 2)
-    alone = old([x_BD] * 2, torch.ones(2, 4, dtype=torch.bool), domains=before)
+    rows = Inputs(x_BR=x_BD).in_domains(codes_B, 3)
+    weights_BGE = gate([x_BD] * 3, visibility(), rows).as_weights(6)
+    before = Inputs(x_BR=x_BD).in_domains(codes_B.clamp(max=2), 2)
+    alone = old([x_BD] * 2, torch.ones(2, 4, dtype=torch.bool), before)
     assert torch.equal(weights_BGE[:, [0, 2], :4], alone.as_weights(4))
-    other = new([x_BD], torch.ones(1, 6, dtype=torch.bool), domains=RowDomains.of(codes_B, 3))
+    other = new([x_BD], torch.ones(1, 6, dtype=torch.bool), rows)
     assert torch.equal(weights_BGE[:, [1]], other.as_weights(6))

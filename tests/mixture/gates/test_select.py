@@ -15,6 +15,7 @@ from mmoe.mixture import (
 )
 from mmoe.mixture.gates.losses import balance, count_pairs, count_picks
 from mmoe.mixture.gates.select import Selector
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.routing.dispatcher import plan_routes
 from mmoe.ops import joint_select, topk_gate
 
@@ -204,7 +205,7 @@ def test_only_gates_that_a_row_asks_for_decide():
     asked = torch.zeros(len(x), G, dtype=torch.bool)
     asked[:, 1] = True
 
-    _, experts, _ = gate([x] * G, ALL, asked)
+    _, experts, _ = gate([x] * G, ALL, Inputs(x_BR=x, asked_BG=asked))
 
     alone = topk_gate(gate.logits([x] * G), ALL, 3)[1]
     assert torch.equal(experts[:, 1], alone[:, 1])

@@ -24,8 +24,8 @@ from mmoe.mixture import (
     Work,
     choose_execution,
 )
-from mmoe.mixture.requests.columns import RequestColumns
-from mmoe.mixture.requests.rows import REQUEST_TILE, RequestRows
+from mmoe.mixture.columns import RequestColumns
+from mmoe.mixture.inputs import REQUEST_TILE, Inputs
 from mmoe.ops.repeat_rows import Owners
 from tests.needs_kernels import needs_kernels
 
@@ -70,10 +70,10 @@ POOLS: dict[str, Callable[[], Pool]] = {
 }
 
 
-def draw(dtype: torch.dtype = torch.float64, **keys: bool) -> RequestRows:
+def draw(dtype: torch.dtype = torch.float64, **keys: bool) -> Inputs:
     torch.manual_seed(1)
     x_QP, x_BR = torch.randn(Q, 3, dtype=dtype), torch.randn(B, D - 3, dtype=dtype)
-    return RequestRows(
+    return Inputs(
         x_QP=x_QP.requires_grad_(),
         x_BR=x_BR.requires_grad_(),
         owners=Owners(OWNERS, Q),
@@ -88,9 +88,7 @@ def mixture(pool: str, gate: str = "softmax", execution: Execution = "auto") -> 
     return made.double()
 
 
-def gradients(
-    layer: MultiGateMixture, rows: RequestRows, *, whole: bool
-) -> tuple[Tensor, list[Tensor]]:
+def gradients(layer: MultiGateMixture, rows: Inputs, *, whole: bool) -> tuple[Tensor, list[Tensor]]:
     """The mixes, and the gradients of the inputs and of every parameter."""
     torch.manual_seed(3)
     output = layer(rows.whole if whole else rows)
@@ -151,7 +149,7 @@ def test_a_rows_bits_do_not_depend_on_its_batch(pool: str, gate: str, exact: boo
     whole = layer(rows).out_BGO
     for places in ([4], [1, 2, 6], [9, 3, 1, 0, 7], [*range(B)][::-1]):
         requests, owners = OWNERS[places].unique(return_inverse=True)
-        part = RequestRows(
+        part = Inputs(
             x_QP=rows.x_QP[requests],
             x_BR=rows.x_BR[places],
             owners=Owners(owners, len(requests)),
@@ -183,7 +181,7 @@ def test_under_autocast(gate: str) -> None:
 def test_parts_that_do_not_fit_are_refused() -> None:
     rows = draw()
     with pytest.raises(ValueError, match=r"x_QP: expected shape \[5, 3\]"):
-        RequestRows(x_QP=rows.x_BR[:5], x_BR=rows.x_BR, owners=rows.owners, columns=COLUMNS)
+        Inputs(x_QP=rows.x_BR[:5], x_BR=rows.x_BR, owners=rows.owners, columns=COLUMNS)
     with pytest.raises(ValueError, match="of_request: expected some of the columns 0 to 3"):
         RequestColumns([0, 4], 4)
     layer = MultiGateMixture(D + 1, G, MLPExperts(2, D + 1, [3]))

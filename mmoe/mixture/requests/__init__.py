@@ -1,1 +1,0 @@
-"""Rows of requests: what their candidates share is computed once."""
