@@ -44,7 +44,7 @@ def test_backtest_prints_it_too(mmoe, monkeypatch, tmp_path):
         (["unshard", "run", "--output", "x.safetensors"], "mmoe.run.RunDirectory.open"),
         (
             ["init", "log.csv", "--label", "x", "--out", "y"],
-            "mmoe.datasets.infer.csv_options.rows_to_look_at",
+            "mmoe.datasets.infer.told.rows_to_look_at",
         ),
         (["score", "run", "--input", "x", "--output", "y.parquet"], "mmoe.score.score_files"),
     ],

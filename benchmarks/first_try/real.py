@@ -11,7 +11,7 @@ from benchmarks.first_try.judge import Verdict, judged
 from benchmarks.first_try.ours import inferred, trained
 from mmoe.config import RunConfig
 from mmoe.datasets import encode_labels, load_recipe, load_splits
-from mmoe.datasets.labels.formula import columns_of
+from mmoe.datasets.labels.expressions import columns_of
 from mmoe.train.baselines import boosted_trees, logistic_regression
 
 REAL = {"census-income": "census-income", "hillstrom": "hillstrom"}  # recipe → folder

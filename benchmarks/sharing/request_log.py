@@ -13,8 +13,8 @@ from benchmarks.train.logs import Log
 from benchmarks.train.workloads import BATCH, EXPERTS, WORKLOADS
 from benchmarks.train.world import zipf_ids
 from mmoe.config import RunConfig, config_from_dict
+from mmoe.datasets import encode_labels
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.encoded import EncodedData
 

@@ -17,9 +17,9 @@ from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels
 from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.keys import to_keys
-from mmoe.datasets.values.missing_words import without_words
+from mmoe.datasets.values.text import without_words
 
-SECTION = "domains"
+DOMAINS = "domains"
 _USED_BY = "model.domains"
 _SHOWN = 8  # domains in a message
 
@@ -58,7 +58,7 @@ class DomainsEntry(Stored):
 class DomainsSection(Section):
     """The domains, by their column."""
 
-    name = SECTION
+    name = DOMAINS
     entry = DomainsEntry
 
     def write(self, rule: Domains, folder: Path, stem: str) -> Any:
@@ -180,7 +180,7 @@ def encode_domains(
 
 def domains_of(rules: Mapping[str, Mapping[str, Any]]) -> Domains | None:
     """Returns the domains that were learnt; None: the run has none."""
-    return next(iter(rules.get(SECTION, {}).values()), None)
+    return next(iter(rules.get(DOMAINS, {}).values()), None)
 
 
 def asked_tasks(tasks: Sequence[TaskConfig], domains: Domains) -> np.ndarray | None:

@@ -1,26 +1,54 @@
-"""`FeatureEncoder`: from columns to network inputs; fitted on the training split."""
+"""`FeatureEncoder`: from columns to network inputs; how it is fitted, stored and continued."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+from pydantic import Field, create_model
 
-from mmoe.config import FeatureSpec, InputLayerSpec, RunConfig, SequenceSpec, TableSpec
-from mmoe.datasets.features import encoder_files
-from mmoe.datasets.features.codec import Codec, Coded, Rules, joined, missing, width_of
-from mmoe.datasets.features.domains import Domains, domains_of, encode_domains
-from mmoe.datasets.features.encoder_files import codecs_of, sections
-from mmoe.datasets.features.fit_encoder import EncoderFit
-from mmoe.datasets.features.id_map import IdMap
+from mmoe.config import (
+    FEATURES,
+    CategoricalFeature,
+    FeatureSpec,
+    InputLayerSpec,
+    RunConfig,
+    SequenceSpec,
+    TableSpec,
+    config_from_dict,
+)
+from mmoe.config.json_files import Stored, read_stored
+from mmoe.datasets.features.codec import (
+    Codec,
+    Coded,
+    Rules,
+    Section,
+    joined,
+    missing,
+    that_share,
+    width_of,
+)
+from mmoe.datasets.features.domains import (
+    DOMAINS,
+    Domains,
+    DomainsFit,
+    DomainsSection,
+    domains_of,
+    encode_domains,
+)
+from mmoe.datasets.features.id_map import IdMap, Vocabulary
+from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.levels import (
-    SECTION,
+    LEVELS,
     Level,
     LevelColumns,
+    LevelsFit,
+    LevelsSection,
     at_level,
     columns_read,
 )
@@ -32,16 +60,204 @@ from mmoe.datasets.features.seen import (
     SEEN_LENGTHS,
     SEEN_WEIGHTS,
     Constant,
+    Constants,
+    ConstantsFit,
+    HeldColumns,
+    SeenIds,
+    SeenLengths,
+    SeenWeights,
+    extend_constants,
+    extend_lists,
     held_constant,
 )
 from mmoe.datasets.features.single_rows import SingleRows
 from mmoe.datasets.labels.maturity import Maturity
-from mmoe.datasets.labels.targets import row_links
+from mmoe.datasets.labels.targets import (
+    LABELS,
+    WATCH_QUANTILES,
+    LabelsFit,
+    LabelsSection,
+    WatchQuantilesFit,
+    WatchQuantilesSection,
+    row_links,
+)
 from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels, EncodedRequests, LevelLayout
-from mmoe.datasets.rows.one_row import one_row
+from mmoe.datasets.rows.frames import one_row
 from mmoe.datasets.rows.projection import with_missing
 from mmoe.datasets.rows.requests import find_requests
+from mmoe.datasets.values.arrow import out_of_memory
 from mmoe.datasets.values.keys import KeyKind
+from mmoe.errors import NotImported
+
+
+def codecs_of(config: RunConfig) -> list[Codec[Any]]:
+    """Makes the codecs of the features, in their order: one each, or one for each part."""
+    return [
+        codec
+        for feature in config.features
+        for codec in FEATURES.implementation(feature).of(feature, config)
+    ]
+
+
+def sections() -> dict[str, Section]:
+    """Lists the sections of encoder.json, in their order."""
+    codecs = [FEATURES.implementation(kind) for kind in FEATURES.names()]
+    of_features = {section.name: section for codec in codecs for section in codec.sections}
+    others: tuple[Section, ...] = (
+        LevelsSection(),
+        WatchQuantilesSection(),
+        DomainsSection(),
+        SeenIds(),
+        SeenWeights(),
+        SeenLengths(),
+        HeldColumns(),
+        Constants(),
+        LabelsSection(),
+    )
+    return {**of_features, **{section.name: section for section in others}}
+
+
+_FORMAT = 1
+
+
+@cache
+def _shape(_: tuple[str, ...]) -> type[Stored]:
+    """encoder.json, with the sections that there are."""
+    fields: dict[str, Any] = {"format": (Literal[1], ...), "config": (dict[str, Any], ...)}
+    for section in sections().values():
+        default = ... if section.required else Field(default_factory=dict)
+        fields[section.name] = (dict[str, section.entry], default)
+    return create_model("Encoder", __base__=Stored, **fields)
+
+
+def _save(folder: Path, config: RunConfig, rules: Rules) -> None:
+    """Writes a fitted encoder, under temporary names first; encoder.json last, as the seal."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {"format": _FORMAT, "config": config.model_dump(mode="json")}
+    for key, section in sections().items():
+        # The number keeps names apart that differ in case only, for disks that ignore case.
+        content[key] = {
+            name: section.write(rule, folder, f"{number:03d}-{name}")
+            for number, (name, rule) in enumerate(rules.get(key, {}).items())
+        }
+    target = folder / "encoder.json"
+    temporary = target.with_suffix(".json.tmp")
+    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    temporary.replace(target)
+
+
+def _load(folder: Path) -> tuple[RunConfig, Rules]:
+    """Reads what `save` wrote.
+
+    Raises:
+        ValueError: The folder holds no complete encoder, or needs a module that is not allowed.
+    """
+    file = folder / "encoder.json"
+    try:
+        content = read_stored(file, _shape(tuple(sections())), "copy the run again")
+        config = config_from_dict(content["config"], origin=str(file), of_run=True)
+        rules = {
+            key: {name: section.read(entry, folder) for name, entry in content.get(key, {}).items()}
+            for key, section in sections().items()
+        }
+        _check_complete(file, config, rules)
+    except NotImported:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise out_of_memory(error, str(folder)) or ValueError(
+            f"{folder}: holds no complete encoder ({reason}); expected the vocabulary folder of a "
+            "run that mmoe train wrote"
+        ) from None
+    return config, rules
+
+
+def _check_complete(file: Path, config: RunConfig, rules: Rules) -> None:
+    """What the features of the config are encoded by has to be there."""
+    for codec in codecs_of(config):
+        for section, name in codec.keys:
+            if name not in rules[section]:
+                raise ValueError(f"{file}: {section}.{name}: is missing")
+
+
+class EncoderFit:
+    """Learns chunk by chunk what `FeatureEncoder.of` is made from.
+
+    Memory is bounded by the features and by the distinct ids of vocabularies, not by the rows.
+
+    Args:
+        config: Features and tables.
+        origin: What the user calls the data; starts error messages.
+        maturity: When the labels were collected, as for `encode_labels`.
+    """
+
+    def __init__(self, config: RunConfig, origin: str, maturity: Maturity | None = None) -> None:
+        self.config, self.origin = config, origin
+        self.rows = 0
+        self.codecs = codecs_of(config)
+        self.fits = {codec: codec.start(origin, self.codecs) for codec in self.codecs}
+        self.levels = LevelsFit(config, origin)
+        self.domains = DomainsFit(config, origin)
+        self.constants = ConstantsFit(self.codecs)
+        self.watch = WatchQuantilesFit(config, origin, maturity)
+        self.labels = LabelsFit(config)
+
+    def add(
+        self, table: pa.Table, labels: EncodedLabels | None = None, *, check: bool = False
+    ) -> None:
+        """Learns from more training rows.
+
+        Args:
+            table: The rows.
+            labels: Of the same rows; None: nothing is learnt of labels.
+            check: Refuse rows that share a request, but not what is said of it: encoding does so
+                too, after all rows have been read.
+
+        Raises:
+            ValueError: A column is missing, or a value does not fit its feature's kind.
+        """
+        self.rows += table.num_rows
+        table = with_missing(table, self.config, self.origin)
+        requests = self.levels.add(table, check=check)
+        for codec, fit in self.fits.items():
+            of_request = self.levels.found.get(codec.feature.name) == "request"
+            # Its own word: a codec that derives from it may learn in another way
+            once = of_request and vars(type(codec)).get("counts_times", False)
+            codec.add(fit, requests if once and requests is not None else table, self.origin)
+        self.domains.add(table)
+        self.constants.add(table)
+        self.watch.add(table)
+        if labels is not None:
+            self.labels.add(labels)
+
+    def check(self, table: pa.Table) -> None:
+        """Refuses bad values in rows that do not train, before training instead of after it."""
+        table = with_missing(table, self.config, self.origin)
+        self.levels.check(table)
+        for codec, fit in self.fits.items():
+            codec.check_beside(fit, table, self.origin)
+        self.domains.check(table)
+        self.watch.check(table)
+
+    def finish(self) -> Rules:
+        """Returns what the rows taught.
+
+        Raises:
+            ValueError: There was not one row, or a column holds no ids.
+        """
+        if self.rows == 0:
+            raise ValueError(f"{self.origin}: there are no training rows to fit the features on")
+        rules: Rules = {name: {} for name in sections()}
+        for codecs in that_share(self.codecs):
+            codecs[0].finish([self.fits[codec] for codec in codecs], rules)
+        for codec, fit in self.fits.items():
+            codec.finish_own(fit, rules)
+        self.constants.finish(self.codecs, rules, self.origin)
+        rules[LEVELS] = dict(self.levels.finish())
+        rules[DOMAINS] = dict(self.domains.finish())
+        rules[WATCH_QUANTILES] = dict(self.watch.finish())
+        rules[LABELS] = dict(self.labels.finish())
+        return rules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +383,7 @@ class FeatureEncoder:
     @cached_property
     def levels(self) -> dict[str, Level]:
         """Level of each feature; none where rows have no requests."""
-        return self.rules.get(SECTION, {})
+        return self.rules.get(LEVELS, {})
 
     @property
     def has_requests(self) -> bool:
@@ -354,7 +570,7 @@ class FeatureEncoder:
 
     def save(self, folder: str | Path) -> None:
         """Writes encoder.json and one Parquet file for each vocabulary; no pickle."""
-        encoder_files.save(Path(folder), self.config, self.rules)
+        _save(Path(folder), self.config, self.rules)
 
     @classmethod
     def load(cls, folder: str | Path) -> "FeatureEncoder":
@@ -363,7 +579,7 @@ class FeatureEncoder:
         Raises:
             ValueError: The folder holds no complete encoder.
         """
-        config, rules = encoder_files.load(Path(folder))
+        config, rules = _load(Path(folder))
         return cls(config=config, rules=rules)
 
 
@@ -380,3 +596,84 @@ def _check(codec: Codec[Any], coded: Coded, rules: Rules, num_rows: int) -> None
     for column_N in (*coded.dense, *coded.ids):
         if len(column_N) != num_rows:
             raise ValueError(f"{made} a column of {len(column_N)} rows; expected {num_rows}")
+
+
+def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) -> FeatureEncoder:
+    """Returns an encoder with known rows as in `earlier`, and today's new ids as well.
+
+    Scaling, buckets and pieces of features that `earlier` had are kept, quantiles of watch times
+    and the scaling of labels: other ones would give its weights another meaning. Its ids keep their
+    rows, and its domains their numbers; those that `today` has on top get the next ones, in
+    today's order. Features and tables that are new are taken from `today`, and so is the rule of a
+    number that had one value until now. Where today's config freezes the encoder or a table, new
+    ids get no rows.
+
+    Args:
+        today: Fitted on today's training rows, with today's config.
+        earlier: Of the run that is continued; features of one name have the same settings.
+        origin: What the user calls today's data; starts error messages.
+
+    Raises:
+        ValueError: Ids that are hashed, managed or crossed are of another kind now, a table has
+            another encoding, or a vocabulary outgrows its max_rows.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from mmoe.config import config_from_dict
+        >>> config = config_from_dict({
+        ...     "features": [{"kind": "categorical", "name": "item"}],
+        ...     "tasks": [{"name": "click", "label": "click"}]})
+        >>> monday, tuesday = (
+        ...     FeatureEncoder.fit(config, pa.table({"item": items}), "log")
+        ...     for items in (["a", "b", "b"], ["c", "c", "a", "d"]))
+        >>> extend_encoder(tuesday, monday, "log").ids["item"].keys.to_pylist()
+        ['b', 'a', 'c', 'd']
+    """
+    rules = {section: dict(entries) for section, entries in today.rules.items()}
+    for codecs in that_share(today.codecs):
+        codecs[0].extend(rules, earlier.rules, origin)
+    _keep_frozen(rules, today, earlier)
+    _leave_out_known(rules, today, origin)
+    before = [feature.name for feature in earlier.config.features]
+    extend_lists(rules, earlier.rules, before)
+    extend_constants(rules, earlier.rules, today.codecs, origin, before)
+    for task in rules.get(WATCH_QUANTILES, {}):
+        kept = earlier.rules.get(WATCH_QUANTILES, {}).get(task)
+        if kept is not None:
+            rules[WATCH_QUANTILES][task] = kept
+    there = earlier.rules.get(LABELS, {})  # a run that learnt labels unchanged has none
+    for task in {task.name for task in earlier.config.tasks} & {t.name for t in today.config.tasks}:
+        rules[LABELS].pop(task, None)
+        if task in there:
+            rules[LABELS][task] = there[task]
+    for column, new in rules.get(DOMAINS, {}).items():
+        known = earlier.rules.get(DOMAINS, {}).get(column)
+        if known is not None:
+            rules[DOMAINS][column] = known.with_new(new)
+    return replace(today, rules=rules)
+
+
+def _keep_frozen(rules: Rules, today: FeatureEncoder, earlier: FeatureEncoder) -> None:
+    """Gives no rows to new ids where nothing would train them, or the encoder is frozen."""
+    config = today.config
+    stages = config.model.stages
+    kept = stages[-1].features if config.keeps_encoder else ()
+    for codec in today.codecs:
+        for section, name in codec.keys:
+            known = earlier.rules.get(section, {})
+            frozen = section == "tables" and name in config.frozen_tables
+            if name in known and (frozen or codec.feature.name in kept):
+                rules[section][name] = known[name]
+
+
+def _leave_out_known(rules: Rules, today: FeatureEncoder, origin: str) -> None:
+    """Leaves ids out of features for new ones (`beyond`) that an earlier table has."""
+    tables = rules["tables"]
+    for codec in today.codecs:
+        feature = codec.feature
+        if not isinstance(codec, IdCodec) or not isinstance(feature, CategoricalFeature):
+            continue
+        for name in feature.beyond if codec.table not in today.config.frozen_tables else ():
+            own, other = tables[codec.table], tables.get(name)
+            if isinstance(own, Vocabulary) and isinstance(other, Vocabulary):
+                tables[codec.table] = own.without(other, codec.label(origin))

@@ -18,7 +18,7 @@ from mmoe.datasets.values.keys import (
     to_keys,
     widest,
 )
-from mmoe.datasets.values.text_kind import TextKind
+from mmoe.datasets.values.text import TextKind
 
 _PENDING = 1 << 18  # rows of counts that wait to be added up
 

@@ -13,13 +13,13 @@ from mmoe.datasets.features.codec import Codec, Rules, Section
 from mmoe.datasets.rows.locations import is_of_request
 from mmoe.datasets.rows.requests import find_requests
 
-SECTION = "levels"
+LEVELS = "levels"
 
 
 class LevelsSection(Section):
     """Level of each feature, where rows are candidates of requests."""
 
-    name: ClassVar[str] = SECTION
+    name: ClassVar[str] = LEVELS
     entry: ClassVar[Any] = Level
 
 

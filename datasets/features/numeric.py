@@ -17,7 +17,7 @@ from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
 from mmoe.datasets.features.seen import limits_of
-from mmoe.datasets.rows.one_row import Cell
+from mmoe.datasets.rows.frames import Cell
 from mmoe.datasets.values.columns import feature_numbers
 
 # Values that quantiles are taken of: then a rank is off by 0.1 % of the rows (standard deviation)

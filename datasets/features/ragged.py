@@ -20,8 +20,7 @@ from mmoe.datasets.values.arrow import (
     plain,
 )
 from mmoe.datasets.values.columns import numbers_of, to_numbers
-from mmoe.datasets.values.missing_words import without_words
-from mmoe.datasets.values.written_lists import parse_lists
+from mmoe.datasets.values.text import parse_lists, without_words
 
 _SHOWN = 80  # characters of a cell in an error
 

@@ -16,7 +16,7 @@ from mmoe.datasets.features.numeric import NumberCells, NumericCodec
 from mmoe.datasets.features.seen import CONSTANTS
 from mmoe.datasets.labels.targets import row_links
 from mmoe.datasets.rows.encoded import EncodedFeatures
-from mmoe.datasets.rows.one_row import Cell, OneRow, cell_of, table_of
+from mmoe.datasets.rows.frames import Cell, OneRow, cell_of, table_of
 from mmoe.datasets.rows.projection import required_columns, with_missing
 from mmoe.datasets.values.datetimes import plain_moment
 

@@ -14,7 +14,7 @@ from mmoe.config.json_files import Stored
 from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments
 from mmoe.datasets.features.seen import limits_of
-from mmoe.datasets.values.vectors import Vectors, to_vectors
+from mmoe.datasets.values.columns import Vectors, to_vectors
 
 # Values of one number whose moments are taken at once: vectors have hundreds of them
 _BLOCK = 1024

@@ -8,23 +8,34 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
+from urllib.parse import unquote
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.files.data_file import DataFile, LakePart, is_address, is_partition
+from mmoe.datasets.files.data_file import (
+    DataFile,
+    LakePart,
+    is_address,
+    is_partition,
+    natural_key,
+    without_protocol,
+)
+from mmoe.datasets.files.parquet_files import iter_parquet, parquet_columns
 from mmoe.datasets.files.remote import not_reached
 from mmoe.datasets.rows.locations import MissingColumnError
 
 # Kind of table: the module that reads it, the package and the extra that it needs
 _READERS = MappingProxyType(
     {
-        "Delta": ("mmoe.datasets.files.delta_tables", "deltalake", "delta"),
-        "Iceberg": ("mmoe.datasets.files.iceberg_tables", "pyiceberg", "iceberg"),
+        "Delta": ("mmoe.datasets.files.lake", "deltalake", "delta"),
+        "Iceberg": ("mmoe.datasets.files.lake", "pyiceberg", "iceberg"),
     }
 )
 _VERSION = re.compile(r"(.+)@(\d+)")
@@ -306,3 +317,255 @@ def _folders_above(path: str) -> list[str]:
     if above.endswith("/data"):  # where Iceberg has its files
         found.append(above.removesuffix("/data"))
     return found
+
+
+# Features of a table that what is below reads, or that say nothing about its rows
+_READ_FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+
+
+def _open_delta(path: str, version: int | None) -> "DeltaTable":
+    """Reads the log of a table.
+
+    Args:
+        path: Its folder, or address.
+        version: None: the current one.
+
+    Raises:
+        ValueError: It cannot be read, has no such version, or uses what is not read here.
+    """
+    import deltalake
+
+    if not is_address(path) and unquote(path) != path:  # it would read the log of that folder
+        raise Refused(
+            f"{path}: deltalake takes the name of this folder for {unquote(path)!r}; give the "
+            "folder a name without %"
+        )
+    where = "" if version is None else f" at version {version}"
+    with one_line(
+        lambda reason: (
+            f"{path}: the Delta table cannot be read{where} by deltalake {deltalake.__version__} "
+            f"({reason}); name a version that is there, or upgrade deltalake"
+        )
+    ):
+        return DeltaTable(path, deltalake.DeltaTable(path, version=version))
+
+
+class DeltaTable:
+    """A table at one version; see `mmoe.datasets.files.lake.Table`."""
+
+    def __init__(self, path: str, table: Any) -> None:
+        self.path, self.version, self.id = path, int(table.version()), str(table.metadata().id)
+        self._refuse_features(table)
+        self.schema = pa.schema(table.schema().to_arrow())
+        self._partitions: dict[str, dict[str, Any]] = {}
+        self._kept = {
+            _last_part(name): np.asarray(kept, bool)
+            for name, kept in _rows(table.deletion_vectors())
+        }
+        self._read_actions(table)
+
+    def _refuse_features(self, table: Any) -> None:
+        """Refuses a table that says something about its rows that nobody would see to."""
+        used = {*map(str, table.protocol().reader_features or ())} - _READ_FEATURES
+        if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+            used.add("columnMapping")
+        else:
+            used.discard("columnMapping")  # not in use
+        if used:
+            raise Refused(
+                f"{self.path}: the Delta table uses {', '.join(sorted(used))}, which mmoe does not "
+                "read; export its rows to a table or to Parquet without that"
+            )
+
+    def _read_actions(self, table: Any) -> None:
+        """Finds the live files, in the order of their names, and what the log says about each."""
+        self.files: dict[str, str] = {}
+        actions = pa.table(table.get_add_actions(flatten=True))
+        named = [name for name in actions.column_names if name.startswith("partition.")]
+        listed = actions.select(["path", *named]).to_pylist()
+        for action in sorted(listed, key=lambda action: natural_key(action["path"])):
+            inside = unquote(action["path"])
+            if is_address(inside) or inside.startswith("/"):
+                raise Refused(
+                    f"{self.path}: the Delta table refers to files of another one ({inside}), as a "
+                    "shallow clone does, which mmoe does not read; copy its rows to a table"
+                )
+            address = f"{self.path.rstrip('/')}/{inside}"
+            values = {name.removeprefix("partition."): action[name] for name in named}
+            self._partitions[address] = values
+            kept = self._kept.get(_last_part(inside))
+            about = sha256(repr(sorted(values.items())).encode())
+            about.update(b"" if kept is None else np.packbits(kept).tobytes())
+            self.files[address] = about.hexdigest()[:16]
+
+    def read(self, address: str, columns: list[str], rows: int) -> Iterator[pa.Table]:
+        """Yields the live rows of one file; columns that are younger than it are null."""
+        file, values = DataFile(address), self._partitions[address]
+        there = [name for name in parquet_columns(file) if name not in values]
+        own = [name for name in columns if name in there]
+        kept_N, first = self._kept.get(_last_part(address)), 0
+        # Of a file that has none of the columns some column counts the rows
+        for table in iter_parquet(file, own or there[:1], rows):
+            count = table.num_rows
+            if kept_N is not None:
+                kept = np.ones(count, bool)  # behind the end of the vector all rows are
+                part_N = kept_N[first : first + count]
+                kept[: len(part_N)] = part_N
+                table = table.filter(pa.array(kept))
+            first += count
+            arrays = [
+                table[name]
+                if name in own
+                else pa.repeat(pa.scalar(values.get(name), self._type(name)), table.num_rows)
+                for name in columns
+            ]
+            yield pa.table(arrays, names=columns)
+
+    def _type(self, name: str) -> pa.DataType:
+        return self.schema.field(name).type
+
+
+def _rows(vectors: Any) -> Iterator[tuple[str, Any]]:
+    table = pa.table(vectors)
+    yield from zip(
+        table["filepath"].to_pylist(),
+        (one.values.to_numpy(zero_copy_only=False) for one in table["selection_vector"]),
+        strict=True,
+    )
+
+
+def _last_part(path: str) -> str:
+    """A file's own name, which the log makes unique."""
+    return unquote(path).rpartition("/")[2]
+
+
+_SUFFIX = re.compile(r"(\.gz)?\.metadata\.json(\.gz)?$")
+
+
+def _open_iceberg(path: str, version: int | None) -> "IcebergTable":
+    """Reads the metadata of a table.
+
+    Args:
+        path: Its folder or address, or that of one of its metadata files: the state it describes.
+        version: A snapshot; None: the current one.
+
+    Raises:
+        ValueError: It cannot be read, has no such snapshot, lies elsewhere than it was written to,
+            or uses what pyiceberg does not read.
+    """
+    import pyiceberg
+    from pyiceberg.table import StaticTable
+
+    def unread(reason: str) -> str:
+        what = "equality deletes" if "quality delet" in reason else "the table as it is"
+        return (
+            f"{path}: pyiceberg {pyiceberg.__version__} cannot read {what} of this Iceberg table "
+            f"({reason}); rewrite its data files (rewrite_data_files), or export its rows"
+        )
+
+    with one_line(unread):
+        return IcebergTable(path, StaticTable.from_metadata(_metadata_file(path)), version)
+
+
+class IcebergTable:
+    """A table at one snapshot; see `mmoe.datasets.files.lake.Table`."""
+
+    def __init__(self, path: str, table: Any, version: int | None) -> None:
+        self.path, self._table = path, table
+        _refuse_moved(path, table.metadata.location)
+        found = table.current_snapshot()
+        current = 0 if found is None else int(found.snapshot_id)
+        if version is None or version == current:
+            self.version = current
+        elif table.snapshot_by_id(version) is None:
+            known = ", ".join(str(one.snapshot_id) for one in table.metadata.snapshots[-3:])
+            raise Refused(
+                f"{path}: the Iceberg table has no snapshot {version} (the latest: {known or '-'})"
+            )
+        else:
+            self.version = version
+        # Columns may have been renamed since the current snapshot; an earlier one has its own names
+        scan = table.scan(snapshot_id=None if self.version == current else self.version)
+        tasks = list(scan.plan_files()) if self.version else []
+        self._tasks = {str(without_protocol(task.file.file_path)): task for task in tasks}
+        self._projection = scan.projection()
+        self.id = f"{table.metadata.table_uuid}, schema {self._projection.schema_id}"
+        self.schema = self._projection.as_arrow()
+        self.schema = pa.schema([pa.field(f.name, _bare(f.type)) for f in self.schema])
+        self.files = {
+            file: _digest(self._tasks[file]) for file in sorted(self._tasks, key=natural_key)
+        }
+
+    def read(self, address: str, columns: list[str], rows: int) -> Iterator[pa.Table]:
+        """Yields the live rows of one file, which pyiceberg holds whole."""
+        from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.io.pyarrow import ArrowScan
+
+        scan = ArrowScan(
+            self._table.metadata, self._table.io, self._projection.select(*columns), AlwaysTrue()
+        )
+        with one_line(
+            lambda reason: (
+                f"{address}: pyiceberg cannot read the rows ({reason}); rewrite the "
+                "table's data files, or export its rows"
+            )
+        ):
+            for batch in scan.to_record_batches([self._tasks[address]]):
+                yield pa.Table.from_batches([batch]).select(columns)
+
+
+def _metadata_file(path: str) -> str:
+    """The newest one of the folder: that of the highest number."""
+    if _SUFFIX.search(path):
+        return path
+    folder = f"{path.rstrip('/')}/metadata"
+    found: dict[int, list[str]] = {}
+    for name in names_in(path, "metadata"):
+        number = re.match(r"v?(\d+)", name)
+        if number is not None and _SUFFIX.search(name):
+            found.setdefault(int(number[1]), []).append(name)
+    if not found:
+        raise Refused(f"{path}: holds no metadata file of an Iceberg table")
+    latest = sorted(found[max(found)])
+    if len(latest) > 1:
+        raise Refused(
+            f"{path}: two metadata files of the Iceberg table are equally new ({latest[0]} and "
+            f"{latest[1]}), as an interrupted commit leaves them; name the one that the catalog "
+            f"says: {folder}/{latest[0]}"
+        )
+    return f"{folder}/{latest[0]}"
+
+
+def _refuse_moved(path: str, location: str) -> None:
+    """Metadata names files by whole addresses: of a copy these are the ones of the original."""
+    folder = path.rpartition("/metadata/")[0] if _SUFFIX.search(path) else path
+    if _same_place(str(folder), location):
+        return
+    raise Refused(
+        f"{path}: is an Iceberg table that was moved or copied: its metadata says that it lies at "
+        f"{location}, and names files there; register it anew where it lies (rewrite_table_path), "
+        "or export its rows"
+    )
+
+
+def _same_place(one: str, two: str) -> bool:
+    places = [str(without_protocol(place)).rstrip("/") for place in (one, two)]
+    if any(map(is_address, places)):
+        names = [place.replace("s3a://", "s3://").replace("s3n://", "s3://") for place in places]
+        return names[0] == names[1]
+    return Path(places[0]).resolve() == Path(places[1]).resolve()
+
+
+def _digest(task: Any) -> str:
+    """Of what removes rows of a file; such files never change either."""
+    removed = sorted(str(one.file_path) for one in task.delete_files)
+    return sha256(repr(removed).encode()).hexdigest()[:16] if removed else ""
+
+
+def _bare(kind: pa.DataType) -> pa.DataType:
+    """The type without the numbers that Iceberg gives to what is inside of it."""
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        return pa.large_list(_bare(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _bare(field.type)) for field in kind])
+    return kind

@@ -21,8 +21,7 @@ from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.resolve import Source, resolve_files
 from mmoe.datasets.rows.locations import REQUEST_COLUMN, cast_column, number_rows
 from mmoe.datasets.values.arrow import is_list, is_text, pc, plain
-from mmoe.datasets.values.missing_words import PLAIN_CELLS, TextCells
-from mmoe.datasets.values.text import settle
+from mmoe.datasets.values.text import PLAIN_CELLS, TextCells, settle
 
 Paths = Source | Iterable[Source]
 _ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.files.csv_samples import UncutError, bytes_per_row, iter_blocks, iter_start
+from mmoe.datasets.files.csv_files import UncutError, bytes_per_row, iter_blocks, iter_start
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import _with_folders, folder_columns, iter_file
 from mmoe.datasets.files.parquet_files import iter_parquet, parquet_bytes, parquet_layout

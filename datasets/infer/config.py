@@ -4,34 +4,175 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from mmoe.config import (
     DataConfig,
+    Feature,
     FeatureConfig,
     ModelConfig,
+    RequestsConfig,
     RunConfig,
+    SplitConfig,
 )
 from mmoe.config.data import MISSING_WORDS
 from mmoe.config.effects import without_unused
-from mmoe.datasets.infer.choose_split import choose_split
-from mmoe.datasets.infer.guess_features import group_column
-from mmoe.datasets.infer.guess_tasks import consequence_notes, guess_task
-from mmoe.datasets.infer.inputs import Inputs
-from mmoe.datasets.infer.measured.coded import draw
-from mmoe.datasets.infer.measured.drift import flattered
-from mmoe.datasets.infer.measured.products import Product
-from mmoe.datasets.infer.moments import offered
+from mmoe.datasets.infer.coded import draw
+from mmoe.datasets.infer.crosses import Product, flattered
+from mmoe.datasets.infer.guess_features import group_column, offered
+from mmoe.datasets.infer.guess_tasks import GuessedTask, consequence_notes, guess_task
+from mmoe.datasets.infer.inputs import Inputs, Names
 from mmoe.datasets.infer.padding import with_padding
+from mmoe.datasets.infer.profile import ColumnProfile, guess_time, time_like
 from mmoe.datasets.infer.reading import read_column
-from mmoe.datasets.infer.repeated import without_copies
 from mmoe.datasets.infer.sizes import Log, model_for, training_for
 from mmoe.datasets.infer.told import Told
-from mmoe.datasets.infer.unique_names import Names
-from mmoe.datasets.rows.locations import distinct_names, visible_columns
+from mmoe.datasets.rows.locations import distinct_names, find_column, visible_columns
+from mmoe.datasets.rows.repeats import RepeatCounter, hashes_of, later_copies, widest_columns
+from mmoe.datasets.rows.requests import RowRequests, find_requests
+from mmoe.datasets.rows.splits import assign_splits
 from mmoe.datasets.values.arrow import plain
 from mmoe.datasets.values.columns import to_times
-from mmoe.datasets.values.missing_words import cleaned, words_met
+from mmoe.datasets.values.row_hashes import column_part, row_hashes
+from mmoe.datasets.values.text import cleaned, words_met
+
+_FEW = 0.05  # of the rows; more that repeat are judged by chance alone
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """A table without copies of rows; `said`: how many there were, or "" where they are its own."""
+
+    table: pa.Table
+    said: str = ""
+
+
+def without_copies(table: pa.Table, *, sampled: bool = False) -> Distinct:
+    """Leaves out rows that come before already, unless chance alone explains them.
+
+    Args:
+        table: A log, with all its columns.
+        sampled: It is a part of the log.
+
+    Example:
+        >>> rows = pa.table({"row": [*range(500), *range(200)], "x": [*range(500), *range(200)]})
+        >>> without_copies(rows).table.num_rows
+        500
+    """
+    names = visible_columns(table)
+    if not names:
+        return Distinct(table)
+    widest = widest_columns(table, names)
+    copies_N = _copies(table, widest)
+    count = int(copies_N.sum())
+    if not count:
+        return Distinct(table)
+    kept = table.filter(pa.array(~copies_N))
+    if not (count <= _FEW * table.num_rows and _has_row_ids(kept, widest)):
+        counter = RepeatCounter(table.num_rows, names)
+        counter.add(0, table)
+        if not counter.finish().unusual:
+            return Distinct(table)
+    of = (
+        f"the {table.num_rows:,} rows that were looked at"
+        if sampled
+        else f"{table.num_rows:,} rows"
+    )
+    return Distinct(kept, f"{count:,} of {of} ({count / table.num_rows:.1%}) are copies of others")
+
+
+def _copies(table: pa.Table, widest: list[str]) -> np.ndarray:
+    """Which rows come before already, bool [N]; all columns are hashed where a few repeat alone."""
+    again_N = np.zeros(table.num_rows, bool)
+    _, place_N, times_K = np.unique(
+        row_hashes(table, widest), return_inverse=True, return_counts=True
+    )
+    rows = np.flatnonzero(times_K[place_N] > 1)
+    if len(rows):
+        again_N[rows] = later_copies([hashes_of(table.take(pa.array(rows)))])[0]
+    return again_N
+
+
+def _has_row_ids(table: pa.Table, widest: list[str]) -> bool:
+    """Whether a column tells all rows apart: who has one of them twice has a row twice."""
+    return any(len(np.unique(column_part(table[n], 0))) == table.num_rows for n in widest)
+
+
+_SEEDS = 50  # split seeds tried until each split has both classes of each label
+
+
+@dataclass(frozen=True)
+class ChosenSplit:
+    """A split, its seed, the column that holds the event's time, and the reason."""
+
+    config: SplitConfig
+    seed: int
+    time_column: str | None
+    reason: str
+
+
+def choose_split(
+    table: pa.Table,
+    tasks: list[GuessedTask],
+    profiles: list[ColumnProfile],
+    origin: str,
+) -> ChosenSplit:
+    """Splits by time if there is a time and training then has both classes, else at random."""
+    found = guess_time(profiles)
+    complaint = ""
+    if found:
+        profile, why = found
+        split = SplitConfig(by="time", column=profile.name, format=profile.keys.get("format"))
+        try:
+            split_N = assign_splits(table, split, 1, origin)
+            lacking = _one_class(tasks, split_N == 0)
+        except ValueError as error:
+            lacking = str(error)
+        if not lacking:
+            reason = f"{profile.name!r} holds {why}: train on the past, test on the future"
+            return ChosenSplit(split, 1, profile.name, reason)
+        complaint = f"not by time ({profile.name!r} holds {why}): {lacking}; "
+    split = SplitConfig()
+    if table.num_rows < 3:
+        raise ValueError(f"{origin}: {table.num_rows} row(s) cannot be split into three parts")
+    seed, full = _choose_seed(table, tasks, split, origin)
+    others = ", ".join(repr(profile.name) for profile in profiles if time_like(profile))
+    no_time = f"no column holds each event's time (not {others}); "
+    no_time = no_time if others else "no column holds times; "
+    reason = f"{complaint or no_time}rows drawn at random"
+    if not full:
+        reason += "; too few rows for both classes of each label in every part"
+    return ChosenSplit(split, seed, found[0].name if found else None, reason)
+
+
+def _choose_seed(
+    table: pa.Table, tasks: list[GuessedTask], split: SplitConfig, origin: str
+) -> tuple[int, bool]:
+    """The first seed with both classes everywhere, or at least in training."""
+    trainable = None
+    for seed in range(1, _SEEDS + 1):
+        split_N = assign_splits(table, split, seed, origin)
+        if _one_class(tasks, split_N == 0):
+            continue
+        if not any(_one_class(tasks, split_N == part) for part in (1, 2)):
+            return seed, True
+        trainable = trainable or seed
+    if trainable is None:
+        lacking = _one_class(tasks, assign_splits(table, split, 1, origin) == 0)
+        raise ValueError(f"{origin}: {lacking}, however the rows are drawn; give more rows")
+    return trainable, False
+
+
+def _one_class(tasks: list[GuessedTask], rows_N: np.ndarray) -> str:
+    """What is wrong with these rows as training rows, or nothing."""
+    for task in tasks:
+        values = task.values_N[rows_N & task.observed_N]
+        if not len(values):
+            return f"{task.task.name!r} would have no label in training"
+        if task.is_event and values.min() == values.max():
+            return f"{task.task.name!r} would have one class only in training ({values[0]:g})"
+    return ""
 
 
 @dataclass(kw_only=True)
@@ -202,3 +343,72 @@ def _of(product: Product | None) -> str:
         f"; the combination of {pair} predicts {product.task!r} (z {product.z:.0f}): "
         "interaction: fm, a factorization machine, learns it"
     )
+
+
+OPTION = "--request"
+
+
+def with_requests(
+    config: RunConfig, reasons: Reasons, table: pa.Table, column: str, origin: str
+) -> RunConfig:
+    """Returns the config with `data.requests`, and the level of each feature.
+
+    Args:
+        config: Inferred without the column.
+        reasons: Gets those of levels and of the split.
+        table: What it was inferred of.
+        column: That says of which request a row is.
+        origin: What the user calls the data; starts error messages.
+
+    Raises:
+        ValueError: The column never repeats, or nothing is the same inside its requests.
+    """
+    requests = RequestsConfig(column=column)
+    found = find_requests(requests, table, origin)
+    if len(found.first_M) == table.num_rows:
+        raise ValueError(
+            f"{origin}: {OPTION} {column}: never repeats among {table.num_rows:,} rows; name the "
+            "column that says which rows were candidates of one request"
+        )
+    features = [_with_level(feature, found, table, origin) for feature in config.features]
+    shared = [feature.name for feature in features if feature.asked_level == "request"]
+    if not shared:
+        raise ValueError(
+            f"{origin}: {OPTION} {column}: no feature is the same for all rows of a request, so "
+            "nothing would be computed once; leave it out"
+        )
+    for name in shared:
+        reasons.features[name] = "; ".join(
+            filter(None, (reasons.features.get(name), "the same inside each request"))
+        )
+    left_out = [(name, why) for name, why in reasons.left_out if name != column]
+    reasons.left_out[:] = left_out
+    split = _split(config, requests, reasons, table, origin)
+    data = config.data.model_copy(update={"requests": requests, "split": split})
+    return config.model_copy(update={"data": data, "features": features})
+
+
+def _with_level(feature: Feature, found: RowRequests, table: pa.Table, origin: str) -> Feature:
+    """A feature of the request, where all its columns are the same inside each."""
+    if "level" not in type(feature).model_fields:
+        return feature
+    for name in feature.source_columns:
+        column = find_column(table, name, origin, f"feature {feature.name!r}")
+        if found.differing(column) is not None:
+            return feature
+    return feature.model_copy(update={"level": "request"})
+
+
+def _split(
+    config: RunConfig, requests: RequestsConfig, reasons: Reasons, table: pa.Table, origin: str
+) -> SplitConfig:
+    """The same where it keeps requests whole, else one by their hash."""
+    split = config.data.split
+    try:
+        assign_splits(table, split, config.split_seed, origin, requests)
+    except ValueError:
+        reasons.split = "requests stay whole"
+        return SplitConfig(
+            by="hash", column=requests.column, validation=split.validation, test=split.test
+        )
+    return split

@@ -1,5 +1,8 @@
 """Tasks from label columns: 0/1 as they are, two values as an expression, numbers as regression."""
 
+import ast
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,8 +10,7 @@ import pyarrow as pa
 
 from mmoe.config import TaskConfig
 from mmoe.datasets.infer.profile import profile_column
-from mmoe.datasets.labels.expressions import evaluate, evaluate_label
-from mmoe.datasets.labels.formula import columns_of, quote
+from mmoe.datasets.labels.expressions import columns_of, evaluate, evaluate_label, parse, quote
 from mmoe.datasets.rows.locations import missing_column, place, visible_columns
 from mmoe.datasets.values.arrow import pc, plain
 from mmoe.datasets.values.text import settle
@@ -258,3 +260,44 @@ def _regression(
     reason += f"; for a binary task instead: {{label: {quote(label)} > {middle:g}}}"
     task = TaskConfig(name=name, label=expression, kind="regression")
     return _guessed(table, task, [label], [reason], origin)
+
+
+def separate_labels(labels: Sequence[str], columns: Sequence[str], origin: str) -> list[str]:
+    """Returns the labels one by one: `click,buy` is two where no column has that name.
+
+    Args:
+        labels: As they were given: columns, expressions, or several columns with commas between.
+        columns: That there are.
+        origin: What the user calls the data; starts error messages.
+
+    Raises:
+        ValueError: Some of what stands between commas is a column, and some is not.
+
+    Example:
+        >>> separate_labels(["click, buy", "a,b"], ["click", "buy", "a,b"], "log.csv")
+        ['click', 'buy', 'a,b']
+    """
+    found: list[str] = []
+    for label in labels:
+        parts = [part.strip() for part in label.split(",") if part.strip()]
+        if label in columns or len(parts) < 2 or _is_expression(label):
+            found.append(label)
+            continue
+        known = [part for part in parts if part in columns]
+        if known and len(known) < len(parts):
+            other = next(part for part in parts if part not in columns)
+            right = " ".join(f"--label {shlex.quote(part)}" for part in parts)
+            raise ValueError(
+                f"{missing_column(other, columns, origin, f'--label {label!r}')} (labels one by "
+                f"one: {right})"
+            )
+        found += known or [label]
+    return found
+
+
+def _is_expression(label: str) -> bool:
+    """A comma inside brackets or quotes belongs to a formula."""
+    try:
+        return not isinstance(parse(label)[0], ast.Tuple)
+    except ValueError:
+        return False

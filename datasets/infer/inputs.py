@@ -1,45 +1,86 @@
 """Which columns are inputs, and as what: everything known of the columns, brought together."""
 
+import re
+import unicodedata
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import (
-    CrossFeature,
-    DatetimeFeature,
-    FeatureConfig,
-    NumericFeature,
-)
+from mmoe.config import CrossFeature, DatetimeFeature, FeatureConfig, NumericFeature
 from mmoe.config.tables import VocabularyEncoding
+from mmoe.datasets.infer.coded import (
+    Coded,
+    Relations,
+    Sample,
+    code,
+    copies_of,
+    folds_of,
+    relate,
+    same_order,
+)
+from mmoe.datasets.infer.crosses import Product, find_crosses, find_product, leftovers
+from mmoe.datasets.infer.decide import LARGE_ID, SURE, Facts, Shape, Verdict, decide, hint, shape_of
+from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.guess_features import (
     ROWS_PER_ID,
     GuessedFeature,
     guess_ids,
     guess_list,
+    guess_moment,
     guess_number,
     guess_vectors,
     least_rows,
     other_reading,
 )
-from mmoe.datasets.infer.guess_time import TimeLike, time_like
-from mmoe.datasets.infer.joint_leaks import lists_that_tell, look_at, pairs_that_tell
-from mmoe.datasets.infer.leaks import too_good
-from mmoe.datasets.infer.measured.coded import Coded, Sample, code, folds_of
-from mmoe.datasets.infer.measured.crosses import find_crosses, leftovers
-from mmoe.datasets.infer.measured.decide import LARGE_ID, SURE, Facts, Verdict, decide
-from mmoe.datasets.infer.measured.evidence import Evidence, light_values, weigh
-from mmoe.datasets.infer.measured.names import hint
-from mmoe.datasets.infer.measured.products import Product, find_product
-from mmoe.datasets.infer.measured.relations import Relations, copies_of, relate, same_order
-from mmoe.datasets.infer.measured.shape import Shape, shape_of
-from mmoe.datasets.infer.moments import guess_moment
-from mmoe.datasets.infer.profile import ColumnProfile
+from mmoe.datasets.infer.leaks import lists_that_tell, look_at, pairs_that_tell, too_good
+from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, time_like
 from mmoe.datasets.infer.sizes import is_rare
 from mmoe.datasets.infer.told import Told
-from mmoe.datasets.infer.unique_names import Names
 from mmoe.datasets.values.arrow import pc, plain
+
+
+class Names:
+    """Names that a config takes, out of whatever the columns are called."""
+
+    def __init__(self) -> None:
+        self.features: set[str] = set()
+        self.tasks: set[str] = set()
+
+    def feature(self, column: str) -> str:
+        """Returns a feature's name."""
+        return self._unique(column, "feature", self.features)
+
+    def task(self, label: str) -> str:
+        """Returns a task's name."""
+        return self._unique(label, "task", self.tasks)
+
+    @staticmethod
+    def run(name: str) -> str:
+        """Returns a run's name."""
+        cleaned = re.sub(r"[^A-Za-z0-9_\-]+", "-", name).strip("-")
+        return cleaned if re.match(r"^[A-Za-z_]", cleaned) else f"run-{cleaned}".rstrip("-")
+
+    @staticmethod
+    def _unique(column: str, kind: str, taken: set[str]) -> str:
+        """ASCII letters, digits and _; distinct even where case is ignored.
+
+        Letters lose their accents (Künstler: Kunstler). Never two underscores in a row, as in the
+        names of bucket tables.
+        """
+        plain = unicodedata.normalize("NFKD", column.replace("ß", "ss"))
+        plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
+        base = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")[:100] or f"{kind}_{len(taken) + 1}"
+        base = base if re.match(r"^[A-Za-z_]", base) else f"{kind[0]}_{base}"
+        base = "mean_value" if kind == "task" and base == "mean" else base
+        name, number = base, 1
+        while name.lower() in taken:
+            number += 1
+            name = f"{base}_{number}"
+        taken.add(name.lower())
+        return name
+
 
 _STRONGEST = 50  # columns of a model of all columns
 _LEAST = 12  # values that have a shape

@@ -1,17 +1,112 @@
-"""Profiles a column: the facts from which a first config is inferred."""
+"""Profiles a column: the facts from which a first config is inferred, vectors and times too."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.infer.guess_vectors import VectorFacts, look_for_vectors
+from mmoe.config import TimeUnit, VectorFeature
 from mmoe.datasets.values.arrow import is_list, is_text, pc, plain
-from mmoe.datasets.values.columns import numbers_of, parse_datetimes
+from mmoe.datasets.values.columns import items_of, numbers_of, parse_datetimes, reals_of
 from mmoe.datasets.values.text import settle
+
+_LOOKED_AT = 1000  # rows whose numbers are looked at
+_FEW = 20  # different numbers: as few are names, or flags
+_SHORTEST = 2
+# Longer vectors are projected, where there are so many rows to learn the projection from. Test AUCs
+# on invented logs, as they are and with dim 32: of 64 numbers 0.683 and 0.690 (2,000 rows), 0.730
+# and 0.724 (10,000), 0.748 and 0.754 (40,000); of 256 numbers 0.651 and 0.636 (2,000), 0.717 and
+# 0.714 (10,000). One run each.
+_WIDEST = 32
+_ROWS_TO_PROJECT = 20_000
+
+
+@dataclass(frozen=True)
+class VectorFacts:
+    """What is known of a column of lists of real numbers.
+
+    Attributes:
+        length: Of the first.
+        problem: Why they are no vectors; "": they are.
+    """
+
+    length: int
+    problem: str = ""
+
+
+def look_for_vectors(column: pa.ChunkedArray) -> VectorFacts | None:
+    """Returns what is known of lists of real numbers, or None: a column holds something else.
+
+    Real numbers are not all whole, and more than a few differ. Text counts where it stands in
+    brackets: without, it may as well be a list of ids.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = np.random.default_rng(0).normal(size=(50, 3)).tolist()
+        >>> look_for_vectors(pa.chunked_array([rows]))
+        VectorFacts(length=3, problem='')
+        >>> look_for_vectors(pa.chunked_array([[[1.0, 7.0], [2.0]]]))
+    """
+    present = column.drop_null()
+    glance = present.slice(0, _LOOKED_AT)
+    if not len(glance) or not _may_hold(glance) or not _are_real(glance):
+        return None
+    lengths_N = items_of(column)[1] if is_list(column.type) else _lengths_in_text(column)
+    rows = np.flatnonzero(lengths_N)
+    if not len(rows):
+        return None
+    length = int(lengths_N[rows[0]])
+    others = rows[lengths_N[rows] != length]
+    if len(others):
+        first, other = rows[0] + 1, others[0] + 1
+        return VectorFacts(
+            length,
+            f"lists of real numbers, {length} in row {first}, {lengths_N[others[0]]} in row "
+            f"{other}: vectors need one length; beside a list of ids they may be its `weights`",
+        )
+    return VectorFacts(length) if length >= _SHORTEST else None
+
+
+def guess_vector(
+    facts: VectorFacts, rows: int, name: str, column: str | None
+) -> tuple[VectorFeature, str]:
+    """Returns the feature, and what it is."""
+    dim = _WIDEST if facts.length > _WIDEST and rows >= _ROWS_TO_PROJECT else None
+    reason = f"vectors of {facts.length} numbers" + (f"; projected to {dim}" if dim else "")
+    return VectorFeature(name=name, column=column, dim=dim), reason
+
+
+def _may_hold(glance: pa.ChunkedArray) -> bool:
+    if is_text(glance.type):
+        bracketed = pc.match_substring_regex(glance, r"^\s*[\[(].*[\])]\s*$")
+        return bool(pc.all(pc.or_(bracketed, pc.equal(glance, ""))).as_py())
+    return is_list(glance.type) and not pa.types.is_nested(glance.type.value_type)
+
+
+def _are_real(glance: pa.ChunkedArray) -> bool:
+    items, _ = items_of(glance)
+    if pa.types.is_integer(items.type) or not len(items):
+        return False
+    numbers_V = reals_of(items)
+    present_V = numbers_V[~np.isnan(numbers_V)]
+    # A word among them, and it is no list of numbers
+    if len(present_V) < 0.5 * len(numbers_V) or (present_V == np.floor(present_V)).all():
+        return False
+    return len(np.unique(present_V)) > min(_FEW, len(present_V) // 2)
+
+
+def _lengths_in_text(column: pa.ChunkedArray) -> np.ndarray:
+    """By the commas, or else the spaces between numbers; 0 where there is none."""
+    if not pc.any(pc.match_substring(column, ","), min_count=0).as_py():
+        return items_of(column)[1]
+    empty = pc.match_substring_regex(column, r"^[\s\[\]()]*$")
+    counted = pc.if_else(empty, 0, pc.add(pc.count_substring(column, ","), 1))
+    return pc.fill_null(counted, 0).to_numpy().astype(np.int64)
+
 
 Nature = Literal["integer", "real", "boolean", "text", "list", "vector", "datetime", "other"]
 
@@ -153,3 +248,92 @@ def _distinct(column: pa.ChunkedArray) -> int:
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     return int(pc.count_distinct(column, mode="only_valid").as_py())
+
+
+_TIME_NAME = re.compile(
+    r"(^|_)(time|timestamp|datetime|date|ts|dt|day|hour|week|month|created|created_at|event_time|"
+    r"impression_time|logged_at|at)($|_|\d)|(time|date|timestamp|_at|_ts)$"
+)
+# Dates of a person's or item's life, not of the event: splitting by them splits the users.
+_OTHER_DATE = re.compile(
+    r"birth|dob|sign_?up|register|registration|joined|expir|publish|release|upload|deadline|first_"
+)
+_SECONDS = (6.3e8, 4.1e9)  # 1990 to 2100, in seconds since 1970
+_UNITS: dict[TimeUnit, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_DAYS = (19_900_101, 21_001_231)  # written as yyyymmdd
+_ORDERED = 0.95  # share of steps that do not go back
+_ORDERED_OVERALL = 0.8  # correlation with the row number; times need not pass evenly
+
+
+class TimeLike(StrEnum):
+    """Why a column looks like datetimes."""
+
+    DATES = "dates"
+    SINCE_1970 = "times since 1970"
+    YYYYMMDD = "days written as yyyymmdd"
+    RISES = "a time by its name, and it rises down the file"
+
+
+def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, TimeLike] | None:
+    """Returns the event's time and how it was recognised; None where there is none."""
+    found = [
+        (_rank(profile, reason), profile, reason)
+        for profile in profiles
+        if (reason := time_like(profile)) and profile.distinct >= 3 and not profile.missing
+        if not profile.no_input
+        if not _OTHER_DATE.search(profile.name.lower())
+    ]
+    if not found:
+        return None
+    _, profile, reason = min(found, key=lambda item: item[0])
+    return profile, reason
+
+
+def named_as_time(name: str) -> bool:
+    """Returns whether a column is called a time."""
+    return bool(_TIME_NAME.search(name.lower()))
+
+
+def time_like(profile: ColumnProfile) -> TimeLike | None:
+    """Says why a column looks like datetimes, or None."""
+    if profile.nature == "datetime":
+        return TimeLike.DATES
+    numbers_N = profile.numbers_N
+    if numbers_N is None or profile.nature not in ("integer", "real") or profile.of_day:
+        return None
+    present = numbers_N[~np.isnan(numbers_N)]
+    if not len(present) or not _TIME_NAME.search(profile.name.lower()):
+        return None
+    if unit_of(profile):
+        return TimeLike.SINCE_1970
+    low, high = float(present.min()), float(present.max())
+    if profile.nature == "integer" and _DAYS[0] <= low and high <= _DAYS[1]:
+        return TimeLike.YYYYMMDD
+    if len(present) > 20 and profile.distinct > 2 and _rises(present):
+        return TimeLike.RISES
+    return None
+
+
+def unit_of(profile: ColumnProfile) -> TimeUnit | None:
+    """Returns in which unit all numbers are times since 1970, between 1990 and 2100, or None."""
+    numbers_N = profile.numbers_N
+    if numbers_N is None or np.isnan(numbers_N).all():
+        return None
+    low, high = float(np.nanmin(numbers_N)), float(np.nanmax(numbers_N))
+    for unit, size in _UNITS.items():
+        if _SECONDS[0] * size <= low and high <= _SECONDS[1] * size:
+            return unit
+    return None
+
+
+def _rises(values: np.ndarray) -> bool:
+    """Few steps back, and the whole way up: the hour of the day in a sorted log starts over."""
+    if (np.diff(values) >= 0).mean() < _ORDERED:
+        return False
+    return float(np.corrcoef(values, np.arange(len(values)))[0, 1]) >= _ORDERED_OVERALL
+
+
+def _rank(profile: ColumnProfile, reason: TimeLike) -> tuple[bool, bool, int]:
+    """Finest true time first: named like a time, not merely ordered, then the most distinct."""
+    named = bool(_TIME_NAME.search(profile.name.lower()))
+    return (not named, reason is TimeLike.RISES, -profile.distinct)

@@ -1,6 +1,6 @@
-"""Labels, where they are observed, row weights and GAUC groups."""
+"""Labels, where they are observed, row weights and GAUC groups; how long events take to come."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -8,18 +8,57 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig, TaskConfig
+from mmoe.config.data import microseconds
 from mmoe.config.tasks import GroupedTask
 from mmoe.datasets.features.domains import domain_keys, exists_in
-from mmoe.datasets.labels.expressions import Values, evaluate_label
-from mmoe.datasets.labels.formula import shown
-from mmoe.datasets.labels.maturity import Maturity, YoungRows, chunks_of, maturity_of, young_rows
-from mmoe.datasets.labels.ordered import OrderedCheck
+from mmoe.datasets.labels.expressions import Values, evaluate_label, shown
+from mmoe.datasets.labels.maturity import (
+    MISSING,
+    DelayFit,
+    Maturity,
+    YoungRows,
+    chunks_of,
+    delays_of,
+    maturity_of,
+    young_rows,
+)
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.locations import find_column, place
 from mmoe.datasets.rows.projection import labels_with_missing
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.datasets.values.keys import codes_of, refuse_nested
 from mmoe.metrics.task_kinds import LabelColumn, kind_of, zero_or_one
+
+
+class OrderedCheck:
+    """Checks labels, seen chunk by chunk, for whether a calibrator may compare their tasks.
+
+    A task whose label is missing wherever the one before did not happen predicts a probability
+    given that, which may well be the larger.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.names = [task.name for task in config.trained_tasks]
+        self.pairs = config.model.transfer.calibrator(config.trained_tasks)[1]
+        self.comparable_P = np.zeros(len(self.pairs), bool)
+
+    def add(self, labels: EncodedLabels) -> None:
+        """Looks at more training rows."""
+        for p, (former, later) in enumerate(self.pairs):
+            failed_N = labels.observed_NT[:, former] & (labels.labels_NT[:, former] == 0)
+            self.comparable_P[p] |= bool((failed_N & labels.observed_NT[:, later]).any())
+
+    def finish(self, origin: str) -> None:
+        """Refuses a pair of which the later label exists only where the former happened."""
+        for (former, later), comparable in zip(self.pairs, self.comparable_P, strict=True):
+            if not comparable:
+                first, then = self.names[former], self.names[later]
+                raise ValueError(
+                    f"{origin}: task {then!r} has labels only where {first!r} happened, so what it "
+                    f"predicts is a probability given that, which model.transfer would hold below "
+                    f"that of {first!r}; write 0 where it did not happen, or say observed_when: "
+                    f"{first}, or model.transfer.calibrator_weight: 0"
+                )
 
 
 @dataclass(frozen=True)
@@ -411,3 +450,55 @@ def find_groups(table: pa.Table, name: str, origin: str) -> pa.ChunkedArray:
 
 def _first(mask_N: np.ndarray) -> int:
     return int(mask_N.argmax())
+
+
+_LATER = Maturity(as_of=2**62)  # than any window: labels as the data has them
+
+
+def with_curves(
+    config: RunConfig, maturity: Maturity, training: Iterable[pa.Table], origin: str
+) -> Maturity:
+    """Returns the same with a curve for each task with `immature: weight`.
+
+    Where tasks may be left as they are (`maturity.leaves_young`), one of too few events gets none,
+    and its young rows are masked.
+
+    Args:
+        config: Of the run.
+        maturity: When the labels were collected.
+        training: Training rows, in chunks; not read where no task needs them.
+        origin: What the user calls them.
+
+    Raises:
+        ValueError: A positive label has no time of its event, one is before its row, or too few
+            are known.
+    """
+    tasks = [
+        (t, task, DelayFit(microseconds(task.matures_after)))
+        for t, task in enumerate(config.tasks)
+        if task.immature == "weight" and task.matures_after is not None
+    ]
+    for table in training if tasks else ():
+        labels = encode_labels(config, table, origin, maturity=_LATER)
+        ages_N = maturity.ages(table, config, origin)
+        for t, task, fit in tasks:
+            delays_N = delays_of(task, maturity, ages_N, table, config, origin)
+            event_N = labels.observed_NT[:, t] & (labels.labels_NT[:, t] == 1)
+            _refuse_untimed(task, event_N & (delays_N == MISSING), table, origin)
+            known_N = event_N & (delays_N <= ages_N)
+            fit.add(delays_N[known_N], ages_N[known_N])
+    curves = {
+        task.name: fit.finish(origin, task.name)
+        for _, task, fit in tasks
+        if fit.is_enough or not maturity.leaves_young
+    }
+    return replace(maturity, curves=curves)
+
+
+def _refuse_untimed(task: TaskConfig, wrong_N: np.ndarray, table: pa.Table, origin: str) -> None:
+    if wrong_N.any():
+        raise ValueError(
+            f"{place(table, origin, int(wrong_N.argmax()))}: column {task.happened_at!r} "
+            f"(happened_at of task {task.name!r}) is empty, but the label is 1; give the event's "
+            "time, or set immature: mask"
+        )

@@ -7,11 +7,192 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import RunConfig, TaskConfig
+from mmoe.config import DatetimeFeature, RunConfig, TaskConfig
 from mmoe.config.data import TimeConfig, microseconds, moment_of
-from mmoe.datasets.labels.delays import LEAST_SHARE, DelayCurve
-from mmoe.datasets.labels.times import MISSING, event_times, row_times
-from mmoe.datasets.rows.locations import place
+from mmoe.config.features import TimeUnit
+from mmoe.datasets.rows.locations import find_column, place
+from mmoe.datasets.values import text
+from mmoe.datasets.values.arrow import is_text, pc
+from mmoe.datasets.values.datetimes import local_datetimes
+
+STEPS = 2048
+"""Steps that a window is cut into: counts of them are exact in chunks of any size."""
+# Below, what a fit says of the rarest delays is chance
+_FEWEST = 20
+# A row's event counts 1/F times; beyond five, a single row would say too much
+LEAST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class DelayCurve:
+    """F, the share of a window's events that comes within each of its steps, or before.
+
+    Attributes:
+        window: Microseconds.
+        shares_J: float64, ascending to 1.
+    """
+
+    window: int
+    shares_J: np.ndarray
+
+    def at(self, ages_N: np.ndarray) -> np.ndarray:
+        """Returns F(age), float64 [N]: 0 before the row, 1 from the window's end on."""
+        steps_N = step_of(ages_N, self.window)
+        return np.where(steps_N < 0, 0.0, self.shares_J[np.clip(steps_N, 0, STEPS - 1)])
+
+
+def step_of(micros_N: np.ndarray, window: int) -> np.ndarray:
+    """Returns the step of each delay or age: negative before 0, `STEPS` beyond the window."""
+    width = max(-(-window // STEPS), 1)  # rounded up, so that the steps reach the window's end
+    return np.where(micros_N > window, STEPS, np.minimum(micros_N // width, STEPS - 1))
+
+
+class DelayFit:
+    """Estimates a `DelayCurve` from the events that have come, chunk by chunk.
+
+    Young rows show short delays only, so delays are truncated: one of d is seen where the row's age
+    a is d or more. The product-limit estimator for that, Kaplan–Meier's with time run backwards, is
+    `F(j) = Π_{k>j} (1 − n_k / #{i: d_i ≤ k ≤ a_i})` with n_k events at step k. It takes rows with
+    an event alone, so it asks nothing of how often events come; only that their delay has nothing
+    to do with when the row happened.
+
+    Source: Lagakos, Barraj and De Gruttola, "Nonparametric analysis of truncated survival data,
+        with application to AIDS" (Biometrika 75, 1988), section 3.
+
+    Args:
+        window: Microseconds; later events do not count.
+
+    Example:
+        >>> fit = DelayFit(window=4_000)
+        >>> old, young = np.full(40, 9_000), np.full(10, 1_000)
+        >>> fit.add(np.array([500] * 20 + [3_000] * 20), old)
+        >>> fit.add(np.full(10, 500), young)  # say nothing of how many come later
+        >>> round(float(fit.finish("log.csv", "buy").at(np.array([1_000]))[0]), 3)
+        0.5
+    """
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.events_J = np.zeros(STEPS, np.int64)
+        self.leaving_J = np.zeros(STEPS + 1, np.int64)  # by the last step that their row sees
+
+    def add(self, delays_P: np.ndarray, ages_P: np.ndarray) -> None:
+        """Counts more events: their delays and the ages of their rows, microseconds."""
+        delays, ages = step_of(delays_P, self.window), step_of(ages_P, self.window)
+        mine = delays < STEPS
+        self.events_J += np.bincount(delays[mine], minlength=STEPS)
+        last = np.where(ages_P >= self.window, STEPS, ages)
+        self.leaving_J += np.bincount(last[mine], minlength=STEPS + 1)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether so many rows with an event are as old as the window that `finish` answers."""
+        return int(self.leaving_J[STEPS]) >= _FEWEST
+
+    def finish(self, origin: str, task: str) -> DelayCurve:
+        """Returns the estimate.
+
+        Raises:
+            ValueError: Too few rows with an event are as old as the window.
+        """
+        if not self.is_enough:
+            grown = int(self.leaving_J[STEPS])
+            raise ValueError(
+                f"{origin}: task {task!r}: immature is weight, but only {grown} training rows that "
+                f"are older than matures_after have an event, and {_FEWEST} are needed to tell how "
+                "long events take; give more rows, shorten matures_after, or set immature: mask"
+            )
+        left_J = np.concatenate([[0], np.cumsum(self.leaving_J)[: STEPS - 1]])
+        at_risk_J = np.cumsum(self.events_J) - left_J
+        stays_J = 1 - self.events_J / np.maximum(at_risk_J, 1)
+        shares_J = np.ones(STEPS)
+        shares_J[:-1] = np.cumprod(stays_J[:0:-1])[::-1]
+        return DelayCurve(self.window, shares_J)
+
+
+# Numbers of this size are in this unit, from 1973 to 2286
+_SIZES: tuple[tuple[TimeUnit, float, float], ...] = (
+    ("s", 1e8, 1e10), ("ms", 1e11, 1e13), ("us", 1e14, 1e16), ("ns", 1e17, 1e19)
+)  # fmt: skip
+MISSING = np.iinfo(np.int64).max
+"""Stands where an event has no time."""
+
+
+def row_times(table: pa.Table, time: TimeConfig, origin: str) -> np.ndarray:
+    """Reads when each row happened.
+
+    Timestamps, dates, ISO 8601 text, text of `time.format`, and numbers since 1970; UTC where no
+    zone is given.
+
+    Args:
+        table: N rows.
+        time: The column, and how it is read.
+        origin: Starts error messages.
+
+    Returns:
+        int64 [N], microseconds since 1970.
+
+    Raises:
+        ValueError: The column is not there, or a cell is empty or no datetime; names the row.
+
+    Example:
+        >>> table = pa.table({"at": ["1970-01-01T00:00:01", "1970-01-02"]})
+        >>> row_times(table, TimeConfig(column="at"), "log.csv").tolist()
+        [1000000, 86400000000]
+    """
+    assert time.column is not None, "a run without it has no labels that mature"
+    times_N = _micros(table, time.column, time, origin, "data.time")
+    missing_N = times_N == MISSING
+    if missing_N.any():
+        where = place(table, origin, int(missing_N.argmax()))
+        raise ValueError(
+            f"{where}: column {time.column!r} (of data.time) is empty, but matures_after needs "
+            "every row's time; mend the cell, or drop the row"
+        )
+    return times_N
+
+
+def event_times(table: pa.Table, name: str, time: TimeConfig, origin: str, task: str) -> np.ndarray:
+    """Reads when the event of a task happened: int64 [N] as `row_times`; `MISSING` where it didn't.
+
+    Raises:
+        ValueError: The column is not there, or a cell is no datetime.
+    """
+    return _micros(table, name, time, origin, f"happened_at of task {task!r}")
+
+
+def _micros(table: pa.Table, name: str, time: TimeConfig, origin: str, used_by: str) -> np.ndarray:
+    column = find_column(table, name, origin, used_by)
+    unit = time.unit
+    if unit is None and time.format is None:
+        unit = _unit_by_size(column, f"{origin}: column {name!r} (of {used_by})")
+    reading = DatetimeFeature(
+        name="time", column=name, unit=unit, format=time.format, parts=["day"]
+    )
+    moments = local_datetimes(table, reading, origin, used_by).cast(pa.int64())
+    return pc.fill_null(moments, MISSING).to_numpy()
+
+
+def _unit_by_size(column: pa.ChunkedArray, where: str) -> TimeUnit | None:
+    """The unit that all numbers of a column are in; None: it holds no numbers."""
+    if is_text(column.type):  # as other files than those of training are read
+        first = text.blank_to_null(column).drop_null()[:1]
+        numbers = text.to_reals(column) if text.to_reals(first).null_count < len(first) else None
+        column = numbers if numbers is not None else pa.chunked_array([], pa.float64())
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return None
+    ends = pc.min_max(column).as_py()
+    if ends["min"] is None:
+        return None
+    for unit, first, beyond in _SIZES:
+        if first <= ends["min"] and ends["max"] < beyond:
+            return unit
+    raise ValueError(
+        f"{where} holds {ends['min']} to {ends['max']}, numbers that are seconds, milli-, micro- "
+        "or nanoseconds since 1970 of no usual year; set data.time.unit (s, ms, us or ns), or "
+        "data.time.format, such as %Y%m%d"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,18 @@ from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.targets import with_targets
 from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.datasets.rows.group_order import GroupOrder
-from mmoe.datasets.rows.lanes import Lane, LanesOfRank
-from mmoe.datasets.rows.order import Window, row_order, window_rows, windows
+from mmoe.datasets.rows.order import (
+    WHOLE,
+    GroupOrder,
+    Lane,
+    LanesOfRank,
+    Share,
+    Window,
+    row_order,
+    window_rows,
+    windows,
+)
 from mmoe.datasets.rows.prefetch import prefetch
-from mmoe.datasets.rows.share import WHOLE, Share
 
 # A window is made while another is trained on
 _WINDOWS_AHEAD = 1

@@ -12,11 +12,10 @@ from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.features.cross import CrossCodec
 from mmoe.datasets.features.datetime import DatetimeCodec
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN
+from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN, Vocabulary
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.levels import Level
 from mmoe.datasets.features.numeric import NumericCodec, NumericRule
-from mmoe.datasets.features.vocabulary import Vocabulary
 from mmoe.datasets.rows.encoded import EncodedFeatures, IdLists
 
 # Numbers of one feature that are columns by themselves; more are a vector, or as many as training

@@ -10,7 +10,7 @@ import torch
 from mmoe.datasets.features.ragged import RaggedRows
 from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.values.arrow import offsets_of
-from mmoe.datasets.values.first_seen import first_rows, first_seen
+from mmoe.datasets.values.keys import first_rows, first_seen
 
 IdLists = tuple[np.ndarray, np.ndarray]  # ids [V], offsets [N + 1]
 

@@ -1,8 +1,9 @@
-"""Rows that the caller holds: a DataFrame, an Arrow table, columns by name."""
+"""Rows that the caller holds: a DataFrame, an Arrow table, columns by name, rows one by one."""
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
+from decimal import Decimal
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,8 @@ import pyarrow as pa
 
 from mmoe.config import RequestsConfig
 from mmoe.datasets.files.nested import flat_schema, unnested
-from mmoe.datasets.rows.given_rows import without_views
 from mmoe.datasets.rows.locations import ROW_COLUMN, number_rows
-from mmoe.datasets.rows.mixed_values import texts_of_mixed
-from mmoe.datasets.values.arrow import refuse_deep_types
+from mmoe.datasets.values.arrow import plain, refuse_deep_types
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,3 +212,230 @@ def _no_rows(data: Any) -> ValueError:
     what = " ".join(repr(data).split())
     what = what if len(what) <= 80 else f"{what[:77]}..."
     return ValueError(f"data: expected {_EXPECTED}, got {what}")
+
+
+_SCALARS = (str, bytes, bool, int, float)
+
+
+def is_row_dicts(rows: object) -> bool:
+    """Returns whether this is a list of mappings, each a row by column names.
+
+    Example:
+        >>> is_row_dicts([{"age": 20}]), is_row_dicts({"age": [20]}), is_row_dicts([20])
+        (True, False, False)
+    """
+    return isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows)
+
+
+def plain_rows(rows: Any) -> Any:
+    """Returns a list of row mappings as columns, and a batch or another library's frame as a table.
+
+    What `as_table` takes already comes back as it is.
+
+    Raises:
+        ValueError: It is a mapping of names to values: one row.
+
+    Example:
+        >>> plain_rows([{"age": 20}, {"age": 31, "city": "Oslo"}])
+        {'age': [20, 31], 'city': [None, 'Oslo']}
+    """
+    if is_row_dicts(rows):
+        return _columns(rows)
+    if isinstance(rows, Mapping) and any(isinstance(v, _SCALARS) for v in rows.values()):
+        raise ValueError(
+            "rows: expected a mapping of names to columns, got one of names to values; put a row "
+            "into a list: [row]"
+        )
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    exchanges = hasattr(rows, "__dataframe__") and not hasattr(rows, "__arrow_c_stream__")
+    if exchanges and type(rows).__module__.partition(".")[0] != "pandas":
+        from pyarrow.interchange import from_dataframe
+
+        return from_dataframe(rows)
+    return rows
+
+
+def without_views(table: pa.Table) -> pa.Table:
+    """Returns a table with texts and bytes for views of them, as polars gives: few read those.
+
+    Example:
+        >>> views = pa.table({"city": pa.array(["Oslo"], pa.string_view())})
+        >>> without_views(views).schema.field("city").type
+        DataType(large_string)
+    """
+    views = [n for n, kind in enumerate(table.schema.types) if "_view" in str(kind)]
+    if not views:
+        return table
+    columns = list(table.columns)
+    for place in views:
+        columns[place] = _without_views(columns[place])
+    # At once: a table that changes one column copies the list of all others
+    return pa.table(columns, names=table.column_names, metadata=table.schema.metadata)
+
+
+def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not isinstance(column.type, pa.DictionaryType):
+        return plain(column)
+    chunks = [_plain_values(chunk) for chunk in column.chunks]  # a category: it stays one
+    kind = pa.dictionary(column.type.index_type, pa.large_string(), column.type.ordered)
+    return pa.chunked_array(chunks, kind)
+
+
+def _plain_values(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
+    values = chunk.dictionary.cast(pa.large_string())
+    return pa.DictionaryArray.from_arrays(chunk.indices, values, ordered=chunk.type.ordered)
+
+
+def count_rows(rows: Any) -> int:
+    """Returns how many rows there are, of what `plain_rows` gives."""
+    if isinstance(rows, Mapping):
+        return max((len(column) for column in rows.values()), default=0)
+    return len(rows)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """A key that a row lacks is missing there."""
+    names = dict.fromkeys(str(name) for row in rows for name in row)
+    named = [{str(name): value for name, value in row.items()} for row in rows]
+    return {name: [row.get(name) for row in named] for name in names}
+
+
+_EXACT = 2.0**53  # whole floats below are written as integers, as ids of floats are
+
+
+def texts_of_mixed(values: Any) -> pa.Array | None:
+    """Returns numbers, flags and texts as texts; None where a value is no scalar, or none is text.
+
+    A number is written as the id that it would be (5 and 5.0 are "5"), so that it is the same one
+    where a later table has the column as numbers. None and NaN are missing.
+
+    Example:
+        >>> texts_of_mixed([5, "a", 5.0, None, True]).to_pylist()
+        ['5', 'a', '5', None, 'True']
+        >>> texts_of_mixed([1, [2]]) is None
+        True
+    """
+    if isinstance(values, str) or not hasattr(values, "__iter__"):
+        return None
+    texts: list[str | None] = []
+    found = False
+    for value in values:
+        found = found or isinstance(value, str)
+        text = _text(value)
+        if text is None and not _is_missing(value):
+            return None
+        texts.append(text)
+    return pa.array(texts, pa.large_string()) if found else None
+
+
+def said_of_mixed(columns: Sequence[str]) -> str:
+    """Returns the warning about columns that were read as text."""
+    listed = ", ".join(map(repr, columns))
+    return (
+        f"numbers and texts stand side by side in {listed}, so all values of it are read as text; "
+        "make it one type if they are numbers (pandas.to_numeric)"
+    )
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool | int | np.bool_ | np.integer):
+        return str(value)
+    if isinstance(value, float | np.floating | Decimal) and value == value:
+        whole = abs(value) < _EXACT and value == int(value)
+        return str(int(value)) if whole else str(value)
+    return None
+
+
+def _is_missing(value: Any) -> bool:
+    """Asked of what has no text: None, NaN, pandas' NA and NaT."""
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    return isinstance(value, float | np.floating) or type(value).__name__ == "NaTType"
+
+
+Cell = tuple[Hashable, Any]
+"""What a column of one row is, and its value: equal cells are equal arrays of Arrow's."""
+
+OneRow = Mapping[str, Any]
+"""The columns of one row by name, each with one value: arrays or lists."""
+
+_OF_PYTHON = (str, int, float, bool, type(None))
+
+
+def one_row(data: Any, names: Set[str]) -> OneRow | None:
+    """Returns some columns of the only row; None where there is another number, or a column less.
+
+    Args:
+        data: As for `as_table`.
+        names: Of the columns.
+
+    Example:
+        >>> one_row({"age": [20], "city": ["Oslo"]}, {"age"})
+        {'age': [20]}
+        >>> one_row({"age": [20, 30]}, {"age"}) is None
+        True
+    """
+    pandas = sys.modules.get("pandas")
+    if isinstance(data, Mapping):
+        lists = all(isinstance(name, str) and _is_one(data[name]) for name in data)
+        return {name: data[name] for name in names} if lists and names <= data.keys() else None
+    is_frame = pandas is not None and isinstance(data, pandas.DataFrame)
+    if not (is_frame or isinstance(data, pa.Table)) or len(data) != 1:
+        return None
+    there = data.columns.tolist() if is_frame else data.schema.names
+    places = {name: place for place, name in enumerate(there)}
+    if len(places) < len(there) or not names <= places.keys():
+        return None
+    read = array_of if is_frame else pa.Table.column
+    return {name: read(data, places[name]) for name in names}
+
+
+def _is_one(values: Any) -> bool:
+    return isinstance(values, list | np.ndarray | pa.Array | pa.ChunkedArray) and len(values) == 1
+
+
+def cell_of(values: Any) -> Cell | None:
+    """Returns the cell of a column of one row; None of one whose values are no plain ones.
+
+    Example:
+        >>> cell_of(pa.array([7])), cell_of(["a"])
+        ((DataType(int64), 7), (<class 'str'>, 'a'))
+    """
+    if type(values) is np.ndarray:
+        kind = values.dtype
+        if values.shape == (1,) and kind.kind in "biuf" and kind.isnative:
+            return kind, values.item()
+        values = values.tolist() if kind.kind == "O" else []
+    if isinstance(values, list):
+        kind = type(values[0]) if values else None
+        return (kind, values[0]) if kind in _OF_PYTHON else None
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        convert = getattr(values, "__arrow_array__", None)
+        if convert is None:
+            return None
+        values = convert()
+    kind = values.type
+    if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+        return None
+    try:
+        return kind, values[0].as_py()
+    except (ValueError, OverflowError):  # a datetime that Python has not
+        return None
+
+
+def table_of(row: OneRow, names: Collection[str], origin: str) -> pa.Table:
+    """Makes a table of some columns of a row.
+
+    Raises:
+        ValueError: A value is of no type that Arrow has.
+    """
+    columns = [
+        row[name]
+        if isinstance(row[name], pa.ChunkedArray)
+        else arrow_column(name, row[name], origin)
+        for name in names
+    ]
+    return pa.Table.from_arrays(columns, list(names))

@@ -7,8 +7,7 @@ import pyarrow as pa
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.labels.encode import encode_labels
-from mmoe.datasets.labels.fit_delays import with_curves
+from mmoe.datasets.labels.encode import encode_labels, with_curves
 from mmoe.datasets.labels.maturity import Maturity, found_maturity
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedLabels

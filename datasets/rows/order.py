@@ -4,6 +4,11 @@ The pieces (row groups) of a split are permuted; a few at a time are read side b
 That sequence is cut into windows of whole batches, and the rows of each window are permuted. Window
 w of an epoch needs the pieces that overlap it and nothing of its past. With several lanes the
 permuted pieces are cut into as many equal stretches first, and each of them is such a sequence.
+
+Lanes are read apart, so that ranks share the reading. The rows of an epoch are dealt out to them in
+turns, as cards are: row j of the epoch comes from lane j mod N. So a batch has its B rows, whatever
+N is, and B / N of them from each lane, give or take one. Which rank reads which lane does not
+matter for what a batch holds.
 """
 
 import math
@@ -11,11 +16,163 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
-from mmoe.datasets.rows.lanes import WHOLE_EPOCH, Lane
-from mmoe.datasets.values.first_seen import first_seen
+from mmoe.datasets.values.keys import first_seen
+
+
+class Share(NamedTuple):
+    """One rank's share: rows [B·rank // ranks, B·(rank + 1) // ranks) of a batch of B.
+
+    So several ranks together train on the batches of one process; they differ by a row at most.
+
+    Attributes:
+        rank: From 0.
+        ranks: How many share a batch.
+
+    Example:
+        >>> [Share(rank, 3).of(np.arange(5)).tolist() for rank in range(3)]
+        [[0], [1, 2], [3, 4]]
+    """
+
+    rank: int = 0
+    ranks: int = 1
+
+    def of(self, rows_B: np.ndarray, requests_B: np.ndarray | None = None) -> np.ndarray:
+        """Returns this rank's rows of a batch, in order.
+
+        Args:
+            rows_B: Of the batch.
+            requests_B: Number of each one's request: a share then begins with a request, where one
+                begins within half a share's rows of where it would.
+
+        Example:
+            >>> requests_B = np.array([7, 7, 7, 7, 4, 4, 4, 2])
+            >>> [Share(rank, 2).of(np.arange(8), requests_B).tolist() for rank in (0, 1)]
+            [[0, 1, 2, 3], [4, 5, 6, 7]]
+        """
+        rows = len(rows_B)
+        ends = [rows * r // self.ranks for r in (self.rank, self.rank + 1)]
+        if requests_B is not None and rows:
+            begins = np.flatnonzero(np.diff(requests_B)) + 1
+            ends = [self._nearest(end, begins, rows) for end in ends]
+        return rows_B[ends[0] : ends[1]]
+
+    def _nearest(self, end: int, begins: np.ndarray, rows: int) -> int:
+        """The row nearest to `end` with which a request begins; `end` where that is too far."""
+        if end in (0, rows) or not len(begins):
+            return end
+        nearest = int(begins[np.abs(begins - end).argmin()])
+        return nearest if abs(nearest - end) * 2 * self.ranks < rows else end
+
+    def span(self, total: int, unit: int = 1) -> tuple[int, int]:
+        """Returns first and end of this rank's rows of `total`, in whole units but the last.
+
+        Example:
+            >>> [Share(rank, 2).span(50, unit=16) for rank in (0, 1)]
+            [(0, 32), (32, 50)]
+        """
+        units = -(-total // unit)
+        first, stop = (units * r // self.ranks * unit for r in (self.rank, self.rank + 1))
+        return min(first, total), min(stop, total)
+
+
+WHOLE = Share()
+
+
+class Lane(NamedTuple):
+    """One lane: every N-th row of an epoch.
+
+    Attributes:
+        number: From 0.
+        lanes: N, how many there are.
+
+    Example:
+        >>> [Lane(number, 3).rows_before(7) for number in range(3)]
+        [3, 2, 2]
+    """
+
+    number: int = 0
+    lanes: int = 1
+
+    def rows_before(self, row: int) -> int:
+        """Returns how many of the epoch's rows [0, row) are this lane's."""
+        return (row + self.lanes - 1 - self.number) // self.lanes
+
+    def first_row(self, total: int) -> int:
+        """Returns where the lane begins when the lanes of `total` rows are laid end to end."""
+        return self.number * (total // self.lanes) + min(self.number, total % self.lanes)
+
+
+WHOLE_EPOCH = Lane()
+"""The one lane there is where nobody asks for several."""
+
+
+class LanesOfRank(NamedTuple):
+    """Lanes that one rank reads, and what it takes of them.
+
+    Shares of a batch, joined in order of ranks, are the rows of its lanes in order, however many
+    ranks there are.
+
+    Attributes:
+        lanes: Read whole. Of W ≤ N ranks rank r reads lanes [N·r // W, N·(r + 1) // W).
+        share: Of the lanes' rows of a batch; more ranks than lanes share a lane, and all of its
+            ranks read it.
+
+    Example:
+        >>> [[lane.number for lane in LanesOfRank.of(Share(rank, 2), 3).lanes] for rank in (0, 1)]
+        [[0], [1, 2]]
+        >>> [LanesOfRank.of(Share(rank, 3), 1).share for rank in (0, 1, 2)]
+        [Share(rank=0, ranks=3), Share(rank=1, ranks=3), Share(rank=2, ranks=3)]
+    """
+
+    lanes: tuple[Lane, ...]
+    share: Share
+
+    @classmethod
+    def of(cls, share: Share, lanes: int) -> "LanesOfRank":
+        """Returns those of rank `share.rank` of `share.ranks`, where there are `lanes`."""
+        rank, ranks = share
+        if ranks <= lanes:
+            first, stop = lanes * rank // ranks, lanes * (rank + 1) // ranks
+            return cls(tuple(Lane(number, lanes) for number in range(first, stop)), WHOLE)
+        number = (lanes * (rank + 1) - 1) // ranks  # whose ranks [W·v // N, W·(v + 1) // N) hold r
+        first, stop = ranks * number // lanes, ranks * (number + 1) // lanes
+        return cls((Lane(number, lanes),), Share(rank - first, stop - first))
+
+
+def describe_lanes(lanes: int, ranks: int) -> str | None:
+    """Returns a line for the user on who reads what, or None.
+
+    Example:
+        >>> print(describe_lanes(8, 4))
+        8 lanes: each of 4 ranks reads 2 of them
+        >>> print(describe_lanes(1, 1))
+        None
+    """
+    if lanes < ranks:
+        most = -(-ranks // lanes)
+        return (
+            f"note: {ranks} ranks, data.streaming.lanes: {lanes}: {_up_to(ranks, lanes)}{most} "
+            f"ranks read each row; with lanes: {ranks} (or a multiple) one does, and rows come in "
+            "another order"
+        )
+    if ranks == 1:
+        return None if lanes == 1 else f"{lanes} lanes, all read here"
+    text = f"{lanes} lanes: each of {ranks} ranks reads"
+    if lanes % ranks == 0:
+        return f"{text} {lanes // ranks} of them"
+    return (
+        f"{text} {lanes // ranks} or {lanes // ranks + 1} of them; a multiple of {ranks} would "
+        "give each as many rows"
+    )
+
+
+def _up_to(ranks: int, lanes: int) -> str:
+    return "" if ranks % lanes == 0 else "up to "
+
 
 # Added to (seed, epoch) they make generators of their own; zeros at the end would make none.
 _PIECES, _WINDOW, _LANE = 1, 2, 3
@@ -172,3 +329,90 @@ def row_order(
     distinct_M, place_N = first_seen(requests_N)
     turn_M = draw.permutation(len(distinct_M))
     return np.argsort(turn_M[place_N], kind="stable")
+
+
+_GROUPS = 4  # added to (seed, epoch), as in `order.py`
+
+
+@dataclass(frozen=True)
+class GroupOrder:
+    """An epoch's rows, group after group, and where each part of a group begins.
+
+    A group that has more rows than a batch is cut into parts of at most so many, others anew in
+    every epoch. Part p is in batch `starts_P[p] // size`, whole: batches have about `size` rows,
+    up to twice as many, and there are as many of them as without groups, or one fewer. Everything
+    follows from seed, epoch and groups, so training can go on anywhere.
+
+    Attributes:
+        rows_N: Numbers of rows.
+        starts_P: Where the parts begin among them, rising.
+
+    Example:
+        >>> order = GroupOrder.of(np.array([7, 3, 7, -1, 3, 7]), size=2, seed=0, epoch=0)
+        >>> sorted(order.rows_N.tolist()), order.starts_P.tolist()
+        ([0, 1, 2, 3, 4, 5], [0, 2, 3, 4])
+    """
+
+    rows_N: np.ndarray
+    starts_P: np.ndarray
+
+    @classmethod
+    def of(cls, groups_N: np.ndarray, size: int, seed: int, epoch: int) -> "GroupOrder":
+        """Shuffles the groups, and the rows within each.
+
+        Args:
+            groups_N: Code of each row's group; below 0: it is on its own.
+            size: Most rows of a part.
+            seed: Of the run.
+            epoch: Counted from 0.
+        """
+        draw, count = np.random.default_rng([seed, epoch, _GROUPS]), len(groups_N)
+        alone_N = groups_N < 0
+        most = int(groups_N.max(initial=-1)) + 1
+        own_N = np.where(alone_N, most + np.arange(count), groups_N)
+        shuffled_N = draw.permutation(count)
+        by_group_N = shuffled_N[np.argsort(own_N[shuffled_N], kind="stable")]
+        sorted_N = own_N[by_group_N]
+        first_N = np.flatnonzero(np.diff(sorted_N, prepend=-1))  # of each group
+        lengths_G = np.diff(first_N, append=count)
+        parts_G = -(-lengths_G // size)
+        place_P = np.arange(parts_G.sum()) - np.repeat(np.cumsum(parts_G) - parts_G, parts_G)
+        begin_P = np.repeat(first_N, parts_G) + place_P * size
+        length_P = np.diff(begin_P, append=count)
+        turn_P = draw.permutation(len(begin_P))
+        begin_P, length_P = begin_P[turn_P], length_P[turn_P]
+        starts_P = np.cumsum(length_P) - length_P
+        rows_N = np.repeat(begin_P - starts_P, length_P) + np.arange(count)
+        return cls(by_group_N[rows_N], starts_P)
+
+    def batches(self, size: int) -> int:
+        """Returns how many batches have rows: they come first."""
+        return int(self.starts_P[-1]) // size + 1 if len(self.starts_P) else 0
+
+    def batch(self, number: int, size: int, share: Share) -> tuple[np.ndarray, np.ndarray]:
+        """Returns one rank's rows of a batch, and the number of each one's part, from 0.
+
+        Ranks together have the whole batch, and a part is on one of them.
+        """
+        first, stop = np.searchsorted(self.starts_P, [number * size, (number + 1) * size])
+        begins_P = np.append(self.starts_P, len(self.rows_N))[first : stop + 1]
+        rows = int(begins_P[-1] - begins_P[0]) if stop > first else 0
+        ends = [rows * r // share.ranks for r in (share.rank, share.rank + 1)]
+        own = np.searchsorted(begins_P - begins_P[:1], ends) if rows else (0, 0)
+        mine_P = begins_P[own[0] : own[1] + 1]
+        if own[0] == own[1]:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        lengths_P = np.diff(mine_P)
+        parts_B = np.repeat(np.arange(len(lengths_P)), lengths_P)
+        return self.rows_N[mine_P[0] : mine_P[-1]], parts_B
+
+
+def cut_groups(groups_N: np.ndarray, size: int) -> int:
+    """Counts the groups that have more rows than a batch.
+
+    Example:
+        >>> cut_groups(np.array([0, 0, 0, 1, -1]), size=2)
+        1
+    """
+    known_N = groups_N[groups_N >= 0]
+    return int(np.count_nonzero(np.bincount(known_N) > size)) if len(known_N) else 0

@@ -6,9 +6,9 @@ import pyarrow as pa
 
 from mmoe.config import DatetimeFeature, NumericFeature, RunConfig, VectorFeature
 from mmoe.config.data import MISSING_WORDS
-from mmoe.datasets.labels.formula import columns_of, texts_of
+from mmoe.datasets.labels.expressions import columns_of, texts_of
 from mmoe.datasets.rows.locations import place
-from mmoe.datasets.values.missing_words import TextCells, cleaned, first_word
+from mmoe.datasets.values.text import TextCells, cleaned, first_word
 
 
 def required_columns(

@@ -23,7 +23,6 @@ from mmoe.datasets.files.resolve import (
     resolve_files,
 )
 from mmoe.datasets.labels.maturity import TimeSpan
-from mmoe.datasets.rows.days import NO_SPLIT
 from mmoe.datasets.rows.frames import TableLike, as_rows, holds_rows, origin_of
 from mmoe.datasets.rows.locations import (
     HIDDEN,
@@ -37,13 +36,14 @@ from mmoe.datasets.rows.projection import column_uses, text_cells
 from mmoe.datasets.rows.repeats import hashes_of, later_copies
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.splits import (
+    NO_SPLIT,
     Splits,
     assign_splits,
     refuse_empty,
     request_splits,
     split_table,
 )
-from mmoe.datasets.values.missing_words import TextCells
+from mmoe.datasets.values.text import TextCells
 
 # Imported only when asked for, so that one source's needs are not everybody's.
 _BUNDLED = MappingProxyType(

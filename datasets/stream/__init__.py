@@ -4,10 +4,8 @@
 and each split is a `BatchSource` whose rows `StreamRows` reads and encodes while they are used.
 """
 
-from mmoe.datasets.rows.lanes import describe_lanes
-from mmoe.datasets.stream.open import StreamSplits, every_row, open_stream
-from mmoe.datasets.stream.rows import StreamRows
-from mmoe.datasets.stream.size import wants_stream
+from mmoe.datasets.rows.order import describe_lanes
+from mmoe.datasets.stream.open import StreamRows, StreamSplits, every_row, open_stream, wants_stream
 
 __all__ = [
     "StreamRows",

@@ -1,6 +1,6 @@
-"""Opens a config's splits as streams, and fits the encoder to the first of them."""
+"""Decides whether a config's splits are streamed, opens them, and fits the encoder to the first."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -10,34 +10,202 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig, SplitConfig
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.fit_encoder import EncoderFit
+from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder
+from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.formats import file_columns
+from mmoe.datasets.files.parquet_files import parquet_bytes
 from mmoe.datasets.files.readers import column_names
-from mmoe.datasets.labels.encode import TrainableCheck, encode_labels
-from mmoe.datasets.labels.fit_delays import with_curves
+from mmoe.datasets.files.resolve import kind_of, resolve_files
+from mmoe.datasets.labels.encode import TrainableCheck, encode_labels, find_groups, with_curves
 from mmoe.datasets.labels.maturity import Maturity, found_maturity, maturity_of, time_of
-from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.encoded import EncodedLabels
+from mmoe.datasets.rows.batch_source import BatchSource, Windows, encode_rows
+from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels, in_chunks, join
+from mmoe.datasets.rows.order import Lane, window_rows
 from mmoe.datasets.rows.prefetch import prefetch
-from mmoe.datasets.rows.projection import column_uses, text_cells
+from mmoe.datasets.rows.projection import column_uses, required_columns, text_cells
 from mmoe.datasets.rows.sources import files_by_split, one_path, refuse_shared_files, with_names
 from mmoe.datasets.rows.splits import refuse_empty
-from mmoe.datasets.stream.rows import StreamRows
-from mmoe.datasets.stream.source import StreamSource
-from mmoe.datasets.stream.split import Split
+from mmoe.datasets.stream.source import StreamSource, survey
 from mmoe.datasets.stream.splitters import (
     DroppingSplitter,
     NothingTests,
+    PieceReader,
+    Split,
     Splitter,
     WholeSplitter,
     copies_in,
     count_splits,
     fit_splitter,
 )
-from mmoe.datasets.stream.survey import survey
+from mmoe.datasets.values.keys import GroupCodes
+
+_MEGABYTE = 1_000_000
+
+
+def wants_stream(config: RunConfig, data: str | Path | None = None) -> bool:
+    """Returns whether to stream: by `data.input`, or where that is auto by bytes.
+
+    Args:
+        config: Of the run.
+        data: Other rows than those of the config.
+
+    Raises:
+        ValueError: The rows come from no files, but `data.input` is stream.
+    """
+    section = config.data
+    if section.source != "files":
+        if section.input == "stream":
+            raise ValueError(
+                f"data.input: stream reads files, but data.source is {section.source}; set "
+                "data.input: auto, or data.source: files with data.path"
+            )
+        return False
+    if section.input != "auto":
+        return section.input == "stream"
+    paths = [with_names(config, path) for path in ([data] if data else _configured(config))]
+    left = section.streaming.above_mb * _MEGABYTE
+    for path in paths:
+        for file in resolve_files(path):
+            left -= _bytes(file, config)
+            if left < 0:
+                _refuse_groups(config)
+                return True
+    return False
+
+
+def _refuse_groups(config: RunConfig) -> None:
+    """Rows that a loss compares must be in one batch, which a stream cannot see to."""
+    if config.compared_group is not None:
+        raise ValueError(
+            f"data.input: auto streams more than {config.data.streaming.above_mb:,} MB, but tasks "
+            f"of kinds bpr, softmax and jrc need the rows of each {config.compared_group!r} in one "
+            "batch; set data.input: memory (or a higher data.streaming.above_mb)"
+        )
+
+
+def _configured(config: RunConfig) -> list[str]:
+    section = config.data
+    names = ("train", "validation", "test") if section.split.by == "file" else ("path",)
+    found = [getattr(section, name) for name in names]
+    return [p for paths in found for p in ([paths] if isinstance(paths, str) else paths or [])]
+
+
+def _bytes(file: DataFile, config: RunConfig) -> int:
+    stored = replace(file, lake=None)  # a file of a lake table is one of Parquet
+    if kind_of(stored) != "parquet":
+        return file.size()
+    columns = required_columns(config, file_columns(file))
+    file = stored
+    return parquet_bytes(file, [*columns, *([file.candidates] if file.candidates else [])])
+
+
+_CHUNKS_AHEAD = 2
+
+
+class StreamRows:
+    """Rows of one split, read and encoded while they are used: the reader of a `BatchSource`.
+
+    Args:
+        split: Which rows.
+        config: Features, tasks and `data.streaming`.
+        encoder: Fitted.
+        maturity: When the labels were collected; None where none matures.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        config: RunConfig,
+        encoder: FeatureEncoder,
+        maturity: Maturity | None = None,
+    ) -> None:
+        self.split, self.encoder, self.maturity = split, encoder, maturity
+        self.group = config.data.group_column
+        # Whole batches of the fixed height that predictions are made in
+        self.chunk_rows = window_rows(
+            config.data.streaming.chunk_rows, config.training.eval_batch_size
+        )
+        # Groups are numbered over all chunks, and training needs none
+        self.config = config.model_copy(
+            update={"data": config.data.model_copy(update={"group_column": None})}
+        )
+        self.columns = list(column_uses(self.config, split.source.schema.names))
+        if self.group is not None:  # read in evaluation, but refused before training
+            find_groups(split.source.schema.empty_table(), self.group, split.source.origin)
+
+    @property
+    def counts_P(self) -> np.ndarray:
+        """Rows of each piece."""
+        return self.split.counts_P
+
+    def chunks(self, first: int, stop: int) -> Generator[EncodedData]:
+        """Rows [first, stop) in file order, with labels and groups, encoded in the background.
+
+        Of the rows before them the group column alone is read: groups are numbered over all rows.
+        """
+        return prefetch(in_chunks(self._chunks(first, stop), self.chunk_rows), _CHUNKS_AHEAD)
+
+    def windows(self, schedule: Sequence[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
+        """Yields the rows of each window, those of the first lane first."""
+        # One for each lane: two of them may read one piece, at different places
+        readers = [PieceReader(self.split, self.columns) for _ in lanes]
+        for of_lanes in schedule:
+            tables = (
+                table
+                for window, reader in zip(of_lanes, readers, strict=True)
+                for take in window.takes
+                for table in reader.take(take)
+            )
+            yield join([self._encode(table) for table in tables] or [self._no_rows()])
+
+    def _chunks(self, first: int, stop: int) -> Generator[EncodedData]:
+        if first >= stop:
+            yield _grouped(self._no_rows(), None if self.group is None else np.zeros(0, np.int64))
+            return
+        groups, origin = GroupCodes(), self.split.source.origin
+        for at, table in self._tables(first, stop):
+            mine = slice(max(first - at, 0), stop - at)
+            groups_N = None
+            if self.group is not None:
+                groups_N = groups.codes(find_groups(table, self.group, origin))[mine]
+            if table[mine].num_rows:
+                yield _grouped(self._encode(table[mine]), groups_N)
+
+    def _tables(self, first: int, stop: int) -> Iterator[tuple[int, pa.Table]]:
+        """The pieces with rows [first, stop), in tables with the number of each one's first row.
+
+        Where rows have groups, those of the pieces before come too, with that column alone.
+        """
+        alone = [] if self.group is None else [self.group]
+        columns = list(dict.fromkeys([*self.columns, *alone]))
+        at = 0
+        for piece in np.flatnonzero(self.split.counts_P):
+            end = at + int(self.split.counts_P[piece])
+            asked = alone if end <= first else columns
+            if asked and at < stop:
+                for table in self.split.tables(int(piece), asked):
+                    if at >= stop:
+                        return
+                    yield at, table
+                    at += table.num_rows
+            at = end
+
+    def _no_rows(self) -> EncodedData:
+        """Of a rank whose share of the rows is empty."""
+        schema = self.split.source.schema
+        return self._encode(schema.empty_table().select(self.columns))
+
+    def _encode(self, table: pa.Table) -> EncodedData:
+        origin = self.split.source.origin
+        return encode_rows(table, self.encoder, origin, self.config, maturity=self.maturity)
+
+
+def _grouped(data: EncodedData, groups_N: np.ndarray | None) -> EncodedData:
+    assert data.labels is not None
+    return replace(data, labels=replace(data.labels, groups_N=groups_N))
+
 
 _NAMES = ("train", "validation", "test")
-_CHUNKS_AHEAD = 2
 
 
 @dataclass(frozen=True, kw_only=True)

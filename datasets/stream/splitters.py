@@ -3,7 +3,7 @@
 The same rows as `split_table` puts there, found in bounded memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,11 +13,13 @@ import pyarrow as pa
 from mmoe.config import RequestsConfig, SplitConfig
 from mmoe.config.data import RepeatedRows
 from mmoe.datasets.features.fit_ids import KindFit
-from mmoe.datasets.rows.days import NO_SPLIT, day_splits
 from mmoe.datasets.rows.locations import REQUEST_COLUMN, find_column
+from mmoe.datasets.rows.order import Take
 from mmoe.datasets.rows.repeats import later_copies
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.splits import (
+    NO_SPLIT,
+    day_splits,
     hash_splits,
     random_cuts,
     random_splits,
@@ -27,12 +29,86 @@ from mmoe.datasets.rows.splits import (
     time_cuts,
     time_splits,
 )
-from mmoe.datasets.stream.source import StreamSource
-from mmoe.datasets.stream.times import TimeFit
+from mmoe.datasets.stream.source import MOVE, StreamSource
 from mmoe.datasets.values.arrow import is_text, plain_type
 from mmoe.datasets.values.columns import to_times
+from mmoe.datasets.values.datetimes import TimeUnits
 from mmoe.datasets.values.keys import KeyKind
 from mmoe.datasets.values.row_hashes import row_hashes
+
+_MOST = 1 << 20  # distinct times kept apart; 16 MB
+_LEAST = 1 << 16  # times that wait before they are added up
+_SIGN = np.int64(-(2**63))
+
+
+class TimeFit:
+    """Counts rows by time; beyond 2²⁰ distinct times neighbours are counted as one.
+
+    Neighbours share all but their last `coarse` bits, and stand for the first of them: a split then
+    cuts between two such times, at most a few millionths of the whole time away from the exact
+    place. `coarse` depends on all the times alone, never on their chunks.
+
+    Args:
+        name: The column.
+        origin: What the user calls the data; starts error messages.
+    """
+
+    def __init__(self, name: str, origin: str) -> None:
+        self.name, self.origin = name, origin
+        self.times = np.zeros(0, np.int64)
+        self.counts = np.zeros(0, np.int64)
+        self.pending: list[tuple[np.ndarray, np.ndarray]] = []  # times and counts, not added up
+        self.waiting = 0  # times in them
+        self.coarse = 0
+        self.real = False
+        self.units = TimeUnits(name)
+
+    def add(self, times_N: np.ndarray, file: str) -> None:
+        """Counts more rows of `file`: int64 or float64, as `to_times` gives them.
+
+        Raises:
+            ValueError: They are in another unit than those of another file.
+        """
+        self.units.add(times_N, file)
+        if times_N.dtype.kind == "f":
+            self.real = True
+            times_N = _ordered_bits(times_N)
+        found, counts = np.unique(self._coarser(times_N.astype(np.int64)), return_counts=True)
+        self.pending.append((found, counts))
+        self.waiting += len(found)
+        if self.waiting > max(len(self.times), _LEAST):
+            self._add_up()
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ascending times and the number of rows of each."""
+        self._add_up()
+        return (_from_bits(self.times) if self.real else self.times), self.counts
+
+    def _coarser(self, times_N: np.ndarray) -> np.ndarray:
+        return times_N >> self.coarse << self.coarse
+
+    def _add_up(self) -> None:
+        times = np.concatenate([self.times, *(m for m, _ in self.pending)])
+        counts = np.concatenate([self.counts, *(c for _, c in self.pending)])
+        self.pending, self.waiting = [], 0
+        while True:
+            self.times, place = np.unique(self._coarser(times), return_inverse=True)
+            self.counts = np.bincount(place, weights=counts).astype(np.int64)
+            if len(self.times) <= _MOST:
+                return
+            self.coarse += 1
+            times, counts = self.times, self.counts
+
+
+def _ordered_bits(values: np.ndarray) -> np.ndarray:
+    """float64 → int64 in the same order."""
+    bits = (values + 0.0).view(np.int64)
+    return np.where(bits < 0, ~bits ^ _SIGN, bits)
+
+
+def _from_bits(bits: np.ndarray) -> np.ndarray:
+    return np.where(bits < 0, ~(bits ^ _SIGN), bits).view(np.float64)
+
 
 _ROWS = 1 << 17  # row numbers hashed at a time
 
@@ -349,3 +425,82 @@ def count_splits(
 def request_column(requests: RequestsConfig) -> str:
     """Returns the column that says which request a row is of."""
     return requests.column or REQUEST_COLUMN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Rows of a source that belong to one split.
+
+    Attributes:
+        source: The files.
+        splitter: Which split a row belongs to.
+        number: The one that is meant.
+        counts_P: Rows of each piece that belong to it.
+    """
+
+    source: StreamSource
+    splitter: Splitter
+    number: int
+    counts_P: np.ndarray
+
+    def __len__(self) -> int:
+        return int(self.counts_P.sum())
+
+    def tables(self, piece: int, columns: list[str]) -> Iterator[pa.Table]:
+        """Yields the split's rows of one piece, in order, in chunks."""
+        asked = list(dict.fromkeys([*columns, *self.splitter.columns]))
+        for first, table in self.source.read(self.source.pieces[piece], asked):
+            mine_N = self.splitter.of(table, first, table.num_rows) == self.number
+            if mine_N.all():
+                yield table
+            elif mine_N.any():
+                yield table.filter(pa.array(mine_N))
+
+
+@dataclass
+class _Open:
+    """A piece that is being read: the rows still to come, and those decoded already."""
+
+    tables: Iterator[pa.Table]
+    rest: pa.Table | None = None
+    done: int = 0  # rows handed out or passed over
+
+
+class PieceReader:
+    """Takes rows from several pieces in turns; each stays open until its last row is taken.
+
+    Args:
+        split: Which rows.
+        columns: To read.
+    """
+
+    def __init__(self, split: Split, columns: list[str]) -> None:
+        self.split, self.columns = split, columns
+        self.open: dict[int, _Open] = {}
+
+    def take(self, take: Take) -> Iterator[pa.Table]:
+        """Yields the rows of one take; it never goes back within a piece.
+
+        Raises:
+            ValueError: The file holds fewer rows than before.
+        """
+        piece = self.open.get(take.piece)
+        if piece is None:
+            piece = self.open[take.piece] = _Open(self.split.tables(take.piece, self.columns))
+        for _ in self._next(piece, take.piece, take.start - piece.done):
+            pass
+        yield from self._next(piece, take.piece, take.rows)
+        if piece.done == self.split.counts_P[take.piece]:
+            del self.open[take.piece]
+
+    def _next(self, piece: _Open, number: int, rows: int) -> Iterator[pa.Table]:
+        while rows:
+            table = piece.rest if piece.rest is not None else next(piece.tables, None)
+            if table is None:
+                where = self.split.source.pieces[number].where
+                raise ValueError(f"{where} holds other rows than before: {MOVE}")
+            rows_here = table.slice(0, rows)
+            piece.rest = table.slice(rows) if table.num_rows > rows else None
+            piece.done += rows_here.num_rows
+            rows -= rows_here.num_rows
+            yield rows_here

@@ -1,12 +1,26 @@
-"""Text to numbers: which words mean "missing", and what a text column holds."""
+"""What cells of text hold: numbers, flags, words for what is missing, lists."""
 
-from collections.abc import Sequence
+import ast
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
+from typing import Any
 
 import pyarrow as pa
 
 from mmoe.config.data import MISSING_WORDS
-from mmoe.datasets.values.arrow import is_text, pc
+from mmoe.datasets.values.arrow import (
+    decoded,
+    is_text,
+    list_lengths,
+    offsets_of,
+    one_chunk,
+    pc,
+    plain,
+)
 
 _TRUE = ("true", "True", "TRUE")
 _FALSE = ("false", "False", "FALSE")
@@ -180,3 +194,316 @@ def is_whole(real: pa.ChunkedArray) -> bool:
 def empty_to_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Turns empty text into null."""
     return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+
+
+def words_to_null(column: pa.ChunkedArray, words: Sequence[str]) -> pa.ChunkedArray:
+    """Makes these words null, with blanks around them or without."""
+    if not words:
+        return column
+    trimmed = pc.utf8_trim_whitespace(column)
+    wanted = pa.array([word.strip() for word in words], column.type)
+    return pc.if_else(pc.is_in(trimmed, wanted), pa.scalar(None, column.type), column)
+
+
+_LONG = 16  # digits that float64 may lose
+
+
+class TextKind:
+    """Finds the type of one text column from its chunks.
+
+    Args:
+        words: Those that mean "missing".
+
+    Example:
+        >>> kind = TextKind()
+        >>> for chunk in (["1", "2"], ["NA", "2.5"]):
+        ...     kind.add(pa.chunked_array([pa.array(chunk, pa.large_string())]))
+        >>> kind.type
+        DataType(double)
+    """
+
+    def __init__(self, words: Sequence[str] = MISSING_WORDS) -> None:
+        self.words = words
+        self.integers = self.canonical = self.reals = self.flags = True
+        self.whole = True  # all numbers are whole
+        self.large = self.long = self.padded = False
+
+    def add(self, values: pa.ChunkedArray) -> None:
+        """Looks at more rows, large_string."""
+        if not (self.reals or self.flags):
+            return  # words: nothing changes that
+        present = blank_to_null(values, self.words).drop_null()
+        if not len(present):
+            return
+        if self.reals:
+            self._add_numbers(present)
+        self.flags = self.flags and to_booleans(present) is not None
+
+    @property
+    def type(self) -> pa.DataType:
+        """Returns bool, int64, float64 or large_string."""
+        if self.integers:
+            return pa.int64() if self.canonical else pa.large_string()
+        if self.reals:
+            lossy = (self.large and self.long) or (self.whole and self.padded)
+            return pa.large_string() if lossy else pa.float64()
+        return pa.bool_() if self.flags else pa.large_string()
+
+    def _add_numbers(self, present: pa.ChunkedArray) -> None:
+        if self.integers:
+            self.integers = cast_or_none(present, pa.int64()) is not None
+        if self.integers:
+            self.canonical = self.canonical and is_canonical(present)
+        reals = cast_or_none(present, pa.float64())
+        self.reals = reals is not None
+        if reals is None:
+            return
+        self.whole = self.whole and is_whole(reals)
+        if self.whole and not self.padded:
+            self.padded = loses_zeros(present, reals)
+        self.large = self.large or pc.any(pc.greater_equal(pc.abs(reals), 2.0**53)).as_py()
+        if not self.long and pc.max(pc.binary_length(present)).as_py() >= _LONG:
+            self.long = bool(pc.any(pc.match_substring_regex(present, r"^-?\d{16,}$")).as_py())
+
+
+def as_settled(
+    values: pa.ChunkedArray, kind: pa.DataType, words: Sequence[str] = MISSING_WORDS
+) -> pa.ChunkedArray:
+    """Casts text to the type that `TextKind` found; missing words become null."""
+    if pa.types.is_large_string(kind):
+        return empty_to_null(values)
+    blanked = blank_to_null(values, words)
+    if pa.types.is_boolean(kind):
+        flags = to_booleans(blanked)
+        if flags is None:
+            raise pa.ArrowInvalid("a value is neither true nor false")
+        return flags
+    return blanked.cast(kind)
+
+
+# Of so few all columns of text are one: a call of Arrow's costs more than what it does to them
+_FEW_ROWS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextCells:
+    """Rules by which a run takes cells of text as something else.
+
+    Attributes:
+        as_text: Columns that stay text in any case, where types are inferred.
+        words: `data.missing_words`; None: numbers know words of their own, keys are not cleaned.
+        keys: Columns of keys, in which the words are null.
+    """
+
+    as_text: frozenset[str] = frozenset()
+    words: Sequence[str] | None = None
+    keys: frozenset[str] = frozenset()
+
+    @property
+    def known(self) -> Sequence[str]:
+        """Words that are no reason to take a column of numbers for text."""
+        return MISSING_WORDS if self.words is None else self.words
+
+    def cleaned(self, table: pa.Table) -> pa.Table:
+        """Returns rows whose keys are null where they mean a missing value."""
+        return cleaned(table, self.keys, self.words)
+
+
+PLAIN_CELLS = TextCells()
+
+
+def without_words(column: pa.ChunkedArray, words: Sequence[str] | None) -> pa.ChunkedArray:
+    """Returns text without blanks around it, null where it is empty or one of the words.
+
+    Args:
+        column: N rows of any type; what is no text stays as it is, and so do lists, whose items
+            their features read.
+        words: `data.missing_words`; None: nothing is done.
+
+    Example:
+        >>> cells = pa.chunked_array([["NA", " de", "", "Nancy"]])
+        >>> without_words(cells, ["NA"]).to_pylist()
+        [None, 'de', None, 'Nancy']
+    """
+    if words is None or pa.types.is_primitive(column.type):
+        return column
+    if isinstance(column.type, pa.DictionaryType) and is_text(column.type.value_type):
+        kind = column.type
+        chunks = [
+            pa.DictionaryArray.from_arrays(
+                chunk.indices, _of_dictionary(chunk, tuple(words)), ordered=kind.ordered
+            )
+            for chunk in column.chunks
+        ]
+        kind = pa.dictionary(kind.index_type, pa.large_string(), kind.ordered)
+        return pa.chunked_array(chunks, kind)
+    if isinstance(column.type, pa.DictionaryType):
+        return column
+    text = decoded(plain(column))
+    return _without(text, tuple(words)) if is_text(text.type) else column
+
+
+def cleaned(table: pa.Table, names: Collection[str], words: Sequence[str] | None) -> pa.Table:
+    """Returns a table in which `without_words` has been at these columns."""
+    if words is None:
+        return table
+    names = set(names)
+    columns, alike = table.columns, table.num_rows <= _FEW_ROWS
+    kept, kinds = table.schema.names, table.schema.types
+    groups: dict[pa.DataType | int, list[int]] = {}
+    for place, (name, kind) in enumerate(zip(kept, kinds, strict=True)):
+        if name in names and not pa.types.is_primitive(kind):
+            groups.setdefault(kind if alike and is_text(kind) else place, []).append(place)
+    if not groups:
+        return table
+    for places in groups.values():
+        chunks = [chunk for place in places for chunk in columns[place].chunks]
+        found = without_words(pa.chunked_array(chunks, kinds[places[0]]), words)
+        for number, place in enumerate(places):
+            columns[place] = found.slice(number * table.num_rows, table.num_rows)
+    # At once: a table that changes one column copies the list of all others
+    return pa.Table.from_arrays(columns, kept, metadata=table.schema.metadata)
+
+
+def first_word(table: pa.Table, name: str, words: Sequence[str]) -> int | None:
+    """Returns the first row whose text is one of the words; None where there is none."""
+    column = decoded(plain(table[name])) if name in table.column_names else None
+    if column is None or not is_text(column.type) or not words:
+        return None
+    found = pc.is_in(pc.utf8_trim_whitespace(column), _listed(tuple(words), column.type))
+    index = pc.index(found, True).as_py()
+    return None if index < 0 else index
+
+
+def words_met(column: pa.ChunkedArray, words: Sequence[str]) -> dict[str, int]:
+    """Counts the words in a column of text, the most frequent first.
+
+    Example:
+        >>> words_met(pa.chunked_array([["NA", "de", "", "null", "NA"]]), ["NA", "null"])
+        {'NA': 2, 'null': 1}
+    """
+    if not is_text(column.type):
+        return {}
+    trimmed = pc.utf8_trim_whitespace(column)
+    found = pc.value_counts(trimmed.filter(pc.is_in(trimmed, _listed(tuple(words), column.type))))
+    counts = {str(pair["values"]): int(pair["counts"]) for pair in found.to_pylist()}
+    return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+
+
+def _of_dictionary(chunk: pa.DictionaryArray, words: tuple[str, ...]) -> pa.Array:
+    found = _without(plain(pa.chunked_array([chunk.dictionary])), words)
+    return one_chunk(found)
+
+
+def _without(values: pa.ChunkedArray, words: tuple[str, ...]) -> pa.ChunkedArray:
+    trimmed = pc.utf8_trim_whitespace(values)
+    missing = pc.is_in(trimmed, _listed(("", *words), values.type))
+    return pc.if_else(missing, pa.scalar(None, values.type), trimmed)
+
+
+@cache
+def _listed(words: tuple[str, ...], kind: pa.DataType) -> pa.Array:
+    return pa.array(words, kind)
+
+
+# Brackets around items without quotes, commas or brackets in them: read without a parser
+_ITEM = r"""(?:"[^"\\,\[\]{}()]*"|'[^'\\,\[\]{}()]*'|[^"'\\,\[\]{}()]+)"""
+_SIMPLE = rf"^[\[({{]\s*(?:{_ITEM}\s*(?:,\s*{_ITEM}\s*)*,?)?\s*[\])}}]$"
+# NumPy writes numbers with blanks, and text as 'a' 'b'
+_BY_BLANKS = r"^\[\s*[+\-.\w]+(?:\s+[+\-.\w]+)+\s*\]$"
+_QUOTED_BY_BLANKS = r"""^\[\s*(?:'[^']*'|"[^"]*")(?:\s+(?:'[^']*'|"[^"]*"))+\s*\]$"""
+_NO_ITEMS = ("null", "None", "nan", "NaN", "NA", "<NA>", "")
+_TYPE = pa.large_list(pa.large_string())
+
+
+def parse_lists(values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Parses lists in text; items without their quotes, null where they are null.
+
+    Args:
+        values: large_string [N].
+
+    Returns:
+        large_list<large_string> [N], null where missing or no list; and which rows are no list.
+
+    Example:
+        >>> cells = pa.chunked_array([pa.array(['["a, b", null]', "[1, 2]", "[1 2]", "", "a|b"],
+        ...                                    "large_string")])
+        >>> lists, wrong = parse_lists(cells)
+        >>> lists.to_pylist(), wrong.to_pylist()
+        ([['a, b', None], ['1', '2'], ['1', '2'], None, None], [False, False, False, False, True])
+    """
+    present = blank_to_null(pc.utf8_trim_whitespace(values)).combine_chunks()
+    blanks = pc.match_substring_regex(present, _BY_BLANKS)
+    if pc.any(blanks, min_count=0).as_py():
+        commas = pc.replace_substring_regex(present, r"\s+", ",")  # items that are empty go
+        present = pc.if_else(blanks, commas, present)
+    simple = pc.match_substring_regex(present, _SIMPLE)
+    quoted = pc.match_substring_regex(present, _QUOTED_BY_BLANKS)
+    simple = pc.and_(simple, pc.invert(quoted))
+    lists = _split(pc.if_else(simple, present, pa.scalar(None, present.type)))
+    others = pc.and_(pc.is_valid(present), pc.invert(simple))
+    found, wrong = _one_by_one(pc.if_else(others, present, pa.scalar(None, present.type)))
+    if found is not None:
+        lists = pc.if_else(pc.fill_null(others, False), found, lists)
+    return pa.chunked_array([lists]), pa.chunked_array([wrong])
+
+
+def _split(cells: pa.Array) -> pa.Array:
+    """Items of cells that need no parser."""
+    inside = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(cells, 1, stop=-1))
+    inside = pc.utf8_trim_whitespace(pc.utf8_rtrim(inside, ","))
+    lists = pc.split_pattern(inside, ",").cast(_TYPE)
+    # "" is split into one item that is empty; [] has none
+    lists = pc.if_else(pc.equal(inside, ""), pa.scalar([], _TYPE), lists)
+    items = pc.utf8_trim_whitespace(lists.flatten())
+    bare = pc.is_in(items, pa.array(_NO_ITEMS, pa.large_string()))
+    items = pc.if_else(bare, pa.scalar(None, items.type), pc.utf8_trim(items, "'\""))
+    offsets = pa.array(offsets_of(list_lengths(lists)))
+    return pa.LargeListArray.from_arrays(offsets, items, mask=lists.is_null())
+
+
+def _one_by_one(cells: pa.Array) -> tuple[pa.Array | None, pa.Array]:
+    """The few that hold commas in quotes, escapes or other brackets; and which are no lists."""
+    if cells.null_count == len(cells):
+        return None, pa.repeat(pa.scalar(False), len(cells))
+    found = [None if cell is None else _parse(cell) for cell in cells.to_pylist()]
+    wrong = [
+        cell is not None and one is None for cell, one in zip(cells.to_pylist(), found, strict=True)
+    ]
+    return pa.array(found, _TYPE), pa.array(wrong, pa.bool_())
+
+
+def _parse(cell: str) -> list[str | None] | None:
+    """Items as text, or None where the cell is no list of plain values."""
+    if len(cell) > 1 and cell[0] == "[" and cell[-1] == "]":
+        try:
+            return _plain(json.loads(cell, parse_int=str, parse_float=str))
+        except (ValueError, RecursionError):
+            pass
+        quoted = _quoted_by_blanks(cell)
+        if quoted is not None:
+            return quoted
+    try:
+        value = ast.literal_eval(cell)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return None
+    return _plain(sorted(value, key=str) if isinstance(value, set) else value)
+
+
+def _quoted_by_blanks(cell: str) -> list[str | None] | None:
+    """['a' 'b'], which Python would read as one text."""
+    if re.match(_QUOTED_BY_BLANKS, cell) is None:
+        return None
+    return [one or two for one, two in re.findall(r"""'([^']*)'|"([^"]*)\"""", cell)]
+
+
+def _plain(value: Any) -> list[str | None] | None:
+    if not isinstance(value, list | tuple):
+        return None
+    if any(isinstance(item, list | tuple | dict | set) for item in value):
+        return None
+    return [None if item is None else _text(item) for item in value]
+
+
+def _text(item: Any) -> str:
+    return str(item).lower() if isinstance(item, bool) else str(item)

@@ -372,11 +372,9 @@ def init(
     from mmoe.datasets.files.readers import column_names
     from mmoe.datasets.files.sampling import sample_table
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml
-    from mmoe.datasets.infer.config import infer_config
-    from mmoe.datasets.infer.csv_options import rows_to_look_at, with_csv_keys
-    from mmoe.datasets.infer.label_names import separate_labels
-    from mmoe.datasets.infer.requests import with_requests
-    from mmoe.datasets.infer.told import Told
+    from mmoe.datasets.infer.config import infer_config, with_requests
+    from mmoe.datasets.infer.guess_tasks import separate_labels
+    from mmoe.datasets.infer.told import Told, rows_to_look_at, with_csv_keys
 
     data = path_as_of(data, as_of)
     rows = rows_to_look_at(data, columns, delimiter, encoding, header)
@@ -402,7 +400,7 @@ def init(
 
 def _say_found(data: str, out: str, label: list[str], config: Any, reasons: Any) -> None:
     """Says what a written config holds, and what was left out or is unsure."""
-    from mmoe.datasets.labels.formula import quote
+    from mmoe.datasets.labels.expressions import quote
 
     if reasons.repeated:
         say(

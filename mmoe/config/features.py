@@ -731,7 +731,7 @@ FEATURES.add("cross", CrossFeature, "mmoe.datasets.features.cross:CrossCodec")
 FEATURES.add("datetime", DatetimeFeature, "mmoe.datasets.features.datetime:DatetimeCodec")
 
 
-FEATURES.add("sequence", SequenceFeature, "mmoe.datasets.features.sequences.codec:SequenceCodec")
+FEATURES.add("sequence", SequenceFeature, "mmoe.datasets.features.sequence:SequenceCodec")
 
 
 FEATURES.add("vector", VectorFeature, "mmoe.datasets.features.vector:VectorCodec")

@@ -181,13 +181,13 @@ class ManagedEncoding(TableEncoding):
 ENCODINGS = Kinds("encoding", TableEncoding, default="vocabulary", key="encoding")
 
 
-ENCODINGS.add("vocabulary", VocabularyEncoding, "mmoe.datasets.features.vocabulary:Vocabulary")
+ENCODINGS.add("vocabulary", VocabularyEncoding, "mmoe.datasets.features.id_map:Vocabulary")
 
 
-ENCODINGS.add("hash", HashEncoding, "mmoe.datasets.features.uncounted_ids:HashRule")
+ENCODINGS.add("hash", HashEncoding, "mmoe.datasets.features.id_map:HashRule")
 
 
-ENCODINGS.add("managed", ManagedEncoding, "mmoe.datasets.features.uncounted_ids:ManagedRule")
+ENCODINGS.add("managed", ManagedEncoding, "mmoe.datasets.features.id_map:ManagedRule")
 
 
 class TableSettings(Strict):

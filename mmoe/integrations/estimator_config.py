@@ -11,7 +11,7 @@ import pyarrow as pa
 from mmoe.config import RunConfig, config_from_dict, load_config, set_values
 from mmoe.config.tasks import TASKS
 from mmoe.datasets.infer.config import infer_config
-from mmoe.datasets.labels.formula import columns_of, quote
+from mmoe.datasets.labels.expressions import columns_of, quote
 from mmoe.datasets.values.arrow import pc
 from mmoe.integrations.estimator_rows import refuse_times
 from mmoe.metrics.task_kinds import first_of, kind_of

@@ -10,8 +10,7 @@ import pyarrow as pa
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_array
 
-from mmoe.datasets.rows.frames import as_table
-from mmoe.datasets.rows.given_rows import is_row_dicts, plain_rows
+from mmoe.datasets.rows.frames import as_table, is_row_dicts, plain_rows
 from mmoe.datasets.rows.locations import ROW_COLUMN, number_rows
 
 WEIGHT = "sample_weight"

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.mixed_values import said_of_mixed
+from mmoe.datasets.rows.frames import said_of_mixed
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.errors import warn_caller

@@ -15,10 +15,15 @@ import pyarrow as pa
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.rows.frames import as_rows, origin_of
-from mmoe.datasets.rows.given_rows import count_rows, is_row_dicts, plain_rows
+from mmoe.datasets.rows.frames import (
+    as_rows,
+    count_rows,
+    is_row_dicts,
+    origin_of,
+    plain_rows,
+    said_of_mixed,
+)
 from mmoe.datasets.rows.locations import REQUEST_COLUMN
-from mmoe.datasets.rows.mixed_values import said_of_mixed
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.errors import warn_caller
 from mmoe.predictor import Predictor, load_predictor

@@ -14,21 +14,20 @@ import pyarrow.parquet as pq
 from mmoe.config import RunConfig, SplitConfig, config_from_dict
 from mmoe.config.data import TimeConfig
 from mmoe.config.tasks import prediction_columns
-from mmoe.datasets.files.changed_data import data_changes, shown
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.fingerprint import DataPrint, print_files
+from mmoe.datasets.files.fingerprint import DataPrint, data_changes, print_files, shown
 from mmoe.datasets.files.lake import own_source
 from mmoe.datasets.labels.maturity import found_maturity, moment_text, time_of
-from mmoe.datasets.rows.days import Day, days_of
 from mmoe.datasets.rows.encoded import EncodedLabels, join_labels
 from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.rows.projection import text_cells
 from mmoe.datasets.rows.sources import one_path
+from mmoe.datasets.rows.splits import Day, days_of
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.stream.open import times_in
-from mmoe.datasets.stream.survey import survey
+from mmoe.datasets.stream.source import survey
 from mmoe.datasets.values.keys import hash_keys, missing_mask, to_keys
-from mmoe.datasets.values.missing_words import TextCells
+from mmoe.datasets.values.text import TextCells
 from mmoe.errors import Interrupted
 from mmoe.parallel import from_first, join_ranks, rank
 from mmoe.run.atomic_files import read_json, write_json

@@ -15,7 +15,7 @@ from mmoe.config import RunConfig, TableVectors
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.id_map import FIRST_KNOWN
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.labels.targets import SECTION as LABELS
+from mmoe.datasets.labels.targets import LABELS
 from mmoe.datasets.vectors.chunks import vector_chunks
 from mmoe.embeddings.vectors import put_rows
 from mmoe.metrics.task_kinds import kind_of

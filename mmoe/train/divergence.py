@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmoe.config import RunConfig
-from mmoe.datasets.features.encoder_files import codecs_of
+from mmoe.datasets.features.encoder import codecs_of
 from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import Lookups
 from mmoe.errors import WHAT_TO_CHANGE

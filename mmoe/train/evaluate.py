@@ -19,7 +19,7 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import columns_of
 from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels, join_labels
 from mmoe.datasets.rows.frames import TableLike
-from mmoe.datasets.rows.share import Share
+from mmoe.datasets.rows.order import Share
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.errors import RanksDiffer

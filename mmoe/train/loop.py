@@ -12,7 +12,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch import Batch
-from mmoe.datasets.rows.share import Share
+from mmoe.datasets.rows.order import Share
 from mmoe.embeddings import managed_ids
 from mmoe.metrics.of_tasks import higher_is_better, monitor_value
 from mmoe.parallel import from_first, rank, world_size

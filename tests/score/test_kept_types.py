@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.faults.inputs.arrow_types import ARROW_TYPES, column_of
 from mmoe.datasets.files.readers import iter_tables, read_table
-from mmoe.datasets.stream.survey import survey
+from mmoe.datasets.stream.source import survey
 from mmoe.score import columns, file_scorer
 from mmoe.score.columns import kept_types
 

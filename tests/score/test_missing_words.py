@@ -15,9 +15,8 @@ import pytest
 import mmoe
 from mmoe.config import config_from_dict
 from mmoe.config.data import MISSING_WORDS
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.fit_encoder import EncoderFit
-from mmoe.datasets.infer import infer_config
+from mmoe.datasets import infer_config
+from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream

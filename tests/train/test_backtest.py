@@ -16,8 +16,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import SplitConfig, config_from_dict, set_values
 from mmoe.datasets.files import fingerprint
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.days import Day, day_splits, days_of
-from mmoe.datasets.rows.splits import split_table
+from mmoe.datasets.rows.splits import Day, day_splits, days_of, split_table
 from mmoe.metrics import auc, task_metrics
 from mmoe.run import RunDirectory, locks
 from mmoe.run.folder_claim import FolderClaim

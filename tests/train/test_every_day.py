@@ -15,8 +15,7 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.extend_encoder import extend_encoder
+from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.embeddings import managed_ids
 from mmoe.metrics.of_tasks import task_metrics

@@ -10,8 +10,8 @@ import torch
 import yaml
 
 from mmoe.config import config_from_dict
+from mmoe.datasets import encode_labels
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.labels import encode_labels
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.frames import as_rows
 from mmoe.explain.run import explain_run

@@ -14,8 +14,8 @@ import yaml
 
 import mmoe
 from mmoe.config import config_from_dict, set_values
-from mmoe.datasets.infer import infer_config
-from mmoe.datasets.labels.targets import SECTION
+from mmoe.datasets import infer_config
+from mmoe.datasets.labels.targets import LABELS
 from mmoe.datasets.rows.splits import Splits
 from mmoe.predictor import Predictor
 from mmoe.run import RunDirectory
@@ -84,7 +84,7 @@ def _as_before(run: Path) -> None:
         task.pop("target", None)
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     encoder = json.loads((run / "vocabulary" / "encoder.json").read_text())
-    del encoder[SECTION]
+    del encoder[LABELS]
     for task in encoder["config"]["tasks"]:
         task.pop("target", None)
     (run / "vocabulary" / "encoder.json").write_text(json.dumps(encoder))
@@ -130,7 +130,7 @@ def test_values_are_scaled_and_never_shifted(kind):
     raw = raw_config([kind, "binary"])
     raw["tasks"][0]["weight"] = 1.0
     prepared = prepare(config_from_dict(raw), splits=kinds_splits())
-    spec = prepared.encoder.rules[SECTION][kind]
+    spec = prepared.encoder.rules[LABELS][kind]
     assert spec.center == 0
     assert spec.mean == pytest.approx(1)
     labels = prepared.train.held.labels
@@ -149,7 +149,7 @@ def test_streamed_rows_give_the_same_statistics(tmp_path):
     found = []
     for how in (["data.input=memory"], ["data.input=stream", "data.streaming.chunk_rows=700"]):
         raw = {**_raw(), "data": {"path": str(tmp_path / "log"), "split": {"by": "random"}}}
-        found.append(prepare(config_from_dict(set_values(raw, how))).encoder.rules[SECTION])
+        found.append(prepare(config_from_dict(set_values(raw, how))).encoder.rules[LABELS])
     assert found[0] == found[1]
     assert found[0]["spend"].center == pytest.approx(log["spend"].to_numpy().mean(), rel=0.01)
 
@@ -159,7 +159,7 @@ def test_row_weights_count():
                     "spend": [10.0, 20.0, 30.0, 1e6] * 50, "w": [1.0, 1.0, 2.0, 0.0] * 50,
                     "click": [0.0, 1.0] * 100})  # fmt: skip
     config = config_from_dict(_raw(weight_column="w"))
-    spec = prepare(config, splits=_splits(log)).encoder.rules[SECTION]["spend"]
+    spec = prepare(config, splits=_splits(log)).encoder.rules[LABELS]["spend"]
     assert spec.center == pytest.approx(22.5)
     assert spec.scale == pytest.approx(np.sqrt(68.75))
 

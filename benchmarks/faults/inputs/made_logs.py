@@ -317,7 +317,7 @@ def _without(rows: pa.Table, gone: list[int]) -> pa.Table:
 
 def _as_read(path: str, live: pa.Table) -> pa.Table:
     """The rows that are live, in the order in which the table is read, which no table promises."""
-    from mmoe.datasets.files import read_table
+    from mmoe.datasets import read_table
 
     notes = live["note"].to_pylist()
     found = read_table(path, columns=["note"])["note"].to_pylist()

@@ -40,7 +40,7 @@ class Made:
 
 
 def measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    from mmoe.datasets.files import read_table
+    from mmoe.datasets import read_table
 
     wrong, refused = 0, 0
     details: dict[str, object] = {}

@@ -17,9 +17,8 @@ from zlib import crc32
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig, config_from_dict, dump_config
 from mmoe.config.run import with_vector_paths
-from mmoe.datasets.files.changed_data import data_changes, shown
 from mmoe.datasets.files.data_file import is_address
-from mmoe.datasets.files.fingerprint import DataPrint
+from mmoe.datasets.files.fingerprint import DataPrint, data_changes, shown
 from mmoe.datasets.rows.sources import below
 from mmoe.errors import Diverged, Interrupted, RanksDiffer
 from mmoe.parallel import first_other, from_all

@@ -15,18 +15,26 @@ from mmoe.config.data import moment_of
 from mmoe.config.json_files import Count, Share, read_model
 from mmoe.config.kinds import Strict
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.files.changed_data import data_changes, same_rows, shown
 from mmoe.datasets.files.fingerprint import (
     DataPrint,
     RowsPrint,
+    data_changes,
     print_data,
     print_files,
     print_splits,
     print_tables,
+    same_rows,
+    shown,
 )
-from mmoe.datasets.labels.delays import STEPS, DelayCurve
 from mmoe.datasets.labels.masked import Masked, masked_counts, said_of_most
-from mmoe.datasets.labels.maturity import Maturity, chunks_of, maturity_of, moment_text
+from mmoe.datasets.labels.maturity import (
+    STEPS,
+    DelayCurve,
+    Maturity,
+    chunks_of,
+    maturity_of,
+    moment_text,
+)
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.frames import TableLike, holds_rows

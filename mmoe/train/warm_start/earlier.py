@@ -14,8 +14,7 @@ from mmoe.checkpoint.weights import check_tables
 from mmoe.config import RunConfig
 from mmoe.config.json_files import Stored as StoredFile
 from mmoe.config.tasks import NumberTask
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.encoder_files import codecs_of
+from mmoe.datasets.features.encoder import FeatureEncoder, codecs_of
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.files.data_file import is_address
 from mmoe.mixture.resize_experts import NewExperts

@@ -9,8 +9,7 @@ import pytest
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.cross import CrossColumns, cross_keys
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.fit_encoder import EncoderFit
+from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder
 
 CROSS = {"kind": "cross", "name": "x", "columns": ["a", "b"]}
 HASHED = {**CROSS, "encoding": "hash", "hash_size": 100_000}

@@ -4,9 +4,7 @@ import pyarrow as pa
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.extend_encoder import extend_encoder
-from mmoe.datasets.features.fit_encoder import EncoderFit
+from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder, extend_encoder
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.columns import UnseenIds
 from mmoe.datasets.rows.projection import required_columns

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.extend_encoder import extend_encoder
+from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
 
 
 def _encoder(raw, **columns) -> FeatureEncoder:

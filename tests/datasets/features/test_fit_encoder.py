@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmoe.config import NumericFeature, config_from_dict
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.fit_encoder import EncoderFit
+from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder
 from mmoe.datasets.features.fit_ids import CountFit
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles, bucket_edges
 from mmoe.datasets.features.numeric import NumberFit, NumericRule
 from mmoe.datasets.values import text
-from mmoe.datasets.values.text_kind import TextKind, as_settled
+from mmoe.datasets.values.text import TextKind, as_settled
 
 
 def configured(*features, **others):

@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmoe.config import NumericFeature, PiecesSpec, config_from_dict
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.extend_encoder import extend_encoder
-from mmoe.datasets.features.fit_encoder import EncoderFit
+from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder, extend_encoder
 from mmoe.datasets.features.fit_numbers import piece_ends
 from mmoe.datasets.features.numeric import NumberFit, NumericRule
 from mmoe.datasets.rows.columns import columns_of

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.encoder_files import codecs_of
+from mmoe.datasets.features.encoder import FeatureEncoder, codecs_of
 
 SEQUENCE = {
     "kind": "sequence", "name": "seen", "columns": ["items"], "target": ["item"], "times": "at",

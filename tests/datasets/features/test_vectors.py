@@ -7,11 +7,9 @@ import pyarrow as pa
 import pytest
 
 from mmoe.config import ProjectionSpec, config_from_dict
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.extend_encoder import extend_encoder
-from mmoe.datasets.features.fit_encoder import EncoderFit
+from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder, extend_encoder
 from mmoe.datasets.rows.columns import columns_of
-from mmoe.datasets.values.vectors import to_vectors
+from mmoe.datasets.values.columns import to_vectors
 
 
 def _config(**keys):

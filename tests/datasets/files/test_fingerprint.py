@@ -7,9 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.datasets.files import fingerprint
-from mmoe.datasets.files.changed_data import data_changes, same_rows
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.fingerprint import DataPrint, RowsPrint, print_files, print_tables
+from mmoe.datasets.files.fingerprint import (
+    DataPrint,
+    RowsPrint,
+    data_changes,
+    print_files,
+    print_tables,
+    same_rows,
+)
 from mmoe.datasets.rows.splits import Splits
 
 BYTES = 40 << 20

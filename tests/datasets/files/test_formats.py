@@ -13,7 +13,7 @@ from mmoe.datasets.files.ipc_files import iter_ipc, read_ipc
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.locations import visible_columns
-from mmoe.datasets.stream.survey import survey
+from mmoe.datasets.stream.source import survey
 
 ROWS = pa.table({"user": [1, 2, 3], "word": ["a", None, "c"], "tags": [[1], [], [2, 3]]})
 

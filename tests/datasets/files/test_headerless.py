@@ -6,14 +6,13 @@ import pyarrow as pa
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.files.csv_header import refuse_no_header
-from mmoe.datasets.files.csv_samples import iter_start
+from mmoe.datasets.files.csv_files import iter_start, refuse_no_header
 from mmoe.datasets.files.data_file import CsvForm, DataFile
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
 from mmoe.datasets.files.resolve import AsCsv, resolve_files
 from mmoe.datasets.rows.sources import load_splits, load_test
 from mmoe.datasets.stream import open_stream
-from mmoe.datasets.stream.survey import survey
+from mmoe.datasets.stream.source import survey
 
 NAMES = ("user", "word", "click")
 TEXT = "17,a,0\n23,b,1\n42,a,1\n"

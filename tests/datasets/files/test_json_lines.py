@@ -12,7 +12,7 @@ from mmoe.datasets.files import json_lines
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
 from mmoe.datasets.files.resolve import kind_of, resolve_files
 from mmoe.datasets.rows.locations import visible_columns
-from mmoe.datasets.stream.survey import survey
+from mmoe.datasets.stream.source import survey
 
 ROWS = [
     {

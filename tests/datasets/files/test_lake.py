@@ -21,17 +21,13 @@ from benchmarks.inputs.as_they_come.lake_tables import (
     rows_of,
     rows_wrong,
 )
-from mmoe.datasets.files import (
-    cut_file,
-    data_changes,
-    iter_tables,
-    lake,
-    print_files,
-    read_table,
-    resolve_files,
-)
+from mmoe.datasets.files import lake
+from mmoe.datasets.files.fingerprint import data_changes, print_files
+from mmoe.datasets.files.formats import cut_file
+from mmoe.datasets.files.readers import iter_tables, read_table
+from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.files.sampling import sample_table
-from mmoe.datasets.stream.survey import survey
+from mmoe.datasets.stream.source import survey
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from mmoe.datasets.features import numeric
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files import json_lines, readers, sampling
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.rows.given_rows import without_views
+from mmoe.datasets.rows.frames import without_views
 from mmoe.datasets.rows.locations import TIMES_COLUMN, times_of
 
 MANY = 200

@@ -19,7 +19,7 @@ from mmoe.datasets.files.readers import column_names, iter_tables, read_table
 from mmoe.datasets.files.resolve import AsCsv
 from mmoe.datasets.files.sampling import sample_table
 from mmoe.datasets.rows.locations import ROW_COLUMN, place
-from mmoe.datasets.stream.survey import survey
+from mmoe.datasets.stream.source import survey
 
 TEXT = "user,price,word\n1,0.5,a\n2,,b\n3,1e3,\n"
 ROWS = {"user": [1, 2, 3], "price": [0.5, None, 1000.0], "word": ["a", "b", None]}

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mmoe.datasets.infer.measured import decide, relations
-from mmoe.datasets.infer.measured.coded import Coded
-from mmoe.datasets.infer.measured.relations import copies_of, one_to_one, relate
+from mmoe.datasets.infer import coded as sampled
+from mmoe.datasets.infer import decide
+from mmoe.datasets.infer.coded import Coded, copies_of, one_to_one, relate
 
 ROWS = 400
 RNG = np.random.default_rng(5)
@@ -45,9 +45,9 @@ def test_copies_are_those_of_every_pair():
 
 def test_copies_are_found_without_comparing_all_pairs(monkeypatch):
     calls = []
-    monkeypatch.setattr(relations, "one_to_one", lambda *_: calls.append(1))
-    digest = relations._digest
-    monkeypatch.setattr(relations, "_digest", lambda codes: calls.append(1) or digest(codes))
+    monkeypatch.setattr(sampled, "one_to_one", lambda *_: calls.append(1))
+    digest = sampled._digest
+    monkeypatch.setattr(sampled, "_digest", lambda codes: calls.append(1) or digest(codes))
     columns = wide(100)
     copies_of(columns)
     assert len(calls) <= 2 * len(columns)
@@ -58,18 +58,18 @@ def test_owners_are_found_and_few_columns_are_compared_in_all_rows(monkeypatch):
     users_S = RNG.integers(0, 60, ROWS)
     columns |= {"user": coded(users_S), "age": coded(RNG.permutation(60)[users_S] // 5)}
     compared = []
-    followers = relations._followers
+    followers = sampled._followers
 
     def watched(*args):
         compared.append(followers(*args))
         return compared[-1]
 
-    monkeypatch.setattr(relations, "_followers", watched)
+    monkeypatch.setattr(sampled, "_followers", watched)
     assert relate(columns).owner["age"] == "user"
     # A column follows from itself and from its copies
     assert sum(map(len, compared)) < 2 * len(compared)
     compared.clear()
-    monkeypatch.setattr(relations, "_OWNERS", 3)
+    monkeypatch.setattr(sampled, "_OWNERS", 3)
     relate(columns)
     assert len(compared) <= 3
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mmoe.datasets.infer import infer_config
+from mmoe.datasets import infer_config
 
 ROWS = 20_000
 

@@ -9,8 +9,7 @@ import pytest
 from mmoe.config import NumericFeature
 from mmoe.datasets.infer.commented_yaml import commented_yaml
 from mmoe.datasets.infer.config import infer_config
-from mmoe.datasets.infer.reading.column import read_column
-from mmoe.datasets.infer.reading.sentinels import sentinels
+from mmoe.datasets.infer.reading import read_column, sentinels
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.values.columns import feature_numbers
 

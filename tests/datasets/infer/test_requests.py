@@ -6,8 +6,7 @@ import pytest
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.infer.commented_yaml import commented_yaml
-from mmoe.datasets.infer.config import infer_config
-from mmoe.datasets.infer.requests import with_requests
+from mmoe.datasets.infer.config import infer_config, with_requests
 from mmoe.datasets.infer.told import Told
 from tests.datasets.request_log import log_of_requests
 

@@ -11,7 +11,7 @@ import pytest
 
 import mmoe
 from mmoe.config import config_from_dict
-from mmoe.datasets.infer import infer_config
+from mmoe.datasets import infer_config
 from mmoe.datasets.rows.frames import as_table
 from mmoe.run.console import SilentReporter
 from mmoe.train import train_run

@@ -9,7 +9,7 @@ import pytest
 
 from mmoe.config import VectorFeature, load_config
 from mmoe.datasets.infer.config import infer_config
-from mmoe.datasets.infer.guess_vectors import VectorFacts, guess_vector
+from mmoe.datasets.infer.profile import VectorFacts, guess_vector
 
 ROWS = 60
 _RNG = np.random.default_rng(0)

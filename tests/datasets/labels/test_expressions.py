@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.faults.inputs.expression_faults import draw_expression
 from mmoe.config import config_from_dict
-from mmoe.datasets.labels.expressions import evaluate
-from mmoe.datasets.labels.formula import columns_of, quote
+from mmoe.datasets.labels.expressions import columns_of, evaluate, quote
 from mmoe.datasets.rows.projection import required_columns
 
 TABLE = pa.table(

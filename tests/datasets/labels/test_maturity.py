@@ -7,10 +7,17 @@ import torch
 
 from mmoe.config import config_from_dict
 from mmoe.datasets import encode_labels
-from mmoe.datasets.labels.delays import LEAST_SHARE, DelayCurve, DelayFit
-from mmoe.datasets.labels.fit_delays import with_curves
-from mmoe.datasets.labels.maturity import Maturity, chunks_of, maturity_of, moment_text
-from mmoe.datasets.labels.times import row_times
+from mmoe.datasets.labels.encode import with_curves
+from mmoe.datasets.labels.maturity import (
+    LEAST_SHARE,
+    DelayCurve,
+    DelayFit,
+    Maturity,
+    chunks_of,
+    maturity_of,
+    moment_text,
+    row_times,
+)
 from mmoe.tasks import multi_task_loss
 
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000

@@ -6,11 +6,10 @@ import pytest
 from scipy import stats
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.extend_encoder import extend_encoder
-from mmoe.datasets.labels import watch_quantiles
+from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
+from mmoe.datasets.labels import targets
 from mmoe.datasets.labels.maturity import chunks_of, maturity_of
-from mmoe.datasets.labels.watch_quantiles import SECTION, WatchQuantiles, WatchQuantilesFit
+from mmoe.datasets.labels.targets import WATCH_QUANTILES, WatchQuantiles, WatchQuantilesFit
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.projection import required_columns
 
@@ -54,7 +53,7 @@ def test_groups_have_about_as_many_rows_each():
     counts = np.bincount(np.searchsorted(table.edges, duration, side="left"))
     assert len(counts) == 30
     assert counts.min() > 990
-    assert all(len(knots) <= watch_quantiles.KNOTS for knots in table.knots)
+    assert all(len(knots) <= targets.KNOTS for knots in table.knots)
     assert len(WatchQuantiles.fit(WATCH, np.full(2000, 7.0), groups=30).knots) == 1
     often = np.where(RNG.random(2000) < 0.3, 7.0, RNG.exponential(9, 2000))
     table = WatchQuantiles.fit(WATCH, often, groups=10)
@@ -64,7 +63,7 @@ def test_groups_have_about_as_many_rows_each():
 
 @pytest.mark.parametrize("most", [100, 10_000])
 def test_chunks_play_no_part(monkeypatch, most):
-    monkeypatch.setattr(watch_quantiles, "SAMPLE", most)
+    monkeypatch.setattr(targets, "SAMPLE", most)
     found = []
     for size in (2000, 300, 7):
         fit = WatchQuantilesFit(CONFIG, "log")
@@ -80,7 +79,7 @@ def test_chunks_play_no_part(monkeypatch, most):
 def test_labels_stay_seconds_and_targets_are_quantiles():
     encoder = FeatureEncoder.fit(CONFIG, LOG, "log")
     data = BatchSource.of_table(LOG, encoder, "log", CONFIG).held
-    expected = encoder.rules[SECTION]["seen"].quantiles(
+    expected = encoder.rules[WATCH_QUANTILES]["seen"].quantiles(
         WATCH.astype(np.float32).astype(np.float64), DURATION
     )
     assert np.array_equal(data.labels.labels_NT[:, 0], WATCH.astype(np.float32))
@@ -94,7 +93,7 @@ def test_stored_and_read(tmp_path):
     encoder = FeatureEncoder.fit(CONFIG, LOG, "log")
     encoder.save(tmp_path)
     read = FeatureEncoder.load(tmp_path)
-    one, two = (each.rules[SECTION]["seen"] for each in (encoder, read))
+    one, two = (each.rules[WATCH_QUANTILES]["seen"] for each in (encoder, read))
     assert np.array_equal(one.edges, two.edges)
     assert all(map(np.array_equal, one.knots, two.knots))
     assert encoder.fingerprint() == read.fingerprint()
@@ -105,8 +104,8 @@ def test_a_continued_run_keeps_them():
     monday, tuesday = (
         FeatureEncoder.fit(CONFIG, LOG[a:b], "log") for a, b in ((0, 900), (900, 2000))
     )
-    kept = extend_encoder(tuesday, monday, "log").rules[SECTION]["seen"]
-    assert kept is monday.rules[SECTION]["seen"]
+    kept = extend_encoder(tuesday, monday, "log").rules[WATCH_QUANTILES]["seen"]
+    assert kept is monday.rules[WATCH_QUANTILES]["seen"]
 
 
 @pytest.mark.parametrize(("value", "came"), [(0.0, "0"), (-1.0, "-1"), (None, "empty")])

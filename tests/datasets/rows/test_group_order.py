@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from mmoe.datasets.rows.group_order import GroupOrder, cut_groups
-from mmoe.datasets.rows.share import Share
+from mmoe.datasets.rows.order import GroupOrder, Share, cut_groups
 
 RNG = np.random.default_rng(0)
 CASES = {

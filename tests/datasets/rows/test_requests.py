@@ -12,8 +12,8 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import UnseenIds, all_alike, columns_of
 from mmoe.datasets.rows.encoded import EncodedData, join
 from mmoe.datasets.rows.frames import as_rows
+from mmoe.datasets.rows.order import Share
 from mmoe.datasets.rows.requests import find_requests
-from mmoe.datasets.rows.share import Share
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
 from mmoe.explain.features import columns_of as feature_columns

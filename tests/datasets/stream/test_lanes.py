@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.rows.lanes import Lane, LanesOfRank
-from mmoe.datasets.rows.order import row_order, windows
-from mmoe.datasets.rows.share import Share
+from mmoe.datasets.rows.order import Lane, LanesOfRank, Share, row_order, windows
 from mmoe.datasets.stream import describe_lanes, open_stream
 from mmoe.datasets.stream.source import StreamSource
 

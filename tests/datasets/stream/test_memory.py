@@ -70,7 +70,7 @@ def test_ten_times_the_rows_take_no_more_memory(folder, settings, monkeypatch):
     # Row numbers hashed, and moments kept apart, at a time: constants, here small against the rows
     for name in ("rows.smallest_hashes._ROWS", "stream.splitters._ROWS", "stream.times._LEAST"):
         monkeypatch.setattr(f"mmoe.datasets.{name}", 4_000)
-    monkeypatch.setattr("mmoe.datasets.stream.times._MOST", 8_000)
+    monkeypatch.setattr("mmoe.datasets.stream.splitters._MOST", 8_000)
     peaks(folder, "00.parquet", *settings)  # what is imported and cached once
     small, small_arrow = peaks(folder, "00.parquet", *settings)
     bounds = small * 1.2 + 1, small_arrow * 1.2 + 1

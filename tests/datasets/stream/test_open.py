@@ -13,7 +13,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import join
-from mmoe.datasets.rows.share import Share
+from mmoe.datasets.rows.order import Share
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.stream.source import StreamSource

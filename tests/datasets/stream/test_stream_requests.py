@@ -9,7 +9,7 @@ import pytest
 
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.share import Share
+from mmoe.datasets.rows.order import Share
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
 from tests.datasets.request_log import (

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from mmoe.config import SplitConfig
-from mmoe.datasets.rows.smallest_hashes import smallest_hashes
-from mmoe.datasets.rows.splits import time_cuts
-from mmoe.datasets.stream.times import TimeFit
+from mmoe.datasets.rows.splits import smallest_hashes, time_cuts
+from mmoe.datasets.stream.splitters import TimeFit
 from mmoe.datasets.values.hashing import mix64
 
 SPLIT = SplitConfig(by="time", column="at")
@@ -29,7 +28,7 @@ def fitted(times, chunk):
 )
 @pytest.mark.parametrize("chunk", [7, 1000])
 def test_moments_are_counted(times, chunk, monkeypatch):
-    monkeypatch.setattr("mmoe.datasets.stream.times._LEAST", 20)
+    monkeypatch.setattr("mmoe.datasets.stream.splitters._LEAST", 20)
     expected = np.unique(times + 0.0 if times.dtype.kind == "f" else times, return_counts=True)
     for mine, theirs in zip(fitted(times, chunk), expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -37,8 +36,8 @@ def test_moments_are_counted(times, chunk, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["int", "real"])
 def test_many_moments_are_counted_coarsely_and_cut_nearby(kind, monkeypatch):
-    monkeypatch.setattr("mmoe.datasets.stream.times._MOST", 1_000)
-    monkeypatch.setattr("mmoe.datasets.stream.times._LEAST", 100)
+    monkeypatch.setattr("mmoe.datasets.stream.splitters._MOST", 1_000)
+    monkeypatch.setattr("mmoe.datasets.stream.splitters._LEAST", 100)
     rng = np.random.default_rng(0)
     times = rng.integers(0, 2**40, 50_000) if kind == "int" else rng.uniform(1, 2, 50_000)
     found = [fitted(times, chunk) for chunk in (999, 50_000)]

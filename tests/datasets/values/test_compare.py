@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mmoe.datasets.values.compare import same_neighbours, same_values
+from mmoe.datasets.rows.requests import same_neighbours, same_values
 
 
 def test_missing_values_and_nan_agree_with_themselves():

@@ -8,12 +8,11 @@ import pytest
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.vocabulary import Vocabulary
+from mmoe.datasets.features.id_map import Vocabulary
 from mmoe.datasets.files import csv_files
 from mmoe.datasets.files.readers import iter_tables, read_table
 from mmoe.datasets.stream import open_stream
-from mmoe.datasets.values.text import settle, to_integers
-from mmoe.datasets.values.text_kind import TextKind
+from mmoe.datasets.values.text import TextKind, settle, to_integers
 
 # Each group one number, written as R, spreadsheets, pandas and people write it
 SPELLINGS = [["100000", "1e+05", "1E5", "100000.0", "+1e5"], ["7", "7.", "70e-1", ".7e1", "7.0"],

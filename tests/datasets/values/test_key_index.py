@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from mmoe.datasets.features.fit_ids import Counts
-from mmoe.datasets.features.vocabulary import Vocabulary
+from mmoe.datasets.features.id_map import Vocabulary
 from mmoe.datasets.values import keys
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.keys import KeyIndex

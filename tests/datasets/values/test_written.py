@@ -9,12 +9,11 @@ from pydantic import ValidationError
 
 from mmoe.config import DatetimeFeature, NumericFeature, SplitConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.rows.days import days_of
 from mmoe.datasets.rows.locations import number_rows
-from mmoe.datasets.rows.splits import split_table
+from mmoe.datasets.rows.splits import days_of, split_table
 from mmoe.datasets.values.columns import feature_numbers, parse_written, to_times
 from mmoe.datasets.values.datetimes import local_datetimes
-from mmoe.datasets.values.written_lists import parse_lists
+from mmoe.datasets.values.text import parse_lists
 
 NAN = np.nan
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from mmoe.config import TableVectors
 from mmoe.datasets.vectors import chunks
 from mmoe.datasets.vectors.chunks import vector_chunks
-from mmoe.datasets.vectors.rule import ScalingFit
+from mmoe.datasets.vectors.learn import ScalingFit
 
 IDS = np.array([30, 10, 20, 50, 40])
 VECTORS = np.arange(30, dtype=np.float64).reshape(5, 6) / 8 - 2  # exact in float16
@@ -50,7 +50,7 @@ def test_parquet(tmp_path, monkeypatch, kind, fixed, rows):
 @pytest.mark.parametrize("with_ids", [True, False], ids=["ids", "numbers of rows"])
 @pytest.mark.parametrize("numbers", [12, 10**6])
 def test_safetensors(tmp_path, monkeypatch, kind, with_ids, numbers):
-    monkeypatch.setattr("mmoe.datasets.vectors.tensor_files._NUMBERS", numbers)
+    monkeypatch.setattr("mmoe.datasets.vectors.chunks._NUMBERS", numbers)
     tensor = torch.from_numpy(VECTORS).to(getattr(torch, kind))
     tensors = {"embedding": tensor, "item_id": torch.from_numpy(IDS)}
     save_file(tensors, tmp_path / "v.safetensors")

@@ -6,8 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.extend_encoder import extend_encoder
+from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
 
 TRAIN = [7, 7, 7, 5, 5, 3]  # most frequent first
 

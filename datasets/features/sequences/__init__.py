@@ -1,1 +1,0 @@
-"""Sequences: their events, and how long ago they were."""

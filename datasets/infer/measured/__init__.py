@@ -1,1 +1,0 @@
-"""What the rows say of a column: how well it predicts a label, and what its values look like."""
