@@ -16,7 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LINES, LONG = 60, 26
+LINES, LONG = 60, 21
 
 
 def main() -> int:

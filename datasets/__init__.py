@@ -3,8 +3,9 @@
 Names are imported on first use, so that reading a table does not load torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mmoe.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from mmoe.datasets.features.encoder import FeatureEncoder
@@ -18,26 +19,6 @@ if TYPE_CHECKING:
     from mmoe.datasets.rows.projection import required_columns
     from mmoe.datasets.rows.sources import load_splits, load_test
     from mmoe.datasets.rows.splits import Splits, split_table
-
-_HOMES = {
-    "Batch": "rows.batch",
-    "BatchSource": "rows.batch_source",
-    "EncodedData": "rows.encoded",
-    "EncodedFeatures": "rows.encoded",
-    "EncodedLabels": "rows.encoded",
-    "FeatureEncoder": "features.encoder",
-    "Splits": "rows.splits",
-    "encode_labels": "labels.encode",
-    "infer_config": "infer.config",
-    "iter_tables": "files.readers",
-    "load_recipe": "recipes",
-    "load_splits": "rows.sources",
-    "load_test": "rows.sources",
-    "read_table": "files.readers",
-    "recipe_names": "recipes",
-    "required_columns": "rows.projection",
-    "split_table": "rows.splits",
-}
 
 __all__ = [
     "Batch",
@@ -60,7 +41,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"mmoe.datasets.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'mmoe.datasets' has no attribute {name!r}")
+__getattr__ = lazily(
+    __name__,
+    {
+        "features.encoder": ["FeatureEncoder"],
+        "files.readers": ["iter_tables", "read_table"],
+        "infer.config": ["infer_config"],
+        "labels.encode": ["encode_labels"],
+        "recipes": ["load_recipe", "recipe_names"],
+        "rows.batch": ["Batch"],
+        "rows.batch_source": ["BatchSource"],
+        "rows.encoded": ["EncodedData", "EncodedFeatures", "EncodedLabels"],
+        "rows.projection": ["required_columns"],
+        "rows.sources": ["load_splits", "load_test"],
+        "rows.splits": ["Splits", "split_table"],
+    },
+)

@@ -83,17 +83,7 @@ def generate_funnel(
         The correlation of tasks as a parameter follows Ma et al., KDD 2018, §3.2, where it is
         the cosine between weight vectors; here it is the correlation between logits.
     """
-    _check_ranges(
-        {
-            "rows": rows,
-            "users": users,
-            "items": items,
-            "correlation": correlation,
-            "click_rate": click_rate,
-            "purchase_rate": purchase_rate,
-            "seed": seed,
-        }
-    )
+    _check_ranges(locals())
     # One stream a purpose: another number of rows leaves users, items and the truth as they were.
     market_rng, truth_rng, reference_rng, rows_rng, label_rng = np.random.default_rng(seed).spawn(5)
     market = draw_market(market_rng, users, items)

@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from mmoe.config import (
     Feature,
@@ -21,6 +22,7 @@ from mmoe.config import (
 from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.values.columns import to_numbers
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]  # in files
 Rules = dict[str, dict[str, Any]]  # section of encoder.json → feature or table → what was learnt
 FeatureT = TypeVar("FeatureT", bound=Feature)
 
@@ -32,23 +34,26 @@ class Section:
         name: Its key in the file.
         entry: What one entry looks like, a type that pydantic checks.
         required: Has the file of every run it? A kind that came later says False.
+        tells_apart: Do its rules tell encoders apart? Not where the last bits of numbers may
+            differ from machine to machine.
     """
 
     name: ClassVar[str]
     entry: ClassVar[Any] = Any
     required: ClassVar[bool] = False
+    tells_apart: ClassVar[bool] = True
 
     def write(self, rule: Any, folder: Path, stem: str) -> Any:
         """Returns an entry as plain JSON; writes what is large into a file of `folder`."""
-        return rule
+        return asdict(rule) if is_dataclass(rule) and not isinstance(rule, type) else rule
 
     def read(self, entry: Any, folder: Path) -> Any:
-        """Reads what `write` wrote."""
-        return entry
+        """Reads what `write` wrote; lists as tuples."""
+        return tuple(entry) if isinstance(entry, list) else entry
 
     def marks(self, rules: dict[str, Any]) -> Iterator[bytes | memoryview]:
         """Yields what tells encoders of different rows apart, cheaply, on any machine alike."""
-        if rules:
+        if rules and self.tells_apart:
             yield repr(rules).encode()
 
 
@@ -269,6 +274,42 @@ class Codec(ABC, Generic[FeatureT]):
     ) -> list[LookedUp]:
         """Returns what baselines look up; nothing where a column of `numbers` says it."""
         return []
+
+
+class RuleCodec(Codec[FeatureT]):
+    """Codec of a column with a rule of its own, which what `start` returns makes.
+
+    Attributes:
+        section: Where its rule is kept.
+    """
+
+    section: ClassVar[str]
+    knows_range = True
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """Its own rule."""
+        return [(self.section, self.feature.name)]
+
+    @property
+    def number_columns(self) -> list[str]:
+        """Name of its column."""
+        return [self.feature.source_columns[0]]
+
+    def rule(self, rules: Rules) -> Any:
+        """Returns what was learnt."""
+        return rules[self.section][self.feature.name]
+
+    def finish(self, fits: Sequence[Any], rules: Rules) -> None:
+        """Makes the rule."""
+        [fit] = fits
+        rules[self.section][self.feature.name] = fit.finish()
+
+    def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
+        """Keeps the rule of an earlier run, with the range of both."""
+        before = earlier[self.section].get(self.feature.name)
+        if before is not None:
+            rules[self.section][self.feature.name] = self.rule(rules).after(before)
 
 
 def that_share(codecs: "Iterable[Codec[Any]]") -> "list[list[Codec[Any]]]":

@@ -26,6 +26,10 @@ class CrossColumns:
     columns: list[pa.ChunkedArray]
     labels: list[str]
 
+    def kinds(self) -> list[KeyKind]:
+        """Returns the kind of ids that each column holds."""
+        return [key_kind(c, label) for c, label in zip(self.columns, self.labels, strict=True)]
+
 
 def _cross_columns(table: pa.Table, feature: CrossFeature, origin: str) -> CrossColumns:
     """Reads the columns of a cross out of a table.
@@ -98,30 +102,12 @@ class _CrossCountFit:
         counted = pa.table(columns, names=names).group_by(names).aggregate([([], "count_all")])
         self.rows.add(counted.rename_columns({"count_all": "count"}))
 
-    def finish(self) -> "_CountedCross":
-        """Returns the distinct ids and how often each was seen."""
+    def finish(self) -> tuple[CrossColumns, pa.ChunkedArray, str]:
+        """Returns the distinct ids, how often each was seen, and what the cross is called."""
         assert self.rows is not None, "there were training rows"
         table = self.rows.finish()
         columns = [table[name] for name in self.rows.names]
-        return _CountedCross(CrossColumns(columns, self.labels), table["count"], self.label)
-
-
-@dataclass(frozen=True)
-class _CountedCross:
-    """Distinct ids of a cross, as its files store them, and how often each was seen."""
-
-    cross: CrossColumns
-    counts: pa.ChunkedArray
-    label: str
-
-    def kinds(self) -> list[KeyKind]:
-        """Returns the kind of ids that each column holds."""
-        both = zip(self.cross.columns, self.cross.labels, strict=True)
-        return [key_kind(column, label) for column, label in both]
-
-    def keys(self, kinds: Sequence[KeyKind]) -> Counts:
-        """Returns counted keys; `kinds` are those of all crosses that share a table."""
-        return Counts(cross_keys(self.cross, kinds)[0], self.counts, self.label)
+        return CrossColumns(columns, self.labels), table["count"], self.label
 
 
 class _CrossKindFit:
@@ -162,10 +148,6 @@ class _CrossKinds(Section):
     name = "crosses"
     entry = list[KeyKind]
 
-    def read(self, entry: Any, folder: Any) -> tuple[KeyKind, ...]:
-        """Reads what `write` wrote."""
-        return tuple(entry)
-
     def marks(self, rules: dict[str, Any]) -> Iterator[bytes]:
         """Yields the kinds, also that there are none: old checkpoints say so."""
         yield repr(rules).encode()
@@ -191,7 +173,7 @@ class CrossCodec(IdCodec[CrossFeature]):
         names = " × ".join(map(repr, self.feature.columns))
         return f"{origin}: cross {names} (of {self.used_by})"
 
-    def start(self, origin: str, codecs: Sequence[Codec[Any]], *, settle: bool = False) -> Any:
+    def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> Any:
         """Returns what counts ids, or finds the kind of each column."""
         return _CrossCountFit(self.label(origin)) if self.counted else _CrossKindFit()
 
@@ -203,8 +185,9 @@ class CrossCodec(IdCodec[CrossFeature]):
         """Makes one table's ids of all the crosses that share it: their keys are integers."""
         found = [fit.finish() for fit in fits]
         if self.counted:
-            kinds = _widest_columns([one.kinds() for one in found])
-            learnt = self.learnt([one.keys(kinds) for one in found])
+            kinds = _widest_columns([cross.kinds() for cross, _, _ in found])
+            counted = [Counts(cross_keys(c, kinds)[0], n, label) for c, n, label in found]
+            learnt = self.learnt(counted)
         else:
             kinds, learnt = _widest_columns(found), self.learnt(["int"])
         rules["tables"][self.table], rules["crosses"][self.table] = learnt, kinds

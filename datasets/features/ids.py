@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union
+from typing import Annotated, Any, ClassVar, TypeVar, Union
 
+import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
@@ -65,6 +66,7 @@ class IdCodec(Codec[IdFeatureT]):
     """
 
     sections = (_IdTables(), VectorScalings())
+    of_lists: ClassVar[bool] = False  # it looks any number of ids up
     # How fast rows learn, how much is read, who gets a row, and where new ones begin
     free = Codec.free.union(
         {"learning_rate", "vectors"}, *(known.free for known in ENCODINGS.classes())
@@ -84,14 +86,20 @@ class IdCodec(Codec[IdFeatureT]):
         self.dim = self.settings.dim or config.model.embedding_dim
         self.vectors = self.settings.vectors if isinstance(self.settings, VectorTable) else None
 
+    @property
+    def column(self) -> str:
+        """Name of its column."""
+        return self.feature.source_columns[0]
+
     def label(self, origin: str) -> str:
-        """Returns its name in errors."""
-        raise NotImplementedError
+        """Returns the name of its column, for errors."""
+        return f"{origin}: column {self.column!r} (of {self.used_by})"
 
     @property
     def lookups(self) -> list[FeatureSpec]:
-        """Its own name: it looks one id up."""
-        return [FeatureSpec(name=self.feature.name, table=self.table, pooling="sum")]
+        """Its own name: it looks one id up; nothing where it looks lists of them up."""
+        own = FeatureSpec(name=self.feature.name, table=self.table, pooling="sum")
+        return [] if self.of_lists else [own]
 
     def tables(self, rules: Rules) -> list[TableSpec]:
         """Returns the table of its ids."""
@@ -122,13 +130,11 @@ class IdCodec(Codec[IdFeatureT]):
         """Returns how vectors become rows of its table."""
         return rules["table_vectors"][self.table]
 
-    def start(
-        self, origin: str, codecs: Sequence[Codec[Any]], *, settle: bool = False
-    ) -> CountFit | KindFit:
-        """Returns what counts ids, or finds their kind; `settle` as there."""
+    def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> Any:
+        """Returns what counts ids, or finds their kind: in text of lists, what it looks like."""
         fit = CountFit if self.counted else KindFit
         known = TextCells(words=self.config.data.missing_words).known
-        return fit(self.label(origin), settle=settle, words=known)
+        return fit(self.label(origin), settle=self.of_lists, words=known)
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
         """Makes one table's ids of all the features that share it."""
@@ -172,16 +178,33 @@ class IdCodec(Codec[IdFeatureT]):
                 meaning |= {"vectors": f"frozen, scale {self.vectors.scale}"}
         return {self.table: meaning | self.encoding.meaning()}
 
+    def looked_up(
+        self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
+    ) -> list[LookedUp]:
+        """Returns its ids, with their rank among those of training, or their weights in lists."""
+        if self.column in numbers:
+            return []
+        coded, id_map = self.encode(table, rules, origin), self.ids(rules)
+        if not self.of_lists:
+            [ids_N] = coded.ids
+            return [LookedUp.single(id_map.rows(ids_N), id_map.num_rows, id_map.rank())]
+        [(ids_V, offsets, weights_V)] = coded.lists
+        return [
+            LookedUp(
+                ids=id_map.rows(ids_V),
+                offsets=offsets,
+                num_rows=id_map.num_rows,
+                weights=np.ones(len(ids_V)) if weights_V is None else weights_V.astype(np.float64),
+                is_list=True,
+            )
+        ]
+
 
 class CategoricalCodec(IdCodec[CategoricalFeature]):
     """Codec of a column of ids."""
 
     counts_times = True
     by_cell = True
-
-    def label(self, origin: str) -> str:
-        """Returns the name of its column, for errors."""
-        return f"{origin}: column {self.feature.source_column!r} (of {self.used_by})"
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Counts the ids of more training rows."""
@@ -191,16 +214,6 @@ class CategoricalCodec(IdCodec[CategoricalFeature]):
         """Encodes rows: ids, one column."""
         column = self._column(table, origin)
         return Coded(ids=[self.ids(rules).lookup(column, self.label(origin))])
-
-    def looked_up(
-        self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
-    ) -> list[LookedUp]:
-        """Returns its ids, with their rank among those of training."""
-        if self.feature.source_column in numbers:
-            return []
-        [ids_N] = self.encode(table, rules, origin).ids
-        id_map = self.ids(rules)
-        return [LookedUp.single(id_map.rows(ids_N), id_map.num_rows, id_map.rank())]
 
     def _column(self, table: pa.Table, origin: str) -> pa.ChunkedArray:
         return find_column(table, self.feature.source_column, origin, self.used_by)

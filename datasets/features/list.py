@@ -1,14 +1,13 @@
 """List features: any number of ids a row, with a weight for each if there are."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from mmoe.config import FeatureSpec, ListFeature
-from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
-from mmoe.datasets.features.fit_ids import CountFit, KindFit
+from mmoe.datasets.features.codec import Coded, Rules
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.ragged import (
     Ragged,
@@ -198,21 +197,12 @@ class ListCodec(IdCodec[ListFeature]):
     """Codec of a column of lists, and perhaps one of their weights."""
 
     counts_times = True
-
+    of_lists = True
     # How files say it, and how much of it is read
     free = IdCodec.free | {
         "separator", "format", "weights", "weight_separator", "max_length", "keep", "outside",
         "padding", "padding_side", "length", "mask",
     }  # fmt: skip
-
-    def label(self, origin: str) -> str:
-        """Returns the name of its column of ids, for errors."""
-        return f"{origin}: column {self.feature.source_column!r} (of {self.used_by})"
-
-    @property
-    def lookups(self) -> list[FeatureSpec]:
-        """Nothing: it looks up no single id."""
-        return []
 
     @property
     def lists(self) -> list[FeatureSpec]:
@@ -226,12 +216,6 @@ class ListCodec(IdCodec[ListFeature]):
                 weighted=feature.weighted,
             )
         ]
-
-    def start(
-        self, origin: str, codecs: Sequence[Codec[Any]], *, settle: bool = True
-    ) -> CountFit | KindFit:
-        """Returns what counts ids, or finds their kind: in text, what it looks like."""
-        return super().start(origin, codecs, settle=settle)
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Learns from more training rows."""
@@ -275,8 +259,7 @@ class ListCodec(IdCodec[ListFeature]):
             weights_V = fill_empty(weights_V, ragged.offsets, 1)
         ids_V = self.ids(rules).lookup(ragged.values, self.label(origin))
         return Coded(
-            lists=[(*ids_with_missing(ids_V, ragged.offsets), weights_V)],
-            outside_N=outside_N,
+            lists=[(*ids_with_missing(ids_V, ragged.offsets), weights_V)], outside_N=outside_N
         )
 
     def _lists(
@@ -287,24 +270,6 @@ class ListCodec(IdCodec[ListFeature]):
     def meaning(self) -> dict[str, object]:
         """Returns settings to keep; in which column the weights stand does not matter."""
         return super().meaning() | {"weighted": self.feature.weighted}
-
-    def looked_up(
-        self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
-    ) -> list[LookedUp]:
-        """Returns ids with their weights; trees take the number of ids."""
-        if self.feature.source_column in numbers:
-            return []
-        [(ids_V, offsets, weights_V)] = self.encode(table, rules, origin).lists
-        id_map = self.ids(rules)
-        return [
-            LookedUp(
-                ids=id_map.rows(ids_V),
-                offsets=offsets,
-                num_rows=id_map.num_rows,
-                weights=np.ones(len(ids_V)) if weights_V is None else weights_V.astype(np.float64),
-                is_list=True,
-            )
-        ]
 
 
 def _limits(lowest: float, highest: float) -> tuple[float, float]:

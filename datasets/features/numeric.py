@@ -1,7 +1,7 @@
 """Numeric features: logarithm, scaling, quantile buckets, positions among pieces."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from mmoe.config import InputLayerSpec, NumericFeature, PiecesSpec, TableSpec
 from mmoe.config.json_files import Stored
-from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
+from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
 from mmoe.datasets.features.seen import limits_of
@@ -253,19 +253,16 @@ def takes_quantiles(feature: NumericFeature) -> bool:
     return feature.buckets > 0 or feature.pieces is not None
 
 
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
 class _StoredRule(Stored):
     """A `NumericRule`."""
 
     log: bool
-    mean: _Finite
-    deviation: Annotated[_Finite, Field(gt=0)]
-    edges: list[_Finite]
-    ends: list[_Finite] = Field(default=[])
+    mean: Finite
+    deviation: Annotated[Finite, Field(gt=0)]
+    edges: list[Finite]
+    ends: list[Finite] = Field(default=[])
     missing: bool = False
-    seen: Annotated[list[_Finite], Field(max_length=2)] | None = None
+    seen: Annotated[list[Finite], Field(max_length=2)] | None = None
     gaps: bool = True
     clips: bool = False
 
@@ -276,6 +273,7 @@ class _NumericRules(Section):
     name = "numeric"
     entry = _StoredRule
     required = True
+    tells_apart = False
 
     def write(self, rule: NumericRule, folder: Path, stem: str) -> Any:
         """Returns the fields of a rule; those of pieces where it has them."""
@@ -289,18 +287,14 @@ class _NumericRules(Section):
         seen = None if seen is None else tuple(seen)
         return NumericRule(**{**entry, "edges": tuple(entry["edges"]), "ends": ends, "seen": seen})
 
-    def marks(self, rules: dict[str, NumericRule]) -> Iterator[bytes]:
-        """Yields nothing: last bits of numbers may differ from machine to machine."""
-        return iter(())
 
-
-class NumericCodec(Codec[NumericFeature]):
+class NumericCodec(RuleCodec[NumericFeature]):
     """Codec of a column of numbers."""
 
     by_cell = True
+    section = "numeric"
     sections = (_NumericRules(),)
     content = "buckets"
-    knows_range = True
     # How files say it, and what becomes of numbers that no weight has learnt from
     free = Codec.free | {"decimal", "thousands", "unit", "missing_values", "outside"}
 
@@ -314,15 +308,10 @@ class NumericCodec(Codec[NumericFeature]):
         """Returns its pieces, in place of the position."""
         if self.feature.pieces is None:
             return []
-        rule, name = self._rule(rules), self.feature.name
+        rule, name = self.rule(rules), self.feature.name
         return [
             PiecesSpec(name=name, first=first + 1, pieces=rule.num_pieces, missing=rule.missing)
         ]
-
-    @property
-    def number_columns(self) -> list[str]:
-        """Name of its column."""
-        return [self.feature.source_column]
 
     def numbers(self, table: pa.Table, origin: str) -> list[np.ndarray]:
         """Reads its column as its keys say, float64 [N], NaN where missing."""
@@ -330,14 +319,9 @@ class NumericCodec(Codec[NumericFeature]):
 
     def tables(self, rules: Rules) -> list[TableSpec]:
         """Returns the table of its buckets, if it has any."""
-        num_rows = self._rule(rules).num_rows
+        num_rows = self.rule(rules).num_rows
         names = self.feature.derived_names
         return [TableSpec(name=name, num_rows=num_rows, dim=self.dim) for name in names]
-
-    @property
-    def keys(self) -> list[tuple[str, str]]:
-        """Its own rule."""
-        return [("numeric", self.feature.name)]
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> NumberFit:
         """Returns what fits its rule; it samples fewer values the more columns need quantiles."""
@@ -354,21 +338,10 @@ class NumericCodec(Codec[NumericFeature]):
         """Refuses what is no number."""
         self.numbers(table, origin)
 
-    def finish(self, fits: Sequence[NumberFit], rules: Rules) -> None:
-        """Makes the rule: scaling, buckets and pieces."""
-        [fit] = fits
-        rules["numeric"][self.feature.name] = fit.finish()
-
-    def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
-        """Keeps scaling, buckets and pieces of an earlier run in which the number varied."""
-        before = earlier["numeric"].get(self.feature.name)
-        if before is not None:
-            rules["numeric"][self.feature.name] = self._rule(rules).after(before)
-
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: the scaled number, its position among pieces, and its bucket."""
         [numbers_N] = self.numbers(table, origin)
-        rule = self._rule(rules)
+        rule = self.rule(rules)
         return self.coded(rule, numbers_N, rule.scale(numbers_N), rule.outside(numbers_N))
 
     def coded(
@@ -382,9 +355,6 @@ class NumericCodec(Codec[NumericFeature]):
         buckets = [rule.bucket(numbers_N)] if self.feature.buckets else []
         positions = [] if self.feature.pieces is None else [rule.position(numbers_N)]
         return Coded(dense=[scaled_N, *positions], ids=buckets, outside_N=outside_N)
-
-    def _rule(self, rules: Rules) -> NumericRule:
-        return rules["numeric"][self.feature.name]
 
 
 class NumberCells:

@@ -133,14 +133,17 @@ def kept_items(
     # max_length counts items that are there: nulls go first
     kept_N = np.bincount(row_V[keep_V], minlength=len(lengths_N))
     if most is not None:
-        before_N = np.cumsum(kept_N) - kept_N
-        position_V = np.cumsum(keep_V) - 1 - before_N[row_V]
-        if feature.keep == "first":
-            keep_V &= position_V < most
-        else:
-            keep_V &= position_V >= (kept_N - most)[row_V]
+        keep_V[keep_V] = _first_or_last(kept_N, most, feature.keep)
         kept_N = np.minimum(kept_N, most)
     return keep_V, kept_N
+
+
+def _first_or_last(lengths_N: np.ndarray, most: int, keep: str) -> np.ndarray:
+    """Which items are among the first of their row, or the last, so many of each: bool [V]."""
+    row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
+    place_V = np.arange(len(row_V)) - (np.cumsum(lengths_N) - lengths_N)[row_V]
+    first_N = np.maximum(lengths_N - most, 0) if keep == "last" else np.zeros_like(lengths_N)
+    return (place_V >= first_N[row_V]) & (place_V < (first_N + most)[row_V])
 
 
 def shortened(ragged: Ragged, most: float, keep: str) -> tuple[Ragged, np.ndarray]:
@@ -149,11 +152,7 @@ def shortened(ragged: Ragged, most: float, keep: str) -> tuple[Ragged, np.ndarra
     longer_N = lengths_N > most
     if not longer_N.any():
         return ragged, longer_N
-    row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
-    place_V = np.arange(len(row_V)) - ragged.offsets[:-1][row_V]
-    first_N = lengths_N - int(most) if keep == "last" else np.zeros_like(lengths_N)
-    keep_V = (place_V >= first_N[row_V]) & (place_V < (first_N + int(most))[row_V])
-    keep_V |= ~longer_N[row_V]
+    keep_V = _first_or_last(lengths_N, int(most), keep)
     parts = (None if part is None else part[keep_V] for part in (ragged.weights, ragged.written))
     values = ragged.values.filter(pa.array(keep_V))
     return Ragged(values, offsets_of(np.minimum(lengths_N, int(most))), *parts), longer_N

@@ -5,7 +5,7 @@ holds later. Of the others numbers far outside training's range are clipped (`li
 of datetimes and times of events that training never had share the row of unseen ids (`only_seen`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from mmoe.config.json_files import Count, Stored
-from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
+from mmoe.datasets.features.codec import Codec, Coded, Finite, Rules, Section
 from mmoe.datasets.features.id_map import MISSING, UNSEEN
 from mmoe.datasets.values.arrow import is_text, one_chunk, pc, plain
 from mmoe.datasets.values.text import empty_to_null
@@ -39,33 +39,19 @@ def limits_of(lowest: Any, highest: Any) -> tuple[Any, Any]:
         return lowest - width, highest + width
 
 
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
 class SeenIds(Section):
     """Ids of parts of datetimes and times of events that training rows had."""
 
     name: ClassVar[str] = SEEN_IDS
     entry: ClassVar[Any] = list[Count]
 
-    def read(self, entry: Any, folder: Path) -> tuple[int, ...]:
-        """Reads what `write` wrote."""
-        return tuple(entry)
-
 
 class SeenWeights(Section):
     """The lowest and the highest weight in lists of training rows."""
 
     name: ClassVar[str] = SEEN_WEIGHTS
-    entry: ClassVar[Any] = Annotated[list[_Finite], Field(min_length=2, max_length=2)]
-
-    def read(self, entry: Any, folder: Path) -> tuple[float, float]:
-        """Reads what `write` wrote."""
-        return entry[0], entry[1]
-
-    def marks(self, rules: dict[str, Any]) -> Iterator[bytes | memoryview]:
-        """Yields nothing: last bits of numbers may differ from machine to machine."""
-        return iter(())
+    entry: ClassVar[Any] = Annotated[list[Finite], Field(min_length=2, max_length=2)]
+    tells_apart = False
 
 
 class SeenLengths(SeenWeights):
@@ -121,16 +107,16 @@ class HeldColumns(Section):
     """Columns of a cross that hold one id, or none, in all training rows: that id."""
 
     name: ClassVar[str] = HELD_COLUMNS
-    entry: ClassVar[Any] = dict[str, int | _Finite | str | None]
+    entry: ClassVar[Any] = dict[str, int | Finite | str | None]
 
 
 class _StoredCoded(Stored):
     """A `Coded` of one row; a list's ids and, one as long where they have them, its weights."""
 
-    dense: list[list[_Finite]]
+    dense: list[list[Finite]]
     ids: list[int]
     lists: list[list[int]]
-    weights: list[list[_Finite] | None]
+    weights: list[list[Finite] | None]
 
 
 @dataclass(frozen=True)
@@ -157,6 +143,7 @@ class Constants(Section):
 
     name: ClassVar[str] = CONSTANTS
     entry: ClassVar[Any] = list[_StoredCoded]
+    tells_apart = False  # vocabularies tell encoders of other ids apart
 
     def write(self, rule: Constant, folder: Path, stem: str) -> Any:
         """Returns the encoded row, codec by codec."""
@@ -165,10 +152,6 @@ class Constants(Section):
     def read(self, entry: Any, folder: Path) -> Constant:
         """Reads what `write` wrote."""
         return Constant(tuple(_read(one) for one in entry))
-
-    def marks(self, rules: dict[str, Any]) -> Iterator[bytes | memoryview]:
-        """Yields nothing: vocabularies tell encoders of other ids apart."""
-        return iter(())
 
 
 class _OneCell:

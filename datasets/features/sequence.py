@@ -16,7 +16,6 @@ from mmoe.config import (
     TableSpec,
 )
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
-from mmoe.datasets.features.fit_ids import CountFit, KindFit
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.ragged import blank_items, items_of, lists_of, unpad
@@ -363,6 +362,7 @@ class SequenceCodec(IdCodec[Any]):
     """
 
     counts_times = True
+    of_lists = True
     # How files say it
     free = IdCodec.free | {
         "columns", "times", "now", "unit", "newest", "separator", "format",
@@ -389,15 +389,6 @@ class SequenceCodec(IdCodec[Any]):
         """Name of its column."""
         return self.feature.columns[self.number]
 
-    def label(self, origin: str) -> str:
-        """Returns the name of its column, for errors."""
-        return f"{origin}: column {self.column!r} (of {self.used_by})"
-
-    @property
-    def lookups(self) -> list[FeatureSpec]:
-        """Nothing: it looks up no single id."""
-        return []
-
     @property
     def lists(self) -> list[FeatureSpec]:
         """Its events."""
@@ -421,12 +412,6 @@ class SequenceCodec(IdCodec[Any]):
                 encoder=feature.encoder,
             )
         ]
-
-    def start(
-        self, origin: str, codecs: Sequence[Codec[Any]], *, settle: bool = True
-    ) -> CountFit | KindFit:
-        """Returns what counts ids, or finds their kind: in text, what it looks like."""
-        return super().start(origin, codecs, settle=settle)
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Learns from more training rows."""
@@ -454,17 +439,7 @@ class SequenceCodec(IdCodec[Any]):
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
     ) -> list[LookedUp]:
         """Returns its ids, all of one weight; trees take the number of events."""
-        [(ids_V, offsets, _)] = self.encode(table, rules, origin).lists
-        id_map = self.ids(rules)
-        return [
-            LookedUp(
-                ids=id_map.rows(ids_V),
-                offsets=offsets,
-                num_rows=id_map.num_rows,
-                weights=np.ones(len(ids_V)),
-                is_list=True,
-            )
-        ]
+        return super().looked_up(table, rules, origin, ())
 
     def _items(self, table: pa.Table, origin: str) -> tuple[pa.ChunkedArray, np.ndarray]:
         words = self.config.data.missing_words

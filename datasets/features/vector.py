@@ -1,7 +1,7 @@
 """Vectors: each number standardised, all of them projected by the network where that is asked."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from mmoe.config import TableSpec, VectorFeature
 from mmoe.config.json_files import Stored
-from mmoe.datasets.features.codec import Codec, Coded, Rules, Section
+from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments
 from mmoe.datasets.features.seen import limits_of
 from mmoe.datasets.values.columns import Vectors, to_vectors
@@ -163,16 +163,13 @@ def _ends(moments: Moments) -> tuple[float, float]:
     return (moments.lowest, moments.highest) if moments.ends else (0.0, 0.0)
 
 
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
 class _StoredRule(Stored):
     """A `VectorRule`."""
 
-    mean: Annotated[list[_Finite], Field(min_length=1)]
-    deviation: list[Annotated[_Finite, Field(gt=0)]]
+    mean: Annotated[list[Finite], Field(min_length=1)]
+    deviation: list[Annotated[Finite, Field(gt=0)]]
     missing: bool
-    seen: list[Annotated[list[_Finite], Field(min_length=2, max_length=2)]] = Field(default=[])
+    seen: list[Annotated[list[Finite], Field(min_length=2, max_length=2)]] = Field(default=[])
     clips: bool = False
 
 
@@ -181,10 +178,6 @@ class _VectorRules(Section):
 
     name = "vectors"
     entry = _StoredRule
-
-    def write(self, rule: VectorRule, folder: Path, stem: str) -> Any:
-        """Returns the fields of a rule."""
-        return asdict(rule)
 
     def read(self, entry: Any, folder: Path) -> VectorRule:
         """Reads what `write` wrote."""
@@ -208,17 +201,17 @@ class _VectorRules(Section):
             yield f"{name} {rule.length} {rule.missing}".encode()
 
 
-class VectorCodec(Codec[VectorFeature]):
+class VectorCodec(RuleCodec[VectorFeature]):
     """Codec of a column of vectors."""
 
+    section = "vectors"
     sections = (_VectorRules(),)
     free = frozenset({"name", "column", "level", "outside"})  # `dim` is the shape of a weight
-    knows_range = True
     long_tailed = False
 
     def dense_columns(self, rules: Rules) -> list[str]:
         """Names its numbers, and that of rows without."""
-        rule, name = self._rule(rules), self.feature.name
+        rule, name = self.rule(rules), self.feature.name
         return [f"{name}[{i}]" for i in range(rule.length)] + [f"{name}[missing]"] * rule.missing
 
     @property
@@ -226,19 +219,9 @@ class VectorCodec(Codec[VectorFeature]):
         """Its `dim`."""
         return self.feature.dim
 
-    @property
-    def number_columns(self) -> list[str]:
-        """Name of its column."""
-        return [self.feature.source_column]
-
     def tables(self, rules: Rules) -> list[TableSpec]:
         """Returns none."""
         return []
-
-    @property
-    def keys(self) -> list[tuple[str, str]]:
-        """Its own rule."""
-        return [("vectors", self.feature.name)]
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> VectorFit:
         """Returns what fits its rule."""
@@ -252,36 +235,30 @@ class VectorCodec(Codec[VectorFeature]):
         """Refuses what is no vector, or one of another length."""
         fit.take_length(self._vectors(table, origin, fit.length))
 
-    def finish(self, fits: Sequence[VectorFit], rules: Rules) -> None:
-        """Makes the rule."""
-        [fit] = fits
-        rules["vectors"][self.feature.name] = fit.finish()
-
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
         """Keeps the scaling of an earlier run; its vectors have to be as long.
 
         Raises:
             ValueError: They are not.
         """
-        before, now = earlier["vectors"].get(self.feature.name), self._rule(rules)
+        before, now = earlier[self.section].get(self.feature.name), self.rule(rules)
         if before is not None and before.length != now.length:
             raise ValueError(
                 f"{origin}: {self._column} holds vectors of {now.length} numbers, but "
                 f"{before.length} in the run that is continued; give the feature another name, or "
                 "train without --warm-start"
             )
-        if before is not None:
-            rules["vectors"][self.feature.name] = now.after(before)
+        super().extend(rules, earlier, origin)
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: the scaled numbers."""
-        rule = self._rule(rules)
+        rule = self.rule(rules)
         scaled_NK, outside_N = rule.scale(self._vectors(table, origin, rule.length))
         return Coded(dense=[scaled_NK], outside_N=outside_N)
 
     def number_inputs(self, table: pa.Table, rules: Rules, origin: str) -> list[np.ndarray]:
         """Reads its numbers, NaN where a row has none."""
-        rule = self._rule(rules)
+        rule = self.rule(rules)
         vectors = self._vectors(table, origin, rule.length)
         numbers_LN = np.full((rule.length, table.num_rows), np.nan)
         numbers_LN[:, vectors.present_N] = vectors.numbers_ML.T
@@ -293,6 +270,3 @@ class VectorCodec(Codec[VectorFeature]):
 
     def _vectors(self, table: pa.Table, origin: str, length: int | None) -> Vectors:
         return to_vectors(table, self.feature.source_column, origin, self.used_by, length)
-
-    def _rule(self, rules: Rules) -> VectorRule:
-        return rules["vectors"][self.feature.name]

@@ -20,10 +20,10 @@ import pyarrow.csv as pacsv
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.text_files import delimiter_read, one_line, open_text, read_start, text_of
 from mmoe.datasets.rows.locations import (
-    MissingColumnError,
     delimiter_hint,
     distinct_names,
     is_number,
+    refuse_missing,
     refuse_repeated,
 )
 from mmoe.datasets.values.arrow import may_use_threads, out_of_memory, pc
@@ -223,14 +223,9 @@ def _refuse_preamble(path: DataFile, first: str, second: str) -> None:
 _BLOCK_BYTES = 8 << 20  # a row must fit into one block
 
 
-def csv_columns(path: DataFile) -> list[str]:
-    """Reads the header's names; of equal ones the second becomes NAME.1, as in pandas."""
-    return read_header(path).names
-
-
 def csv_schema(path: DataFile) -> pa.Schema:
-    """Returns the columns, all of them text."""
-    return pa.schema([(name, pa.large_string()) for name in csv_columns(path)])
+    """Returns the columns, all of them text; of equal names the second becomes NAME.1."""
+    return pa.schema([(name, pa.large_string()) for name in read_header(path).names])
 
 
 def read_csv(path: DataFile, columns: list[str] | None) -> pa.Table:
@@ -271,20 +266,19 @@ def iter_csv(path: DataFile, columns: list[str] | None, rows: int = 0) -> Iterat
         raise _explain(path, header, error) from None
 
 
-def _options(path: DataFile, header: Header, columns: list[str] | None) -> dict:
-    """What Arrow is told."""
-    there = set(header.names)
-    for column in columns or ():
-        if column not in there:
-            raise MissingColumnError(column, header.names, str(path))
+def _options(
+    path: DataFile, header: Header, columns: list[str] | None, block_bytes: int = 0
+) -> dict[str, Any]:
+    """What Arrow is told of the whole file, or of so many bytes of rows out of it."""
+    refuse_missing(columns or (), header.names, str(path))
     refuse_repeated(header.names if columns is None else columns, header.written, str(path))
     return {
         "read_options": pacsv.ReadOptions(
             column_names=header.names,
-            skip_rows=header.blank_lines,
-            skip_rows_after_names=0 if header.is_row else 1,
-            block_size=_BLOCK_BYTES,
-            use_threads=may_use_threads(),
+            skip_rows=0 if block_bytes else header.blank_lines,
+            skip_rows_after_names=0 if block_bytes or header.is_row else 1,
+            block_size=block_bytes or _BLOCK_BYTES,
+            use_threads=not block_bytes and may_use_threads(),
         ),
         "parse_options": pacsv.ParseOptions(
             delimiter=header.delimiter,
@@ -397,7 +391,8 @@ def iter_blocks(
     for number, jump in enumerate(jumps.tolist()):
         start = int(number * part) + jump
         [block] = file.ranges([(start, min(start + block_bytes, size))])
-        found = [one for quoted in (False, True) if (one := _rows(block, quoted, header, columns))]
+        tried = (_rows(file, block, quoted, header, columns) for quoted in (False, True))
+        found = [one for one in tried if one]
         if len(found) != 1:
             raise UncutError(f"{file}: bytes {start} and on cannot be cut into rows")
         yield found[0]
@@ -421,7 +416,7 @@ def iter_start(file: DataFile, columns: list[str]) -> Iterator[tuple[pa.Table, f
 
 
 def _rows(
-    block: bytes, quoted: bool, header: Header, columns: list[str]
+    file: DataFile, block: bytes, quoted: bool, header: Header, columns: list[str]
 ) -> tuple[pa.Table, int] | None:
     """The rows from the first end of a line to the last one, where the block begins in a quoted
     cell or not; None where it does not.
@@ -434,8 +429,9 @@ def _rows(
     if len(ends) < 2:
         return None
     rows = block[ends[0] + 1 : ends[-1] + 1]
+    options = _options(file, header, columns, len(rows) + 1)
     try:
-        table = pacsv.read_csv(pa.BufferReader(rows), **_block_options(header, len(rows), columns))
+        table = pacsv.read_csv(pa.BufferReader(rows), **options)
     except pa.ArrowException:
         return None
     if len(header.names) > 1:  # blank lines are no rows there
@@ -445,22 +441,3 @@ def _rows(
     else:
         expected = len(ends) - 1
     return (_trim(table), len(rows)) if table.num_rows == expected else None
-
-
-def _block_options(header: Header, size: int, columns: list[str]) -> dict:
-    return {
-        "read_options": pacsv.ReadOptions(
-            column_names=header.names, block_size=size + 1, use_threads=False
-        ),
-        "parse_options": pacsv.ParseOptions(
-            delimiter=header.delimiter,
-            newlines_in_values=True,
-            ignore_empty_lines=len(header.names) > 1,
-        ),
-        "convert_options": pacsv.ConvertOptions(
-            column_types={name: pa.large_string() for name in header.names},
-            include_columns=columns,
-            null_values=[""],
-            strings_can_be_null=True,
-        ),
-    }

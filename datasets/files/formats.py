@@ -7,21 +7,17 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from mmoe.datasets.files.csv_files import csv_columns, csv_schema, iter_csv, read_csv
+from mmoe.datasets.files.csv_files import csv_schema, iter_csv, read_csv
 from mmoe.datasets.files.data_file import DataFile
-from mmoe.datasets.files.ipc_files import ipc_columns, ipc_schema, iter_ipc, read_ipc
-from mmoe.datasets.files.json_lines import iter_json, json_columns, json_schema, read_json
-from mmoe.datasets.files.lake import iter_lake, lake_columns, lake_schema, read_lake
+from mmoe.datasets.files.ipc_files import ipc_schema, iter_ipc
+from mmoe.datasets.files.json_lines import iter_json, json_schema
+from mmoe.datasets.files.lake import iter_lake, lake_schema
 from mmoe.datasets.files.nested import fields_among, flat_schema, unnested
-from mmoe.datasets.files.parquet_files import (
-    Footers,
-    iter_parquet,
-    parquet_columns,
-    parquet_layout,
-    read_parquet,
-)
+from mmoe.datasets.files.parquet_files import Footers, iter_parquet, parquet_layout, read_parquet
 from mmoe.datasets.files.resolve import kind_of
 from mmoe.datasets.values.arrow import list_lengths, plain
+
+_ROWS = 1 << 16  # of a chunk, where all of them are joined
 
 
 @dataclass(frozen=True)
@@ -29,33 +25,33 @@ class Format:
     """What reads one kind of file.
 
     Attributes:
-        columns: The file's own names.
-        schema: Its names and types.
-        read: The whole file, of columns in their order.
-        chunks: The same rows, at most so many at a time (CSV: a block).
+        schema: The file's own columns and their types.
+        chunks: Its rows, at most so many at a time (CSV: a block), of columns in their order.
+        whole: All at once, where that is quicker than to join the chunks.
         is_text: Its cells have no types: they become what all of a column's look like.
     """
 
-    columns: Callable[[DataFile], list[str]]
     schema: Callable[[DataFile], pa.Schema]
-    read: Callable[[DataFile, list[str]], pa.Table]
     chunks: Callable[[DataFile, list[str], int], Iterator[pa.Table]]
+    whole: Callable[[DataFile, list[str]], pa.Table] | None = None
     is_text: bool = False
+
+    def read(self, file: DataFile, names: list[str]) -> pa.Table:
+        """Reads the whole file, of columns in their order."""
+        if self.whole is not None:
+            return self.whole(file, names)
+        parts = list(self.chunks(file, names, _ROWS))
+        return pa.concat_tables(parts) if parts else self.schema(file).empty_table().select(names)
 
 
 # By what `kind_of` says of a file
 _FORMATS = MappingProxyType(
     {
-        "parquet": Format(
-            parquet_columns,
-            lambda file: parquet_layout(file)[0],
-            read_parquet,
-            iter_parquet,
-        ),
-        "csv": Format(csv_columns, csv_schema, read_csv, iter_csv, is_text=True),
-        "json": Format(json_columns, json_schema, read_json, iter_json),
-        "ipc": Format(ipc_columns, ipc_schema, read_ipc, iter_ipc),
-        "lake": Format(lake_columns, lake_schema, read_lake, iter_lake),
+        "parquet": Format(lambda file: parquet_layout(file)[0], iter_parquet, read_parquet),
+        "csv": Format(csv_schema, iter_csv, read_csv, is_text=True),
+        "json": Format(json_schema, iter_json),
+        "ipc": Format(ipc_schema, iter_ipc),
+        "lake": Format(lake_schema, iter_lake),
     }
 )
 
@@ -69,7 +65,7 @@ def file_columns(file: DataFile) -> list[str]:
     """Lists the file's own columns, then those of its folders (`day=2024-01-31/`)."""
     if file.candidates is not None:
         return file_types(file).names
-    own = format_of(file).columns(file)
+    own = format_of(file).schema(file).names
     return own + [name for name in file.partitions if name not in own]
 
 
@@ -77,7 +73,7 @@ def folder_columns(file: DataFile) -> dict[str, str | None]:
     """Returns columns that folders name and the file has not, each with its one value."""
     if not file.partitions:
         return {}
-    own = format_of(file).columns(file)
+    own = format_of(file).schema(file).names
     return {name: value for name, value in file.partitions.items() if name not in own}
 
 

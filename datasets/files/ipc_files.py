@@ -10,33 +10,16 @@ from typing import Any
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile, is_address
-from mmoe.datasets.rows.locations import MissingColumnError, distinct_names, refuse_repeated
+from mmoe.datasets.rows.locations import distinct_names, refuse_missing, refuse_repeated
 from mmoe.datasets.values.arrow import MOST_DEPTH, may_use_threads, out_of_memory, refuse_deep_types
 
 _MAGIC = b"ARROW1"
-
-
-def ipc_columns(file: DataFile) -> list[str]:
-    """Lists the columns' names; of equal ones the second becomes NAME.1, as in CSV."""
-    return ipc_schema(file).names
 
 
 def ipc_schema(file: DataFile) -> pa.Schema:
     """Returns the columns and their types."""
     with _open(file, None) as (_, schema):
         return schema
-
-
-def read_ipc(file: DataFile, columns: list[str] | None) -> pa.Table:
-    """Reads the whole file, `columns` in their order.
-
-    Raises:
-        ValueError: The file is empty, truncated, no Arrow file, or lacks a column.
-    """
-    with _open(file, columns) as (reader, schema):
-        batches = [_renamed(file, batch, schema) for batch in _batches(file, reader)]
-    table = pa.Table.from_batches(batches, schema)
-    return table if columns is None else table.select(columns)
 
 
 def iter_ipc(file: DataFile, columns: list[str] | None, rows: int) -> Iterator[pa.Table]:
@@ -116,9 +99,7 @@ def _named(schema: pa.Schema) -> pa.Schema:
 
 def _positions(file: DataFile, schema: pa.Schema, columns: list[str] | None) -> list[int]:
     places = {name: place for place, name in enumerate(schema.names)}
-    for column in columns or ():
-        if column not in places:
-            raise MissingColumnError(column, schema.names, str(file))
+    refuse_missing(columns or (), schema.names, str(file))
     return sorted(places[name] for name in set(places if columns is None else columns))
 
 

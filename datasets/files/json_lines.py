@@ -178,11 +178,6 @@ _HEAD_BYTES = 1 << 14
 _EXACT = 2.0**53  # whole numbers below are exact in float64
 
 
-def json_columns(file: DataFile) -> list[str]:
-    """Lists all keys of the file, in the order in which they come first."""
-    return json_schema(file).names
-
-
 def json_schema(file: DataFile) -> pa.Schema:
     """Returns the columns and their types, which hold every value of the file.
 
@@ -194,11 +189,6 @@ def json_schema(file: DataFile) -> pa.Schema:
             line.
     """
     return _keys_of(file).schema
-
-
-def read_json(file: DataFile, columns: list[str]) -> pa.Table:
-    """Reads the whole file, `columns` in their order; a key that a line lacks is null."""
-    return pa.concat_tables(_tables(file, columns)).select(columns)
 
 
 def iter_json(file: DataFile, columns: list[str], rows: int) -> Iterator[pa.Table]:
@@ -478,9 +468,7 @@ def _as_integers(
 
 
 def _fit(
-    block: bytes,
-    kinds: Mapping[str, pa.DataType],
-    places: Sequence[tuple[str, tuple[str, ...]]],
+    block: bytes, kinds: Mapping[str, pa.DataType], places: Sequence[tuple[str, tuple[str, ...]]]
 ) -> bool:
     """Whether the columns of these places can be read as these types."""
     names = dict.fromkeys(name for name, _ in places)

@@ -5,7 +5,7 @@ are never read without that log, since they also hold rows that were removed.
 """
 
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
@@ -29,15 +29,10 @@ from mmoe.datasets.files.data_file import (
 )
 from mmoe.datasets.files.parquet_files import iter_parquet, parquet_columns
 from mmoe.datasets.files.remote import not_reached
-from mmoe.datasets.rows.locations import MissingColumnError
+from mmoe.datasets.rows.locations import refuse_missing
 
-# Kind of table: the module that reads it, the package and the extra that it needs
-_READERS = MappingProxyType(
-    {
-        "Delta": ("mmoe.datasets.files.lake", "deltalake", "delta"),
-        "Iceberg": ("mmoe.datasets.files.lake", "pyiceberg", "iceberg"),
-    }
-)
+# Kind of table: the package and the extra that it needs
+_PACKAGES = MappingProxyType({"Delta": ("deltalake", "delta"), "Iceberg": ("pyiceberg", "iceberg")})
 _VERSION = re.compile(r"(.+)@(\d+)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _METADATA = re.compile(r"(v\d+|\d+-[0-9a-fA-F-]{36})(\.gz)?\.metadata\.json(\.gz)?")
@@ -57,7 +52,7 @@ class Table(Protocol):
     version: int
     id: str
     schema: pa.Schema
-    files: Mapping[str, str]
+    files: dict[str, str]
 
     def read(self, address: str, columns: list[str], rows: int) -> Iterator[pa.Table]:
         """Yields the live rows of one file, about so many at a time, with these columns."""
@@ -194,20 +189,9 @@ class Refused(ValueError):
     """A refusal in words of our own."""
 
 
-def lake_columns(file: DataFile) -> list[str]:
-    """Lists the columns of the table that a file belongs to."""
-    return _table_of(file).schema.names
-
-
 def lake_schema(file: DataFile) -> pa.Schema:
     """Returns the columns of the table that a file belongs to, and their types."""
     return _table_of(file).schema
-
-
-def read_lake(file: DataFile, columns: list[str]) -> pa.Table:
-    """Reads the live rows of a file, `columns` in their order."""
-    parts = list(iter_lake(file, columns, 1 << 16))
-    return pa.concat_tables(parts) if parts else lake_schema(file).empty_table().select(columns)
 
 
 def iter_lake(file: DataFile, columns: list[str], rows: int) -> Iterator[pa.Table]:
@@ -220,10 +204,7 @@ def iter_lake(file: DataFile, columns: list[str], rows: int) -> Iterator[pa.Tabl
     """
     table = _table_of(file)
     names = table.schema.names
-    there = set(names)
-    for column in columns:
-        if column not in there:
-            raise MissingColumnError(column, names, str(file))
+    refuse_missing(columns, names, str(file))
     schema = pa.schema([table.schema.field(name) for name in columns or names[:1]])
     for part in table.read(file.address, schema.names, rows):
         for start in range(0, part.num_rows, rows):
@@ -260,13 +241,13 @@ def _at(kind: str, path: str, version: int, table_id: str) -> Table:
 
 
 def _open(path: str, kind: str, version: int | None) -> Table:
-    if kind not in _READERS:
+    if kind not in _PACKAGES:
         raise ValueError(
             f"{path}: is a Hudi table, whose folder also holds rows that were removed, and which "
             "mmoe does not read; export its rows to Parquet, such as with Spark: "
             "spark.read.format('hudi').load(TABLE).write.parquet(FOLDER)"
         )
-    module, package, extra = _READERS[kind]
+    package, extra = _PACKAGES[kind]
     try:
         import_module(package)
     except ImportError:
@@ -274,7 +255,7 @@ def _open(path: str, kind: str, version: int | None) -> Table:
             f"{path}: is {'an' if kind == 'Iceberg' else 'a'} {kind} table, whose folder also "
             f"holds rows that were removed; to read its live rows, pip install 'mmoe[{extra}]'"
         ) from None
-    return import_module(module).open_table(path, version)
+    return _open_delta(path, version) if kind == "Delta" else _open_iceberg(path, version)
 
 
 def _kind_by(names_in: Callable[[str], list[str]]) -> str | None:

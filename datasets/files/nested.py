@@ -168,6 +168,19 @@ def unnested(
             f"{origin}: row {requests_N[at] + first + 1}, candidate {places_N[at] + 1} (in column "
             f"{candidates!r}) is null; leave it out of the list, or write what it is"
         )
+    columns = _columns(table, items, names, requests_N)
+    columns[ROW_COLUMN] = pa.array(places_N)
+    columns[REQUEST_COLUMN] = pa.array(requests_N + first)
+    metadata = dict(table.schema.metadata or {})
+    if whole:
+        metadata[_REQUESTS] = str(table.num_rows).encode()
+    return pa.table(columns, metadata=metadata)
+
+
+def _columns(
+    table: pa.Table, items: pa.Array, names: Sequence[str], requests_N: np.ndarray
+) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """Fields of the candidates, and columns beside them: which of its values each row has."""
     own = items.type if pa.types.is_struct(items.type) else ()
     fields = dict(zip((field.name for field in own), items.flatten() if own else (), strict=True))
     shared_N = pa.array(requests_N, pa.int32())
@@ -181,12 +194,7 @@ def unnested(
         elif name not in HIDDEN:
             values = one_chunk(plain(table[name]))
             columns[name] = pa.DictionaryArray.from_arrays(shared_N, values)
-    columns[ROW_COLUMN] = pa.array(places_N)
-    columns[REQUEST_COLUMN] = pa.array(requests_N + first)
-    metadata = dict(table.schema.metadata or {})
-    if whole:
-        metadata[_REQUESTS] = str(table.num_rows).encode()
-    return pa.table(columns, metadata=metadata)
+    return columns
 
 
 def nested(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import DataFile, is_address
-from mmoe.datasets.rows.locations import MissingColumnError, distinct_names, refuse_repeated
+from mmoe.datasets.rows.locations import distinct_names, refuse_missing, refuse_repeated
 from mmoe.datasets.values.arrow import MOST_DEPTH, may_use_threads, out_of_memory, plain, too_deep
 
 _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _TEXT = (1, 2), 3, (4, 5, 6), 7, 8
@@ -344,10 +344,7 @@ def _projection(
     """What to ask the file for: None (everything) where names repeat and so cannot be asked."""
     raw = list(file.schema_arrow.names)
     names = distinct_names(raw)
-    there = set(names)
-    for column in columns or ():
-        if column not in there:
-            raise MissingColumnError(column, names, str(path))
+    refuse_missing(columns or (), names, str(path))
     refuse_repeated(raw if columns is None else columns, raw, str(path))
     if names != raw:
         return None

@@ -103,10 +103,7 @@ def join_tables(
 
 
 def iter_tables(
-    paths: Paths,
-    columns: list[str] | None,
-    rows_per_chunk: int,
-    span: range | None = None,
+    paths: Paths, columns: list[str] | None, rows_per_chunk: int, span: range | None = None
 ) -> Iterator[pa.Table]:
     """Reads the same rows in the same order, in chunks; for scoring files larger than memory.
 

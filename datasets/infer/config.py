@@ -113,10 +113,7 @@ class ChosenSplit:
 
 
 def choose_split(
-    table: pa.Table,
-    tasks: list[GuessedTask],
-    profiles: list[ColumnProfile],
-    origin: str,
+    table: pa.Table, tasks: list[GuessedTask], profiles: list[ColumnProfile], origin: str
 ) -> ChosenSplit:
     """Splits by time if there is a time and training then has both classes, else at random."""
     found = guess_time(profiles)
@@ -251,11 +248,82 @@ def infer_config(
         raise ValueError(f"{origin}: columns without a name, or with one name; rename them")
     if not labels:
         raise ValueError("labels: expected at least one label column, got none")
-    names, told = Names(), told or Told()
     sampled = (rows or 0) > table.num_rows
     distinct = without_copies(table, sampled=sampled)
     total = (rows or table.num_rows) * distinct.table.num_rows // table.num_rows
-    table = distinct.table
+    found = _look(distinct.table, labels, told or Told(), origin, splits=split, sampled=sampled)
+    run = found.config(name, None if path is None else str(path), distinct.said, total)
+    return run, found.reasons(origin, distinct.said, total)
+
+
+@dataclass(kw_only=True)
+class _Look:
+    """What was found out about a table without copies."""
+
+    table: pa.Table
+    names: Names
+    tasks: list[GuessedTask]
+    profiles: list[ColumnProfile]
+    chosen: ChosenSplit
+    inputs: Inputs
+    left_out: list[tuple[str, str]]
+    missing: dict[str, dict[str, int]]
+    unclear: list[str]
+
+    def config(self, name: str, path: str | None, repeated: str, total: int) -> RunConfig:
+        """Returns what trains as it is; `total` rows there are."""
+        outcomes = [task.rarer for task in self.tasks if task.is_event]
+        log = Log(
+            rows=total,
+            ids=self.inputs.most_ids,
+            rarest=min(outcomes) * total // self.table.num_rows if outcomes else None,
+            products=self.inputs.product is not None,
+        )
+        tasks, features = [task.task for task in self.tasks], self.inputs.features
+        run = RunConfig(
+            name=self.names.run(name),
+            split_seed=self.chosen.seed,
+            data=DataConfig(
+                path=path,
+                split=self.chosen.config,
+                repeated_rows="together" if repeated else "keep",
+                group_column=self.inputs.group,
+            ),
+            features=features,
+            tasks=tasks,
+            model=_sized(model_for(log), features),
+            training=training_for(log, tasks),
+        )
+        return without_unused(run)
+
+    def reasons(self, origin: str, repeated: str, total: int) -> Reasons:
+        """Returns why the config is what it is."""
+        chosen, inputs, flattery = self.chosen, self.inputs, ""
+        if chosen.config.by == "time" and chosen.time_column:
+            times_N = to_times(self.table, chosen.time_column, origin, chosen.config.format)
+            times_S = times_N[inputs.sample.rows_S]
+            flattery = flattered(inputs.strongest, inputs.numbers, inputs.sample, times_S)
+        about = "about " * (total > self.table.num_rows)
+        return Reasons(
+            split="; ".join(filter(None, (chosen.reason, flattery))),
+            group="who the rows belong to, for GAUC" if inputs.group else "",
+            features=inputs.reasons,
+            tasks={task.task.name: task.reasons for task in self.tasks},
+            left_out=self.left_out,
+            offered={one.name: offered(one, Names().feature(one.name)) for one in self.profiles},
+            sizes=f"sizes for {about}{total} rows" + _of(inputs.product),
+            repeated=repeated,
+            consequences=consequence_notes(self.tasks),
+            unsure=inputs.unsure,
+            missing={column: words for column, words in self.missing.items() if words},
+            unclear=self.unclear,
+        )
+
+
+def _look(
+    table: pa.Table, labels: Sequence[str], told: Told, origin: str, *, splits: bool, sampled: bool
+) -> _Look:
+    names = Names()
     tasks = [guess_task(table, label, names.task(label), origin) for label in labels]
     used = {column for task in tasks for column in task.columns}
     told.check(table, used, origin)
@@ -265,7 +333,7 @@ def infer_config(
     dropped = [(column, "--drop") for column in columns if column in told.drop]
     profiles = [read_column(column, table[column]) for column in columns]
     profiles, unclear = with_padding(table, told.apply(table, profiles, origin))
-    chosen = choose_split(table, tasks, profiles if split else [], origin)
+    chosen = choose_split(table, tasks, profiles if splits else [], origin)
     group = group_column(profiles)
     inputs = Inputs(
         table=table,
@@ -274,7 +342,7 @@ def infer_config(
         told=told,
         group=group.name if group else None,
         time_column=chosen.time_column,
-        splits=split,
+        splits=splits,
         sampled=sampled,
     )
     inputs.choose(names, origin)
@@ -283,48 +351,17 @@ def infer_config(
     if not inputs.features:
         why = "; ".join(f"{column}: {reason}" for column, reason in left_out) or "none there"
         raise ValueError(f"{origin}: no column is left to learn from ({why})")
-    outcomes = [task.rarer for task in tasks if task.is_event]
-    log = Log(
-        rows=total,
-        ids=inputs.most_ids,
-        rarest=min(outcomes) * total // table.num_rows if outcomes else None,
-        products=inputs.product is not None,
-    )
-    run = RunConfig(
-        name=names.run(name),
-        split_seed=chosen.seed,
-        data=DataConfig(
-            path=str(path) if path is not None else None,
-            split=chosen.config,
-            repeated_rows="together" if distinct.said else "keep",
-            group_column=inputs.group,
-        ),
-        features=inputs.features,
-        tasks=[task.task for task in tasks],
-        model=_sized(model_for(log), inputs.features),
-        training=training_for(log, [task.task for task in tasks]),
-    )
-    config = without_unused(run)
-    flattery = ""
-    if chosen.config.by == "time" and chosen.time_column:
-        form = chosen.config.format
-        times_N = to_times(table, chosen.time_column, origin, form)[inputs.sample.rows_S]
-        flattery = flattered(inputs.strongest, inputs.numbers, inputs.sample, times_N)
-    reasons = Reasons(
-        split="; ".join(filter(None, (chosen.reason, flattery))),
-        group="who the rows belong to, for GAUC" if group else "",
-        features=inputs.reasons,
-        tasks={task.task.name: task.reasons for task in tasks},
+    return _Look(
+        table=table,
+        names=names,
+        tasks=tasks,
+        profiles=profiles,
+        chosen=chosen,
+        inputs=inputs,
         left_out=left_out,
-        offered={one.name: offered(one, Names().feature(one.name)) for one in profiles},
-        sizes=f"sizes for {'about ' * (total > table.num_rows)}{total} rows" + _of(inputs.product),
-        repeated=distinct.said,
-        consequences=consequence_notes(tasks),
-        unsure=inputs.unsure,
-        missing={column: words for column, words in met.items() if words},
+        missing=met,
         unclear=unclear,
     )
-    return config, reasons
 
 
 def _sized(model: ModelConfig, features: Sequence[FeatureConfig]) -> ModelConfig:

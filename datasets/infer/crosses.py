@@ -146,10 +146,7 @@ class Leftover:
 
 
 def find_crosses(
-    columns: Mapping[str, Coded],
-    numbers: set[str],
-    sample: Sample,
-    over: Sequence[Leftover],
+    columns: Mapping[str, Coded], numbers: set[str], sample: Sample, over: Sequence[Leftover]
 ) -> list[Cross]:
     """Finds pairs of id columns whose cross adds to an additive model of all columns.
 

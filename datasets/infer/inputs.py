@@ -229,10 +229,7 @@ class Inputs:
         return self.sample.folds_S if owner is None else folds_of(self.coded[owner].codes_S)
 
     def _verdicts(
-        self,
-        kept: list[ColumnProfile],
-        evidence: dict[str, Evidence | None],
-        relations: Relations,
+        self, kept: list[ColumnProfile], evidence: dict[str, Evidence | None], relations: Relations
     ) -> dict[str, Verdict]:
         found, facts = {}, {}
         for profile in kept:
@@ -302,11 +299,7 @@ class Inputs:
         return out
 
     def _add(
-        self,
-        profile: ColumnProfile,
-        names: Names,
-        verdict: Verdict,
-        evidence: Evidence | None,
+        self, profile: ColumnProfile, names: Names, verdict: Verdict, evidence: Evidence | None
     ) -> None:
         name = names.feature(profile.name)
         if profile.name in self.moments:
@@ -339,11 +332,7 @@ class Inputs:
         return f"ids of which none comes {least} times (at most {most})" if most < least else ""
 
     def _guess(
-        self,
-        profile: ColumnProfile,
-        name: str,
-        verdict: Verdict,
-        evidence: Evidence | None,
+        self, profile: ColumnProfile, name: str, verdict: Verdict, evidence: Evidence | None
     ) -> GuessedFeature:
         if profile.vector is not None:
             return guess_vectors(profile, name)

@@ -52,13 +52,7 @@ from typing import Any
 
 import numpy as np
 
-from mmoe.config import (
-    ExpertConfig,
-    ModelConfig,
-    TaskConfig,
-    TowerConfig,
-    TrainingConfig,
-)
+from mmoe.config import ExpertConfig, ModelConfig, TaskConfig, TowerConfig, TrainingConfig
 from mmoe.config.training import AdamWConfig, RowwiseAdagradConfig
 from mmoe.metrics.task_kinds import first_of, kind_of
 

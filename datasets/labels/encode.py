@@ -11,13 +11,13 @@ from mmoe.config import RunConfig, TaskConfig
 from mmoe.config.data import microseconds
 from mmoe.config.tasks import GroupedTask
 from mmoe.datasets.features.domains import domain_keys, exists_in
+from mmoe.datasets.features.fit_numbers import Moments
 from mmoe.datasets.labels.expressions import Values, evaluate_label, shown
 from mmoe.datasets.labels.maturity import (
     MISSING,
     DelayFit,
     Maturity,
     YoungRows,
-    chunks_of,
     delays_of,
     maturity_of,
     young_rows,
@@ -136,53 +136,14 @@ def encode_labels(
     table = labels_with_missing(table, config)
     if maturity is None:
         as_of = None if config.data.time is None else config.data.time.as_of
-        chunks = chunks_of(table, origin)
-        maturity = maturity_of(config, chunks, as_of=as_of, to_train=training)
-    encoder = _LabelEncoder(config, table, origin, maturity)
-    labels = [encoder.label(task.name) for task in config.tasks]
-    weights = [
-        _weights(task, label, table, origin)
-        for task, label in zip(config.tasks, labels, strict=True)
-    ]
-    groups_N = _groups(config, table, origin)
-    encoded = EncodedLabels(
-        labels_NT=np.stack([label.trained() for label in labels], axis=1).astype(np.float32),
-        observed_NT=np.stack([label.observed_N for label in labels], axis=1),
-        weights_NT=np.stack(weights, axis=1).astype(np.float32),
-        groups_N=groups_N,
-        young_NT=_young(labels),
-        compared_N=_compared(config, table, origin, groups_N),
-    )
+        maturity = maturity_of(config, [(table, origin)], as_of=as_of, to_train=training)
+    encoded, observed = _LabelEncoder(config, table, origin, maturity).encoded()
     seen = TrainableCheck(config, maturity) if training else check
     if seen is not None:
-        seen.add(encoded, [label.values_N[label.observed_N] for label in labels])
+        seen.add(encoded, observed)
     if training and seen is not None:
         seen.finish(origin)
     return encoded
-
-
-@dataclass
-class _Spread:
-    """Mean and squares of numbers seen chunk by chunk, and of what float32 makes of them off.
-
-    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
-        sample variances" (1979), equation 2.1.
-    """
-
-    rows: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    lost: float = 0.0
-
-    def add(self, numbers_N: np.ndarray) -> None:
-        rows, mean = len(numbers_N), float(numbers_N.mean()) if len(numbers_N) else 0.0
-        total, apart = self.rows + rows, mean - self.mean
-        self.squares += float(np.square(numbers_N - mean).sum())
-        if total:
-            self.squares += apart**2 * self.rows * rows / total
-            self.mean += apart * rows / total
-        self.lost += float(np.square(numbers_N.astype(np.float32) - numbers_N).sum())
-        self.rows = total
 
 
 class TrainableCheck:
@@ -206,7 +167,8 @@ class TrainableCheck:
         self.lowest_T = np.full(len(self.tasks), np.inf)
         self.highest_T = np.full(len(self.tasks), -np.inf)
         self.compared_T = np.zeros(len(self.tasks), np.int64)
-        self.spreads = [_Spread() for _ in self.tasks]
+        self.moments = [Moments() for _ in self.tasks]
+        self.lost_T = np.zeros(len(self.tasks))  # squares of what float32 makes of labels off
 
     def add(self, labels: EncodedLabels, observed: Sequence[np.ndarray] = ()) -> None:
         """Looks at more training rows.
@@ -215,8 +177,9 @@ class TrainableCheck:
             labels: Of these rows.
             observed: Of each task the labels that are observed, before float32 rounds them.
         """
-        for spread, numbers_N in zip(self.spreads, observed, strict=False):
-            spread.add(numbers_N)
+        for t, numbers_N in enumerate(observed):
+            self.moments[t].add(numbers_N)
+            self.lost_T[t] += np.square(numbers_N.astype(np.float32) - numbers_N).sum()
         self.rows += len(labels)
         self.ordered.add(labels)
         for t, task in enumerate(self.tasks):
@@ -261,12 +224,11 @@ class TrainableCheck:
                 )
             lowest, highest = float(self.lowest_T[t]), float(self.highest_T[t])
             reason = kind_of(task.kind).untrainable(shown(task.label), observed, lowest, highest)
-            spread = self.spreads[t]
-            if reason is None and spread.rows:
-                off, lost = (sqrt(x / spread.rows) for x in (spread.squares, spread.lost))
-                reason = kind_of(task.kind).merged(
-                    shown(task.label), spread.rows, spread.mean, off, lost
-                )
+            self.moments[t].finish()
+            rows, mean, off = (getattr(self.moments[t], n) for n in ("count", "mean", "deviation"))
+            if reason is None and rows:
+                lost = sqrt(self.lost_T[t] / rows)
+                reason = kind_of(task.kind).merged(shown(task.label), rows, mean, off, lost)
             if reason is None and task.untrainable(lowest, highest) is not None:
                 reason = (
                     f"label {shown(task.label)} {task.untrainable(lowest, highest)}; check the "
@@ -299,6 +261,25 @@ class _LabelEncoder:
         self.done: dict[str, _Label] = {}
         restricted = any(task.domains is not None for task in config.tasks)
         self.domains = domain_keys(config, table, origin) if restricted else None
+
+    def encoded(self) -> tuple[EncodedLabels, list[np.ndarray]]:
+        """All tasks, with weights and groups; and labels that are observed, before float32."""
+        config, table, origin = self.config, self.table, self.origin
+        labels = [self.label(task.name) for task in config.tasks]
+        weights = [
+            _weights(task, label, table, origin)
+            for task, label in zip(config.tasks, labels, strict=True)
+        ]
+        groups_N = _groups(config, table, origin)
+        encoded = EncodedLabels(
+            labels_NT=np.stack([label.trained() for label in labels], axis=1).astype(np.float32),
+            observed_NT=np.stack([label.observed_N for label in labels], axis=1),
+            weights_NT=np.stack(weights, axis=1).astype(np.float32),
+            groups_N=groups_N,
+            young_NT=_young(labels),
+            compared_N=_compared(config, table, origin, groups_N),
+        )
+        return encoded, [label.values_N[label.observed_N] for label in labels]
 
     def label(self, name: str, waiting: tuple[str, ...] = ()) -> _Label:
         if name in waiting:

@@ -78,12 +78,7 @@ def columns_of(expression: str) -> list[str]:
         >>> columns_of("`watch ms` / duration >= 0.9 and kind in ('ad', 'post')")
         ['watch ms', 'duration', 'kind']
     """
-    return _sorted_by_use(parse(expression))
-
-
-def _sorted_by_use(parsed: tuple[ast.expr, dict[str, str]]) -> list[str]:
-    """Sorts column names in the order in which they stand in the text."""
-    tree, columns = parsed
+    tree, columns = parse(expression)
     uses = [
         (node.lineno, node.col_offset, columns[node.id])
         for node in ast.walk(tree)

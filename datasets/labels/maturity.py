@@ -1,6 +1,6 @@
 """Which labels can still change, since their rows are young; and what those that train count."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -393,8 +393,3 @@ def moment_text(micros: int) -> str:
     """Writes microseconds since 1970 as ISO 8601, UTC."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
     return moment.replace(tzinfo=None).isoformat()
-
-
-def chunks_of(table: pa.Table, origin: str) -> Iterator[tuple[pa.Table, str]]:
-    """Yields a table as `maturity_of` takes it."""
-    yield table, origin

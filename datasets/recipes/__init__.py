@@ -18,10 +18,7 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(
-    name_or_path: str,
-    overrides: Iterable[str] = (),
-    *,
-    say: Callable[[str], None] = warnings.warn,
+    name_or_path: str, overrides: Iterable[str] = (), *, say: Callable[[str], None] = warnings.warn
 ) -> RunConfig:
     """Loads a bundled recipe by name, or a config file (.yaml, .yml, or with a slash).
 

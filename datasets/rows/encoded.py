@@ -238,10 +238,7 @@ def _join_requests(chunks: Sequence[EncodedRequests]) -> EncodedRequests:
         return joined
     kept_M = first_rows(place_M, len(distinct))
     return replace(
-        joined,
-        features=features.take(kept_M),
-        request_N=place_M[request_N],
-        keys_M=keys_M[kept_M],
+        joined, features=features.take(kept_M), request_N=place_M[request_N], keys_M=keys_M[kept_M]
     )
 
 

@@ -115,6 +115,14 @@ class MissingColumnError(ValueError):
         return ValueError(missing_column(self.name, self.there, self.origin, used_by))
 
 
+def refuse_missing(asked: Iterable[str], there: list[str], origin: str) -> None:
+    """Raises `MissingColumnError` of the first column asked for that is not there."""
+    known = set(there)
+    for name in asked:
+        if name not in known:
+            raise MissingColumnError(name, there, origin)
+
+
 def missing_column(name: str, there: Iterable[str], origin: str, used_by: str = "") -> str:
     """Returns the error for a column that is not there: nearest name, and what there is."""
     names = list(there)

@@ -75,40 +75,8 @@ def same_neighbours(array: pa.Array) -> np.ndarray:
         >>> same_neighbours(pa.array([[1, 2], [1, 2], [1], None, None]))
         array([ True, False, False,  True])
     """
-    if len(array) < 2:
-        return np.zeros(0, bool)
-    if not pa.types.is_list(array.type) and not pa.types.is_large_list(array.type):
-        left, right = array.slice(1), array.slice(0, len(array) - 1)
-        return same_values(pa.chunked_array([left]), pa.chunked_array([right]))
-    offsets = array.offsets.to_numpy()
-    lengths_N, valid_N = np.diff(offsets), array.is_valid().to_numpy(zero_copy_only=False)
-    both = valid_N[1:] & valid_N[:-1] & (lengths_N[1:] == lengths_N[:-1])
-    # Of lists of one length the items before are those of the list before
-    compared_N = np.concatenate([[False], both])
-    length_V = np.repeat(lengths_N, np.where(compared_N, lengths_N, 0))
-    starts_N = np.where(compared_N, offsets[:-1], 0)
-    item_V = _ranges(starts_N, np.where(compared_N, lengths_N, 0))
-    wrong_V = ~_same_items(array.values, item_V, item_V - length_V)
-    if wrong_V.any():
-        owner_V = np.repeat(np.arange(len(array)), np.where(compared_N, lengths_N, 0))
-        both[owner_V[wrong_V] - 1] = False
-    return both | ~(valid_N[1:] | valid_N[:-1])
-
-
-def _ranges(starts_N: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
-    """Numbers from each start on, so many of each."""
-    ends_N = np.cumsum(lengths_N)
-    shift_N = starts_N - (ends_N - lengths_N)
-    return np.repeat(shift_N, lengths_N) + np.arange(int(ends_N[-1]))
-
-
-def _same_items(items: pa.Array, left_V: np.ndarray, right_V: np.ndarray) -> np.ndarray:
-    """Compares items by their places; numbers that are all there without Arrow's detours."""
-    if pa.types.is_integer(items.type) and not items.null_count:
-        numbers = items.to_numpy()
-        return numbers[left_V] == numbers[right_V]
-    parts = (pa.chunked_array([items.take(pa.array(place_V))]) for place_V in (left_V, right_V))
-    return same_values(*parts)
+    left, right = array.slice(1), array.slice(0, max(len(array) - 1, 0))
+    return same_values(pa.chunked_array([left]), pa.chunked_array([right]))
 
 
 _ROWS = 1 << 16  # compared at a time

@@ -14,14 +14,7 @@ from mmoe.config import DataConfig, RunConfig, SplitConfig
 from mmoe.datasets.files.data_file import CsvForm, is_address
 from mmoe.datasets.files.lake import at_version
 from mmoe.datasets.files.readers import Paths, column_names, read_table
-from mmoe.datasets.files.resolve import (
-    AsCsv,
-    Nested,
-    Source,
-    describe,
-    kind_of,
-    resolve_files,
-)
+from mmoe.datasets.files.resolve import AsCsv, Nested, Source, describe, kind_of, resolve_files
 from mmoe.datasets.labels.maturity import TimeSpan
 from mmoe.datasets.rows.frames import TableLike, as_rows, holds_rows, origin_of
 from mmoe.datasets.rows.locations import (
@@ -337,10 +330,7 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> Splits:
     counts = [tables[name].num_rows for name in ("train", "validation", "test")]
     refuse_empty(counts, config.data.split, origin)
     return Splits(
-        train=tables["train"],
-        validation=tables["validation"],
-        test=tables["test"],
-        origin=origin,
+        train=tables["train"], validation=tables["validation"], test=tables["test"], origin=origin
     )
 
 

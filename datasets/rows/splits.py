@@ -382,11 +382,7 @@ def split_sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
 
 
 def _hash_splits(
-    table: pa.Table,
-    split: SplitConfig,
-    split_seed: int,
-    origin: str,
-    drawn_N: np.ndarray | None,
+    table: pa.Table, split: SplitConfig, split_seed: int, origin: str, drawn_N: np.ndarray | None
 ) -> np.ndarray:
     """All rows of a key land together; a row without a key is placed by its row number."""
     assert split.column is not None

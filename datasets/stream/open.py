@@ -27,12 +27,9 @@ from mmoe.datasets.rows.sources import files_by_split, one_path, refuse_shared_f
 from mmoe.datasets.rows.splits import refuse_empty
 from mmoe.datasets.stream.source import StreamSource, survey
 from mmoe.datasets.stream.splitters import (
-    DroppingSplitter,
-    NothingTests,
+    ALL_TRAIN,
     PieceReader,
     Split,
-    Splitter,
-    WholeSplitter,
     copies_in,
     count_splits,
     fit_splitter,
@@ -406,9 +403,7 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
 
 
 def _whole(source: StreamSource, copies_N: np.ndarray | None = None) -> Split:
-    splitter: Splitter = WholeSplitter()
-    if copies_N is not None:
-        splitter = DroppingSplitter(splitter, copies_N)
+    splitter = ALL_TRAIN.without_copies(copies_N)
     counts_P = count_splits(source, splitter, SplitConfig())[:, 0]
     return Split(source=source, splitter=splitter, number=0, counts_P=counts_P)
 
@@ -418,9 +413,7 @@ def _carved(
 ) -> dict[str, Split]:
     """A random validation share out of the training rows."""
     found = fit_splitter(source, share, config.split_seed, config.data.requests)
-    splitter: Splitter = NothingTests(found)
-    if copies_N is not None:
-        splitter = DroppingSplitter(splitter, copies_N)
+    splitter = found.without_test().without_copies(copies_N)
     counts_P3 = count_splits(source, splitter, share, config.data.requests)
     return {
         name: Split(source=source, splitter=splitter, number=number, counts_P=counts_P3[:, number])

@@ -3,9 +3,9 @@
 The same rows as `split_table` puts there, found in bounded memory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,6 @@ from mmoe.datasets.stream.source import MOVE, StreamSource
 from mmoe.datasets.values.arrow import is_text, plain_type
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.datetimes import TimeUnits
-from mmoe.datasets.values.keys import KeyKind
 from mmoe.datasets.values.row_hashes import row_hashes
 
 _MOST = 1 << 20  # distinct times kept apart; 16 MB
@@ -113,220 +112,43 @@ def _from_bits(bits: np.ndarray) -> np.ndarray:
 _ROWS = 1 << 17  # row numbers hashed at a time
 
 
-class Splitter(Protocol):
-    """Interface of what assigns the rows of any chunk of a source to splits."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Names of the columns it looks at; none: the row's number is enough."""
-        ...
-
-    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Returns the splits, int8 [rows], of rows that are number `first` and up of the source."""
-        ...
-
-
 @dataclass(frozen=True)
-class WholeSplitter:
-    """Assigns every row to training."""
+class Splitter:
+    """Assigns the rows of any chunk of a source to splits.
 
+    Attributes:
+        of: Given rows, the number of the first one in the source and how many they are, returns
+            their splits, int8 [rows]. Without columns that it looks at the rows may be None.
+        columns: Names of the columns that it looks at; none: the row's number is enough.
+    """
+
+    of: Callable[[Any, int, int], np.ndarray]
     columns: Sequence[str] = ()
 
-    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Assigns all rows to the one split."""
-        return np.zeros(rows, np.int8)
+    def without_test(self) -> "Splitter":
+        """Returns the same, whose test rows train."""
+
+        def of(table: Any, first: int, rows: int) -> np.ndarray:
+            split_N = self.of(table, first, rows)
+            return np.where(split_N == 2, 0, split_N).astype(np.int8)
+
+        return Splitter(of, self.columns)
+
+    def without_copies(self, copies_N: np.ndarray | None) -> "Splitter":
+        """Returns the same, but for rows that come before already; `copies_N`: which these are."""
+        if copies_N is None:
+            return self
+
+        def of(table: Any, first: int, rows: int) -> np.ndarray:
+            split_N = self.of(table, first, rows)
+            split_N[copies_N[first : first + rows]] = NO_SPLIT
+            return split_N
+
+        return Splitter(of, self.columns)
 
 
-@dataclass(frozen=True)
-class RandomSplitter:
-    """Rows whose hashed number is among the smallest."""
-
-    cuts: tuple[int, int]
-    seed: int
-    columns: Sequence[str] = ()
-
-    @classmethod
-    def fit(cls, num_rows: int, split: SplitConfig, seed: int) -> "RandomSplitter":
-        """Finds the hashes below which as many rows lie as validation and test shall have."""
-        return cls(random_cuts(num_rows, split, seed), seed)
-
-    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Assigns rows by their numbers."""
-        return random_splits(first, rows, self.cuts, self.seed)
-
-
-@dataclass(frozen=True)
-class HashSplitter:
-    """Assigns all rows of a key together."""
-
-    split: SplitConfig
-    seed: int
-    kind: KeyKind
-    origin: str
-    together: Sequence[str] = ()
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Names of the column of keys and, where copies stay together, of all columns."""
-        return self.together or [self.split.column or ""]
-
-    @classmethod
-    def fit(
-        cls, source: StreamSource, split: SplitConfig, seed: int, together: Sequence[str] = ()
-    ) -> "HashSplitter":
-        """Finds what the keys are; reads them only where their type does not say it."""
-        name = split.column
-        assert name is not None
-        fit = KindFit(f"{source.origin}: column {name!r}")
-        kind = plain_type(source.schema.field(name).type)  # beside candidates it is a dictionary's
-        sure = is_text(kind) or (pa.types.is_integer(kind) and kind != pa.uint64())
-        if sure:
-            fit.add(pa.chunked_array([], kind))
-        else:
-            for piece in source.pieces:
-                for _, table in source.read(piece, [name]):
-                    fit.add(find_column(table, name, source.origin, "data.split.column"))
-        kind = fit.finish()
-        return cls(split=split, seed=seed, kind=kind, origin=source.origin, together=together)
-
-    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Assigns rows by their keys."""
-        assert table is not None and self.split.column is not None
-        column = find_column(table, self.split.column, self.origin, "data.split.column")
-        label = f"{self.origin}: column {self.split.column!r}"
-        drawn_N = row_hashes(table, self.together) if self.together else None
-        return hash_splits(column, self.kind, label, self.split, self.seed, first, drawn_N)
-
-
-@dataclass(frozen=True)
-class ContentSplitter:
-    """Assigns all rows that are the same together."""
-
-    split: SplitConfig
-    seed: int
-    columns: Sequence[str]
-
-    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Assigns rows by their values."""
-        assert table is not None
-        return splits_by_hash(row_hashes(table, self.columns), self.split, self.seed)
-
-
-@dataclass(frozen=True)
-class RequestSplitter:
-    """Requests whose hash is among the smallest."""
-
-    requests: RequestsConfig
-    split: SplitConfig
-    seed: int
-    origin: str
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Name of the column that says which request a row is of."""
-        return [request_column(self.requests)]
-
-    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Assigns rows by their requests."""
-        assert table is not None
-        found = find_requests(self.requests, table, self.origin)
-        return request_splits(found, self.split, self.seed)
-
-
-@dataclass(frozen=True)
-class TimeSplitter:
-    """Assigns the past to training, the future to tests."""
-
-    split: SplitConfig
-    cuts: tuple[Any, Any]
-    origin: str
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Name of the column of times."""
-        return [self.split.column or ""]
-
-    @classmethod
-    def fit(cls, source: StreamSource, split: SplitConfig) -> "TimeSplitter":
-        """Reads the column of times once to find where to cut."""
-        name = split.column
-        assert name is not None
-        fit = TimeFit(name, source.origin)
-        for piece in source.pieces:
-            for _, table in source.read(piece, [name]):
-                times_N = to_times(table, name, source.origin, split.format)
-                fit.add(times_N, str(piece.file))
-        times, counts = fit.finish()
-        return cls(split, time_cuts(times, counts, split, source.origin), source.origin)
-
-    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Assigns rows by their times."""
-        assert table is not None and self.split.column is not None
-        times_N = to_times(table, self.split.column, self.origin, self.split.format)
-        return time_splits(times_N, self.cuts)
-
-
-@dataclass(frozen=True)
-class DaySplitter:
-    """Assigns some days to training, others to tests."""
-
-    split: SplitConfig
-    seed: int
-    origin: str
-    requests: RequestsConfig | None = None
-    together: Sequence[str] = ()
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Names of the columns of days and requests; of all, where copies stay together."""
-        own = self.together or [self.split.column or ""]
-        return own if self.requests is None else [*own, request_column(self.requests)]
-
-    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Assigns rows by their days."""
-        assert table is not None
-        drawn_N = None
-        if self.requests is not None:
-            drawn_N = find_requests(self.requests, table, self.origin).keys_N
-        elif self.together:
-            drawn_N = row_hashes(table, self.together)
-        return day_splits(table, self.split, self.seed, self.origin, first, drawn_N)
-
-
-@dataclass(frozen=True)
-class NothingTests:
-    """Another splitter, whose test rows train."""
-
-    splitter: Splitter
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Names of the columns that one looks at."""
-        return self.splitter.columns
-
-    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Assigns rows as that one does, but for the test."""
-        split_N = self.splitter.of(table, first, rows)
-        return np.where(split_N == 2, 0, split_N).astype(np.int8)
-
-
-@dataclass(frozen=True)
-class DroppingSplitter:
-    """Another splitter, but for rows that come before already; `copies_N`: which these are."""
-
-    splitter: Splitter
-    copies_N: np.ndarray
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Names of the columns that one looks at."""
-        return self.splitter.columns
-
-    def of(self, table: pa.Table | None, first: int, rows: int) -> np.ndarray:
-        """Assigns rows as that one does; copies are in no split."""
-        split_N = self.splitter.of(table, first, rows)
-        split_N[self.copies_N[first : first + rows]] = NO_SPLIT
-        return split_N
+ALL_TRAIN = Splitter(lambda _, first, rows: np.zeros(rows, np.int8))
+"""Assigns every row to training."""
 
 
 def copies_in(sources: Sequence[StreamSource]) -> list[np.ndarray]:
@@ -356,7 +178,7 @@ def fit_splitter(
     """Returns what cuts the rows of a source as `split` says, each request into one."""
     together = source.schema.names if repeated == "together" else []
     found = _fitted(source, split, seed, requests, together)
-    return found if repeated != "drop" else DroppingSplitter(found, copies_in([source])[0])
+    return found.without_copies(copies_in([source])[0] if repeated == "drop" else None)
 
 
 def _fitted(
@@ -367,21 +189,93 @@ def _fitted(
     together: Sequence[str],
 ) -> Splitter:
     if split.by == "random" and requests is not None:
-        return RequestSplitter(requests, split, seed, source.origin)
+
+        def by_request(table: pa.Table, first: int, rows: int) -> np.ndarray:
+            found = find_requests(requests, table, source.origin)
+            return request_splits(found, split, seed)
+
+        return Splitter(by_request, [request_column(requests)])
     if split.by == "random" and together:
-        return ContentSplitter(split, seed, together)
+
+        def by_content(table: pa.Table, first: int, rows: int) -> np.ndarray:
+            return splits_by_hash(row_hashes(table, together), split, seed)
+
+        return Splitter(by_content, together)
     if split.by == "random":
-        return RandomSplitter.fit(source.num_rows, split, seed)
+        cuts = random_cuts(source.num_rows, split, seed)
+        return Splitter(lambda _, first, rows: random_splits(first, rows, cuts, seed))
     if split.by == "hash":
-        return HashSplitter.fit(source, split, seed, together)
+        return _by_key(source, split, seed, together)
     if split.by == "time":
-        return TimeSplitter.fit(source, split)
+        return _by_time(source, split)
     if split.by == "day":
-        return DaySplitter(split, seed, source.origin, requests, together)
+        return _by_day(source.origin, split, seed, requests, together)
     raise ValueError(
         f"{source.origin}: a split by {split.by} cannot be streamed from one path; split by "
         "random, hash, time, day or file, or set data.input: memory"
     )
+
+
+def _by_key(
+    source: StreamSource, split: SplitConfig, seed: int, together: Sequence[str]
+) -> Splitter:
+    """All rows of a key together; keys are read here only where their type does not say it all."""
+    name, origin = split.column, source.origin
+    assert name is not None
+    label = f"{origin}: column {name!r}"
+    fit = KindFit(label)
+    kind = plain_type(source.schema.field(name).type)  # beside candidates it is a dictionary's
+    if is_text(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()):
+        fit.add(pa.chunked_array([], kind))
+    else:
+        for piece in source.pieces:
+            for _, table in source.read(piece, [name]):
+                fit.add(find_column(table, name, origin, "data.split.column"))
+    of_keys = fit.finish()
+
+    def of(table: pa.Table, first: int, rows: int) -> np.ndarray:
+        column = find_column(table, name, origin, "data.split.column")
+        drawn_N = row_hashes(table, together) if together else None
+        return hash_splits(column, of_keys, label, split, seed, first, drawn_N)
+
+    return Splitter(of, together or [name])
+
+
+def _by_time(source: StreamSource, split: SplitConfig) -> Splitter:
+    """The past trains, the future tests: the column of times is read once to find where to cut."""
+    name, origin = split.column, source.origin
+    assert name is not None
+    fit = TimeFit(name, origin)
+    for piece in source.pieces:
+        for _, table in source.read(piece, [name]):
+            fit.add(to_times(table, name, origin, split.format), str(piece.file))
+    cuts = time_cuts(*fit.finish(), split, origin)
+
+    def of(table: pa.Table, first: int, rows: int) -> np.ndarray:
+        return time_splits(to_times(table, name, origin, split.format), cuts)
+
+    return Splitter(of, [name])
+
+
+def _by_day(
+    origin: str,
+    split: SplitConfig,
+    seed: int,
+    requests: RequestsConfig | None,
+    together: Sequence[str],
+) -> Splitter:
+    """Some days train, others test."""
+    own = together or [split.column or ""]
+
+    def of(table: pa.Table, first: int, rows: int) -> np.ndarray:
+        drawn_N = None
+        if requests is not None:
+            drawn_N = find_requests(requests, table, origin).keys_N
+        elif together:
+            drawn_N = row_hashes(table, together)
+        return day_splits(table, split, seed, origin, first, drawn_N)
+
+    return Splitter(of, own if requests is None else [*own, request_column(requests)])
 
 
 def count_splits(

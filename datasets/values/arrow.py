@@ -158,6 +158,12 @@ def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
 
 
+def is_binary(kind: pa.DataType) -> bool:
+    """Returns whether it is a plain type of bytes."""
+    plainly = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return plainly or pa.types.is_fixed_size_binary(kind)
+
+
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Returns plain bytes that are UTF-8, as Parquet's BINARY often holds text, as that text.
 
@@ -165,12 +171,7 @@ def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
         >>> decoded(pa.chunked_array([[b"Oslo", None]])).to_pylist()
         ['Oslo', None]
     """
-    kind = column.type
-    if not (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    ):
+    if not is_binary(column.type):
         return column
     try:
         return column.cast(pa.large_binary()).cast(pa.large_string())

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from mmoe.datasets.values import text
-from mmoe.datasets.values.arrow import is_text, pc
+from mmoe.datasets.values.arrow import decoded, is_binary, is_text, pc
 from mmoe.datasets.values.hashing import hash_one, hash_text, mix64
 
 _DATETIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d([.,]\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?$"
@@ -331,22 +331,12 @@ def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return decimals_to_text(column)
     if pa.types.is_date(column.type):
         column = column.cast(pa.date32())
-    if (
-        pa.types.is_binary(column.type)
-        or pa.types.is_fixed_size_binary(column.type)
-        or (pa.types.is_large_binary(column.type))
-    ):
-        return _binary_as_text(column)
-    return column.cast(pa.large_string())
-
-
-def _binary_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Bytes that are UTF-8 as that text; each value that is not, as its hexadecimal digits."""
-    try:
-        return column.cast(pa.large_binary()).cast(pa.large_string())
-    except pa.ArrowInvalid:
-        values = [None if value is None else _decode(value) for value in column.to_pylist()]
-        return pa.chunked_array([pa.array(values, pa.large_string())])
+    column = decoded(column)
+    if not is_binary(column.type):
+        return column.cast(pa.large_string())
+    # Of bytes that are no UTF-8 the hexadecimal digits
+    values = [None if value is None else _decode(value) for value in column.to_pylist()]
+    return pa.chunked_array([pa.array(values, pa.large_string())])
 
 
 def _decode(value: bytes) -> str:

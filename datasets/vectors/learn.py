@@ -1,7 +1,7 @@
 """The ids of a table that begins with vectors, and how vectors become its rows."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from pydantic import Field
 from mmoe.config import TableVectors
 from mmoe.config.json_files import Stored
 from mmoe.config.tables import VocabularyEncoding
-from mmoe.datasets.features.codec import Section
+from mmoe.datasets.features.codec import Finite, Section
 from mmoe.datasets.features.fit_ids import Counts
 from mmoe.datasets.features.id_map import Vocabulary, refuse_too_many
 from mmoe.datasets.features.vector import NARROWER
@@ -112,14 +112,11 @@ class ScalingFit:
         )
 
 
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
 class _StoredScaling(Stored):
     """A `VectorScaling`."""
 
-    mean: Annotated[list[_Finite], Field(min_length=1)]
-    deviation: list[Annotated[_Finite, Field(gt=0)]]
+    mean: Annotated[list[Finite], Field(min_length=1)]
+    deviation: list[Annotated[Finite, Field(gt=0)]]
 
 
 class VectorScalings(Section):
@@ -127,10 +124,6 @@ class VectorScalings(Section):
 
     name = "table_vectors"
     entry = _StoredScaling
-
-    def write(self, rule: VectorScaling, folder: Path, stem: str) -> Any:
-        """Returns its fields."""
-        return asdict(rule)
 
     def read(self, entry: Any, folder: Path) -> VectorScaling:
         """Reads what `write` wrote."""

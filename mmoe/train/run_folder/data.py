@@ -31,7 +31,6 @@ from mmoe.datasets.labels.maturity import (
     STEPS,
     DelayCurve,
     Maturity,
-    chunks_of,
     maturity_of,
     moment_text,
 )
@@ -468,7 +467,7 @@ def _all_rows(
     """Rows of other data than the run's, whose labels were collected at another time."""
     held_out = load_test(config, data)
     config = config.model_copy(update={"data": config.data.unsplit()})
-    tables = chunks_of(held_out.table, held_out.origin)
+    tables = [(held_out.table, held_out.origin)]
     maturity = maturity_of(config, tables, as_of=as_of)
     rows = BatchSource.of_table(held_out.table, encoder, held_out.origin, config, maturity=maturity)
     return rows, held_out, maturity

@@ -13,7 +13,6 @@ from mmoe.datasets.labels.maturity import (
     DelayCurve,
     DelayFit,
     Maturity,
-    chunks_of,
     maturity_of,
     moment_text,
     row_times,
@@ -349,8 +348,3 @@ def test_late_events_are_not_of_the_window():
     fit.add(np.full(30, DAY), np.full(30, 9 * DAY))
     fit.add(np.full(30, 8 * DAY), np.full(30, 9 * DAY))
     assert fit.finish("log", "buy").at(np.array([DAY]))[0] == 1.0
-
-
-def test_chunks_of_a_table_are_the_table():
-    table = pa.table({"at": [1]})
-    assert list(chunks_of(table, "log")) == [(table, "log")]

@@ -8,7 +8,7 @@ from scipy import stats
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
 from mmoe.datasets.labels import targets
-from mmoe.datasets.labels.maturity import chunks_of, maturity_of
+from mmoe.datasets.labels.maturity import maturity_of
 from mmoe.datasets.labels.targets import WATCH_QUANTILES, WatchQuantiles, WatchQuantilesFit
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.projection import required_columns
@@ -128,7 +128,7 @@ def test_young_rows_teach_nothing_wherever_chunks_are_cut(chunks):
     config = config_from_dict(raw)
     day = np.arange(2000) // 100
     log = LOG.append_column("at", pa.array(np.datetime64("2024-01-01", "s") + day * 86_400))
-    maturity = maturity_of(config, chunks_of(log, "log"))
+    maturity = maturity_of(config, [(log, "log")])
     fit = WatchQuantilesFit(config, "log", maturity)
     for first in range(0, 2000, 2000 // chunks + 1):
         fit.add(log.slice(first, 2000 // chunks + 1))
