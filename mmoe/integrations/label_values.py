@@ -9,8 +9,7 @@ from pydantic import Field
 
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.config.json_files import Stored
-from mmoe.datasets.labels.expressions import evaluate_label
-from mmoe.datasets.labels.formula import columns_of, quote
+from mmoe.datasets.labels.expressions import columns_of, evaluate_label, quote
 from mmoe.datasets.values.arrow import pc, plain
 from mmoe.metrics.task_kinds import kind_of
 
