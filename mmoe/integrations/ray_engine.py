@@ -17,8 +17,7 @@ from mmoe.run.console import Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.score.counts import ScoreCounts, added
 from mmoe.score.file_scorer import InputColumns, ScoreRequest
-from mmoe.score.files import ScoreParts
-from mmoe.score.folder import FolderJob, Part
+from mmoe.score.folder import FolderJob, Part, ScoreParts
 
 # Workers that one part, or the loading of the model, may take with it
 _TRIES = 3

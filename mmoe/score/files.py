@@ -1,27 +1,26 @@
 """Scores files: what `mmoe.datasets.files` reads in, Parquet out, in bounded memory."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.config.scoring import expectations_of
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.files.data_file import DataFile, is_address, without_protocol
+from mmoe.datasets.files.data_file import is_address, without_protocol
 from mmoe.datasets.files.readers import Paths
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.columns import UnseenIds
 from mmoe.datasets.rows.sources import with_names
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
-from mmoe.parallel import from_all, from_first, launched_ranks, rank
+from mmoe.parallel import launched_ranks, rank
 from mmoe.run.atomic_files import check_new_file, remove_dead
-from mmoe.run.console import Reporter, SilentReporter, Tracker
+from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.run.store import (
     REJECTED,
@@ -31,10 +30,10 @@ from mmoe.run.store import (
     check_not_read_at,
     place_of,
 )
-from mmoe.score.counts import Counter, ScoreCounts, added
-from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite, count_rows
-from mmoe.score.folder import FolderJob, OfFolder, OutputMode, end_folder
-from mmoe.score.folder_start import folder_job
+from mmoe.score.counts import Counter, ScoreCounts
+from mmoe.score.file_scorer import FileScorer, ScoreRequest, ToWrite, count_rows
+from mmoe.score.folder import Engine, FolderJob, OutputMode, into_folder
+from mmoe.score.folder_start import folder_job, whole_batches
 from mmoe.score.guard import Guard, SummaryCallback
 from mmoe.score.provenance import SUMMARY_KEY, Provenance, as_unseen_ids
 from mmoe.score.top_rows import Top
@@ -44,35 +43,6 @@ _OTHER_FILES = (
     ".csv", ".tsv", ".txt", ".json", ".jsonl", ".arrow", ".feather", ".ipc",
     ".gz", ".bz2", ".zst", ".zip",
 )  # fmt: skip
-
-# Scores `mine` of a job: tells of each row that is done, and counts them
-ScoreParts = Callable[[Tracker], ScoreCounts]
-
-
-class Engine(Protocol):
-    """Where a folder is scored, if not in this process.
-
-    It writes parts into their places of the job, each with its record, as this process would. The
-    job itself is begun, and published, by who asks.
-    """
-
-    name: str
-
-    def workers(
-        self, run: RunDirectory, request: ScoreRequest, found: InputColumns, job: FolderJob
-    ) -> AbstractContextManager[ScoreParts]:
-        """Starts its processes, and ends them; nothing is written before `ScoreParts` is called.
-
-        Args:
-            run: That scores.
-            request: What is asked for.
-            found: Of the input.
-            job: Of the folder.
-
-        Raises:
-            ValueError: They cannot be started, or cannot load the model.
-        """
-        ...
 
 
 def score_files(
@@ -180,7 +150,7 @@ def _scored(
     guard.judge(request.nothing(counter, columns, found.there))
     if output.engine is not None and job is not None:
         with output.engine.workers(run, request, found, job) as score_parts:
-            counts = _into_folder(job, guard, reporter, score_parts)
+            counts = into_folder(job, guard, reporter, score_parts)
     else:
         assert scorer is not None, "an engine writes folders"
         files, named = (
@@ -191,8 +161,8 @@ def _scored(
             source = named(request.source)
             counts = _into_one_file(files, source, output.path, by, guard, reporter)
         else:
-            here = partial(_score_parts, files, job, named, resolve_files(request.source)[0])
-            counts = _into_folder(job, guard, reporter, here)
+            here = partial(score_parts, files, job, named, resolve_files(request.source)[0])
+            counts = into_folder(job, guard, reporter, here)
     unseen = UnseenIds(encoder)
     unseen.include(counts.rows, counts.unseen)
     if (text := unseen.text()) is not None:
@@ -253,68 +223,6 @@ def _into_one_file(
     target.conclude(counts)
     reporter.say(f"{counts.rows:,} rows scored into {output}")
     return counts
-
-
-def _into_folder(
-    job: FolderJob, guard: Guard, reporter: Reporter, score: ScoreParts
-) -> ScoreCounts:
-    """Has `score` write what is `mine` of a folder, and publishes it when all of it is there."""
-    for note in job.notes:
-        reporter.say(note)
-    if not job.is_complete:
-        from_first(job.start)
-    try:
-        with reporter.track("scoring", job.rows(), "rows") as tracker:
-            counts = added(from_all(score(tracker)))
-        rejected = None if job.is_complete else f"{job.store.address}/{REJECTED}"
-        if not job.is_complete or guard.expectations:
-            summary, was_whole = from_first(lambda: end_folder(job, guard), takes_long=True)
-            guard.conclude(summary, job.store.address, rejected, was_whole=was_whole)
-    except ValueError:
-        if rank() == 0:
-            job.tidy()
-        raise
-    finally:
-        job.store.unlock()
-    reporter.say(_summary(counts.rows, job))
-    return counts
-
-
-def _score_parts(
-    files: FileScorer,
-    job: FolderJob,
-    named: Callable[[DataFile], Paths],
-    any_file: DataFile,
-    tracker: Tracker,
-) -> ScoreCounts:
-    mine = [ToWrite(named(p.file), OfFolder(job, p), p.span) for p in job.mine]
-    counts = files.score(mine, tracker)
-    files.help_others(named(any_file))
-    return counts
-
-
-def whole_batches(rows: int | None, height: int) -> int | None:
-    """Returns how many rows of whole scoring batches so many rows hold, one batch at least.
-
-    Example:
-        >>> whole_batches(10_000, 4096)
-        8192
-    """
-    if rows is None:
-        return None
-    if rows < 1:
-        raise ValueError(f"--rows-per-file {rows}: expected a number of rows of at least 1")
-    return max(1, rows // height) * height
-
-
-def _summary(rows: int, job: FolderJob) -> str:
-    scored = f"{rows:,} rows scored into {job.store.address}"
-    if not job.done:
-        return scored
-    files = f"{len(job.done):,} of {len(job.parts):,} files"
-    if len(job.done) == len(job.parts):
-        return f"nothing left to score: {files} were in {job.store.address} already"
-    return f"{scored}; {files} were there already"
 
 
 @dataclass(frozen=True)

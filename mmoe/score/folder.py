@@ -3,21 +3,25 @@
 import json
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
+from mmoe.datasets.files.readers import Paths
 from mmoe.errors import Damaged
+from mmoe.parallel import from_all, from_first, rank
+from mmoe.run.console import Reporter, Tracker
+from mmoe.run.directory import RunDirectory
 from mmoe.run.store import REJECTED, STAGING, Store, digest_of, store_at
 from mmoe.score.counts import ScoreCounts, added
-from mmoe.score.file_scorer import count_rows
+from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite, count_rows
 from mmoe.score.guard import Guard, Summary
 from mmoe.score.provenance import (
     MANIFEST,
@@ -405,3 +409,79 @@ def _of_neighbours(address: str) -> list[Manifest]:
         with suppress(FileNotFoundError, Damaged):
             found.append(read_manifest(above.read(place), place))
     return found
+
+
+# Scores `mine` of a job: tells of each row that is done, and counts them
+ScoreParts = Callable[[Tracker], ScoreCounts]
+
+
+class Engine(Protocol):
+    """Where a folder is scored, if not in this process.
+
+    It writes parts into their places of the job, each with its record, as this process would. The
+    job itself is begun, and published, by who asks.
+    """
+
+    name: str
+
+    def workers(
+        self, run: RunDirectory, request: ScoreRequest, found: InputColumns, job: FolderJob
+    ) -> AbstractContextManager[ScoreParts]:
+        """Starts its processes, and ends them; nothing is written before `ScoreParts` is called.
+
+        Args:
+            run: That scores.
+            request: What is asked for.
+            found: Of the input.
+            job: Of the folder.
+
+        Raises:
+            ValueError: They cannot be started, or cannot load the model.
+        """
+        ...
+
+
+def into_folder(job: FolderJob, guard: Guard, reporter: Reporter, score: ScoreParts) -> ScoreCounts:
+    """Has `score` write what is `mine` of a folder, and publishes it when all of it is there."""
+    for note in job.notes:
+        reporter.say(note)
+    if not job.is_complete:
+        from_first(job.start)
+    try:
+        with reporter.track("scoring", job.rows(), "rows") as tracker:
+            counts = added(from_all(score(tracker)))
+        rejected = None if job.is_complete else f"{job.store.address}/{REJECTED}"
+        if not job.is_complete or guard.expectations:
+            summary, was_whole = from_first(lambda: end_folder(job, guard), takes_long=True)
+            guard.conclude(summary, job.store.address, rejected, was_whole=was_whole)
+    except ValueError:
+        if rank() == 0:
+            job.tidy()
+        raise
+    finally:
+        job.store.unlock()
+    reporter.say(_outcome(counts.rows, job))
+    return counts
+
+
+def score_parts(
+    files: FileScorer,
+    job: FolderJob,
+    named: Callable[[DataFile], Paths],
+    any_file: DataFile,
+    tracker: Tracker,
+) -> ScoreCounts:
+    mine = [ToWrite(named(p.file), OfFolder(job, p), p.span) for p in job.mine]
+    counts = files.score(mine, tracker)
+    files.help_others(named(any_file))
+    return counts
+
+
+def _outcome(rows: int, job: FolderJob) -> str:
+    scored = f"{rows:,} rows scored into {job.store.address}"
+    if not job.done:
+        return scored
+    files = f"{len(job.done):,} of {len(job.parts):,} files"
+    if len(job.done) == len(job.parts):
+        return f"nothing left to score: {files} were in {job.store.address} already"
+    return f"{scored}; {files} were there already"

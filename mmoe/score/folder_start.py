@@ -376,3 +376,17 @@ def _note_of(store: Store, name: str) -> Provenance:
 def _is_whole(store: Store, record: PartRecord, found: set[str]) -> bool:
     place = staged(record.name) if staged(record.name) in found else record.name
     return store.digest(place) == (record.bytes, record.sha256)
+
+
+def whole_batches(rows: int | None, height: int) -> int | None:
+    """Returns how many rows of whole scoring batches so many rows hold, one batch at least.
+
+    Example:
+        >>> whole_batches(10_000, 4096)
+        8192
+    """
+    if rows is None:
+        return None
+    if rows < 1:
+        raise ValueError(f"--rows-per-file {rows}: expected a number of rows of at least 1")
+    return max(1, rows // height) * height
