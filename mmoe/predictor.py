@@ -21,8 +21,7 @@ from mmoe.datasets.rows.projection import required_columns
 from mmoe.embeddings import scoring_embeddings
 from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.build import build_ranker
-from mmoe.models.device import resolve_device
-from mmoe.models.layout import to_score
+from mmoe.models.layout import resolve_device, to_score
 from mmoe.models.network import GateRecord, LevelMixer, NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size

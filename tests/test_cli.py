@@ -345,7 +345,7 @@ def test_doctor_says_what_training_would_run_on(mmoe, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     _, out, _ = mmoe("doctor")
     assert "device: auto" in out
-    monkeypatch.setattr("mmoe.models.device.resolve_device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr("mmoe.models.layout.resolve_device", lambda: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
     monkeypatch.setattr("mmoe.embeddings.torchrec_problem", lambda _=None: "fbgemm is for the CPU")
     code, out, _ = mmoe("doctor")

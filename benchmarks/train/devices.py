@@ -22,7 +22,7 @@ from benchmarks.train.configs import raw_config
 from benchmarks.train.logs import Log, write_log
 from benchmarks.train.ours import with_overrides
 from benchmarks.train.workloads import WORKLOADS
-from mmoe.models.device import describe_device, resolve_device
+from mmoe.models.layout import describe_device, resolve_device
 from mmoe.run.atomic_files import read_json
 from mmoe.train import train_run
 

@@ -113,7 +113,7 @@ def _device() -> Finding:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other lines say it
         from mmoe.embeddings import torchrec_problem
-        from mmoe.models.device import describe_device, resolve_device
+        from mmoe.models.layout import describe_device, resolve_device
         from mmoe.ops import extension_status
 
         device = resolve_device()

@@ -275,8 +275,10 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _tasks_go_with_the_model_and_one_another(self) -> "RunConfig":
-        check_relations(self.tasks)
-        self.model.transfer.check_tasks(self.tasks)
+        if any(task.after for task in self.tasks):
+            check_relations(self.tasks)
+        if self.model.transfer.kind != "none":
+            self.model.transfer.check_tasks(self.tasks)
         self.model.check_tasks(self.tasks)
         check_domains(self.model, self.trained_tasks)
         for task in self.tasks:

@@ -64,7 +64,7 @@ def build_ranker(
     Args:
         config: Of the run.
         encoder: Knows the features and tables.
-        device: Default: the CPU (`mmoe.models.device.resolve_device` finds it).
+        device: Default: the CPU (`mmoe.models.layout.resolve_device` finds it).
         table_precision: Of tables that are only looked up, and hold nothing yet: one for all, or
             each table's own, as it was trained. None: tables as `config` trains them.
         empty_tables: Those that are only looked up take no memory: see `ScoringEmbeddings.use`.

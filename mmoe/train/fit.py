@@ -21,7 +21,7 @@ from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.sources import at_versions, load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import describe_lanes
-from mmoe.models.device import describe_device, resolve_device
+from mmoe.models.layout import describe_device, resolve_device
 from mmoe.parallel import (
     from_first,
     rank,

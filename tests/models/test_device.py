@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.models.device import describe_device, resolve_device
+from mmoe.models.layout import describe_device, resolve_device
 
 NO_KERNELS = "the installed fbgemm_gpu is a build for the CPU"
 

@@ -3,13 +3,14 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mmoe.config import LabelSpec
-from mmoe.config.tasks import TaskConfig
+from mmoe.config.tasks import TASKS, TaskConfig
 
 # exp of it is finite in fp32: a prediction that is far off stays a number
 LARGEST_LOG = 88.0
@@ -136,3 +137,19 @@ def beside(first_B: Tensor, further_BK: Tensor) -> Tensor:
         torch.Size([2, 4])
     """
     return torch.cat([first_B[:, None], further_BK], dim=1)
+
+
+def objective_of(kind: str) -> Objective:
+    """Returns how tasks of a kind are trained.
+
+    Example:
+        >>> from mmoe.tasks.kinds import objective_of
+        >>> type(objective_of("regression")).__name__
+        'Regression'
+    """
+    return _one(TASKS.implementation(kind))
+
+
+@cache
+def _one(objective: type[Objective]) -> Objective:
+    return objective()
