@@ -15,9 +15,9 @@ from mmoe.integrations.ray_worker import Order, PartWorker
 from mmoe.parallel import launched_ranks
 from mmoe.run.console import Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.score.counts import ScoreCounts, added
 from mmoe.score.file_scorer import InputColumns, ScoreRequest
 from mmoe.score.folder import FolderJob, Part, ScoreParts
+from mmoe.score.guard import ScoreCounts, added
 
 # Workers that one part, or the loading of the model, may take with it
 _TRIES = 3

@@ -13,9 +13,9 @@ from mmoe.plugins import import_modules, look_in_current_folder
 from mmoe.run import open_run
 from mmoe.run.console import SilentReporter
 from mmoe.run.store import store_at
-from mmoe.score.counts import Counter, ScoreCounts
 from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite
 from mmoe.score.folder import FolderJob, OfFolder, OutputMode, Part
+from mmoe.score.guard import Counter, ScoreCounts
 from mmoe.score.provenance import Provenance
 
 

@@ -28,7 +28,7 @@ from mmoe.run.atomic_files import not_written
 from mmoe.run.console import Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.score.columns import ScoreColumns, as_kept, check_kept, kept_types
-from mmoe.score.counts import Counter, ScoreCounts, added
+from mmoe.score.guard import Counter, ScoreCounts, added
 from mmoe.score.provenance import Provenance, as_metadata, provenance_of
 from mmoe.score.scorer import ROWS_PER_CHUNK, Scorer
 from mmoe.score.top_rows import RANK, Top, TopRows

@@ -30,11 +30,10 @@ from mmoe.run.store import (
     check_not_read_at,
     place_of,
 )
-from mmoe.score.counts import Counter, ScoreCounts
 from mmoe.score.file_scorer import FileScorer, ScoreRequest, ToWrite, count_rows
 from mmoe.score.folder import Engine, FolderJob, OutputMode, into_folder
 from mmoe.score.folder_start import folder_job, whole_batches
-from mmoe.score.guard import Guard, SummaryCallback
+from mmoe.score.guard import Counter, Guard, ScoreCounts, SummaryCallback
 from mmoe.score.provenance import SUMMARY_KEY, Provenance, as_unseen_ids
 from mmoe.score.top_rows import Top
 

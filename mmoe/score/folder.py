@@ -20,9 +20,8 @@ from mmoe.parallel import from_all, from_first, rank
 from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.run.store import REJECTED, STAGING, Store, digest_of, store_at
-from mmoe.score.counts import ScoreCounts, added
 from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite, count_rows
-from mmoe.score.guard import Guard, Summary
+from mmoe.score.guard import Guard, ScoreCounts, Summary, added
 from mmoe.score.provenance import (
     MANIFEST,
     SUCCESS,

@@ -21,11 +21,10 @@ from mmoe.integrations.ray_engine import RayEngine
 from mmoe.integrations.ray_worker import Order, PartWorker
 from mmoe.run.console import SilentReporter
 from mmoe.score import score_files
-from mmoe.score.counts import ScoreCounts
 from mmoe.score.file_scorer import ScoreRequest
 from mmoe.score.folder import end_folder
 from mmoe.score.folder_start import folder_job
-from mmoe.score.guard import Guard
+from mmoe.score.guard import Guard, ScoreCounts
 from tests.score.listing import WHOLE, contents, parts
 
 # Processes are started and killed: one test at a time

@@ -12,7 +12,7 @@ import pytest
 from mmoe.cli.score import summary_table
 from mmoe.errors import Rejected
 from mmoe.score import score_files
-from mmoe.score.counts import KEY, ColumnCounts, ScoreCounts
+from mmoe.score.guard import KEY, ColumnCounts, ScoreCounts
 from tests.score.listing import parts
 from tests.score.nights import FAILS, changed, summarised
 
