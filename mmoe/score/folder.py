@@ -470,6 +470,7 @@ def score_parts(
     any_file: DataFile,
     tracker: Tracker,
 ) -> ScoreCounts:
+    """Scores what is `mine` of a folder in this process; helps other ranks until all is done."""
     mine = [ToWrite(named(p.file), OfFolder(job, p), p.span) for p in job.mine]
     counts = files.score(mine, tracker)
     files.help_others(named(any_file))

@@ -7,7 +7,7 @@ from mmoe.config import ModelConfig, config_from_dict
 from mmoe.config.parallel import ParallelConfig
 from mmoe.mixture import NoExperts, mlp_experts
 from mmoe.models import layout as layouts
-from mmoe.models import registry
+from mmoe.models import sections
 from mmoe.models.layout import (
     ONE_PROCESS,
     Layout,
@@ -110,14 +110,14 @@ def test_every_rank_draws_the_whole_pool_and_keeps_its_part(monkeypatch):
 def test_shadowed_experts_are_counted_level_by_level(monkeypatch):
     """As `mmoe explain` counts them: here six of the first level, then as many of the last."""
     ensure_process_group()
-    monkeypatch.setattr(registry, "choose_layout", lambda *_: Layout(world_size=1, spread=True))
+    monkeypatch.setattr(sections, "choose_layout", lambda *_: Layout(world_size=1, spread=True))
     model = ModelConfig.model_validate({"kind": "ple", "shared_experts": 2, "gate": TOP_K})
     chosen = ParallelConfig(shadowed=[1, 6, 8], exchange="hierarchical", chunks=2)
-    network = registry.build_network(model, 5, ["click", "buy"], chosen)
+    network = sections.build_network(model, 5, ["click", "buy"], chosen)
     modes = [level.mixture.dispatcher.mode for level in network.levels]
     assert [mode.shadowed for mode in modes] == [(0, 5), (1,)]
     with pytest.raises(ValueError, match="there is no expert 13; the model has 1 to 12"):
-        registry.build_network(model, 5, ["click", "buy"], ParallelConfig(shadowed=[13]))
+        sections.build_network(model, 5, ["click", "buy"], ParallelConfig(shadowed=[13]))
 
 
 def test_slices_are_as_few_as_give_each_rank_one():
