@@ -31,7 +31,7 @@ from mmoe.run.store import (
     place_of,
 )
 from mmoe.score.file_scorer import FileScorer, ScoreRequest, ToWrite, count_rows
-from mmoe.score.folder import Engine, FolderJob, OutputMode, into_folder
+from mmoe.score.folder import Engine, FolderJob, OutputMode, into_folder, score_parts
 from mmoe.score.folder_start import folder_job, whole_batches
 from mmoe.score.guard import Counter, Guard, ScoreCounts, SummaryCallback
 from mmoe.score.provenance import SUMMARY_KEY, Provenance, as_unseen_ids
@@ -148,8 +148,8 @@ def _scored(
     # An expectation that names no column is refused now
     guard.judge(request.nothing(counter, columns, found.there))
     if output.engine is not None and job is not None:
-        with output.engine.workers(run, request, found, job) as score_parts:
-            counts = into_folder(job, guard, reporter, score_parts)
+        with output.engine.workers(run, request, found, job) as score:
+            counts = into_folder(job, guard, reporter, score)
     else:
         assert scorer is not None, "an engine writes folders"
         files, named = (

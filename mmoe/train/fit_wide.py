@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
 from mmoe.config import FeatureSpec, RunConfig, TaskConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
@@ -70,6 +69,8 @@ def fit_wide(
     """
     if wide is None:
         return
+    from threadpoolctl import threadpool_limits  # which sets a variable of the environment
+
     start = time.perf_counter()
     # Vectors of some thousand weights: with two threads, four logs took two to four times as long
     with threadpool_limits(1, user_api="blas"):
