@@ -89,8 +89,7 @@ _RecipeOrConfig = Annotated[
     ),
 ]
 _Out = Annotated[
-    str | None,
-    typer.Option(help="Run directory, or an address; default: runs/NAME-DATE-TIME."),
+    str | None, typer.Option(help="Run directory, or an address; default: runs/NAME-DATE-TIME.")
 ]
 _Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in --out.")]
 _WarmStart = Annotated[

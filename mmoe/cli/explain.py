@@ -35,8 +35,7 @@ _Gradients = Annotated[
     ),
 ]
 _Features = Annotated[
-    bool,
-    typer.Option("--features", help="Also what each task loses when a feature is shuffled."),
+    bool, typer.Option("--features", help="Also what each task loses when a feature is shuffled.")
 ]
 _Out = Annotated[
     str | None,

@@ -95,8 +95,7 @@ def compare(
     ] = None,
     set_: SetValues = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue in --out, also with more models or seeds."),
+        bool, typer.Option("--resume", help="Continue in --out, also with more models or seeds.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as compare.json.")] = False,
     as_of: AsOf = None,
@@ -133,8 +132,7 @@ def tune(
     ] = 15,
     data: DataOfConfig = None,
     out: Annotated[
-        str | None,
-        typer.Option(help="A folder, or an address; default: runs/NAME-tune-DATE-TIME."),
+        str | None, typer.Option(help="A folder, or an address; default: runs/NAME-tune-DATE-TIME.")
     ] = None,
     set_: SetValues = None,
     resume: Annotated[

@@ -81,8 +81,7 @@ TopN = Annotated[
     typer.Option(metavar="N", help="Write only the N best rows of each --per, into one file."),
 ]
 Per = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="With --top: column of the key, like user_id."),
+    str | None, typer.Option(metavar="COLUMN", help="With --top: column of the key, like user_id.")
 ]
 By = Annotated[
     str | None,

@@ -144,17 +144,8 @@ class Measure:
         return {"key": self.key, **asdict(self), "tasks": len(self.tasks)}
 
 
-def measures_of(config: RunConfig) -> list[Measure]:
-    """Lists what is measured: of every task, then means over two tasks or more.
-
-    Example:
-        >>> from mmoe.config import config_from_dict
-        >>> config = config_from_dict({
-        ...     "features": [{"kind": "numeric", "name": "age"}],
-        ...     "tasks": [{"name": "click", "label": "click"}, {"name": "buy", "label": "buy"}]})
-        >>> [measure.key for measure in measures_of(config)]
-        ['click.auc', 'buy.auc', 'mean.auc']
-    """
+def _measures_of(config: RunConfig) -> list[Measure]:
+    """What is measured: of every task, then means over two tasks or more."""
     measures: list[Measure] = []
     in_means: dict[str, list[tuple[int, Measure]]] = {}
     for t, task in enumerate(config.tasks):
@@ -302,7 +293,7 @@ def comparison(rows: ComparedRows, models: Sequence[Trained]) -> dict[str, Any]:
     Returns:
         What compare.json holds.
     """
-    measures = measures_of(rows.config)
+    measures = _measures_of(rows.config)
     judged = [judge(rows, measures, [e.predictions_NP for e in one.entries]) for one in models]
     observed_T = rows.test_labels.observed_NT.sum(axis=0)
     prepared = rows.prepared

@@ -77,20 +77,8 @@ class Contestant:
         return f"{self.name}-seed-{config.seed}"
 
 
-def contestants_of(config: RunConfig, settings: ComparisonSettings) -> list[Contestant]:
-    """Returns the models, each with the config of every seed; nothing else differs.
-
-    Raises:
-        ValueError: There is no such kind of model, or the config does not go with it.
-
-    Example:
-        >>> config = config_from_dict({
-        ...     "features": [{"kind": "numeric", "name": "age"}],
-        ...     "tasks": [{"name": "click", "label": "click"}]})
-        >>> settings = ComparisonSettings(models=["ple"], seeds=2)
-        >>> [(one.name, [c.seed for c in one.configs]) for one in contestants_of(config, settings)]
-        [('ple', [0, 1])]
-    """
+def _contestants_of(config: RunConfig, settings: ComparisonSettings) -> list[Contestant]:
+    """The models, each with the config of every seed; nothing else differs."""
     if config.seed + settings.seeds > 2**32:
         raise ValueError(f"seed: {config.seed} leaves no room for {settings.seeds} seeds after it")
     contestants = []
@@ -154,7 +142,7 @@ def compare_models(
     """
     reporter = reporter or SilentReporter()
     config = with_absolute_paths(config, data)
-    contestants = contestants_of(config, settings or ComparisonSettings())
+    contestants = _contestants_of(config, settings or ComparisonSettings())
     with FolderClaim("comparison", reporter.say) as claim:
         if not numbered:
             claim.go_on(out, resume=resume)

@@ -72,7 +72,7 @@ class ExpertStudy:
         ]
         refilled = self._refilled(judges, bases, changes)
         gates = found.gates.summary()
-        costs = costs_of(self.ranker, self.config, self.rows, self.places)
+        costs = _costs_of(self.ranker, self.config, self.rows, self.places)
         experts = []
         for v, (place, cost) in enumerate(zip(self.places, costs, strict=True)):
             shares = self._shares(place, gates)
@@ -204,13 +204,13 @@ Run = Callable[[], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpertCost:
+class _ExpertCost:
     """What one expert costs.
 
     Attributes:
         bytes: Of its weights, as they are trained.
-        milliseconds: For a thousand rows; the median of some times. Of an expert of the request it
-            is what their requests take, each computed once, and handing it to the rows.
+        milliseconds: For a thousand rows, a median. Of an expert of the request it is what their
+            requests take, each computed once, and handing it to the rows.
         once_per: What it is computed once for.
         rows_per_request: Of the rows that it was timed on; None: they are of no requests.
     """
@@ -221,17 +221,10 @@ class ExpertCost:
     rows_per_request: float | None = None
 
 
-def costs_of(
+def _costs_of(
     ranker: Ranker, config: RunConfig, rows: BatchSource, places: Sequence[ExpertPlace]
-) -> list[ExpertCost]:
-    """Weighs and times every expert alone, on rows as it reads them.
-
-    Args:
-        ranker: Whose network has them.
-        config: Of its run.
-        rows: Some of which are read.
-        places: The experts.
-    """
+) -> list[_ExpertCost]:
+    """Weighs and times every expert alone, on rows as it reads them."""
     network = ranker.network
     assert isinstance(network, MixtureNetwork)
     read = _read_by_levels(ranker, config, rows)
@@ -244,7 +237,7 @@ def costs_of(
             once_per, run = work_of(mixture, place.expert, source)
             milliseconds = _milliseconds(run, source)
         found.append(
-            ExpertCost(
+            _ExpertCost(
                 bytes=_bytes(part),
                 milliseconds=milliseconds,
                 once_per=once_per,

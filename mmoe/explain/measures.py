@@ -50,13 +50,8 @@ class TaskMetric:
         return {**vars(self)}
 
 
-def metrics_of_kind(kind_name: str) -> list[TaskMetric]:
-    """Lists the metrics of a kind of task: its headline and, where it has that, NE.
-
-    Example:
-        >>> [[m.key for m in metrics_of_kind(kind)] for kind in ("binary", "regression")]
-        [['auc', 'ne'], ['rmse']]
-    """
+def _metrics_of_kind(kind_name: str) -> list[TaskMetric]:
+    """The metrics of a kind of task: its headline and, where it has that, NE."""
     kind = kind_of(kind_name)
     keys = [kind.headline, *(["ne"] if "ne" in kind.keys and kind.headline != "ne" else [])]
     return [
@@ -96,7 +91,7 @@ class TaskJudge:
     def __init__(self, config: RunConfig, labels: EncodedLabels, task: int) -> None:
         self.config, self.labels, self.t = config, labels, task
         self.task = config.tasks[task]
-        self.metrics = metrics_of_kind(self.task.kind)
+        self.metrics = _metrics_of_kind(self.task.kind)
         self.weights_N = row_weights(self.task, labels, task)
 
     @property

@@ -107,26 +107,12 @@ def gate_of_task(network: MixtureNetwork, level: int, tasks: Sequence[str], task
     return tasks[task] if tasks[task] in names else names[0]
 
 
-class MixWithout:
+class _MixWithout:
     """Runs a network's levels once, and finds the logits without each of some experts meanwhile.
 
     Experts run once on every row. Of the last level all that is left to do without one are mixes
     and towers; without an expert of a lower level, the levels above it run again. Made for one
-    batch.
-
-    Args:
-        left_out: Experts; each variant does without one of them, in their order.
-        refill: Gates that pick decide again (`mixes_without`).
-
-    Example:
-        >>> import torch
-        >>> from mmoe.config import ModelConfig
-        >>> from mmoe.explain.passes import places_of
-        >>> from mmoe.explain.passes import MixWithout
-        >>> from mmoe.models import build_network
-        >>> network = build_network(ModelConfig(num_experts=3), 20, ["click", "buy"]).eval()
-        >>> network(torch.zeros(4, 20), mixer=MixWithout(places_of(network))).variants_VBT.shape
-        torch.Size([3, 4, 2])
+    batch. With `refill` gates that pick decide again (`mixes_without`).
     """
 
     def __init__(self, left_out: Sequence[ExpertPlace], *, refill: bool = False) -> None:
@@ -268,7 +254,7 @@ def _batches(
     """
 
     def predicted(rows: slice) -> _Batch:
-        mixer = MixWithout(left_out, refill=refill)
+        mixer = _MixWithout(left_out, refill=refill)
         output = predictor.output(chunk, rows, return_gates=True, mixer=mixer)
         every = [output.logits_BT]
         every += [] if output.variants_VBT is None else output.variants_VBT.unbind(0)

@@ -88,8 +88,8 @@ def prune_run(
     folder = CheckpointFolder(run.checkpoint)
     stored = folder.tensors("best", "model")
     network = check_explainable(outline(config, encoder, stored), str(run.path))
-    gone = chosen_places(network, experts)
-    pruned = pruned_config(config, network, gone)
+    gone = _chosen_places(network, experts)
+    pruned = _pruned_config(config, network, gone)
     if holds_rows(data):
         pruned, splits, data = without_paths(pruned), load_splits(pruned, data), None
     pruned = with_absolute_paths(pruned, data)
@@ -219,13 +219,8 @@ def _judged(
     return monitor_value(metrics, config.training.monitor), metrics
 
 
-def chosen_places(network: MixtureNetwork, numbers: Sequence[int]) -> list[ExpertPlace]:
-    """Returns the experts with these numbers, which may go.
-
-    Raises:
-        ValueError: There is no such expert, a task depends on one alone, or a gate cannot do
-            without.
-    """
+def _chosen_places(network: MixtureNetwork, numbers: Sequence[int]) -> list[ExpertPlace]:
+    """The experts with these numbers; refuses those that cannot go."""
     places = places_of(network)
     if not numbers:
         raise ValueError("--experts: expected numbers such as 3,5, got none")
@@ -268,21 +263,13 @@ def _check_gates(
             )
 
 
-def pruned_config(
+def _pruned_config(
     config: RunConfig, network: MixtureNetwork, gone: Sequence[ExpertPlace]
 ) -> RunConfig:
-    """Returns the config of the same model without some experts.
+    """The config of the same model without some experts.
 
     One pool has fewer experts then (`num_experts`, or the counts under `experts`), numbered anew;
     of own and shared experts those that are gone are named under `model.pruned`.
-
-    Args:
-        config: Of the run.
-        network: Of the same.
-        gone: From `chosen_places`.
-
-    Raises:
-        ValueError: Such a model cannot be.
     """
     model = config.model
     if any(stage.experts for stage in model.stages):

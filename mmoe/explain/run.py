@@ -82,7 +82,7 @@ def explain_run(
     reporter, settings = reporter or SilentReporter(), settings or ExplainSettings()
     predictor, encoder, config = load_predictor(run, device)
     check_explainable(predictor.ranker.network, str(run.path))
-    rows = labelled_rows(run, config, encoder, data, split)
+    rows = _labelled_rows(run, config, encoder, data, split)
     origin = split if data is None else ("rows in memory" if holds_rows(data) else str(data))
     found = explain_ranker(predictor.ranker, config, encoder, rows, settings, reporter)
     return {"name": config.name, "origin": origin, **found}
@@ -118,18 +118,14 @@ def explain_ranker(
     return found
 
 
-def labelled_rows(
+def _labelled_rows(
     run: RunDirectory,
     config: RunConfig,
     encoder: FeatureEncoder,
     data: str | Path | TableLike | None,
     split: SplitName,
 ) -> BatchSource:
-    """Returns rows with labels: those of `data`, or a split of the run's own.
-
-    Raises:
-        ValueError: They cannot be read, or have no labels.
-    """
+    """Rows with labels: those of `data`, or a split of the run's own."""
     if data is not None or split == "test":
         return held_out_rows(run, config, encoder, data, None)[0]
     matured = RunMaturity.resumed(run, config)

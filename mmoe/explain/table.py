@@ -36,7 +36,7 @@ def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
         unsure = any(one["unsure_of"] and not one["needed_by"] for one in result["experts"])
         more = ", or more rows (--data) have to tell" * unsure
         return [f"each expert is needed by some task{more} {within}"]
-    titles = ", ".join(title_of(one, result) for one in unneeded)
+    titles = ", ".join(_title_of(one, result) for one in unneeded)
     # One at a time: those that know the same stand in for each other
     least = min(unneeded, key=lambda one: sum(one["shares"].values()))
     again = "; mmoe explain RUN2" * (len(unneeded) > 1)
@@ -46,7 +46,7 @@ def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
     ]
 
 
-def title_of(expert: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def _title_of(expert: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Returns an expert's name, with that of its level where there are several."""
     name = expert["name"]
     return name if result["levels"] == 1 else f"level {expert['level']}, {name}"
@@ -70,7 +70,7 @@ def _experts(result: Mapping[str, Any]) -> Table:
         table.add_row(f"{task['name']}, {task['rows']:,} rows", "", "", *cells)
         for expert in result["experts"]:
             cells = _task_cells(expert, task, headings, result, refills=refills)
-            table.add_row(f"  {title_of(expert, result)}", str(expert["number"]), *cells)
+            table.add_row(f"  {_title_of(expert, result)}", str(expert["number"]), *cells)
     return table
 
 
@@ -102,16 +102,16 @@ def _task_cells(
     if refills:
         first, again = task["metrics"][0], found["refilled"]
         cells += interval_cells(again and again[first["key"]], finer(first["form"]))[:1]
-    return [*cells, verdict_of(found, task)]
+    return [*cells, _verdict_of(found, task)]
 
 
-def verdict_of(one: Mapping[str, Any], task: Mapping[str, Any]) -> str:
+def _verdict_of(one: Mapping[str, Any], task: Mapping[str, Any]) -> str:
     """Returns a verdict, and what it was made of where that is not the first metric as it stands.
 
     Example:
         >>> metrics = [{"key": "auc", "heading": "AUC"}, {"key": "ne", "heading": "NE"}]
         >>> said = {"verdict": "needed", "verdicts": {"auc": "unsure", "ne": "needed"}}
-        >>> verdict_of({**said, "refilled": {}}, {"metrics": metrics})
+        >>> _verdict_of({**said, "refilled": {}}, {"metrics": metrics})
         'needed (NE, refilled)'
     """
     first, *others = task["metrics"]
@@ -135,7 +135,7 @@ def _costs(result: Mapping[str, Any]) -> Table:
     table = plain_table("expert", "#", *unit, "weights", "needed by", "unsure for")
     for expert in result["experts"]:
         table.add_row(
-            title_of(expert, result),
+            _title_of(expert, result),
             str(expert["number"]),
             f"{expert['milliseconds']:.3f}",
             *(f"once a {expert['once_per']}" for _ in computed),
@@ -156,7 +156,7 @@ def _features(result: Mapping[str, Any]) -> Table:
         for task in result["tasks"]:
             one, metric = feature["tasks"][task["name"]], task["metrics"][0]
             change = one["changes"][metric["key"]]
-            cells += [*interval_cells(change, finer(metric["form"])), verdict_of(one, task)]
+            cells += [*interval_cells(change, finer(metric["form"])), _verdict_of(one, task)]
         table.add_row(feature["name"], *cells)
     return table
 

@@ -95,10 +95,6 @@ class BiasTower(nn.Module):
         num_logits: How many each task's tower computes of a row; None: one each.
 
     Example:
-        >>> import torch
-        >>> from mmoe.config.model import BiasConfig
-        >>> from mmoe.models.bias_tower import BiasColumns, BiasTower
-        >>> from mmoe.models.inputs import NetworkInputs
         >>> columns = BiasColumns(dense=[1], ids=[], num_dense=2, num_ids=0)
         >>> tower = BiasTower(columns, BiasConfig(features=["position"]), ["click", "like"])
         >>> rows = NetworkInputs(torch.zeros(4, 2), None)

@@ -281,9 +281,6 @@ def relate_tasks(
         tasks: In the order of the towers.
 
     Example:
-        >>> from mmoe.config import ModelConfig, TaskConfig
-        >>> from mmoe.models import build_network
-        >>> from mmoe.models.build import relate_tasks
         >>> tasks = [TaskConfig(name="click", label="click"),
         ...          TaskConfig(name="buy", label="buy", after="click")]
         >>> model = ModelConfig(transfer="aitm")

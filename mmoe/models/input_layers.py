@@ -24,8 +24,6 @@ class InputLayers(nn.ModuleDict):
             come apart; their columns are counted among the level's.
 
     Example:
-        >>> import torch
-        >>> from mmoe.config import PiecesSpec, ProjectionSpec
         >>> title = ProjectionSpec(name="title", first=1, width=6, dim=2)
         >>> price = PiecesSpec(name="price", first=8, pieces=20, missing=True)
         >>> InputLayers([title, price])(torch.zeros(4, 9)).shape
@@ -111,7 +109,6 @@ def expand_pieces(position_BK: Tensor, pieces: int) -> Tensor:
     learning", NeurIPS 2022, section 3.2.
 
     Example:
-        >>> import torch
         >>> expand_pieces(torch.tensor([[1.25], [-1.0]]), 3)
         tensor([[ 0.5000, -0.2500, -0.5000],
                 [ 0.0000,  0.0000,  0.0000]])
@@ -127,7 +124,6 @@ def widened_by(specs: Sequence[InputLayerSpec]) -> int:
     """Returns by how much these layers make the input wider (below 0: narrower).
 
     Example:
-        >>> from mmoe.config import ProjectionSpec
         >>> widened_by([ProjectionSpec(name="title", first=1, width=6, dim=2)])
         -4
     """
@@ -138,7 +134,6 @@ def replaced_names(names: Sequence[str], specs: Sequence[InputLayerSpec]) -> lis
     """Names the columns that `InputLayers` returns.
 
     Example:
-        >>> from mmoe.config import ProjectionSpec
         >>> specs = [ProjectionSpec(name="t", first=1, width=2, dim=1)]
         >>> replaced_names(["age", "t[0]", "t[1]", "size"], specs)
         ['age', 't projected[0]', 'size']

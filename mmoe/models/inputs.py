@@ -104,7 +104,6 @@ def join_inputs(dense_BF: Tensor, x_BD: Tensor) -> Tensor:
         `[B, F + D]`, float32 or bfloat16; the gradients are float32.
 
     Example:
-        >>> import torch
         >>> join_inputs(torch.zeros(2, 3), torch.ones(2, 4)).shape
         torch.Size([2, 7])
     """

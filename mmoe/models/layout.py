@@ -150,9 +150,6 @@ def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout
         parallel: None: this process is on its own, whatever ranks there are.
 
     Example:
-        >>> from mmoe.config import ModelConfig
-        >>> from mmoe.config.parallel import ParallelConfig
-        >>> from mmoe.models.layout import choose_layout
         >>> choose_layout(ModelConfig(), ParallelConfig()).world_size
         1
     """
@@ -193,7 +190,6 @@ def to_score(config: RunConfig) -> RunConfig:
 
     Example:
         >>> from mmoe.config import config_from_dict
-        >>> from mmoe.models.layout import to_score
         >>> raw = {
         ...     "features": [{"kind": "numeric", "name": "age"}],
         ...     "tasks": [{"name": "click", "label": "click"}],
@@ -220,8 +216,6 @@ def experts_are_spread(model: ModelConfig, parallel: ParallelConfig) -> bool:
     row would travel to every rank; adding up gradients sends less, but for very large experts.
 
     Example:
-        >>> from mmoe.config import ModelConfig
-        >>> from mmoe.config.parallel import ParallelConfig
         >>> sparse = ModelConfig(gate={"kind": "top_k", "k": 2})
         >>> [experts_are_spread(m, ParallelConfig()) for m in (ModelConfig(), sparse)]
         [False, True]

@@ -129,7 +129,7 @@ def _shadow(network: MixtureNetwork, numbers: Sequence[int]) -> None:
 
 
 @dataclass(frozen=True)
-class Grown:
+class _Grown:
     """Gates and experts of a level by the stage in which they came.
 
     Experts stand stage by stage, so that those that a stage knew are the first ones.
@@ -159,18 +159,11 @@ class Grown:
         expert_names: Sequence[str],
         *,
         reads_x: bool,
-    ) -> "Grown":
+    ) -> "_Grown":
         """Sorts the gates and experts of a level.
 
-        Args:
-            model: Its stages; where there are none all is new.
-            layout: Knows their columns.
-            gate_names: Those of a task have its name; others have been there from the first.
-            expert_names: In any order.
-            reads_x: Whether the level reads the network's input.
-
-        Raises:
-            ValueError: A stage has an expert that is not there.
+        Gates that have a task's name came with it, others were there from the first. Levels that
+        read the network's input, `reads_x`, have columns that each stage knew.
         """
         numbers = [number for number, stage in enumerate(model.stages) if stage.experts]
         stages = [model.stages[number] for number in numbers]
@@ -231,16 +224,11 @@ class Grown:
         return [sum(self.experts[: stage + 1]) for stage in range(len(self.experts))]
 
 
-def score_as_before(mixture: MultiGateMixture, grown: Grown, first: Pool, width: int) -> None:
+def _score_as_before(mixture: MultiGateMixture, grown: _Grown, first: Pool, width: int) -> None:
     """Lets a mixture run in evaluation as the one that it grew from did, dense or grouped.
 
     The two round differently, and which is cheaper depends on how many gates and experts there are.
-
-    Args:
-        mixture: Changed in place.
-        grown: Of its level.
-        first: The pool that there was at first.
-        width: That it reads.
+    `first` is the pool that there was at first, which reads a row of `width`.
     """
     gates, experts = grown.gates[0], grown.experts[0]
     policy = mixture.policy
@@ -292,7 +280,7 @@ def build_level(
     """
     grown = None
     if model.stages:
-        grown = Grown.of(model, layout, gate_names, expert_names, reads_x=expert_source is None)
+        grown = _Grown.of(model, layout, gate_names, expert_names, reads_x=expert_source is None)
     if grown is None or grown.is_one:
         gate = None if fixed is None else FixedGate(fixed)
         mixture = build_mixture(
@@ -333,7 +321,7 @@ def build_level(
         expert_source=None if expert_source is None else [expert_source[e] for e in order],
         gate_source=gate_source,
     )
-    score_as_before(mixture, grown, pools[0], width if columns[0] is None else len(columns[0]))
+    _score_as_before(mixture, grown, pools[0], width if columns[0] is None else len(columns[0]))
     return Level(mixture, grown.gate_names, grown.expert_names)
 
 
@@ -431,7 +419,7 @@ def _mixture(
         gate=gate,
         execution=model.execution,
         dispatcher=dispatcher,
-        capacity=build_capacity(model),
+        capacity=_build_capacity(model),
         **which,
     )
 
@@ -440,7 +428,7 @@ def _staged_gate(
     model: ModelConfig,
     layout: Layout,
     width: int,
-    grown: Grown,
+    grown: _Grown,
     gate_tasks: Sequence[str | None] | None,
 ) -> nn.Module:
     """A module for all gates, in which those that came together are one."""
@@ -466,7 +454,7 @@ def _staged_gate(
 
 
 def _pool_of_stage(
-    model: ModelConfig, layout: Layout, width: int, count: int, grown: Grown
+    model: ModelConfig, layout: Layout, width: int, count: int, grown: _Grown
 ) -> BuiltPool:
     """Experts that came together; kinds of experts are told by their counts, which are of all."""
     if model.experts_of_requests and (len(grown.pools) > 1 or grown.columns[0] is not None):
@@ -498,7 +486,7 @@ def build_experts(
             are experts of the request, but no columns.
     """
     if model.experts_of_requests:
-        columns = columns_of_requests(model, requests)
+        columns = _columns_of_requests(model, requests)
         (config, _), count = model.expert_kinds[0], model.experts_of_requests
         of_request = _pool(config, len(columns.of_request), count)
         of_row = _pool(config, input_dim, num_experts - count)
@@ -531,12 +519,8 @@ def _pool(
     return pool
 
 
-def columns_of_requests(model: ModelConfig, requests: RequestColumns | None) -> RequestColumns:
-    """Returns the columns that experts of the request read.
-
-    Raises:
-        ValueError: There are none.
-    """
+def _columns_of_requests(model: ModelConfig, requests: RequestColumns | None) -> RequestColumns:
+    """The columns that experts of the request read."""
     if requests is None or not requests.of_request:
         raise ValueError(
             f"model.request_experts is {model.experts_of_requests}, but the network reads no "
@@ -546,8 +530,7 @@ def columns_of_requests(model: ModelConfig, requests: RequestColumns | None) -> 
     return requests
 
 
-def build_capacity(model: ModelConfig) -> Capacity | None:
-    """Returns the capacity that `model.capacity` says, or None."""
+def _build_capacity(model: ModelConfig) -> Capacity | None:
     return None if model.capacity is None else Capacity(**model.capacity.model_dump())
 
 
@@ -562,7 +545,6 @@ def pool_names(model: ModelConfig) -> list[str]:
     """Names the experts of one pool: a warm start finds them, and a report groups them.
 
     Example:
-        >>> from mmoe.config import ModelConfig
         >>> kinds = [{"kind": "mlp", "count": 2}, {"kind": "mlp", "count": 1, "norm": "layer"}]
         >>> pool_names(ModelConfig(experts=kinds))
         ['mlp 1 expert 1', 'mlp 1 expert 2', 'mlp 2 expert 1']
@@ -586,7 +568,6 @@ def owned_names(model: ModelConfig, task_names: Sequence[str]) -> list[str]:
     """Names the experts of CGC and PLE: each task's own, then the shared ones.
 
     Example:
-        >>> from mmoe.config import ModelConfig
         >>> owned_names(ModelConfig(kind="ple", task_experts=1, shared_experts=1), ["click"])
         ['click expert 1', 'shared expert 1']
     """
@@ -603,8 +584,6 @@ def expert_names(model: ModelConfig, task_names: Sequence[str]) -> list[str]:
     """Returns the names of a level's experts, without building it; all levels have the same.
 
     Example:
-        >>> from mmoe.config import ModelConfig
-        >>> from mmoe.models.sections import expert_names
         >>> expert_names(ModelConfig(kind="cgc", task_experts=1, shared_experts=1), ["click"])
         ['click expert 1', 'shared expert 1']
     """

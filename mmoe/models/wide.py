@@ -39,8 +39,6 @@ class WidePart(nn.Module):
         ValueError: A table has managed ids, whose rows change hands.
 
     Example:
-        >>> import torch
-        >>> from mmoe.config import FeatureSpec, TableSpec
         >>> item = FeatureSpec(name="item", table="item", pooling="sum")
         >>> wide = WidePart([TableSpec(name="item", num_rows=3, dim=4)], [item], 1, 2)
         >>> wide.ids_RT[2] = torch.tensor([1.0, -1.0])

@@ -179,7 +179,7 @@ def _limits(measure: Mapping[str, Any], models: list[Mapping[str, Any]]) -> tupl
 
 
 def _page(result: dict[str, Any]) -> str:
-    picture = themed(result)
+    picture = _themed(result)
     return rendered(
         "comparison.html.j2",
         name=result["name"],
@@ -193,7 +193,7 @@ def _page(result: dict[str, Any]) -> str:
     )
 
 
-def themed(result: Mapping[str, Any]) -> Markup:
+def _themed(result: Mapping[str, Any]) -> Markup:
     """Returns the picture as SVG in the colours of the page."""
     description = f"Difference of every model to {result['first']}, for each task"
     return Markup(style.themed_svg(comparison_figure(result), "comparison", description))

@@ -14,10 +14,7 @@ from mmoe.report import style
 
 
 def learning_curve_figure(
-    history: Mapping[str, Any],
-    tasks: Sequence[str] | None = None,
-    *,
-    figure: Figure | None = None,
+    history: Mapping[str, Any], tasks: Sequence[str] | None = None, *, figure: Figure | None = None
 ) -> Figure:
     """Draws training over validation loss, and under them the validation metric, for each task.
 
@@ -321,10 +318,7 @@ def _limits(bins: Sequence[Mapping[str, Any]], kind: TaskKind) -> tuple[float, f
 
 
 def _draw_bins(
-    axes: Axes,
-    bins: Sequence[Mapping[str, Any]],
-    limits: tuple[float, float],
-    kind: TaskKind,
+    axes: Axes, bins: Sequence[Mapping[str, Any]], limits: tuple[float, float], kind: TaskKind
 ) -> None:
     x = np.array([each["mean_prediction"] for each in bins])
     y = np.array([each["positive_rate"] for each in bins])

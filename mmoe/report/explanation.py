@@ -16,11 +16,7 @@ from mmoe.report import style, tables
 from mmoe.report.gates import gate_heatmap_figure
 from mmoe.report.page import rendered, write_whole
 
-_COLOURS = {
-    "needed": style.ORACLE,
-    "unsure": style.TRAIN,
-    "unneeded": style.MODEL,
-}
+_COLOURS = {"needed": style.ORACLE, "unsure": style.TRAIN, "unneeded": style.MODEL}
 _ROW_INCHES = 0.27
 _CELL_INCHES = 0.62
 
@@ -108,12 +104,8 @@ def explanation_figure(result: Mapping[str, Any]) -> Figure:
     return _panels(result["tasks"], found, names, "without the expert")
 
 
-def importance_figure(result: Mapping[str, Any]) -> Figure:
-    """Draws how each task's metrics change where a feature is shuffled.
-
-    Args:
-        result: What explain.json holds, with `features`.
-    """
+def _importance_figure(result: Mapping[str, Any]) -> Figure:
+    """How each task's metrics change where a feature is shuffled."""
     names = [feature["name"] for feature in result["features"]]
     found = {
         task["name"]: [
@@ -125,12 +117,8 @@ def importance_figure(result: Mapping[str, Any]) -> Figure:
     return _panels(result["tasks"], found, names, "with the feature shuffled")
 
 
-def cosines_figure(gradients: Mapping[str, Any]) -> Figure:
-    """Draws how each task's gradient agrees with every other's: blue where it does, else orange.
-
-    Args:
-        gradients: What explain.json holds under that name.
-    """
+def _cosines_figure(gradients: Mapping[str, Any]) -> Figure:
+    """How each task's gradient agrees with every other's: blue where it does, else orange."""
     tasks = gradients["tasks"]
     side = max(1.5 + _CELL_INCHES * len(tasks), 3.2)
     figure = style.new_figure(min(1.05 * side, style.PAGE_WIDTH), side)
@@ -229,9 +217,10 @@ def _page(result: dict[str, Any]) -> str:
         figure = gate_heatmap_figure(result["gates"])
         pictures["gates"] = (figure, "Mean gate weight of each task and expert")
     if result.get("features"):
-        pictures["features"] = (importance_figure(result), "Change of each task by feature")
+        pictures["features"] = (_importance_figure(result), "Change of each task by feature")
     if result.get("gradients"):
-        pictures["gradients"] = (cosines_figure(result["gradients"]), "Cosine of tasks' gradients")
+        figure = _cosines_figure(result["gradients"])
+        pictures["gradients"] = (figure, "Cosine of tasks' gradients")
     drawn = {
         name: Markup(style.themed_svg(figure, name, description))
         for name, (figure, description) in pictures.items()

@@ -77,8 +77,8 @@ def render(run: Run) -> str:
         pictures=_pictures(run),
         biases=run.curves.get("bias") or [],
         domains=domain_tables(run.metrics),
-        communication=communication_rows(run.history["epochs"]),
-        choices=choice_rows(run.history["epochs"]),
+        communication=_communication_rows(run.history["epochs"]),
+        choices=_choice_rows(run.history["epochs"]),
         gates=[_gate_table(level) for level in run.curves.get("gates") or []],
         config=dump_config(run.config),
     )
@@ -112,8 +112,8 @@ def _pictures(run: Run) -> dict[str, Markup]:
     if of_domains := domain_gates(gates):
         figure = gate_heatmap_figure(of_domains)
         pictures["domain_gates"] = (figure, "Mean gate weight of each task, domain and expert")
-    if communication_rows(run.history["epochs"]):
-        figure = communication_figure(run.history["epochs"])
+    if _communication_rows(run.history["epochs"]):
+        figure = _communication_figure(run.history["epochs"])
         pictures["communication"] = (figure, "What a step sends between ranks, epoch by epoch")
     if ranked:
         pictures["roc"] = (roc_figure(ranked, metrics), "ROC curve of each task")
@@ -230,16 +230,8 @@ _COLOURS = {"experts": style.MODEL, "gradients": style.TRAIN}
 _OPACITY = {"megabytes_inside_hosts": 0.45, "megabytes_between_hosts": 1.0}
 
 
-def communication_rows(epochs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Makes the rows of a table: of each epoch and road bytes, time and mode; none on one rank.
-
-    Example:
-        >>> sent = {"megabytes_inside_hosts": 1.5, "megabytes_between_hosts": 0.25,
-        ...         "seconds_under_way": 0.02, "seconds_waited": 0.005, "share_hidden": 0.75}
-        >>> entry = {"steps": 9, "modes": ["rows travel"], "experts": sent}
-        >>> communication_rows([{"epoch": 1, "communication": entry}])
-        [['1', 'experts', '1.5', '0.25', '20', '75 %', 'rows travel']]
-    """
+def _communication_rows(epochs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Rows of a table: of each epoch and road bytes, time and mode; none on one rank."""
     return [
         [str(entry["epoch"]), _NAMES[road], *_numbers(sent[road]), _mode(sent, road)]
         for entry in epochs
@@ -249,14 +241,8 @@ def communication_rows(epochs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]
 
 
-def choice_rows(epochs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Makes the rows of a table: how rows and experts met over time, where that was chosen.
-
-    Example:
-        >>> made = {"level": 1, "call": 10, "mode": "rows travel", "why": "predicted 2 ms"}
-        >>> choice_rows([{"epoch": 1, "communication": {"choices": [made]}}])
-        [['1', '1', '10', 'rows travel', 'predicted 2 ms']]
-    """
+def _choice_rows(epochs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Rows of a table: how rows and experts met over time, where that was chosen."""
     return [
         [str(entry["epoch"]), *(str(made[key]) for key in ("level", "call", "mode", "why"))]
         for entry in epochs
@@ -264,21 +250,10 @@ def choice_rows(epochs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]
 
 
-def communication_figure(
+def _communication_figure(
     epochs: Sequence[Mapping[str, Any]], *, figure: Figure | None = None
 ) -> Figure:
-    """Draws the megabytes that a step sends as stacked bars, a bar for each epoch.
-
-    Args:
-        epochs: Entries of history.json; those without `communication` are left out.
-        figure: To draw into, without axes; None: a new one.
-
-    Returns:
-        The matplotlib Figure.
-
-    Raises:
-        ValueError: No epoch says what was sent.
-    """
+    """The megabytes that a step sends as stacked bars, a bar for each epoch that says so."""
     told = [
         (entry["epoch"], entry["communication"]) for entry in epochs if entry.get("communication")
     ]

@@ -12,12 +12,10 @@ from mmoe.config import RunConfig, load_config
 from mmoe.config.json_files import Count, Measured, Number, Share, Stored, read_stored
 
 # Values of one task by the names of the metrics; null or NaN: could not be computed
-TaskMetrics = dict[str, Measured | None]
+_TaskMetrics = dict[str, Measured | None]
 
 
-class FrozenFacts(Stored):
-    """`frozen` of `train` in metrics.json."""
-
+class _FrozenFacts(Stored):
     parts: list[str]
     frozen_parameters: Number
     trained_parameters: Number
@@ -25,19 +23,15 @@ class FrozenFacts(Stored):
     changed_tasks: dict[str, Any]
 
 
-class TrainFacts(Stored):
-    """`train` of metrics.json."""
-
+class _TrainFacts(Stored):
     rows: Number | None = None
     epochs: Number | None = None
     seconds: Number | None = None
     rows_per_second: Number | None = None
-    frozen: FrozenFacts | None = None
+    frozen: _FrozenFacts | None = None
 
 
-class Alarm(Stored):
-    """Entry of `alarms` in metrics.json."""
-
+class _Alarm(Stored):
     finding: str
     mend: str
 
@@ -45,43 +39,39 @@ class Alarm(Stored):
 class Metrics(Stored):
     """metrics.json."""
 
-    tasks: dict[str, TaskMetrics]
-    validation: dict[str, TaskMetrics] | None = None
-    train: TrainFacts | None = None
+    tasks: dict[str, _TaskMetrics]
+    validation: dict[str, _TaskMetrics] | None = None
+    train: _TrainFacts | None = None
     notes: list[Any] | None = None
-    alarms: list[Alarm] | None = None
+    alarms: list[_Alarm] | None = None
 
 
-class Epoch(Stored):
-    """Entry of history.json."""
-
+class _Epoch(Stored):
     epoch: Annotated[int, Field(ge=0, lt=2**31)]
     loss: dict[str, Measured | None] = Field(default_factory=dict)
-    validation: dict[str, TaskMetrics] = Field(default_factory=dict)
+    validation: dict[str, _TaskMetrics] = Field(default_factory=dict)
     best: bool | None = None
 
 
 class History(Stored):
     """history.json."""
 
-    epochs: list[Epoch]
+    epochs: list[_Epoch]
     monitor: str | None = None
 
 
-class Roc(Stored):
-    """Points of a curve."""
-
+class _Roc(Stored):
     fpr: list[Share]
     tpr: list[Share]
 
     @model_validator(mode="after")
-    def _pairs(self) -> "Roc":
+    def _pairs(self) -> "_Roc":
         if len(self.fpr) != len(self.tpr):
             raise ValueError(f"fpr has {len(self.fpr)} values, tpr {len(self.tpr)}")
         return self
 
 
-class CalibrationBin(Stored):
+class _CalibrationBin(Stored):
     """Rows of about the same prediction."""
 
     mean_prediction: Number
@@ -89,29 +79,25 @@ class CalibrationBin(Stored):
     rows: Annotated[Count, Field(gt=0)]
 
 
-class Histogram(Stored):
-    """Rows counted in steps of the prediction."""
-
+class _Histogram(Stored):
     edges: list[Number] = Field(default_factory=list)
     rows: list[Count] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _ends(self) -> "Histogram":
+    def _ends(self) -> "_Histogram":
         if self.rows and len(self.edges) != len(self.rows) + 1:
             raise ValueError(f"edges has {len(self.edges)} values, rows {len(self.rows)}")
         return self
 
 
-class TaskCurves(Stored):
-    """Curves of one task, as the report draws them."""
-
-    roc: Roc | None = None
-    oracle_roc: Roc | None = None
-    calibration: list[CalibrationBin] | None = None
-    histogram: Histogram | None = None
+class _TaskCurves(Stored):
+    roc: _Roc | None = None
+    oracle_roc: _Roc | None = None
+    calibration: list[_CalibrationBin] | None = None
+    histogram: _Histogram | None = None
 
 
-class GateLevel(Stored):
+class _GateLevel(Stored):
     """Gates of one level and the experts they mix, as G × E numbers."""
 
     level: Count = 1
@@ -128,7 +114,7 @@ class GateLevel(Stored):
     first_choice_missing: list[Share] | None = None
 
     @model_validator(mode="after")
-    def _fit(self) -> "GateLevel":
+    def _fit(self) -> "_GateLevel":
         gates, experts = len(self.gates), len(self.experts)
         for name in ("mean_weight", "visible"):
             rows = getattr(self, name)
@@ -142,7 +128,7 @@ class GateLevel(Stored):
         return self
 
 
-class LearntBias(Stored):
+class _LearntBias(Stored):
     """What a bias tower has learnt of one feature: a ratio of probabilities for each value."""
 
     feature: str
@@ -150,7 +136,7 @@ class LearntBias(Stored):
     tasks: dict[str, list[Number]]
 
     @model_validator(mode="after")
-    def _fit(self) -> "LearntBias":
+    def _fit(self) -> "_LearntBias":
         for task, ratios in self.tasks.items():
             if len(ratios) != len(self.values):
                 raise ValueError(f"{task} has {len(ratios)} ratios for {len(self.values)} values")
@@ -160,9 +146,9 @@ class LearntBias(Stored):
 class Curves(Stored):
     """curves.json."""
 
-    tasks: dict[str, TaskCurves]
-    gates: list[GateLevel] | None = None
-    bias: list[LearntBias] | None = None
+    tasks: dict[str, _TaskCurves]
+    gates: list[_GateLevel] | None = None
+    bias: list[_LearntBias] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,11 +1,7 @@
 """Tasks: towers, losses, predictions out of logits, and what gates do for each task."""
 
 from mmoe.tasks.gate_statistics import GateStatistics
-from mmoe.tasks.masked_loss import (
-    LossSums,
-    loss_sums,
-    multi_task_loss,
-)
+from mmoe.tasks.masked_loss import LossSums, loss_sums, multi_task_loss
 from mmoe.tasks.predictions import predictions_from_logits
 from mmoe.tasks.towers import TaskTowers, Tower
 

@@ -11,7 +11,7 @@ from mmoe.errors import WHAT_TO_CHANGE, Diverged
 
 
 @dataclass
-class DomainSums:
+class _DomainSums:
     """Sums over rows by their domain, in float64; the last entry is that of other domains.
 
     Attributes:
@@ -27,13 +27,8 @@ class DomainSums:
     rows_NG: Tensor
 
     @classmethod
-    def zeros(cls, names: tuple[str, ...], weights_BGE: Tensor) -> "DomainSums":
-        """Makes sums of no rows.
-
-        Args:
-            names: Of the domains.
-            weights_BGE: Of any number of rows: the gates and experts there are.
-        """
+    def zeros(cls, names: tuple[str, ...], weights_BGE: Tensor) -> "_DomainSums":
+        """Makes sums of no rows, of the gates and experts that weights have."""
         _, G, E = weights_BGE.shape
         sums = {"dtype": torch.float64, "device": weights_BGE.device}
         N = len(names) + 1
@@ -41,13 +36,7 @@ class DomainSums:
         return cls(names, torch.zeros(N, G, E, **sums), zeros_NG, zeros_NG.clone())
 
     def add(self, weights_BGE: Tensor, domains_B: Tensor, asked_BG: Tensor | None) -> None:
-        """Adds the rows of a batch; gates that rows do not ask weigh nothing.
-
-        Args:
-            weights_BGE: float64.
-            domains_B: Number of each row's domain.
-            asked_BG: Bool, which gates each row asks; None: all.
-        """
+        """Adds the rows of a batch; gates that rows do not ask weigh nothing."""
         codes_B = domains_B.long()
         share_BGE = weights_BGE / weights_BGE.sum(2, keepdim=True).clamp(min=1e-300)
         self.weight_NGE.index_add_(0, codes_B, weights_BGE)
@@ -55,8 +44,8 @@ class DomainSums:
         rows_BG = torch.ones_like(weights_BGE[..., 0]) if asked_BG is None else asked_BG
         self.rows_NG.index_add_(0, codes_B, rows_BG.to(torch.float64))
 
-    def __add__(self, other: "DomainSums") -> "DomainSums":
-        return DomainSums(
+    def __add__(self, other: "_DomainSums") -> "_DomainSums":
+        return _DomainSums(
             self.names,
             self.weight_NGE + other.weight_NGE,
             self.entropy_NG + other.entropy_NG,
@@ -64,15 +53,7 @@ class DomainSums:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Returns, of the domains that had rows, means over these; 0 of gates they do not ask.
-
-        Example:
-            >>> weights_BGE = torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]], dtype=torch.float64)
-            >>> sums = DomainSums.zeros(("feed", "live"), weights_BGE)
-            >>> sums.add(weights_BGE, torch.tensor([0, 0]), None)
-            >>> sums.summary()["mean_weight"]
-            [[[0.75, 0.25]]]
-        """
+        """Returns, of the domains that had rows, means over these; 0 of gates they do not ask."""
         names = (*self.names, None)
         seen = [n for n in range(len(names)) if bool(self.rows_NG[n].any())]
         asked_NG = self.rows_NG.clamp(min=1)
@@ -173,7 +154,7 @@ class _LevelSums:
     pairs: Tensor
     asked_G: Tensor
     samples: int = field(default=0)
-    domains: DomainSums | None = None
+    domains: _DomainSums | None = None
     kept: _KeptSums | None = None
 
 
@@ -255,7 +236,7 @@ class GateStatistics:
             if domains_B is not None:
                 names = tuple(getattr(record, "domain_names", ()))
                 if sums.domains is None:
-                    sums.domains = DomainSums.zeros(names, weights_BGE)
+                    sums.domains = _DomainSums.zeros(names, weights_BGE)
                 sums.domains.add(weights_BGE.to(torch.float64), domains_B[:num_rows], asked_BG)
             wanted_BGE = getattr(record, "wanted_BGE", None)
             if wanted_BGE is not None:

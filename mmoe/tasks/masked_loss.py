@@ -218,9 +218,6 @@ def observed_weights(
         `weights_T`.
 
     Example:
-        >>> import torch
-        >>> from mmoe.config import TaskConfig
-        >>> from mmoe.tasks.masked_loss import observed_weights
         >>> tasks = [TaskConfig(name="click", label="click"), TaskConfig(name="buy", label="buy")]
         >>> observed = torch.tensor([[True, False], [True, True]])
         >>> observed_weights(torch.zeros(2, 2), observed, torch.ones(2, 2), tasks)

@@ -36,7 +36,6 @@ def own_logits(logits_BL: Tensor, tasks: Sequence[TaskConfig]) -> list[Tensor]:
         ValueError: There are not as many columns as the tasks have.
 
     Example:
-        >>> import torch
         >>> one, two = (TaskConfig(name=name, label=name) for name in ("like", "buy"))
         >>> [logit_B.tolist() for logit_B in own_logits(torch.tensor([[1.0, 2.0]]), [one, two])]
         [[1.0], [2.0]]
@@ -70,8 +69,6 @@ def constants(values: Sequence[float], like: Tensor) -> Tensor:
     the GPU before is done.
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks.predictions import constants
         >>> constants([1, 2], torch.zeros(3))
         tensor([1., 2.])
     """

@@ -267,9 +267,6 @@ def logits_of_towers(
         T tensors.
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks import Tower
-        >>> from mmoe.tasks.towers import logits_of_towers
         >>> towers = [Tower(16, [8]), Tower(16, [8]), torch.nn.Flatten(0)]
         >>> inputs = [*torch.zeros(2, 4, 16), torch.ones(4)]
         >>> [len(logit_B) for logit_B in logits_of_towers(towers, inputs)]
@@ -306,10 +303,6 @@ def logits_of_unmixed(towers: Sequence[nn.Module], unmixed: Unmixed) -> Tensor |
         unmixed: What the gates would mix.
 
     Example:
-        >>> import torch
-        >>> from mmoe.mixture.multi_gate import Unmixed
-        >>> from mmoe.tasks import Tower
-        >>> from mmoe.tasks.towers import logits_of_unmixed
         >>> unmixed = Unmixed([torch.zeros(4, 16)], torch.ones(4, 2, 1))
         >>> logits_of_unmixed([Tower(16, [8]), torch.nn.Flatten(0)], unmixed)
     """
@@ -369,8 +362,6 @@ def is_watched(*modules: nn.Module) -> bool:
         modules: Of any class.
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks.towers import is_watched
         >>> is_watched(torch.nn.Linear(2, 2))
         False
     """
@@ -439,10 +430,6 @@ class DomainTower(Tower):
         num_domains: M.
 
     Example:
-        >>> import torch
-        >>> from mmoe.mixture.inputs import Inputs
-        >>> from mmoe.tasks import Tower
-        >>> from mmoe.tasks.towers import DomainTower
         >>> tower = DomainTower(Tower(16, [8]), num_domains=3)
         >>> rows = Inputs(x_BR=torch.zeros(4, 16)).in_domains(torch.tensor([2, 0, 1, 2]).int(), 3)
         >>> tower(rows.whole, rows).shape

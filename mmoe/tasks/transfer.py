@@ -71,8 +71,6 @@ def calibrator_loss(
         A scalar, in fp32 at least.
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks.transfer import calibrator_loss
         >>> logits = [torch.zeros(2), torch.tensor([100.0, -100.0])]  # of click, of purchase
         >>> ones = torch.ones(2, 2)
         >>> calibrator_loss(logits, ones.bool(), ones, [(0, 1)], torch.tensor([2.0, 2.0]))
@@ -106,8 +104,6 @@ class InformationTransfer(nn.Module):
         dim: k, width of h2(u) and h3(u).
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks.transfer import InformationTransfer
         >>> q_BO, z_BO = torch.zeros(2, 5, 16)
         >>> InformationTransfer(16, parents=1)(q_BO, [z_BO]).shape
         torch.Size([5, 16])
@@ -166,9 +162,6 @@ class AdaptiveTransfer(nn.Module):
         calibrator: A loss that keeps a later task's probability below the former's; or None.
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks import TaskTowers
-        >>> from mmoe.tasks.transfer import AdaptiveTransfer
         >>> transfer = AdaptiveTransfer([[], [0]], 16)
         >>> transfer(TaskTowers(2, 16, [8]), [torch.zeros(4, 16)] * 2).shape
         torch.Size([4, 2])
@@ -224,9 +217,6 @@ class BayesianTransfer(nn.Module):
         ValueError: A tower is no `Tower`, whose hidden layer could be read.
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks import TaskTowers
-        >>> from mmoe.tasks.transfer import BayesianTransfer
         >>> towers = TaskTowers(2, 16, [8])
         >>> BayesianTransfer([[], [0]], towers)(towers, [torch.zeros(4, 16)] * 2).shape
         torch.Size([4, 2])

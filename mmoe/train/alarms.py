@@ -60,7 +60,7 @@ _FEWEST_SAMPLED = 5_000
 _SEED = 1  # of the hash: rows of the training, validation and test splits are drawn by another
 
 
-def rows_to_look_at(columns: int) -> int:
+def _rows_to_look_at(columns: int) -> int:
     """Returns the size of a sample of so many columns."""
     return int(np.clip(_MOST_CELLS // max(columns, 1), _FEWEST_SAMPLED, MOST_ROWS))
 
@@ -84,14 +84,8 @@ def sampled(first: int, count: int, total: int, most: int = MOST_ROWS) -> np.nda
     return mix64(rows, _SEED) < np.uint64(2**64 // total * most)
 
 
-class SampledRows:
-    """Sampled rows of a split, taken out of its chunks as they pass.
-
-    Args:
-        total: Rows of the split.
-        first: Number of the first row that comes here.
-        most: About how many are sampled.
-    """
+class _SampledRows:
+    """Sampled rows of a split, taken out of its chunks as they pass, from number `first` on."""
 
     def __init__(self, total: int, first: int = 0, most: int = MOST_ROWS) -> None:
         self.total, self.next, self.most = total, first, most
@@ -101,7 +95,7 @@ class SampledRows:
         """Takes its rows of the next chunk."""
         mine_N = sampled(self.next, len(chunk), self.total, self.most)
         self.next += len(chunk)
-        self._chunks.append(EncodedData(features=taken(chunk.features, mine_N)))
+        self._chunks.append(EncodedData(features=_taken(chunk.features, mine_N)))
 
     def gathered(self) -> EncodedFeatures:
         """Returns on rank 0 the rows of all ranks, in order; every rank has to call it."""
@@ -129,7 +123,7 @@ class SampledTraining:
     ) -> None:
         self.config, self.origin, self.total = config, origin, total
         self.maturity = maturity
-        self.most = rows_to_look_at(len(config.features))
+        self.most = _rows_to_look_at(len(config.features))
         self.next = 0
         self._tables: list[pa.Table] = []
 
@@ -146,7 +140,7 @@ class SampledTraining:
             mine_N = sampled(0, len(train), len(train), self.most)
             labels = train.held.labels
             return EncodedData(
-                features=taken(train.held.features, mine_N),
+                features=_taken(train.held.features, mine_N),
                 labels=None if labels is None else labels.taken(mine_N).mature(),
             )
         if not self._tables:
@@ -158,14 +152,14 @@ class SampledTraining:
         return EncodedData(features=features, labels=with_targets(labels, features.links))
 
 
-def taken(features: EncodedFeatures, mine_N: np.ndarray) -> EncodedFeatures:
+def _taken(features: EncodedFeatures, mine_N: np.ndarray) -> EncodedFeatures:
     """Returns some rows without weights of ids: all of them as they are, else copied."""
     if mine_N.all():
         return replace(features, list_weights=())
     return replace(features.take(np.flatnonzero(mine_N)), list_weights=())
 
 
-def alarm_of_copies(repeats: Repeats | None, config: RunConfig) -> Sequence[Alarm]:
+def _alarm_of_copies(repeats: Repeats | None, config: RunConfig) -> Sequence[Alarm]:
     """Returns what is said of rows in several splits, before there are predictions."""
     if repeats is None or not repeats.unusual:
         return []
@@ -241,28 +235,28 @@ def learn_columns(
         return stored
     columns = list(columns_of(rows.features, encoder, of_training=True))
     labels = rows.labels
-    found = [*alarm_of_copies(repeats, config)]
+    found = [*_alarm_of_copies(repeats, config)]
     found += leaks_in(
-        columns, labels.labels_NT, labels.observed_NT, tasks_of(config), halves(len(rows))
+        columns, labels.labels_NT, labels.observed_NT, _tasks_of(config), _halves(len(rows))
     )
     learnt = TrainingColumns.of(
         columns,
         labels.labels_NT,
         labels.observed_NT,
-        events_of(config),
-        judged_by=independent_rows(config, labels),
+        _events_of(config),
+        judged_by=_independent_rows(config, labels),
         alarms=found,
     )
     write_json(run.columns_file, learnt.as_dict())
     return learnt
 
 
-def tasks_of(config: RunConfig) -> list[tuple[str, bool]]:
+def _tasks_of(config: RunConfig) -> list[tuple[str, bool]]:
     """Lists the tasks: name, and whether labels are 0 and 1."""
     return [(task.name, kind_of(task.kind).is_event) for task in config.tasks]
 
 
-def events_of(config: RunConfig, *, trained: bool = False) -> Mapping[str, int]:
+def _events_of(config: RunConfig, *, trained: bool = False) -> Mapping[str, int]:
     """Returns the places of the tasks whose labels are 0 and 1, by name; `trained`: of weight."""
     return {
         task.name: t
@@ -271,7 +265,7 @@ def events_of(config: RunConfig, *, trained: bool = False) -> Mapping[str, int]:
     }
 
 
-def independent_rows(config: RunConfig, labels: EncodedLabels) -> int:
+def _independent_rows(config: RunConfig, labels: EncodedLabels) -> int:
     """Counts rows that say something of their own about how columns are distributed.
 
     A split by key puts all rows of a user on one side, and what is true of the user with them: then
@@ -285,7 +279,7 @@ def independent_rows(config: RunConfig, labels: EncodedLabels) -> int:
     return max(len(labels) // _ROWS_OF_A_KEY, 1)
 
 
-def halves(rows: int) -> np.ndarray:
+def _halves(rows: int) -> np.ndarray:
     """Returns which half each row belongs to, bool."""
     return (mix64(np.arange(rows, dtype=np.uint64)) & np.uint64(1)).astype(bool)
 
@@ -298,14 +292,10 @@ _CONSTANT = 1e-6
 
 
 @torch.no_grad()
-def constant_experts(predictor: Predictor, rows: EncodedData) -> list[tuple[int, str]]:
-    """Returns level and name of each expert with one output for all rows; [] where it has none.
+def _constant_experts(predictor: Predictor, rows: EncodedData) -> list[tuple[int, str]]:
+    """Level and name of each expert with one output for all rows.
 
     On one process alone: spread experts are elsewhere.
-
-    Args:
-        predictor: The model.
-        rows: Some rows, which may differ in all features.
     """
     network = predictor.ranker.network
     if not isinstance(network, MixtureNetwork) or not network.learned_gates:
@@ -366,13 +356,13 @@ class Watch:
     def __init__(self, config: RunConfig, encoder: FeatureEncoder) -> None:
         self.config, self.encoder = config, encoder
         self.gates = GateStatistics()
-        self.sample = SampledRows(0)
+        self.sample = _SampledRows(0)
         self.features: EncodedFeatures | None = None  # sampled, on rank 0
         self.glance: EncodedData | None = None
 
     def begin(self, total: int, first: int) -> None:
         """Is told before the first chunk how many rows there are, and which one comes first."""
-        self.sample = SampledRows(total, first, rows_to_look_at(len(self.encoder.codecs)))
+        self.sample = _SampledRows(total, first, _rows_to_look_at(len(self.encoder.codecs)))
 
     def see(self, chunk: EncodedData) -> None:
         """Looks at the next chunk."""
@@ -414,7 +404,7 @@ class Watch:
         )
         if look_for_leaks or training is None:
             found = leaks_in(
-                columns, labels_NT, observed_NT, tasks_of(self.config), halves(len(labels_NT))
+                columns, labels_NT, observed_NT, _tasks_of(self.config), _halves(len(labels_NT))
             )
         else:
             found = list(training.alarms)
@@ -428,7 +418,7 @@ class Watch:
             fair = [column for column in columns if column.name not in leaking]
             found += self._of_model(predictor, training, fair, seen_NT, labels_NT, observed_NT)
         if training is not None:
-            judged_by = min(independent_rows(self.config, labels), len(labels_NT))
+            judged_by = min(_independent_rows(self.config, labels), len(labels_NT))
             found += drifts(training, columns, judged_by, where)
         return found
 
@@ -444,9 +434,9 @@ class Watch:
         """Of what it predicts, and of its experts and gates; tasks of weight 0 are left out."""
         found: list[Alarm] = []
         if training is not None:
-            events = events_of(self.config, trained=True)
+            events = _events_of(self.config, trained=True)
             found += tasks_outdone(training, columns, labels_NT, observed_NT, seen_NT, events)
-        tasks = tasks_of(self.config)
+        tasks = _tasks_of(self.config)
         trained = [
             t
             for t, task in enumerate(self.config.tasks)
@@ -472,7 +462,7 @@ class Watch:
         settles = isinstance(gate, StaticGateConfig | DSelectKGateConfig)
         if not isinstance(gate, LearnedGateConfig) or settles:
             return []
-        constant = [] if self.glance is None else constant_experts(predictor, self.glance)
+        constant = [] if self.glance is None else _constant_experts(predictor, self.glance)
         return gate_alarms(self.gates.summary(), constant)
 
 

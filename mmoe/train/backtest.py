@@ -33,10 +33,7 @@ from mmoe.parallel import from_first, join_ranks, rank
 from mmoe.run.atomic_files import read_json, write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
-from mmoe.run.folder_claim import (
-    MARK,
-    FolderClaim,
-)
+from mmoe.run.folder_claim import MARK, FolderClaim
 from mmoe.run.locks import is_lock_file
 from mmoe.train.fit import train_run
 from mmoe.train.measure import metrics_of
@@ -121,12 +118,8 @@ class Step:
         return {"train_days": [str(day) for day in self.train], "test_day": str(self.test)}
 
 
-def day_column(config: RunConfig, settings: BacktestSettings) -> str:
-    """Returns the name of the column that holds the day.
-
-    Raises:
-        ValueError: Neither the settings nor the config name one, or rows come from no path.
-    """
+def _day_column(config: RunConfig, settings: BacktestSettings) -> str:
+    """The name of the column that holds the day."""
     data = config.data
     if data.source != "files":
         raise ValueError(
@@ -161,7 +154,7 @@ def backtest_steps(config: RunConfig, settings: BacktestSettings) -> list[Step]:
     for name, value in (("days", settings.days), ("window", settings.window)):
         if value is not None and value < 1:
             raise ValueError(f"--{name}: expected 1 or more, got {value}")
-    column = day_column(config, settings)
+    column = _day_column(config, settings)
     files, origin = _files_by_day(config, column)
     days = sorted(files)
     if len(days) < 2:
@@ -223,17 +216,11 @@ def _files_by_day(config: RunConfig, column: str) -> tuple[dict[Day, dict[str, i
     return dict(found), source.origin
 
 
-def as_of_log(config: RunConfig, begun: TimeConfig | None = None) -> RunConfig:
-    """Returns the config of a walk whose data.time.as_of is the newest time of the whole log.
+def _as_of_log(config: RunConfig, begun: TimeConfig | None = None) -> RunConfig:
+    """The config of a walk whose data.time.as_of is the newest time of the whole log.
 
-    A day is tested on the labels that the log has, which may have come long after it.
-
-    Args:
-        config: Of the walk.
-        begun: `data.time` of a day that is resumed, which stays as it is.
-
-    Raises:
-        ValueError: A row has no time, or none is old enough.
+    A day is tested on the labels that the log has, which may have come long after it. `begun`, the
+    `data.time` of a day that is resumed, stays as it is.
     """
     if not config.delayed_tasks or (config.data.time and config.data.time.as_of):
         return config
@@ -250,24 +237,14 @@ def as_of_log(config: RunConfig, begun: TimeConfig | None = None) -> RunConfig:
     return config.model_copy(update={"data": data})
 
 
-def days_that_grew(
+def _days_that_grew(
     out: Path, steps: Sequence[Step], known: int, *, allowed: bool
 ) -> dict[str, list[str]]:
-    """Finds days whose files have changed since they were begun; refuses all but new days.
+    """Finds, by run directory, what of days' files has changed since they were begun.
 
-    A file that now holds a new day too, as that of a log in one file does, has to be another one.
-
-    Args:
-        out: Of the walk.
-        steps: Of today.
-        known: How many of them the walk had before; the others are new days.
-        allowed: Files may have changed otherwise, too.
-
-    Returns:
-        For each run directory whose files have changed, what has.
-
-    Raises:
-        ValueError: A day that was begun has changed; names it and its file.
+    The first `known` steps are those that the walk had before. A file that now holds a new day too,
+    as that of a log in one file does, has to be another one; other changes are refused unless they
+    are `allowed`.
     """
     new = {str(Path(file).absolute()) for step in steps[known:] for file in step.test_files}
     found: dict[str, list[str]] = {}
@@ -303,17 +280,10 @@ def _without(data: DataPrint, folder: str, files: Collection[str]) -> DataPrint:
 _GROUP = "group_hash"  # of the GAUC group: codes of one day mean nothing on another
 
 
-def write_tested(
+def _write_tested(
     path: Path, config: RunConfig, predictions_NP: np.ndarray, labels: EncodedLabels
 ) -> None:
-    """Writes a day's predictions, labels (empty where unobserved), weights and groups.
-
-    Args:
-        path: The Parquet file; whole or absent.
-        config: Of the run that made the predictions; its test split are the rows.
-        predictions_NP: Of the test split, a column for each of prediction_columns.
-        labels: Of the same rows.
-    """
+    """Writes a day's predictions, labels (empty where unobserved), weights and groups."""
     columns: dict[str, pa.Array] = {}
     for p, name in enumerate(prediction_columns(config.tasks)):
         columns[name] = pa.array(predictions_NP[:, p])
@@ -328,14 +298,10 @@ def write_tested(
     temporary.replace(path)
 
 
-def total_metrics(
+def _total_metrics(
     config: RunConfig, paths: list[Path]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Computes metrics by task over the rows of all files, and notes on what is missing.
-
-    Raises:
-        ValueError: A file cannot be read.
-    """
+    """Metrics by task over the rows of all files, and notes on what is missing."""
     predictions, labels = [], []
     for path in paths:
         try:
@@ -468,7 +434,7 @@ def _walk(
     start = replace(start, out=out)
     if rank() > 0:
         reporter = SilentReporter()
-    column = day_column(config, settings)
+    column = _day_column(config, settings)
     header = {"column": column, **settings.as_dict()}
     steps, out, changed = from_first(
         lambda: _begin(claim, config, start, settings, header), takes_long=True
@@ -492,7 +458,7 @@ def _walk(
         raise
 
     def finish() -> dict[str, Any]:
-        total, notes = total_metrics(config, [out / step.name / _TESTED for step in steps])
+        total, notes = _total_metrics(config, [out / step.name / _TESTED for step in steps])
         for note in notes:
             reporter.say(f"note, total: {note}")
         result = {**header, "days": days, "total": total}
@@ -524,7 +490,7 @@ def _begin(
         out = claim.create(out, numbered=start.numbered)
     else:
         known = _check_steps(out, config, header, steps)
-        changed = days_that_grew(out, steps, known, allowed=start.changed_data)
+        changed = _days_that_grew(out, steps, known, allowed=start.changed_data)
     write_json(out / _STEPS, _as_stored(config, header, steps))
     return steps, out, changed
 
@@ -613,7 +579,7 @@ def _run_day(
         trained = f"{step.train[0]} to {step.train[-1]}" if step.train[1:] else f"{step.train[0]}"
         reporter.say(f"training on {trained}, testing on {step.test}")
         stored = from_first(lambda: run.config().data.time if begun else None)
-        whole = from_first(lambda: as_of_log(config, stored), takes_long=True)
+        whole = from_first(lambda: _as_of_log(config, stored), takes_long=True)
         day_config = step.config(whole, column)
         try:
             train_run(
@@ -624,7 +590,7 @@ def _run_day(
                 warm_start=None if before is None else WarmStart(out / before.name),
                 reporter=reporter,
                 leaves_young=not is_first,
-                on_test=lambda predictions_NP, labels: write_tested(
+                on_test=lambda predictions_NP, labels: _write_tested(
                     tested, day_config, predictions_NP, labels
                 ),
             )

@@ -61,7 +61,7 @@ def training_state(
         check_tables(prepared.encoder.tables, stored)
     with draws.drawing(), limit:
         ranker = build_ranker(built, prepared.encoder, device)
-    start_at_base_rates(ranker, config, prepared.encoder)
+    _start_at_base_rates(ranker, config, prepared.encoder)
     frozen = Frozen.of(ranker, config, prepared.encoder.tables)
     optimizer = build_optimizer(ranker.network, config.training.optimizer)
     average = build_average(ranker.network, config.training.ema_decay)
@@ -73,16 +73,11 @@ def training_state(
     return TrainingState(ranker, optimizer, average, Position(), layout, frozen, draws)
 
 
-def start_at_base_rates(ranker: Ranker, config: RunConfig, encoder: FeatureEncoder) -> None:
+def _start_at_base_rates(ranker: Ranker, config: RunConfig, encoder: FeatureEncoder) -> None:
     """Gives each tower the bias with which it says the same of every row, and is right on average.
 
     Towers of one's own kind stay as they are, unless they have a method `start_at`. A wide part
     has the base rate of the tasks that it is fitted to.
-
-    Args:
-        ranker: New; changed in place.
-        config: Its tasks.
-        encoder: Has statistics of the training labels.
     """
     labels = encoder.rules.get(LABELS, {})
     towers = cast(MixtureNetwork, ranker.network).towers
@@ -122,7 +117,7 @@ def begin(
         report = transfer(earlier, state, config, prepared.encoder, warm_start.new_experts)
         same_warm_start_on_all_ranks(report)  # before anything is written
     learnt = {} if earlier is None else earlier.rows()
-    vectors = start_from_vectors(state.ranker, prepared.encoder, learnt)
+    vectors = _start_from_vectors(state.ranker, prepared.encoder, learnt)
     for line in [*(report.lines() if report else ()), *vectors]:
         reporter.say(line)
     fit_wide(state.ranker.wide, config, prepared, reporter)
@@ -134,7 +129,7 @@ _ROWS = 2**16  # of a table, that are written at once
 _LARGEST_HALF = 65_504
 
 
-def start_from_vectors(
+def _start_from_vectors(
     ranker: Ranker, encoder: FeatureEncoder, learnt: Mapping[str, int]
 ) -> list[str]:
     """Puts vectors into the tables that begin with them, each file read piece by piece.
@@ -142,19 +137,8 @@ def start_from_vectors(
     Every rank reads the whole file, and writes the rows that it holds: the same on any number of
     ranks. A row without a vector keeps its first values, and where the table is frozen the mean of
     the vectors, for they are all that it will ever be. So do rows 0 and 1, of missing and unseen
-    ids.
-
-    Args:
-        ranker: Freshly initialised, or continued from an earlier run.
-        encoder: Knows the files and the ids.
-        learnt: How many rows of a table an earlier run has left. Trained ones stay as they are.
-            Frozen ones get today's vectors; those that today's file has not keep theirs.
-
-    Returns:
-        A line about each table that is not kept as an earlier run left it (`training.freeze`).
-
-    Raises:
-        ValueError: A file cannot be read, or is another than when the encoder was fitted.
+    ids. Of the rows that an earlier run has `learnt`, trained ones stay as they are; frozen ones
+    get today's vectors, and those that today's file has not keep theirs.
     """
     tables: Mapping[str, Sharded] = ranker.tables.table_shards()
     codecs = {

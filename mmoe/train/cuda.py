@@ -29,7 +29,6 @@ def on_device(batches: Generator[Batch], device: torch.device) -> Generator[Batc
     result closes `batches`.
 
     Example:
-        >>> from mmoe.train.cuda import on_device
         >>> batches = (batch for batch in ())
         >>> on_device(batches, torch.device("cpu")) is batches
         True

@@ -11,9 +11,7 @@ from mmoe.alarms import Column
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import further_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.files.fingerprint import (
-    DataPrint,
-)
+from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.datasets.labels.maturity import moment_text
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import columns_of

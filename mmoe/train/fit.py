@@ -22,12 +22,7 @@ from mmoe.datasets.rows.sources import at_versions, load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import describe_lanes
 from mmoe.models.layout import describe_device, resolve_device
-from mmoe.parallel import (
-    from_first,
-    rank,
-    training_group,
-    world_size,
-)
+from mmoe.parallel import from_first, rank, training_group, world_size
 from mmoe.parallel.launch.cores import bind_to_own_cores
 from mmoe.predictor import Predictor
 from mmoe.process_settings import is_tuned
@@ -227,11 +222,7 @@ def _with_recorded(
 
 
 def _continued(
-    config: RunConfig,
-    run: RunDirectory | None,
-    warm_start: WarmStart | None,
-    *,
-    changed_data: bool,
+    config: RunConfig, run: RunDirectory | None, warm_start: WarmStart | None, *, changed_data: bool
 ) -> tuple[RunConfig, EarlierRun | None]:
     """The config with what is to stay of the run that goes on, and the one that is continued.
 

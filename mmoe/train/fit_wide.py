@@ -198,7 +198,7 @@ def _drawn(data: EncodedData | None, most: int, generator: np.random.Generator) 
     """Numbers of the rows that are used, rising: all, or a sample."""
     if data is None:
         return np.zeros(0, np.int64)
-    most = min(most, int(_MOST_NUMBERS / max(numbers_a_row(data.features), 1)))
+    most = min(most, int(_MOST_NUMBERS / max(_numbers_a_row(data.features), 1)))
     if len(data) <= most:
         return np.arange(len(data))
     return np.sort(generator.choice(len(data), most, replace=False))
@@ -298,10 +298,10 @@ def _pooling(feature: FeatureSpec, place: RaggedRows, weights: np.ndarray | None
     return np.ones(place.total)
 
 
-def numbers_a_row(features: EncodedFeatures) -> float:
+def _numbers_a_row(features: EncodedFeatures) -> float:
     """Returns how many numbers a row of both matrices has, on average."""
     of_lists = sum(len(values) for values, _ in features.lists) / max(len(features), 1)
-    of_requests = 0 if features.requests is None else numbers_a_row(features.requests.features)
+    of_requests = 0 if features.requests is None else _numbers_a_row(features.requests.features)
     return features.ids_NC.shape[1] + features.dense_NF.shape[1] + of_lists + of_requests
 
 

@@ -58,7 +58,6 @@ def learning_rate_factor(config: OptimizerConfig, step: int, total_steps: int) -
         A number from 0 to 1.
 
     Example:
-        >>> from mmoe.config import OptimizerConfig
         >>> config = OptimizerConfig(schedule="linear", warmup_steps=3, final_rate=0.5)
         >>> [learning_rate_factor(config, step, 11) for step in (0, 1, 3, 7, 11)]
         [0.25, 0.5, 1.0, 0.75, 0.5]

@@ -52,7 +52,7 @@ _MICRO = 1e-3  # milliseconds
 
 
 @dataclass(frozen=True)
-class PartTime:
+class _PartTime:
     """Milliseconds that one part of a step takes, forward and backward."""
 
     part: str
@@ -78,13 +78,13 @@ class StepTimes:
     """
 
     steps: int
-    parts: list[PartTime]
+    parts: list[_PartTime]
     operators: list[dict[str, Any]]
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "StepTimes":
         """Reads what `dataclasses.asdict` made of one."""
-        return cls(found["steps"], [PartTime(**p) for p in found["parts"]], found["operators"])
+        return cls(found["steps"], [_PartTime(**p) for p in found["parts"]], found["operators"])
 
     @property
     def step_ms(self) -> float:
@@ -115,7 +115,7 @@ def step_times(events: Sequence[FunctionEvent]) -> StepTimes:
     return StepTimes(
         steps,
         [
-            PartTime(name, *(side.get(name, 0.0) * _MICRO / steps for side in (forward, backward)))
+            _PartTime(name, *(side.get(name, 0.0) * _MICRO / steps for side in (forward, backward)))
             for name in _ORDER
         ],
         _operators(events, steps),
@@ -218,7 +218,6 @@ class StepRecorder:
         cuda: Also record a GPU's kernels, for the trace.
 
     Example:
-        >>> import torch
         >>> recorder = StepRecorder()
         >>> recorder.begin_step()
         >>> torch.ones(3).sum()

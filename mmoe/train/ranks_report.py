@@ -130,7 +130,6 @@ def unused_settings(parallel: ParallelConfig, network: nn.Module) -> list[str]:
 
     Example:
         >>> from torch import nn
-        >>> from mmoe.config.parallel import ParallelConfig
         >>> [line] = unused_settings(ParallelConfig(chunks=2), nn.Linear(1, 1))
         >>> line[:54]
         'parallel.chunks: for spread experts; here every rank h'

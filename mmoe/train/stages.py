@@ -42,7 +42,7 @@ def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
             )
         return config
     config = _with_voters(
-        with_known_features(config, earlier.config), earlier.config, f"--warm-start {earlier.path}"
+        _with_known_features(config, earlier.config), earlier.config, f"--warm-start {earlier.path}"
     )
     before = earlier.config.model.stages
     by_stage = keeps_pool(freeze) or any(stage.experts for stage in before)
@@ -65,7 +65,7 @@ def with_stages(config: RunConfig, earlier: EarlierRun | None) -> RunConfig:
     stages = before if goes_on else [*before, was]
     config = _staged(config, stages)
     if config.training.extend_ids and not goes_on:
-        config = with_new_features(config, stages)
+        config = _with_new_features(config, stages)
     _check_settings(config, earlier, stages[-1])
     return config
 
@@ -76,7 +76,7 @@ def with_recorded_stages(config: RunConfig, run: RunDirectory) -> RunConfig:
     if config.model.stages or not began_with_another:
         return config
     recorded = run.config()
-    config = _with_voters(with_known_features(config, recorded), recorded, str(run.path))
+    config = _with_voters(_with_known_features(config, recorded), recorded, str(run.path))
     return _staged(config, recorded.model.stages)
 
 
@@ -230,7 +230,7 @@ def _check_encoder(config: RunConfig, earlier: EarlierRun) -> None:
 _NEW = "__new"  # then the number of the stage
 
 
-def with_known_features(config: RunConfig, other: RunConfig) -> RunConfig:
+def _with_known_features(config: RunConfig, other: RunConfig) -> RunConfig:
     """Returns the config with the features for new ids that another one has beside it."""
     names = {feature.name for feature in config.features}
     more = [
@@ -241,12 +241,8 @@ def with_known_features(config: RunConfig, other: RunConfig) -> RunConfig:
     return config.model_copy(update={"features": [*config.features, *more]}) if more else config
 
 
-def with_new_features(config: RunConfig, stages: list[StageConfig]) -> RunConfig:
-    """Returns the config with a feature for the new ids of each that has a frozen vocabulary.
-
-    Args:
-        config: Of a run that adds something to the last stage.
-        stages: Those that it will have.
+def _with_new_features(config: RunConfig, stages: list[StageConfig]) -> RunConfig:
+    """The config with a feature for the new ids of each that has a frozen vocabulary.
 
     Raises:
         ValueError: Neither the encoder nor a table is frozen.

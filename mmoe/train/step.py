@@ -351,7 +351,7 @@ def backward(step: Step, losses: TaskLosses, ranks: StepRanks = ONE_PROCESS) -> 
         tasks = len(step.weights_T)
         amounts, weights = values[:-tasks], values[-tasks:]
         try:
-            check_losses(amounts[tasks], amounts[:tasks], [task.name for task in losses.tasks])
+            _check_losses(amounts[tasks], amounts[:tasks], [task.name for task in losses.tasks])
         except Diverged as error:
             ranks.wait()  # all ranks see it, and leave nothing under way
             error.on_all_ranks = True
@@ -489,22 +489,8 @@ def not_finite(x: Tensor) -> Tensor:
     return ~torch.stack(torch.aminmax(x)).isfinite().all()
 
 
-def check_losses(total: float, losses: Sequence[float], tasks: Sequence[str]) -> None:
-    """Refuses a step whose loss is no finite number.
-
-    Args:
-        total: Tasks' and auxiliary losses together.
-        losses: Of the tasks alone.
-        tasks: Their names.
-
-    Raises:
-        Diverged: `total` is NaN or infinite; names the tasks whose loss is.
-
-    Example:
-        >>> check_losses(math.nan, [0.7, math.nan], ["click", "purchase"])
-        Traceback (most recent call last):
-        mmoe.errors.Diverged: the loss of task purchase is nan
-    """
+def _check_losses(total: float, losses: Sequence[float], tasks: Sequence[str]) -> None:
+    """Refuses a step whose loss is no finite number; names the tasks whose loss is none."""
     if math.isfinite(total):
         return
     names = [task for task, loss in zip(tasks, losses, strict=True) if not math.isfinite(loss)]

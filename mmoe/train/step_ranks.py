@@ -33,7 +33,6 @@ class StepRanks:
         alone: Whether there are no other ranks.
 
     Example:
-        >>> import torch
         >>> from mmoe.train.step_ranks import ONE_PROCESS
         >>> ONE_PROCESS.add_up(torch.tensor([2.0]))
         tensor([2.])

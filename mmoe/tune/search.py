@@ -131,7 +131,7 @@ class _Search:
         )
         self.outcomes = self.study.outcomes()
         for outcome in self.outcomes:  # of a process that was killed before it could
-            remove_trial(trial_folder(out, outcome.settings))
+            remove_trial(_trial_folder(out, outcome.settings))
 
     def run(self, trials: int) -> dict[str, Any]:
         """Tries until there are so many trials, or the time is up."""
@@ -160,7 +160,7 @@ class _Search:
         self.study.tell(trial, outcome)
         self.outcomes.append(outcome)
         self.write()
-        remove_trial(trial_folder(self.out, values))
+        remove_trial(_trial_folder(self.out, values))
         self._say(outcome)
         return outcome.state != "out of time"
 
@@ -174,11 +174,11 @@ class _Search:
         except ValueError as error:
             self.warn(f"note: a trial was left out, as its settings do not go together: {error}")
             return Outcome(state="left out", value=None, epochs=0, seconds=0, settings=values)
-        return run_trial(
+        return _run_trial(
             trial,
             config,
             values,
-            trial_folder(self.out, values),
+            _trial_folder(self.out, values),
             shared=self.shared,
             deadline=self.deadline,
             tracker=tracker,
@@ -228,7 +228,7 @@ class _Ends(Exception):
         self.state = state
 
 
-def run_trial(
+def _run_trial(
     trial: Any,
     config: RunConfig,
     settings: Mapping[str, Any],
@@ -241,20 +241,8 @@ def run_trial(
 ) -> Outcome:
     """Trains until the last epoch, or until the pruner or the clock ends it.
 
-    The test split is never looked at: a trial ends before a run would do that.
-
-    Args:
-        trial: Optuna's; told the best value after every epoch.
-        config: With the settings of the trial.
-        settings: Key → value.
-        folder: Its run directory; an interrupted one is resumed.
-        shared: Rows that are prepared already.
-        deadline: Of `time.monotonic`.
-        tracker: Of all trials.
-        warn: Told of notes and warnings.
-
-    Raises:
-        ValueError: The data or the folder cannot be used.
+    The test split is never looked at: a trial ends before a run would do that. An interrupted one,
+    in `folder`, is resumed. Optuna's `trial` is told the best value after every epoch.
     """
     start = time.monotonic()
     watch = _Watch(trial, config, RunDirectory(folder), deadline)
@@ -276,11 +264,7 @@ def run_trial(
         state = "diverged"
     seconds = time.monotonic() - start
     return Outcome(
-        state=state,
-        value=watch.best,
-        epochs=watch.epochs,
-        seconds=seconds,
-        settings=dict(settings),
+        state=state, value=watch.best, epochs=watch.epochs, seconds=seconds, settings=dict(settings)
     )
 
 
@@ -333,7 +317,7 @@ class _Watch:
             self.trial.report(self.best, self.epochs)
 
 
-def trial_folder(out: Path, settings: Mapping[str, Any]) -> Path:
+def _trial_folder(out: Path, settings: Mapping[str, Any]) -> Path:
     """Returns a trial's folder, by what is tried in it: one that was killed is found again."""
     digest = sha256(dumps(dict(settings), sort_keys=True).encode()).hexdigest()[:8]
     return out / "trials" / f"trial-{digest}"

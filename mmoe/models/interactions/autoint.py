@@ -31,7 +31,6 @@ class FieldAttention(nn.Module):
         ValueError: A setting out of range.
 
     Example:
-        >>> import torch
         >>> FieldAttention(4, layers=1, heads=2, head_dim=8)(torch.zeros(5, 3, 4)).shape
         torch.Size([5, 3, 16])
 
@@ -115,7 +114,6 @@ class AutoInt(Interaction):
         ValueError: A setting out of range, or fewer than two fields.
 
     Example:
-        >>> import torch
         >>> attention = AutoInt(4, [2], [[(0, 1)], [(1, 2)]], heads=2, head_dim=8)
         >>> attention(torch.zeros(5, 6)).shape
         torch.Size([5, 48])
@@ -189,7 +187,6 @@ class AutoIntExpert(nn.Module):
         ValueError: A setting out of range.
 
     Example:
-        >>> import torch
         >>> AutoIntExpert(10, 4, fields=3, field_dim=6)(torch.zeros(5, 10)).shape
         torch.Size([5, 4])
 

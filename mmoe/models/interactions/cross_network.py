@@ -35,8 +35,6 @@ class CrossNetwork(Interaction):
         ValueError: A width, a number of layers or a rank below 1.
 
     Example:
-        >>> import torch
-        >>> from mmoe.models.interactions.cross_network import CrossNetwork
         >>> CrossNetwork(10, 4, layers=3, rank=2)(torch.zeros(5, 10)).shape
         torch.Size([5, 4])
 

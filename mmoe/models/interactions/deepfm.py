@@ -7,10 +7,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture import MLP
 from mmoe.mixture.experts.mlp import Activation
-from mmoe.models.interactions.factorization_machine import (
-    FactorizationExpert,
-    FactorizationMachine,
-)
+from mmoe.models.interactions.factorization_machine import FactorizationExpert, FactorizationMachine
 from mmoe.models.interactions.layers import Products, apply_linear
 
 
@@ -33,7 +30,6 @@ class DeepFM(Products):
         dropout: Of the MLP's units, while training.
 
     Example:
-        >>> import torch
         >>> DeepFM([0, 2], 2, 5, num_tasks=3, hidden=[8])(torch.ones(4, 5)).shape
         torch.Size([4, 3])
 
@@ -97,7 +93,6 @@ class DeepFMExpert(nn.Module):
         ValueError: A setting out of range.
 
     Example:
-        >>> import torch
         >>> DeepFMExpert(10, 4, factors=3, hidden=[8])(torch.zeros(5, 10)).shape
         torch.Size([5, 4])
 

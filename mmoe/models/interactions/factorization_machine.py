@@ -82,8 +82,6 @@ class FactorizationExpert(nn.Module):
         ValueError: A width below 1.
 
     Example:
-        >>> import torch
-        >>> from mmoe.models.interactions.factorization_machine import FactorizationExpert
         >>> FactorizationExpert(10, 4, factors=3)(torch.zeros(5, 10)).shape
         torch.Size([5, 4])
 

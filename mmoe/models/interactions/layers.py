@@ -46,7 +46,6 @@ class Beside(Interaction):
         module: Maps `[B, X]` to `[B, Y]`.
 
     Example:
-        >>> import torch
         >>> from mmoe.models.interactions.cross_network import CrossNetwork
         >>> Beside(CrossNetwork(4, 3))(torch.zeros(2, 4)).shape
         torch.Size([2, 7])
@@ -69,7 +68,6 @@ def apply_linear(layer: nn.Module, x: Tensor, *, training: bool) -> Tensor:
     """Applies an `nn.Linear`: in training by torch, else so that rows do not feel each other.
 
     Example:
-        >>> import torch
         >>> apply_linear(torch.nn.Linear(2, 3), torch.zeros(4, 2), training=False).shape
         torch.Size([4, 3])
     """

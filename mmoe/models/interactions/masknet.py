@@ -45,7 +45,6 @@ class MaskNet(Interaction):
         ValueError: A setting out of range.
 
     Example:
-        >>> import torch
         >>> MaskNet(10, 4, blocks=3, dim=8)(torch.zeros(5, 10)).shape
         torch.Size([5, 4])
         >>> MaskNet(10, None, blocks=3, dim=8).output_dim

@@ -17,7 +17,6 @@ class RequestBatch:
         requests_B: Place of each row's request, int64.
 
     Example:
-        >>> import torch
         >>> requests = RequestBatch(torch.zeros(2, 3), torch.tensor([0, 1, 1]))
         >>> requests.owners.count
         2
@@ -57,7 +56,6 @@ def flat_ids(
         of_request_C: Whether each feature is of requests, bool.
 
     Example:
-        >>> import torch
         >>> user_of_2_requests, item_of_3_rows = [7, 8], [1, 2, 3]
         >>> flat_ids(
         ...     torch.tensor(user_of_2_requests + item_of_3_rows),
@@ -89,7 +87,6 @@ def repeated_lists(lengths_Q: Tensor, places_B: Tensor) -> tuple[Tensor, Tensor]
         `index_W`, int64, and `lengths_B`.
 
     Example:
-        >>> import torch
         >>> repeated_lists(torch.tensor([2, 1]), torch.tensor([1, 0, 1]))
         (tensor([2, 0, 1, 2]), tensor([1, 2, 1]))
     """

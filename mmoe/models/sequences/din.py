@@ -31,7 +31,6 @@ class DINEncoder(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.models.sequences.events import Events
         >>> events = Events(torch.ones(3, 4), torch.tensor([2, 1]), torch.ones(2, 4))
         >>> DINEncoder(4, 10)(events).shape
         torch.Size([2, 4])
@@ -93,7 +92,6 @@ class DINEncoder(nn.Module):
 
         Example:
             >>> import torch
-            >>> from mmoe.models.sequences.events import Events
             >>> events = Events(torch.ones(3, 4), torch.tensor([2, 1]), torch.ones(2, 4))
             >>> DINEncoder(4, 10, softmax=True).eval().weights(events).tolist()
             [0.5, 0.5, 1.0]

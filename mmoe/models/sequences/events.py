@@ -37,8 +37,6 @@ class Events(NamedTuple):
         """Place of each event from its row's end, int64: 0 is the latest.
 
         Example:
-            >>> import torch
-            >>> from mmoe.models.sequences.events import Events
             >>> Events(torch.zeros(3, 4), torch.tensor([2, 1])).from_end_V.tolist()
             [1, 0, 0]
         """
@@ -52,8 +50,6 @@ class Events(NamedTuple):
         Zeros stand where a row has fewer.
 
         Example:
-            >>> import torch
-            >>> from mmoe.models.sequences.events import Events
             >>> e_VD = torch.tensor([[1.0], [2.0], [3.0]])
             >>> Events(e_VD, torch.tensor([3, 0])).latest(2).tolist()
             [[3.0, 2.0], [0.0, 0.0]]
@@ -77,8 +73,6 @@ class MeanEncoder(nn.Module):
         max_length: Most events of a row; of no use here.
 
     Example:
-        >>> import torch
-        >>> from mmoe.models.sequences.events import Events
         >>> events = Events(torch.tensor([[1.0], [3.0]]), torch.tensor([2, 0]))
         >>> MeanEncoder(1, 10)(events).tolist()
         [[2.0], [0.0]]

@@ -22,8 +22,6 @@ class GRUEncoder(nn.Module):
         output: Width of the state; None: that of an event.
 
     Example:
-        >>> import torch
-        >>> from mmoe.models.sequences.events import Events
         >>> GRUEncoder(4, 10, output=6)(Events(torch.ones(3, 4), torch.tensor([2, 1]))).shape
         torch.Size([2, 6])
 

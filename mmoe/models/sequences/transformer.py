@@ -11,22 +11,11 @@ from mmoe.models.sequences.events import Events
 from mmoe.ops.jagged_sum import jagged_sum
 
 
-def jagged_softmax(scores_VH: Tensor, events: Events, own_BH: Tensor | None = None) -> Tensor:
-    """Returns weights that sum to 1 over a row's events, or with `own_BH` to less.
+def _jagged_softmax(scores_VH: Tensor, events: Events, own_BH: Tensor | None = None) -> Tensor:
+    """Weights that sum to 1 over a row's events, or with `own_BH` to less.
 
-    `w_v = exp(s_v) / (exp(own) + Σ_u exp(s_u))`, for each of H columns by itself.
-
-    Args:
-        scores_VH: Of each event.
-        events: Whose events they are.
-        own_BH: Score of something else that each row has; None: nothing.
-
-    Example:
-        >>> import torch
-        >>> from mmoe.models.sequences.events import Events
-        >>> events = Events(torch.zeros(3, 4), torch.tensor([2, 1]))
-        >>> jagged_softmax(torch.zeros(3, 1), events).tolist()
-        [[0.5], [0.5], [1.0]]
+    `w_v = exp(s_v) / (exp(own) + Σ_u exp(s_u))`, for each of H columns by itself; own is the score
+    of something else that each row has.
     """
     row_V = events.row_V
     # Subtracted for range alone: the result does not depend on it
@@ -71,28 +60,21 @@ def attend_target(
     )
     scores_VH = (q_BHK.index_select(0, row_V) * k_VHK).sum(-1) * scale
     own_BH = (q_BHK * k_BHK).sum(-1) * scale
-    w_VH = jagged_softmax(scores_VH, events, own_BH)
+    w_VH = _jagged_softmax(scores_VH, events, own_BH)
     of_events_BD = jagged_sum((w_VH[:, :, None] * v_VHK).flatten(1), events.lengths_B)
     own_w_BH = 1 - jagged_sum(w_VH, events.lengths_B)
     found_BD = of_events_BD + (own_w_BH[:, :, None] * v_BHK).flatten(1)
     return found_BD.to(q_BD.dtype)
 
 
-def attend_all(
+def _attend_all(
     projected: Sequence[Tensor], events: Events, heads: int, *, training: bool
 ) -> Tensor:
-    """Computes softmax attention of all events and the target of a row to one another.
+    """Softmax attention of all events and the target of a row to one another.
 
-    Rows are taken in groups that have as many events.
-
-    Args:
-        projected: Queries, keys and values, `[V + B, D]` each: events first, then targets.
-        events: How many each row has.
-        heads: H, which divide D.
-        training: By matrix products; else by sums whose bits depend on a row alone.
-
-    Returns:
-        `[V + B, D]`.
+    `projected` are queries, keys and values, `[V + B, D]` each: events first, then targets. Rows
+    are taken in groups that have as many events; in evaluation by sums whose bits depend on a row
+    alone.
     """
     lengths_B, starts_B = events.lengths_B.long(), events.starts_B
     count = len(events.e_VD)
@@ -162,8 +144,6 @@ class TransformerEncoder(nn.Module):
         ValueError: The heads do not divide the width.
 
     Example:
-        >>> import torch
-        >>> from mmoe.models.sequences.events import Events
         >>> events = Events(torch.ones(3, 4), torch.tensor([2, 1]), torch.ones(2, 4))
         >>> TransformerEncoder(4, 10)(events).shape
         torch.Size([2, 4])
@@ -245,7 +225,7 @@ class _Block(nn.Module):
         events_first = torch.cat([events.e_VD, events.target_BD])
         x_ND = self.norm(events_first)
         projected = [self._apply_layer(one, x_ND) for one in (self.query, self.key, self.value)]
-        found_ND = attend_all(projected, events, self.heads, training=self.training)
+        found_ND = _attend_all(projected, events, self.heads, training=self.training)
         count = len(events.e_VD)
         out_ND = self._finished(events_first, found_ND)
         return out_ND[:count], out_ND[count:]

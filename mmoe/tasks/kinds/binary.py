@@ -34,7 +34,6 @@ def binary_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.tasks.kinds.binary import binary_losses
         >>> binary_losses(torch.zeros(1, 2), torch.tensor([[0.0, 1.0]]))
         tensor([[0.6931, 0.6931]])
     """

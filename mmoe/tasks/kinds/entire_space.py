@@ -24,8 +24,6 @@ def inverse_propensity(error_B: Tensor, event_B: Tensor, propensity_B: Tensor) -
         A term for each row.
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks.kinds.entire_space import inverse_propensity
         >>> error_B, event_B = torch.tensor([0.5, 9.0]), torch.tensor([1.0, 0.0])
         >>> inverse_propensity(error_B, event_B, torch.tensor([0.25, 0.25]))
         tensor([2., 0.])
@@ -51,8 +49,6 @@ def doubly_robust(
         A term for each row.
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks.kinds.entire_space import doubly_robust
         >>> error_B, event_B = torch.tensor([0.5, 9.0]), torch.tensor([1.0, 0.0])
         >>> doubly_robust(error_B, torch.tensor([0.5, 0.75]), event_B, torch.tensor([0.25, 0.25]))
         tensor([0.5000, 0.7500])
@@ -68,8 +64,6 @@ def imputation_loss(
     """Computes `o (e − ê)² / p`, by which imputed errors are learnt; arguments as above.
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks.kinds.entire_space import imputation_loss
         >>> error_B, event_B = torch.tensor([0.5, 9.0]), torch.tensor([1.0, 0.0])
         >>> imputation_loss(error_B, torch.tensor([1.0, 0.5]), event_B, torch.tensor([0.25, 0.25]))
         tensor([1., 0.])
@@ -89,8 +83,6 @@ def imputed_error(logit_B: Tensor, imputation_B: Tensor) -> Tensor:
         imputation_B: z, of the imputation tower.
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks.kinds.entire_space import imputed_error
         >>> imputed_error(torch.tensor([0.0, 2.0]), torch.tensor([5.0, 100.0]))
         tensor([0.6931, 0.1269])
 
@@ -119,8 +111,6 @@ def doubly_robust_loss(
         propensity_B: Likewise.
 
     Example:
-        >>> import torch
-        >>> from mmoe.tasks.kinds.entire_space import doubly_robust_loss
         >>> no, half = torch.zeros(1), torch.full((1,), 0.5)
         >>> doubly_robust_loss(no, no, no, no, half)  # as the imputation, which is one half, says
         tensor([0.6931])

@@ -152,7 +152,7 @@ class ResumedData:
         if self.remembered is None:
             self.reporter.say(forgotten(run))
         elif self.changes:
-            leak = f", and {LEAK}" if goes_by_number(self.config) else ""
+            leak = f", and {LEAK}" if _goes_by_number(self.config) else ""
             self.reporter.say(
                 f"the data has changed since the run began{where(now)}: "
                 f"{shown(self.remembered.changes())}; the interrupted epoch begins again{leak}"
@@ -189,7 +189,7 @@ def changed_since(run: RunDirectory) -> list[str]:
     return [] if remembered is None else remembered.changes()
 
 
-def goes_by_number(config: RunConfig) -> bool:
+def _goes_by_number(config: RunConfig) -> bool:
     """Returns whether a row's split depends on the rows before it, or on their number."""
     return config.data.split.by in ("random", "time") or config.data.source not in (
         "files",
@@ -297,11 +297,11 @@ def _consequence(config: RunConfig, remembered: RunData, now: DataPrint) -> str:
         f"{LEAK}, and these metrics be too good: evaluate on rows that came later (--data PATH), "
         "or train anew"
     )
-    if split == "time" and goes_by_number(config):
+    if split == "time" and _goes_by_number(config):
         return f"warning: the cut between past and future may have moved, so {leak}"
     if split == "file" and (names := _trained_on(config, remembered, now.parts.get("test", []))):
         return f"warning: the run was trained on rows of {shown(names)}, so {leak}"
-    if not goes_by_number(config):
+    if not _goes_by_number(config):
         why = {
             "hash": ", as rows are split by key (rows without one: by number)",
             "day": ", as days are split",

@@ -84,7 +84,7 @@ def expert_places(now: Sequence[str], before: Sequence[str], new_experts: NewExp
     return filled
 
 
-def network_names(config: RunConfig, encoder: FeatureEncoder) -> Mapping[str, Sequence[str]]:
+def _network_names(config: RunConfig, encoder: FeatureEncoder) -> Mapping[str, Sequence[str]]:
     """Returns the names of what a run's network has: `MixtureNetwork.named_parts` says of what."""
     columns, every = Columns.of(encoder, config.model.bias), Columns.of(encoder)
     count, read = len(columns.numbers), set(columns.names)
@@ -105,7 +105,7 @@ class NamedNetwork:
 
     Attributes:
         network: The module.
-        names: As `network_names` returns them.
+        names: As `_network_names` returns them.
     """
 
     network: MixtureNetwork
@@ -116,7 +116,7 @@ class NamedNetwork:
         cls, network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder
     ) -> "NamedNetwork":
         """Returns that of a run."""
-        return cls(network, network_names(config, encoder))
+        return cls(network, _network_names(config, encoder))
 
     @property
     def levels(self) -> list[Level]:
@@ -324,7 +324,6 @@ def own_sources(
             in places of their own are left out.
 
     Example:
-        >>> import torch
         >>> source = TensorSource("w", {0: np.array([2, 0, NEW])})
         >>> layout = {"w": [Shard(torch.zeros(2, 4), (3, 4), (1, 0))]}
         >>> own_sources({"w": source}, layout)["w"].places[0].tolist()

@@ -100,7 +100,7 @@ def transfer(
     # Scores continue from the average; training from the weights behind it, where both runs average
     raw = Stored.of(training, "raw") if state.average is not None else scoring.nothing()
     continued = raw if raw.names else scoring
-    dense = DenseTransfer(sources, state.layout, earlier, config)
+    dense = _DenseTransfer(sources, state.layout, earlier, config)
     for stored in (continued, scoring):
         dense.check(network, stored)
 
@@ -112,10 +112,10 @@ def transfer(
     if state.ranker.wide is not None:
         report.initialised.append("the wide part (fitted to these rows)")
     embeddings = state.ranker.tables
-    continue_tables(tables, embeddings.table_shards(), old_tables, report)
+    _continue_tables(tables, embeddings.table_shards(), old_tables, report)
     accumulators, moments = _usable_state(training, earlier.config, config)
     continue_accumulators(embeddings.optimizer_shards(), accumulators, old_tables, report)
-    continue_ids(embeddings, model, training, report)
+    _continue_ids(embeddings, model, training, report)
     kept, left = dense.moments(network, moments)
     unflatten_optimizer(state.optimizer, network, kept)
     (report.kept if kept else report.initialised).append("the optimizer's moments")
@@ -126,7 +126,7 @@ def transfer(
 
 
 @dataclass(frozen=True)
-class DenseTransfer:
+class _DenseTransfer:
     """Copies an earlier run's network into a new one, tensor by tensor.
 
     One earlier tensor is in memory at a time. Of experts that are spread over ranks a rank takes
@@ -165,15 +165,7 @@ class DenseTransfer:
                 )
 
     def check_frozen(self, frozen: Mapping[str, str], domains: Sequence[str]) -> None:
-        """Refuses parts that are to stay as they were, and were not, or not all of them.
-
-        Args:
-            frozen: Tensors, and the part of `training.freeze` that each belongs to.
-            domains: Of the new run.
-
-        Raises:
-            ValueError: Names the part, and what is new in it.
-        """
+        """Refuses parts that are to stay as they were, and were not, or not all of them."""
         for name in sorted(frozen):
             source = self.sources.get(name)
             if source is None:
@@ -185,7 +177,7 @@ class DenseTransfer:
                     f"training.freeze: {frozen[name]} {what} --warm-start {self.earlier.path}, and "
                     f"those would stay as they were drawn; {mend}"
                 )
-        shifts = rate_shifts(self.earlier.config, self.config)
+        shifts = _rate_shifts(self.earlier.config, self.config)
         for number, task in enumerate(self.config.tasks):
             if task.name in shifts and f"towers.{number}.logit.bias" in frozen:
                 raise ValueError(
@@ -210,12 +202,9 @@ class DenseTransfer:
         return what, f"{leave}, or add no task"
 
     def copy(self, network: nn.Module, old: Stored, only: Collection[str] | None = None) -> None:
-        """Fills every tensor that has an origin; what is new in it keeps its value.
+        """Fills every tensor that has an origin, or `only` frozen ones; what is new in it stays.
 
-        Args:
-            network: This rank's part; passed `check`.
-            old: The earlier network.
-            only: Names of frozen tensors, whose logits do not move; None: all tensors.
+        The logits of frozen towers do not move.
         """
         tensors, mine = network.state_dict(), own_sources(self.sources, self.layout)
         for name, own in tensors.items():
@@ -225,7 +214,7 @@ class DenseTransfer:
         if only is not None:
             return
         tasks = [task.name for task in self.config.tasks]
-        shift_logits(tensors, tasks, rate_shifts(self.earlier.config, self.config))
+        _shift_logits(tensors, tasks, _rate_shifts(self.earlier.config, self.config))
 
     def not_carried(self, old: Stored) -> list[str]:
         """Lists tensors of this rank that the earlier network has as well, and whose numbers there
@@ -316,7 +305,7 @@ def _network_of(earlier: EarlierRun, model: StoredTensors) -> NamedNetwork:
 
 
 def _start_average(
-    state: TrainingState, scoring: Stored, training: StoredTensors, dense: DenseTransfer
+    state: TrainingState, scoring: Stored, training: StoredTensors, dense: _DenseTransfer
 ) -> None:
     """The average goes on; where there was none it begins with the network as it is."""
     average = state.average
@@ -349,21 +338,19 @@ def _say_names(
         before.names["domains"],
         " (as the mean of the others at first)",
     )
-    for task, shift in rate_shifts(earlier.config, config).items():
+    for task, shift in _rate_shifts(earlier.config, config).items():
         report.kept.append(f"probabilities of {task} (logit {shift:+.3f}: negative_sampling_rate)")
     # All levels have the same experts
     note = " (copies, where their owner has others)" if report.new_experts == "copy" else ""
     report.compare("expert", now.levels[0].expert_names, before.levels[0].expert_names, note)
 
 
-def rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:
-    """Returns by task what to add to its logit so that probabilities stay what they were.
+def _rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:
+    """By task what to add to its logit so that probabilities stay what they were.
 
     A logit learnt under the rate r predicts `σ(logit + ln r)`; under the rate r′ it has to be
-    `logit + ln(r / r′)`. Tasks whose rate stayed are left out,
-    and all where a wide part is fitted to the new rows: its bias has the shift.
-
-    Source: as `mmoe.tasks.predictions_from_logits`.
+    `logit + ln(r / r′)`. Tasks whose rate stayed are left out, and all where a wide part is fitted
+    to the new rows: its bias has the shift.
     """
     if now.model.wide:
         return {}
@@ -375,23 +362,10 @@ def rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:
     }
 
 
-def shift_logits(
+def _shift_logits(
     values: Mapping[str, Tensor], tasks: list[str], shifts: Mapping[str, float]
 ) -> None:
-    """Moves the last biases of the towers, in place.
-
-    Args:
-        values: Tensors of the network by name.
-        tasks: In the order of the towers.
-        shifts: By task.
-
-    Example:
-        >>> import torch
-        >>> values = {"towers.0.logit.bias": torch.zeros(1)}
-        >>> shift_logits(values, ["click"], {"click": 0.5})
-        >>> values["towers.0.logit.bias"]
-        tensor([0.5000])
-    """
+    """Moves the last biases of the towers, in place."""
     for task, shift in shifts.items():
         values[f"towers.{tasks.index(task)}.logit.bias"].add_(shift)
 
@@ -415,20 +389,10 @@ def check_tables(tables: Sequence[TableSpec], old: Stored, run: str) -> None:
             )
 
 
-def continue_tables(
-    tables: Sequence[TableSpec],
-    shards: Mapping[str, Sharded],
-    old: Stored,
-    report: WarmStartReport,
+def _continue_tables(
+    tables: Sequence[TableSpec], shards: Mapping[str, Sharded], old: Stored, report: WarmStartReport
 ) -> None:
-    """Loads known rows into this rank's shards; the others keep their fresh values.
-
-    Args:
-        tables: All of them; the report is the same on every rank.
-        shards: What this rank holds of them.
-        old: Those of the earlier run; passed `check_tables`.
-        report: Told of them.
-    """
+    """Loads known rows into this rank's shards; the others keep their fresh values."""
     same, known = [], {}
     for table in tables:
         there = old.shape(table.name)
@@ -483,7 +447,7 @@ def _decay_from_now(states: Mapping[str, Sharded], known: Mapping[str, list[Shar
                 shard.tensor[rows:] = int(steps)
 
 
-def continue_ids(
+def _continue_ids(
     embeddings: EmbeddingBackend,
     model: StoredTensors,
     training: StoredTensors,
