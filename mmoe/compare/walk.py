@@ -178,17 +178,17 @@ def _train_all(
         for by_seed in zip(*(one.configs for one in contestants), strict=True)
         for one, config in zip(contestants, by_seed, strict=True)
     ]
-    progress, warn = _Progress(rows, reporter), once(reporter.say)
+    warn = once(reporter.say)
     with reporter.track("comparing", len(BASELINES) + len(runs), "runs") as tracker:
         for name, title in BASELINES.items():
             tracker.advance(0, title)
             entries[name] = baseline_entry(out / name, name, rows)
-            progress.done(title, entries[name], tracker)
+            _say_done(rows, title, entries[name], reporter, tracker)
         for folder, config in runs:
             claim.check()
             inner = InnerReporter(tracker, folder, warn)
             entries[folder] = trained_entry(out / folder, config, rows, inner)
-            progress.done(folder, entries[folder], tracker)
+            _say_done(rows, folder, entries[folder], reporter, tracker)
     return _gather(contestants, entries)
 
 
@@ -208,19 +208,14 @@ def _gather(contestants: list[Contestant], entries: dict[str, Entry]) -> list[Tr
     return models
 
 
-class _Progress:
-    """Says what every entry reached."""
-
-    def __init__(self, rows: ComparedRows, reporter: Reporter) -> None:
-        self.rows, self.reporter = rows, reporter
-
-    def done(self, title: str, entry: Entry, tracker: Tracker) -> None:
-        """Counts an entry, and says its metrics."""
-        config = self.rows.config
-        metrics, _ = metrics_of(config, entry.predictions_NP, self.rows.test_labels)
-        parts = []
-        for task in config.tasks:
-            column = kind_of(task.kind).column(kind_of(task.kind).headline)
-            parts.append(f"{task.name} {column.heading} {column.text(metrics[task.name])}")
-        self.reporter.say(f"{title}: {', '.join(parts)}; {entry.seconds:.1f} s")
-        tracker.advance(1, title)
+def _say_done(
+    rows: ComparedRows, title: str, entry: Entry, reporter: Reporter, tracker: Tracker
+) -> None:
+    """Counts an entry, and says its metrics."""
+    metrics, _ = metrics_of(rows.config, entry.predictions_NP, rows.test_labels)
+    parts = []
+    for task in rows.config.tasks:
+        column = kind_of(task.kind).column(kind_of(task.kind).headline)
+        parts.append(f"{task.name} {column.heading} {column.text(metrics[task.name])}")
+    reporter.say(f"{title}: {', '.join(parts)}; {entry.seconds:.1f} s")
+    tracker.advance(1, title)

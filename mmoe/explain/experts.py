@@ -13,7 +13,7 @@ from torch import nn
 
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.explain.measures import Judged, TaskJudge, Verdict, verdicts_of, worst
+from mmoe.explain.measures import Changes, TaskJudge, Verdict, worst
 from mmoe.explain.passes import (
     ExpertPlace,
     Predicted,
@@ -31,8 +31,6 @@ from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.predictor import Predictor
 from mmoe.run.console import Reporter
-
-Changes = dict[str, dict[str, float | None]]
 
 
 class ExpertStudy:
@@ -64,19 +62,20 @@ class ExpertStudy:
     def result(self) -> dict[str, Any]:
         """Computes what explain.json holds of tasks and experts."""
         found = self._predict("leaving each expert out", self.places)
-        judges = [TaskJudge(self.config, found.labels, t) for t in range(len(self.names))]
-        bases = [judge.judge(found.base_NP) for judge in judges]
-        changes = [
-            [judge.changes(base, judge.judge(without_NP)) for judge, base in _pairs(judges, bases)]
-            for without_NP in found.without_VNP
+        judges = [
+            TaskJudge(self.config, found.labels, t, found.base_NP, self.tolerance)
+            for t in range(len(self.names))
         ]
-        refilled = self._refilled(judges, bases, changes)
+        changes = [
+            [judge.changes(without_NP) for judge in judges] for without_NP in found.without_VNP
+        ]
+        refilled = self._refilled(judges, changes)
         gates = found.gates.summary()
         costs = _costs_of(self.ranker, self.config, self.rows, self.places)
         experts = []
         for v, (place, cost) in enumerate(zip(self.places, costs, strict=True)):
             shares = self._shares(place, gates)
-            of_tasks = self._tasks(place, shares, judges, bases, changes[v], refilled.get(v, {}))
+            of_tasks = self._tasks(place, shares, judges, changes[v], refilled.get(v, {}))
             experts.append(
                 {
                     "number": place.number,
@@ -96,7 +95,7 @@ class ExpertStudy:
             "rows_per_request": costs[0].rows_per_request,
             "tolerance": self.tolerance,
             "levels": len(self.network.levels),
-            "tasks": [_task(judge, base) for judge, base in _pairs(judges, bases)],
+            "tasks": [judge.summary() for judge in judges],
             "experts": experts,
             "gates": gates,
             "unneeded": [
@@ -113,30 +112,22 @@ class ExpertStudy:
             )
 
     def _refilled(
-        self,
-        judges: Sequence[TaskJudge],
-        bases: Sequence[Judged],
-        changes: Sequence[Sequence[Changes]],
+        self, judges: Sequence[TaskJudge], changes: Sequence[Sequence[Changes]]
     ) -> dict[int, dict[int, Changes]]:
         """For experts that a task may do without: the changes where the next pick takes over."""
         touched: dict[int, list[int]] = {}
         for v, (place, of_tasks) in enumerate(zip(self.places, changes, strict=True)):
-            if not can_refill(levels_of(self.network)[place.level].mixture, place.expert):
-                continue
-            tasks = [
-                t
-                for t, (judge, base) in enumerate(_pairs(judges, bases))
-                if worst(self._verdicts(judge, base, of_tasks[t]).values()) != "needed"
-            ]
-            if tasks:
-                touched[v] = tasks
+            if can_refill(levels_of(self.network)[place.level].mixture, place.expert):
+                said = (judge.verdicts(c) for judge, c in zip(judges, of_tasks, strict=True))
+                tasks = [t for t, own in enumerate(said) if worst(own.values()) != "needed"]
+                touched |= {v: tasks} if tasks else {}
         if not touched:
             return {}
         found = self._predict(
             "the next picks in their place", [self.places[v] for v in touched], refill=True
         )
         return {
-            v: {t: judges[t].changes(bases[t], judges[t].judge(without_NP)) for t in tasks}
+            v: {t: judges[t].changes(without_NP) for t in tasks}
             for (v, tasks), without_NP in zip(touched.items(), found.without_VNP, strict=True)
         }
 
@@ -145,15 +136,13 @@ class ExpertStudy:
         place: ExpertPlace,
         shares: Mapping[str, float],
         judges: Sequence[TaskJudge],
-        bases: Sequence[Judged],
         changes: Sequence[Changes],
         refilled: Mapping[int, Changes],
     ) -> dict[str, dict[str, Any]]:
         found = {}
-        for t, (judge, base) in enumerate(_pairs(judges, bases)):
+        for t, judge in enumerate(judges):
             gate = gate_of_task(self.network, place.level, self.names, t)
-            final = refilled.get(t, changes[t])
-            said = self._verdicts(judge, base, final)
+            said = judge.verdicts(refilled.get(t, changes[t]))
             found[judge.task.name] = {
                 "share": shares.get(gate),
                 "renormalised": changes[t],
@@ -162,9 +151,6 @@ class ExpertStudy:
                 "verdict": "alone" if gate in place.alone else worst(said.values()),
             }
         return found
-
-    def _verdicts(self, judge: TaskJudge, base: Judged, changes: Changes) -> dict[str, Verdict]:
-        return verdicts_of(judge.metrics, changes, base.values, self.tolerance)
 
     def _shares(self, place: ExpertPlace, gates: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Of each gate that sees it: its mean share of the weights."""
@@ -179,20 +165,6 @@ class ExpertStudy:
 
 def _saying(of_tasks: Mapping[str, Mapping[str, Any]], *verdicts: Verdict) -> list[str]:
     return [name for name, one in of_tasks.items() if one["verdict"] in verdicts]
-
-
-def _pairs(judges: Sequence[TaskJudge], bases: Sequence[Judged]) -> list[tuple[TaskJudge, Judged]]:
-    return list(zip(judges, bases, strict=True))
-
-
-def _task(judge: TaskJudge, base: Judged) -> dict[str, Any]:
-    return {
-        "name": judge.task.name,
-        "kind": judge.task.kind,
-        "rows": judge.rows,
-        "metrics": [metric.as_dict() for metric in judge.metrics],
-        "values": dict(base.values),
-    }
 
 
 # Rows that an expert is timed on, and how often; of requests as many as are scored at once, as the

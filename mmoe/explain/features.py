@@ -14,7 +14,7 @@ from mmoe.datasets.features.ragged import RaggedRows
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels, join_labels
 from mmoe.datasets.values.arrow import offsets_of
-from mmoe.explain.measures import TaskJudge, verdicts_of, worst
+from mmoe.explain.measures import TaskJudge, worst
 from mmoe.models.ranker import Ranker
 from mmoe.predictor import Predictor
 from mmoe.run.console import Reporter
@@ -149,19 +149,18 @@ def feature_importance(
             found.append(np.stack(predictions))
     predictions_FNP = np.concatenate(found, axis=1)
     joined = labels[0] if len(labels) == 1 else join_labels(labels)
-    judges = [TaskJudge(config, joined, t) for t in range(len(config.tasks))]
-    bases = [judge.judge(predictions_FNP[0]) for judge in judges]
+    judges = [
+        TaskJudge(config, joined, t, predictions_FNP[0], tolerance)
+        for t in range(len(config.tasks))
+    ]
     result = []
     for name, shuffled_NP in zip(columns, predictions_FNP[1:], strict=True):
         tasks = {}
-        for judge, base in zip(judges, bases, strict=True):
-            changes = judge.changes(base, judge.judge(shuffled_NP))
-            said = verdicts_of(judge.metrics, changes, base.values, tolerance)
-            tasks[judge.task.name] = {
-                "changes": changes,
-                "verdicts": said,
-                "verdict": worst(said.values()),
-            }
+        for judge in judges:
+            changes = judge.changes(shuffled_NP)
+            said = judge.verdicts(changes)
+            own = {"changes": changes, "verdicts": said, "verdict": worst(said.values())}
+            tasks[judge.task.name] = own
         result.append({"name": name, "tasks": tasks})
     return result
 

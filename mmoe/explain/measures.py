@@ -20,6 +20,8 @@ from mmoe.train.measure import row_weights
 
 # Of a task about an expert; alone: the only one that its gate sees
 Verdict = Literal["needed", "unsure", "unneeded", "alone"]
+# By metric: `value`, and the ends of its interval
+Changes = Mapping[str, Mapping[str, float | None]]
 # What an interval is, as explain.json and the page say it
 MEANING = (
     "95 % interval of the paired difference by the rows alone: the same rows are predicted with "
@@ -67,12 +69,12 @@ def _metrics_of_kind(kind_name: str) -> list[TaskMetric]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """One prediction of a task's rows: each metric's value, and a term for each row.
+class _Judged:
+    """One prediction of a task's rows, by metrics' keys; None: it cannot be computed.
 
     Attributes:
-        values: Metric's key → value; None: it cannot be computed.
-        terms: Metric's key → float64 [n] over the rows where the label is observed, or None.
+        values: Of each metric.
+        terms: float64 [n] over the rows where the label is observed.
     """
 
     values: Mapping[str, float | None]
@@ -80,27 +82,58 @@ class Judged:
 
 
 class TaskJudge:
-    """Judges predictions of one task on the same rows.
+    """Judges predictions of one task against a first one, on the same rows.
 
     Args:
         config: Of the run.
         labels: Of the rows.
         task: Its place.
+        base_NP: The first prediction, a column for each of `prediction_columns`.
+        tolerance: As in `ExplainSettings`.
     """
 
-    def __init__(self, config: RunConfig, labels: EncodedLabels, task: int) -> None:
-        self.config, self.labels, self.t = config, labels, task
+    def __init__(
+        self,
+        config: RunConfig,
+        labels: EncodedLabels,
+        task: int,
+        base_NP: np.ndarray,
+        tolerance: float,
+    ) -> None:
+        self.config, self.labels, self.t, self.tolerance = config, labels, task, tolerance
         self.task = config.tasks[task]
         self.metrics = _metrics_of_kind(self.task.kind)
         self.weights_N = row_weights(self.task, labels, task)
+        self.base = self._judge(base_NP)
 
-    @property
-    def rows(self) -> int:
-        """Where the label is observed."""
-        return int(self.labels.observed_NT[:, self.t].sum())
+    def summary(self) -> dict[str, Any]:
+        """Returns what explain.json holds of the task."""
+        return {
+            "name": self.task.name,
+            "kind": self.task.kind,
+            "rows": int(self.labels.observed_NT[:, self.t].sum()),
+            "metrics": [metric.as_dict() for metric in self.metrics],
+            "values": dict(self.base.values),
+        }
 
-    def judge(self, predictions_NP: np.ndarray) -> Judged:
-        """Computes values and terms of one prediction of all rows."""
+    def changes(self, predictions_NP: np.ndarray) -> Changes:
+        """Returns by metric what a prediction has above the first one, with its interval."""
+        base, other, found = self.base, self._judge(predictions_NP), {}
+        for key in (metric.key for metric in self.metrics):
+            one, two = base.values[key], other.values[key]
+            if one is None or two is None:
+                found[key] = {"value": None, "low": None, "high": None}
+                continue
+            terms = other.terms[key], base.terms[key]
+            difference = paired_difference(np.array([two]), np.array([one]), *terms)
+            found[key] = {end: getattr(difference, end) for end in ("value", "low", "high")}
+        return found
+
+    def verdicts(self, changes: Changes) -> dict[str, Verdict]:
+        """Returns by metric whether the task needs what is gone."""
+        return verdicts_of(self.metrics, changes, self.base.values, self.tolerance)
+
+    def _judge(self, predictions_NP: np.ndarray) -> _Judged:
         task, t = self.task, self.t
         further = predictions_NP[:, further_columns(self.config.tasks, t)]
         rows = observed_rows(
@@ -114,24 +147,10 @@ class TaskJudge:
         )
         keys = [metric.key for metric in self.metrics]
         empty = len(rows) == 0 or (rows.weights is not None and rows.weights.sum() == 0)
-        return Judged(
+        return _Judged(
             values={key: None if empty else _value(key, task.kind, rows) for key in keys},
             terms={key: None if empty else row_terms(key, rows) for key in keys},
         )
-
-    def changes(self, base: Judged, other: Judged) -> dict[str, dict[str, float | None]]:
-        """Returns what each metric of `other` is above that of `base`, with its interval."""
-        found: dict[str, dict[str, float | None]] = {}
-        for metric in self.metrics:
-            one, two = base.values[metric.key], other.values[metric.key]
-            if one is None or two is None:
-                found[metric.key] = {"value": None, "low": None, "high": None}
-                continue
-            difference = paired_difference(
-                np.array([two]), np.array([one]), other.terms[metric.key], base.terms[metric.key]
-            )
-            found[metric.key] = {key: getattr(difference, key) for key in ("value", "low", "high")}
-        return found
 
 
 def harm(metric: TaskMetric, change: Mapping[str, Any], base: float | None) -> tuple[float, float]:

@@ -34,17 +34,6 @@ _MOST_NUMBERS = 40_000_000
 _RARE, _RARE_SHARE = 500, 0.2
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """All weights, as the buffers of `WidePart` take them, and what is said of each task."""
-
-    ids_RT: np.ndarray
-    dense_TF: np.ndarray
-    bias_T: np.ndarray
-    mixed_T: np.ndarray
-    said: list[str]
-
-
 def fit_wide(
     wide: WidePart | None, config: RunConfig, prepared: PreparedData, reporter: Reporter
 ) -> None:
@@ -74,29 +63,28 @@ def fit_wide(
     start = time.perf_counter()
     # Vectors of some thousand weights: with two threads, four logs took two to four times as long
     with threadpool_limits(1, user_api="blas"):
-        found = from_first(lambda: _fit(wide, config, prepared), takes_long=True)
+        found, said = from_first(lambda: _fit(wide, config, prepared), takes_long=True)
     with torch.no_grad():
-        wide.ids_RT.copy_(torch.from_numpy(found.ids_RT))
-        wide.dense_TF.copy_(torch.from_numpy(found.dense_TF))
-        wide.bias_T.copy_(torch.from_numpy(found.bias_T))
-        wide.mixed_T.copy_(torch.from_numpy(found.mixed_T))
+        for name, weights in found.items():
+            wide.get_buffer(name).copy_(torch.from_numpy(weights))
     seconds = time.perf_counter() - start
-    reporter.say(f"wide part: {'; '.join(found.said)}; {seconds:.1f} s")
+    reporter.say(f"wide part: {'; '.join(said)}; {seconds:.1f} s")
 
 
-def _fit(wide: WidePart, config: RunConfig, prepared: PreparedData) -> _Fitted:
+def _fit(
+    wide: WidePart, config: RunConfig, prepared: PreparedData
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """All weights, by the buffers of `wide`, and what is said of each task."""
     rows, tasks = len(wide.ids_RT), len(config.tasks)
-    found = _Fitted(
-        np.zeros((rows, tasks), np.float32),
-        np.zeros((tasks, wide.dense_TF.shape[1]), np.float32),
-        np.zeros(tasks, np.float32),
-        np.ones(tasks, bool),
-        [],
-    )
+    found = {
+        "ids_RT": np.zeros((rows, tasks), np.float32),
+        "dense_TF": np.zeros((tasks, wide.dense_TF.shape[1]), np.float32),
+        "bias_T": np.zeros(tasks, np.float32),
+        "mixed_T": np.ones(tasks, bool),
+    }
     data = prepared.train.held or prepared.sample
     if data is None or data.labels is None or not len(data):
-        found.said.append("no rows in memory to fit it on, so it is 0")
-        return found
+        return found, ["no rows in memory to fit it on, so it is 0"]
     labels = data.labels.mature()
     data = replace(data, labels=labels)
     generator = np.random.default_rng(config.seed)
@@ -120,16 +108,15 @@ def _fit(wide: WidePart, config: RunConfig, prepared: PreparedData) -> _Fitted:
         unit = link.scale if isinstance(link, TargetScale) else 1.0
         with np.errstate(over="ignore", invalid="ignore"):
             weights = columns.unscaled(model.weights_C, model.bias, rows)
-            found.ids_RT[:, t], found.dense_TF[t], found.bias_T[t] = weights
+            found["ids_RT"][:, t], found["dense_TF"][t], found["bias_T"][t] = weights
         is_rare = 0 < told < min(_RARE, _RARE_SHARE * of_rows)
-        found.mixed_T[t] = model.tells or not is_rare
+        found["mixed_T"][t] = model.tells or not is_rare
         said[t] = f"{config.tasks[t].name} {_said(model, mine, judge, is_event, unit)}"
-        if not found.mixed_T[t]:
+        if not found["mixed_T"][t]:
             said[t] += f" (the network leaves it there: {told:,} positives are too few)"
-    for array in (found.ids_RT, found.dense_TF, found.bias_T):  # labels near the end of the range
-        np.nan_to_num(array, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-    found.said.extend(said)
-    return found
+    for name in ("ids_RT", "dense_TF", "bias_T"):  # labels near the end of the range
+        np.nan_to_num(found[name], copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+    return found, said
 
 
 class _Shared:
