@@ -1,14 +1,15 @@
 """What a run is: pydantic models read from YAML. Imports no torch."""
 
 from mmoe.config.data import DataConfig, RequestsConfig, SplitConfig, StreamingConfig
-from mmoe.config.encoders import SEQUENCE_ENCODERS, SequenceEncoderConfig
 from mmoe.config.experts import (
     EXPERTS,
     INTERACTIONS,
+    SEQUENCE_ENCODERS,
     TOWERS,
     CapacityConfig,
     ExpertConfig,
     InteractionConfig,
+    SequenceEncoderConfig,
     TowerConfig,
 )
 from mmoe.config.features import (
@@ -31,21 +32,19 @@ from mmoe.config.loading import config_from_dict, dump_config, load_config, set_
 from mmoe.config.model import MODELS, DomainsConfig, GatedModelConfig, ModelConfig, PoolModelConfig
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
-from mmoe.config.specs import (
+from mmoe.config.tables import (
+    ENCODINGS,
     FeatureSpec,
     InputLayerSpec,
     LabelSpec,
+    ManagedIds,
     PiecesSpec,
     ProjectionSpec,
     SequenceSpec,
-    TableSpec,
-)
-from mmoe.config.tables import (
-    ENCODINGS,
-    ManagedIds,
     TableConfig,
     TableEncoding,
     TableSettings,
+    TableSpec,
     TableVectors,
 )
 from mmoe.config.tasks import METRICS, TASKS, MetricConfig, TaskConfig

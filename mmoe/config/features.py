@@ -9,7 +9,7 @@ from zoneinfo import available_timezones
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from mmoe.config.encoders import SequenceEncoderConfig
+from mmoe.config.experts import SequenceEncoderConfig
 from mmoe.config.kinds import HasKinds, Kinds, Name
 from mmoe.config.tables import ENCODINGS, TableSettings, VectorTable
 

@@ -14,11 +14,11 @@ from mmoe.config.experts import (
     TowerConfig,
 )
 from mmoe.config.features import Feature, ListFeature, SequenceFeature, VectorFeature
-from mmoe.config.freezing import StageConfig
 from mmoe.config.gates import GateConfig, SelectingGateConfig, Width
 from mmoe.config.kinds import HasKinds, Kinds, Name, Strict
 from mmoe.config.relations import TransferConfig, entire_space_tasks
 from mmoe.config.tasks import BinaryTask, EntireSpaceTask, TaskConfig, refuse_sampled
+from mmoe.config.training import StageConfig
 
 MOST_DOMAINS = 1024  # each has gates; a column with more values is an id, for a feature
 

@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 from mmoe.config.data import DataConfig
 from mmoe.config.experts import FrozenExpertConfig
 from mmoe.config.features import DatetimeFeature, FeatureConfig, IdFeature, NumericFeature
-from mmoe.config.freezing import ENCODER, check_stages, frozen_tables
 from mmoe.config.kinds import ModuleName, Name, Strict
 from mmoe.config.model import ModelConfig, check_domains
 from mmoe.config.parallel import ParallelConfig
@@ -24,7 +23,7 @@ from mmoe.config.tasks import (
     group_of,
     prediction_columns,
 )
-from mmoe.config.training import TrainingConfig
+from mmoe.config.training import ENCODER, TrainingConfig, check_stages, frozen_tables
 from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.task_kinds import KINDS, first_of
 

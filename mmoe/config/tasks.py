@@ -8,7 +8,7 @@ from pydantic import Field, StrictInt, StrictStr, field_validator, model_validat
 
 from mmoe.config.data import Window
 from mmoe.config.kinds import HasKinds, Kinds, Name
-from mmoe.config.specs import LabelSpec
+from mmoe.config.tables import LabelSpec
 from mmoe.metrics.columns import NAMED_COLUMNS, WITH_BIAS
 from mmoe.metrics.ranking import Ndcg, Recall
 from mmoe.metrics.task_kinds import (

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from mmoe.config import INTERACTIONS, ModelConfig, RunConfig, ScoringPrecision, TaskConfig
-from mmoe.config.freezing import domains_known_to
 from mmoe.config.relations import TRANSFERS, AdaptiveTransferConfig, parents_of
 from mmoe.config.tasks import EntireSpaceTask
+from mmoe.config.training import domains_known_to
 from mmoe.datasets.features.domains import Domains, asked_tasks
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.embeddings import (

@@ -21,10 +21,10 @@ from mmoe.config import (
     LearnedGateConfig,
     ModelConfig,
 )
-from mmoe.config.freezing import stage_of
 from mmoe.config.gates import SelectingGateConfig
 from mmoe.config.model import CGCConfig, SharedBottomConfig, SingleTaskConfig
 from mmoe.config.parallel import ParallelConfig
+from mmoe.config.training import stage_of
 from mmoe.mixture import (
     Capacity,
     DSelectKGate,

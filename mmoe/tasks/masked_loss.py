@@ -203,29 +203,6 @@ def multi_task_loss(
     )
 
 
-def observed_weights(
-    labels_BT: Tensor, observed_BT: Tensor, weights_BT: Tensor, tasks: Sequence[TaskConfig]
-) -> Tensor:
-    """Returns each task's `Σ_b o_bt w_bt`, by which its loss is divided.
-
-    Args:
-        labels_BT: As in `multi_task_loss`.
-        observed_BT: Likewise.
-        weights_BT: Likewise.
-        tasks: Likewise.
-
-    Returns:
-        `weights_T`.
-
-    Example:
-        >>> tasks = [TaskConfig(name="click", label="click"), TaskConfig(name="buy", label="buy")]
-        >>> observed = torch.tensor([[True, False], [True, True]])
-        >>> observed_weights(torch.zeros(2, 2), observed, torch.ones(2, 2), tasks)
-        tensor([2., 1.])
-    """
-    return TaskLosses(tasks).observed_weights(labels_BT, observed_BT, weights_BT)
-
-
 def loss_sums(
     logits_BT: Tensor,
     labels_BT: Tensor,

@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from mmoe.config import ModelConfig, RunConfig, TableSpec, TaskConfig
-from mmoe.config.freezing import ENCODER, TABLES, StageConfig, names_part, unmatched
 from mmoe.config.tasks import EntireSpaceTask
+from mmoe.config.training import ENCODER, TABLES, StageConfig, names_part, unmatched
 from mmoe.mixture import MixedExperts
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of
 from mmoe.mixture.gates.fixed import constants_of

@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from mmoe.config import CategoricalFeature, RunConfig, config_from_dict
-from mmoe.config.freezing import ENCODER, StageConfig, check_stages, keeps_pool, keeps_towers
 from mmoe.config.gates import SelectingGateConfig
 from mmoe.config.model import OMoEConfig, SingleTaskConfig
 from mmoe.config.tables import VocabularyEncoding
+from mmoe.config.training import ENCODER, StageConfig, check_stages, keeps_pool, keeps_towers
 from mmoe.models.sections import expert_names
 from mmoe.run.directory import RunDirectory
 from mmoe.train.warm_start import EarlierRun

@@ -3,7 +3,7 @@
 import pytest
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.config.freezing import StageConfig, frozen_tables, keeps_pool, names_part
+from mmoe.config.training import StageConfig, frozen_tables, keeps_pool, names_part
 
 STAGE = {"tasks": ["click"], "features": ["user"], "experts": ["expert 1"], "tables": ["user"]}
 RAW = {

@@ -13,7 +13,7 @@ from mmoe.tasks.kinds.entire_space import (
     imputed_error,
     inverse_propensity,
 )
-from mmoe.tasks.masked_loss import loss_sums, observed_weights
+from mmoe.tasks.masked_loss import TaskLosses, loss_sums
 
 CLICK = TaskConfig(name="click", label="c", weight=0.5)
 FLOOR, WEIGHT = 0.3, 0.7
@@ -80,7 +80,7 @@ def test_parts_of_a_batch_add_up(counterfactual):
     *batch, imputed = funnel()
     tasks = [CLICK, buy(counterfactual)]
     whole = multi_task_loss(*batch, tasks, imputed={1: imputed})[0]
-    out_of = observed_weights(*batch[1:], tasks)
+    out_of = TaskLosses(tasks).observed_weights(*batch[1:])
     parts = [
         multi_task_loss(
             *(tensor[cut] for tensor in batch), tasks, out_of_T=out_of, imputed={1: imputed[cut]}

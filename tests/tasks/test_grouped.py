@@ -9,7 +9,7 @@ from mmoe.config import TASKS
 from mmoe.tasks import multi_task_loss
 from mmoe.tasks.kinds import objective_of
 from mmoe.tasks.kinds.base import LossRows
-from mmoe.tasks.masked_loss import observed_weights
+from mmoe.tasks.masked_loss import TaskLosses
 
 KINDS = ["bpr", "softmax", "jrc"]
 ROWS = 40
@@ -144,7 +144,7 @@ def test_parts_add_up_to_the_whole(kind):
         )  # fmt: skip
 
     everything = slice(0, ROWS)
-    whole = observed_weights(labels, observed, weights, tasks)
+    whole = TaskLosses(tasks).observed_weights(labels, observed, weights)
     total, per_task = loss(everything)
     one, two = loss(slice(0, cut), whole), loss(slice(cut, ROWS), whole)
     torch.testing.assert_close(one[0] + two[0], total)

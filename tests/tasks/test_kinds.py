@@ -8,7 +8,7 @@ from mmoe.config.relations import entire_space_tasks
 from mmoe.metrics.task_kinds import KINDS
 from mmoe.tasks import loss_sums, multi_task_loss, predictions_from_logits
 from mmoe.tasks.kinds import objective_of
-from mmoe.tasks.masked_loss import observed_weights
+from mmoe.tasks.masked_loss import TaskLosses
 
 CLICK = TaskConfig(name="click", label="c", weight=0.5)
 BUY = TaskConfig(name="buy", label="b", kind="entire_space", observed_when="click")
@@ -39,7 +39,7 @@ def test_entire_space_is_esmm_wherever_its_column_is():
     )
     assert torch.equal(found.losses_T[order], expected.losses_T)
     assert torch.equal(found.weights_T[order], expected.weights_T)
-    whole_T = observed_weights(labels, observed, weights, [CLICK, BUY])
+    whole_T = TaskLosses([CLICK, BUY]).observed_weights(labels, observed, weights)
     assert torch.equal(whole_T, expected.weights_T)
 
 

@@ -11,7 +11,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.optimizer_state import flatten_optimizer
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import EXPERTS, INTERACTIONS, MODELS, config_from_dict
-from mmoe.config.encoders import SEQUENCE_ENCODERS
+from mmoe.config.experts import SEQUENCE_ENCODERS
 from mmoe.config.features import FEATURES
 from mmoe.config.gates import GATES
 from mmoe.config.relations import TRANSFERS
