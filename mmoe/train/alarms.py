@@ -159,7 +159,7 @@ def _taken(features: EncodedFeatures, mine_N: np.ndarray) -> EncodedFeatures:
     return replace(features.take(np.flatnonzero(mine_N)), list_weights=())
 
 
-def _alarm_of_copies(repeats: Repeats | None, config: RunConfig) -> Sequence[Alarm]:
+def alarm_of_copies(repeats: Repeats | None, config: RunConfig) -> Sequence[Alarm]:
     """Returns what is said of rows in several splits, before there are predictions."""
     if repeats is None or not repeats.unusual:
         return []
@@ -235,7 +235,7 @@ def learn_columns(
         return stored
     columns = list(columns_of(rows.features, encoder, of_training=True))
     labels = rows.labels
-    found = [*_alarm_of_copies(repeats, config)]
+    found = [*alarm_of_copies(repeats, config)]
     found += leaks_in(
         columns, labels.labels_NT, labels.observed_NT, _tasks_of(config), _halves(len(rows))
     )
