@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <vector>
@@ -42,26 +41,6 @@ struct Scratch {
 inline Scratch& scratch() {
   thread_local Scratch own;
   return own;
-}
-
-// Copies rows [row, row + count) of an expert by their numbers, `width` numbers of `size` bytes
-// from `column` on, next to each other. They are few enough to stay in the cache for who reads them
-// next.
-inline const char* gathered_rows(const ExpertRows& rows, int64_t e, int64_t row, int64_t count,
-                                 int64_t column, int64_t width, int64_t size) {
-  const auto bytes = static_cast<size_t>(width * size);
-  char* copy = scratch().rows.get(count * width * size + 64);
-  if (bytes == 0) return copy;
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t number = rows.numbers[e][row + i];
-    char* to = copy + i * width * size;
-    if (number < 0) {
-      std::memset(to, 0, bytes);
-    } else {
-      std::memcpy(to, rows.data[e] + (number * rows.step + column) * size, bytes);
-    }
-  }
-  return copy;
 }
 
 // Runs jobs [begin, end) of a list on each thread, consecutive ones of about the same cost in all.
@@ -102,8 +81,8 @@ struct Job {
 struct Source {
   const ExpertLayer* layer;
   Activation activation;
-  ExpertRows rows, y, z;  // rows by number: without an activation only
-  bool sums = false;      // rows are in the type of the sums; without an activation only
+  ExpertRows rows, y, z;
+  bool sums = false;  // rows are in the type of the sums; without an activation only
 
   int64_t size() const { return sums ? layer->kernels->sum_size : layer->kernels->size; }
 
@@ -118,9 +97,6 @@ struct Source {
     const auto at = [&](const ExpertRows& t, int64_t i) -> const char* {
       return t.empty() ? nullptr : t.data[e] + ((row + i) * t.step + column) * size();
     };
-    if (!rows.numbers.empty()) {
-      return {gathered_rows(rows, e, row, count, column, width, size()), width};
-    }
     if (activation == Activation::none) return {at(rows, 0), rows.step};
     char* dz = scratch().dz.get(count * width * k.size);
     for (int64_t i = 0; i < count; ++i) {
@@ -151,7 +127,6 @@ struct Reads {
 
 inline void Source::add_to(Reads& reads, int64_t e, int64_t row, int64_t count, int64_t column,
                            int64_t width) const {
-  if (!rows.numbers.empty()) return;  // they lie apart
   for (const ExpertRows* t : {&rows, &y, &z}) {
     // Of y and z only one is read.
     if (t->empty() || (t == &y && activation != Activation::relu) ||

@@ -22,7 +22,7 @@ from mmoe.ops._checks import (
     check_shape,
 )
 from mmoe.ops._library import define
-from mmoe.ops.dispatch import RoutePlan, check_plan
+from mmoe.ops.dispatch import RoutePlan, check_plan, permute
 from mmoe.ops.reference import keeps_z
 from mmoe.ops.repeat_rows import Owners
 
@@ -227,10 +227,10 @@ def gathered_mm(
 
     y[p] = activation(x[rows[p]] @ W[e] + b[e]) for offsets[e] ≤ p < offsets[e + 1]
 
-    The numbers of `grouped_mm(permute(x_BD, plan), …)`, on the CPU to the bit, forward and
-    backward; but the permuted rows are never written to memory, nor kept for the gradient. (On a
-    GPU where `grouped_mm` takes PyTorch's product, that one reads a copy, which is not kept.)
-    The gradient of x adds up a sample's pairs as `unpermute` does.
+    The numbers of `grouped_mm(permute(x_BD, plan), …)`, which it is on the CPU, where reading in
+    place gained nothing. On a GPU the permuted rows are never written to memory, nor kept for the
+    gradient. (Where `grouped_mm` takes PyTorch's product, that one reads a copy, which is not
+    kept.) The gradient of x adds up a sample's pairs as `unpermute` does.
 
     Args:
         x_BD: float32, bfloat16 or float64, a row per sample.
@@ -270,6 +270,9 @@ def gathered_mm(
     )
     check_layer(x_BD, weight_EDH, bias_EH, activation, name="x_BD")
     check_offsets(plan.offsets_E1, x_BD, weight_EDH, name="x_BD")
+    if x_BD.device.type == "cpu":
+        x_PD = permute(x_BD, plan)
+        return torch.ops.mmoe.grouped_mm(x_PD, plan.offsets_E1, weight_EDH, bias_EH, activation)[0]
     return torch.ops.mmoe.gathered_mm(x_BD, *plan, weight_EDH, bias_EH, activation)[0]
 
 

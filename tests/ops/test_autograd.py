@@ -5,12 +5,10 @@ import torch
 
 from mmoe.mixture import MultiGateMixture, TopKGate, mlp_experts
 from mmoe.ops import (
-    RoutePlan,
     dense_combine,
     dense_mm,
     gate_mm,
     gated_combine,
-    gathered_mm,
     grouped_mm,
     mixed_towers,
     shared_mm,
@@ -22,13 +20,11 @@ from mmoe.ops.repeat_rows import Owners
 
 OFFSETS = torch.tensor([0, 2, 3], dtype=torch.int32)
 SLOTS = torch.tensor([[[0, 1]], [[2, -1]]], dtype=torch.int32)
-PLAN = RoutePlan(torch.tensor([0, 0, 1], dtype=torch.int32), OFFSETS, SLOTS)
 OWNERS = Owners(torch.tensor([0, 1, 1]), 2)
 SIZES = torch.tensor([2, 1])
 SEEN = torch.ones(1, 4, dtype=torch.bool)
 CALLS = {
     "grouped_mm": (lambda x, w: grouped_mm(x, OFFSETS, w, None, "gelu"), (3, 4), (2, 4, 5)),
-    "gathered_mm": (lambda x, w: gathered_mm(x, PLAN, w, None, "gelu"), (2, 4), (2, 4, 5)),
     "dense_mm": (lambda x, w: dense_mm(x, w, None, "gelu")[0], (3, 4), (2, 4, 5)),
     "shared_mm": (
         lambda x, w: shared_mm(x, w, None, [x.new_ones(2, 5)] * 2, OWNERS, "gelu")[0],

@@ -70,24 +70,6 @@ def test_the_bits_are_those_of_permuted_rows(case, types, activation):
         assert torch.equal(ours, theirs)
 
 
-# More inputs and outputs than a piece of the products has, and more rows than are packed at once.
-@needs_kernels
-def test_the_bits_of_large_layers_are_those_of_permuted_rows(types, threads):
-    generator = torch.Generator().manual_seed(0)
-    picks = torch.randint(0, 2, (700, 1, 1), generator=generator, dtype=torch.int32)
-    plan, (rows, weights) = route_plan(picks, 2), types
-    x_BD = torch.randn(700, 390, generator=generator).to(rows)
-    weight_EDH = (torch.randn(2, 390, 290, generator=generator) / 20).to(weights)
-    bias_EH = torch.randn(2, 290, generator=generator).to(weights)
-    tensors = x_BD, plan, weight_EDH, bias_EH, torch.randn(700, 290, generator=generator).to(rows)
-
-    threads(1)
-    expected = both_ways(permuted, *tensors, "relu")
-    for count in (1, 2):
-        threads(count)
-        assert all(map(torch.equal, both_ways(gathered_mm, *tensors, "relu"), expected))
-
-
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_equals_the_reference(case, types, activation):
     x_BD, plan, weight_EDH, bias_EH, grad_PH = inputs(case, types)
@@ -144,22 +126,6 @@ def test_one_gradient_alone(usual, wanted):
     gathered_mm(x_BD, plan, weight_EDH, bias_EH, "relu").backward(grad_PH)
 
     assert torch.equal(leaves[wanted].grad, together[wanted])
-
-
-def test_keeps_the_samples_and_no_permuted_copy(large):
-    x_BD, plan, weight_EDH, _, _ = inputs(large, TYPES["fp32"])
-    kept = []
-
-    def keep(tensor):
-        kept.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        gathered_mm(x_BD.requires_grad_(), plan, weight_EDH, None, "relu")
-
-    P, D = len(plan.rows_P), x_BD.shape[1]
-    assert any(tensor.data_ptr() == x_BD.data_ptr() for tensor in kept)
-    assert not any(tensor.shape == (P, D) for tensor in kept)
 
 
 def test_pairs_of_no_row_read_zeros():

@@ -71,7 +71,9 @@ def test_what_cpp_computes_is_defined_in_python_and_nothing_else(repository):
     }
 
     assert _products is not None, "which defines two, and which nobody imports but who needs it"
-    assert kernels == {name.removeprefix("mmoe::") for name in _library.LIBRARY._op_defs}
+    of_gpus = {"gathered_mm", "gathered_mm_backward"}  # on the CPU they are permute and grouped_mm
+    defined = {name.removeprefix("mmoe::") for name in _library.LIBRARY._op_defs}
+    assert kernels == defined - of_gpus
 
 
 def test_kernels_use_no_instructions_that_nobody_asked_the_processor_for(repository):

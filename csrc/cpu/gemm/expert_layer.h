@@ -15,8 +15,7 @@ namespace mmoe {
 struct ExpertRows {
   std::vector<char*> data;
   int64_t step = 0;
-  // Where not empty, an expert's row i is row numbers[e][i] of its table, and zeros for -1. For
-  // what a product reads as it is: x.
+  // Where not empty, row numbers[e][i] of its table is an expert's row i. For what is added alone.
   std::vector<const int32_t*> numbers = {};
 
   bool empty() const { return data.empty(); }

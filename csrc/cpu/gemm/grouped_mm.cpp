@@ -1,40 +1,30 @@
 // grouped_mm: rows in the order of a plan, expert by expert. A row belongs to one expert, so the
-// gradients of the rows are written once each. gathered_mm finds each pair's row by its number
-// instead, a few rows at a time, and gives the same bits as on a copy of all.
+// gradients of the rows are written once each.
 
 #include <torch/csrc/stable/library.h>
 
 #include <cstring>
 
-#include "../indices.h"
 #include "../memory.h"
 #include "expert_layer.h"
 
 namespace mmoe {
 namespace {
 
-// What both directions share. With `rows_P`, x is a table that the pairs read by number.
+// What both directions share.
 struct Grouped {
   Tensor x, weight, bias;
-  std::optional<Tensor> rows;
   std::vector<int64_t> offsets;
   ExpertLayer layer;
 
-  Grouped(const Tensor& x_ND, const std::optional<Tensor>& rows_P, const Tensor& offsets_E1,
-          const Tensor& weight_EDH, const std::optional<Tensor>& bias_EH,
-          const std::string& activation)
-      : x(dense(x_ND)), weight(dense(weight_EDH)), bias(bias_EH ? dense(*bias_EH) : weight) {
-    check_grouped_mm(x_ND, offsets_E1, weight_EDH, bias_EH, rows_P ? "x_BD" : "x_PD");
-    if (rows_P) {
-      check_dim("rows_P", *rows_P, 1);
-      check_type("rows_P", *rows_P, ScalarType::Int);
-      rows = dense(*rows_P);
-      check_indices("rows_P", "rows", *rows, x.size(0));
-    }
+  Grouped(const Tensor& x_PD, const Tensor& offsets_E1, const Tensor& weight_EDH,
+          const std::optional<Tensor>& bias_EH, const std::string& activation)
+      : x(dense(x_PD)), weight(dense(weight_EDH)), bias(bias_EH ? dense(*bias_EH) : weight) {
+    check_grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, "x_PD");
     const Tensor flat = dense(offsets_E1);
     const auto* bounds = static_cast<const int32_t*>(flat.const_data_ptr());
     offsets.assign(bounds, bounds + weight.size(0) + 1);
-    check_offsets(offsets, pairs());
+    check_offsets(offsets, x.size(0));
     layer = {kernels_for(x.scalar_type()),
              activation_from(activation),
              weight.size(0),
@@ -47,20 +37,9 @@ struct Grouped {
     for (int64_t e = 0; e < layer.experts; ++e) layer.rows.push_back(offsets[e + 1] - offsets[e]);
   }
 
-  int64_t pairs() const { return rows ? rows->size(0) : x.size(0); }
   bool keeps_z() const { return mmoe::keeps_z(layer.activation); }
 
-  ExpertRows rows_of_x() const {
-    if (!rows) return rows_of(x, layer.inputs);
-    ExpertRows table;
-    table.step = layer.inputs;
-    const auto* numbers = static_cast<const int32_t*>(rows->const_data_ptr());
-    for (int64_t e = 0; e < layer.experts; ++e) {
-      table.data.push_back(static_cast<char*>(x.mutable_data_ptr()));
-      table.numbers.push_back(numbers + offsets[e]);
-    }
-    return table;
-  }
+  ExpertRows rows_of_x() const { return rows_of(x, layer.inputs); }
 
   ExpertRows rows_of(const Tensor& tensor, int64_t width) const {
     ExpertRows rows;
@@ -83,7 +62,7 @@ struct Grouped {
 };
 
 std::tuple<Tensor, Tensor> forward(const Grouped& g) {
-  const int64_t P = g.pairs(), H = g.layer.outputs;
+  const int64_t P = g.x.size(0), H = g.layer.outputs;
   const Tensor y = fresh(g.x, {P, H}, g.x.scalar_type());
   const Tensor z =
       g.keeps_z() ? fresh(g.x, {P, H}, g.x.scalar_type()) : fresh(g.x, {0}, g.x.scalar_type());
@@ -97,7 +76,7 @@ std::tuple<Tensor, Tensor> forward(const Grouped& g) {
 std::tuple<Tensor, Tensor, Tensor> backward(const Grouped& g, const Tensor& grad_PH,
                                             const Tensor& y_PH, const Tensor& z_PH, bool need_x,
                                             bool need_weight, bool need_bias) {
-  const int64_t P = g.pairs(), D = g.layer.inputs, H = g.layer.outputs;
+  const int64_t P = g.x.size(0), D = g.layer.inputs, H = g.layer.outputs;
   const auto check = [&](const char* name, const Tensor& tensor) {
     check_dim(name, tensor, 2);
     check_type(name, tensor, g.x.scalar_type());
@@ -128,7 +107,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Grouped& g, const Tensor& grad
 std::tuple<Tensor, Tensor> grouped_mm(const Tensor& x_PD, const Tensor& offsets_E1,
                                       const Tensor& weight_EDH, std::optional<Tensor> bias_EH,
                                       std::string activation) {
-  return forward(Grouped(x_PD, std::nullopt, offsets_E1, weight_EDH, bias_EH, activation));
+  return forward(Grouped(x_PD, offsets_E1, weight_EDH, bias_EH, activation));
 }
 
 std::tuple<Tensor, Tensor, Tensor> grouped_mm_backward(const Tensor& grad_PH, const Tensor& x_PD,
@@ -137,25 +116,8 @@ std::tuple<Tensor, Tensor, Tensor> grouped_mm_backward(const Tensor& grad_PH, co
                                                        const Tensor& z_PH, std::string activation,
                                                        bool need_x, bool need_weight,
                                                        bool need_bias) {
-  return backward(Grouped(x_PD, std::nullopt, offsets_E1, weight_EDH, std::nullopt, activation),
-                  grad_PH, y_PH, z_PH, need_x, need_weight, need_bias);
-}
-
-std::tuple<Tensor, Tensor> gathered_mm(const Tensor& x_BD, const Tensor& rows_P,
-                                       const Tensor& offsets_E1, const Tensor& slots_BGK,
-                                       const Tensor& weight_EDH, std::optional<Tensor> bias_EH,
-                                       std::string activation) {
-  check_permute("x_BD", x_BD, rows_P, slots_BGK);
-  check_size("slots_BGK", slots_BGK, 0, x_BD.size(0));
-  return forward(Grouped(x_BD, rows_P, offsets_E1, weight_EDH, bias_EH, activation));
-}
-
-std::tuple<Tensor, Tensor, Tensor> gathered_mm_backward(
-    const Tensor& grad_PH, const Tensor& x_BD, const Tensor& rows_P, const Tensor& offsets_E1,
-    const Tensor& weight_EDH, const Tensor& y_PH, const Tensor& z_PH, std::string activation,
-    bool need_x, bool need_weight, bool need_bias) {
-  return backward(Grouped(x_BD, rows_P, offsets_E1, weight_EDH, std::nullopt, activation), grad_PH,
-                  y_PH, z_PH, need_x, need_weight, need_bias);
+  return backward(Grouped(x_PD, offsets_E1, weight_EDH, std::nullopt, activation), grad_PH, y_PH,
+                  z_PH, need_x, need_weight, need_bias);
 }
 
 // The CPU has one product, whatever is asked for.
@@ -167,7 +129,5 @@ int64_t grouped_product(const Tensor& like, int64_t choice) { return 0; }
 STABLE_TORCH_LIBRARY_IMPL(mmoe, CPU, m) {
   m.impl("grouped_mm", MMOE_BOX(grouped_mm));
   m.impl("grouped_mm_backward", MMOE_BOX(grouped_mm_backward));
-  m.impl("gathered_mm", MMOE_BOX(gathered_mm));
-  m.impl("gathered_mm_backward", MMOE_BOX(gathered_mm_backward));
   m.impl("grouped_product", MMOE_BOX(grouped_product));
 }

@@ -3,6 +3,8 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include <cstring>
+
 #include "../jobs.h"
 #include "shared_rows.h"
 

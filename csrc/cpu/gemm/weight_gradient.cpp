@@ -42,7 +42,7 @@ const char* Columns::get(const Job& job, int64_t r, int64_t count) const {
 }
 
 void Columns::add_to(Reads& reads, const Job& job, int64_t r, int64_t count) const {
-  if (shared_ != nullptr || !x_.numbers.empty()) return;
+  if (shared_ != nullptr) return;
   const int64_t size = l_.kernels->size;
   reads.add(at(job.expert, r, job.row), x_.step * size, job.rows * size, count);
 }
@@ -58,12 +58,7 @@ int64_t Columns::place(int64_t r, int64_t column) const {
 
 void Columns::pack(int64_t e, int64_t r, int64_t count, int64_t column, int64_t width,
                    char* to) const {
-  if (x_.numbers.empty()) {
-    l_.kernels->pack_columns(at(e, r, column), x_.step, count, width, to);
-    return;
-  }
-  const char* rows = gathered_rows(x_, e, r, count, column, width, l_.kernels->size);
-  l_.kernels->pack_columns(rows, width, count, width, to);
+  l_.kernels->pack_columns(at(e, r, column), x_.step, count, width, to);
 }
 
 void Columns::pack_shared() {
