@@ -40,8 +40,10 @@ class Format:
         """Reads the whole file, of columns in their order."""
         if self.whole is not None:
             return self.whole(file, names)
-        parts = list(self.chunks(file, names, _ROWS))
-        return pa.concat_tables(parts) if parts else self.schema(file).empty_table().select(names)
+        schema = self.schema(file)
+        # Of no column a table that is joined would forget its rows
+        parts = list(self.chunks(file, names or schema.names[:1], _ROWS))
+        return pa.concat_tables(parts or [schema.empty_table()]).select(names)
 
 
 # By what `kind_of` says of a file
