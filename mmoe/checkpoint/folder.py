@@ -53,7 +53,7 @@ class CheckpointFolder:
 
     def index(self) -> dict[str, Any]:
         """Reads `{"latest": folder, "best": folder, "kept": [folder, …]}`, the oldest first."""
-        return read_json(self.path / "index.json", shape=_Index)
+        return read_json(self.path / "index.json", _Index)
 
     def step(self, which: str) -> Path:
         """Finds the folder of the `latest` or `best` checkpoint, or of a named one.
@@ -91,11 +91,9 @@ class CheckpointFolder:
         """Reads optimizer moments, random states and, with an average, the raw weights."""
         return self.tensors(which, "training").whole()
 
-    def state(self, keys: Iterable[str], shape: Any = dict[str, Any]) -> dict[str, Any]:
-        """Reads position and history of the latest checkpoint: exactly `keys`."""
-        keys = list(keys)
-        state = read_json(self.step("latest") / "state.json", keys, shape)
-        return {key: state[key] for key in keys}
+    def state(self, shape: Any = dict[str, Any]) -> dict[str, Any]:
+        """Reads position and history of the latest checkpoint; see `read_json`."""
+        return read_json(self.step("latest") / "state.json", shape)
 
     def begin(self, step: int) -> Path:
         """Makes a temporary folder for the files of a step."""

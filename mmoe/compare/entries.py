@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import RunConfig
+from mmoe.config.json_files import Count, Number, Stored
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.files.fingerprint import print_data
 from mmoe.datasets.rows.encoded import EncodedLabels
@@ -105,6 +106,13 @@ _PREDICTIONS, _BASELINE = "predictions.parquet", "baseline.json"
 _AGAIN = "remove its folder and say --resume"
 
 
+class _Facts(Stored):
+    """baseline.json."""
+
+    seconds: Number
+    parameters: Count | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """What one training gave.
@@ -180,7 +188,7 @@ def baseline_entry(folder: Path, name: str, rows: ComparedRows) -> Entry:
         counts = [one.parameters for one in fitted.values()]
         total = None if None in counts else sum(counts)
         write_json(facts, {"seconds": seconds, "parameters": total})
-    found = read_json(facts, ("seconds", "parameters"))
+    found = read_json(facts, _Facts)
     return Entry(
         predictions_NP=_read(kept, names, len(rows.test_labels)),
         parameters=found["parameters"],

@@ -6,35 +6,28 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from mmoe.config.json_files import read_stored
-from mmoe.errors import Damaged
 
 _TEMPORARY = re.compile(
     r"\.(?P<name>.+)\.mmoe-(?P<machine>[0-9a-f]{8})-(?P<process>\d+)\.tmp", re.S
 )
 
 
-def read_json(path: Path, keys: Iterable[str] = (), shape: Any = dict[str, Any]) -> dict[str, Any]:
-    """Reads a mapping that holds at least `keys`.
+def read_json(path: Path, shape: Any = dict[str, Any]) -> dict[str, Any]:
+    """Reads a mapping.
 
     Args:
         path: The file.
-        keys: That must be there.
-        shape: What they and others must hold; see `mmoe.config.json_files`.
+        shape: What it must hold; see `mmoe.config.json_files`.
 
     Raises:
         ValueError: The file is absent, no JSON, no mapping, lacks a key or holds something else.
     """
-    content = read_stored(path, shape, "train again")
-    missing = [key for key in keys if key not in content]
-    if missing:
-        raise Damaged(path, f"no {', '.join(missing)}", "train again")
-    return content
+    return read_stored(path, shape, "train again")
 
 
 def write_json(path: Path, content: object) -> None:

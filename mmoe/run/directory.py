@@ -165,4 +165,4 @@ class RunDirectory:
                 f"{self.path}: the run has no metrics.json, so its training was interrupted; "
                 f"finish it with `mmoe train … --out {self.path} --resume`"
             )
-        return read_json(self.metrics_file, shape=_Metrics)
+        return read_json(self.metrics_file, _Metrics)

@@ -12,15 +12,14 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from mmoe.config.json_files import Stored
+from mmoe.config.json_files import Stored, read_model
 from mmoe.errors import Damaged
-from mmoe.run.atomic_files import read_json, write_json
+from mmoe.run.atomic_files import write_json
 from mmoe.run.locks import FolderInUse, FolderLock, is_lock_file
 
 MARK = "mmoe.json"
 Kind = Literal["run", "backtest", "comparison", "search"]
 _FORMAT = 1
-_KEYS = ("mmoe", "format", "made_folder", "config_sha256", "diverged", "id")
 _NOTE = "made by mmoe, which knows the folder by it and removes nothing in folders without it"
 # Names that a run or a walk whose own is taken goes through: runs/funnel, runs/funnel-2, …
 _NAMES = 100_000
@@ -81,7 +80,7 @@ class FolderMark(Stored, populate_by_name=True):
         if not path.exists():
             return None
         try:
-            return cls.model_validate(read_json(path, _KEYS, cls))
+            return read_model(path, cls, "")
         except Damaged as error:
             raise ValueError(
                 f"{path}: cannot be relied on ({error.reason}), so nobody can tell what in this "

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from mmoe.config import RunConfig, SplitConfig, config_from_dict
 from mmoe.config.data import TimeConfig
+from mmoe.config.json_files import Count, Stored
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import DataPrint, data_changes, print_files, shown
@@ -365,6 +367,21 @@ def _stack(table: pa.Table, config: RunConfig, what: str) -> np.ndarray:
 _STEPS, _RESULT, _TESTED = "plan.json", "backtest.json", "predictions.parquet"
 
 
+class _PlannedDays(Stored):
+    train_days: list[str]
+    test_day: str
+
+
+class _Plan(Stored):
+    """plan.json."""
+
+    column: str
+    from_scratch: bool
+    window: Count | None
+    steps: list[_PlannedDays] = Field(min_length=1)
+    config: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class _Start:
     """How a walk was asked for; see `backtest`."""
@@ -513,7 +530,7 @@ def _check_steps(out: Path, config: RunConfig, header: dict[str, Any], steps: li
     if not (out / _STEPS).exists():
         return 0
     content = _as_stored(config, header, steps)
-    old = read_json(out / _STEPS, content)
+    old = read_json(out / _STEPS, _Plan)
     before = old.pop("steps")
     # Read as any run's config: what it names is not imported
     begun = config_from_dict(old["config"], f"{out / _STEPS}: config", of_run=True)

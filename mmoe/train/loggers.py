@@ -198,6 +198,12 @@ class _Remembered(Stored):
     run_id: str
 
 
+class _History(Stored):
+    """What is needed of history.json."""
+
+    epochs: list[Any]
+
+
 class MlflowLog:
     """A run of MLflow: parameters, metrics of every epoch, the run's small files.
 
@@ -342,12 +348,12 @@ def _experiment(client: Any, config: RunConfig) -> str:
 
 def _read(directory: RunDirectory) -> dict[str, Any] | None:
     path = directory.mlflow_file
-    return read_json(path, ("tracking_uri", "run_id"), _Remembered) if path.exists() else None
+    return read_json(path, _Remembered) if path.exists() else None
 
 
 def _epochs_before(directory: RunDirectory) -> int:
     path = directory.history_file
-    return len(read_json(path, ("epochs",))["epochs"]) if path.exists() else 0
+    return len(read_json(path, _History)["epochs"]) if path.exists() else 0
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

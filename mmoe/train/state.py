@@ -159,9 +159,8 @@ class TrainingState:
         if ids is not None:
             ids.load_progress(training.whole("ids"))
         unflatten_optimizer(self.optimizer, network, self._stored_moments(training))
-        self.position = Position(
-            **folder.state((f.name for f in fields(Position)), _stored_position())
-        )
+        state = folder.state(_stored_position())
+        self.position = Position(**{f.name: state[f.name] for f in fields(Position)})
         if rank() == 0:
             folder.remove_strays()
         return self.draws.load(training, seed)

@@ -14,6 +14,7 @@ import yaml
 from rich.table import Table
 
 from mmoe.config import RunConfig, dump_config
+from mmoe.config.json_files import Count, Measured, Stored
 from mmoe.datasets.files.fingerprint import print_data
 from mmoe.datasets.stream import wants_stream
 from mmoe.errors import Diverged, Interrupted
@@ -268,6 +269,18 @@ def _run_trial(
     )
 
 
+class _Epoch(Stored):
+    epoch: Count
+    monitor: Measured | None
+
+
+class _History(Stored):
+    """What is needed of history.json."""
+
+    start: dict[str, Any] | None = None
+    epochs: list[_Epoch]
+
+
 class _Watch:
     """Looks at a trial after every epoch."""
 
@@ -300,7 +313,7 @@ class _Watch:
 
         A model that begins as its wide part is kept as it began where no epoch is better.
         """
-        history = read_json(self.run.history_file, ("epochs",))
+        history = read_json(self.run.history_file, _History)
         if not self.epochs and "start" in history:
             self.best = history["start"]["monitor"]
         for entry in history["epochs"][self.epochs :]:

@@ -171,7 +171,7 @@ def killed_at_every_operation(path):
         folder = CheckpointFolder(path / str(len(found) + 1))
         shutil.copytree(path / "before", folder.path)
         code = run(save_alone, folder, 2, len(found) + 1)
-        step = folder.state(["step"])["step"]
+        step = folder.state()["step"]
         numbers = {float(t) for w in ("latest", "best") for t in folder.model(w)["table"].flatten()}
         folder.remove_strays()
         files = sorted(file.name for file in folder.path.iterdir())

@@ -17,7 +17,10 @@ from benchmarks.faults.inputs.json_faults import (
 )
 from mmoe.config import config_from_dict
 from mmoe.config.json_files import Count, Stored, check_stored
+from mmoe.datasets.files.fingerprint import DataPrint
+from mmoe.run import FolderClaim
 from mmoe.train import WarmStart, train_run
+from mmoe.train.run_folder.claim import begin_planned
 
 
 @pytest.fixture(scope="module", name="world")
@@ -143,6 +146,24 @@ def test_the_line_names_the_key(world, tmp_path, mmoe, name, where, value, reade
     assert code == 2
     assert f"{name}: is damaged {says}" in err or f"{name}: {says}" in err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "says"),
+    [
+        ("data", 3, r"\(data: Input .*, got 3\); choose"),
+        ("config", [], r"\(config: .*, got \[\]\)"),
+    ],
+)
+def test_the_plan_of_many_runs_names_its_key(tmp_path, funnel_config, where, value, says):
+    config, data = config_from_dict(funnel_config), DataPrint(kind="tables", parts={})
+    with FolderClaim("search") as claim:
+        begin_planned(claim, tmp_path / "out", config, data, numbered=False)
+        begin_planned(claim, tmp_path / "out", config, data, numbered=False)
+        plan = tmp_path / "out" / "plan.json"
+        plan.write_text(json.dumps(json.loads(plan.read_text()) | {where: value}))
+        with pytest.raises(ValueError, match=rf"plan.json: is damaged {says}"):
+            begin_planned(claim, tmp_path / "out", config, data, numbered=False)
 
 
 def test_shapes():

@@ -16,6 +16,7 @@ from zlib import crc32
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig, config_from_dict, dump_config
+from mmoe.config.json_files import Stored, read_model
 from mmoe.config.run import with_vector_paths
 from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.files.fingerprint import DataPrint, data_changes, shown
@@ -23,7 +24,7 @@ from mmoe.datasets.rows.sources import below
 from mmoe.errors import Diverged, Interrupted, RanksDiffer
 from mmoe.parallel import first_other, from_all
 from mmoe.run.addresses import open_run
-from mmoe.run.atomic_files import read_json, write_json, write_text
+from mmoe.run.atomic_files import write_json, write_text
 from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import (
     EARLY_FILE,
@@ -197,7 +198,13 @@ def _version(package: str) -> str | None:
 
 
 PLAN = "plan.json"
-_PLAN_KEYS = ("config", "data")
+
+
+class _Plan(Stored):
+    """plan.json."""
+
+    config: dict[str, Any]
+    data: DataPrint
 
 
 class RunClaim(FolderClaim):
@@ -416,16 +423,16 @@ def begin_planned(
 
 
 def _check_plan(out: Path, config: RunConfig, data: DataPrint) -> None:
-    old: dict[str, Any] = read_json(out / PLAN, _PLAN_KEYS)
+    old = read_model(out / PLAN, _Plan, "choose another --out")
     # Read as any run's config: what it names is not imported
-    begun = config_from_dict(old["config"], f"{out / PLAN}: config", of_run=True)
+    begun = config_from_dict(old.config, f"{out / PLAN}: config", of_run=True)
     difference = first_difference(begun.model_dump(mode="json"), config.model_dump(mode="json"))
     if difference:
         raise ValueError(
             f"{out}: was begun with another config ({difference}); resume with the same one, or "
             "choose another --out"
         )
-    changes = data_changes(DataPrint.model_validate(old["data"]), data)
+    changes = data_changes(old.data, data)
     if changes:
         raise ValueError(
             f"{out}: the data has changed since it was begun ({shown(changes)}), so its runs "

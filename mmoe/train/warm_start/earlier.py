@@ -71,7 +71,7 @@ class WarmStart:
                     "--warm-start, or choose another --out"
                 )
             return asked
-        content = read_json(run.warm_start_file, shape=_Recorded)
+        content = read_json(run.warm_start_file, _Recorded)
         found = cls(content["run"], content["new_experts"])
         if asked is not None and (asked.named, asked.new_experts) != (
             found.named,
