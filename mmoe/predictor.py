@@ -293,7 +293,9 @@ class Predictor:
         tile = _OWN_TILE if self.any_height else ROWS_PER_TILE
         padded = -(-rows // tile) * tile
         device = self.ranker.device
-        batch = data.batch(slice(start, stop), pad_to=padded).to(device)
+        batch = data.batch(slice(start, stop), pad_to=padded)
+        if device.type != "cpu":
+            batch = batch.to(device)
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
             return self.ranker(batch, return_gates=return_gates, with_bias=with_bias, mixer=mixer)
 

@@ -52,7 +52,7 @@ BUDGETS = {
     "step, top_k": Length(27, 152, 85),
     "mixture, dense": Length(9, 40, 24),
     "mixture, top_k": Length(13, 69, 43),
-    "score_files": Length(97, 762, None),
+    "score_files": Length(90, 765, None),
 }
 
 

@@ -25,6 +25,8 @@ from mmoe.datasets.values.columns import to_numbers
 Finite = Annotated[float, Field(allow_inf_nan=False)]  # in files
 Rules = dict[str, dict[str, Any]]  # section of encoder.json → feature or table → what was learnt
 FeatureT = TypeVar("FeatureT", bound=Feature)
+# Numbers are clipped so many widths of training's range below its lowest and above its highest
+MARGIN = 1.0
 
 
 class Section:
@@ -375,3 +377,59 @@ def _stack(columns: list[np.ndarray], num_rows: int, dtype: np.dtype[Any]) -> np
         rows = slice(start, start + block)
         np.concatenate([matrix[rows] for matrix in matrices], axis=1, out=out[rows])
     return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelColumns:
+    """What some of an encoder's features become: its columns, in its order.
+
+    Attributes:
+        codecs: Of these features.
+        rules: What training rows taught.
+    """
+
+    codecs: Sequence[Codec[Any]]
+    rules: Rules
+
+    @property
+    def dense_names(self) -> list[str]:
+        """Names of dense columns: numbers, positions, those of vectors, sines."""
+        return [name for codec in self.codecs for name in codec.dense_columns(self.rules)]
+
+    @property
+    def input_layers(self) -> list[InputLayerSpec]:
+        """What the network makes of these dense columns, projections and pieces, in their order."""
+        found: list[InputLayerSpec] = []
+        first = 0
+        for codec in self.codecs:
+            found += codec.input_layers(self.rules, first)
+            first += len(codec.dense_columns(self.rules))
+        return found
+
+    @property
+    def categorical(self) -> list[FeatureSpec]:
+        """Features of one id a row, also buckets and parts: columns of ids."""
+        return [spec for codec in self.codecs for spec in codec.lookups]
+
+    @property
+    def lists(self) -> list[FeatureSpec]:
+        """List features."""
+        return [spec for codec in self.codecs for spec in codec.lists]
+
+    @property
+    def sequences(self) -> list[SequenceSpec]:
+        """Sequences; their events are among the lists."""
+        return [spec for codec in self.codecs for spec in codec.sequences]
+
+
+def limits_of(lowest: Any, highest: Any) -> tuple[Any, Any]:
+    """Returns the ends that numbers are clipped to: one of the range's widths beyond it.
+
+    Example:
+        >>> lowest, highest = limits_of(10.0, 30.0)
+        >>> float(lowest), float(highest)
+        (-10.0, 50.0)
+    """
+    with np.errstate(over="ignore"):  # to infinity: near the limit of float64 nothing is outside
+        width = MARGIN * (np.float64(highest) - np.float64(lowest))
+        return lowest - width, highest + width

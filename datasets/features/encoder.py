@@ -26,6 +26,7 @@ from mmoe.config.json_files import Stored, read_stored
 from mmoe.datasets.features.codec import (
     Codec,
     Coded,
+    LevelColumns,
     Rules,
     Section,
     joined,
@@ -46,7 +47,6 @@ from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.levels import (
     LEVELS,
     Level,
-    LevelColumns,
     LevelsFit,
     LevelsSection,
     at_level,

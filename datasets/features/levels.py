@@ -1,15 +1,14 @@
 """Levels: which features are of a request, and which of each of its candidates."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from mmoe.config import Feature, FeatureSpec, InputLayerSpec, RunConfig, SequenceSpec
+from mmoe.config import Feature, RunConfig
 from mmoe.config.data import NOTHING_SHARED
 from mmoe.config.features import Level
-from mmoe.datasets.features.codec import Codec, Rules, Section
+from mmoe.datasets.features.codec import Codec, Section
 from mmoe.datasets.rows.locations import is_of_request
 from mmoe.datasets.rows.requests import find_requests
 
@@ -21,49 +20,6 @@ class LevelsSection(Section):
 
     name: ClassVar[str] = LEVELS
     entry: ClassVar[Any] = Level
-
-
-@dataclass(frozen=True, kw_only=True)
-class LevelColumns:
-    """What some of an encoder's features become: its columns, in its order.
-
-    Attributes:
-        codecs: Of these features.
-        rules: What training rows taught.
-    """
-
-    codecs: Sequence[Codec[Any]]
-    rules: Rules
-
-    @property
-    def dense_names(self) -> list[str]:
-        """Names of dense columns: numbers, positions, those of vectors, sines."""
-        return [name for codec in self.codecs for name in codec.dense_columns(self.rules)]
-
-    @property
-    def input_layers(self) -> list[InputLayerSpec]:
-        """What the network makes of these dense columns, projections and pieces, in their order."""
-        found: list[InputLayerSpec] = []
-        first = 0
-        for codec in self.codecs:
-            found += codec.input_layers(self.rules, first)
-            first += len(codec.dense_columns(self.rules))
-        return found
-
-    @property
-    def categorical(self) -> list[FeatureSpec]:
-        """Features of one id a row, also buckets and parts: columns of ids."""
-        return [spec for codec in self.codecs for spec in codec.lookups]
-
-    @property
-    def lists(self) -> list[FeatureSpec]:
-        """List features."""
-        return [spec for codec in self.codecs for spec in codec.lists]
-
-    @property
-    def sequences(self) -> list[SequenceSpec]:
-        """Sequences; their events are among the lists."""
-        return [spec for codec in self.codecs for spec in codec.sequences]
 
 
 class LevelsFit:

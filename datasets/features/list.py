@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import FeatureSpec, ListFeature
-from mmoe.datasets.features.codec import Coded, Rules
+from mmoe.datasets.features.codec import Coded, Rules, limits_of
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.ragged import (
     Ragged,
@@ -21,7 +21,7 @@ from mmoe.datasets.features.ragged import (
     shortened,
     unpad,
 )
-from mmoe.datasets.features.seen import SEEN_LENGTHS, SEEN_WEIGHTS, limits_of
+from mmoe.datasets.features.seen import SEEN_LENGTHS, SEEN_WEIGHTS
 from mmoe.datasets.rows.locations import place, times_of
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import is_text, offsets_of, pc

@@ -13,10 +13,9 @@ from pydantic import Field
 
 from mmoe.config import InputLayerSpec, NumericFeature, PiecesSpec, TableSpec
 from mmoe.config.json_files import Stored
-from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section
+from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section, limits_of
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
-from mmoe.datasets.features.seen import limits_of
 from mmoe.datasets.rows.frames import Cell
 from mmoe.datasets.values.columns import feature_numbers
 

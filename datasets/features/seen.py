@@ -20,23 +20,8 @@ from mmoe.datasets.features.id_map import MISSING, UNSEEN
 from mmoe.datasets.values.arrow import is_text, one_chunk, pc, plain
 from mmoe.datasets.values.text import empty_to_null
 
-# Numbers are clipped so many widths of training's range below its lowest and above its highest
-MARGIN = 1.0
 SEEN_IDS, SEEN_WEIGHTS, SEEN_LENGTHS = "seen_ids", "seen_weights", "seen_lengths"
 CONSTANTS, HELD_COLUMNS = "constants", "held_columns"
-
-
-def limits_of(lowest: Any, highest: Any) -> tuple[Any, Any]:
-    """Returns the ends that numbers are clipped to: one of the range's widths beyond it.
-
-    Example:
-        >>> lowest, highest = limits_of(10.0, 30.0)
-        >>> float(lowest), float(highest)
-        (-10.0, 50.0)
-    """
-    with np.errstate(over="ignore"):  # to infinity: near the limit of float64 nothing is outside
-        width = MARGIN * (np.float64(highest) - np.float64(lowest))
-        return lowest - width, highest + width
 
 
 class SeenIds(Section):

@@ -11,9 +11,8 @@ from pydantic import Field
 
 from mmoe.config import TableSpec, VectorFeature
 from mmoe.config.json_files import Stored
-from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section
+from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section, limits_of
 from mmoe.datasets.features.fit_numbers import Moments
-from mmoe.datasets.features.seen import limits_of
 from mmoe.datasets.values.columns import Vectors, to_vectors
 
 # Values of one number whose moments are taken at once: vectors have hundreds of them

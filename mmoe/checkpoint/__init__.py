@@ -4,9 +4,8 @@
 background, `load_weights` and `load_network` put them into a model.
 """
 
-from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
 from mmoe.checkpoint.saver import CheckpointSaver
-from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.checkpoint.weights import load_network, load_weights
 
 __all__ = [

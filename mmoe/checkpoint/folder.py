@@ -1,17 +1,32 @@
-"""Checkpoints: safetensors and JSON in one folder per step, complete or absent."""
+"""Checkpoints: safetensors and JSON in one folder per step, complete or absent, read by name."""
 
 import json
+import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import torch
 from pydantic import Field
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.config.json_files import Stored
+from mmoe.parallel.sharded_tensors import Shard, TensorMap, local_shards
 from mmoe.run.atomic_files import flush, read_json
 from mmoe.run.folder_claim import (
     STEP_FILE,
@@ -75,7 +90,7 @@ class CheckpointFolder:
             )
         return folder
 
-    def tensors(self, which: str, state: str) -> StoredTensors:
+    def tensors(self, which: str, state: str) -> "StoredTensors":
         """Opens `model` or `training` of a checkpoint, to be read piece by piece.
 
         Raises:
@@ -197,3 +212,214 @@ def _named(index: Mapping[str, Any]) -> list[str]:
 def _order(name: str) -> tuple[int, ...]:
     """`step-00000005-1` comes after `step-00000005`, before `step-00000010`."""
     return tuple(map(int, name.split("-")[1:]))
+
+
+# Read at a time, so that a table needs no second copy of itself
+_BLOCK_BYTES = 2**26
+
+
+class StoredTensors:
+    """One state (`model` or `training`) of a checkpoint: names, shapes, and numbers on demand.
+
+    Only headers are read at first, then of each file what the targets need of it. No rank waits
+    for another: all of them read the same headers and so find the same errors.
+
+    Args:
+        folder: Of one step.
+        state: What its files are called after.
+
+    Raises:
+        ValueError: A file is missing or damaged, or shards of a tensor are; names it.
+    """
+
+    def __init__(self, folder: Path, state: str) -> None:
+        files = _files_of(folder, state)
+        for file in files:
+            _check_readable(file)
+        self.path = folder / f"{state}.safetensors" if len(files) == 1 else folder
+        self._reader = HuggingFaceStorageReader(str(folder))
+        self._reader.fs = _Listed(files)
+        self._metadata = self._reader.read_metadata()
+        self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
+        for name, stored in self._stored.items():
+            if sum(math.prod(chunk.sizes) for chunk in stored.chunks) != math.prod(stored.size):
+                raise ValueError(f"{self.path}: is damaged: pieces of tensor {name!r} are missing")
+
+    @property
+    def _stored(self) -> dict[str, TensorStorageMetadata]:
+        return self._metadata.state_dict_metadata  # type: ignore[return-value]  # tensors only
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors together, which their files hold."""
+        return sum(
+            math.prod(stored.size) * stored.properties.dtype.itemsize
+            for stored in self._stored.values()
+        )
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Lists the names that begin with `prefix.`, without it; all where there is none."""
+        start = f"{prefix}." if prefix else ""
+        return sorted(n.removeprefix(start) for n in self._stored if n.startswith(start))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of the whole tensor."""
+        return tuple(self._stored[name].size)
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Returns the dtype in which a tensor was written."""
+        return self._stored[name].properties.dtype
+
+    def whole(self, prefix: str = "") -> dict[str, Tensor]:
+        """Reads all tensors that begin with `prefix.`, by their names without it."""
+        start = f"{prefix}." if prefix else ""
+        tensors = {
+            name: torch.empty(self.shape(start + name), dtype=self.dtype(start + name))
+            for name in self.names(prefix)
+        }
+        self.load(tensors, prefix)
+        return tensors
+
+    def load(self, targets: TensorMap, prefix: str = "", *, all_names: bool = True) -> None:
+        """Fills tensors, or this rank's shards of them, in place.
+
+        Args:
+            targets: By name, without the prefix.
+            prefix: Which names of the checkpoint are meant: those that begin with `prefix.`.
+            all_names: Every one of those has to be among the targets.
+
+        Raises:
+            ValueError: A name is missing on one side, or a shape differs.
+        """
+        wanted = self.check(targets, prefix, all_names=all_names)
+        planner = _Planner(wanted)
+        planner.set_up_planner({}, self._metadata)
+        try:
+            with torch.no_grad():
+                self._reader.read_data(planner.create_local_plan(), planner)
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{self.path}: cannot be read as a checkpoint: {error}") from None
+
+    def check(
+        self, targets: TensorMap, prefix: str = "", *, all_names: bool = True
+    ) -> dict[str, list[Shard]]:
+        """Refuses what `load` would, without reading numbers; returns the shards by whole names."""
+        start = f"{prefix}." if prefix else ""
+        wanted = {start + name: local_shards(value) for name, value in targets.items()}
+        self._check(wanted, {start + n for n in self.names(prefix)} if all_names else set())
+        return wanted
+
+    def _check(self, wanted: dict[str, list[Shard]], there: set[str]) -> None:
+        missing = sorted(wanted.keys() - self._stored.keys())
+        if missing:
+            raise ValueError(f"{self.path}: the checkpoint has no tensor {missing[0]!r}")
+        unknown = sorted(there - wanted.keys())
+        if unknown:
+            raise ValueError(
+                f"{self.path}: the checkpoint has a tensor {unknown[0]!r}, the model has none; the "
+                "config was changed after training"
+            )
+        for name, shards in wanted.items():
+            there_shape = list(self._stored[name].size)
+            for shard in shards:
+                if list(shard.shape) != there_shape:
+                    raise ValueError(
+                        f"{self.path}: tensor {name!r} has shape {there_shape} in the checkpoint "
+                        f"and {list(shard.shape)} in the model; the config was changed after "
+                        "training"
+                    )
+
+
+class _Planner(DefaultLoadPlanner):
+    """Tells DCP's resharding which boxes are wanted, and where they go."""
+
+    def __init__(self, wanted: dict[str, list[Shard]]) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.wanted = {
+            MetadataIndex(name, shard.offsets): shard.tensor
+            for name, shards in wanted.items()
+            for shard in shards
+        }
+
+    def create_local_plan(self) -> LoadPlan:
+        assert isinstance(self.metadata, Metadata)
+        items = []
+        for index, tensor in self.wanted.items():
+            assert index.offset is not None
+            stored: Any = self.metadata.state_dict_metadata[index.fqn]
+            box = ChunkStorageMetadata(index.offset, tensor.size())
+            found = create_read_items_for_chunk_list(index.fqn, stored, [box])
+            items += [block for item in found for block in _blocks(item, tensor.element_size())]
+        return LoadPlan(items)
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        return self.wanted[index]
+
+
+class _Listed(FileSystem):
+    """Shows a reader some of the files of a folder, in this order."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = files
+
+    def ls(self, path: Any) -> list[str]:
+        return [str(file) for file in self.files]
+
+
+def _blocks(item: ReadItem, element_size: int) -> Iterator[ReadItem]:
+    """The same read in slices of some rows."""
+    if not item.lengths:
+        yield item
+        return
+    height, *widths = item.lengths
+    rows = max(_BLOCK_BYTES // max(element_size * math.prod(widths), 1), 1)
+    for start in range(0, height, rows):
+        yield replace(
+            item,
+            dest_offsets=torch.Size((item.dest_offsets[0] + start, *item.dest_offsets[1:])),
+            storage_offsets=torch.Size(
+                (item.storage_offsets[0] + start, *item.storage_offsets[1:])
+            ),
+            lengths=torch.Size((min(rows, height - start), *widths)),
+        )
+
+
+def _files_of(folder: Path, state: str) -> list[Path]:
+    """`STATE.safetensors`, or all of `STATE-00001-of-00004.safetensors` …"""
+    single = folder / f"{state}.safetensors"
+    totals = {int(m[1]) for path in folder.glob(f"{state}-*") if (m := _NUMBERED.search(path.name))}
+    if single.exists() or not totals:
+        files = [single]
+    else:
+        files = [folder / file_name(state, n + 1, max(totals)) for n in range(max(totals))]
+    for file in files:
+        if not file.exists():
+            raise ValueError(
+                f"{file}: cannot be read as a checkpoint: there is no such file"
+                + (f", one of the {len(files)} that hold it" if totals else "")
+            )
+    return files
+
+
+_NUMBERED = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$")
+
+
+def file_name(state: str, number: int, total: int) -> str:
+    """Names the number-th of so many files.
+
+    Example:
+        >>> file_name("model", 1, 1), file_name("model", 2, 4)
+        ('model.safetensors', 'model-00002-of-00004.safetensors')
+    """
+    if total == 1:
+        return f"{state}.safetensors"
+    return f"{state}-{number:05d}-of-{total:05d}.safetensors"
+
+
+def _check_readable(file: Path) -> None:
+    """By its header, which says how long the file has to be."""
+    try:
+        with safe_open(file, framework="pt"):
+            pass
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file}: cannot be read as a checkpoint: {error}") from None

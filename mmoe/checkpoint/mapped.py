@@ -10,8 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mmoe.checkpoint.folder import CheckpointFolder, with_prefix
-from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors, with_prefix
 from mmoe.checkpoint.unshard import unshard
 from mmoe.checkpoint.weights import fill_tables, load_id_maps
 from mmoe.config import ScoringPrecision, TableSpec

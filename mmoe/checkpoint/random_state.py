@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.checkpoint.folder import StoredTensors
 from mmoe.parallel import rank, world_size
 from mmoe.parallel.sharded_tensors import Shard
 from mmoe.process_settings import LENT

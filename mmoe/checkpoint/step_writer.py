@@ -27,8 +27,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.checkpoint.stored_tensors import file_name
+from mmoe.checkpoint.folder import CheckpointFolder, file_name
 from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run.atomic_files import flush
 from mmoe.run.folder_claim import STEP_FILE, remove_files

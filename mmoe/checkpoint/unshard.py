@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
 from mmoe.embeddings.byte_size import byte_size
 from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run.atomic_files import check_new_file, not_written, remove_dead, temporary_beside

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.checkpoint.folder import StoredTensors
 from mmoe.config import RunConfig, TableSpec
 from mmoe.config.parallel import ParallelConfig
 from mmoe.datasets.features.encoder import FeatureEncoder

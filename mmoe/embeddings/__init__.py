@@ -4,10 +4,11 @@ from mmoe.embeddings.backend import EmbeddingBackend
 from mmoe.embeddings.build import (
     build_embeddings,
     build_scoring_embeddings,
+    managed_ids,
     torchrec_problem,
 )
 from mmoe.embeddings.lookups import Lookups
-from mmoe.embeddings.managed.backend import ManagedEmbeddings, managed_ids
+from mmoe.embeddings.managed.backend import ManagedEmbeddings
 from mmoe.embeddings.names import table_of_state
 from mmoe.embeddings.plain import PlainEmbeddings
 from mmoe.embeddings.quantized.backend import (

@@ -171,6 +171,11 @@ def _fbgemm_has_cuda() -> bool:
     return getattr(fbgemm_gpu, "__variant__", "cpu") not in ("cpu", "docs")
 
 
+def managed_ids(embeddings: object) -> ManagedEmbeddings | None:
+    """Returns the embeddings where one of their tables is managed, else None."""
+    return embeddings if isinstance(embeddings, ManagedEmbeddings) else None
+
+
 def _with_managed_ids(
     module: nn.Module, tables: Sequence[TableSpec], features: Sequence[FeatureSpec], seed: int
 ) -> nn.Module:

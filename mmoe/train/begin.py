@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmoe.checkpoint.folder import StoredTensors
 from mmoe.checkpoint.random_state import RandomState
-from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.checkpoint.weights import SizeLimit, check_tables
 from mmoe.config import RunConfig, TableVectors
 from mmoe.datasets.features.encoder import FeatureEncoder

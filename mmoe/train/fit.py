@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from mmoe.alarms import predicted_file
-from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.loading import with_used_modules
 from mmoe.config.tasks import prediction_columns

@@ -10,11 +10,10 @@ from pydantic import create_model
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from mmoe.checkpoint.folder import CheckpointFolder, with_prefix
+from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors, with_prefix
 from mmoe.checkpoint.optimizer_state import flatten_optimizer, unflatten_optimizer
 from mmoe.checkpoint.random_state import RandomState
 from mmoe.checkpoint.saver import CheckpointSaver
-from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.checkpoint.weights import load_id_maps, load_network, load_weights, load_wide
 from mmoe.config.json_files import Count, Number, Stored
 from mmoe.embeddings import managed_ids

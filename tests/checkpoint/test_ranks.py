@@ -111,7 +111,7 @@ def test_pieces_that_are_read_may_lie_apart(world):
 
 
 def test_large_pieces_are_read_in_blocks(world, monkeypatch):
-    monkeypatch.setattr("mmoe.checkpoint.stored_tensors._BLOCK_BYTES", 50)
+    monkeypatch.setattr("mmoe.checkpoint.folder._BLOCK_BYTES", 50)
     found, expected = world[0].model("latest"), of_world.whole(4)
     assert [name for name in expected if not same(found[name], expected[name])] == []
 

@@ -13,8 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits

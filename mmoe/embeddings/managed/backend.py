@@ -180,11 +180,6 @@ class ManagedEmbeddings(nn.Module):
                     shard.tensor[own_S.to(shard.tensor.device)] = 0
 
 
-def managed_ids(embeddings: object) -> ManagedEmbeddings | None:
-    """Returns the embeddings where one of their tables is managed, else None."""
-    return embeddings if isinstance(embeddings, ManagedEmbeddings) else None
-
-
 def _of_table(table: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     start = f"{table}."
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}

@@ -16,7 +16,7 @@ from mmoe.embeddings.lookups import (
     lengths_of_events,
     split_bags,
 )
-from mmoe.embeddings.managed.backend import managed_ids
+from mmoe.embeddings.managed.backend import ManagedEmbeddings
 from mmoe.embeddings.quantized.pool_over_ranks import pool_over_ranks
 from mmoe.parallel import rank, world_size
 
@@ -367,8 +367,7 @@ class ScoringEmbeddings(nn.Module):
 
 def scoring_embeddings(embeddings: object) -> ScoringEmbeddings | None:
     """Returns the tables if these are tables to score with, else None."""
-    ids = managed_ids(embeddings)
-    module = embeddings if ids is None else ids.module
+    module = embeddings.module if isinstance(embeddings, ManagedEmbeddings) else embeddings
     return module if isinstance(module, ScoringEmbeddings) else None
 
 

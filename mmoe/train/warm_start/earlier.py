@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.checkpoint.stored_tensors import StoredTensors
+from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
 from mmoe.checkpoint.weights import check_tables
 from mmoe.config import RunConfig
 from mmoe.config.json_files import Stored as StoredFile

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from mmoe.checkpoint.folder import StoredTensors
 from mmoe.checkpoint.optimizer_state import unflatten_optimizer
-from mmoe.checkpoint.stored_tensors import StoredTensors
 from mmoe.checkpoint.weights import outline
 from mmoe.config import RunConfig, TableSpec
 from mmoe.datasets.features.encoder import FeatureEncoder
