@@ -22,11 +22,10 @@ from mmoe.embeddings import (
 from mmoe.mixture.gates.joined import JoinedGates
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.bias_tower import BiasColumns, BiasTower, own_dense, own_lookups
-from mmoe.models.domains import NetworkDomains
 from mmoe.models.input_layers import InputLayers, widened_by
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.interactions.layers import Interaction, Products
-from mmoe.models.network import ImputationTowers, Level, MixtureNetwork
+from mmoe.models.network import ImputationTowers, Level, MixtureNetwork, NetworkDomains
 from mmoe.models.ranker import Ranker
 from mmoe.models.requests.build import (
     build_requests,

@@ -8,7 +8,7 @@ from mmoe.datasets.features.domains import Domains
 from mmoe.mixture import FixedGate
 from mmoe.models import build_network
 from mmoe.models.build import add_domains
-from mmoe.models.domains import NetworkDomains
+from mmoe.models.network import NetworkDomains
 
 
 def test_rows_ask_the_gates_of_tasks_that_exist_and_shared_ones():
