@@ -243,8 +243,7 @@ def set_values(
         try:
             value = _read_yaml(text)
         except (yaml.YAMLError, ValueError) as error:
-            said = override if len(override) <= 200 else f"{override[:197]}..."
-            raise ValueError(f"--set {said!r}: bad value: {_one_line(error)}") from None
+            raise ValueError(f"--set {override!r}: bad value: {_one_line(error)}") from None
         keys = key.strip().split(".")
         _assign(result, keys, value, override)
         dropped = _drop_keys(result, keys, override)
