@@ -22,7 +22,7 @@ from mmoe.ops._checks import (
     check_shape,
 )
 from mmoe.ops._library import define
-from mmoe.ops.dispatch import RoutePlan, check_plan, permute
+from mmoe.ops.dispatch import RoutePlan, check_plan
 from mmoe.ops.reference import keeps_z
 from mmoe.ops.repeat_rows import Owners
 
@@ -259,9 +259,8 @@ def gathered_mm(
     Source: Tan et al., "Scattered mixture-of-experts implementation" (arXiv 2403.08245), section
         3.1, for products that read their rows by number.
     """
-    check_dims("x_BD", x_BD, "BD")
-    check_float("x_BD", x_BD)
     check_plan("x_BD", x_BD, plan)
+    check_dims("x_BD", x_BD, "BD")
     check_shape(
         "slots_BGK",
         plan.slots_BGK,
@@ -271,7 +270,8 @@ def gathered_mm(
     check_layer(x_BD, weight_EDH, bias_EH, activation, name="x_BD")
     check_offsets(plan.offsets_E1, x_BD, weight_EDH, name="x_BD")
     if x_BD.device.type == "cpu":
-        x_PD = permute(x_BD, plan)
+        # The operator itself, as what `permute` checks is checked
+        x_PD = torch.ops.mmoe.permute(x_BD, plan.rows_P, plan.slots_BGK)
         return torch.ops.mmoe.grouped_mm(x_PD, plan.offsets_E1, weight_EDH, bias_EH, activation)[0]
     return torch.ops.mmoe.gathered_mm(x_BD, *plan, weight_EDH, bias_EH, activation)[0]
 
