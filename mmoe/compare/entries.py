@@ -23,16 +23,12 @@ from mmoe.datasets.rows.sources import at_versions, generated_splits, load_split
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.stream import wants_stream
 from mmoe.errors import Damaged, Diverged
-from mmoe.metrics.observed import ObservedRows
-from mmoe.metrics.task_kinds import kind_of
-from mmoe.metrics.task_kinds.base import observed_rows
 from mmoe.run.atomic_files import read_json, write_json
 from mmoe.run.console import Reporter
 from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import remove_stray_files
 from mmoe.train.baselines import boosted_trees, logistic_regression
 from mmoe.train.fit import train_run
-from mmoe.train.measure import row_weights
 from mmoe.train.prepare import PreparedData, prepare, refuse_change
 
 
@@ -54,22 +50,6 @@ class ComparedRows:
     def shared(self, config: RunConfig) -> PreparedData | None:
         """Returns the encoded rows for a model's run; None: its labels differ (ESMM)."""
         return self.prepared if config.trained_tasks == self.config.trained_tasks else None
-
-    def judged(self, t: int, predictions_N: np.ndarray) -> ObservedRows:
-        """Returns the test rows of task t that count, with predictions for them.
-
-        Raises:
-            ValueError: A prediction is none of such a task.
-        """
-        task, labels = self.config.tasks[t], self.test_labels
-        return observed_rows(
-            kind_of(task.kind),
-            labels.labels_NT[:, t],
-            predictions_N,
-            labels.observed_NT[:, t],
-            weights=row_weights(task, labels, t),
-            name=task.name,
-        )
 
 
 def read_rows(config: RunConfig) -> ComparedRows:

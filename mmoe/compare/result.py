@@ -14,7 +14,7 @@ from mmoe.metrics.columns import NONE, judged_cells
 from mmoe.metrics.row_terms import r_squared, row_terms
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.run.metrics_table import plain_table
-from mmoe.train.measure import metrics_of
+from mmoe.train.measure import metrics_of, rows_that_count
 
 CONFIDENCE = 0.95
 # What the interval is, as compare.json and the page say it
@@ -245,7 +245,7 @@ def _judge_one(
             found[measure.key] = mean, _mean([terms for _, terms in parts])
             continue
         t = measure.tasks[0]
-        judged = rows.judged(t, predictions_NP[:, t])
+        judged = rows_that_count(rows.config, rows.test_labels, t, predictions_NP)
         if measure.metric == "r2":
             value = r_squared(judged)
         else:

@@ -8,15 +8,13 @@ import numpy as np
 
 from mmoe.compare.result import paired_difference
 from mmoe.config import RunConfig
-from mmoe.config.tasks import further_columns
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.metrics.auc import auc
 from mmoe.metrics.calibration import normalised_entropy
 from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.row_terms import row_terms
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, kind_of
-from mmoe.metrics.task_kinds.base import observed_rows
-from mmoe.train.measure import row_weights
+from mmoe.train.measure import rows_that_count
 
 # Of a task about an expert; alone: the only one that its gate sees
 Verdict = Literal["needed", "unsure", "unneeded", "alone"]
@@ -103,7 +101,6 @@ class TaskJudge:
         self.config, self.labels, self.t, self.tolerance = config, labels, task, tolerance
         self.task = config.tasks[task]
         self.metrics = _metrics_of_kind(self.task.kind)
-        self.weights_N = row_weights(self.task, labels, task)
         self.base = self._judge(base_NP)
 
     def summary(self) -> dict[str, Any]:
@@ -134,21 +131,11 @@ class TaskJudge:
         return verdicts_of(self.metrics, changes, self.base.values, self.tolerance)
 
     def _judge(self, predictions_NP: np.ndarray) -> _Judged:
-        task, t = self.task, self.t
-        further = predictions_NP[:, further_columns(self.config.tasks, t)]
-        rows = observed_rows(
-            kind_of(task.kind),
-            self.labels.labels_NT[:, t],
-            predictions_NP[:, t],
-            self.labels.observed_NT[:, t],
-            weights=self.weights_N,
-            further=further if task.further else None,
-            name=task.name,
-        )
+        rows = rows_that_count(self.config, self.labels, self.t, predictions_NP)
         keys = [metric.key for metric in self.metrics]
         empty = len(rows) == 0 or (rows.weights is not None and rows.weights.sum() == 0)
         return _Judged(
-            values={key: None if empty else _value(key, task.kind, rows) for key in keys},
+            values={key: None if empty else _value(key, self.task.kind, rows) for key in keys},
             terms={key: None if empty else row_terms(key, rows) for key in keys},
         )
 

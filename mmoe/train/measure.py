@@ -1,6 +1,6 @@
 """Metrics of rows that were predicted: of all of them, and of each domain's."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -13,8 +13,10 @@ from mmoe.datasets.features.domains import Domains, asked_tasks
 from mmoe.datasets.labels.masked import masked_counts
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.metrics.columns import WITH_BIAS
+from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.of_tasks import task_metrics
 from mmoe.metrics.task_kinds import TaskMetrics, kind_of
+from mmoe.metrics.task_kinds.base import observed_rows
 
 Metrics = dict[str, dict[str, Any]]
 Found = TypeVar("Found")
@@ -43,30 +45,40 @@ def metrics_of(
         groups_N = np.where(groups_N < 0, np.nan, groups_N)  # rows without a key join no group
     masked = masked_counts(config, labels)
 
-    def found(t: int) -> TaskMetrics:
+    def measured(t: int, seen_NT: np.ndarray, **more: Any) -> TaskMetrics:
         task = config.tasks[t]
         return task_metrics(
             task.kind,
             labels.labels_NT[:, t],
-            predictions_NT[:, t],
+            seen_NT[:, t],
             labels.observed_NT[:, t],
             weights=row_weights(task, labels, t, all_negatives),
+            name=task.name,
+            further=seen_NT[:, further_columns(config.tasks, t)] if task.further else None,
+            **more,
+        )
+
+    def found(t: int) -> TaskMetrics:
+        task = config.tasks[t]
+        return measured(
+            t,
+            predictions_NT,
             groups=groups_N,
             oracle=None if oracle is None else oracle.get(task.name),
-            name=task.name,
             named=[METRICS.implementation(metric)(metric) for metric in task.metrics],
-            further=predictions_NT[:, further_columns(config.tasks, t)] if task.further else None,
             intervals=intervals,
         )
 
+    logged_NT = predictions_NT[:, len(prediction_columns(config.tasks)) :]
     for t, (values, task_notes) in enumerate(of_tasks(found, len(config.tasks))):
         task = config.tasks[t]
         counts = masked.get(task.name)
         if counts is not None:
             values["masked"] = counts["masked"]
-        if predictions_NT.shape[1] > len(prediction_columns(config.tasks)):
-            weights_N = row_weights(task, labels, t, all_negatives)
-            values |= _with_bias(config.tasks, labels, t, predictions_NT, weights_N)
+        if logged_NT.shape[1]:
+            logged, _ = measured(t, logged_NT)
+            keys = kind_of(task.kind).with_bias_keys
+            values |= {key + WITH_BIAS: logged[key] for key in keys}
         metrics[task.name] = values
         notes += task_notes
         if task.negative_sampling_rate != 1 and not all_negatives:
@@ -84,27 +96,6 @@ def of_tasks(found: Callable[[int], Found], tasks: int) -> list[Found]:
         return list(pool.map(found, range(tasks)))
 
 
-def _with_bias(
-    tasks: Sequence[TaskConfig],
-    labels: EncodedLabels,
-    t: int,
-    predictions_NT: np.ndarray,
-    weights_N: np.ndarray | None,
-) -> dict[str, Any]:
-    """Metrics that a task's kind has of predictions for the display as logged."""
-    task, seen_NT = tasks[t], predictions_NT[:, len(prediction_columns(tasks)) :]
-    found, _ = task_metrics(
-        task.kind,
-        labels.labels_NT[:, t],
-        seen_NT[:, t],
-        labels.observed_NT[:, t],
-        weights=weights_N,
-        name=task.name,
-        further=seen_NT[:, further_columns(tasks, t)] if task.further else None,
-    )
-    return {key + WITH_BIAS: found[key] for key in kind_of(task.kind).with_bias_keys}
-
-
 def row_weights(
     task: TaskConfig, labels: EncodedLabels, t: int, all_negatives: bool = False
 ) -> np.ndarray | None:
@@ -114,6 +105,32 @@ def row_weights(
         return weights_N
     each_N = np.where(labels.labels_NT[:, t] > 0.5, 1.0, 1 / task.negative_sampling_rate)
     return each_N if weights_N is None else weights_N * each_N
+
+
+def rows_that_count(
+    config: RunConfig, labels: EncodedLabels, t: int, predictions_NP: np.ndarray
+) -> ObservedRows:
+    """Returns the rows on which task t is judged, with predictions for them.
+
+    Args:
+        config: Of the run.
+        labels: Of all rows.
+        t: Number of the task.
+        predictions_NP: Of all rows, a column for each of `prediction_columns`.
+
+    Raises:
+        ValueError: A prediction is none of such a task.
+    """
+    task = config.tasks[t]
+    return observed_rows(
+        kind_of(task.kind),
+        labels.labels_NT[:, t],
+        predictions_NP[:, t],
+        labels.observed_NT[:, t],
+        weights=row_weights(task, labels, t),
+        further=predictions_NP[:, further_columns(config.tasks, t)] if task.further else None,
+        name=task.name,
+    )
 
 
 def domain_metrics(
