@@ -72,22 +72,23 @@ def metrics_of(
     logged_NT = predictions_NT[:, len(prediction_columns(config.tasks)) :]
     for t, (values, task_notes) in enumerate(of_tasks(found, len(config.tasks))):
         task = config.tasks[t]
-        counts = masked.get(task.name)
-        if counts is not None:
-            values["masked"] = counts["masked"]
+        if task.name in masked:
+            values["masked"] = masked[task.name]["masked"]
         if logged_NT.shape[1]:
             logged, _ = measured(t, logged_NT)
-            keys = kind_of(task.kind).with_bias_keys
-            values |= {key + WITH_BIAS: logged[key] for key in keys}
+            values |= {key + WITH_BIAS: logged[key] for key in kind_of(task.kind).with_bias_keys}
         metrics[task.name] = values
         notes += task_notes
         if task.negative_sampling_rate != 1 and not all_negatives:
-            times = 1 / task.negative_sampling_rate
-            notes.append(
-                f"{task.name}: each negative counts {times:g} times, as the log keeps "
-                f"{task.negative_sampling_rate:g} of them"
-            )
+            notes.append(_said_of_rate(task))
     return metrics, notes
+
+
+def _said_of_rate(task: TaskConfig) -> str:
+    rate = task.negative_sampling_rate
+    return (
+        f"{task.name}: each negative counts {1 / rate:g} times, as the log keeps {rate:g} of them"
+    )
 
 
 def of_tasks(found: Callable[[int], Found], tasks: int) -> list[Found]:
