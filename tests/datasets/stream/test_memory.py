@@ -68,7 +68,7 @@ def peaks(folder, files, split, lanes=1):
 )
 def test_ten_times_the_rows_take_no_more_memory(folder, settings, monkeypatch):
     # Row numbers hashed, and moments kept apart, at a time: constants, here small against the rows
-    for name in ("rows.smallest_hashes._ROWS", "stream.splitters._ROWS", "stream.times._LEAST"):
+    for name in ("rows.splits._ROWS", "stream.splitters._ROWS", "stream.splitters._LEAST"):
         monkeypatch.setattr(f"mmoe.datasets.{name}", 4_000)
     monkeypatch.setattr("mmoe.datasets.stream.splitters._MOST", 8_000)
     peaks(folder, "00.parquet", *settings)  # what is imported and cached once
