@@ -396,6 +396,17 @@ class ModelConfig(HasKinds):
         """Returns the tasks, each of the kind that it is trained as."""
         return list(tasks)
 
+    def most_gates(self, num_tasks: int) -> int:
+        """Returns how many gates a level has at most."""
+        return 0
+
+    def expert_names(self, tasks: Sequence[str]) -> list[str]:
+        """Names the experts of a level, all levels alike: without a pool, one bottom.
+
+        A frozen part and a warm start find experts by their names, and a report groups them.
+        """
+        return ["bottom"]
+
 
 class SharedBottomConfig(ModelConfig):
     """One network for all tasks."""
@@ -419,6 +430,10 @@ class SingleTaskConfig(ModelConfig):
     def pool_title(self) -> str:
         """Returns what a report says of its experts."""
         return "1 network a task"
+
+    def expert_names(self, tasks: Sequence[str]) -> list[str]:
+        """Names the experts: the tasks'."""
+        return list(tasks)
 
 
 class GatedModelConfig(ModelConfig):
@@ -554,6 +569,28 @@ class PoolModelConfig(GatedModelConfig):
             )
         return self
 
+    def expert_names(self, tasks: Sequence[str]) -> list[str]:
+        """Names the experts of the pool, kind by kind.
+
+        Example:
+            >>> kinds = [{"kind": "mlp", "count": 2}, {"kind": "mlp", "count": 1, "norm": "layer"}]
+            >>> MMoEConfig(experts=kinds).expert_names(["click"])
+            ['mlp 1 expert 1', 'mlp 1 expert 2', 'mlp 2 expert 1']
+            >>> MMoEConfig(num_experts=2).expert_names(["click"])
+            ['expert 1', 'expert 2']
+        """
+        if of_request := self.experts_of_requests:
+            of_row = _numbered("row expert", self.num_experts - of_request)
+            return _numbered("request expert", of_request) + of_row
+        if self.experts is None:
+            return _numbered("expert", self.num_experts)
+        kinds = [expert.kind for expert in self.experts]
+        names: list[str] = []
+        for i, expert in enumerate(self.experts):
+            turn = f" {kinds[: i + 1].count(expert.kind)}" if kinds.count(expert.kind) > 1 else ""
+            names += _numbered(f"{expert.kind}{turn} expert", expert.count or 0)
+        return names
+
 
 class MMoEConfig(PoolModelConfig):
     """Every task has a gate of its own over one pool of experts."""
@@ -598,6 +635,16 @@ class CGCConfig(GatedModelConfig):
     def pool_title(self) -> str:
         """Returns what a report says of its experts."""
         return f"{self.shared_experts} shared + {self.task_experts} own experts a task"
+
+    def expert_names(self, tasks: Sequence[str]) -> list[str]:
+        """Names the experts of a level, all levels alike: each task's own, then the shared ones.
+
+        Example:
+            >>> PLEConfig(task_experts=1, shared_experts=1).expert_names(["click"])
+            ['click expert 1', 'shared expert 1']
+        """
+        own = [name for task in tasks for name in _numbered(f"{task} expert", self.task_experts)]
+        return own + _numbered("shared expert", self.shared_experts)
 
     def left_experts(self, level: int, names: Sequence[str]) -> list[int]:
         """Returns the places, among all that a level would have, of experts that are not pruned.
@@ -737,3 +784,7 @@ MODELS.add("ple", PLEConfig, "mmoe.models.ple:build_ple")
 
 
 MODELS.add("esmm", ESMMConfig, "mmoe.models.esmm:build_esmm")
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    return [f"{name} {number}" for number in range(1, count + 1)]

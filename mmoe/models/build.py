@@ -213,6 +213,7 @@ def add_domains(
         assert isinstance(level, Level)
         _add_gates(level, config, domains)
     if section.towers == "own":
+        _check_towers(network, "model.domains.towers is own", "model.domains.towers: shared")
         stages = config.model.stages
         known = [len(domains_known_to(task, stages, domains.names)) for task in tasks]
         network.towers = TaskTowers.of(
@@ -324,7 +325,17 @@ def bayesian_transfer(
     network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]
 ) -> BayesianTransfer:
     """Makes layers by which towers' hidden layers read one another, as in DBMTL."""
+    _check_towers(network, "model.transfer is dbmtl", "model.transfer: none")
     return BayesianTransfer(parents_of(tasks), network.towers)
+
+
+def _check_towers(network: MixtureNetwork, what: str, mend: str) -> None:
+    """Refuses towers that a model computes in a way of its own, which would be left out."""
+    if type(network.towers) is not TaskTowers:
+        raise ValueError(
+            f"{what}, which computes each tower by itself, but this model's are "
+            f"{type(network.towers).__name__}, which compute theirs together; set {mend}"
+        )
 
 
 def _width(network: MixtureNetwork) -> int:

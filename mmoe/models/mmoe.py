@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mmoe.config.model import ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import MixtureNetwork
-from mmoe.models.sections import build_level, build_towers, pool_names
+from mmoe.models.sections import build_level, build_towers
 
 
 def build_mmoe(
@@ -17,7 +17,7 @@ def build_mmoe(
         mixture-of-experts" (KDD 2018), equations 5 to 7.
     """
     level = build_level(
-        model, layout, input_dim, task_names, pool_names(model), gate_tasks=task_names
+        model, layout, input_dim, task_names, model.expert_names(task_names), gate_tasks=task_names
     )
     return MixtureNetwork(
         [level],

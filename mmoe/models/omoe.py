@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mmoe.config.model import ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import MixtureNetwork
-from mmoe.models.sections import build_level, build_towers, pool_names
+from mmoe.models.sections import build_level, build_towers
 
 
 def build_omoe(
@@ -17,7 +17,7 @@ def build_omoe(
         mixture-of-experts" (KDD 2018), section 4.1.
     """
     level = build_level(
-        model, layout, input_dim, ["all tasks"], pool_names(model), gate_tasks=[None]
+        model, layout, input_dim, ["all tasks"], model.expert_names(task_names), gate_tasks=[None]
     )
     return MixtureNetwork(
         [level],

@@ -8,7 +8,7 @@ from torch import Tensor
 from mmoe.config.model import CGCConfig, ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.sections import build_level, build_towers, owned_names
+from mmoe.models.sections import build_level, build_towers
 
 
 def build_ple(
@@ -56,7 +56,7 @@ def _level(
     # Owner num_tasks stands for "shared", as an expert's and as a gate's.
     owners = [t for t in range(num_tasks) for _ in range(model.task_experts)]
     owners += [num_tasks] * model.shared_experts
-    expert_names = owned_names(model, task_names)
+    expert_names = model.expert_names(task_names)
     if isinstance(model, CGCConfig):
         left = model.left_experts(number, expert_names)
         owners, expert_names = [owners[e] for e in left], [expert_names[e] for e in left]

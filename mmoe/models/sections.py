@@ -22,7 +22,6 @@ from mmoe.config import (
     ModelConfig,
 )
 from mmoe.config.gates import SelectingGateConfig
-from mmoe.config.model import CGCConfig, SharedBottomConfig, SingleTaskConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.training import stage_of
 from mmoe.mixture import (
@@ -539,59 +538,6 @@ def build_towers(model: ModelConfig, num_tasks: int, input_dim: int | None) -> T
     assert input_dim is not None, "build_experts asks for it"
     build, keywords = TOWERS.implementation(model.tower), model.tower.keywords()
     return TaskTowers.of(build(input_dim, **keywords) for _ in range(num_tasks))
-
-
-def pool_names(model: ModelConfig) -> list[str]:
-    """Names the experts of one pool: a warm start finds them, and a report groups them.
-
-    Example:
-        >>> kinds = [{"kind": "mlp", "count": 2}, {"kind": "mlp", "count": 1, "norm": "layer"}]
-        >>> pool_names(ModelConfig(experts=kinds))
-        ['mlp 1 expert 1', 'mlp 1 expert 2', 'mlp 2 expert 1']
-        >>> pool_names(ModelConfig(num_experts=2))
-        ['expert 1', 'expert 2']
-    """
-    if of_request := model.experts_of_requests:
-        of_row = numbered("row expert", model.num_experts - of_request)
-        return numbered("request expert", of_request) + of_row
-    if model.experts is None:
-        return numbered("expert", model.num_experts)
-    kinds = [expert.kind for expert in model.experts]
-    names: list[str] = []
-    for i, expert in enumerate(model.experts):
-        turn = f" {kinds[: i + 1].count(expert.kind)}" if kinds.count(expert.kind) > 1 else ""
-        names += numbered(f"{expert.kind}{turn} expert", expert.count or 0)
-    return names
-
-
-def owned_names(model: ModelConfig, task_names: Sequence[str]) -> list[str]:
-    """Names the experts of CGC and PLE: each task's own, then the shared ones.
-
-    Example:
-        >>> owned_names(ModelConfig(kind="ple", task_experts=1, shared_experts=1), ["click"])
-        ['click expert 1', 'shared expert 1']
-    """
-    names = [name for task in task_names for name in numbered(f"{task} expert", model.task_experts)]
-    return names + numbered("shared expert", model.shared_experts)
-
-
-def numbered(name: str, count: int) -> list[str]:
-    """Returns the names `expert 1`, `expert 2` and so on."""
-    return [f"{name} {number}" for number in range(1, count + 1)]
-
-
-def expert_names(model: ModelConfig, task_names: Sequence[str]) -> list[str]:
-    """Returns the names of a level's experts, without building it; all levels have the same.
-
-    Example:
-        >>> expert_names(ModelConfig(kind="cgc", task_experts=1, shared_experts=1), ["click"])
-        ['click expert 1', 'shared expert 1']
-    """
-    if isinstance(model, CGCConfig):
-        return owned_names(model, task_names)
-    if isinstance(model, SingleTaskConfig):
-        return list(task_names)
-    return ["bottom"] if isinstance(model, SharedBottomConfig) else pool_names(model)
 
 
 def build_gate(

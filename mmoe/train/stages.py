@@ -6,10 +6,9 @@ from typing import Any
 
 from mmoe.config import CategoricalFeature, RunConfig, config_from_dict
 from mmoe.config.gates import SelectingGateConfig
-from mmoe.config.model import OMoEConfig, SingleTaskConfig
+from mmoe.config.model import SingleTaskConfig
 from mmoe.config.tables import VocabularyEncoding
 from mmoe.config.training import ENCODER, StageConfig, check_stages, keeps_pool, keeps_towers
-from mmoe.models.sections import expert_names
 from mmoe.run.directory import RunDirectory
 from mmoe.train.warm_start import EarlierRun
 from mmoe.train.warm_start.earlier import named_pairs
@@ -120,7 +119,7 @@ def _whole(config: RunConfig, earlier: EarlierRun | None, *, by_stage: bool) -> 
     tasks = [task.name for task in config.tasks]
     return StageConfig(
         tasks=tasks,
-        experts=expert_names(config.model, tasks) if by_stage else [],
+        experts=config.model.expert_names(tasks) if by_stage else [],
         features=[feature.name for feature in config.features],
         tables=tables,
     )
@@ -137,7 +136,7 @@ def _check_settings(config: RunConfig, earlier: EarlierRun, last: StageConfig) -
             f"{earlier.path}; keep those there were in their order"
         )
     tasks = [task.name for task in config.tasks]
-    have = {*features, *tasks, *expert_names(model, tasks)}
+    have = {*features, *tasks, *model.expert_names(tasks)}
     gone = [name for name in (*last.features, *last.tasks, *last.experts) if name not in have]
     if gone:
         raise ValueError(
@@ -163,8 +162,8 @@ def _check_settings(config: RunConfig, earlier: EarlierRun, last: StageConfig) -
 def _check_readers(config: RunConfig, last: StageConfig) -> None:
     """Refuses what is new and that no part of the model would read: those of before do not."""
     model, tasks = config.model, [task.name for task in config.tasks]
-    experts = [name for name in expert_names(model, tasks) if name not in last.experts]
-    own_gates = model.has_gates and not isinstance(model, OMoEConfig)
+    experts = [name for name in model.expert_names(tasks) if name not in last.experts]
+    own_gates = model.most_gates(2) > 1  # a gate for each task
     new_tasks = [name for name in tasks if name not in last.tasks]
     gates = new_tasks if own_gates else experts if isinstance(model, SingleTaskConfig) else []
     unread = [] if gates else experts

@@ -12,7 +12,7 @@ from mmoe.config import ExpertConfig, GateConfig, PoolModelConfig, TowerConfig
 from mmoe.mixture import GateOutput
 from mmoe.models.layout import Layout
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.sections import build_mixture, build_towers, numbered
+from mmoe.models.sections import build_mixture, build_towers
 
 
 class SharpGateConfig(GateConfig):
@@ -89,7 +89,7 @@ def build_twin(
     """Tasks take turns at two gates over one pool."""
     mixture = build_mixture(model, layout, input_dim, 2, model.num_experts)
     return MixtureNetwork(
-        [Level(mixture, ["first", "second"], numbered("expert", model.num_experts))],
+        [Level(mixture, ["first", "second"], model.expert_names(task_names))],
         build_towers(model, len(task_names), mixture.output_dim),
         [t % 2 if model.second else 0 for t in range(len(task_names))],
         input_dropout=model.input_dropout,
