@@ -16,7 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LINES, LONG = 60, 21
+LINES, LONG = 60, 14
 
 
 def main() -> int:

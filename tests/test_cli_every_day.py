@@ -41,7 +41,7 @@ def test_a_run_is_continued_with_its_own_config_or_another(mmoe, config, funnel_
     code, _, err = mmoe("train", config, "--warm-start", second, "--out", third, *more)
     assert code == 0, err
     assert f"warm start from {second}, step" in err
-    assert "  initialised: expert 4, expert 5 (copies, where their owner has others)" in err
+    assert "  initialised: expert 4 (a copy of expert 1), expert 5 (a copy of expert 2)" in err
     assert json.loads((third / "warm_start.json").read_text())["new_experts"] == "copy"
     before = (second / "metrics.json").read_text()
     code, _, err = mmoe("train", "--out", second, "--resume")  # its own config, nothing to do

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.gpu_check.clock import Call
 from benchmarks.gpu_check.contest import Contest, Layer, Size
-from mmoe.ops._products import DenseProduct, dense_product
+from mmoe.ops.product_choice import DenseProduct, dense_product
 
 
 def dense_ways(size: Size, device: str) -> Iterator[Contest]:

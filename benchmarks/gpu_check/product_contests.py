@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from benchmarks.gpu_check.clock import Call
 from benchmarks.gpu_check.contest import Contest, Layer, Size, expert_of_rows, layers
 from benchmarks.gpu_check.triton_product import scattermoe
-from mmoe.ops._products import GroupedProduct, grouped_product
+from mmoe.ops.product_choice import GroupedProduct, grouped_product
 
 # The most that `F.grouped_mm` takes
 LIBRARY_EXPERTS = 1023

@@ -5,13 +5,13 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.mixture.layers import GivenLogits, contestant, leaf, our_experts
 from benchmarks.mixture.race import Contestant
 from benchmarks.mixture.workloads import Workload, correlated_logits, draw, skewed_logits
 from benchmarks.network.grid import Setting
-from mmoe.mixture import MultiGateMixture, PoolTraits
+from mmoe.mixture import MultiGateMixture, Pool, PoolTraits
 from mmoe.parallel import AdaptiveMode, AllToAllDispatcher, ExpertPlacement, Mode, rank, world_size
 
 OVERLAP_ROWS = 1024  # the dispatcher's own
@@ -20,14 +20,17 @@ MUCH = 100.0  # beside all logits that are drawn
 NEVER = 2**40
 
 
-class FreeExperts(nn.Module):
+class FreeExperts(Pool):
     """Experts that cost nothing: each returns its rows as they are."""
-
-    traits = PoolTraits(static_shapes=True)
 
     def __init__(self, num_experts: int, width: int) -> None:
         super().__init__()
         self.num_experts, self.output_dim = num_experts, width
+
+    @property
+    def traits(self) -> PoolTraits:
+        """They read no sizes."""
+        return PoolTraits(static_shapes=True)
 
     def __len__(self) -> int:
         """How many are here."""

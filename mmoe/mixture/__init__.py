@@ -4,13 +4,12 @@ Works on plain tensors and needs nothing of the rest of the library but `mmoe.op
 """
 
 from mmoe.mixture.execution import Execution, Work, choose_execution
+from mmoe.mixture.experts.contract import Pool
 from mmoe.mixture.experts.mixed import MixedExperts
 from mmoe.mixture.experts.mlp import MLP
 from mmoe.mixture.experts.mlp_experts import MLPExperts, mlp_experts
-from mmoe.mixture.experts.no_experts import NoExperts
-from mmoe.mixture.experts.pool import ExpertPool, Pool
+from mmoe.mixture.experts.pool import ExpertPool
 from mmoe.mixture.experts.sliced import cut_into_slices, join_slices
-from mmoe.mixture.experts.stacked import StackedExperts
 from mmoe.mixture.gates import (
     CosineGate,
     DSelectKGate,
@@ -61,14 +60,12 @@ __all__ = [
     "MoE",
     "MoEOutput",
     "MultiGateMixture",
-    "NoExperts",
     "NoisyTopKGate",
     "Pool",
     "PoolTraits",
     "Selection",
     "SigmoidGate",
     "SoftmaxGate",
-    "StackedExperts",
     "StaticGate",
     "SwitchGate",
     "TopKGate",

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.experts.pool import ExpertPool, Pool
+from mmoe.mixture.experts.contract import Pool
+from mmoe.mixture.experts.pool import ExpertPool
 from mmoe.mixture.routing.capacity import Capacity
 from mmoe.mixture.traits import DispatcherTraits
 
@@ -76,7 +77,7 @@ def as_pool(experts: object, input_dim: int | None) -> Pool:
         width = "D" if input_dim is None else input_dim
         got = f"{experts}; for equal MLPs pass MLPExperts({experts}, {width}, [width, …])"
     elif isinstance(experts, nn.Module):
-        got += "; pass a list, even of one"
+        got += "; pass a list, even of one, or derive a pool of your own from Pool"
     raise ValueError(f"experts: expected a pool, or a list of modules, got {got}")
 
 

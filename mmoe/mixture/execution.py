@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from mmoe.mixture.experts.pool import Pool
-from mmoe.mixture.traits import DispatcherTraits, GateTraits, PoolTraits, SharedWork, traits_of
+from mmoe.mixture.experts.contract import Pool
+from mmoe.mixture.traits import DispatcherTraits, GateTraits, PoolTraits, SharedWork
 from mmoe.ops._checks import host_is_near
 
 Execution = Literal["auto", "dense", "grouped", "padded"]
@@ -226,7 +226,7 @@ def make_policy(
         raise ValueError(f"execution: expected one of {known}, got {execution!r}")
     k = gate.k if isinstance(gate.k, int) else None  # a user's gate may have another `k`
     most = gate.most_pairs
-    local, traits = dispatcher is None, traits_of(pool, PoolTraits)
+    local, traits = dispatcher is None, pool.traits
     for g, row in enumerate(visible):
         if k is not None and k > sum(row):
             raise ValueError(
@@ -248,7 +248,6 @@ def make_policy(
             "execution: padded shows experts rows of zeros, which batch normalisation (norm "
             "'batch') would count; use grouped"
         )
-    parameters = list(pool.parameters()) if isinstance(pool, nn.Module) else []
     return ExecutionPolicy(
         execution=execution,
         local=local,
@@ -259,7 +258,7 @@ def make_policy(
         k=k,
         most_pairs=None if most is None else min(most, len(visible[0])),
         share=None if k is None else expected_share(visible, k, gate.shared_k, most),
-        parameters=sum(p.numel() for p in parameters) / max(len(pool), 1),
+        parameters=sum(p.numel() for p in pool.parameters()) / max(len(pool), 1),
         widths=(input_dim or 0, pool.output_dim or 0),
     )
 

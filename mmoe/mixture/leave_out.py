@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.experts.contract import Pool
 from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.gates.contract import GateOutput, decide
 from mmoe.mixture.inputs import Inputs

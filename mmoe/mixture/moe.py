@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture.checks import as_pool
 from mmoe.mixture.execution import Execution
-from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.experts.contract import Pool
 from mmoe.mixture.gates import TopKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
 from mmoe.mixture.pytrees import Tree, map_leaves

@@ -20,8 +20,7 @@ from mmoe.mixture.checks import (
     check_visibility,
 )
 from mmoe.mixture.execution import Execution, make_policy
-from mmoe.mixture.experts.mlp_experts import Record
-from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.experts.contract import Pool, Record
 from mmoe.mixture.experts.pool_compute import PoolCompute
 from mmoe.mixture.gates import SoftmaxGate
 from mmoe.mixture.gates.contract import (
@@ -478,7 +477,7 @@ class MultiGateMixture(nn.Module):
         dispatcher = self.dispatcher
         if not isinstance(dispatcher, LocalDispatcher):
             record = None  # others' rows are nobody's statistics
-        if isinstance(dispatcher, LocalDispatcher) and self._reads_in_place:
+        if self.policy.local and type(dispatcher) is LocalDispatcher:
             x, routes, handle = dispatcher.read(sources, plan)
             offsets_E1 = routes.offsets_E1
             y = self.experts.gathered(x, routes, **({} if record is None else {"record": record}))
@@ -510,19 +509,6 @@ class MultiGateMixture(nn.Module):
         # Units that are 0 for rows of padding are not dead
         masks = (plan.routes.rows_P >= 0).view(self.num_experts, width).unbind(0)
         return out_BGO, dead_share(record, masks)
-
-    @property
-    def _reads_in_place(self) -> bool:
-        """Whether experts read rows where they lie; others may have taken the parts' places."""
-        own = vars(self.experts)
-        return (
-            self.policy.local
-            and self.policy.pool.gathers
-            and type(self.dispatcher) is LocalDispatcher
-            and hasattr(self.experts, "gathered")
-            # Where `grouped` alone was replaced, as by `register_fsdp_forward_method`, it is called
-            and ("gathered" in own or "grouped" not in own)
-        )
 
     def extra_repr(self) -> str:
         """Returns the settings that `print` shows."""

@@ -1,14 +1,14 @@
 """Loads weights of a mixture into one with another number of experts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, cast
+from itertools import count
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import TensorAxes, axes_of
 from mmoe.mixture.experts.mixed import MixedExperts
-from mmoe.mixture.experts.pool import ExpertPool, Pool
 from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
 
@@ -34,6 +34,20 @@ class LoadReport(NamedTuple):
     new: tuple[tuple[int, int | None], ...]
     dropped: tuple[int, ...]
     resized: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        before: int,
+        sources: Sequence[int | None],
+        filled: Sequence[int | None],
+        resized: tuple[str, ...],
+    ) -> "LoadReport":
+        """Reports what each expert of the layer was, or, in `filled`, is a copy of."""
+        kept = tuple((e, old) for e, old in enumerate(sources) if old is not None)
+        new = tuple((e, filled[e]) for e, old in enumerate(sources) if old is None)
+        dropped = tuple(sorted(set(range(before)) - {old for _, old in kept}))
+        return cls(before, len(sources), kept, new, dropped, resized)
 
     def __str__(self) -> str:
         """One line for people."""
@@ -75,8 +89,8 @@ def load_experts(
 
     Raises:
         ValueError: Names or shapes that do not fit, a tensor that cannot be resized, or kept
-            experts of a `DSelectKGate` that change their number, which is what its codes name them
-            by; the layer is then unchanged.
+            experts of a `DSelectKGate` whose number, by which its codes name them, would change;
+            the layer is then unchanged.
 
     Example:
         >>> from mmoe.mixture import MoE, load_experts, mlp_experts
@@ -86,66 +100,50 @@ def load_experts(
 
     Source: Komatsuzaki et al., "Sparse upcycling" (ICLR 2023), for copies as new experts.
     """
-    if new_experts not in ("fresh", "copy"):
-        raise ValueError(f"new_experts: expected fresh or copy, got {new_experts!r}")
-    prefix, pool = _pool_of(layer)
-    if isinstance(pool, MixedExperts):
-        raise ValueError("layer: expected experts of one kind, got a pool of several kinds")
-    before, after = _experts_in(state, prefix, pool), len(pool)
-    sources = _check_sources(sources, before, after)
-    fresh = [e for e, old in enumerate(sources) if old is None]
-    filled = list(sources)
-    if new_experts == "copy":
-        for number, e in enumerate(fresh):
-            filled[e] = number % before
+    prefix, after = _pool_of(layer)
     own, axes = layer.state_dict(), axes_of(layer, {"experts": range(after)})
+    # Experts that are modules, of which the state may have some that the layer does without
+    apart = any(of.owner("experts") is not None for of in axes.values())
+    before = _experts_in(state, prefix, apart)
+    sources = _check_sources(sources, before, after)
+    filled = _filled(sources, before, new_experts)
     names = {name: _name_before(name, axes[name], filled) for name in own}
-    _check_names(state, names, prefix, pool)
+    _check_names(state, names, prefix if apart else None)
     _check_numbers(layer, sources)
-    values = {}
-    for name, old in names.items():
-        if old is None:
-            continue
-        what = (name, own[name], state[old], before, filled)
-        known = axes[name].said or axes[name].owner("experts") is not None
-        dim = axes[name].dim("experts")
-        if not known:
-            dim = _guess(*what, stacked=name.startswith(prefix))
-        values[name] = _resized(*what, dim)
+    olds = {name: state[old] for name, old in names.items() if old is not None}
+    values = {
+        name: _resized(name, axes[name], own[name], old, before, filled, prefix)
+        for name, old in olds.items()
+    }
     # Only now that nothing was refused: else the layer would be half another one
     for name, value in values.items():
         own[name].copy_(value)
-    kept = tuple((e, old) for e, old in enumerate(sources) if old is not None)
-    return LoadReport(
-        before=before,
-        after=after,
-        kept=kept,
-        new=tuple((e, filled[e]) for e in fresh),
-        dropped=tuple(sorted(set(range(before)) - {old for _, old in kept})),
-        resized=tuple(n for n, old in names.items() if old and own[n].shape != state[old].shape),
-    )
+    resized = tuple(name for name, old in olds.items() if own[name].shape != old.shape)
+    return LoadReport.of(before, sources, filled, resized)
 
 
-def _pool_of(layer: nn.Module) -> tuple[str, Pool]:
-    """The name before the pool's tensors, and the pool."""
+def _pool_of(layer: nn.Module) -> tuple[str, int]:
+    """The name before the pool's tensors, and how many experts it has."""
     for name, module in layer.named_modules():
         if isinstance(module, MultiGateMixture) and name in ("", "mixture"):
-            return f"{name}.experts.".lstrip("."), cast(Pool, module.experts)
+            if isinstance(module.experts, MixedExperts):
+                raise ValueError("layer: expected experts of one kind, got a pool of several kinds")
+            return f"{name}.experts.".lstrip("."), len(module.experts)
     raise ValueError(f"layer: expected a MultiGateMixture or MoE, got {type(layer).__name__}")
 
 
-def _experts_in(state: Mapping[str, Tensor], prefix: str, pool: Pool) -> int:
+def _experts_in(state: Mapping[str, Tensor], prefix: str, apart: bool) -> int:
     names = [name.removeprefix(prefix) for name in state if name.startswith(prefix)]
-    if isinstance(pool, ExpertPool):
+    if apart:
         numbers = [int(name.split(".")[0]) for name in names if name.split(".")[0].isdecimal()]
-        count = max(numbers, default=-1) + 1
+        found = max(numbers, default=-1) + 1
     else:
-        count = state[prefix + names[0]].shape[0] if names and state[prefix + names[0]].dim() else 0
-    if not count:
+        found = state[prefix + names[0]].shape[0] if names and state[prefix + names[0]].dim() else 0
+    if not found:
         raise ValueError(
             f"state: expected the experts' tensors under {prefix!r}, got {', '.join(state) or '{}'}"
         )
-    return count
+    return found
 
 
 def _check_sources(
@@ -162,6 +160,18 @@ def _check_sources(
     return sources
 
 
+def _filled(
+    sources: tuple[int | None, ...], before: int, new_experts: NewExperts
+) -> tuple[int | None, ...]:
+    """Sources in which new experts may be copies, of one after another."""
+    if new_experts not in get_args(NewExperts):
+        raise ValueError(f"new_experts: expected fresh or copy, got {new_experts!r}")
+    if new_experts == "fresh":
+        return sources
+    turns = count()
+    return tuple(next(turns) % before if old is None else old for old in sources)
+
+
 def _name_before(name: str, axes: TensorAxes, sources: Sequence[int | None]) -> str | None:
     """The tensor's name in the state; None for a new expert's own tensor."""
     owner = axes.owner("experts")
@@ -174,16 +184,15 @@ def _name_before(name: str, axes: TensorAxes, sources: Sequence[int | None]) -> 
 
 
 def _check_names(
-    state: Mapping[str, Tensor], names: Mapping[str, str | None], prefix: str, pool: Pool
+    state: Mapping[str, Tensor], names: Mapping[str, str | None], spare: str | None
 ) -> None:
+    """Refuses tensors that only one of both has, but for those whose names begin with `spare`."""
     missing = [name for name in names.values() if name is not None and name not in state]
     if missing:
         raise ValueError(f"state: expected a tensor {missing[0]!r}, got none")
     expected = set(names.values())
     for name in state:
-        # Experts of the state that the layer does without.
-        dropped = isinstance(pool, ExpertPool) and name.startswith(prefix)
-        if name not in expected and not dropped:
+        if name not in expected and not (spare is not None and name.startswith(spare)):
             raise ValueError(f"state: expected only the layer's tensors, got {name!r} as well")
 
 
@@ -197,64 +206,50 @@ def _check_numbers(layer: nn.Module, sources: Sequence[int | None]) -> None:
         )
 
 
-def _guess(
-    name: str,
-    own: Tensor,
-    old: Tensor,
-    before: int,
-    sources: Sequence[int | None],
-    stacked: bool,
-) -> int | None:
-    """The dimension of experts in a tensor of a gate or pool that is not this library's.
-
-    It is the one whose sizes are the numbers of experts; in a pool's tensors (`stacked`) the first.
-    """
-    after = len(sources)
-    dims = [dim for dim in range(own.dim()) if _differ_in(own, old, dim, after, before)]
-    dims = [0] if stacked and 0 in dims else dims
-    unmoved = before == after and list(sources) == list(range(before))
-    if own.shape == old.shape and (unmoved or not dims):
-        return None
-    if len(dims) != 1:
-        raise _wrong_shape(name, own, old, before, after)
-    return dims[0]
-
-
 def _resized(
     name: str,
+    axes: TensorAxes,
     own: Tensor,
     old: Tensor,
     before: int,
     sources: Sequence[int | None],
-    dim: int | None,
+    prefix: str,
 ) -> Tensor:
     """The state's tensor with one entry per expert of the layer, in its place.
 
+    Where a gate or pool says nothing, the dimension of experts is the one whose sizes are their
+    numbers; in a pool's tensors the first.
+
     Args:
-        name: For the error.
+        name: In the layer.
+        axes: What is known of its dimensions.
         own: The layer's tensor, whose entries new experts keep.
         old: The state's.
         before: Experts in the state.
         sources: For each expert of the layer, which of them it was.
-        dim: The dimension of the experts; None: there is none.
+        prefix: Of the names of a pool's tensors.
     """
-    after = len(sources)
-    fits = own.shape == old.shape if dim is None else _differ_in(own, old, dim, after, before)
+    after, alike = len(sources), own.shape == old.shape
+    dims = [dim for dim in range(own.dim()) if _differ_in(own, old, dim, after, before)]
+    if axes.said or axes.owner("experts") is not None:
+        dim = axes.dim("experts")
+        fits = alike if dim is None else dim in dims
+    else:
+        dims = [0] if name.startswith(prefix) and 0 in dims else dims
+        unmoved = before == after and list(sources) == list(range(before))
+        dim = None if alike and (unmoved or not dims) else next(iter(dims), None)
+        fits = len(dims) == 1 if dim is not None else alike
     if not fits:
-        raise _wrong_shape(name, own, old, before, after)
+        raise ValueError(
+            f"state: expected {name!r} of shape {list(own.shape)}, or with {before} in place of "
+            f"{after} for the experts, got {list(old.shape)}"
+        )
     if dim is None:
         return old
     new = [e for e, source in enumerate(sources) if source is not None]
     entries = old.index_select(dim, torch.tensor([sources[e] for e in new], device=old.device))
     places = torch.tensor(new, device=own.device)
     return own.clone().index_copy_(dim, places, entries.to(own.device, own.dtype))
-
-
-def _wrong_shape(name: str, own: Tensor, old: Tensor, before: int, after: int) -> ValueError:
-    return ValueError(
-        f"state: expected {name!r} of shape {list(own.shape)}, or with {before} in place of "
-        f"{after} for the experts, got {list(old.shape)}"
-    )
 
 
 def _differ_in(own: Tensor, old: Tensor, dim: int, after: int, before: int) -> bool:

@@ -20,8 +20,6 @@ class PoolTraits:
             rows at once; others may get them in parts.
         has_dead_units: `dense`, `grouped` and `gathered` take `record`, a list, and add what each
             layer gave whose units can be 0 for all rows.
-        gathers: `gathered(x_BD, plan)` gives what `grouped` gives for the rows that a plan names,
-            and reads them where they lie. It is used where all experts are here.
         joinable: Its experts differ in their tensors alone, all of which have the experts in front,
             and a copy of it with another `num_experts` computes by so many experts' tensors. Then
             tensors of experts that lie on several ranks may be joined for a call.
@@ -30,7 +28,6 @@ class PoolTraits:
     static_shapes: bool = False
     uses_batch: bool = False
     has_dead_units: bool = False
-    gathers: bool = False
     joinable: bool = False
 
 
@@ -89,11 +86,11 @@ class DispatcherTraits:
     agree_width: Callable[[int | str | None], int] | None = None
 
 
-Traits = TypeVar("Traits", PoolTraits, GateTraits, DispatcherTraits)
+Traits = TypeVar("Traits", GateTraits, DispatcherTraits)
 
 
 def traits_of(part: object, kind: type[Traits]) -> Traits:
-    """Returns what a pool, gate or dispatcher says of itself, and defaults for the rest.
+    """Returns what a gate or dispatcher says of itself, and defaults for the rest.
 
     The one place that looks for what may be missing. It may be said by `traits`, by plain
     attributes with the names of the traits, which come first, or not at all.
@@ -104,14 +101,12 @@ def traits_of(part: object, kind: type[Traits]) -> Traits:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import GateTraits, PoolTraits, TopKGate, mlp_experts
+        >>> from mmoe.mixture import GateTraits, TopKGate
         >>> from mmoe.mixture.traits import traits_of
         >>> traits_of(TopKGate(8, 2, 4, k=2), GateTraits).k
         2
-        >>> traits_of(mlp_experts(4, 8, [3]), PoolTraits).static_shapes
+        >>> traits_of(torch.nn.Linear(8, 2), GateTraits).k is None
         True
-        >>> traits_of(torch.nn.Linear(8, 2), PoolTraits).static_shapes
-        False
     """
     said = getattr(part, "traits", None)
     traits = said if isinstance(said, kind) else kind()

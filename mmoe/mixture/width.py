@@ -1,11 +1,12 @@
 """How wide the rows are that experts return, where nobody has said it: one tiny run tells."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from mmoe.mixture.experts.pool import ExpertPool, Pool
+from mmoe.mixture.experts.contract import Pool
+from mmoe.mixture.experts.pool import ExpertPool
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.traits import DispatcherTraits, traits_of
 from mmoe.mixture.trial_run import trial_run
@@ -55,9 +56,8 @@ def find_width(pool: Pool, x_BD: Tensor) -> int:
         >>> find_width(ExpertPool([expert]), torch.zeros(5, 8))
         3
     """
-    module = cast(nn.Module, pool)
-    with trial_run(module, x_BD.device):
-        module.eval()
+    with trial_run(pool, x_BD.device):
+        pool.eval()
         outputs = pool.dense([x_BD.new_zeros(1, x_BD.shape[1])])
     widths = [y.shape[1] if isinstance(y, Tensor) and y.dim() == 2 else None for y in outputs]
     for e, (width, y) in enumerate(zip(widths, outputs, strict=True)):

@@ -30,17 +30,15 @@ from mmoe.mixture import (
     ExpertPool,
     FixedGate,
     MixedExperts,
-    MLPExperts,
     MultiGateMixture,
+    Pool,
     Selection,
-    StackedExperts,
     StaticGate,
 )
 from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.execution import make_policy
 from mmoe.mixture.experts.norm import ExpertBatchNorm
-from mmoe.mixture.experts.pool import Pool
-from mmoe.mixture.experts.stacked import are_alike
+from mmoe.mixture.experts.pool import are_alike
 from mmoe.mixture.gates.joined import GateGroup, JoinedGates
 from mmoe.mixture.gates.select import Selector
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
@@ -51,7 +49,6 @@ from mmoe.models.network import Level, MixtureNetwork
 from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement
 from mmoe.tasks import TaskTowers
 
-BuiltPool = MLPExperts | StackedExperts | ExpertPool | MixedExperts
 _NO_TASKS = ("shared", "all tasks")  # gates of these names have been there from the first
 
 
@@ -383,21 +380,20 @@ def _mixture(
     model: ModelConfig,
     layout: Layout,
     width: int,
-    pool: BuiltPool,
+    pool: Pool,
     gate: nn.Module,
     num_gates: int,
     **which: Any,
 ) -> MultiGateMixture:
     """Of all experts, or of this rank's part of them."""
     dispatcher = None
-    experts: nn.Module = pool
+    experts = pool
     # A rank that has an expert alone sees all of its rows; with copies it does not
     sums = layout.sums
     if layout.spread:
         own = layout.own_groups(len(pool))
-        cut = cast(MLPExperts, layout.cut(cast(Pool, pool), own.size))
-        slices = cut.slices if isinstance(cut, MLPExperts) else 1
-        placement = ExpertPlacement.even(len(pool), own.size, slices)
+        cut = layout.cut(pool, own.size)
+        placement = ExpertPlacement.even(len(pool), own.size, cut.slices)
         experts = cut.part(placement.on(own.place))
         dispatcher = AllToAllDispatcher(
             placement,
@@ -414,7 +410,7 @@ def _mixture(
     return MultiGateMixture(
         width,
         num_gates,
-        cast(Pool, experts),
+        experts,
         gate=gate,
         execution=model.execution,
         dispatcher=dispatcher,
@@ -454,7 +450,7 @@ def _staged_gate(
 
 def _pool_of_stage(
     model: ModelConfig, layout: Layout, width: int, count: int, grown: _Grown
-) -> BuiltPool:
+) -> Pool:
     """Experts that came together; kinds of experts are told by their counts, which are of all."""
     if model.experts_of_requests and (len(grown.pools) > 1 or grown.columns[0] is not None):
         raise ValueError(
@@ -471,7 +467,7 @@ def _pool_of_stage(
 
 def build_experts(
     model: ModelConfig, input_dim: int, num_experts: int, requests: RequestColumns | None = None
-) -> BuiltPool:
+) -> Pool:
     """Builds `num_experts` experts as `model.expert` says, or those of `model.experts`.
 
     Args:
@@ -497,16 +493,14 @@ def build_experts(
     return MixedExperts(pools, names)
 
 
-def _pool(
-    config: ExpertConfig, input_dim: int, num_experts: int
-) -> MLPExperts | StackedExperts | ExpertPool:
+def _pool(config: ExpertConfig, input_dim: int, num_experts: int) -> Pool:
     """Experts of one kind; modules that differ in their tensors stay modules."""
     build, keywords = EXPERTS.implementation(config), config.keywords()
     if config.makes_pools:
         pool = build(num_experts, input_dim, **keywords)
     else:
         modules = [build(input_dim, **keywords) for _ in range(num_experts)]
-        pool = StackedExperts(modules) if are_alike(modules) else ExpertPool(modules)
+        pool = ExpertPool(modules, stacked=are_alike(modules))
     if pool.output_dim is None:
         try:
             pool.output_dim = find_width(pool, torch.zeros(1, input_dim))

@@ -361,21 +361,10 @@ def joint_select(
         submodular set functions" (Mathematical Programming 14, 1978). Shared and private picks of
         several gates: SMES (arXiv 2602.09386, 2026); these rules are ours.
     """
-    check_dims("scores_BGE", scores_BGE, "BGE")
-    if scores_BGE.dtype not in (torch.float32, torch.float64):
-        raise ValueError(
-            f"scores_BGE: expected one of torch.float32, torch.float64, got {scores_BGE.dtype}"
-        )
-    B, G, E = scores_BGE.shape
-    if E == 0:
-        raise ValueError("scores_BGE: expected at least one expert, got none")
-    _check_bool("visibility_GE", visibility_GE, (G, E), scores_BGE)
     if votes_G is None:
-        votes_G = visibility_GE.new_ones(G)
-    _check_bool("votes_G", votes_G, (G,), scores_BGE)
-    if asked_BG is not None:
-        _check_bool("asked_BG", asked_BG, (B, G), scores_BGE)
-    check_selection(shared_k, private_k, budget, floor, E)
+        votes_G = visibility_GE.new_ones(visibility_GE.shape[:1])
+    _check_joint(scores_BGE, visibility_GE, votes_G, asked_BG)
+    check_selection(shared_k, private_k, budget, floor, scores_BGE.shape[2])
     if aggregate not in get_args(Aggregate):
         raise ValueError(f"aggregate: expected 'mean' or 'max', got {aggregate!r}")
     return torch.ops.mmoe.joint_select(
@@ -389,6 +378,23 @@ def joint_select(
         floor,
         aggregate == "max",
     )
+
+
+def _check_joint(
+    scores_BGE: Tensor, visibility_GE: Tensor, votes_G: Tensor, asked_BG: Tensor | None
+) -> None:
+    check_dims("scores_BGE", scores_BGE, "BGE")
+    if scores_BGE.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"scores_BGE: expected one of torch.float32, torch.float64, got {scores_BGE.dtype}"
+        )
+    B, G, E = scores_BGE.shape
+    if E == 0:
+        raise ValueError("scores_BGE: expected at least one expert, got none")
+    _check_bool("visibility_GE", visibility_GE, (G, E), scores_BGE)
+    _check_bool("votes_G", votes_G, (G,), scores_BGE)
+    if asked_BG is not None:
+        _check_bool("asked_BG", asked_BG, (B, G), scores_BGE)
 
 
 def check_selection(

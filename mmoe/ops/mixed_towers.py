@@ -69,9 +69,7 @@ def mixed_towers(
     tensors = check_mixing(y, weights_BGE)
     dtype = accumulate_dtype(tensors[0].dtype)
     _check_towers(tensors[0], weights_BGE, weight_GOH, bias_GH, head_GH, head_bias_G, activation)
-    weights_BGE, head_GH, head_bias_G = (
-        tensor.to(dtype) for tensor in (weights_BGE, head_GH, head_bias_G)
-    )
+    weights_BGE, head_GH, head_bias_G = (x.to(dtype) for x in (weights_BGE, head_GH, head_bias_G))
     matrices = (weight_GOH, bias_GH, head_GH, head_bias_G)
     if tensors[0].device.type == "cpu":
         learns = any(tensor.requires_grad for tensor in (*tensors, weights_BGE, *matrices))

@@ -673,54 +673,60 @@ def dense_mlp(
     Source: Ma et al., "Modeling task relationships in multi-task learning with multi-gate
         mixture-of-experts" (KDD 2018), equation 6: the expert networks f_i(x).
     """
+    acts = (activation, output_activation)
+    tensors, layers = _checked_layers(x, weights, biases, acts, shared, owners)
+    every = (*tensors, *weights, *biases, *shared)
+    learns = torch.is_grad_enabled() and any([tensor.requires_grad for tensor in every])
+    if tensors[0].device.type == "cpu" and not learns:
+        owners_B = None if owners is None else owners.of_B.int()
+        return torch.ops.mmoe.dense_mlp(
+            tensors, list(weights), list(biases), activation, output_activation, shared, owners_B
+        )
+    if owners is not None:
+        weight_EDH, bias_EH, first = layers.pop(0)
+        tensors = shared_mm(tensors[0], weight_EDH, bias_EH, shared, owners, first)
+    for layer in layers:
+        tensors = torch.ops.mmoe.dense_mm(tensors, *layer)[0]
+    return list(tensors)
+
+
+# Weight, bias and activation
+_Layer = tuple[Tensor, Tensor | None, FusedActivation]
+
+
+def _checked_layers(
+    x: Tensor | Sequence[Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    activations: tuple[FusedActivation, FusedActivation],
+    shared: Sequence[Tensor],
+    owners: Owners | None,
+) -> tuple[list[Tensor], list[_Layer]]:
+    """Refuses layers that do not fit the rows, or the layer before."""
     if not weights:
         raise ValueError("weights: expected those of one layer or more, got none")
     if biases and len(biases) != len(weights):
         raise ValueError(
             f"biases: expected none or {len(weights)}, one for each layer, got {len(biases)}"
         )
-    of_layer = [biases[layer] if biases else None for layer in range(len(weights))]
-    activations: list[FusedActivation] = [activation for _ in weights]
-    activations[-1] = output_activation
-    tensors = check_rows(x, weights[0], of_layer[0], activations[0])
-    _check_others(tensors[0], weights, of_layer, activations)
+    acts: list[FusedActivation] = [activations[0] for _ in weights]
+    acts[-1] = activations[1]
+    layers = list(zip(weights, biases or [None] * len(weights), acts, strict=True))
+    tensors = check_rows(x, *layers[0])
+    for layer, (weight_EDH, bias_EH, activation) in enumerate(layers[1:], start=1):
+        before = weights[layer - 1]
+        check_dims(f"weights[{layer}]", weight_EDH, "EDH")
+        expected = [before.shape[0], before.shape[2], weight_EDH.shape[2]]
+        check_shape(f"weights[{layer}]", weight_EDH, expected, f"weights[{layer - 1}]")
+        rows = tensors[0].new_empty(0, before.shape[2])
+        check_layer(rows, weight_EDH, bias_EH, activation, name="x")
     if owners is not None:
         if len(tensors) != 1:
             raise ValueError(f"x: expected one tensor beside owners, got {len(tensors)}")
         check_shared(tensors[0], weights[0], shared, owners)
     elif shared:
         raise ValueError("owners: expected with shared rows, got None")
-    learns = torch.is_grad_enabled() and any(
-        [tensor.requires_grad for tensor in (*tensors, *weights, *biases, *shared)]
-    )
-    if tensors[0].device.type == "cpu" and not learns:
-        owners_B = None if owners is None else owners.of_B.int()
-        return torch.ops.mmoe.dense_mlp(
-            tensors, list(weights), list(biases), activation, output_activation, shared, owners_B
-        )
-    layers = list(zip(weights, of_layer, activations, strict=True))
-    if owners is not None:
-        tensors = shared_mm(tensors[0], *layers[0][:2], shared, owners, layers[0][2])
-        layers = layers[1:]
-    for layer in layers:
-        tensors = torch.ops.mmoe.dense_mm(tensors, *layer)[0]
-    return list(tensors)
-
-
-def _check_others(
-    x: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor | None],
-    activations: Sequence[FusedActivation],
-) -> None:
-    """Refuses layers behind the first that do not fit the one before."""
-    for layer in range(1, len(weights)):
-        weight_EDH, before = weights[layer], weights[layer - 1]
-        check_dims(f"weights[{layer}]", weight_EDH, "EDH")
-        expected = [before.shape[0], before.shape[2], weight_EDH.shape[2]]
-        check_shape(f"weights[{layer}]", weight_EDH, expected, f"weights[{layer - 1}]")
-        rows = x.new_empty(0, before.shape[2])
-        check_layer(rows, weight_EDH, biases[layer], activations[layer], name="x")
+    return tensors, layers
 
 
 def _fake_dense_mlp(

@@ -125,38 +125,26 @@ def joint_select(
     """
     B, G, E = scores_BGE.shape
     wanted_BGE = (scores_BGE > 0) & visibility_GE
-    if asked_BG is None:
-        asked_BG = wanted_BGE.new_ones(B, G)
+    asked_BG = wanted_BGE.new_ones(B, G) if asked_BG is None else asked_BG
     wanted_BGE = wanted_BGE & asked_BG.unsqueeze(2)
     q_BGE = torch.where(wanted_BGE, scores_BGE, 0.0)
-    votes_BG = asked_BG & votes_G
-    votes_BG = torch.where(votes_BG.any(1, keepdim=True), votes_BG, asked_BG)
+    votes_BG = torch.where((asked_BG & votes_G).any(1, keepdim=True), asked_BG & votes_G, asked_BG)
     voted_BGE = torch.where(votes_BG.unsqueeze(2), q_BGE, 0.0)
-    numbers_E = torch.arange(E, device=scores_BGE.device)
     chosen_BE = wanted_BGE.new_zeros(B, E)  # under a budget: the set that all share
-    first_BGE = (numbers_E == q_BGE.argmax(2, keepdim=True)) & wanted_BGE
+    first_BGE = _best(q_BGE)
     if budget and floor:
         for g in range(G):
             chosen_BE = _within(budget, chosen_BE, first_BGE[:, g] & votes_BG[:, g : g + 1])
 
     # What every gate with a vote sees, by what they want together
-    total_BE = _sum_in_order(voted_BGE)
-    if largest and G:
-        total_BE = voted_BGE.amax(1)
+    total_BE = voted_BGE.amax(1) if largest and G else _sum_in_order(voted_BGE)
     seen_BE = (visibility_GE | ~votes_BG.unsqueeze(2)).all(1)
     left_BE = torch.where(seen_BE, total_BE, 0.0)
-    shared_BE = torch.zeros_like(chosen_BE)
-    for _ in range(shared_k):
-        full_B1 = (chosen_BE.sum(1, keepdim=True) >= budget) & (budget > 0)
-        best_BE = _best(left_BE.masked_fill(full_B1 & ~chosen_BE, 0))
-        shared_BE, left_BE = shared_BE | best_BE, left_BE.masked_fill(best_BE, 0)
-        chosen_BE = chosen_BE | best_BE
+    shared_BE, chosen_BE = _shared(shared_k, budget, left_BE, chosen_BE)
 
     # The rest of a budget goes, one by one, to the expert that adds most to what gates keep
     for _ in range(budget if private_k else 0):
-        own_BGE = voted_BGE.masked_fill(~(chosen_BE & ~shared_BE).unsqueeze(1), 0)
-        least_BG1 = own_BGE.topk(min(private_k, E), dim=2).values[:, :, -1:]
-        gain_BE = _sum_in_order((voted_BGE - least_BG1).clamp(min=0))
+        gain_BE = _gain(voted_BGE, chosen_BE & ~shared_BE, private_k)
         chosen_BE = _within(budget, chosen_BE, _best(gain_BE.masked_fill(chosen_BE, 0)))
 
     open_BGE = ~shared_BE.unsqueeze(1)
@@ -169,10 +157,30 @@ def joint_select(
     return wanted_BGE & (private_BGE | shared_BE.unsqueeze(1))
 
 
-def _best(values_BE: Tensor) -> Tensor:
-    """Marks the first of the largest numbers above 0 of every row."""
-    numbers_E = torch.arange(values_BE.shape[1], device=values_BE.device)
-    return (numbers_E == values_BE.argmax(1, keepdim=True)) & (values_BE > 0)
+def _shared(
+    shared_k: int, budget: int, left_BE: Tensor, chosen_BE: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Takes the experts that all together want most, into the set that all share."""
+    shared_BE = torch.zeros_like(chosen_BE)
+    for _ in range(shared_k):
+        full_B1 = (chosen_BE.sum(1, keepdim=True) >= budget) & (budget > 0)
+        best_BE = _best(left_BE.masked_fill(full_B1 & ~chosen_BE, 0))
+        shared_BE, left_BE = shared_BE | best_BE, left_BE.masked_fill(best_BE, 0)
+        chosen_BE = chosen_BE | best_BE
+    return shared_BE, chosen_BE
+
+
+def _gain(voted_BGE: Tensor, own_BE: Tensor, private_k: int) -> Tensor:
+    """What an expert more adds to the `private_k` best that each gate keeps of a set."""
+    own_BGE = voted_BGE.masked_fill(~own_BE.unsqueeze(1), 0)
+    least_BG1 = own_BGE.topk(min(private_k, own_BE.shape[1]), dim=2).values[:, :, -1:]
+    return _sum_in_order((voted_BGE - least_BG1).clamp(min=0))
+
+
+def _best(values: Tensor) -> Tensor:
+    """Marks the first of the largest numbers above 0 along the last dimension."""
+    numbers_E = torch.arange(values.shape[-1], device=values.device)
+    return (numbers_E == values.argmax(-1, keepdim=True)) & (values > 0)
 
 
 def _within(budget: int, chosen_BE: Tensor, more_BE: Tensor) -> Tensor:

@@ -82,14 +82,33 @@ def target_attention(
     check_dims("e_VD", e_VD, "VD")
     check_float("e_VD", e_VD)
     check_dims("q_BD", q_BD, "BD")
-    B, D = q_BD.shape
+    B = len(q_BD)
     check_shape("q_BD", q_BD, [B, e_VD.shape[1]], "the width of e_VD")
     if q_BD.dtype != e_VD.dtype:
         raise ValueError(
             f"q_BD: expected dtype {e_VD.dtype} as e_VD, got {q_BD.dtype}; use .to({e_VD.dtype})"
         )
     check_device("q_BD", q_BD, e_VD.device, "e_VD")
-    dtype = accumulate_dtype(e_VD.dtype)
+    layers = _checked_layers(e_VD, q_BD, weight_2DH, bias_BH, score_N, score_bias_1, deeper)
+    check_lengths("lengths_B", lengths_B, B, "q_BD", e_VD.shape[0], "e_VD")
+    check_device("lengths_B", lengths_B, e_VD.device, "e_VD")
+    offsets_B1 = F.pad(lengths_B.cumsum(0, dtype=torch.int32), (1, 0))
+    return TargetAttention(
+        *torch.ops.mmoe.target_attention(e_VD, offsets_B1, q_BD, *layers, softmax)
+    )
+
+
+def _checked_layers(
+    e_VD: Tensor,
+    q_BD: Tensor,
+    weight_2DH: Tensor,
+    bias_BH: Tensor,
+    score_N: Tensor,
+    score_bias_1: Tensor,
+    deeper: Sequence[tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor], Tensor, Tensor]:
+    """All that is learnt, in the type of sums: first layer, deeper ones, scores."""
+    (B, D), dtype = q_BD.shape, accumulate_dtype(e_VD.dtype)
 
     def parameter(name: str, tensor: Tensor, shape: Sequence[int], like: str) -> Tensor:
         check_shape(name, tensor, shape, like)
@@ -112,13 +131,7 @@ def target_attention(
         biases.append(parameter(name, bias_N, [width], f"the weight of {name}"))
     score_N = parameter("score_N", score_N, [width], like)
     score_bias_1 = parameter("score_bias_1", score_bias_1, [1], "one score")
-    check_lengths("lengths_B", lengths_B, B, "q_BD", e_VD.shape[0], "e_VD")
-    check_device("lengths_B", lengths_B, e_VD.device, "e_VD")
-    offsets_B1 = F.pad(lengths_B.cumsum(0, dtype=torch.int32), (1, 0))
-    layers = weight_2DH, bias_BH, weights, biases, score_N
-    return TargetAttention(
-        *torch.ops.mmoe.target_attention(e_VD, offsets_B1, q_BD, *layers, score_bias_1, softmax)
-    )
+    return weight_2DH, bias_BH, weights, biases, score_N, score_bias_1
 
 
 def _fake(

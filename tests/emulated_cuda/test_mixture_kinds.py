@@ -23,7 +23,6 @@ from mmoe.mixture import (
     Selection,
     SigmoidGate,
     SoftmaxGate,
-    StackedExperts,
     StaticGate,
     SwitchGate,
     TopKGate,
@@ -65,7 +64,7 @@ def modules(number):
 EXPERTS = {
     "mlp": lambda: mlp_experts(E, D, [17, WIDTH], activation="gelu"),
     "modules": lambda: modules(E),
-    "stacked": lambda: StackedExperts([one_expert() for _ in range(E)]),
+    "stacked": lambda: ExpertPool([one_expert() for _ in range(E)], stacked=True),
     "mixed": lambda: MixedExperts([mlp_experts(3, D, [WIDTH]), modules(2)]),
 }
 

@@ -1,8 +1,9 @@
 import pytest
-from torch import nn
+
+from mmoe.mixture import Pool
 
 
-class _Counts(nn.Module):
+class _Counts(Pool):
     """A pool that gives rows back, and remembers how many each expert got."""
 
     output_dim = None

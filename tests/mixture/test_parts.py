@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import ExpertPool, MLPExperts, NoExperts
+from mmoe.mixture import ExpertPool, MLPExperts
 
 D, O = 6, 5  # noqa: E741
 POOLS = {
@@ -12,6 +12,7 @@ POOLS = {
     "layer": lambda: MLPExperts(4, D, [7, O], norm="layer"),
     "batch": lambda: MLPExperts(4, D, [7, O], norm="batch"),
     "modules": lambda: ExpertPool([nn.Linear(D, O) for _ in range(4)]),
+    "stacked": lambda: ExpertPool([nn.Linear(D, O) for _ in range(4)], stacked=True),
 }
 
 
@@ -60,12 +61,13 @@ def test_experts_that_there_are_not(pool, wrong):
 
 def test_no_experts(pool):
     part = pool.part([])
-    assert isinstance(part, NoExperts) and len(part) == 0 and part.output_dim == O
+    assert type(part) is type(pool) and len(part) == 0 and part.output_dim == O
     assert part.dense([torch.zeros(3, D)]) == []
     x = torch.zeros(0, D, requires_grad=True)
     y = part.grouped(x, torch.zeros(1, dtype=torch.int32))
     assert y.shape == (0, O) and y.requires_grad
     with pytest.raises(ValueError, match=r"rows: expected none .* got 2"):
         part.grouped(torch.zeros(2, D), torch.tensor([0], dtype=torch.int32))
+    part.output_dim = None
     with pytest.raises(ValueError, match="output_dim: expected the width"):
-        NoExperts(None).grouped(x, torch.zeros(1, dtype=torch.int32))
+        part.grouped(x, torch.zeros(1, dtype=torch.int32))

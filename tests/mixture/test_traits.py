@@ -12,7 +12,6 @@ from mmoe.mixture import (
     GateTraits,
     LocalDispatcher,
     MultiGateMixture,
-    NoExperts,
     PoolTraits,
     mlp_experts,
 )
@@ -61,14 +60,12 @@ def test_a_k_that_is_no_number_is_something_else_of_the_gates():
 
 def test_a_pool_of_ones_own_may_say_how_it_may_be_run():
     class Bound(ExpertPool):
-        uses_batch = True
+        traits = PoolTraits(uses_batch=True)
 
     pool = Bound([nn.Linear(D, 5) for _ in range(E)])
-    assert traits_of(pool, PoolTraits) == PoolTraits(uses_batch=True)
     layer = MultiGateMixture(D, G, pool, gate=FirstTwo(), execution="dense")
     with pytest.raises(ValueError, match="execution: dense shows every expert all rows"):
         layer(torch.zeros(3, D))
-    assert traits_of(NoExperts(5), PoolTraits).static_shapes
 
 
 def test_a_dispatcher_that_says_nothing_places_what_the_mixture_says():

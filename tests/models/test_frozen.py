@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 import mmoe as library
 from mmoe.config import ModelConfig, config_from_dict, load_config
 from mmoe.errors import NotImported
-from mmoe.mixture.experts.stacked import StackedExperts
+from mmoe.mixture import ExpertPool
 from mmoe.models import build_network
 from mmoe.models.frozen import FrozenExpert
 from mmoe.predictor import load_predictor
@@ -48,7 +48,7 @@ def _log():
 
 
 def test_nothing_of_it_is_trained_and_it_stays_in_evaluation_mode():
-    pool = StackedExperts([FrozenExpert(4, module=f"{HERE}:make_six", output=6)]).train()
+    pool = ExpertPool([FrozenExpert(4, module=f"{HERE}:make_six", output=6)], stacked=True).train()
     x = torch.randn(50, 4, requires_grad=True)
     (y,) = pool.dense([x])
     torch.testing.assert_close(y, frozen_modules.make_six(4).eval()(x))  # no dropout

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mmoe import ops
-from mmoe.ops._products import grouped_product
+from mmoe.ops.product_choice import grouped_product
 from tests.ops.thin_layers import restrided
 
 pytestmark = pytest.mark.gpu

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmoe import ops
-from mmoe.ops._products import grouped_product
+from mmoe.ops.product_choice import grouped_product
 
 pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():  # one line in the report instead of a thousand

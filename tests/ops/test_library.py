@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmoe import ops
-from mmoe.ops import _library, _products, extension_status
+from mmoe.ops import _library, extension_status, product_choice
 
 # Every operator once, forward and backward, against the reference's gradients from autograd.
 WITHOUT_EXTENSION = """
@@ -70,7 +70,7 @@ def test_what_cpp_computes_is_defined_in_python_and_nothing_else(repository):
         for name in re.findall(r'm\.impl\("(\w+)"', path.read_text())
     }
 
-    assert _products is not None, "which defines two, and which nobody imports but who needs it"
+    assert product_choice is not None, "which nobody imports but who needs it"
     of_gpus = {"gathered_mm", "gathered_mm_backward"}  # on the CPU they are permute and grouped_mm
     defined = {name.removeprefix("mmoe::") for name in _library.LIBRARY._op_defs}
     assert kernels == defined - of_gpus

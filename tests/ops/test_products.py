@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from mmoe.ops import grouped_mm
-from mmoe.ops._products import grouped_product
+from mmoe.ops.product_choice import grouped_product
 
 
 def test_a_cpu_has_one_product():

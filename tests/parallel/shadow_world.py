@@ -23,9 +23,7 @@ from mmoe.mixture import (
     ExpertPool,
     MLPExperts,
     MultiGateMixture,
-    NoExperts,
     SoftmaxGate,
-    StackedExperts,
     TopKGate,
     cut_into_slices,
 )
@@ -120,7 +118,7 @@ def make_pool(case):
     if case.pool == "modules":
         pool = ExpertPool([Scaled() for _ in range(E)])
     elif case.pool == "stacked":
-        pool = StackedExperts([Scaled() for _ in range(E)])
+        pool = ExpertPool([Scaled() for _ in range(E)], stacked=True)
     elif case.pool == "unlike":
         pool = ExpertPool([nn.Sequential(nn.Linear(D, D), nn.ReLU()) for _ in range(E - 1)])
         pool.output_dim = D
@@ -141,7 +139,7 @@ def make_part(case, experts):
     pool = cut_into_slices(pool, case.slices) if case.slices > 1 else pool
     part = pool.part(experts)
     if case.pool == "unknown" and not experts:
-        part = NoExperts(D)
+        part = ExpertPool([], D)
     return part.to(getattr(torch, case.dtype))
 
 
@@ -183,9 +181,10 @@ def step(case, layer, x, factors):
 
 
 def of_experts(layer):
-    if isinstance(layer.experts, ExpertPool):
+    if isinstance(layer.experts, ExpertPool) and not layer.experts.is_stacked:
         return [[p.grad.clone() for p in expert.parameters()] for expert in layer.experts]
-    return {name: p.grad.clone() for name, p in layer.experts.named_parameters()}
+    held = layer.experts.named_parameters() if len(layer.experts) else ()
+    return {name: p.grad.clone() for name, p in held}
 
 
 def of_gates(layer):
@@ -294,8 +293,9 @@ def train(rank, world_size, case, modes):
         for parameter in layer.gate.parameters():
             dist.all_reduce(parameter.grad)
         adam.step()
-    state = [adam.state[p][name] for p in layer.parameters() for name in ("exp_avg", "exp_avg_sq")]
-    return [p.detach() for p in layer.parameters()], state, layer
+    held = [p for p in layer.parameters() if p.numel()]
+    state = [adam.state[p][name] for p in held for name in ("exp_avg", "exp_avg_sq")]
+    return [p.detach() for p in held], state, layer
 
 
 def trained(rank, world_size):

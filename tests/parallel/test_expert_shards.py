@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture import ExpertPool, MixedExperts, MultiGateMixture, mlp_experts
+from mmoe.mixture import ExpertPool, MixedExperts, MultiGateMixture, Pool, mlp_experts
 from mmoe.mixture.axes import axes_of
 from mmoe.parallel import (
     AllToAllDispatcher,
@@ -121,7 +121,7 @@ def test_experts_under_numbers_of_others_are_refused(modules):
 
 
 def test_a_pool_that_does_not_tell_is_refused():
-    class Silent(torch.nn.Module):
+    class Silent(Pool):
         output_dim = 3
 
         def __init__(self):

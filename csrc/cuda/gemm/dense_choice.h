@@ -6,7 +6,7 @@
 
 namespace mmoe {
 
-// Of torch.ops.mmoe.dense_product, which mmoe/ops/_products.py explains.
+// Of torch.ops.mmoe.dense_product, which mmoe/ops/product_choice.py explains.
 enum class DenseChoice : int64_t { automatic, batched, straight };
 
 // The products of one layer, each of them an expert's.

@@ -6,7 +6,7 @@
 
 namespace mmoe {
 
-// Of torch.ops.mmoe.grouped_product, which mmoe/ops/_products.py explains.
+// Of torch.ops.mmoe.grouped_product, which mmoe/ops/product_choice.py explains.
 enum class Choice : int64_t { automatic, own, library };
 
 // What decides about one of a layer's products, and nothing of the batch does: a row would else

@@ -1,7 +1,7 @@
 """`distribute`: the experts of a network's mixtures over ranks; DDP or FSDP2 does the rest."""
 
 from collections.abc import Iterator
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from mmoe.integrations.convert.places import put_in_place
-from mmoe.mixture import MultiGateMixture
+from mmoe.mixture import MultiGateMixture, Pool
 from mmoe.mixture.gates.learned import GateSettings
 from mmoe.mixture.rank_sums import OneRank
 from mmoe.mixture.routing.dispatcher import LocalDispatcher
@@ -160,7 +160,7 @@ def _spread(
     spread = MultiGateMixture(
         mixture.input_dim,
         mixture.num_gates,
-        cast(Any, mixture.experts).part(own),
+        mixture.experts.part(own),
         gate=mixture.gate,
         visibility=mixture.visibility_GE.cpu(),
         expert_source=mixture.expert_source,
@@ -223,9 +223,9 @@ def _check_mixture(name: str, mixture: MultiGateMixture) -> None:
         raise ValueError("model: expected a network that holds mixtures, got a mixture itself")
     if not isinstance(mixture.dispatcher, LocalDispatcher):
         raise ValueError(f"model: the experts of {name} are spread already; distribute once")
-    if not hasattr(mixture.experts, "part"):
+    if type(mixture.experts).part is Pool.part:
         kind = type(mixture.experts).__name__
         raise ValueError(
             f"model: the experts of {name} are a {kind}, which has no part(experts); use "
-            "MLPExperts, StackedExperts or ExpertPool"
+            "MLPExperts or ExpertPool"
         )

@@ -2,21 +2,19 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
+from mmoe.mixture.experts.contract import Pool, tensors_of
 from mmoe.mixture.experts.mlp_experts import MLPExperts
-from mmoe.mixture.experts.no_experts import NoExperts
-from mmoe.mixture.experts.pool import ExpertPool, Pool
+from mmoe.mixture.experts.pool import ExpertPool
 from mmoe.mixture.experts.pool_compute import PoolCompute
-from mmoe.mixture.experts.stacked import StackedExperts
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
-from mmoe.mixture.traits import PoolTraits, traits_of
 
 # What every module has, beside settings
 _OF_MODULES = frozenset(vars(nn.Module()))
@@ -61,13 +59,13 @@ class Lender:
         True
     """
 
-    def __init__(self, shell: nn.Module, modules: Sequence[nn.Module] | None = None) -> None:
+    def __init__(self, shell: Pool, modules: Sequence[nn.Module] | None = None) -> None:
         self._shell, self._modules = shell, modules
         trained = {n for n, p in shell.named_parameters() if p.is_floating_point()}
         first = 0 if modules else 1
         self.formats = [
             TensorFormat(name, tuple(tensor.shape[first:]), tensor.dtype, name in trained)
-            for name, tensor in _tensors(shell).items()
+            for name, tensor in tensors_of(shell).items()
         ]
 
     def take(self, places: Sequence[int]) -> dict[str, Tensor]:
@@ -79,20 +77,20 @@ class Lender:
         Args:
             places: Their numbers in this pool, each once.
         """
-        own = _tensors(self._shell)
+        own = tensors_of(self._shell)
         if not places:
             return {f.name: own[f.name].new_empty(0, *f.shape) for f in self.formats}
         if self._modules is None:
             return {
                 name: _rows(tensor, places, self._whole_gradient) for name, tensor in own.items()
             }
-        each = [_tensors(self._modules[place]) for place in places]
+        each = [tensors_of(self._modules[place]) for place in places]
         return {f"stacked.{name}": torch.stack([t[name] for t in each]) for name in each[0]}
 
     @property
     def _whole_gradient(self) -> bool:
         """Whether every call of the pool gives each of its tensors a gradient that is dense."""
-        return getattr(type(self._shell), "grouped", None) is MLPExperts.grouped
+        return type(self._shell).grouped is MLPExperts.grouped
 
     def compute_by(self, num_experts: int, tensors: Mapping[str, Tensor]) -> Compute:
         """Returns what runs as many experts as there are in tensors `[num_experts, …]`."""
@@ -113,32 +111,28 @@ class Lender:
         return found.pop() if len(found) == 1 else None
 
     def _around(self, module: nn.Module) -> nn.Module:
-        return StackedExperts.around(module, 0, cast(Pool, self._shell).output_dim)
+        return ExpertPool.around(module, 0, self._shell.output_dim)
 
 
-def lender_of(pool: object) -> Lender | None:
+def lender_of(pool: Pool | None) -> Lender | None:
     """Returns the lender of a pool, also of one without experts; None: there cannot be one."""
-    if isinstance(pool, ExpertPool):
-        return Lender(StackedExperts.around(pool[0], len(pool), pool.output_dim), list(pool))
-    shell = pool
-    if isinstance(pool, NoExperts):
-        shell = pool.template
-        if shell is not None and not traits_of(shell, PoolTraits).joinable:
-            shell = StackedExperts.around(shell, 0, pool.output_dim)
-    joinable = isinstance(shell, nn.Module) and traits_of(shell, PoolTraits).joinable
-    return Lender(cast(nn.Module, shell)) if joinable else None
+    if isinstance(pool, ExpertPool) and not pool.is_stacked:
+        kinds = [pool[0]] if len(pool) else pool.kind
+        shells = [ExpertPool.around(kind, len(pool), pool.output_dim) for kind in kinds]
+        return Lender(shells[0], list(pool) or None) if shells else None
+    return Lender(pool) if pool is not None and pool.traits.joinable else None
 
 
 class _Held(nn.Module):
     """A pool as a module that `functional_call` can call."""
 
-    def __init__(self, pool: nn.Module) -> None:
+    def __init__(self, pool: Pool) -> None:
         super().__init__()
         self.pool = pool
 
     def forward(self, rows: Tree, offsets_E1: Tensor | None) -> Tree:
         """As `PoolCompute`."""
-        return PoolCompute(cast(Pool, self.pool))(rows, offsets_E1)
+        return PoolCompute(self.pool)(rows, offsets_E1)
 
 
 def _rows(tensor: Tensor, places: Sequence[int], sparse: bool) -> Tensor:
@@ -168,13 +162,9 @@ class _Entries(torch.autograd.Function):
         return torch.sparse_coo_tensor(places, grad, ctx.shape, check_invariants=True), None
 
 
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return dict([*module.named_parameters(), *module.named_buffers()])
-
-
 def _structure(module: nn.Module, first: int) -> str | None:
     """Classes, settings and tensors of a module, those of an expert from dimension `first` on."""
-    said: list[Any] = [(n, t.shape[first:], t.dtype) for n, t in _tensors(module).items()]
+    said: list[Any] = [(n, t.shape[first:], t.dtype) for n, t in tensors_of(module).items()]
     for name, part in module.named_modules():
         kind = f"{type(part).__module__}.{type(part).__qualname__}"
         settings = {k: v for k, v in vars(part).items() if k not in _OF_MODULES | _OF_PARTS}

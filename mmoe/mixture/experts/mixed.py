@@ -10,20 +10,19 @@ from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, picked
 from mmoe.mixture.columns import ColumnChoice, RequestColumns
-from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
+from mmoe.mixture.experts.contract import Pool, check_numbers
 from mmoe.mixture.inputs import Inputs, knows_requests
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import PoolTraits, SharedWork
 
 
-class MixedExperts(nn.Module):
+class MixedExperts(Pool):
     """Pools of several kinds as one: the experts of the first, of the second, and so on.
 
     Each runs the rows of its own experts, `MLPExperts` as grouped products.
 
     Args:
-        pools: `MLPExperts`, `StackedExperts`, `ExpertPool`, or others that say whose each of their
-            tensors is.
+        pools: `MLPExperts`, `ExpertPool`, or others that say whose each of their tensors is.
         names: What an error calls them; default: their classes.
         columns: Where pools came one after another: of the input, the columns that each of them
             reads; None in it: all. Default: each reads all, and none came later.
@@ -35,8 +34,8 @@ class MixedExperts(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import MixedExperts, MLPExperts, StackedExperts
-        >>> mine = StackedExperts([torch.nn.Linear(8, 16) for _ in range(2)])
+        >>> from mmoe.mixture import ExpertPool, MixedExperts, MLPExperts
+        >>> mine = ExpertPool([torch.nn.Linear(8, 16) for _ in range(2)])
         >>> pool = MixedExperts([MLPExperts(6, 8, [32, 16]), mine])
         >>> len(pool), [y.shape for y in pool.dense([torch.zeros(3, 8)])][-1]
         (8, torch.Size([3, 16]))
@@ -81,7 +80,7 @@ class MixedExperts(nn.Module):
             ends.append(ends[-1] + len(pool))
         self.ranges = tuple(range(a, b) for a, b in pairwise(ends))  # of the whole, in a part too
 
-    def part(self, experts: Sequence[int]) -> "MixedExperts | NoExperts":
+    def part(self, experts: Sequence[int]) -> "MixedExperts":
         """Copies some of the experts into a pool of their own, such as those of one rank.
 
         Args:
@@ -91,8 +90,6 @@ class MixedExperts(nn.Module):
             ValueError: A number outside [0, E), or another order.
         """
         check_numbers(experts, len(self))
-        if not experts:
-            return NoExperts(self.output_dim)
         owners = [next(i for i, own in enumerate(self.ranges) if e in own) for e in experts]
         if owners != sorted(owners):
             raise ValueError(
@@ -132,17 +129,10 @@ class MixedExperts(nn.Module):
         """E."""
         return sum(len(pool) for pool in self._each())
 
-    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Does the same as `dense`."""
-        return self.dense(inputs)
-
     def dense(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Runs every expert on all rows: one input for all, or one per expert."""
         if len(inputs) not in (1, len(self)):
-            raise ValueError(
-                f"inputs: expected one tensor for all experts or {len(self)}, one per expert, got "
-                f"{len(inputs)}"
-            )
+            raise self.wrong_count(inputs)
         outputs: list[Tensor] = []
         for number, pool in enumerate(self._each()):
             start = len(outputs)
@@ -189,7 +179,7 @@ class MixedExperts(nn.Module):
         The sizes of the pools' shares are read on the host.
         """
         if not len(self):  # all of them have left this rank
-            return NoExperts(self.output_dim).grouped(rows, offsets_E1)
+            return self.no_rows(rows)
         ends = [0]
         for pool in self._each():
             ends.append(ends[-1] + len(pool))

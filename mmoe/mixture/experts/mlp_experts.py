@@ -1,6 +1,5 @@
 """`MLPExperts`: a pool of equal MLPs whose weights lie in one tensor per layer."""
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -11,23 +10,20 @@ from torch import Tensor, nn
 from mmoe import ops
 from mmoe.mixture.batch_invariant import activate
 from mmoe.mixture.dropout import fast_dropout
+from mmoe.mixture.experts.contract import Pool, Record, stacked_part
 from mmoe.mixture.experts.mlp import (
     ExpertActivation,
     OutputActivation,
     check_mlp_experts,
 )
-from mmoe.mixture.experts.no_experts import NoExperts, check_numbers
 from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
 from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.pytrees import cast_for_autocast, gather_rows
 from mmoe.mixture.traits import PoolTraits, SharedWork
 from mmoe.ops._checks import for_autocast
 
-# What every ReLU layer gave, after it: one tensor (grouped), or one for each expert (dense).
-Record = list[Tensor | list[Tensor]]
 
-
-class MLPExperts(nn.Module):
+class MLPExperts(Pool):
     """Pool of E equal MLPs: each layer is `x ← drop(act(norm(x W[e] + b[e])))`.
 
     Bias and activation are part of the product (without a norm), for all experts at once; nothing
@@ -69,7 +65,6 @@ class MLPExperts(nn.Module):
     """
 
     reads_requests: ClassVar = True
-    slices = 1  # of each whole expert, where these are slices (`cut_into_slices`)
     number_V: Tensor | None  # theirs among all slices
 
     def __init__(
@@ -123,14 +118,14 @@ class MLPExperts(nn.Module):
         self.register_buffer("number_V", None, persistent=False)
         self.reset_parameters()
 
-    def part(self, experts: Sequence[int]) -> "MLPExperts | NoExperts":
+    def part(self, experts: Sequence[int]) -> "MLPExperts":
         """Copies some of the experts into a pool of their own, such as those of one rank.
 
         No random number is drawn. So ranks that make the whole pool from one seed, and then each
         its part, start with the parameters of one process.
 
         Args:
-            experts: Their numbers, in any order; none: `NoExperts`.
+            experts: Their numbers, in any order; none: a pool of no experts.
 
         Raises:
             ValueError: A number outside [0, E).
@@ -143,13 +138,7 @@ class MLPExperts(nn.Module):
             >>> torch.equal(part.weights[0], pool.weights[0][[3, 1]])
             True
         """
-        check_numbers(experts, len(self))
-        part, numbers = copy.deepcopy(self), torch.tensor(experts, dtype=torch.int64)
-        part.num_experts = len(experts)
-        for tensor in (*part.parameters(), *part.buffers()):
-            # Every tensor of the pool has the experts in front (`axes`).
-            tensor.data = tensor.data[numbers.to(tensor.device)]
-        return part if experts else NoExperts(self.output_dim, part)
+        return stacked_part(self, experts)
 
     def axes(self) -> dict[str, dict[int, str]]:
         """Returns what the dimensions of its tensors are: all have the experts in front."""
@@ -173,16 +162,10 @@ class MLPExperts(nn.Module):
         """Norm `batch` looks at the other rows of an expert; only ReLU's units can be 0 for all."""
         return PoolTraits(
             static_shapes=True,
-            # A subclass with a `grouped` of its own expects it to be called
-            gathers=_depth(type(self), "gathered") <= _depth(type(self), "grouped"),
             uses_batch=self.norm == "batch",
             has_dead_units="relu" in self.activations,
             joinable=True,
         )
-
-    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Does the same as `dense`."""
-        return self.dense(inputs)
 
     def dense(self, inputs: Sequence[Tensor], record: Record | None = None) -> list[Tensor]:
         """Runs every expert on all rows.
@@ -195,10 +178,9 @@ class MLPExperts(nn.Module):
             E tensors `y_BO`.
         """
         if len(inputs) not in (1, self.num_experts):
-            raise ValueError(
-                f"inputs: expected one tensor for all experts or {len(self)}, one per expert, got "
-                f"{len(inputs)}"
-            )
+            raise self.wrong_count(inputs)
+        if not self.num_experts:
+            return []
         # Without layers rows may be tuples or dicts
         cast = for_autocast if self.weights else cast_for_autocast
         x = self._dense_from(0, [cast(tensor) for tensor in inputs], record)
@@ -239,6 +221,8 @@ class MLPExperts(nn.Module):
             `y_RO`, row for row; what comes past the last offset means nothing and is not to be
             read.
         """
+        if not self.num_experts:
+            return self.no_rows(rows)
         cast = for_autocast if self.weights else cast_for_autocast
         return self._grouped_from(0, cast(rows), offsets_E1, record)
 
@@ -253,6 +237,9 @@ class MLPExperts(nn.Module):
         Returns:
             What `grouped(permute(x_BD, plan), plan.offsets_E1)` does.
         """
+        # Where `grouped` alone was replaced, as by `register_fsdp_forward_method`, it is called
+        if "grouped" in vars(self) and "gathered" not in vars(self):
+            return super().gathered(x_BD, plan, record)
         if not self.weights:
             return gather_rows(cast_for_autocast(x_BD), plan)
         x_BD = for_autocast(x_BD)
@@ -387,8 +374,3 @@ def mlp_experts(
         output_dropout=output_dropout,
         bias=bias,
     )
-
-
-def _depth(kind: type, name: str) -> int:
-    """How far up a class's bases a method comes from."""
-    return next(depth for depth, base in enumerate(kind.__mro__) if name in vars(base))

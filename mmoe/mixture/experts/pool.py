@@ -1,18 +1,19 @@
-"""`ExpertPool`: experts of any kind that all gates share, and the two ways to run them."""
+"""`ExpertPool`: experts of any kind, as modules of their own or one upon the other."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
-from mmoe.mixture.axes import Entry, Names, Part, named, without
+from mmoe.mixture.axes import Entry, HasAxes, Names, Part, named, without
 from mmoe.mixture.batch_invariant import StableFunctions
-from mmoe.mixture.experts.no_experts import NoExperts, check_numbers, without_experts
+from mmoe.mixture.experts.contract import Pool, check_numbers, stacked_part, tensors_of
 from mmoe.mixture.pytrees import Tree, join_rows, leaves_of, map_leaves, split_rows
 from mmoe.mixture.traits import PoolTraits
 from mmoe.ops._checks import host_is_near
@@ -23,31 +24,7 @@ from mmoe.ops._checks import host_is_near
 SCORING_TILE = 128
 
 
-@runtime_checkable
-class Pool(Protocol):
-    """Interface of a pool of experts; a module that has it is used as it is.
-
-    What else it may say of itself are `PoolTraits`, as `traits` or as attributes of their names. A
-    class that says `reads_requests = True` also has `of_requests(rows)`, which does with rows of
-    requests what `dense` does with whole ones, and `shared_work(rows)`, the `SharedWork` of that.
-    """
-
-    output_dim: int | None
-
-    def __len__(self) -> int:
-        """E, the experts of this pool."""
-        ...
-
-    def dense(self, inputs: Sequence[Tree]) -> list[Tree]:
-        """Runs every expert on all rows: one `x_BD` for all or one per expert → E times `y_BO`."""
-        ...
-
-    def grouped(self, rows: Tree, offsets_E1: Tensor) -> Tree:
-        """Runs expert e on rows `offsets[e] : offsets[e + 1]` → `y_RO`, row for row."""
-        ...
-
-
-class ExpertPool(nn.ModuleList):
+class ExpertPool(Pool, nn.ModuleList):
     """Pool of experts that are modules of any class, of different classes too.
 
     Inputs and outputs may be tensors, or tuples and dicts of tensors to any depth (pytrees): rows
@@ -73,17 +50,25 @@ class ExpertPool(nn.ModuleList):
     to run dense or padded. torch cannot normalise one row: an expert that got a single one raises
     its `ValueError`; `MLPExperts(norm="batch")` takes the running statistics there.
 
+    Stacked, each of their tensors is one, experts in front: copies, which compute what the modules
+    do. Since every tensor then says which of it is whose, such experts are saved in shards, and
+    grow in number, as `MLPExperts`.
+
     Args:
         experts: Modules that map rows to as many rows. They need only agree on the structure and
-            the shapes of what they return. Where they run grouped, any number of rows can come,
-            none included.
+            the shapes of what they return; to be stacked, also on the names and shapes of their
+            tensors. Where they run grouped, any number of rows can come, none included. No modules:
+            a rank of which only others compute; it does not know what theirs are, as
+            `pool.part([])` does.
         output_dim: Width of what they return; default: the `output_dim` (or `out_features`) of the
             first expert that has one, else None, which is unknown.
         numbers: The experts' numbers among those of all ranks, by which their tensors are called
             (`3.weight`); default: 0, 1, …
+        stacked: Their tensors are to lie one upon the other.
 
     Raises:
-        ValueError: No experts, experts that differ in their output, or not a number for each.
+        ValueError: No experts and no width, experts that differ in their output or, stacked, in
+            their tensors, or not a number for each.
 
     Example:
         >>> import torch
@@ -93,6 +78,9 @@ class ExpertPool(nn.ModuleList):
         [torch.Size([3, 16]), torch.Size([3, 16])]
         >>> pool.grouped(torch.zeros(3, 8), torch.tensor([0, 1, 3], dtype=torch.int32)).shape
         torch.Size([3, 16])
+        >>> pool = ExpertPool([torch.nn.Linear(8, 16) for _ in range(4)], stacked=True)
+        >>> pool.stacked.weight.shape, len(pool)
+        (torch.Size([4, 16, 8]), 4)
 
     Source: He et al., "FastMoE: a fast mixture-of-expert training system" (arXiv 2103.13262), for
         experts of any kind.
@@ -103,47 +91,76 @@ class ExpertPool(nn.ModuleList):
         experts: Iterable[nn.Module],
         output_dim: int | None = None,
         numbers: Sequence[int] | None = None,
+        *,
+        stacked: bool = False,
     ) -> None:
-        super().__init__(experts)
-        if not len(self):
-            raise ValueError("experts: expected at least one module, got none")
-        if numbers is not None:
-            self._call_by(numbers)
-        widths = [_width_of(expert) for expert in self]
-        if output_dim is None:
-            output_dim = next((width for width in widths if width is not None), None)
-        for e, width in enumerate(widths):
-            if width not in (None, output_dim):
-                raise ValueError(
-                    f"experts: expert {e} returns width {width}, expected {output_dim} "
-                    "as the others of its pool"
-                )
-        self.output_dim = output_dim
-
-    def _call_by(self, numbers: Sequence[int]) -> None:
-        whole = all(isinstance(n, int) and n >= 0 for n in numbers)
-        if len(set(numbers)) != len(self) or len(numbers) != len(self) or not whole:
+        super().__init__()
+        modules = list(experts)
+        if not modules and output_dim is None:
             raise ValueError(
-                f"numbers: expected {len(self)} different ones from 0 on, one for each expert, got "
-                f"{list(numbers)}"
+                "experts: expected at least one module, got none; a rank without experts says "
+                "output_dim, what others return"
             )
-        self.hold(dict(zip(numbers, self, strict=True)))
+        self.output_dim = _width_of_all(modules, output_dim)
+        self.is_stacked = stacked
+        # What the experts of other ranks are, where there are none here; in a tuple, so that it is
+        # not registered: it has nothing to train or to save
+        self.kind: tuple[nn.Module, ...] = ()
+        if stacked:
+            self.num_experts, self.stacked = len(modules), _stack(modules)
+        else:
+            self.hold(dict(zip(_checked_numbers(numbers, len(modules)), modules, strict=True)))
+
+    @classmethod
+    def around(cls, stacked: nn.Module, num_experts: int, output_dim: int | None) -> "ExpertPool":
+        """Makes a pool around a module whose tensors are stacked already; nothing is copied."""
+        pool = cls([], output_dim or 0)
+        pool.is_stacked, pool.num_experts, pool.output_dim = True, num_experts, output_dim
+        pool.stacked, pool.training = stacked, stacked.training
+        return pool
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """Numbers of the experts among those of all ranks, in the order in which they compute."""
-        return tuple(map(int, self._modules))
+        return tuple(range(len(self)) if self.is_stacked else map(int, self._modules))
+
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Returns what the dimensions of stacked tensors are: the experts, then what they say."""
+        if not self.is_stacked:
+            return {}
+        said = self.stacked.axes() if isinstance(self.stacked, HasAxes) else {}
+        return {
+            f"stacked.{name}": {0: "experts", **{d + 1: kind for d, kind in of.items()}}
+            for name, of in ((name, said.get(name, {})) for name in self.stacked.state_dict())
+        }
 
     def named_parts(self, names: Names) -> list[Part]:
-        """Says that every expert's tensors are its own."""
+        """Says that the tensors of every expert that is a module are its own."""
         return [
             Part(str(e), (Entry("experts", named(names, "experts", e)),), without(names, "experts"))
-            for e in self.numbers
+            for e in ([] if self.is_stacked else self.numbers)
         ]
 
     def hold(self, experts: Mapping[int, nn.Module]) -> None:
         """Makes these its experts, by their numbers, in the order in which they are to compute."""
+        if len(self) and not experts:
+            self.kind = (_without_experts(self[0]),)
         self._modules = {str(number): expert for number, expert in experts.items()}
+
+    def __len__(self) -> int:
+        """E."""
+        return self.num_experts if self.is_stacked else len(self._modules)
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        """The experts; of stacked ones modules that share their tensors."""
+        if not self.is_stacked:
+            return super().__iter__()
+        # Of one `unbind`, whose gradient is one tensor
+        tensors = {name: tensor.unbind(0) for name, tensor in tensors_of(self.stacked).items()}
+        return iter(
+            _Expert(self.stacked, {name: of_experts[e] for name, of_experts in tensors.items()})
+            for e in range(self.num_experts)
+        )
 
     def __getitem__(self, index: Any) -> Any:
         """By its place here, which in a part of a pool is not its number."""
@@ -156,15 +173,16 @@ class ExpertPool(nn.ModuleList):
     @property
     def traits(self) -> PoolTraits:
         """A batch normalisation looks at the other rows of an expert."""
-        return PoolTraits(uses_batch=any(isinstance(m, _BatchNorm) for m in self.modules()))
+        uses_batch = any(isinstance(m, _BatchNorm) for m in self.modules())
+        return PoolTraits(uses_batch=uses_batch, joinable=self.is_stacked)
 
-    def part(self, experts: Sequence[int]) -> "ExpertPool | NoExperts":
+    def part(self, experts: Sequence[int]) -> "ExpertPool":
         """Copies some of the experts into a pool of their own, such as those of one rank.
 
         Their tensors keep their names, so that a checkpoint of all parts is one of the pool.
 
         Args:
-            experts: Their places, in any order; none: `NoExperts`.
+            experts: Their places, in any order; none: a pool that knows what the others are.
 
         Raises:
             ValueError: A number outside [0, E).
@@ -176,15 +194,23 @@ class ExpertPool(nn.ModuleList):
             >>> list(pool.part([2, 0]).state_dict()), len(pool.part([]))
             (['2.weight', '2.bias', '0.weight', '0.bias'], 0)
         """
+        if self.is_stacked:
+            return stacked_part(self, experts)
         check_numbers(experts, len(self))
-        if not experts:
-            return NoExperts(self.output_dim, without_experts(self[0]))
-        numbers = [self.numbers[e] for e in experts]
-        return ExpertPool([copy.deepcopy(self[e]) for e in experts], self.output_dim, numbers)
+        part = copy.copy(self)
+        part.hold({self.numbers[e]: copy.deepcopy(self[e]) for e in experts})
+        return part
 
-    def forward(self, inputs: Sequence[Tree]) -> list[Tree]:
-        """Does the same as `dense`."""
-        return self.dense(inputs)
+    def train(self, mode: bool = True) -> "ExpertPool":
+        """Sets the mode, also of what it keeps of others' experts."""
+        for module in self.kind:
+            module.train(mode)
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ExpertPool":
+        for module in self.kind:
+            module._apply(fn, recurse)
+        return super()._apply(fn, recurse)
 
     def dense(self, inputs: Sequence[Tree]) -> list[Tree]:
         """Runs every expert on all rows.
@@ -195,14 +221,14 @@ class ExpertPool(nn.ModuleList):
         Returns:
             What each expert returned.
         """
-        if len(inputs) not in (1, len(self)):
-            raise ValueError(
-                f"inputs: expected one for all experts or {len(self)}, one per expert, got "
-                f"{len(inputs)}"
-            )
-        inputs = list(inputs) if len(inputs) == len(self) else list(inputs) * len(self)
-        outputs = [self._call(expert, x) for expert, x in zip(self, inputs, strict=True)]
-        self._check(outputs, [leaves_of("inputs", x)[0].shape[0] for x in inputs])
+        experts = list(self)
+        if len(inputs) not in (1, len(experts)):
+            raise self.wrong_count(inputs)
+        if not experts:
+            return []
+        inputs = list(inputs) if len(inputs) == len(experts) else list(inputs) * len(experts)
+        outputs = [self._call(expert, x) for expert, x in zip(experts, inputs, strict=True)]
+        self._check(experts, outputs, [leaves_of("inputs", x)[0].shape[0] for x in inputs])
         return outputs
 
     def grouped(self, rows: Tree, offsets_E1: Tensor) -> Tree:
@@ -218,10 +244,13 @@ class ExpertPool(nn.ModuleList):
         Returns:
             Outputs, row for row; 0 past the last offset.
         """
+        experts = list(self)
+        if not experts:
+            return self.no_rows(rows)
         bounds = offsets_E1.tolist()
-        if len(bounds) != len(self) + 1:
+        if len(bounds) != len(experts) + 1:
             raise ValueError(
-                f"offsets_E1: expected {len(self) + 1} entries, one more than experts, got "
+                f"offsets_E1: expected {len(experts) + 1} entries, one more than experts, got "
                 f"{len(bounds)}"
             )
         tail = leaves_of("rows", rows)[0].shape[0] - bounds[-1]
@@ -234,8 +263,8 @@ class ExpertPool(nn.ModuleList):
         # Experts without rows run as well: their gradients are then 0, not absent, and an optimizer
         # treats them as it does in dense execution.
         parts = split_rows(rows, [*sizes, tail])[: len(sizes)]
-        outputs = [self._run(expert, part) for expert, part in zip(self, parts, strict=True)]
-        self._check(outputs, sizes)
+        outputs = [self._run(expert, part) for expert, part in zip(experts, parts, strict=True)]
+        self._check(experts, outputs, sizes)
         if tail:
             zeros = map_leaves(lambda leaf: leaf.new_zeros(tail, *leaf.shape[1:]), outputs[0])
             outputs.append(zeros)
@@ -265,13 +294,15 @@ class ExpertPool(nn.ModuleList):
             _explain_dtype(expert, rows, error)
             raise
 
-    def _check(self, outputs: Sequence[Tree], sizes: Sequence[int]) -> None:
+    def _check(
+        self, experts: Sequence[nn.Module], outputs: Sequence[Tree], sizes: Sequence[int]
+    ) -> None:
         """All experts must return what expert 0 does, a row for each row."""
         first = _shapes(outputs[0])
         if self.output_dim is not None and isinstance(outputs[0], Tensor):
             first = [[self.output_dim]]
         for e, (output, size) in enumerate(zip(outputs, sizes, strict=True)):
-            kind = f"expert {e} ({self[e]._get_name()})"
+            kind = f"expert {e} ({experts[e]._get_name()})"
             if not _alike(output, outputs[0]):
                 raise ValueError(
                     f"experts: expected the structure that expert 0 returns from {kind}, got "
@@ -288,6 +319,84 @@ class ExpertPool(nn.ModuleList):
                         f"experts: expected floating point numbers, which can be mixed, from "
                         f"{kind}, got {leaf.dtype}"
                     )
+
+
+class _Expert(nn.Module):
+    """A stacked module with the tensors of one expert in their place."""
+
+    def __init__(self, stacked: nn.Module, tensors: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.parts = (stacked, tensors)  # in a tuple, so that they are not registered
+
+    def forward(self, rows: Tree) -> Any:
+        """As the expert itself."""
+        stacked, tensors = self.parts
+        return functional_call(stacked, tensors, (rows,))
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """Its tensors, for messages."""
+        return cast(Iterator[nn.Parameter], iter(self.parts[1].values()))
+
+    def _get_name(self) -> str:
+        return type(self.parts[0]).__name__
+
+
+def are_alike(experts: Sequence[nn.Module]) -> bool:
+    """Returns whether modules are of one class, with tensors of the same names and shapes."""
+    kinds = {
+        (type(expert), tuple((n, t.shape, t.dtype) for n, t in tensors_of(expert).items()))
+        for expert in experts
+    }
+    return len(kinds) == 1
+
+
+def _stack(experts: Sequence[nn.Module]) -> nn.Module:
+    """A copy of the first one, with the tensors of all in place of its own."""
+    if not experts:
+        raise ValueError("experts: expected at least one module to stack, got none")
+    stacked, states = copy.deepcopy(experts[0]), [tensors_of(expert) for expert in experts]
+    for name, tensor in tensors_of(stacked).items():
+        shapes = {tuple(state[name].shape) if name in state else None for state in states}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"experts: expected modules whose tensors are alike, got {name!r} of shapes "
+                f"{sorted(map(str, shapes))}"
+            )
+        tensor.data = torch.stack([state[name].detach() for state in states])
+    return stacked
+
+
+def _without_experts(expert: nn.Module) -> nn.Module:
+    """A copy with tensors `[0, …]` in place of its own: stacked, but of no experts."""
+    kind = copy.deepcopy(expert)
+    for tensor in tensors_of(kind).values():
+        tensor.data = tensor.data.new_empty(0, *tensor.shape)
+    return kind
+
+
+def _checked_numbers(numbers: Sequence[int] | None, num_experts: int) -> Sequence[int]:
+    if numbers is None:
+        return range(num_experts)
+    whole = all(isinstance(n, int) and n >= 0 for n in numbers)
+    if len(set(numbers)) != num_experts or len(numbers) != num_experts or not whole:
+        raise ValueError(
+            f"numbers: expected {num_experts} different ones from 0 on, one for each expert, got "
+            f"{list(numbers)}"
+        )
+    return numbers
+
+
+def _width_of_all(experts: Sequence[nn.Module], output_dim: int | None) -> int | None:
+    widths = [_width_of(expert) for expert in experts]
+    if output_dim is None:
+        output_dim = next((width for width in widths if width is not None), None)
+    for e, width in enumerate(widths):
+        if width not in (None, output_dim):
+            raise ValueError(
+                f"experts: expert {e} returns width {width}, expected {output_dim} "
+                "as the others of its pool"
+            )
+    return output_dim
 
 
 def _explain_dtype(expert: nn.Module, rows: Tree, error: RuntimeError) -> None:

@@ -4,8 +4,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from mmoe.mixture.experts.mlp_experts import Record
-from mmoe.mixture.experts.pool import Pool
+from mmoe.mixture.experts.contract import Pool, Record
 from mmoe.mixture.pytrees import Tree, join_rows
 
 

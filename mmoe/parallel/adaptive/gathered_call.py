@@ -5,7 +5,7 @@ from typing import Protocol, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmoe.mixture import DispatchPlan
 from mmoe.mixture.pytrees import Tree
@@ -55,7 +55,7 @@ def gathered_call(
         compute: Runs the experts of this rank.
     """
     picks_BGK, pool = plan.experts_BGK, pool_of(compute)
-    weights = list(pool.parameters()) if isinstance(pool, nn.Module) else []
+    weights = [] if pool is None else list(pool.parameters())
     own = [len(picks_BGK), sum(w.numel() for w in weights), sum(w.nbytes for w in weights)]
     told = torch.cat([pairs_of_experts(plan).double().cpu(), torch.tensor(own).double()])
     *pairs, rows, numbers, size = reduced(told, dispatcher.wire.group).tolist()

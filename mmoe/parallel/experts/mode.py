@@ -19,7 +19,7 @@ class Mode:
         shadowed: Experts whose weights are copied to all ranks for this call, where each rank
             computes its own rows by them; `all` of them: no row travels. Gradients of the copies
             go back to the rank that holds an expert. Of `MLPExperts`, slices of them (by the
-            numbers of whole experts), `StackedExperts`, and an `ExpertPool` of modules that differ
+            numbers of whole experts), and an `ExpertPool` of modules that differ
             in their numbers alone. The rows of others travel all the same, and a warning says so:
             pools of several kinds, and norm `batch`, whose statistics need all rows of an expert.
 

@@ -8,7 +8,7 @@ from typing import cast
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmoe.mixture import MLPExperts, MultiGateMixture
+from mmoe.mixture import MLPExperts, MultiGateMixture, Pool
 from mmoe.mixture.axes import TensorAxes, axes_of
 from mmoe.mixture.experts.sliced import pieces, whole_shape
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
@@ -97,7 +97,8 @@ def expert_shards(
     of all E experts, `offsets` begins with the number of the run's first expert. A tensor that is
     one expert's own (`ExpertPool`) is one shard, the whole, of the rank that holds the expert.
     Slices (`cut_into_slices`) are shards of the whole experts, so that they are read in any other
-    number, by any number of ranks. A rank without experts has none of their names.
+    number, by any number of ranks. A rank without experts has an empty shard of
+    each, or, where they are modules, none of their names.
 
     Args:
         network: The network, or a copy of it such as its average.
@@ -128,39 +129,24 @@ def expert_shards(
         >>> [(shard.shape, shard.offsets) for shard in described["experts.weights.0"]]
         [((4, 8, 3), (0, 0, 0))]
     """
-    held: dict[str, tuple[int, Sequence[int]] | None] = {}
-    sliced: dict[str, Callable[[Tensor], list[Shard]]] = {}
+    cuts = dict[str, Callable[[Tensor], Tensor | list[Shard]]]()
     for prefix, mixture, dispatcher in mixtures_of(network):
-        pool = mixture.experts
-        if isinstance(pool, MLPExperts) and pool.number_V is not None:
-            for name in pool.state_dict():
-                sliced[f"{prefix}experts.{name}"] = partial(
-                    _slices, pool=pool, name=name, num_experts=dispatcher.num_experts
-                )
-            continue
         own = dispatcher.placement.on(dispatcher.wire.rank)
         every = range(dispatcher.placement.num_experts)
-        axes = axes_of(mixture.experts, {"experts": every})
-        _check_owners(mixture.experts, axes, own)
-        for name, of_tensor in axes.items():
-            experts = of_tensor.entries("experts")
-            mine = [experts.index(e) for e in own if e in experts]
-            whole = of_tensor.dim("experts") is None
-            held[f"{prefix}experts.{name}"] = None if whole else (len(experts), mine)
+        pool = mixture.experts
+        for name, axes in _axes_of_owners(pool, every, own).items():
+            cut = local_shards
+            if axes.dim("experts") is not None and pool.slices > 1:
+                cut = partial(_slices, pool=pool, name=name, num_experts=dispatcher.num_experts)
+            elif axes.dim("experts") is not None:
+                experts = axes.entries("experts")
+                mine = [experts.index(e) for e in own if e in experts]
+                cut = partial(_shards, own=mine, num_experts=len(experts))
+            cuts[f"{prefix}experts.{name}"] = cut
     found: dict[str, Tensor | list[Shard]] = {}
     for full_name, tensor in tensors.items():
-        name = full_name.partition("/")[0]
-        where = held.get(name)
-        if name in sliced and tensor.dim():
-            found[full_name] = sliced[name](tensor)
-        elif name in held and where is None:
-            found[full_name] = local_shards(tensor)
-        # A count of steps has no dimension of experts, and is the same on all ranks
-        elif where is not None and tensor.dim():
-            number, mine = where
-            found[full_name] = _shards(tensor, mine, number)
-        else:
-            found[full_name] = tensor
+        cut = cuts.get(full_name.partition("/")[0])
+        found[full_name] = tensor if cut is None else cut(tensor)
     return found
 
 
@@ -177,8 +163,9 @@ def spread_layout(network: nn.Module) -> dict[str, list[Shard]]:
     return {name: value for name, value in described.items() if isinstance(value, list)}
 
 
-def _check_owners(pool: nn.Module, axes: Mapping[str, TensorAxes], own: Sequence[int]) -> None:
+def _axes_of_owners(pool: Pool, every: range, own: Sequence[int]) -> dict[str, TensorAxes]:
     """Refuses a pool that does not tell whose all its tensors are, or has those of others."""
+    axes = axes_of(pool, {"experts": every})
     owners = {of_tensor.owner("experts") for of_tensor in axes.values()} - {None}
     for name, of_tensor in axes.items():
         if of_tensor.owner("experts") is None and of_tensor.dim("experts") != 0:
@@ -194,28 +181,36 @@ def _check_owners(pool: nn.Module, axes: Mapping[str, TensorAxes], own: Sequence
             f"this rank, got those of {sorted(others)}; take them with pool.part(placement.on("
             "rank)), or make the pool as ExpertPool(…, numbers=placement.on(rank))"
         )
+    return axes
 
 
-def _shards(tensor: Tensor, own: Sequence[int], num_experts: int) -> list[Shard]:
+def _shards(tensor: Tensor, *, own: Sequence[int], num_experts: int) -> Tensor | list[Shard]:
+    """A shard for each run of neighbours; a count of steps is the same on all ranks."""
+    if not tensor.dim():
+        return tensor
     assert len(tensor) == len(own), "every tensor of a pool has the experts in front"
-    starts = [0, *(i for i, (a, b) in enumerate(pairwise(own), start=1) if b != a + 1), len(own)]
     shape = (num_experts, *tensor.shape[1:])
+    if not own:
+        return [_no_shard(tensor, shape)]
+    starts = [0, *(i for i, (a, b) in enumerate(pairwise(own), start=1) if b != a + 1), len(own)]
     rest = (0,) * (tensor.dim() - 1)
     return [
         Shard(tensor[start:stop], shape, (own[start], *rest)) for start, stop in pairwise(starts)
     ]
 
 
-def _slices(tensor: Tensor, *, pool: MLPExperts, name: str, num_experts: int) -> list[Shard]:
+def _slices(
+    tensor: Tensor, *, pool: MLPExperts, name: str, num_experts: int
+) -> Tensor | list[Shard]:
     """A shard for each slice, or for each half of one; an empty one where this rank has none."""
+    if not tensor.dim():
+        return tensor
     shape = whole_shape(pool, name, tensor.shape, num_experts)
     shards = [
         Shard(tensor[piece.place], shape, piece.offsets, piece.place)
         for piece in pieces(pool, name, tensor.shape)
     ]
-    # It stands behind all others: only the first number of a tensor may be an empty shard's
-    end = (num_experts, *(0,) * (tensor.dim() - 1))
-    return shards or [Shard(tensor[:0], shape, end, (slice(0, 0),))]
+    return shards or [_no_shard(tensor, shape, (slice(0, 0),))]
 
 
 def mixtures_of(
@@ -227,3 +222,10 @@ def mixtures_of(
             dispatcher = module.dispatcher
             if isinstance(dispatcher, AllToAllDispatcher):
                 yield f"{name}." if name else "", module, dispatcher
+
+
+def _no_shard(
+    tensor: Tensor, shape: tuple[int, ...], place: tuple[slice, ...] | None = None
+) -> Shard:
+    """Stands behind all others: only the first number of a tensor may be an empty shard's."""
+    return Shard(tensor[:0], shape, (shape[0], *(0,) * (tensor.dim() - 1)), place)

@@ -89,7 +89,8 @@ def transfer(
     now = NamedNetwork.of(network, config, encoder)
     before = _network_of(earlier, model)
     try:
-        sources = tensor_sources(now, before, expert_origins(now, before, new_experts))
+        origins = expert_origins(now, before, new_experts)
+        sources = tensor_sources(now, before, origins)
     except ValueError as error:
         raise ValueError(f"--warm-start {earlier.path}: {error}") from None
     for name in constants_of(network):  # they follow from the model's kind
@@ -108,7 +109,7 @@ def transfer(
     dense.copy(network, continued)
     dense.copy(network, scoring, only=state.frozen.names)  # the average, where there is one
     _start_average(state, scoring, training, dense)
-    _say_names(report, now, before, config, earlier)
+    _say_names(report, now, before, config, earlier, origins[0])
     if state.ranker.wide is not None:
         report.initialised.append("the wide part (fitted to these rows)")
     embeddings = state.ranker.tables
@@ -325,6 +326,7 @@ def _say_names(
     before: NamedNetwork,
     config: RunConfig,
     earlier: EarlierRun,
+    origins: Mapping[str, str],
 ) -> None:
     zero = " (read with weights of zero at first)"
     if any(stage.experts for stage in config.model.stages):
@@ -341,8 +343,11 @@ def _say_names(
     for task, shift in _rate_shifts(earlier.config, config).items():
         report.kept.append(f"probabilities of {task} (logit {shift:+.3f}: negative_sampling_rate)")
     # All levels have the same experts
-    note = " (copies, where their owner has others)" if report.new_experts == "copy" else ""
-    report.compare("expert", now.levels[0].expert_names, before.levels[0].expert_names, note)
+    experts = [
+        name if origins.get(name, name) == name else f"{name} (a copy of {origins[name]})"
+        for name in now.levels[0].expert_names
+    ]
+    report.compare("expert", experts, before.levels[0].expert_names)
 
 
 def _rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:

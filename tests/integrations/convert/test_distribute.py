@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from mmoe.integrations.convert import convert, distribute
-from mmoe.mixture import MultiGateMixture, mlp_experts
+from mmoe.mixture import MultiGateMixture, Pool, mlp_experts
 from mmoe.parallel import ensure_process_group
 
 PATIENCE = 200
@@ -37,7 +37,7 @@ def make_network(**settings):
     return convert(nn.TransformerEncoder(layer, 1), 4, **settings)
 
 
-class NoPart(nn.Module):
+class NoPart(Pool):
     output_dim = 8
 
     def __len__(self):

@@ -261,7 +261,7 @@ def test_names_and_shapes_of_the_state():
         (lambda: MLPExperts(2, D, [4], dropout=1.0), r"dropout: expected .* in \[0, 1\), got 1"),
         (
             lambda: MLPExperts(3, D, [4]).dense([torch.zeros(1, D)] * 2),
-            "inputs: expected one tensor for all experts or 3, one per expert, got 2",
+            "inputs: expected one for all experts or 3, one per expert, got 2",
         ),
         (
             lambda: MLPExperts(2, D, [4]).grouped(torch.zeros(1, D), offsets_of([1])),

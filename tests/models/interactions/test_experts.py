@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmoe.mixture import StackedExperts
+from mmoe.mixture import ExpertPool
 from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.interactions.autoint import AutoIntExpert, FieldAttention
 from mmoe.models.interactions.cross_network import CrossNetwork
@@ -143,7 +143,7 @@ def test_a_row_is_computed_alone(make):
 
 @kinds
 def test_no_rows_and_bf16(make):
-    pool = StackedExperts([make(6, 5), make(6, 5)])
+    pool = ExpertPool([make(6, 5), make(6, 5)], stacked=True)
     y = pool.grouped(torch.zeros(0, 6), torch.zeros(3, dtype=torch.int32))
     assert y.shape == (0, 5)
     y.sum().backward()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmoe.ops._products import grouped_product
+from mmoe.ops.product_choice import grouped_product
 from tests.ops.cuda.calls import PRODUCTS
 
 

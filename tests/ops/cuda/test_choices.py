@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from mmoe.ops._products import dense_product, grouped_product
+from mmoe.ops.product_choice import dense_product, grouped_product
 from tests.emulated_cuda.device import Settings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.of_emulation]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from mmoe.ops._products import dense_product
+from mmoe.ops.product_choice import dense_product
 
 pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():

@@ -73,8 +73,7 @@ def better_placement(
     E = placement.num_experts
     if len(loads_E) != E:
         raise ValueError(f"loads_E: expected one for each of {E} experts, got {len(loads_E)}")
-    total = float(sum(loads_E))
-    if total <= 0:
+    if sum(loads_E) <= 0:
         return None
     search = _Search(placement, loads_E, [1.0] * E if sizes_E is None else sizes_E)
     ranks = search.swapped(list(placement.ranks))
@@ -82,15 +81,7 @@ def better_placement(
     if search.fits(dealt):
         anew = search.swapped(dealt)
         ranks = anew if search.busiest(anew) < 0.98 * search.busiest(ranks) else ranks
-    mean = total / placement.num_ranks
-    before = search.busiest(list(placement.ranks)) / mean
-    held = [tuple(e for e in range(E) if ranks[e] == r) for r in range(placement.num_ranks)]
-    found = Balance(
-        replace(placement, experts=tuple(held)),
-        tuple(e for e in range(E) if ranks[e] != placement.ranks[e]),
-        before,
-        search.busiest(ranks) / mean,
-    )
+    found = search.balance(ranks)
     return found if found.gain >= least_gain else None
 
 
@@ -140,6 +131,19 @@ class _Search:
             e, f = pair
             ranks_E[e], ranks_E[f] = ranks_E[f], ranks_E[e]
         return ranks_E
+
+    def balance(self, ranks_E: Sequence[int]) -> Balance:
+        """What comes of a placement, beside today's."""
+        old, numbers = self.placement.ranks, range(self.placement.num_ranks)
+        mean = float(sum(self.loads_E)) / len(numbers)
+        held = (tuple(e for e, rank in enumerate(ranks_E) if rank == r) for r in numbers)
+        moved = (e for e, rank in enumerate(ranks_E) if rank != old[e])
+        return Balance(
+            replace(self.placement, experts=tuple(held)),
+            tuple(moved),
+            self.busiest(old) / mean,
+            self.busiest(ranks_E) / mean,
+        )
 
     def _best_swap(self, ranks_E: Sequence[int]) -> tuple[int, int] | None:
         sums, held = self.of_ranks(ranks_E, self.loads_E), self.of_ranks(ranks_E, self.sizes_E)

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture import ExpertPool, MixedExperts, MLPExperts, NoExperts, StackedExperts
+from mmoe.mixture import ExpertPool, MixedExperts
+from mmoe.mixture.experts.contract import tensors_of
 from mmoe.parallel.experts.placement import ExpertPlacement
 
 
@@ -15,9 +16,8 @@ class Parcel(NamedTuple):
 
     Attributes:
         rows: Its entries of stacked tensors, by name, and of moments, by `NAME/MOMENT`.
-        module: Of an `ExpertPool`, the expert; else a pool of it alone, where the rank to which it
-            goes has none of its kind, or None.
-        groups: By the names of parameters, which of the optimizer's groups each is in.
+        module: The expert, where it is one; None: it is all in `rows`.
+        groups: By the names of a module's parameters, which of the optimizer's groups each is in.
         states: What the optimizer knows of a parameter beside what is in `rows`.
     """
 
@@ -75,148 +75,108 @@ class MovableExperts:
     """The experts of one kind in one pool of a network, on this rank.
 
     Args:
-        owner: Module that has the pool.
-        name: Its attribute's name there.
+        pool: A `Pool` of these experts alone; it stays, and so do its stacked tensors.
         before: Numbers of the experts here, in their order.
         after: Those that are to be here.
-        of_kind: Numbers of all experts of this kind.
+        first: Number of the first expert of this kind.
         optimizer: Of the network.
     """
 
     def __init__(
         self,
-        owner: nn.Module,
-        name: str,
+        pool: Any,
         before: Sequence[int],
         after: Sequence[int],
-        of_kind: range,
+        first: int,
         optimizer: OptimizerParameters,
     ) -> None:
-        self.owner, self.name, self.of_kind = owner, name, of_kind
-        self.before, self.after, self.optimizer = list(before), list(after), optimizer
+        self.pool, self.first, self.optimizer = pool, first, optimizer
+        self.before, self.after = list(before), list(after)
 
-    @property
-    def pool(self) -> Any:
-        """As it is now."""
-        return getattr(self.owner, self.name)
-
-    def is_of_kind(self, expert: int) -> bool:
-        """Whether a number of the whole pool is that of such an expert."""
-        return expert in self.of_kind
-
-    def take(self, expert: int, *, whole: bool) -> Parcel:
-        """Packs an expert.
-
-        Args:
-            expert: Its number.
-            whole: The rank to which it goes has no expert of this kind.
-        """
+    def take(self, expert: int) -> Parcel:
+        """Packs an expert, by its number."""
         place = self.before.index(expert)
-        if isinstance(self.pool, ExpertPool):
+        if isinstance(self.pool, ExpertPool) and not self.pool.is_stacked:
             module = self.pool[place]
             return Parcel({}, module, *self.optimizer.of(module))
-        tensors, groups, states = self._stacked(self.pool)
+        tensors = self._tensors()
         rows = {name: tensor[place].detach().clone() for name, tensor in tensors.items()}
-        return Parcel(rows, self.pool.part([place]) if whole else None, groups, states)
+        _, states = self.optimizer.of(self.pool)
+        others = {
+            name: {key: value for key, value in state.items() if f"{name}/{key}" not in rows}
+            for name, state in states.items()
+        }
+        return Parcel(rows, None, {}, others)
 
     def settle(self, received: Mapping[int, Parcel]) -> None:
-        """Puts what came, and what stays, into the new order."""
-        first = next(iter(received.values()), None)
-        of_modules = isinstance(self.pool, ExpertPool) or (
-            isinstance(self.pool, NoExperts) and first is not None and not first.rows
-        )
+        """Puts what came, and what stays, into the new order.
+
+        Raises:
+            ValueError: Experts of another kind came, to a pool that is no part of the same one.
+        """
         if self.before == self.after:
             return
-        if of_modules:
+        modules = isinstance(self.pool, ExpertPool) and not self.pool.is_stacked
+        if any((parcel.module is None) == modules for parcel in received.values()):
+            raise ValueError(
+                f"experts: expected those of other ranks to be of one kind with this one's, a "
+                f"{type(self.pool).__name__}; take each rank's with pool.part(…), also of none"
+            )
+        if modules:
             self._settle_modules(received)
-        elif len(self.before) == len(self.after):
-            tensors, _, _ = self._stacked(self.pool)
-            self._fill(tensors, tensors, received)
         else:
-            self._resize(received)
+            self._settle_rows(received)
 
     def _settle_modules(self, received: Mapping[int, Parcel]) -> None:
-        pool = self.pool
-        held = dict(zip(self.before, pool, strict=True)) if self.before else {}
+        held = dict(zip(self.before, self.pool, strict=True))
         for expert in set(held) - set(self.after):
             self.optimizer.forget(held[expert])
         for expert, parcel in sorted(received.items()):
             assert parcel.module is not None, "an expert of a pool of modules"
-            held[expert] = parcel.module.train(pool.training)
+            held[expert] = parcel.module.train(self.pool.training)
             self.optimizer.learn(parcel.module, parcel.groups, parcel.states)
-        experts = {e - self.of_kind.start: held[e] for e in self.after}
-        if not experts:
-            self._replace(pool.part([]))
-        elif isinstance(pool, ExpertPool):
-            pool.hold(experts)
-        else:
-            self._replace(ExpertPool(experts.values(), pool.output_dim, list(experts)))
+        self.pool.hold({e - self.first: held[e] for e in self.after})
 
-    def _resize(self, received: Mapping[int, Parcel]) -> None:
-        """Other numbers of experts than before: new tensors take the place of the old ones."""
-        pool = self.pool
-        if not self.after:
-            self.optimizer.forget(pool)
-            self._replace(pool.part([]))
-            return
-        old, template, groups, states = {}, pool, {}, {}
-        if self.before:
-            old, groups, states = self._stacked(pool)
-        else:
-            _, template, groups, states = next(iter(received.values()))
-        assert isinstance(template, nn.Module), "it comes with experts of a kind that is new here"
-        part: Any = template
-        new: nn.Module = part.part([0] * len(self.after))
-        self._begin_moments(new, received, old, states)
-        self.optimizer.forget(pool)
-        self.optimizer.learn(new, groups, states)
-        self._fill(self._stacked(new)[0], old, received)
-        self._replace(new)
-
-    def _begin_moments(
-        self,
-        new: nn.Module,
-        received: Mapping[int, Parcel],
-        old: Mapping[str, Tensor],
-        states: dict[str, dict[str, Any]],
-    ) -> None:
-        """Gives each new parameter as many moments, to be filled."""
-        for full_name in next(iter(received.values())).rows if received else old:
-            name, _, moment = full_name.rpartition("/")
-            if name:
-                states[name][moment] = torch.zeros_like(new.get_parameter(name))
-
-    def _fill(
-        self,
-        tensors: Mapping[str, Tensor],
-        old: Mapping[str, Tensor],
-        received: Mapping[int, Parcel],
-    ) -> None:
-        for name, tensor in tensors.items():
+    def _settle_rows(self, received: Mapping[int, Parcel]) -> None:
+        if not self.before:
+            self._begin_states(next(iter(received.values())))
+        resized = len(self.before) != len(self.after)
+        for name, tensor in self._tensors().items():
             rows = [
-                received[e].rows[name] if e in received else old[name][self.before.index(e)]
+                received[e].rows[name] if e in received else tensor[self.before.index(e)]
                 for e in self.after
             ]
-            tensor.copy_(torch.stack([row.to(tensor.device) for row in rows]))
+            values = torch.stack([row.to(tensor.device) for row in rows]) if rows else tensor[:0]
+            if resized:
+                tensor.grad, tensor.data = None, values
+            else:
+                tensor.copy_(values)
+        if resized:
+            self.pool.num_experts = len(self.after)
+            assert len(self.pool) == len(self.after), "all of it that counts experts"
+        if not self.after:
+            for weight in self.pool.parameters():
+                self.optimizer.state.pop(weight, None)
 
-    def _stacked(
-        self, pool: nn.Module
-    ) -> tuple[dict[str, Tensor], dict[str, int], dict[str, dict[str, Any]]]:
-        """Tensors with the experts in front, moments among them; groups; and the other states."""
-        tensors: dict[str, Tensor] = pool.state_dict()  # what is copied into them, the pool has
-        if isinstance(pool, MLPExperts | StackedExperts):  # also buffers that no checkpoint holds
-            tensors |= dict(pool.named_buffers())
-        groups, states = self.optimizer.of(pool)
-        others: dict[str, dict[str, Any]] = {}
-        for name, state in states.items():
-            shape = pool.get_parameter(name).shape
-            stacked = {k: v for k, v in state.items() if getattr(v, "shape", None) == shape}
-            tensors |= {f"{name}/{key}": moment for key, moment in stacked.items()}
-            others[name] = {key: value for key, value in state.items() if key not in stacked}
-        return tensors, groups, others
+    def _begin_states(self, parcel: Parcel) -> None:
+        """Gives parameters that had no experts what the optimizer knows, with moments of none."""
+        for name, state in parcel.states.items():
+            moments = {key: row for key, row in parcel.rows.items() if key.startswith(f"{name}/")}
+            self.optimizer.state[self.pool.get_parameter(name)] = state | {
+                key.removeprefix(f"{name}/"): row.new_empty(0, *row.shape)
+                for key, row in moments.items()
+            }
 
-    def _replace(self, pool: nn.Module) -> None:
-        setattr(self.owner, self.name, pool.train(self.pool.training))
+    def _tensors(self) -> dict[str, Tensor]:
+        """Tensors with the experts in front, and moments of parameters."""
+        stored, tensors = self.pool.state_dict(), tensors_of(self.pool)
+        if not self.pool.traits.joinable:  # of what no checkpoint holds nobody says whose it is
+            tensors = {name: tensor for name, tensor in tensors.items() if name in stored}
+        for name, weight in self.pool.named_parameters():
+            for key, moment in self.optimizer.state.get(weight, {}).items():
+                if isinstance(moment, Tensor) and moment.shape == weight.shape:
+                    tensors[f"{name}/{key}"] = moment
+        return tensors
 
 
 def movable_parts(
@@ -235,16 +195,10 @@ def movable_parts(
         rank: Of those of the placements.
         optimizer: Of the network.
     """
-    pool = mixture.experts
-    slots: list[tuple[nn.Module, str, range]] = [(mixture, "experts", range(after.num_experts))]
+    pool: Any = mixture.experts
+    kinds = [(pool, range(after.num_experts))]
     if isinstance(pool, MixedExperts):
-        slots = [(pool.pools, str(i), of_kind) for i, of_kind in enumerate(pool.ranges)]
-    for owner, name, of_kind in slots:
-        yield MovableExperts(
-            owner,
-            name,
-            [e for e in before.on(rank) if e in of_kind],
-            [e for e in after.on(rank) if e in of_kind],
-            of_kind,
-            optimizer,
-        )
+        kinds = list(zip(pool.pools, pool.ranges, strict=True))
+    for part, of_kind in kinds:
+        here, there = ([e for e in p.on(rank) if e in of_kind] for p in (before, after))
+        yield MovableExperts(part, here, there, of_kind.start, optimizer)

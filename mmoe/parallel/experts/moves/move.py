@@ -8,10 +8,14 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from mmoe.mixture import MultiGateMixture, PoolTraits
-from mmoe.mixture.traits import traits_of
+from mmoe.mixture import MultiGateMixture
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
-from mmoe.parallel.experts.moves.movable import OptimizerParameters, Parcel, movable_parts
+from mmoe.parallel.experts.moves.movable import (
+    MovableExperts,
+    OptimizerParameters,
+    Parcel,
+    movable_parts,
+)
 from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.shards import mixtures_of
 from mmoe.parallel.experts.wire import Wire
@@ -31,9 +35,9 @@ def move_experts(
     """Makes another placement that of a dispatcher, and brings every expert where it now belongs.
 
     All ranks of the dispatcher call it together, between steps. Where experts lie along a dimension
-    of tensors, and a rank keeps as many of their kind, these stay the objects that they were, and
-    their contents change. Else, and where experts are modules (`ExpertPool`), new parameters take
-    the place of others in the pool and in the optimizer.
+    of tensors, these stay the objects that they were, and their contents change, and their size
+    where a rank gets another number of experts. Where experts are modules (`ExpertPool`), new
+    parameters take the place of others in the pool and in the optimizer.
 
     Args:
         networks: The network that is trained, and copies of it that share the dispatcher, such as
@@ -44,6 +48,7 @@ def move_experts(
 
     Raises:
         CannotMove: A module that cannot be pickled; on all ranks alike, and nothing is changed.
+        ValueError: Pools of ranks that are no parts of one.
 
     Example:
         >>> import torch
@@ -70,21 +75,8 @@ def move_experts(
         for _, mixture, own in mixtures_of(network)
         if own is dispatcher
     ]
-    parts = [
-        part
-        for mixture, parameters in mixtures
-        for part in movable_parts(mixture, old, placement, rank, parameters)
-    ]
-    parcels: list[list[tuple[int, int, Parcel]]] = [[] for _ in range(placement.num_ranks)]
-    for number, part in enumerate(parts):
-        for expert in set(part.before) - set(part.after):
-            there = placement.rank_of(expert)
-            new_there = not any(part.is_of_kind(e) for e in old.on(there))
-            parcels[there].append((number, expert, part.take(expert, whole=new_there)))
-    received: list[dict[int, Parcel]] = [{} for _ in parts]
-    for content in _exchange(dispatcher.wire, parcels, _device_of(networks[0])):
-        for number, expert, parcel in content:
-            received[number][expert] = parcel
+    parts = [p for m, own in mixtures for p in movable_parts(m, old, placement, rank, own)]
+    received = _exchanged(parts, dispatcher.wire, placement, _device_of(networks[0]))
     with torch.no_grad():
         for part, came in zip(parts, received, strict=True):
             part.settle(came)
@@ -93,9 +85,27 @@ def move_experts(
     dispatcher.placement = placement
 
 
+def _exchanged(
+    parts: Sequence[MovableExperts],
+    wire: Wire,
+    placement: ExpertPlacement,
+    device: torch.device,
+) -> list[dict[int, Parcel]]:
+    """Sends the experts that leave this rank; returns those that came, by number, for each part."""
+    parcels: list[list[tuple[int, int, Parcel]]] = [[] for _ in range(placement.num_ranks)]
+    for number, part in enumerate(parts):
+        for expert in set(part.before) - set(part.after):
+            parcels[placement.rank_of(expert)].append((number, expert, part.take(expert)))
+    received: list[dict[int, Parcel]] = [{} for _ in parts]
+    for content in _exchange(wire, parcels, device):
+        for number, expert, parcel in content:
+            received[number][expert] = parcel
+    return received
+
+
 def _run_as(mixture: MultiGateMixture) -> None:
     """Other kinds of experts may want to be run otherwise."""
-    traits = traits_of(mixture.experts, PoolTraits)
+    traits = mixture.experts.traits
     mixture.policy = replace(mixture.policy, pool=traits, overlaps=not traits.uses_batch)
 
 
@@ -124,8 +134,8 @@ def _exchange(
     came = wire.begin_rows(flat, list(map(len, packed)), sizes).wait().cpu()
     for part in came.split(sizes):
         if len(part):
-            # Not tensors alone: modules of anybody's classes, where experts are modules or of a
-            # kind that is new here, and the optimizer's states; a rank of this program wrote them
+            # Not tensors alone: modules of anybody's classes, where experts are modules, and the
+            # optimizer's states; a rank of this program wrote them
             content = io.BytesIO(part.numpy().tobytes())
             yield cast("list[Any]", torch.load(content, map_location=device, weights_only=False))
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmoe.mixture import MixedExperts, Pool
+from mmoe.mixture import ExpertPool, MixedExperts
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
 from mmoe.parallel.experts.moves.balance import Balance, better_placement
 from mmoe.parallel.experts.moves.loads import ExpertLoads
@@ -169,13 +169,13 @@ def _costs(
     return costs_E
 
 
-def _sizes(pool: nn.Module) -> Iterator[int]:
+def _sizes(pool: Any) -> Iterator[int]:
     """Parameters of each expert here, in the pool's order."""
     if isinstance(pool, MixedExperts):
         for part in pool.pools:
             yield from _sizes(part)
-    elif isinstance(pool, nn.ModuleList):
+    elif isinstance(pool, ExpertPool) and not pool.is_stacked:
         yield from (sum(w.numel() for w in expert.parameters()) for expert in pool)
     else:
-        held = len(cast(Pool, pool))
-        yield from (sum(w.numel() for w in pool.parameters()) // held for _ in range(held))
+        numbers = sum(weight.numel() for weight in pool.parameters())
+        yield from (numbers // len(pool) for _ in range(len(pool)))

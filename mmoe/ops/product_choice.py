@@ -35,7 +35,7 @@ def grouped_product(product: GroupedProduct, device: torch.device | str = "cuda"
         ValueError: Another word.
 
     Example:
-        >>> from mmoe.ops._products import grouped_product
+        >>> from mmoe.ops.product_choice import grouped_product
         >>> with grouped_product("own", device="cpu"):
         ...     pass
     """
@@ -58,7 +58,7 @@ def dense_product(product: DenseProduct, device: torch.device | str = "cuda") ->
         ValueError: Another word.
 
     Example:
-        >>> from mmoe.ops._products import dense_product
+        >>> from mmoe.ops.product_choice import dense_product
         >>> with dense_product("straight", device="cpu"):
         ...     pass
     """
@@ -85,7 +85,7 @@ def _setting(
 
 
 def _fake(like: Tensor, choice: int) -> int:
-    raise NotImplementedError("mmoe.ops._products: a choice of products cannot be traced")
+    raise NotImplementedError("mmoe.ops.product_choice: a choice of products cannot be traced")
 
 
 define("grouped_product(Tensor like, int choice) -> int", _fake)

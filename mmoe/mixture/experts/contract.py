@@ -1,0 +1,142 @@
+"""`Pool`: what every pool of experts has, and how a part of one is made, down to none of them."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from mmoe.mixture.pytrees import Tree, gather_rows
+from mmoe.mixture.traits import PoolTraits
+from mmoe.ops import RoutePlan
+
+# What every ReLU layer gave, after it: one tensor (grouped), or one for each expert (dense).
+Record = list[Tensor | list[Tensor]]
+
+
+class Pool(nn.Module):
+    """E experts that all gates share, and that return rows of one width: a base class.
+
+    A pool of one's own says `output_dim`, `__len__`, `dense` and `grouped`; what else there is goes
+    by these, and is overridden where a pool can do better. A pool may have no experts, as that of a
+    rank for which others compute: then `dense` returns nothing, and `grouped` no rows.
+
+    Attributes:
+        output_dim: O, the width of what the experts return; None: not known.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import MoE, Pool
+        >>> class Powers(Pool):
+        ...     output_dim = 8
+        ...     def __len__(self):
+        ...         return 2
+        ...     def dense(self, inputs):
+        ...         return [inputs[0], inputs[-1].square()]
+        ...     def grouped(self, rows, offsets_E1):
+        ...         first, second = rows.tensor_split(offsets_E1[1:-1].long())
+        ...         return torch.cat([first, second.square()])
+        >>> MoE(8, Powers(), k=1)(torch.zeros(3, 8)).shape
+        torch.Size([3, 8])
+    """
+
+    output_dim: int | None = None
+    slices = 1  # of each whole expert, where these are slices (`cut_into_slices`)
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """What a class changes in `grouped`, `gathered` does as well."""
+        super().__init_subclass__(**keywords)
+        if "grouped" in vars(cls) and "gathered" not in vars(cls):
+            cls.gathered = Pool.gathered
+
+    @property
+    def traits(self) -> PoolTraits:
+        """What it says of how it may be run."""
+        return PoolTraits()
+
+    def __len__(self) -> int:
+        """E, the experts of this pool."""
+        raise NotImplementedError(f"{type(self).__name__}: a pool needs __len__")
+
+    def forward(self, inputs: Sequence[Tree]) -> list[Tree]:
+        """Does the same as `dense`."""
+        return self.dense(inputs)
+
+    def dense(self, inputs: Sequence[Tree]) -> list[Tree]:
+        """Runs every expert on all rows: one `x_BD` for all or one per expert → E times `y_BO`."""
+        raise NotImplementedError(f"{type(self).__name__}: a pool needs dense")
+
+    def grouped(self, rows: Tree, offsets_E1: Tensor) -> Tree:
+        """Runs expert e on rows `offsets[e] : offsets[e + 1]` → `y_RO`, row for row."""
+        raise NotImplementedError(f"{type(self).__name__}: a pool needs grouped")
+
+    def gathered(self, x_BD: Tree, plan: RoutePlan, record: Record | None = None) -> Tree:
+        """Runs each expert on the rows that a plan names: `grouped` of these."""
+        recorded: Any = {} if record is None else {"record": record}
+        return self.grouped(gather_rows(x_BD, plan), plan.offsets_E1, **recorded)
+
+    def part(self, experts: Sequence[int]) -> "Pool":
+        """Copies some of the experts into a pool of their own, such as those of one rank.
+
+        Args:
+            experts: Their numbers; none: a pool of no experts.
+
+        Raises:
+            ValueError: A number outside [0, E), or a pool whose experts cannot be told apart.
+        """
+        raise ValueError(
+            f"experts: expected a pool whose experts can be told apart, got a "
+            f"{type(self).__name__}, which has no part(experts); use MLPExperts or ExpertPool"
+        )
+
+    def wrong_count(self, inputs: Sequence[Tree]) -> ValueError:
+        """Says that `dense` got neither one input nor as many as there are experts."""
+        return ValueError(
+            f"inputs: expected one for all experts or {len(self)}, one per expert, got "
+            f"{len(inputs)}"
+        )
+
+    def no_rows(self, rows: Tensor) -> Tensor:
+        """Maps no rows `x_0D` to no rows `y_0O`, which depend on x as on other ranks.
+
+        Raises:
+            ValueError: Rows came, or the output's width is not known.
+        """
+        if len(rows):
+            raise ValueError(f"rows: expected none for a pool without experts, got {len(rows)}")
+        if self.output_dim is None:
+            raise ValueError("output_dim: expected the width that the other ranks return, got None")
+        return rows.sum(1, keepdim=True).expand(0, self.output_dim)
+
+
+PoolT = TypeVar("PoolT", bound=Pool)
+
+
+def stacked_part(pool: PoolT, experts: Sequence[int]) -> PoolT:
+    """Copies some of the experts of a pool whose tensors all have the experts in front.
+
+    No random number is drawn. So ranks that make the whole pool from one seed, and then each its
+    part, start with the parameters of one process.
+
+    Raises:
+        ValueError: A number outside [0, E).
+    """
+    check_numbers(experts, len(pool))
+    part: Any = copy.deepcopy(pool)
+    part.num_experts, numbers = len(experts), torch.tensor(experts, dtype=torch.int64)
+    for tensor in tensors_of(part).values():
+        tensor.data = tensor.data[numbers.to(tensor.device)]
+    return part
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Returns all that a module computes by, by name; also buffers that no checkpoint holds."""
+    return dict([*module.named_parameters(), *module.named_buffers()])
+
+
+def check_numbers(experts: Sequence[int], num_experts: int) -> None:
+    """Refuses numbers that no expert of a pool has."""
+    for expert in experts:
+        if not 0 <= expert < num_experts:
+            raise ValueError(f"experts: expected numbers from 0 to {num_experts - 1}, got {expert}")
