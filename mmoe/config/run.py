@@ -446,9 +446,8 @@ def with_vector_paths(config: RunConfig, change: Callable[[str], str]) -> RunCon
     for section in ("tables", "features"):
         items = list(getattr(config, section))
         for n, item in enumerate(items):
-            vectors = getattr(item, "vectors", None)
-            if isinstance(vectors, TableVectors):
-                vectors = vectors.model_copy(update={"path": change(vectors.path)})
+            if isinstance(item, VectorTable) and item.vectors is not None:
+                vectors = item.vectors.model_copy(update={"path": change(item.vectors.path)})
                 items[n] = item.model_copy(update={"vectors": vectors})
                 update[section] = items
     return config.model_copy(update=update) if update else config
@@ -460,6 +459,6 @@ def _with_vectors(
     """What has vectors, and where it stands."""
     for section in ("tables", "features"):
         for item in getattr(config, section):
-            vectors = getattr(item, "vectors", None)
-            if isinstance(vectors, TableVectors):
-                yield f"{section}.{item.name}", item, vectors
+            place = f"{section}.{item.name}"
+            if isinstance(item, VectorTable) and item.vectors is not None:
+                yield place, item, item.vectors

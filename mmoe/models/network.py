@@ -17,34 +17,9 @@ from mmoe.models.interactions.layers import Interaction, Products
 from mmoe.models.requests.inputs import RequestInputs
 from mmoe.models.sequences.inputs import SequenceInputs
 from mmoe.tasks import TaskTowers
+from mmoe.tasks.gate_statistics import GateRecord
 from mmoe.tasks.towers import DomainTower, is_watched, logits_of_towers
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer, LabelLoss
-
-
-class GateRecord(NamedTuple):
-    """What the gates of one level did with a batch.
-
-    Attributes:
-        level: From 1 on.
-        gate_names: G names: a task's, `all tasks` or `shared`.
-        expert_names: E names.
-        weights_BGE: Each gate's weights, detached.
-        visibility_GE: Which gate may see which expert, bool.
-        wanted_BGE: What gates that decide together would have weighed alone; None: each did.
-        asked_BG: Bool, which gates each row asks; None: all.
-        domains_B: Number of each row's domain, of `domain_names`, or of none; None: no domains.
-        domain_names: M names; empty: there are no domains.
-    """
-
-    level: int
-    gate_names: tuple[str, ...]
-    expert_names: tuple[str, ...]
-    weights_BGE: Tensor
-    visibility_GE: Tensor
-    wanted_BGE: Tensor | None = None
-    asked_BG: Tensor | None = None
-    domains_B: Tensor | None = None
-    domain_names: tuple[str, ...] = ()
 
 
 class NetworkOutput(NamedTuple):

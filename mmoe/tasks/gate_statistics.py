@@ -1,8 +1,8 @@
 """How the gates use the experts, summed up over batches: the `gates` section of curves.json."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,33 +65,30 @@ class _DomainSums:
         }
 
 
-class GateRecordLike(Protocol):
-    """Interface of what a network returns of the gates of one level."""
+class GateRecord(NamedTuple):
+    """What the gates of one level did with a batch.
 
-    @property
-    def level(self) -> int:
-        """Number of the level, from 1, nearest to the input."""
-        ...
+    Attributes:
+        level: From 1 on.
+        gate_names: G names: a task's, `all tasks` or `shared`.
+        expert_names: E names.
+        weights_BGE: Each gate's weights, detached.
+        visibility_GE: Which gate may see which expert, bool.
+        wanted_BGE: What gates that decide together would have weighed alone; None: each did.
+        asked_BG: Bool, which gates each row asks; None: all.
+        domains_B: Number of each row's domain, of `domain_names`, or of none; None: no domains.
+        domain_names: M names; empty: there are no domains.
+    """
 
-    @property
-    def gate_names(self) -> Sequence[str]:
-        """Names of the G gates, usually the tasks."""
-        ...
-
-    @property
-    def expert_names(self) -> Sequence[str]:
-        """Names of the E experts, in the order of the weights."""
-        ...
-
-    @property
-    def weights_BGE(self) -> Tensor:
-        """Weights [B, G, E], not negative; 0 where a gate did not pick an expert."""
-        ...
-
-    @property
-    def visibility_GE(self) -> Tensor:
-        """Which gate may see which expert, bool [G, E]."""
-        ...
+    level: int
+    gate_names: tuple[str, ...]
+    expert_names: tuple[str, ...]
+    weights_BGE: Tensor
+    visibility_GE: Tensor
+    wanted_BGE: Tensor | None = None
+    asked_BG: Tensor | None = None
+    domains_B: Tensor | None = None
+    domain_names: tuple[str, ...] = ()
 
 
 # Of shares from 0 to 1, whose percentiles are told to a thousandth
@@ -188,9 +185,8 @@ class GateStatistics:
     (`domains_B`), `domains` has their names, how many asked each gate, and its mean weights there.
 
     Example:
-        >>> from types import SimpleNamespace
-        >>> record = SimpleNamespace(
-        ...     level=1, gate_names=["click"], expert_names=["expert 1", "expert 2"],
+        >>> record = GateRecord(
+        ...     level=1, gate_names=("click",), expert_names=("expert 1", "expert 2"),
         ...     weights_BGE=torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]),
         ...     visibility_GE=torch.ones(1, 2, dtype=torch.bool),
         ... )
@@ -207,7 +203,7 @@ class GateStatistics:
         self._levels: dict[int, _LevelSums] = {}
 
     @torch.no_grad()
-    def update(self, records: Iterable[GateRecordLike], num_rows: int | None = None) -> None:
+    def update(self, records: Iterable[GateRecord], num_rows: int | None = None) -> None:
         """Adds one batch.
 
         Args:
@@ -229,16 +225,16 @@ class GateStatistics:
                     f"{list(record.expert_names)}, earlier batches had {sums.gates} × "
                     f"{sums.experts}; use one GateStatistics for each model"
                 )
-            asked_BG = getattr(record, "asked_BG", None)
+            asked_BG = record.asked_BG
             asked_BG = None if asked_BG is None else asked_BG[:num_rows]
             _add(sums, weights_BGE.to(torch.float64), asked_BG)
-            domains_B = getattr(record, "domains_B", None)
+            domains_B = record.domains_B
             if domains_B is not None:
-                names = tuple(getattr(record, "domain_names", ()))
+                names = record.domain_names
                 if sums.domains is None:
                     sums.domains = _DomainSums.zeros(names, weights_BGE)
                 sums.domains.add(weights_BGE.to(torch.float64), domains_B[:num_rows], asked_BG)
-            wanted_BGE = getattr(record, "wanted_BGE", None)
+            wanted_BGE = record.wanted_BGE
             if wanted_BGE is not None:
                 if sums.kept is None:
                     sums.kept = _KeptSums.zeros(len(sums.gates), weights_BGE.device)
@@ -271,7 +267,7 @@ class GateStatistics:
         ]
 
 
-def _new_sums(record: GateRecordLike) -> _LevelSums:
+def _new_sums(record: GateRecord) -> _LevelSums:
     device = record.weights_BGE.device
     num_gates, num_experts = len(record.gate_names), len(record.expert_names)
     zeros_GE = torch.zeros(num_gates, num_experts, dtype=torch.float64, device=device)
@@ -336,7 +332,7 @@ def _summarise(level: int, sums: _LevelSums) -> dict[str, Any]:
     }
 
 
-def _check(record: GateRecordLike, weights_BGE: Tensor) -> None:
+def _check(record: GateRecord, weights_BGE: Tensor) -> None:
     expected = (len(record.gate_names), len(record.expert_names))
     if weights_BGE.ndim != 3 or tuple(weights_BGE.shape[1:]) != expected:
         raise ValueError(

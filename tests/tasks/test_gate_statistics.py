@@ -1,27 +1,25 @@
 """Gate statistics: by hand, over batches, with padding, masks and sparse gates."""
 
 import json
-from dataclasses import dataclass
 
 import pytest
 import torch
 
-from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.tasks.gate_statistics import GateRecord, GateStatistics
+
+NAMES = {"gate_names": ("click", "buy"), "expert_names": ("expert 1", "expert 2", "expert 3")}
 
 
-@dataclass
-class Record:
-    weights_BGE: torch.Tensor
-    visibility_GE: torch.Tensor
-    level: int = 1
-    gate_names: tuple[str, ...] = ("click", "buy")
-    expert_names: tuple[str, ...] = ("expert 1", "expert 2", "expert 3")
+def record_of(weights_BGE, visibility_GE, **others):
+    """A record of two gates over three experts, unless told otherwise."""
+    sizes = {"level": 1, **NAMES, **others}
+    return GateRecord(weights_BGE=weights_BGE, visibility_GE=visibility_GE, **sizes)
 
 
 def _dense(batch, seed=0, **names):
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(batch, 2, 3, generator=generator)
-    return Record(logits.softmax(2), torch.ones(2, 3, dtype=torch.bool), **names)
+    return record_of(logits.softmax(2), torch.ones(2, 3, dtype=torch.bool), **names)
 
 
 def test_means_and_entropies_by_definition():
@@ -51,7 +49,7 @@ def test_batches_and_padding_do_not_matter():
     for start, rows in ((0, 64), (64, 36)):
         padded = torch.full((64, 2, 3), 1 / 3)
         padded[:rows] = record.weights_BGE[start : start + rows]
-        parts.update([Record(padded, record.visibility_GE)], num_rows=rows)
+        parts.update([record_of(padded, record.visibility_GE)], num_rows=rows)
     (a,), (b,) = whole.summary(), parts.summary()
     assert a["samples"] == b["samples"] == 100
     for key in ("entropy", "effective_experts", "entropy_of_mean"):
@@ -61,7 +59,7 @@ def test_batches_and_padding_do_not_matter():
 def test_a_uniform_gate_uses_all_experts_and_a_certain_one_uses_one():
     weights = torch.tensor([[[1 / 3, 1 / 3, 1 / 3], [0, 0, 1]]]).repeat(5, 1, 1)
     statistics = GateStatistics()
-    statistics.update([Record(weights, torch.ones(2, 3, dtype=torch.bool))])
+    statistics.update([record_of(weights, torch.ones(2, 3, dtype=torch.bool))])
     (found,) = statistics.summary()
     assert found["effective_experts"] == pytest.approx([3.0, 1.0])
     assert found["effective_experts_of_mean"] == pytest.approx([3.0, 1.0])
@@ -71,7 +69,7 @@ def test_sparse_gates_count_distinct_pairs():
     # Sample 0: both gates pick expert 1. Sample 1: click picks 1 and 2, buy picks 3.
     weights = torch.tensor([[[1.0, 0, 0], [1, 0, 0]], [[0.5, 0.5, 0], [0, 0, 1]]])
     statistics = GateStatistics()
-    statistics.update([Record(weights, torch.ones(2, 3, dtype=torch.bool))])
+    statistics.update([record_of(weights, torch.ones(2, 3, dtype=torch.bool))])
     assert statistics.summary()[0]["distinct_pair_ratio"] == 4 / 5
 
 
@@ -81,8 +79,9 @@ def test_gates_that_decide_together_tell_what_is_kept():
     picked[:4, 0] = torch.tensor([0.0, 0.0, 1.0])  # a tenth of the rows: not the first choice
     parts = GateStatistics(), GateStatistics()
     for statistics, rows in zip(parts, (slice(3), slice(3, 40)), strict=True):
-        record = Record(picked[rows], torch.ones(2, 3, dtype=torch.bool))
-        record.wanted_BGE = wanted[rows]
+        record = record_of(
+            picked[rows], torch.ones(2, 3, dtype=torch.bool), wanted_BGE=wanted[rows]
+        )
         statistics.update([record])
     parts[0].add(parts[1])
     (found,) = parts[0].summary()
@@ -95,7 +94,7 @@ def test_a_dense_gate_behind_a_mask_is_not_sparse():
     visible = torch.tensor([[True, True, False], [False, True, True]])
     weights = torch.where(visible, 0.5, 0.0).repeat(7, 1, 1)
     statistics = GateStatistics()
-    statistics.update([Record(weights, visible)])
+    statistics.update([record_of(weights, visible)])
     (found,) = statistics.summary()
     assert found["distinct_pair_ratio"] is None
     assert found["visible"] == visible.tolist()
@@ -105,7 +104,7 @@ def test_a_dense_gate_behind_a_mask_is_not_sparse():
 def test_weights_that_do_not_sum_to_one_are_shares_for_the_entropy():
     weights = torch.tensor([[[0.8, 0.8, 0.0], [0.2, 0.2, 0.2]], [[0.0, 0, 0], [0.1, 0.1, 0.1]]])
     statistics = GateStatistics()
-    statistics.update([Record(weights, torch.ones(2, 3, dtype=torch.bool))])
+    statistics.update([record_of(weights, torch.ones(2, 3, dtype=torch.bool))])
     (found,) = statistics.summary()
     assert found["mean_weight"][0] == pytest.approx([0.4, 0.4, 0.0])
     assert found["effective_experts"] == pytest.approx([2**0.5, 3.0])
@@ -121,7 +120,7 @@ def test_levels_come_in_order_and_none_is_an_empty_list():
 
 def test_bf16_weights_with_gradients_are_welcome():
     record = _dense(8)
-    record.weights_BGE = record.weights_BGE.bfloat16().requires_grad_()
+    record = record._replace(weights_BGE=record.weights_BGE.bfloat16().requires_grad_())
     statistics = GateStatistics()
     statistics.update([record])
     assert sum(statistics.summary()[0]["mean_weight"][0]) == pytest.approx(1, abs=0.01)
@@ -142,18 +141,10 @@ def test_names_and_shapes_must_agree():
     with pytest.raises(ValueError, match=r"weights_BGE has shape \(4, 2, 3\); expected \[batch, 1"):
         statistics.update([_dense(4, gate_names=("click",))])
     with pytest.raises(ValueError, match=r"visibility_GE has shape \(3,\)"):
-        statistics.update([Record(_dense(4).weights_BGE, torch.ones(3, dtype=torch.bool))])
+        statistics.update([record_of(_dense(4).weights_BGE, torch.ones(3, dtype=torch.bool))])
     statistics.update([_dense(4)])
     with pytest.raises(ValueError, match="use one GateStatistics for each model"):
         statistics.update([_dense(4, gate_names=("click", "like"))])
-
-
-@dataclass
-class RecordOfDomains(Record):
-    asked_BG: torch.Tensor | None = None
-    wanted_BGE: torch.Tensor | None = None
-    domains_B: torch.Tensor | None = None
-    domain_names: tuple[str, ...] = ("feed", "live", "shop")
 
 
 def _of_domains(batch=40):
@@ -162,12 +153,13 @@ def _of_domains(batch=40):
     domains_B[domains_B == 1] = 0  # nobody is live
     asked_BG = torch.stack([torch.ones(batch).bool(), domains_B != 0], dim=1)
     weights_BGE = dense.weights_BGE * asked_BG.unsqueeze(2)
-    return RecordOfDomains(
+    return record_of(
         weights_BGE,
         dense.visibility_GE,
         asked_BG=asked_BG,
         wanted_BGE=dense.weights_BGE,
         domains_B=domains_B.int(),
+        domain_names=("feed", "live", "shop"),
     )
 
 
@@ -177,7 +169,7 @@ def test_rows_that_ask_a_gate_are_those_that_count():
     some, alone = GateStatistics(), GateStatistics()
     some.update([record])
     kept = {"wanted_BGE": record.wanted_BGE[mine]}
-    alone.update([RecordOfDomains(record.weights_BGE[mine], record.visibility_GE, **kept)])
+    alone.update([record_of(record.weights_BGE[mine], record.visibility_GE, **kept)])
     (found,), (expected,) = some.summary(), alone.summary()
     for name in (
         "mean_weight",
@@ -197,10 +189,10 @@ def test_means_of_each_domain_by_definition():
         one = GateStatistics()
         one.update(
             [
-                RecordOfDomains(
-                    record.weights_BGE[part],
-                    record.visibility_GE,
+                record._replace(
+                    weights_BGE=record.weights_BGE[part],
                     asked_BG=record.asked_BG[part],
+                    wanted_BGE=None,
                     domains_B=record.domains_B[part],
                 )
             ]
