@@ -3,8 +3,9 @@
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
@@ -372,12 +373,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         self._stored = stored
-        self._loaded: LoadedRun | None = None
-
-    def _model(self) -> LoadedRun:
-        if self._loaded is None:
-            self._loaded = load(self.run_directory_)
-        return self._loaded
+        self._model = _read_when_asked(folder)
 
     def _predictions(self, X: Any) -> tuple[Rows, np.ndarray]:
         """The rows, and predictions_NT for them."""
@@ -404,7 +400,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         """With the files of the run, which may be in a temporary folder; without the model."""
         state = dict(cast(dict[str, Any], super().__getstate__()))
-        state.pop("_loaded", None)
+        state.pop("_model", None)
         if "run_directory_" in state:
             state["_files"] = pack_files(Path(state["run_directory_"]))
         return state
@@ -417,7 +413,12 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         if files is not None:
             self.run_directory_ = self._temporary_folder()
             unpack_files(files, self.run_directory_)
-            self._loaded = None
+            self._model = _read_when_asked(self.run_directory_)
+
+
+def _read_when_asked(folder: Path) -> Callable[[], LoadedRun]:
+    """A function, not an attribute that is set later: predicting may not change an estimator."""
+    return cache(partial(load, folder))
 
 
 def _warn_of_mixed(columns: Sequence[str]) -> None:

@@ -429,14 +429,10 @@ class MixtureNetwork(nn.Module):
         each = self.task_gates == tuple(range(level.mixture.num_gates))
         imputes = self.imputation is not None and self.training
         own = any(isinstance(tower, DomainTower) for tower in self.towers)
-        if not each or imputes or own or not self._plain_towers or self.transfer is not None:
+        own |= type(self.towers).forward is not TaskTowers.forward  # which may read mixes alone
+        if not each or imputes or own or self.transfer is not None:
             return False
         return not is_watched(level.mixture, self.towers)
-
-    @property
-    def _plain_towers(self) -> bool:
-        """Whether nobody has written `forward` anew, which is then given T tensors `h_BO`."""
-        return type(self.towers).forward is TaskTowers.forward
 
     def logits_of(
         self, mixes: Sequence[Tensor] | Tensor | Unmixed, rows: Inputs | None = None
@@ -452,7 +448,8 @@ class MixtureNetwork(nn.Module):
         own = any(isinstance(tower, DomainTower) for tower in self.towers)
         if isinstance(mixes, Tensor):
             each = self.task_gates == tuple(range(mixes.shape[1]))
-            if self.transfer is None and each and not own and self._plain_towers:
+            plain = type(self.towers).forward is TaskTowers.forward
+            if self.transfer is None and each and plain and not own:
                 return self.towers(mixes)  # each task has a gate
             mixes = mixes.unbind(1)
         read = [mixes[g] for g in self.task_gates]

@@ -42,6 +42,7 @@ class StepRanks:
         self.alone = True
         self.group: dist.ProcessGroup | None = None
         self.gradients: list[GradientSum] = []
+        self.empty: list[nn.Parameter] = []
         self.network: nn.Module | None = None
 
     @classmethod
@@ -69,6 +70,7 @@ class StepRanks:
         summed = [(self.group, replicated_parameters(self.network))]
         summed += [(g, own) for g, own in parameters_by_replicas(self.network) if g is not None]
         self.gradients = [GradientSum(weights, group) for group, weights in summed]
+        self.empty = [w for w in self.network.parameters() if w.requires_grad and not w.numel()]
 
     def close(self) -> None:
         """Ends the group of gradient sums; no step follows."""
@@ -124,6 +126,9 @@ class StepRanks:
         """Waits until the gradients of the step are those of all ranks."""
         for gradients in self.gradients:
             gradients.wait()
+        # Of experts that are all elsewhere: an optimizer counts the same steps of them as there
+        for weight in self.empty:
+            weight.grad = torch.zeros_like(weight)
 
     def clip(self, network: nn.Module, max_norm: float) -> None:
         """Shortens the dense gradients to an L2 norm of at most `max_norm`, over all ranks."""

@@ -122,7 +122,7 @@ def run(case, rank, world_size, single, *, evenly):
     expected, weights, average, expected_moments = single
     mover = Mover(0, evenly=evenly)
     state, losses = train(case, config, rank, mover)
-    weights_held = [w for w in state.ranker.network.parameters() if w.numel()]
+    weights_held = list(state.ranker.network.parameters())
     again, losses_again = state, losses
     if not evenly:  # as many experts on each rank is one of any numbers
         again, losses_again = train(case, config, rank, Mover(0, evenly=evenly))

@@ -140,9 +140,14 @@ def test_a_step_on_another_device_is_that_of_the_cpu(overrides, prepared, tmp_pa
         assert one.losses == pytest.approx(other.losses, rel=1e-5)
         assert (one.rows, one.dropped) == (other.rows, other.dropped)
     assert found[1].keys() == expected[1].keys()
+    batch_norms = "model.expert.norm=batch" in overrides
     for name, tensor in found[1].items():
-        torch.testing.assert_close(tensor, expected[1][name], rtol=1e-3, atol=1e-5, msg=name)
-    assert found_scores[0] == pytest.approx(expected_scores[0], abs=1e-5)
+        # A bias before a batch norm has no gradient but by rounding, of which Adam makes a step
+        moved = ".experts.biases." in name or name.endswith("running_mean")
+        atol = 0.02 if batch_norms and moved else 1e-5
+        torch.testing.assert_close(tensor, expected[1][name], rtol=1e-3, atol=atol, msg=name)
+    close = 1e-3 if batch_norms else 1e-5
+    assert found_scores[0] == pytest.approx(expected_scores[0], abs=close)
     assert [level["samples"] for level in found_scores[1]] == [
         level["samples"] for level in expected_scores[1]
     ]

@@ -111,7 +111,8 @@ def compare(model, alone):
     for name, mixture in mixtures.items():
         dispatcher = mixture.dispatcher
         part = alone.get_submodule(name).experts.part(dispatcher.placement.on(dispatcher.wire.rank))
-        for mine, its in zip(mixture.experts.parameters(), part.parameters(), strict=True):
+        pairs = zip(mixture.experts.parameters(), part.parameters(), strict=True)
+        for mine, its in pairs if len(part) else ():
             worst["experts"] = max(worst["experts"], float((mine - its).abs().max().detach()))
     for name, weight in inner.named_parameters():
         if ".experts." in name:

@@ -106,7 +106,7 @@ def test_rows_of_requests_reach_the_mixture_in_two_parts() -> None:
     assert isinstance(ranker.network, MixtureNetwork)
     seen = []
     mixture = ranker.network.levels[0].mixture
-    mixture.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    mixture.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[0]))
     run(ranker, batch)
     (rows,) = seen
     assert len(rows.x_QP) == REQUESTS and len(rows) == len(batch)
@@ -135,7 +135,7 @@ def test_what_stands_beside_the_mixture_leaves_it_both_parts(options: dict[str, 
     ranker, batch, _ = draw({**SPLIT, **options})
     seen = []
     mixture = ranker.eval().network.levels[0].mixture
-    mixture.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    mixture.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[0]))
     run(ranker, batch)
     assert len(seen[0].x_QP) == REQUESTS
 
@@ -154,6 +154,6 @@ def test_elsewhere_requests_have_a_fixed_height(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("mmoe.models.requests.inputs.HAS_KERNELS", False)
     seen = []
     mixture = ranker.eval().network.levels[0].mixture
-    mixture.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    mixture.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[0]))
     torch.testing.assert_close(run(ranker, batch).logits_BT, run(ranker, flat).logits_BT)
     assert seen[0].in_tiles and len(seen[0].x_QP) == len(batch)

@@ -5,13 +5,12 @@ import torch
 
 from mmoe.config import ModelConfig
 from mmoe.models import build_network
-from mmoe.models.sections import expert_names
 
 D, OLD = 48, ["click", "buy"]
 
 
 def stage(model, tasks=OLD):
-    return {"tasks": tasks, "experts": expert_names(model, tasks), "features": ["x"]}
+    return {"tasks": tasks, "experts": model.expert_names(tasks), "features": ["x"]}
 
 
 def grown(model, tasks, **settings):

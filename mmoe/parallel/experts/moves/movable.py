@@ -154,9 +154,6 @@ class MovableExperts:
         if resized:
             self.pool.num_experts = len(self.after)
             assert len(self.pool) == len(self.after), "all of it that counts experts"
-        if not self.after:
-            for weight in self.pool.parameters():
-                self.optimizer.state.pop(weight, None)
 
     def _begin_states(self, parcel: Parcel) -> None:
         """Gives parameters that had no experts what the optimizer knows, with moments of none."""
