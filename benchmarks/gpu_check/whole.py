@@ -23,6 +23,7 @@ from benchmarks.train.configs import raw_config
 from benchmarks.train.logs import write_log
 from benchmarks.train.ours import with_overrides
 from benchmarks.train.workloads import BIG_FLOPS_PER_ROW, WORKLOADS
+from mmoe.config import DeviceKind
 from mmoe.embeddings import torchrec_problem
 from mmoe.run.atomic_files import read_json
 from mmoe.train import train_run
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(values)
 
 
-def measure(batch: int, device: str, small: bool, folder: Path) -> dict[str, Any]:
+def measure(batch: int, device: DeviceKind, small: bool, folder: Path) -> dict[str, Any]:
     """Rows/s of the last epoch, and what they are of the product rate and of the host's time."""
     rows = SMALL_ROWS if small else max(LEAST_ROWS, LEAST_STEPS * batch)
     log = write_log(WORKLOADS["big"], rows, folder)
@@ -60,7 +61,7 @@ def measure(batch: int, device: str, small: bool, folder: Path) -> dict[str, Any
     for graphs in (False, True):  # what is said below is of the second
         keys = f"training.batch_size={batch}", f"training.cuda_graphs={str(graphs).lower()}"
         out = folder / f"run-{graphs}"
-        run = train_run(with_overrides(raw, keys), out, device=device, profile=True)  # type: ignore[arg-type]
+        run = train_run(with_overrides(raw, keys), out, device=device, profile=True)
         rates[graphs] = read_json(run.directory.history_file)["epochs"][-1]["rows_per_second"]
     per_second = rates[True]
     busy = kernel_seconds(run.directory.path / "profile", batch)

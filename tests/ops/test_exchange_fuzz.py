@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mmoe.ops import extension_status
 from mmoe.ops.exchange import exchange_reference
-from tests.ops.damage import FLOATS, Damage, flat
+from tests.ops.damage import FLOATS, Damage, apart, flat, without_values
 from tests.ops.exchange_world import STEPS as LATER
 from tests.ops.exchange_world import Case, World
 from tests.thinning import examples
@@ -60,18 +60,6 @@ def draw_arguments(data, name):
     if data.draw(st.booleans()):
         arguments = [apart(value) for value in arguments]
     return case, arguments
-
-
-def apart(value):
-    if isinstance(value, list):
-        return [apart(part) for part in value]
-    return torch.stack([value, value], -1)[..., 0] if isinstance(value, torch.Tensor) else value
-
-
-def without_values(value):
-    if isinstance(value, list):
-        return [without_values(part) for part in value]
-    return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 
 @pytest.mark.parametrize("name", STEPS)

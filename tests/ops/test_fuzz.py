@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from benchmarks.gpu_check.operator_cases import BUILDERS, Case, expected
 from mmoe.ops import extension_status
-from tests.ops.damage import FLOATS, Damage, flat
+from tests.ops.damage import FLOATS, Damage, apart, flat, without_values
 from tests.thinning import examples
 
 pytestmark = pytest.mark.skipif(
@@ -53,19 +53,6 @@ def operator_or_refusal(operator, arguments):
         return flat(operator(*arguments))
     except ValueError as error:
         return str(error)
-
-
-def apart(value):
-    """The same numbers, far apart."""
-    if isinstance(value, list):
-        return [apart(part) for part in value]
-    return torch.stack([value, value], -1)[..., 0] if isinstance(value, torch.Tensor) else value
-
-
-def without_values(value):
-    if isinstance(value, list):
-        return [without_values(part) for part in value]
-    return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -227,7 +227,7 @@ class MLPExperts(Pool):
         return self._grouped_from(0, cast(rows), offsets_E1, record)
 
     def gathered(self, x_BD: Tensor, plan: ops.RoutePlan, record: Record | None = None) -> Tensor:
-        """Runs each expert on the rows that a plan names; the first layer reads them in place.
+        """Runs each expert on the rows that a plan names; a GPU reads the first layer's in place.
 
         Args:
             x_BD: A row per sample.
