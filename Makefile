@@ -86,8 +86,8 @@ bench: setup
 	$(BIN)/python -m benchmarks.predict
 	$(BIN)/python -m benchmarks.score
 	$(BIN)/python -m benchmarks.parallel
-	$(BIN)/python -m benchmarks.faults train
-	$(BIN)/python -m benchmarks.faults ranks
+	$(BIN)/python -m tests.chaos train
+	$(BIN)/python -m tests.chaos ranks
 
 # What benchmarks.train and benchmarks.score compare with, in an environment of its own
 bench-peers:

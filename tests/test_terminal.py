@@ -11,12 +11,12 @@ import yaml
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.faults.small_log import small_config, small_log
 from mmoe import cli
 from mmoe.config import load_config
 from mmoe.datasets.files.readers import read_table
 from mmoe.run.console import ConsoleReporter, Terminal
 from mmoe.terminal import readable
+from tests.chaos.small_log import small_config, small_log
 
 ESCAPE = "\x1b[31mred\x1b[0m"
 EVIL = f"{ESCAPE}\rx\n\u202eab\u2066\x9b5m\x07"

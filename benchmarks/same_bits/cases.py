@@ -179,7 +179,7 @@ class Backtest:
 
 @dataclass(frozen=True)
 class Refusals:
-    """What `python -m benchmarks.faults train` is told about its broken inputs."""
+    """What `python -m tests.chaos train` is told about its broken inputs."""
 
     name: str
     seed: int
@@ -202,7 +202,10 @@ class Refusals:
 _JUDGE = """
 import json, re, sys
 from pathlib import Path
-from benchmarks.faults.inputs.pool import judge_inputs
+try:
+    from tests.chaos.cases import judge_inputs
+except ImportError:  # a tree of before
+    from benchmarks.faults.inputs.pool import judge_inputs
 folder, seed, inputs, out = sys.argv[1:]
 said = judge_inputs(Path(folder), range(int(inputs)), int(seed), lambda text: None)
 def plain(text):

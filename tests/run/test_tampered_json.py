@@ -7,7 +7,13 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.faults.inputs.json_faults import (
+from mmoe.config import config_from_dict
+from mmoe.config.json_files import Count, Stored, check_stored
+from mmoe.datasets.files.fingerprint import DataPrint
+from mmoe.run import FolderClaim
+from mmoe.train import WarmStart, train_run
+from mmoe.train.run_folder.claim import begin_planned
+from tests.chaos.run_faults import (
     READERS,
     SUFFIXES,
     arguments,
@@ -15,12 +21,6 @@ from benchmarks.faults.inputs.json_faults import (
     key_paths,
     tamper,
 )
-from mmoe.config import config_from_dict
-from mmoe.config.json_files import Count, Stored, check_stored
-from mmoe.datasets.files.fingerprint import DataPrint
-from mmoe.run import FolderClaim
-from mmoe.train import WarmStart, train_run
-from mmoe.train.run_folder.claim import begin_planned
 
 
 @pytest.fixture(scope="module", name="world")

@@ -4,11 +4,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.faults.inputs.arrow_types import ARROW_TYPES, column_of
 from mmoe.datasets.files.readers import iter_tables, read_table
 from mmoe.datasets.stream.source import survey
 from mmoe.score import columns, file_scorer
 from mmoe.score.columns import kept_types
+from tests.chaos.arrow_types import ARROW_TYPES, column_of
 
 # Of those that are not kept as they came
 KEPT_AS = {

@@ -3,10 +3,10 @@
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.faults.limited_scoring import limited_scorings
 from mmoe.config import config_from_dict
 from mmoe.datasets.rows.splits import Splits
 from mmoe.train import train_run
+from tests.chaos.limited_scoring import limited_scorings
 
 
 @pytest.fixture(scope="module", name="run")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.faults.inputs.expression_faults import draw_expression
 from mmoe.config import config_from_dict
 from mmoe.datasets.labels.expressions import columns_of, evaluate, quote
 from mmoe.datasets.rows.projection import required_columns
+from tests.chaos.config_faults import draw_expression
 
 TABLE = pa.table(
     {

@@ -8,15 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.faults.inputs.arrow_types import ARROW_TYPES, column_of
-from benchmarks.faults.inputs.type_faults import ODD, ROLES, TypeCase
-from benchmarks.faults.small_log import small_config, small_log
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files import parquet_files
 from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.values.arrow import plain, plain_type
 from mmoe.train.prepare import prepare
+from tests.chaos.arrow_types import ARROW_TYPES, ODD, ROLES, TypeCase, column_of
+from tests.chaos.small_log import small_config, small_log
 
 NUMBERS = [1, 2, None, 0, 5] * 4
 # Python shows what these store in other words
@@ -75,7 +74,7 @@ def _refusal(config):
     return None
 
 
-# The faults' benchmark draws from all types times all roles; here each type has one of them
+# tests.chaos draws from all types times all roles; here each type has one of them
 @pytest.mark.parametrize("n", range(len(ARROW_TYPES)), ids=list(ARROW_TYPES))
 def test_any_type_anywhere_is_used_or_refused(n, tmp_path):
     role = list(ROLES)[n % len(ROLES)]

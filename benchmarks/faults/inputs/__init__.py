@@ -1,1 +1,0 @@
-"""Generated broken inputs: each must end in a clear error or in the right answer."""

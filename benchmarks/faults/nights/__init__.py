@@ -1,1 +1,0 @@
-"""Nights of scoring: healthy ones that must pass, and faults upstream that must not."""

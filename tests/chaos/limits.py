@@ -1,0 +1,207 @@
+"""What a training may take: less memory than its rows hold, and time that grows with the input."""
+
+import resource
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.chaos.draft import write_yaml
+from tests.chaos.kills import TIME_OUT_SECONDS
+from tests.chaos.processes import Say, run_in_process, start
+from tests.chaos.small_log import small_config, small_log
+
+# Training over more rows than an address-space limit lets in: streamed it ends, in memory not
+
+LIST_ROWS, IDS_A_ROW, LISTS, SMALL, LARGE = 2_500, 250, 4, 4, 60
+MORE_BYTES = 384 << 20  # what a run may take beyond one over the small log
+
+
+@dataclass(frozen=True)
+class LimitedRuns:
+    """What came of it: exit codes and last words of the streamed run and of that in memory.
+
+    Attributes:
+        limit: Bytes of address space.
+        small_peak: Of a streamed run over a few rows, without a limit.
+        decoded: Bytes that the columns of the large log hold in memory.
+    """
+
+    limit: int
+    small_peak: int
+    decoded: int
+    streamed: tuple[int, str]
+    held: tuple[int, str]
+
+    @property
+    def passed(self) -> bool:
+        """Streaming ended well, and the rest could not; it said so in one line."""
+        code, said = self.held
+        refused = code == 2 and "not enough memory" in said and "\n" not in said
+        return self.streamed[0] == 0 and refused
+
+
+def limited_runs(folder: Path, say: Say) -> LimitedRuns:
+    """Trains under a limit well below what the rows hold."""
+    folder.mkdir(parents=True, exist_ok=True)
+    small, large = folder / "small.parquet", folder / "large.parquet"
+    _write_lists(small, SMALL)
+    decoded = _write_lists(large, LARGE)
+    code, said, peak = _train_lists(folder, small, "stream", None)
+    if code != 0:
+        raise RuntimeError(f"the run over a few rows failed: {said}")
+    limit = peak + MORE_BYTES
+    streamed, held = (_train_lists(folder, large, how, limit)[:2] for how in ("stream", "memory"))
+    say(
+        f"rows of {decoded / 2**20:,.0f} MiB under a limit of {limit / 2**20:,.0f} MiB of address "
+        f"space, {MORE_BYTES >> 20} MiB more than a small run takes: streamed exit code "
+        f"{streamed[0]}, in memory {held[0]} ({held[1][-300:]})"
+    )
+    return LimitedRuns(limit, peak, decoded, streamed, held)
+
+
+def _write_lists(path: Path, groups: int) -> int:
+    """Long lists of which the run keeps the first few ids; returns bytes, decoded."""
+    table = small_log(LIST_ROWS, seed=4).drop_columns(["history", "note"])
+    offsets = pa.array(np.arange(LIST_ROWS + 1, dtype=np.int32) * IDS_A_ROW)
+    for n in range(LISTS):
+        ids = np.repeat((np.arange(LIST_ROWS) * (n + 3)) % 97, IDS_A_ROW)
+        table = table.append_column(f"list{n}", pa.ListArray.from_arrays(offsets, pa.array(ids)))
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for _ in range(groups):
+            writer.write_table(table)
+    return groups * table.nbytes
+
+
+def _train_lists(folder: Path, data: Path, how: str, limit: int | None) -> tuple[int, str, int]:
+    """Exit code, last words, and the largest address space that was seen, in bytes."""
+    raw = small_config(str(data), batch_size=1024, eval_batch_size=1024)
+    streaming = {"shuffle_buffer_rows": 8_192, "chunk_rows": 1_000, "interleave": 2}
+    raw["data"] |= {"input": how, "streaming": streaming}
+    raw["features"] = [f for f in raw["features"] if f["name"] != "history"]
+    raw["features"] += [{"kind": "list", "name": f"list{n}", "max_length": 4} for n in range(LISTS)]
+    name = f"{data.stem}-{how}"
+    config, log = write_yaml(folder / f"{name}.yaml", raw), folder / f"{name}.log"
+    process = start(["train", config, "--out", folder / name, "--quiet"], log)
+    if limit is not None:
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, limit))
+    peak, end = 0, time.monotonic() + TIME_OUT_SECONDS
+    while process.poll() is None:
+        if time.monotonic() > end:
+            process.kill()
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        except OSError:
+            continue
+        lines = [line for line in status.splitlines() if line.startswith("VmPeak:")]
+        peak = max([peak, *(int(line.split()[1]) * 1024 for line in lines)])
+        time.sleep(0.02)
+    return process.returncode, log.read_text(encoding="utf-8").strip(), peak
+
+
+# Seconds over more row groups that are streamed, and over more distinct ids
+
+GROUP_ROWS, TIMES_AS_MANY = 100, 4
+MODEL = {"embedding_dim": 4, "num_experts": 2, "expert": {"hidden": [8]}, "tower": {"hidden": [4]}}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs, of which the second, `what`, may take `most` times as long as that `beside`."""
+
+    what: str
+    beside: str
+    most: float
+    seconds: tuple[float, float]
+
+    @property
+    def times(self) -> float:
+        """How many times as long it took."""
+        return self.seconds[1] / self.seconds[0]
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Of the table."""
+        beside, slower = (f"{seconds:.1f}" for seconds in self.seconds)
+        what = f"{self.what}: {self.times:.1f} times what {self.beside}"
+        return what, slower, beside, f"{self.times:.2f}", f"{self.most:.0f}"
+
+
+def measure_growth(folder: Path, say: Say, groups: int, ids: int) -> list[Pair]:
+    """Trains on each log, streamed, in this process: row groups, then ids as integers and text."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _train(folder, _groups_log(folder, 10), {"encoding": "hash", "hash_size": 64})  # warms up
+    counts = (groups, TIMES_AS_MANY * groups)
+    logs, took = [_groups_log(folder, count) for count in counts], ([], [])
+    for _ in range(2):  # they are short; the faster one counts
+        for found, log in zip(took, logs, strict=True):
+            found.append(_train(folder, log, {"encoding": "vocabulary"}))
+    say(f"row groups: {', '.join(f'{min(found):.1f} s' for found in took)}")
+    seconds = (min(took[0]), min(took[1]))
+    pairs = [Pair(f"streaming {counts[1]:,} row groups", f"{counts[0]:,} take", 5.0, seconds)]
+    short = f"{ids // 10**6}M" if ids % 10**6 == 0 else f"{ids:,}"
+    for kind in ("integers", "text"):
+        log = _ids_log(folder, ids, kind)
+        hashed = _train(folder, log, {"encoding": "hash", "hash_size": ids})
+        counted = _train(folder, log, {"encoding": "vocabulary"})
+        say(f"{ids:,} ids, {kind}: hashed {hashed:.1f} s, counted {counted:.1f} s")
+        what = f"{short} distinct ids ({kind})"
+        pairs.append(Pair(what, "hashing takes", 3.0, (hashed, counted)))
+        log.unlink()
+    return pairs
+
+
+def growth_keys(pairs: list[Pair]) -> dict[str, float]:
+    """The figures for the last line; of ids the worse one."""
+    return {
+        "row_groups_2000_over_500": round(pairs[0].times, 2),
+        "distinct_ids_over_hashed": round(max(pair.times for pair in pairs[1:]), 2),
+    }
+
+
+def _train(folder: Path, log: Path, ids: dict[str, Any]) -> float:
+    """Seconds of `mmoe train` over the streamed log, with the ids of its users as it says."""
+    raw = {
+        "data": {"path": str(log), "input": "stream", "split": {"by": "random"}},
+        "features": [
+            {"kind": "categorical", "name": "user", **ids},
+            {"kind": "numeric", "name": "price"},
+        ],
+        "tasks": [{"name": "click", "label": "click"}],
+        "model": MODEL,
+        "training": {"epochs": 1, "batch_size": 8_192},
+    }
+    config, out = write_yaml(folder / "config.yaml", raw), folder / "run"
+    started = time.perf_counter()
+    ended = run_in_process(["train", config, "--out", str(out), "--quiet"], 1_800.0)
+    took = time.perf_counter() - started
+    if ended.code != 0:
+        raise RuntimeError(f"mmoe train ended with {ended.code}: {ended.stderr[-2_000:]}")
+    shutil.rmtree(out)
+    return took
+
+
+def _groups_log(folder: Path, groups: int) -> Path:
+    users = np.random.default_rng(groups).integers(0, 400, groups * GROUP_ROWS)
+    return _write(folder / f"groups-{groups}.parquet", users, GROUP_ROWS)
+
+
+def _ids_log(folder: Path, ids: int, kind: str) -> Path:
+    """As many rows as ids; the ids are far from consecutive."""
+    users = np.random.default_rng(ids).permutation(ids) * 7_919 + 12_345
+    values = users if kind == "integers" else pa.array(np.char.add("user ", users.astype(str)))
+    return _write(folder / f"ids-{kind}.parquet", values, 100_000)
+
+
+def _write(path: Path, users: Any, group_rows: int) -> Path:
+    draw = np.random.default_rng(len(users))
+    price = draw.random(len(users))
+    click = (draw.random(len(users)) < price).astype(np.int64)
+    pq.write_table(pa.table({"user": users, "price": price, "click": click}), path,
+                   row_group_size=group_rows)  # fmt: skip
+    return path
