@@ -20,86 +20,52 @@ class _Metrics(Stored):
     train: dict[str, Any]
 
 
+class _Below:
+    """Path of a file or folder, by its name in the run's."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: "RunDirectory", _: type) -> Path:
+        return run.path / self.name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """Paths of one run's files. `open` checks a folder; a `FolderClaim` makes new ones."""
 
     path: Path
 
-    @property
-    def config_file(self) -> Path:
-        """File of the resolved config."""
-        return self.path / "config.yaml"
-
-    @property
-    def metrics_file(self) -> Path:
-        """Metrics of the test and validation split; written last, so it marks a finished run."""
-        return self.path / "metrics.json"
-
-    @property
-    def history_file(self) -> Path:
-        """One entry an epoch: losses, validation metrics, seconds."""
-        return self.path / "history.json"
-
-    @property
-    def curves_file(self) -> Path:
-        """File of what the report draws: ROC, calibration, gates."""
-        return self.path / "curves.json"
-
-    @property
-    def warm_start_file(self) -> Path:
-        """File of what a warm start kept; absent where there was none."""
-        return self.path / "warm_start.json"
-
-    @property
-    def data_file(self) -> Path:
-        """File of what the rows came from; copies for scoring have none."""
-        return self.path / "data.json"
-
-    @property
-    def maturity_file(self) -> Path:
-        """File of when labels were collected; of runs with `matures_after` alone."""
-        return self.path / "maturity.json"
-
-    @property
-    def columns_file(self) -> Path:
-        """File of what each column was like in training, for alarms; may be absent."""
-        return self.path / "columns.json"
-
-    @property
-    def predictions_file(self) -> Path:
-        """File of how predictions of the test split are distributed; may be absent."""
-        return self.path / "predictions.json"
-
-    @property
-    def plan_file(self) -> Path:
-        """File of which rank holds which tables; of runs on several ranks alone."""
-        return self.path / "plan.json"
-
-    @property
-    def vocabulary(self) -> Path:
-        """Folder of the fitted encoder."""
-        return self.path / "vocabulary"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Weights and training state."""
-        return self.path / "checkpoint"
-
-    @property
-    def tensorboard(self) -> Path:
-        """TensorBoard events."""
-        return self.path / "tensorboard"
-
-    @property
-    def mlflow_file(self) -> Path:
-        """File of which run of MLflow this one is logged to; only with `training.loggers`."""
-        return self.path / "mlflow.json"
-
-    @property
-    def profile(self) -> Path:
-        """Folder of where a step's time goes; only with `mmoe train --profile`."""
-        return self.path / "profile"
+    config_file = _Below("config.yaml")
+    """File of the resolved config."""
+    metrics_file = _Below("metrics.json")
+    """Metrics of the test and validation split; written last, so it marks a finished run."""
+    history_file = _Below("history.json")
+    """One entry an epoch: losses, validation metrics, seconds."""
+    curves_file = _Below("curves.json")
+    """File of what the report draws: ROC, calibration, gates."""
+    warm_start_file = _Below("warm_start.json")
+    """File of what a warm start kept; absent where there was none."""
+    data_file = _Below("data.json")
+    """File of what the rows came from; copies for scoring have none."""
+    maturity_file = _Below("maturity.json")
+    """File of when labels were collected; of runs with `matures_after` alone."""
+    columns_file = _Below("columns.json")
+    """File of what each column was like in training, for alarms; may be absent."""
+    predictions_file = _Below("predictions.json")
+    """File of how predictions of the test split are distributed; may be absent."""
+    plan_file = _Below("plan.json")
+    """File of which rank holds which tables; of runs on several ranks alone."""
+    vocabulary = _Below("vocabulary")
+    """Folder of the fitted encoder."""
+    checkpoint = _Below("checkpoint")
+    """Weights and training state."""
+    tensorboard = _Below("tensorboard")
+    """TensorBoard events."""
+    mlflow_file = _Below("mlflow.json")
+    """File of which run of MLflow this one is logged to; only with `training.loggers`."""
+    profile = _Below("profile")
+    """Folder of where a step's time goes; only with `mmoe train --profile`."""
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":

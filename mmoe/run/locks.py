@@ -28,6 +28,10 @@ _LOOK, _MOMENT, _DYING = 0.1, 0.5, 120.0
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 
 
+class FolderInUse(ValueError):
+    """Raised where another process writes into the folder."""
+
+
 def lock_file(path: Path, refusal: str, seconds: float = 0.0) -> BaseFileLock:
     """Locks a file until it is released or this process ends.
 
@@ -53,58 +57,43 @@ def lock_file(path: Path, refusal: str, seconds: float = 0.0) -> BaseFileLock:
     return lock
 
 
-class FolderInUse(ValueError):
-    """Raised where another process writes into the folder."""
-
-
 class Holder(BaseModel):
-    """Who holds a folder: what its lock file says.
-
-    Attributes:
-        id: Of this one taking of the lock.
-        pid: Of the process.
-        host: Name of its machine, for messages.
-        machine: Tells machines apart, and one machine before and after it was started anew.
-        since: When it took the lock.
-    """
+    """Content of a folder's lock file: the id of this taking, process, machine and start."""
 
     id: str
     pid: int
     host: str
-    machine: str
+    machine: str  # other after the machine was started anew
     since: str
 
     @classmethod
     def here(cls) -> "Holder":
         """Describes this process, now."""
-        host, now = socket.gethostname(), datetime.now(UTC)
-        try:
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        except OSError:
-            boot = f"host {host}"
-        since = now.strftime("%Y-%m-%d %H:%M:%S UTC")
-        return cls(id=uuid.uuid4().hex, pid=os.getpid(), host=host, machine=boot, since=since)
+        machine = f"host {(host := socket.gethostname())}"
+        with suppress(OSError):
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+            machine = boot.strip()
+        since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
+        return cls(id=uuid.uuid4().hex, pid=os.getpid(), host=host, machine=machine, since=since)
 
     @classmethod
     def read(cls, path: Path) -> "Holder | None":
         """Reads a lock file; None where it is absent or damaged."""
-        try:
+        with suppress(OSError, ValueError):
             return cls.model_validate_json(path.read_bytes())
-        except (OSError, ValueError):
-            return None
+        return None
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} (since {self.since})"
 
 
 class FolderLock:
-    """Right to write into a folder; `take` waits for nobody who is alive.
+    """Right to write into a folder.
 
-    On one machine the system itself knows whether the holder lives (`.mmoe.lock` is locked until
-    its process ends), so what a killed process held is taken over at once. Of a holder on another
-    machine, or where the file system has no such locks, the time of `mmoe.lock` says it: the holder
-    renews it every ten seconds. One that is seen to do so is alive; one that does not for a minute
-    is dead. A holder that was stopped for so long finds its lock gone, and has to end (`check`).
+    The system itself frees the lock of `.mmoe.lock` when its process ends, so what a killed process
+    of this machine held is taken over at once. A holder on another machine, or where the file
+    system has no locks, touches `mmoe.lock` every ten seconds: one that was watched for a minute
+    without that is dead. A holder that was stopped for so long has to end (`check`).
 
     Args:
         folder: That exists.
@@ -119,8 +108,15 @@ class FolderLock:
         if not folder.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         self.folder, self.path, self.holder = folder, folder / LOCK, Holder.here()
-        self._say, self._lost, self._ended = say, False, threading.Event()
-        self._lock = self._of_machine()
+        self._guard, self._say = folder / _GUARD, say
+        self._lost, self._ended = False, threading.Event()
+        try:
+            self._lock = lock_file(self._guard, self._refusal(), _MOMENT)
+        except FolderInUse:
+            if not restarts_ranks():
+                raise
+            self._tell_of_wait(_DYING, "its end")
+            self._lock = lock_file(self._guard, self._refusal(), _DYING)
         try:
             found = Holder.read(self.path)
             if not (self._lock.is_locked and found and found.machine == self.holder.machine):
@@ -128,11 +124,10 @@ class FolderLock:
             self.path.unlink(missing_ok=True)
             with self.path.open("x", encoding="utf-8") as file:
                 file.write(self.holder.model_dump_json(indent=1))
-        except FileExistsError:  # another machine was faster
+        except BaseException as error:
             self._let_go()
-            raise FolderInUse(self._refusal()) from None
-        except BaseException:
-            self._let_go()
+            if isinstance(error, FileExistsError):  # another machine was faster
+                raise FolderInUse(self._refusal()) from None
             raise
         threading.Thread(target=self._beat, name="mmoe-lock", daemon=True).start()
 
@@ -171,23 +166,12 @@ class FolderLock:
                 self.path.unlink()
         self._let_go()
 
-    def _of_machine(self) -> BaseFileLock:
-        guard = self.folder / _GUARD
-        try:
-            return lock_file(guard, self._refusal(), _MOMENT)
-        except FolderInUse:
-            if not restarts_ranks():
-                raise
-        self._tell_of_wait(_DYING, "its end")
-        return lock_file(guard, self._refusal(), _DYING)
-
     def _wait_for_silence(self) -> None:
         """Until a holder that gives no sign of life counts as dead; not at all without one."""
-        clock = self.folder / _GUARD
-        clock.touch()  # of the folder's file system
+        self._guard.touch()  # a clock of the folder's file system
         start = heard = time.monotonic()
-        sign = _time_of(self.path)
-        if sign is None or (_time_of(clock) or sign) - sign > _LONG_DEAD:
+        sign, now = _time_of(self.path), _time_of(self._guard)
+        if sign is None or (now or sign) - sign > _LONG_DEAD:
             return
         self._tell_of_wait(_SILENCE, "a sign of life")
         while sign is not None and time.monotonic() - heard <= _SILENCE:
@@ -214,7 +198,7 @@ class FolderLock:
     def _let_go(self) -> None:
         if not self.path.exists():  # else somebody else's too; who waits for the file makes it anew
             with suppress(OSError):  # Windows removes no open files
-                (self.folder / _GUARD).unlink()
+                self._guard.unlink()
         self._lock.release()
 
     def _beat(self) -> None:
