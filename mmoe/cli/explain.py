@@ -6,7 +6,15 @@ from typing import Annotated
 import typer
 
 from mmoe.cli.options import Device, Imports, OnDevice, Quiet, RunDir
-from mmoe.cli.output import advising_resume, folder_of, print_json, print_table, reporter, say
+from mmoe.cli.output import (
+    advising_resume,
+    folder_of,
+    print_grids,
+    print_json,
+    print_table,
+    reporter,
+    say,
+)
 from mmoe.plugins import import_modules
 
 
@@ -63,12 +71,8 @@ def explain(
     import_modules(import_ or [])
     from mmoe.datasets.files.data_file import is_address
     from mmoe.explain import ExplainSettings, explain_run
-    from mmoe.explain.table import (
-        check_new_place,
-        explanation_tables,
-        summary_lines,
-        write_explanation,
-    )
+    from mmoe.explain.table import check_new_place, summary_lines, write_explanation
+    from mmoe.report.explanation import explanation_grids
     from mmoe.run import open_run
 
     if data is not None and split is not Split.TEST:
@@ -88,9 +92,8 @@ def explain(
     if as_json:
         print_json(result)
         return
-    for table in explanation_tables(result):
-        print_table(table)
-        print()
+    for grids in explanation_grids(result).values():
+        print_grids(grids)
     for line in summary_lines(result, run_dir):
         say(line)
     say(shown)

@@ -13,6 +13,7 @@ from mmoe.cli.output import (
     advising_resume,
     by_time,
     folder_of,
+    print_grids,
     print_json,
     print_table,
     reporter,
@@ -108,7 +109,7 @@ def compare(
         config = config_of_command(recipe_or_config, set_, import_)
         config, data = at_as_of(config, data, as_of)
         from mmoe.compare import ComparisonSettings, compare_models
-        from mmoe.compare.result import comparison_tables
+        from mmoe.report.comparison import comparison_grids
 
         settings = ComparisonSettings.of_text(models, seeds)
         asked = {"data": data, "resume": resume}
@@ -118,9 +119,7 @@ def compare(
         if as_json:
             print_json(result)
             return
-        for table in comparison_tables(result):
-            print_table(table)
-            print()
+        print_grids(comparison_grids(result))
         say(f"{folder}/compare.html")
 
 

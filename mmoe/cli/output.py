@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,6 +27,15 @@ def print_table(table: Any) -> None:
     from mmoe.run.console import Terminal
 
     Terminal(width=200, highlight=False).print(table)
+
+
+def print_grids(grids: Iterable[Any]) -> None:
+    """Prints tables of a page (`mmoe.report.tables.Grid`), an empty line behind each."""
+    from mmoe.run.metrics_table import plain_table
+
+    for grid in grids:
+        print_table(plain_table(grid.headings, grid.rows))
+        print()
 
 
 def print_json(result: Any) -> None:

@@ -179,40 +179,49 @@ def _limits(measure: Mapping[str, Any], models: list[Mapping[str, Any]]) -> tupl
 
 
 def _page(result: dict[str, Any]) -> str:
-    picture = _themed(result)
+    description = f"Difference of every model to {result['first']}, for each task"
+    picture = style.themed_svg(comparison_figure(result), "comparison", description)
+    *measures, models = comparison_grids(result)
     return rendered(
         "comparison.html.j2",
         name=result["name"],
         origin=result["origin"],
         first=result["first"],
         facts=[(split, tables.count(rows)) for split, rows in result["rows"].items()],
-        picture=picture,
-        measures=[_measure_table(measure, result["models"]) for measure in result["measures"]],
-        models=[_model_row(model) for model in result["models"]],
+        picture=Markup(picture),
+        measures=measures,
+        models=models,
         interval=result.get("interval") or "",
     )
 
 
-def _themed(result: Mapping[str, Any]) -> Markup:
-    """Returns the picture as SVG in the colours of the page."""
-    description = f"Difference of every model to {result['first']}, for each task"
-    return Markup(style.themed_svg(comparison_figure(result), "comparison", description))
+def comparison_grids(result: Mapping[str, Any]) -> list[tables.Grid]:
+    """Returns the tables of a comparison: one of each measure, and last that of the models.
 
-
-def _measure_table(measure: Mapping[str, Any], models: list[Mapping[str, Any]]) -> dict[str, Any]:
-    key, form = measure["key"], measure["form"]
-    rows = [(one["title"], judged_cells(one["results"][key], form)) for one in models]
-    better = "" if measure.get("higher_is_better", True) else ", lower is better"
-    return {"title": f"{measure['task']}, {measure['heading']}{better}", "rows": rows}
-
-
-def _model_row(model: Mapping[str, Any]) -> tuple[str, list[str]]:
-    seeds = model.get("seeds")
-    return model["title"], [
-        NONE if seeds is None else str(len(seeds)),
-        tables.count(model.get("parameters")),
-        tables.count(model.get("rows_per_second")),
-        tables.duration(model.get("seconds")),
-        ", ".join(model.get("gains") or []),
-        ", ".join(model.get("pays") or []),
+    Args:
+        result: What compare.json holds.
+    """
+    grids = []
+    for measure in result["measures"]:
+        better = "" if measure.get("higher_is_better", True) else ", lower is better"
+        title = f"{measure['task']}, {measure['heading']}{better}"
+        rows = [
+            [model["title"], *judged_cells(model["results"][measure["key"]], measure["form"])]
+            for model in result["models"]
+        ]
+        headings = [title, "mean ± sd", f"less {result['first']}", "95 % interval", ""]
+        grids.append(tables.Grid(headings, rows))
+    headings = ["model", "seeds", "parameters", "rows a second", "time", "gains", "pays"]
+    rows = [
+        [
+            model["title"],
+            NONE if model.get("seeds") is None else str(len(model["seeds"])),
+            tables.count(model.get("parameters")),
+            tables.count(model.get("rows_per_second")),
+            tables.duration(model.get("seconds")),
+            ", ".join(model.get("gains") or []),
+            ", ".join(model.get("pays") or []),
+        ]
+        for model in result["models"]
     ]
+    return [*grids, tables.Grid(headings, rows)]

@@ -234,44 +234,107 @@ def _page(result: dict[str, Any]) -> str:
         tolerance=f"{result['tolerance']:g}",
         pictures=drawn,
         unneeded=[titles[number] for number in result["unneeded"]],
-        tables=[_task_table(task, result) for task in result["tasks"]],
-        costs=[_cost_row(expert, result) for expert in result["experts"]],
+        grids=explanation_grids(result),
         rows_per_request=result.get("rows_per_request"),
         interval=result.get("interval") or "",
         gradients=result.get("gradients"),
     )
 
 
-def _task_table(task: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    of_experts = [expert["tasks"][task["name"]] for expert in result["experts"]]
-    refills = any(found["refilled"] for found in of_experts)
-    headings = ["share"]
-    for metric in task["metrics"]:
-        headings += [metric["heading"], "95 % interval", *["refilled"] * refills]
-    rows = []
-    for expert, found in zip(result["experts"], of_experts, strict=True):
-        cells = [NONE if found["share"] is None else f"{100 * found['share']:.1f} %"]
-        for metric in task["metrics"]:
-            form = finer(metric["form"])
-            again = found["refilled"] and found["refilled"][metric["key"]]
-            cells += interval_cells(found["renormalised"][metric["key"]], form)
-            cells += [interval_cells(again, form)[0] if again else ""] * refills
-        rows.append((_title(expert, result), [*cells, found["verdict"]]))
+def explanation_grids(result: Mapping[str, Any]) -> dict[str, list[tables.Grid]]:
+    """Returns the tables of an explanation: of each task, of costs, features and gradients.
+
+    Args:
+        result: What explain.json holds.
+    """
+    found = {
+        "tasks": [_task_grid(task, result) for task in result["tasks"]],
+        "costs": [_costs(result)],
+    }
+    if result.get("features"):
+        found["features"] = [_features(result)]
+    if gradients := result.get("gradients"):
+        pairs = zip(gradients["tasks"], gradients["cosine"], strict=True)
+        rows = [
+            [task, *(NONE if v is None else tables.signed(v, "{:.2f}") for v in values)]
+            for task, values in pairs
+        ]
+        found["gradients"] = [tables.Grid(["cosine of gradients", *gradients["tasks"]], rows)]
+    return found
+
+
+def _task_grid(task: Mapping[str, Any], result: Mapping[str, Any]) -> tables.Grid:
+    """Each expert, and how the task's metrics change without it."""
     values = [
         f"{m['heading']} {m['form'].format(v)}"
         for m in task["metrics"]
         if (v := task["values"][m["key"]]) is not None
     ]
     title = f"{task['name']}, {tables.count(task['rows'])} rows: {', '.join(values) or NONE}"
-    return {"title": title, "headings": [*headings, "verdict"], "rows": rows}
+    refills = any(expert["tasks"][task["name"]]["refilled"] for expert in result["experts"])
+    headings = [title, "#", "share"]
+    for metric in task["metrics"]:
+        headings += [metric["heading"], "95 % interval", *["refilled"] * refills]
+    rows = []
+    for expert in result["experts"]:
+        found = expert["tasks"][task["name"]]
+        share = NONE if found["share"] is None else f"{100 * found['share']:.1f} %"
+        cells = [_title(expert, result), str(expert["number"]), share]
+        for metric in task["metrics"]:
+            form = finer(metric["form"])
+            again = found["refilled"] and found["refilled"][metric["key"]]
+            cells += interval_cells(found["renormalised"][metric["key"]], form)
+            cells += interval_cells(again, form)[:1] * refills
+        rows.append([*cells, _verdict(found, task)])
+    return tables.Grid([*headings, "verdict"], rows)
 
 
-def _cost_row(expert: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[str, list[str]]:
-    return _title(expert, result), [
-        str(expert["number"]),
-        f"{expert['milliseconds']:.3f}",
-        *([] if result.get("rows_per_request") is None else [f"once a {expert['once_per']}"]),
-        tables.count(expert["bytes"]),
-        ", ".join(expert["needed_by"]),
-        ", ".join(expert["unsure_of"]),
+def _verdict(one: Mapping[str, Any], task: Mapping[str, Any]) -> str:
+    """A verdict, and what it was made of where that is not the first metric as it stands.
+
+    Example:
+        >>> metrics = [{"key": "auc", "heading": "AUC"}, {"key": "ne", "heading": "NE"}]
+        >>> said = {"verdict": "needed", "verdicts": {"auc": "unsure", "ne": "needed"}}
+        >>> _verdict({**said, "refilled": {}}, {"metrics": metrics})
+        'needed (NE, refilled)'
+    """
+    first, *others = task["metrics"]
+    made_of = []
+    if one["verdict"] not in ("alone", one["verdicts"][first["key"]]):
+        made_of = [m["heading"] for m in others if one["verdicts"][m["key"]] == one["verdict"]][:1]
+    made_of += ["refilled"] * (one.get("refilled") is not None)
+    return f"{one['verdict']} ({', '.join(made_of)})" if made_of else one["verdict"]
+
+
+def _costs(result: Mapping[str, Any]) -> tables.Grid:
+    each = result.get("rows_per_request")
+    computed = [] if each is None else [f"computed ({each:.1f} rows a request)"]
+    headings = ["expert", "#", "ms a thousand rows", *computed, "KiB of weights"]
+    rows = [
+        [
+            _title(expert, result),
+            str(expert["number"]),
+            f"{expert['milliseconds']:.3f}",
+            *(f"once a {expert['once_per']}" for _ in computed),
+            f"{expert['bytes'] / 1024:,.1f}",
+            ", ".join(expert["needed_by"]),
+            ", ".join(expert["unsure_of"]),
+        ]
+        for expert in result["experts"]
     ]
+    return tables.Grid([*headings, "needed by", "unsure for"], rows)
+
+
+def _features(result: Mapping[str, Any]) -> tables.Grid:
+    """Each feature, and how every task's first metric changes where it is shuffled."""
+    headings, rows = ["change, feature shuffled"], []
+    for task in result["tasks"]:
+        headings += [f"{task['name']} {task['metrics'][0]['heading']}", "95 % interval", "verdict"]
+    for feature in result["features"]:
+        cells = [feature["name"]]
+        for task in result["tasks"]:
+            one, metric = feature["tasks"][task["name"]], task["metrics"][0]
+            change = one["changes"][metric["key"]]
+            cells += [*interval_cells(change, finer(metric["form"])), _verdict(one, task)]
+        rows.append(cells)
+    return tables.Grid(headings, rows)

@@ -85,10 +85,11 @@ def render(run: Run) -> str:
 
 
 def rendered(template: str, **values: Any) -> str:
-    """Returns a page of the folder of templates, with the style that all pages share."""
+    """Returns a page of the folder of templates, with the style and tables that all pages share."""
     home = files("mmoe.report") / "templates"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    page = environment.from_string(home.joinpath(template).read_text(encoding="utf-8"))
+    parts = (home.joinpath(name).read_text(encoding="utf-8") for name in ("grid.html.j2", template))
+    page = environment.from_string("".join(parts))
     style = Markup(home.joinpath("report.css").read_text(encoding="utf-8"))
     return page.render(style=style, **values)
 

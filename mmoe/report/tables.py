@@ -9,7 +9,7 @@ from mmoe.config.tasks import EntireSpaceTask
 from mmoe.metrics.columns import NAMED_COLUMNS, NONE, Column, count, is_number, signed
 from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 
-__all__ = ["NONE", "Table", "count", "duration", "model_line", "results_tables", "signed"]
+__all__ = ["NONE", "Grid", "Table", "count", "duration", "model_line", "results_tables", "signed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,14 @@ class Table:
     """Headings with their meaning, and rows of text (the first cell is the task)."""
 
     columns: list[Column]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Rows of text under headings, as a page and a terminal show them; the first cell is a name."""
+
+    headings: list[str]
     rows: list[list[str]]
 
 

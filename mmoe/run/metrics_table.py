@@ -1,6 +1,6 @@
 """Metrics as tables for people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -12,11 +12,13 @@ from mmoe.metrics.task_kinds import KINDS
 _MOST_DOMAINS = 8  # a task; metrics.json has all
 
 
-def plain_table(*titles: str) -> Table:
-    """Returns an empty table without lines, its first column at the left."""
+def plain_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Makes a table without lines, its first column at the left."""
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for number, title in enumerate(titles):
-        table.add_column(title, justify="right" if number else "left", no_wrap=True)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -10,11 +10,11 @@ import yaml
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.compare import ComparisonSettings
-from mmoe.compare.result import comparison_tables
 from mmoe.config import config_from_dict, set_values
 from mmoe.metrics import auc_difference_interval
+from mmoe.report.comparison import comparison_grids
 from mmoe.run import RunDirectory
-from mmoe.run.console import SilentReporter, Terminal
+from mmoe.run.console import SilentReporter
 from mmoe.train import Interrupted, train_run
 
 
@@ -209,15 +209,13 @@ def test_the_command_prints_a_table_json_and_a_page(mmoe, small, tmp_path):
     assert json.loads(printed) == json.loads((out / "compare.json").read_text())
 
 
-def test_a_metric_that_cannot_be_computed_is_a_dash(capsys):
+def test_a_metric_that_cannot_be_computed_is_a_dash():
     results = {"click.auc": {"mean": None, "sd": None, "difference": None, "verdict": None}}
     model = {"title": "mmoe", "seeds": [0], "parameters": 7, "rows_per_second": 1.0, "seconds": 1.0}
     measure = {"key": "click.auc", "task": "click", "heading": "AUC", "form": "{:.4f}"}
     result = {"first": "mmoe", "measures": [measure]}
     result["models"] = [{**model, "results": results, "gains": [], "pays": []}]
-    for table in comparison_tables(result):
-        Terminal(width=100).print(table)
-    assert "–" in capsys.readouterr().out
+    assert "–" in comparison_grids(result)[0].rows[0]
 
 
 def test_settings_of_text_forgive_spaces():

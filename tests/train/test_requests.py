@@ -15,11 +15,10 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.frames import as_rows
 from mmoe.explain.run import explain_run
-from mmoe.explain.table import explanation_tables
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
 from mmoe.predictor import load_predictor
-from mmoe.report.explanation import write_explanation_page
+from mmoe.report.explanation import explanation_grids, write_explanation_page
 from mmoe.run.directory import RunDirectory
 from mmoe.score import score_files
 from mmoe.train import train_run
@@ -161,9 +160,9 @@ def test_a_run_is_explained(run, tmp_path):
     assert names == ["request expert 1", "request expert 2", "row expert 1", "row expert 2"]
     assert [one["once_per"] for one in found["experts"]] == ["request", "request", "row", "row"]
     assert 3 < found["rows_per_request"] < 5  # requests of 1 to 7 rows
-    costs = explanation_tables(found)[1]
-    assert str(costs.columns[3].header).startswith("computed (")
-    assert list(costs.columns[3].cells) == ["once a request"] * 2 + ["once a row"] * 2
+    (costs,) = explanation_grids(found)["costs"]
+    assert costs.headings[3].startswith("computed (")
+    assert [row[3] for row in costs.rows] == ["once a request"] * 2 + ["once a row"] * 2
     (tmp_path / "explain.json").write_text(json.dumps(found))
     page = write_explanation_page(tmp_path / "explain.json", tmp_path / "page.html").read_text()
     assert page.count("<td>once a request</td>") == 2
