@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from mmoe.config.features import DatetimeFormat, Feature, TimeUnit
 from mmoe.config.kinds import Strict
@@ -102,14 +102,12 @@ class TimeConfig(Strict):
         "newest time of all rows",
     )
 
-    @model_validator(mode="after")
-    def _one_way_to_read(self) -> "TimeConfig":
+    def _ensure_one_way_to_read(self) -> None:
         if self.unit is not None and self.format is not None:
             raise ValueError(
                 "unit (of numbers since 1970) and format (of text) both say how the column is "
                 "read; remove one of them"
             )
-        return self
 
 
 Paths = str | list[str]
@@ -147,8 +145,7 @@ class SplitConfig(Strict):
     )
     test_days: list[Day] | None = Field(default=None, description="day: as train_days")
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "SplitConfig":
+    def _ensure_consistent(self) -> None:
         if self.by in ("hash", "time", "day") and self.column is None:
             raise ValueError(f"split by {self.by} needs `column`")
         if self.by in ("random", "file") and self.column is not None:
@@ -158,7 +155,6 @@ class SplitConfig(Strict):
         self._days_are_given_where_they_count()
         if self.validation + self.test >= 1:
             raise ValueError("validation + test must leave rows to train on (be below 1)")
-        return self
 
     def _days_are_given_where_they_count(self) -> None:
         for name, days in (("train_days", self.train_days), ("test_days", self.test_days)):
@@ -233,15 +229,13 @@ class RequestsConfig(Strict):
         "then computed for each row",
     )
 
-    @model_validator(mode="after")
-    def _one_of_both(self) -> "RequestsConfig":
+    def _ensure_one_of_both(self) -> None:
         if (self.column is None) == (self.candidates is None):
             both = "both are set" if self.column is not None else "neither is set"
             raise ValueError(
                 f"expected column (a row is a candidate) or candidates (a row is a request), but "
                 f"{both}; set one of them"
             )
-        return self
 
     def check_among(self, features: Sequence[Feature]) -> None:
         """Refuses features of a run of which none can be of a request."""
@@ -376,15 +370,12 @@ class DataConfig(Strict):
         keys = ("column_names", "delimiter", "encoding", "header")
         return [key for key in keys if getattr(self, key) is not None]
 
-    @model_validator(mode="after")
-    def _csv_is_of_files(self) -> "DataConfig":
+    def _ensure_csv_is_of_files(self) -> None:
         if self.csv_keys and self.source != "files":
             key = self.csv_keys[0]
             raise ValueError(f"{key} is for files, but source is {self.source}; remove {key}")
-        return self
 
-    @model_validator(mode="after")
-    def _repeats_are_of_rows(self) -> "DataConfig":
+    def _ensure_repeats_are_of_rows(self) -> None:
         asked = f"repeated_rows: {self.repeated_rows}"
         if self.repeated_rows != "keep" and self.source != "files":
             raise ValueError(f"{asked} is for files, but source is {self.source}; set keep")
@@ -395,12 +386,10 @@ class DataConfig(Strict):
                 f"{asked}: rows of requests.candidates are requests, whose copies are not looked "
                 "for; set keep, and drop copies from the files"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _candidates_are_of_files(self) -> "DataConfig":
+    def _ensure_candidates_are_of_files(self) -> None:
         if self.requests is None or self.requests.candidates is None or self.source == "files":
-            return self
+            return
         raise ValueError(
             f"requests.candidates is for files, but source is {self.source}; set requests.column"
         )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from mmoe.config.gates import Width
 from mmoe.config.kinds import HasKinds, Kinds, Strict
@@ -293,11 +293,9 @@ class CapacityConfig(Strict):
     minimum: int | None = Field(default=None, ge=1, description="rows")
     maximum: int | None = Field(default=None, ge=1, description="rows")
 
-    @model_validator(mode="after")
-    def _minimum_within_maximum(self) -> "CapacityConfig":
+    def _ensure_minimum_within_maximum(self) -> None:
         if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
             raise ValueError(f"minimum must be at most maximum ({self.maximum})")
-        return self
 
 
 class PrunedExpert(Strict):

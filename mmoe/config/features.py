@@ -142,8 +142,7 @@ class PaddedLists(Feature):
         """Names of the columns that say which items are padding."""
         return [column for column in (self.length, self.mask) if column is not None]
 
-    @model_validator(mode="after")
-    def _one_way_to_say_it(self) -> "PaddedLists":
+    def _ensure_one_way_to_say_it(self) -> None:
         said = [key for key in ("padding", "length", "mask") if getattr(self, key) is not None]
         if len(said) > 1:
             raise ValueError(
@@ -156,7 +155,6 @@ class PaddedLists(Feature):
                 "padding_side has no effect without padding, length or mask; add one of them, or "
                 "remove it"
             )
-        return self
 
 
 class NumericFeature(ColumnFeature):
@@ -225,8 +223,7 @@ class NumericFeature(ColumnFeature):
         """Names of further features and tables that it makes."""
         return [self.bucket_name] if self.buckets else []
 
-    @model_validator(mode="after")
-    def _marks_differ(self) -> "NumericFeature":
+    def _ensure_marks_differ(self) -> None:
         if self.decimal == self.thousands:
             raise ValueError(
                 f"decimal and thousands are both {self.decimal!r}; a number such as 1,234.50 has "
@@ -234,7 +231,6 @@ class NumericFeature(ColumnFeature):
             )
         if self.unit is not None and (any(map(str.isdigit, self.unit)) or not self.unit.strip()):
             raise ValueError(f"unit {self.unit!r}: expected what is no number, such as $ or kg")
-        return self
 
 
 Part = Literal[
@@ -344,21 +340,17 @@ class DatetimeFeature(ColumnFeature):
             )
         return name
 
-    @model_validator(mode="after")
-    def _one_way_to_read(self) -> "DatetimeFeature":
+    def _ensure_one_way_to_read(self) -> None:
         if self.unit is not None and self.format is not None:
             raise ValueError(
                 "unit (of numbers since 1970) and format (of text) both say how the column is "
                 "read; remove one of them"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _parts_differ(self) -> "DatetimeFeature":
+    def _ensure_parts_differ(self) -> None:
         for part in self.parts:
             if self.parts.count(part) > 1:
                 raise ValueError(f"parts names {part!r} twice; remove one of them")
-        return self
 
 
 class IdFeature(TableSettings, Feature):
@@ -470,8 +462,7 @@ class ListFeature(PaddedLists, CategoricalFeature):
         weights = [self.weights] if self.weights is not None else []
         return [self.source_column, *weights, *self.padding_columns]
 
-    @model_validator(mode="after")
-    def _list_keys_agree(self) -> "ListFeature":
+    def _ensure_list_keys_agree(self) -> None:
         if self.keep == "last" and self.max_length is None:
             raise ValueError(
                 "keep is last, but no list is cut without max_length; say max_length, or remove "
@@ -493,7 +484,6 @@ class ListFeature(PaddedLists, CategoricalFeature):
                 f"weight_separator {self.weight_separator!r} holds the separator "
                 f"{self.separator!r}, so lists would be cut inside their items; use another"
             )
-        return self
 
 
 class CrossFeature(IdFeature):
@@ -516,12 +506,10 @@ class CrossFeature(IdFeature):
         """Number of columns that one of its ids is made of: all."""
         return len(self.columns)
 
-    @model_validator(mode="after")
-    def _columns_differ(self) -> "CrossFeature":
+    def _ensure_columns_differ(self) -> None:
         for column in self.columns:
             if self.columns.count(column) > 1:
                 raise ValueError(f"columns names {column!r} twice; a cross needs different ones")
-        return self
 
 
 class SequenceFeature(PaddedLists):
@@ -641,8 +629,7 @@ class SequenceFeature(PaddedLists):
     def _a_name_is_a_kind(cls, raw: Any) -> Any:
         return {"kind": raw} if isinstance(raw, str) else raw
 
-    @model_validator(mode="after")
-    def _keys_agree(self) -> "SequenceFeature":
+    def _ensure_keys_agree(self) -> None:
         for column in self.columns:
             if self.columns.count(column) > 1:
                 raise ValueError(f"columns names {column!r} twice; an event has each column once")
@@ -661,7 +648,6 @@ class SequenceFeature(PaddedLists):
             raise ValueError("now is the time up to which `times` are counted; add times")
         if self.unit is not None and self.times is None:
             raise ValueError("unit is that of `times`; add times, or remove unit")
-        return self
 
 
 def _has_one_id(feature: Feature) -> bool:

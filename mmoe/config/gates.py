@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from mmoe.config.kinds import HasKinds, Kinds
 
@@ -198,8 +198,7 @@ class SelectingGateConfig(_PickingGateConfig):
                 f"{visible} expert(s); lower one of them or add experts"
             )
 
-    @model_validator(mode="after")
-    def _keys_go_with_select(self) -> "SelectingGateConfig":
+    def _ensure_keys_go_with_select(self) -> None:
         fields = type(self).model_fields
         given = [key for key in _TOGETHER if getattr(self, key) != fields[key].default]
         if given and not self.together:
@@ -220,7 +219,6 @@ class SelectingGateConfig(_PickingGateConfig):
             )
         if self.select == "joint":
             self._check_joint()
-        return self
 
     def _check_joint(self) -> None:
         if self.k is not None and self.k != self.picks:
@@ -348,11 +346,9 @@ class DSelectKGateConfig(_PickingGateConfig):
         """Name of it in a report."""
         return f"DSelect-{self.picks}"
 
-    @model_validator(mode="after")
-    def _reads_what_it_is_given(self) -> "DSelectKGateConfig":
+    def _ensure_reads_what_it_is_given(self) -> None:
         if self.hidden and not self.per_sample:
             raise ValueError("hidden must be []: this gate reads no input")
-        return self
 
 
 class StaticGateConfig(LearnedGateConfig):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import (
@@ -22,9 +22,21 @@ ModuleName = Annotated[str, Field(pattern=MODULE_NAME, max_length=200)]
 
 
 class Strict(BaseModel):
-    """A config section that refuses unknown keys, so that no misspelt one passes in silence."""
+    """A config section that refuses unknown keys, so that no misspelt one passes in silence.
+
+    Its methods called `_ensure_…` are run when a section is made, a base class's first: they refuse
+    values that do not go together.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _run_checks(self) -> Self:
+        known = [name for cls in reversed(type(self).__mro__) for name in vars(cls)]
+        for name in dict.fromkeys(known):
+            if name.startswith("_ensure_"):
+                getattr(self, name)()
+        return self
 
 
 def _is_noun(section: type) -> bool:

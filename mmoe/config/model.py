@@ -124,8 +124,7 @@ class BiasConfig(Strict):
         "itself is not read then",
     )
 
-    @model_validator(mode="after")
-    def _keys_agree(self) -> "BiasConfig":
+    def _ensure_keys_agree(self) -> None:
         for key, names in (("features", self.features), ("tasks", self.tasks or [])):
             for name in names:
                 if names.count(name) > 1:
@@ -138,7 +137,6 @@ class BiasConfig(Strict):
             )
         if self.scoring == "drop" and self.at:
             raise ValueError("at has no effect with scoring drop; set scoring: fixed, or remove at")
-        return self
 
     def check(self, features: Sequence[Feature], tasks: Sequence[str]) -> None:
         """Refuses names that a run has not, and values that cannot be fixed.
@@ -347,17 +345,14 @@ class ModelConfig(HasKinds):
     def _a_name_is_a_kind(cls, raw: Any) -> Any:
         return {"kind": raw} if isinstance(raw, str) else raw
 
-    @model_validator(mode="after")
-    def _an_expert_is_not_counted(self) -> "ModelConfig":
+    def _ensure_an_expert_is_not_counted(self) -> None:
         if self.expert.count is not None:
             raise ValueError(
                 f"expert.count is {self.expert.count}, but expert says what every expert is; set "
                 "num_experts, or list kinds of experts under experts"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _execution_is_possible(self) -> "ModelConfig":
+    def _ensure_execution_is_possible(self) -> None:
         if self.execution == "padded" and self.capacity is None:
             raise ValueError("execution is padded, which needs a capacity; set capacity or auto")
         if self.execution == "padded" and any(e.uses_batch for e, _ in self.expert_kinds):
@@ -365,17 +360,14 @@ class ModelConfig(HasKinds):
                 "execution is padded, whose rows of zeros expert.norm batch would count; set "
                 "execution to auto"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _towers_can_be_read(self) -> "ModelConfig":
+    def _ensure_towers_can_be_read(self) -> None:
         if self.transfer.reads_hidden and not self.tower.has_hidden:
             raise ValueError(
                 f"transfer is {self.transfer.kind}, which reads towers' hidden layers, but those "
                 f"of tower.kind {self.tower.kind} cannot be read; set tower.kind: mlp, or "
                 "transfer: aitm"
             )
-        return self
 
     def check_tasks(self, tasks: Sequence[TaskConfig]) -> None:
         """Refuses tasks that such a model cannot be trained for.
@@ -463,8 +455,7 @@ class GatedModelConfig(ModelConfig):
         gate = self.gate.with_voters(tasks, self.most_gates(len(tasks)), grows=grows)
         return self.model_copy(update={"gate": gate})
 
-    @model_validator(mode="after")
-    def _k_within_what_a_gate_sees(self) -> "GatedModelConfig":
+    def _ensure_k_within_what_a_gate_sees(self) -> None:
         picks, gate = self.gate.picks, self.gate
         if isinstance(gate, SelectingGateConfig):
             gate.check_experts(self.kind, self.visible_experts, self.common_experts)
@@ -473,7 +464,6 @@ class GatedModelConfig(ModelConfig):
                 f"gate.k is {picks}, but a gate of {self.kind} sees {self.visible_experts} "
                 f"expert(s); lower gate.k or add experts"
             )
-        return self
 
 
 class PoolModelConfig(GatedModelConfig):
@@ -530,10 +520,9 @@ class PoolModelConfig(GatedModelConfig):
         counts = [] if "num_experts" in raw else _counts_of(raw.get("experts"))
         return {**raw, "num_experts": sum(counts)} if counts else raw
 
-    @model_validator(mode="after")
-    def _kinds_of_experts_make_one_pool(self) -> "PoolModelConfig":
+    def _ensure_kinds_of_experts_make_one_pool(self) -> None:
         if self.experts is None:
-            return self
+            return
         for i, expert in enumerate(self.experts):
             if expert.count is None:
                 raise ValueError(f"experts.{i}.count is missing: how many such experts; add it")
@@ -545,13 +534,11 @@ class PoolModelConfig(GatedModelConfig):
             )
         if self.expert != ExpertConfig():
             raise ValueError("expert and experts both say what experts are; remove one of them")
-        return self
 
-    @model_validator(mode="after")
-    def _experts_of_requests_are_possible(self) -> "PoolModelConfig":
+    def _ensure_experts_of_requests_are_possible(self) -> None:
         count = self.request_experts
         if not count:
-            return self
+            return
         if self.experts is not None:
             raise ValueError(
                 f"request_experts is {count}, but experts lists kinds of experts; use expert and "
@@ -567,7 +554,6 @@ class PoolModelConfig(GatedModelConfig):
                 f"request_experts is {count}, but interaction {self.interaction.kind} takes the "
                 "place of the inputs, and all it gives is the row's; remove one of them"
             )
-        return self
 
     def expert_names(self, tasks: Sequence[str]) -> list[str]:
         """Names the experts of the pool, kind by kind.

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from mmoe.config.kinds import Name, Strict
 
@@ -181,8 +181,7 @@ class ParallelConfig(Strict):
         "its ranks",
     )
 
-    @model_validator(mode="after")
-    def _auto_chooses_chunks(self) -> "ParallelConfig":
+    def _ensure_auto_chooses_chunks(self) -> None:
         if self.exchange == "auto" and self.chunks > 1:
             raise ValueError(
                 f"chunks is {self.chunks}, but exchange: auto chooses them; leave chunks out, or "
@@ -193,10 +192,8 @@ class ParallelConfig(Strict):
                 f"chunks is {self.chunks}, but with exchange: gathered no row travels; leave "
                 "chunks out, or set exchange to rows or hierarchical"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _some_are_shadowed(self) -> "ParallelConfig":
+    def _ensure_some_are_shadowed(self) -> None:
         if len(set(self.shadowed)) < len(self.shadowed):
             raise ValueError(f"shadowed names an expert twice: {self.shadowed}; name each once")
         does = {
@@ -208,19 +205,15 @@ class ParallelConfig(Strict):
                 f"shadowed names experts, but {does[self.exchange]}; leave shadowed out, or set "
                 "exchange to rows or hierarchical"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _slices_go_to_all_ranks_of_a_group(self) -> "ParallelConfig":
+    def _ensure_slices_go_to_all_ranks_of_a_group(self) -> None:
         if self.experts_per_rank is not None and self.slices not in (1, "auto"):
             raise ValueError(
                 f"slices is {self.slices}, but experts_per_rank is {self.experts_per_rank}, so "
                 "many whole experts on a rank; leave one out, or say groups by replicas"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _replicas_are_of_spread_experts(self) -> "ParallelConfig":
+    def _ensure_replicas_are_of_spread_experts(self) -> None:
         asked = [
             name
             for name, there in (
@@ -239,7 +232,6 @@ class ParallelConfig(Strict):
                 f"{asked[0]} is for spread experts, but experts is replicated, which is a replica "
                 "on every rank; set experts: spread, or leave it out"
             )
-        return self
 
     def placement(self, table: str) -> TablePlacement:
         """Returns the placement of one table; no key is left out but `columns`."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from mmoe.config.data import DataConfig
 from mmoe.config.experts import FrozenExpertConfig
@@ -60,8 +60,7 @@ class RunConfig(Strict):
         default=ScoreConfig(), description="what `mmoe score` writes beside the predictions"
     )
 
-    @model_validator(mode="after")
-    def _names_agree(self) -> "RunConfig":
+    def _ensure_names_agree(self) -> None:
         _unique("feature", [feature.name for feature in self.features])
         _unique("task", [task.name for task in self.tasks])
         _unique("table", [table.name for table in self.tables])
@@ -69,23 +68,19 @@ class RunConfig(Strict):
         for feature in self.features:
             feature.check_tables(shared)
             feature.check_among(self.features)
-        return self
 
-    @model_validator(mode="after")
-    def _features_of_requests_have_some(self) -> "RunConfig":
+    def _ensure_features_of_requests_have_some(self) -> None:
         if self.data.requests is not None:
             self.data.requests.check_among(self.features)
-            return self
+            return
         for feature in self.features:
             if feature.asked_level == "request":
                 raise ValueError(
                     f"feature {feature.name!r}: level is request, but nothing says which rows are "
                     "one; set data.requests: {column: request_id}, or remove level"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _derived_names_are_free(self) -> "RunConfig":
+    def _ensure_derived_names_are_free(self) -> None:
         taken = {table.name for table in self.tables} | {feature.name for feature in self.features}
         for feature in self.features:
             for name in feature.derived_names:
@@ -95,10 +90,8 @@ class RunConfig(Strict):
                         "give the feature or table of that name another name"
                     )
                 taken.add(name)
-        return self
 
-    @model_validator(mode="after")
-    def _placed_tables_exist(self) -> "RunConfig":
+    def _ensure_placed_tables_exist(self) -> None:
         known = {table for feature in self.features for table in feature.table_names}
         for name in self.parallel.per_table:
             if name not in known:
@@ -108,10 +101,8 @@ class RunConfig(Strict):
                     f"parallel.per_table names {name!r}, but no feature looks up such a table; "
                     + hint
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _tables_are_of_one_sort(self) -> "RunConfig":
+    def _ensure_tables_are_of_one_sort(self) -> None:
         """Ids of a cross are pairs, triples, …: never those of a column, or of a longer cross."""
         users: dict[str, tuple[str, int]] = {}
         for feature in self.features:
@@ -124,21 +115,15 @@ class RunConfig(Strict):
                         f"their ids are made of {expected} and {width} columns; give one of them "
                         "another table"
                     )
-        return self
 
-    @model_validator(mode="after")
-    def _vectors_have_rows_that_stay(self) -> "RunConfig":
+    def _ensure_vectors_have_rows_that_stay(self) -> None:
         check_vectors(self)
-        return self
 
-    @model_validator(mode="after")
-    def _some_task_is_trained(self) -> "RunConfig":
+    def _ensure_some_task_is_trained(self) -> None:
         if not any(task.weight for task in self.tasks):
             raise ValueError("tasks: the weight of every task is 0, so nothing would be trained")
-        return self
 
-    @model_validator(mode="after")
-    def _monitor_names_a_task(self) -> "RunConfig":
+    def _ensure_monitor_names_a_task(self) -> None:
         task_name, _, metric = self.training.monitor.rpartition(".")
         names = [task.name for task in self.tasks]
         if task_name not in ("mean", *names):
@@ -155,20 +140,16 @@ class RunConfig(Strict):
                 f"training.monitor is {self.training.monitor!r}, but {metric} needs {needs}; set "
                 f"training.monitor: mean.{headline}"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _monitor_has_its_groups(self) -> "RunConfig":
+    def _ensure_monitor_has_its_groups(self) -> None:
         metric = self.training.monitor.rpartition(".")[2].removesuffix(WITH_BIAS)
         if metric == "gauc" and self.data.group_column is None:
             raise ValueError(
                 f"training.monitor is {self.training.monitor!r}, which is computed by group; say "
                 "data.group_column, such as the column of users or searches, or monitor auc"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _metrics_have_their_groups(self) -> "RunConfig":
+    def _ensure_metrics_have_their_groups(self) -> None:
         for task in self.tasks:
             for metric in task.metrics:
                 grouped = METRICS.implementation(metric).needs_groups
@@ -177,48 +158,38 @@ class RunConfig(Strict):
                         f"task {task.name!r}: metrics: {metric.kind} is computed by group; say "
                         "data.group_column, such as the column of users or searches, or remove it"
                     )
-        return self
 
-    @model_validator(mode="after")
-    def _spread_experts_run_grouped(self) -> "RunConfig":
+    def _ensure_spread_experts_run_grouped(self) -> None:
         if self.parallel.experts == "spread" and self.model.execution in ("dense", "padded"):
             raise ValueError(
                 f"parallel.experts is spread, but model.execution {self.model.execution} runs "
                 "every expert on every rank; set execution: auto, or experts: replicated"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _every_chunk_has_a_row(self) -> "RunConfig":
+    def _ensure_every_chunk_has_a_row(self) -> None:
         if self.parallel.chunks > self.training.batch_size:
             raise ValueError(
                 f"parallel.chunks is {self.parallel.chunks}, but a batch has "
                 f"{self.training.batch_size} rows (training.batch_size), of which each rank has "
                 "its part; set fewer chunks"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _frozen_experts_stay(self) -> "RunConfig":
+    def _ensure_frozen_experts_stay(self) -> None:
         if self.parallel.rebalance == "epoch" and self.training.freeze:
             raise ValueError(
                 "parallel.rebalance is epoch, but training.freeze holds parts of the model still, "
                 "which do not change ranks; set parallel.rebalance: off"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _experts_of_requests_have_some(self) -> "RunConfig":
+    def _ensure_experts_of_requests_have_some(self) -> None:
         of_requests = self.model.experts_of_requests
         if of_requests and self.data.requests is None:
             raise ValueError(
                 f"model.request_experts is {of_requests}, but nothing says which "
                 "rows are one request; set data.requests, or do without experts of the request"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _wide_part_has_rows_that_stay(self) -> "RunConfig":
+    def _ensure_wide_part_has_rows_that_stay(self) -> None:
         sections = [("tables", t) for t in self.tables] + [("features", f) for f in self.features]
         for section, item in sections if self.model.wide else ():
             if isinstance(item, TableSettings) and item.table_encoding.managed is not None:
@@ -227,19 +198,15 @@ class RunConfig(Strict):
                     "rows pass from id to id, so that no fitted weight stays one's own; set "
                     "encoding: vocabulary or hash there, or model.wide: false"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _compared_rows_have_their_group(self) -> "RunConfig":
+    def _ensure_compared_rows_have_their_group(self) -> None:
         if self.compared_group is not None and self.data.input == "stream":
             raise ValueError(
                 "data.input is stream, but tasks of kinds bpr, softmax and jrc need the rows of a "
                 "group in one batch, wherever they lie in the files; set data.input: memory"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _bias_has_its_features(self) -> "RunConfig":
+    def _ensure_bias_has_its_features(self) -> None:
         bias, metric = self.model.bias, self.training.monitor.rpartition(".")[2]
         if bias is not None:
             bias.check(self.features, [task.name for task in self.tasks])
@@ -248,12 +215,10 @@ class RunConfig(Strict):
                 f"training.monitor is {self.training.monitor!r}, but there is no model.bias; set "
                 f"training.monitor: {self.training.monitor.removesuffix(WITH_BIAS)}"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _products_have_two_features(self) -> "RunConfig":
+    def _ensure_products_have_two_features(self) -> None:
         if not self.model.interaction.pairs_ids:
-            return self
+            return
         dim, shared = self.model.embedding_dim, {table.name: table.dim for table in self.tables}
         biased = [] if self.model.bias is None else self.model.bias.features
         ids = [f for f in self.features if isinstance(f, IdFeature) and f.name not in biased]
@@ -270,10 +235,8 @@ class RunConfig(Strict):
                 f"{' alone' if wide else ''}{f' (of another dim: {others})' if others else ''}; "
                 "set interaction: none, or add such features"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _tasks_go_with_the_model_and_one_another(self) -> "RunConfig":
+    def _ensure_tasks_go_with_the_model_and_one_another(self) -> None:
         if any(task.after for task in self.tasks):
             check_relations(self.tasks)
         if self.model.transfer.kind != "none":
@@ -283,18 +246,14 @@ class RunConfig(Strict):
         for task in self.tasks:
             task.check_among(self.tasks)
         _unique("predictions column", prediction_columns(self.tasks))
-        return self
 
-    @model_validator(mode="after")
-    def _voters_are_named(self) -> "RunConfig":
+    def _ensure_voters_are_named(self) -> None:
         """Tasks that are added to the config of a run have no vote in what its gates decide."""
         names, grows = [task.name for task in self.tasks], bool(self.training.freeze)
         model = self.model.with_voters(names, grows=grows)
         object.__setattr__(self, "model", model)
-        return self
 
-    @model_validator(mode="after")
-    def _labels_that_mature_have_times(self) -> "RunConfig":
+    def _ensure_labels_that_mature_have_times(self) -> None:
         delayed = self.delayed_tasks
         if not delayed and self.data.time is not None:
             raise ValueError(
@@ -314,14 +273,11 @@ class RunConfig(Strict):
                     f"{task.name!r} (entire_space), which learns from labels that are 0 or 1; set "
                     "immature: mask"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _stages_are_of_this_model(self) -> "RunConfig":
+    def _ensure_stages_are_of_this_model(self) -> None:
         tasks, features = ([item.name for item in items] for items in (self.tasks, self.features))
         if self.model.stages:
             check_stages(self.model.stages, tasks, features)
-        return self
 
     @property
     def delayed_tasks(self) -> list[TaskConfig]:

@@ -169,13 +169,11 @@ class ManagedEncoding(TableEncoding):
         """Its keys."""
         return ManagedIds(**self.model_dump(exclude={"encoding"}))
 
-    @model_validator(mode="after")
-    def _has_rows(self) -> "ManagedEncoding":
+    def _ensure_has_rows(self) -> None:
         if self.rows is None:
             raise ValueError(
                 "encoding managed needs `rows`: how many ids own a row at one time; add rows: N"
             )
-        return self
 
 
 # Config class → what turns ids into rows, once it has seen those of training

@@ -208,22 +208,17 @@ class TaskConfig(HasKinds):
         both = [key + WITH_BIAS for key in kind.with_bias_keys if key in kind.monitored]
         return [*kind.monitored, *both, *(metric.kind for metric in self.metrics)]
 
-    @model_validator(mode="after")
-    def _only_binary_labels_have_negatives(self) -> "TaskConfig":
+    def _ensure_only_binary_labels_have_negatives(self) -> None:
         if not kind_of(self.kind).is_event and self.negative_sampling_rate != 1:
             raise ValueError(
                 f"task {self.name!r}: negative_sampling_rate is {self.negative_sampling_rate}, but "
                 f"a {self.kind} label has no negatives; remove it"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _young_rows_can_be_weighted(self) -> "TaskConfig":
+    def _ensure_young_rows_can_be_weighted(self) -> None:
         refuse_unweighable(self)
-        return self
 
-    @model_validator(mode="after")
-    def _metrics_fit_the_task(self) -> "TaskConfig":
+    def _ensure_metrics_fit_the_task(self) -> None:
         names = [metric.kind for metric in self.metrics]
         for metric in self.metrics:
             if names.count(metric.kind) > 1:
@@ -233,7 +228,6 @@ class TaskConfig(HasKinds):
                     f"metrics: {metric.kind} judges probabilities, but the task is of kind "
                     f"{self.kind}; remove it"
                 )
-        return self
 
     def untrainable(self, lowest: float, highest: float) -> str | None:
         """Says why it cannot be trained on observed labels from `lowest` to `highest`, or None.
@@ -441,8 +435,7 @@ class MulticlassTask(TaskConfig):
         """The classes: they are logits."""
         return {"classes": self.classes}
 
-    @model_validator(mode="after")
-    def _classes_differ(self) -> "MulticlassTask":
+    def _ensure_classes_differ(self) -> None:
         names = self.further
         for name in self.classes:
             if isinstance(name, int) and abs(name) > 2**53:  # labels are read as float64
@@ -453,7 +446,6 @@ class MulticlassTask(TaskConfig):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"classes name {', '.join(map(repr, twice))} twice; remove one")
-        return self
 
 
 class OrdinalTask(TaskConfig):
@@ -483,14 +475,12 @@ class OrdinalTask(TaskConfig):
         """The levels: there is a threshold between each and the next."""
         return {"lowest": self.lowest, "highest": self.highest}
 
-    @model_validator(mode="after")
-    def _there_are_levels(self) -> "OrdinalTask":
+    def _ensure_there_are_levels(self) -> None:
         if not 0 < self.highest - self.lowest < _MOST_LEVELS:
             raise ValueError(
                 f"lowest is {self.lowest} and highest {self.highest}; expected 2 to "
                 f"{_MOST_LEVELS} levels, the lowest first"
             )
-        return self
 
 
 class D2QTask(TaskConfig):
@@ -559,8 +549,7 @@ class EntireSpaceTask(TaskConfig):
             return raw
         return {**raw, "observed_when": names[0]}
 
-    @model_validator(mode="after")
-    def _one_event(self) -> "EntireSpaceTask":
+    def _ensure_one_event(self) -> None:
         if self.after and self.observed_when is None:
             raise ValueError(
                 f"after names {', '.join(self.after)}, but kind entire_space has one event; say "
@@ -571,10 +560,8 @@ class EntireSpaceTask(TaskConfig):
                 f"after says {', '.join(self.after)} and observed_when says {self.observed_when}, "
                 "but kind entire_space has one event; remove observed_when, or make them agree"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _counterfactual_keys_have_effect(self) -> "EntireSpaceTask":
+    def _ensure_counterfactual_keys_have_effect(self) -> None:
         for key in ("counterfactual_weight", "propensity_floor"):
             default = type(self).model_fields[key].default
             if self.counterfactual is None and getattr(self, key) != default:
@@ -582,7 +569,6 @@ class EntireSpaceTask(TaskConfig):
                     f"{key} is {getattr(self, key)}, which has no effect without counterfactual; "
                     "set counterfactual: ips or dr, or remove it"
                 )
-        return self
 
     def check_among(self, tasks: Sequence[TaskConfig]) -> None:
         """Refuses tasks without its event, and sampled negatives of its own.
@@ -637,15 +623,13 @@ class GroupedTask(TaskConfig):
         "group",
     )
 
-    @model_validator(mode="after")
-    def _scores_have_no_rate(self) -> "GroupedTask":
+    def _ensure_scores_have_no_rate(self) -> None:
         if self.negative_sampling_rate != 1 and not self.calibrated:
             raise ValueError(
                 f"task {self.name!r}: negative_sampling_rate is {self.negative_sampling_rate}, but "
                 f"predictions of kind {self.kind} are scores, which it cannot correct; remove it, "
                 "or set kind: binary or jrc"
             )
-        return self
 
 
 class BprTask(GroupedTask):

@@ -197,22 +197,18 @@ class OptimizerConfig(HasKinds):
 
         def __init__(self, **keys: Any) -> None: ...
 
-    @model_validator(mode="after")
-    def _only_some_schedules_end(self) -> "OptimizerConfig":
+    def _ensure_only_some_schedules_end(self) -> None:
         if self.final_rate and self.schedule not in ("linear", "cosine"):
             raise ValueError(
                 f"final_rate is {self.final_rate}, but schedule {self.schedule} does not fall to "
                 "an end; remove it, or set schedule: linear or cosine"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _decay_has_a_size(self) -> "OptimizerConfig":
+    def _ensure_decay_has_a_size(self) -> None:
         if self.weight_decay_on != "all" and not self.weight_decay:
             raise ValueError(
                 f"weight_decay_on is {self.weight_decay_on}, but weight_decay is 0; set it too"
             )
-        return self
 
 
 class AdamConfig(OptimizerConfig):
@@ -290,11 +286,9 @@ class RowAdamConfig(_RootConfig):
         default=(0.9, 0.999), description="what the two averages keep at each step"
     )
 
-    @model_validator(mode="after")
-    def _betas_are_shares(self) -> "RowAdamConfig":
+    def _ensure_betas_are_shares(self) -> None:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas is {self.betas}; expected two numbers from 0 to below 1")
-        return self
 
 
 class SgdConfig(EmbeddingOptimizerConfig):
@@ -451,11 +445,9 @@ class TrainingConfig(Strict):
             raise PydanticKnownError("string_pattern_mismatch", {"pattern": pattern})
         return monitor
 
-    @model_validator(mode="after")
-    def _the_backend_has_the_optimizer(self) -> "TrainingConfig":
+    def _ensure_the_backend_has_the_optimizer(self) -> None:
         if self.embedding_backend == "torchrec" and self.embedding_optimizer.kind == "adam":
             raise ValueError(
                 "embedding_optimizer.kind is adam, which embedding_backend torchrec does not have "
                 "on the CPU; set embedding_backend: plain (or auto), or another kind"
             )
-        return self
