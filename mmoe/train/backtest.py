@@ -3,7 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import DataPrint, data_changes, print_files, shown
 from mmoe.datasets.files.lake import own_source
 from mmoe.datasets.labels.maturity import found_maturity, moment_text, time_of
-from mmoe.datasets.rows.encoded import EncodedLabels, join_labels
+from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.rows.projection import text_cells
 from mmoe.datasets.rows.sources import one_path
@@ -157,7 +157,7 @@ def backtest_steps(config: RunConfig, settings: BacktestSettings) -> list[Step]:
         if value is not None and value < 1:
             raise ValueError(f"--{name}: expected 1 or more, got {value}")
     column = _day_column(config, settings)
-    files, origin = _files_by_day(config, column)
+    files, order, origin = _files_by_day(config, column)
     days = sorted(files)
     if len(days) < 2:
         raise ValueError(
@@ -175,17 +175,11 @@ def backtest_steps(config: RunConfig, settings: BacktestSettings) -> list[Step]:
         anew = settings.from_scratch or place == first
         window = settings.window or (place if anew else 1)
         train, test = days[max(0, place - window) : place], days[place]
-        mine = {file: None for day in [*train, test] for file in files[day]}
-        in_order = [file for file in _all(files) if file in mine]
+        mine = {file for day in [*train, test] for file in files[day]}
+        in_order = tuple(file for file in order if file in mine)
         tested = tuple(files[test])
-        steps.append(Step(train=tuple(train), test=test, files=tuple(in_order), test_files=tested))
+        steps.append(Step(train=tuple(train), test=test, files=in_order, test_files=tested))
     return steps
-
-
-def _all(files: dict[Day, dict[str, int]]) -> list[str]:
-    """Every file once, in the order of the data set."""
-    numbered = {file: number for named in files.values() for file, number in named.items()}
-    return sorted(numbered, key=lambda file: numbered[file])
 
 
 def _format(config: RunConfig, column: str) -> str | None:
@@ -194,28 +188,29 @@ def _format(config: RunConfig, column: str) -> str | None:
     return split.format if column == split.column else None
 
 
-def _files_by_day(config: RunConfig, column: str) -> tuple[dict[Day, dict[str, int]], str]:
-    """For each day the files that hold rows of it, each with its place; and the data's name."""
+def _files_by_day(
+    config: RunConfig, column: str
+) -> tuple[dict[Day, dict[str, None]], list[str], str]:
+    """The files that hold rows of each day; all in the order of the data set; and its name."""
     paths = one_path(config, None)
     use = {column: "backtest --column"}
     form = _format(config, column)
     cells = TextCells(as_text=frozenset([column] if form is not None else []))
     source = survey(paths, use, config.data.streaming.chunk_rows, cells=cells)
-    order = {file: number for number, file in enumerate(source.sizes)}
-    found: dict[Day, dict[str, int]] = defaultdict(dict)
+    found: dict[Day, dict[str, None]] = defaultdict(dict)
     kinds: set[bool] = set()
     for piece in source.pieces:
         for _, table in source.read(piece, [column]):
             days_N, dated = days_of(table, column, source.origin, form)
             kinds.add(dated)
             for number in np.unique(days_N).tolist():
-                found[Day(number, dated)][own_source(piece.file)] = order[piece.file]
+                found[Day(number, dated)][own_source(piece.file)] = None
     if len(kinds) > 1:
         raise ValueError(
             f"{source.origin}: column {column!r} holds plain numbers in one place and moments "
             "since 1970 in another; write one of them"
         )
-    return dict(found), source.origin
+    return dict(found), list(dict.fromkeys(map(own_source, source.sizes))), source.origin
 
 
 def _as_of_log(config: RunConfig, begun: TimeConfig | None = None) -> RunConfig:
@@ -304,29 +299,32 @@ def _total_metrics(
     config: RunConfig, paths: list[Path]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Metrics by task over the rows of all files, and notes on what is missing."""
-    predictions, labels = [], []
+    names, tasks = prediction_columns(config.tasks), [task.name for task in config.tasks]
+    of_labels = [f"{what}_{task}" for what in ("label", "weight") for task in tasks]
+    grouped = [] if config.data.group_column is None else [_GROUP]
+    tables = []
     for path in paths:
         try:
-            table = pq.read_table(path)
-            names = prediction_columns(config.tasks)
-            predictions.append(np.stack([table[name].to_numpy() for name in names], axis=1))
-            labels.append(_labels(table, config))
+            tables.append(pq.read_table(path).select([*names, *of_labels, *grouped]))
         except (OSError, KeyError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())
             raise ValueError(
                 f"{path}: is damaged ({reason}); remove its folder and say --resume"
             ) from None
-    together = join_labels(labels)
-    if together.groups_N is not None:
-        codes_N = np.unique(together.groups_N, return_inverse=True)[1].astype(np.int64)
-        missing_N = np.concatenate([_missing_groups(path) for path in paths])
-        together = EncodedLabels(
-            labels_NT=together.labels_NT,
-            observed_NT=together.observed_NT,
-            weights_NT=together.weights_NT,
-            groups_N=np.where(missing_N, -1, codes_N),
-        )
-    return metrics_of(config, np.concatenate(predictions), together)
+    rows, groups_N = pa.concat_tables(tables), None
+    if grouped:
+        hashes_N = rows[_GROUP].fill_null(0).to_numpy().view(np.int64)
+        codes_N = np.unique(hashes_N, return_inverse=True)[1].astype(np.int64)
+        groups_N = np.where(rows[_GROUP].is_null().to_numpy(), -1, codes_N)
+    predictions_NP, labels_NT, weights_NT = (
+        np.stack([rows[name].fill_null(0).to_numpy() for name in columns], axis=1)
+        for columns in (names, of_labels[: len(tasks)], of_labels[len(tasks) :])
+    )
+    observed_NT = np.stack([rows[f"label_{task}"].is_valid().to_numpy() for task in tasks], axis=1)
+    labels = EncodedLabels(
+        labels_NT=labels_NT, observed_NT=observed_NT, weights_NT=weights_NT, groups_N=groups_N
+    )
+    return metrics_of(config, predictions_NP, labels)
 
 
 def _groups(config: RunConfig, column: str) -> pa.Array:
@@ -340,28 +338,6 @@ def _groups(config: RunConfig, column: str) -> pa.Array:
             hashes.append(hash_keys(to_keys(values, "text", origin)))
             missing.append(missing_mask(values, "text"))
     return pa.array(np.concatenate(hashes), mask=np.concatenate(missing))
-
-
-def _labels(table: pa.Table, config: RunConfig) -> EncodedLabels:
-    observed = [table[f"label_{task.name}"].is_valid().to_numpy() for task in config.tasks]
-    groups_N = None
-    if _GROUP in table.column_names:
-        groups_N = table[_GROUP].fill_null(0).to_numpy().view(np.int64)
-    return EncodedLabels(
-        labels_NT=_stack(table, config, "label"),
-        observed_NT=np.stack(observed, axis=1),
-        weights_NT=_stack(table, config, "weight"),
-        groups_N=groups_N,
-    )
-
-
-def _missing_groups(path: Path) -> np.ndarray:
-    return pq.read_table(path, columns=[_GROUP])[_GROUP].is_null().to_numpy()
-
-
-def _stack(table: pa.Table, config: RunConfig, what: str) -> np.ndarray:
-    columns = [table[f"{what}_{task.name}"].fill_null(0).to_numpy() for task in config.tasks]
-    return np.stack(columns, axis=1)
 
 
 _STEPS, _RESULT, _TESTED = "plan.json", "backtest.json", "predictions.parquet"
@@ -380,17 +356,6 @@ class _Plan(Stored):
     window: Count | None
     steps: list[_PlannedDays] = Field(min_length=1)
     config: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Start:
-    """How a walk was asked for; see `backtest`."""
-
-    out: Path
-    data: str | Path | None
-    resume: bool
-    numbered: bool
-    changed_data: bool
 
 
 def backtest(
@@ -432,31 +397,58 @@ def backtest(
     """
     reporter = reporter or SilentReporter()
     with FolderClaim("backtest", reporter.say, known_by=[_STEPS]) as claim:
-        start = _Start(out, data, resume, numbered, changed_data)
-        return _walk(claim, config, start, settings, reporter, on_folder)
+        join_ranks(config.parallel.timeout_seconds)
+        config = with_absolute_paths(config, data)
+        asked = {"--resume": resume, "--changed-data": changed_data, **settings.options()}
+        out = same_on_all_ranks(config, out, asked)
+        reporter = reporter if rank() == 0 else SilentReporter()
+        column = _day_column(config, settings)
+        header = {"column": column, **settings.as_dict()}
+        if not numbered:
+            from_first(lambda: claim.go_on(out, resume=resume), takes_long=True)
+        steps, folder, changed = from_first(
+            lambda: _begin(claim, config, out, settings, header, numbered, changed_data),
+            takes_long=True,
+        )
+        on_folder(folder)
+        days = _run_days(claim, config, column, folder, steps, settings, reporter, changed)
+        return from_first(
+            lambda: _finish(claim, config, folder, steps, {**header, "days": days}, reporter),
+            takes_long=True,
+        )
 
 
-def _walk(
+def _begin(
     claim: FolderClaim,
     config: RunConfig,
-    start: _Start,
+    out: Path,
+    settings: BacktestSettings,
+    header: dict[str, Any],
+    numbered: bool,
+    changed_data: bool,
+) -> tuple[list[Step], Path, Collection[str]]:
+    """The steps, the folder with their plan.json, and the names of days whose data has grown."""
+    steps, changed = backtest_steps(config, settings), ()
+    if claim.lock is None:
+        out = claim.create(out, numbered=numbered)
+    else:
+        known = _check_steps(out, config, header, steps)
+        changed = _days_that_grew(out, steps, known, allowed=changed_data)
+    write_json(out / _STEPS, _as_stored(config, header, steps))
+    return steps, out, changed
+
+
+def _run_days(
+    claim: FolderClaim,
+    config: RunConfig,
+    column: str,
+    out: Path,
+    steps: Sequence[Step],
     settings: BacktestSettings,
     reporter: Reporter,
-    on_folder: Callable[[Path], None],
-) -> dict[str, Any]:
-    join_ranks(config.parallel.timeout_seconds)
-    config = with_absolute_paths(config, start.data)
-    options = {"--resume": start.resume, "--changed-data": start.changed_data}
-    out = same_on_all_ranks(config, start.out, {**options, **settings.options()})
-    start = replace(start, out=out)
-    if rank() > 0:
-        reporter = SilentReporter()
-    column = _day_column(config, settings)
-    header = {"column": column, **settings.as_dict()}
-    steps, out, changed = from_first(
-        lambda: _begin(claim, config, start, settings, header), takes_long=True
-    )
-    on_folder(out)
+    changed: Collection[str],
+) -> list[dict[str, Any]]:
+    """The days of backtest.json; `changed` names those whose data has grown."""
     days = []
     try:
         for number, step in enumerate(steps):
@@ -465,51 +457,29 @@ def _walk(
             days.append(
                 _run_day(config, column, out, step, before, reporter, grew, is_first=not number)
             )
-    except KeyboardInterrupt as stop:
+    except BaseException as stop:  # the launcher's too, where another rank has failed
         _leave_nothing_of_no_day(claim, out)
-        if not out.exists():
-            raise
-        raise Interrupted(out, saved=True) from stop
-    except BaseException:  # the launcher's too, where another rank has failed
-        _leave_nothing_of_no_day(claim, out)
+        if isinstance(stop, KeyboardInterrupt) and out.exists():
+            raise Interrupted(out, saved=True) from stop
         raise
-
-    def finish() -> dict[str, Any]:
-        total, notes = _total_metrics(config, [out / step.name / _TESTED for step in steps])
-        for note in notes:
-            reporter.say(f"note, total: {note}")
-        result = {**header, "days": days, "total": total}
-        claim.check()
-        write_json(out / _RESULT, result)
-        return result
-
-    return from_first(finish, takes_long=True)
+    return days
 
 
-def _begin(
+def _finish(
     claim: FolderClaim,
     config: RunConfig,
-    start: _Start,
-    settings: BacktestSettings,
-    header: dict[str, Any],
-) -> tuple[list[Step], Path, Collection[str]]:
-    """Looks at the folder and the days, and writes plan.json.
-
-    Returns:
-        The steps, the folder that the walk took, and the names of days whose data has grown.
-    """
-    out = start.out
-    if not start.numbered:
-        claim.go_on(out, resume=start.resume)
-    steps = backtest_steps(config, settings)
-    changed: Collection[str] = ()
-    if claim.lock is None:
-        out = claim.create(out, numbered=start.numbered)
-    else:
-        known = _check_steps(out, config, header, steps)
-        changed = _days_that_grew(out, steps, known, allowed=start.changed_data)
-    write_json(out / _STEPS, _as_stored(config, header, steps))
-    return steps, out, changed
+    out: Path,
+    steps: Sequence[Step],
+    found: dict[str, Any],
+    reporter: Reporter,
+) -> dict[str, Any]:
+    total, notes = _total_metrics(config, [out / step.name / _TESTED for step in steps])
+    for note in notes:
+        reporter.say(f"note, total: {note}")
+    result = {**found, "total": total}
+    claim.check()
+    write_json(out / _RESULT, result)
+    return result
 
 
 def _as_stored(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
@@ -591,7 +561,9 @@ def _run_day(
             f"no rows between {step.train[-1]} and {step.test}: the model of {step.train[-1]} is "
             f"tested on {step.test}"
         )
-    finished, begun = from_first(lambda: _standing(run, tested))
+    finished, begun = from_first(
+        lambda: (run.metrics_file.exists() and tested.exists(), run.path.exists())
+    )
     if not finished:
         trained = f"{step.train[0]} to {step.train[-1]}" if step.train[1:] else f"{step.train[0]}"
         reporter.say(f"training on {trained}, testing on {step.test}")
@@ -615,9 +587,3 @@ def _run_day(
             raise ValueError(f"backtest, day {trained} (tested on {step.test}): {error}") from None
     tasks = from_first(lambda: run.metrics()["tasks"])
     return {**step.as_dict(), "run": step.name, "tasks": tasks}
-
-
-def _standing(run: RunDirectory, tested: Path) -> tuple[bool, bool]:
-    """Whether a day is finished, and whether it has begun."""
-    finished = run.metrics_file.exists() and tested.exists()
-    return finished, run.path.exists()

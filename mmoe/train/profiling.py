@@ -8,7 +8,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from mmoe.mixture import MultiGateMixture
 from mmoe.models.network import ImputationTowers
-from mmoe.run.atomic_files import write_json, write_text
+from mmoe.run.atomic_files import put_in_place, write_json, write_text
 from mmoe.run.console import Reporter
-from mmoe.run.folder_claim import PROFILE_FILE, STRAY_PROFILE, remove_files, remove_folders
 from mmoe.tasks import TaskTowers
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
 
@@ -343,34 +342,19 @@ class TrainingProfile:
             self.rows.append(rows)
 
     def _write(self, recorder: StepRecorder) -> None:
-        # Of a process that was killed here
-        remove_folders(self.folder.parent, STRAY_PROFILE, PROFILE_FILE)
-        temporary = self.folder.with_name(f".{self.folder.name}.{os.getpid()}.tmp")
-        temporary.mkdir()
-        times = recorder.stop(temporary / "trace.json")
+        """Each file whole; those of an interrupted run that is resumed are replaced."""
+        self.folder.mkdir(exist_ok=True)
+        trace = self.folder / "trace.json"
+        temporary = trace.with_name(f".{trace.name}.{os.getpid()}.tmp")
+        times = recorder.stop(temporary)
+        put_in_place(temporary, trace)
         found = self._found(times)
         text = self._text(times, found)
-        write_json(temporary / "table.json", found)
-        write_text(temporary / "table.txt", text + "\n")
-        self._put_in_place(temporary)
+        write_json(self.folder / "table.json", found)
+        write_text(self.folder / "table.txt", text + "\n")
         for line in text.splitlines():
             self.reporter.say(line)
-        self.reporter.say(f"{self.folder}/trace.json opens in https://ui.perfetto.dev")
-
-    def _put_in_place(self, whole: Path) -> None:
-        """One of an interrupted run that is resumed gives way in one move: never half a folder."""
-        if self.folder.exists():
-            earlier = whole.with_name(f".{self.folder.name}.{os.getpid()}-earlier.tmp")
-            self.folder.rename(earlier)
-            whole.rename(self.folder)
-            remove_files(earlier, PROFILE_FILE)
-            if earlier.exists():  # with files that somebody else put there
-                for path in earlier.iterdir():
-                    path.rename(self.folder / path.name)
-                with suppress(OSError):  # a link to a folder elsewhere
-                    earlier.rmdir()
-        else:
-            whole.rename(self.folder)
+        self.reporter.say(f"{trace} opens in https://ui.perfetto.dev")
 
     def _found(self, times: StepTimes) -> dict[str, Any]:
         rows = statistics.mean(self.rows)

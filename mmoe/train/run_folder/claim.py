@@ -34,7 +34,6 @@ from mmoe.run.folder_claim import (
     STEP_FILE,
     STEP_FOLDER,
     STRAY_POINTER,
-    STRAY_PROFILE,
     VOCABULARY_FILE,
     FolderClaim,
     contents,
@@ -353,7 +352,6 @@ def _remove_what_it_made(run: RunDirectory) -> None:
     remove_files(run.checkpoint, STRAY_POINTER)
     remove_files(run.tensorboard, EVENT_FILE)
     remove_files(run.profile, PROFILE_FILE)
-    remove_folders(run.path, STRAY_PROFILE, PROFILE_FILE)
     for path in matching(run.path, EARLY_FILE):
         path.unlink()
     remove_stray_files(run.path)
