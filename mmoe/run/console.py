@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -58,6 +59,13 @@ class Tracker(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _Calls:
+    """A tracker that is a function."""
+
+    advance: Callable[..., None]
+
+
 class SilentReporter:
     """A reporter that says nothing."""
 
@@ -67,7 +75,7 @@ class SilentReporter:
     @contextmanager
     def track(self, what: str, total: int | None, unit: str, *, done: int = 0) -> Iterator[Tracker]:
         """Gives a tracker that shows nothing."""
-        yield _Silent()
+        yield _Calls(lambda amount, note="": None)
 
 
 class ConsoleReporter:
@@ -83,8 +91,23 @@ class ConsoleReporter:
     @contextmanager
     def track(self, what: str, total: int | None, unit: str, *, done: int = 0) -> Iterator[Tracker]:
         """Shows a bar on a terminal; elsewhere a line every `_SECONDS_BETWEEN_LINES`."""
+        counted, start, last = 0, time.perf_counter(), time.perf_counter()
+
+        def rate(amount: int) -> str:
+            nonlocal counted
+            counted += amount
+            return f"{counted / max(time.perf_counter() - start, 1e-9):,.0f} {unit}/s"
+
+        def say(amount: int, note: str = "") -> None:
+            nonlocal last
+            speed = rate(amount)
+            if time.perf_counter() - last >= _SECONDS_BETWEEN_LINES:
+                last, of = time.perf_counter(), "" if total is None else f"/{total:,}"
+                line = f"{what}  {done + counted:,}{of} {unit}  {speed}  {note}"
+                self.say(line.rstrip())
+
         if not self.console.is_terminal:
-            yield _Lines(self, what, total, unit, done)
+            yield _Calls(say)
             return
         columns = (
             TextColumn("{task.description}"),
@@ -99,51 +122,11 @@ class ConsoleReporter:
         )
         with Progress(*columns, console=self.console, transient=True) as progress:
             task = progress.add_task(what, total=total, completed=done, rate="", note="")
-            yield _Bar(progress, task, unit)
-
-
-class _Silent:
-    def advance(self, amount: int, note: str = "") -> None:
-        pass
-
-
-class _Rate:
-    """Units a second since the start."""
-
-    def __init__(self, unit: str) -> None:
-        self.unit, self.done, self.start = unit, 0, time.perf_counter()
-
-    def add(self, amount: int) -> str:
-        self.done += amount
-        seconds = max(time.perf_counter() - self.start, 1e-9)
-        return f"{self.done / seconds:,.0f} {self.unit}/s"
-
-
-class _Bar:
-    def __init__(self, progress: Progress, task: object, unit: str) -> None:
-        self.progress, self.task, self.rate = progress, task, _Rate(unit)
-
-    def advance(self, amount: int, note: str = "") -> None:
-        rate = self.rate.add(amount)
-        self.progress.update(self.task, advance=amount, rate=rate, note=note)  # type: ignore[arg-type]
-
-
-class _Lines:
-    def __init__(
-        self, reporter: ConsoleReporter, what: str, total: int | None, unit: str, done: int
-    ) -> None:
-        self.before = done
-        self.reporter, self.what, self.total = reporter, what, total
-        self.rate, self.last = _Rate(unit), time.perf_counter()
-
-    def advance(self, amount: int, note: str = "") -> None:
-        rate = self.rate.add(amount)
-        if time.perf_counter() - self.last < _SECONDS_BETWEEN_LINES:
-            return
-        self.last = time.perf_counter()
-        of = f"/{self.total:,}" if self.total is not None else ""
-        line = f"{self.what}  {self.before + self.rate.done:,}{of} {self.rate.unit}  {rate}  {note}"
-        self.reporter.say(line.rstrip())
+            yield _Calls(
+                lambda amount, note="": progress.update(
+                    task, advance=amount, rate=rate(amount), note=note
+                )
+            )
 
 
 def once(say: Callable[[str], None]) -> Callable[[str], None]:
@@ -193,18 +176,15 @@ class InnerReporter:
     @contextmanager
     def track(self, what: str, total: int | None, unit: str, *, done: int = 0) -> Iterator[Tracker]:
         """Shows how far it is beside the name of the run."""
-        yield _Note(self, what, total, done)
 
+        def advance(amount: int, note: str = "") -> None:
+            nonlocal done
+            done += amount
+            share = f" {100 * done // total}%" if total else ""
+            self.tracker.advance(0, f"{self.name}: {what}{share}")
+            self.check()
 
-class _Note:
-    def __init__(self, reporter: InnerReporter, what: str, total: int | None, done: int) -> None:
-        self.reporter, self.what, self.total, self.done = reporter, what, total, done
-
-    def advance(self, amount: int, note: str = "") -> None:
-        self.done += amount
-        share = f" {100 * self.done // self.total}%" if self.total else ""
-        self.reporter.tracker.advance(0, f"{self.reporter.name}: {self.what}{share}")
-        self.reporter.check()
+        yield _Calls(advance)
 
 
 # More would not be read: a line of progress has about 100 columns
