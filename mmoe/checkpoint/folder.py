@@ -4,8 +4,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,17 +13,6 @@ import torch
 from pydantic import Field
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystem
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from mmoe.config.json_files import Stored
 from mmoe.parallel.sharded_tensors import Shard, TensorMap, local_shards
@@ -218,6 +207,33 @@ def _order(name: str) -> tuple[int, ...]:
 _BLOCK_BYTES = 2**26
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """Part of a tensor in one file: where it begins in the whole, and its shape."""
+
+    file: Path
+    dtype: torch.dtype
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def region(self) -> tuple[slice, ...]:
+        return tuple(slice(o, o + n) for o, n in zip(self.offsets, self.sizes, strict=True))
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor, by its pieces."""
+
+    dtype: torch.dtype
+    pieces: list[_Piece]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        ends = zip(*([part.stop for part in piece.region] for piece in self.pieces), strict=True)
+        return tuple(map(max, ends))
+
+
 class StoredTensors:
     """One state (`model` or `training`) of a checkpoint: names, shapes, and numbers on demand.
 
@@ -233,28 +249,21 @@ class StoredTensors:
     """
 
     def __init__(self, folder: Path, state: str) -> None:
-        files = _files_of(folder, state)
-        for file in files:
-            _check_readable(file)
-        self.path = folder / f"{state}.safetensors" if len(files) == 1 else folder
-        self._reader = HuggingFaceStorageReader(str(folder))
-        self._reader.fs = _Listed(files)
-        self._metadata = self._reader.read_metadata()
-        self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
+        self._files = _files_of(folder, state)
+        self.path = folder / f"{state}.safetensors" if len(self._files) == 1 else folder
+        self._stored: dict[str, _Stored] = {}
+        for file in self._files:
+            for name, piece in _pieces_of(file):
+                self._stored.setdefault(name, _Stored(piece.dtype, [])).pieces.append(piece)
         for name, stored in self._stored.items():
-            if sum(math.prod(chunk.sizes) for chunk in stored.chunks) != math.prod(stored.size):
+            if sum(math.prod(piece.sizes) for piece in stored.pieces) != math.prod(stored.shape):
                 raise ValueError(f"{self.path}: is damaged: pieces of tensor {name!r} are missing")
-
-    @property
-    def _stored(self) -> dict[str, TensorStorageMetadata]:
-        return self._metadata.state_dict_metadata  # type: ignore[return-value]  # tensors only
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors together, which their files hold."""
         return sum(
-            math.prod(stored.size) * stored.properties.dtype.itemsize
-            for stored in self._stored.values()
+            math.prod(stored.shape) * stored.dtype.itemsize for stored in self._stored.values()
         )
 
     def names(self, prefix: str = "") -> list[str]:
@@ -264,11 +273,11 @@ class StoredTensors:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of the whole tensor."""
-        return tuple(self._stored[name].size)
+        return self._stored[name].shape
 
     def dtype(self, name: str) -> torch.dtype:
         """Returns the dtype in which a tensor was written."""
-        return self._stored[name].properties.dtype
+        return self._stored[name].dtype
 
     def whole(self, prefix: str = "") -> dict[str, Tensor]:
         """Reads all tensors that begin with `prefix.`, by their names without it."""
@@ -292,11 +301,19 @@ class StoredTensors:
             ValueError: A name is missing on one side, or a shape differs.
         """
         wanted = self.check(targets, prefix, all_names=all_names)
-        planner = _Planner(wanted)
-        planner.set_up_planner({}, self._metadata)
         try:
-            with torch.no_grad():
-                self._reader.read_data(planner.create_local_plan(), planner)
+            for file in self._files:
+                needed = [
+                    (name, piece)
+                    for name, shards in wanted.items()
+                    for piece in self._stored[name].pieces
+                    if shards and piece.file == file
+                ]
+                if needed:
+                    with safe_open(file, framework="pt") as opened, torch.no_grad():
+                        for name, piece in needed:
+                            for shard in wanted[name]:
+                                _copy(opened.get_slice(name), piece, shard)
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{self.path}: cannot be read as a checkpoint: {error}") from None
 
@@ -320,7 +337,7 @@ class StoredTensors:
                 "config was changed after training"
             )
         for name, shards in wanted.items():
-            there_shape = list(self._stored[name].size)
+            there_shape = list(self._stored[name].shape)
             for shard in shards:
                 if list(shard.shape) != there_shape:
                     raise ValueError(
@@ -330,58 +347,26 @@ class StoredTensors:
                     )
 
 
-class _Planner(DefaultLoadPlanner):
-    """Tells DCP's resharding which boxes are wanted, and where they go."""
-
-    def __init__(self, wanted: dict[str, list[Shard]]) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self.wanted = {
-            MetadataIndex(name, shard.offsets): shard.tensor
-            for name, shards in wanted.items()
-            for shard in shards
-        }
-
-    def create_local_plan(self) -> LoadPlan:
-        assert isinstance(self.metadata, Metadata)
-        items = []
-        for index, tensor in self.wanted.items():
-            assert index.offset is not None
-            stored: Any = self.metadata.state_dict_metadata[index.fqn]
-            box = ChunkStorageMetadata(index.offset, tensor.size())
-            found = create_read_items_for_chunk_list(index.fqn, stored, [box])
-            items += [block for item in found for block in _blocks(item, tensor.element_size())]
-        return LoadPlan(items)
-
-    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
-        return self.wanted[index]
-
-
-class _Listed(FileSystem):
-    """Shows a reader some of the files of a folder, in this order."""
-
-    def __init__(self, files: Sequence[Path]) -> None:
-        self.files = files
-
-    def ls(self, path: Any) -> list[str]:
-        return [str(file) for file in self.files]
-
-
-def _blocks(item: ReadItem, element_size: int) -> Iterator[ReadItem]:
-    """The same read in slices of some rows."""
-    if not item.lengths:
-        yield item
+def _copy(stored: Any, piece: _Piece, shard: Shard) -> None:
+    """Copies what of a shard is in a piece, some rows at a time."""
+    box = [
+        slice(max(one.start, other.start), min(one.stop, other.stop))
+        for one, other in zip(piece.region, shard.region, strict=True)
+    ]
+    if any(part.start >= part.stop for part in box):
         return
-    height, *widths = item.lengths
-    rows = max(_BLOCK_BYTES // max(element_size * math.prod(widths), 1), 1)
-    for start in range(0, height, rows):
-        yield replace(
-            item,
-            dest_offsets=torch.Size((item.dest_offsets[0] + start, *item.dest_offsets[1:])),
-            storage_offsets=torch.Size(
-                (item.storage_offsets[0] + start, *item.storage_offsets[1:])
-            ),
-            lengths=torch.Size((min(rows, height - start), *widths)),
+    if not box:
+        shard.tensor.copy_(stored[...])
+        return
+    row = shard.tensor.element_size() * math.prod(part.stop - part.start for part in box[1:])
+    height = max(_BLOCK_BYTES // row, 1)
+    for start in range(box[0].start, box[0].stop, height):
+        block = [slice(start, min(start + height, box[0].stop)), *box[1:]]
+        source, target = (
+            tuple(slice(x.start - o, x.stop - o) for x, o in zip(block, offsets, strict=True))
+            for offsets in (piece.offsets, shard.offsets)
         )
+        shard.tensor[target].copy_(stored[source])
 
 
 def _files_of(folder: Path, state: str) -> list[Path]:
@@ -416,10 +401,16 @@ def file_name(state: str, number: int, total: int) -> str:
     return f"{state}-{number:05d}-of-{total:05d}.safetensors"
 
 
-def _check_readable(file: Path) -> None:
-    """By its header, which says how long the file has to be."""
+def _pieces_of(file: Path) -> Iterator[tuple[str, _Piece]]:
+    """What a file holds, by its header, which says how long the file has to be."""
     try:
-        with safe_open(file, framework="pt"):
-            pass
-    except (OSError, SafetensorError) as error:
+        with safe_open(file, framework="pt") as opened:
+            saved = json.loads((opened.metadata() or {}).get("DCP_SHARDING_INFO", "{}"))
+            for name in opened.keys():  # noqa: SIM118  # no mapping
+                part = opened.get_slice(name)
+                sizes = tuple(part.get_shape())
+                dtype = (part[:0] if sizes else part[...]).dtype
+                offsets = saved[name]["saved_offsets"] if name in saved else [0] * len(sizes)
+                yield name, _Piece(file, dtype, tuple(map(int, offsets)), sizes)
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{file}: cannot be read as a checkpoint: {error}") from None
