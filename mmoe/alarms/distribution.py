@@ -154,17 +154,13 @@ def predicted_file(tasks: Sequence[TaskConfig], predictions_NP: np.ndarray) -> d
         for task in tasks
         if task.negative_sampling_rate != 1 or task.outcomes is not None
     }
-    columns = {
-        name: _of_existing(predictions_NP[:, p]).model_dump(mode="json")
-        for p, name in enumerate(prediction_columns(tasks))
-        if name not in left_out
-    }
+    columns = {}
+    for name, all_N in zip(prediction_columns(tasks), predictions_NP.T, strict=False):
+        if name not in left_out:
+            there_N = all_N[~np.isnan(all_N)]
+            found = Distribution.of(there_N, len(all_N) - len(there_N))
+            columns[name] = found.model_dump(mode="json")
     return {"columns": columns}
-
-
-def _of_existing(predictions_N: np.ndarray) -> Distribution:
-    there_N = ~np.isnan(predictions_N)
-    return Distribution.of(predictions_N[there_N], int(np.count_nonzero(~there_N)))
 
 
 def _binned(sizes_V: np.ndarray) -> dict[str, int]:

@@ -31,8 +31,11 @@ def gate_alarms(
     found: list[Alarm] = []
     for entry in levels:
         name = f" of level {entry['level']}" if len(levels) > 1 else ""
-        share_GE, visible_GE = _shares(entry)
-        if entry["samples"] * min(_picks(entry)) / share_GE.shape[1] < _FEWEST_ROWS:
+        weight_GE = np.array(entry["mean_weight"], np.float64)
+        share_GE = weight_GE / np.maximum(weight_GE.sum(axis=1, keepdims=True), 1e-300)
+        visible_GE = np.array(entry["visible"], bool)
+        picks = max(min(entry["effective_experts"]), 1.0)  # of a gate for one row
+        if entry["samples"] * picks / share_GE.shape[1] < _FEWEST_ROWS:
             continue
         found += _dead_experts(entry, share_GE, visible_GE, name)
         found += _gates(entry, share_GE, visible_GE, name)
@@ -48,18 +51,6 @@ def gate_alarms(
             )
         )
     return found
-
-
-def _shares(entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean share of each expert in each gate, and which it sees."""
-    weight_GE = np.array(entry["mean_weight"], np.float64)
-    share_GE = weight_GE / np.maximum(weight_GE.sum(axis=1, keepdims=True), 1e-300)
-    return share_GE, np.array(entry["visible"], bool)
-
-
-def _picks(entry: Mapping[str, Any]) -> list[float]:
-    """Experts that each gate uses for one row, at least 1."""
-    return [max(float(value), 1.0) for value in entry["effective_experts"]]
 
 
 def _dead_experts(

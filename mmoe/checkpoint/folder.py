@@ -102,7 +102,8 @@ class CheckpointFolder:
     def begin(self, step: int) -> Path:
         """Makes a temporary folder for the files of a step."""
         # A step can be saved twice (mid-epoch, then as the epoch's end): never in the same folder
-        name = _free_name(self.path, f"step-{step:08d}")
+        names = (f"step-{step:08d}{again}" for again in ["", *(f"-{n}" for n in range(1, 1000))])
+        name = next(name for name in names if not (self.path / name).exists())
         temporary = self.path / f".{name}.{os.getpid()}.tmp"
         self.path.mkdir(exist_ok=True)  # not its parents: a run that was removed is not begun anew
         temporary.mkdir()
@@ -184,11 +185,6 @@ def _is_best(state: Mapping[str, Any], best_value: float | None) -> bool:
 def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
     """Puts a prefix before all names: `{"weight": w}` → `{"network.weight": w}`."""
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _free_name(folder: Path, name: str) -> str:
-    names = [name, *(f"{name}-{again}" for again in range(1, 1000))]
-    return next(name for name in names if not (folder / name).exists())
 
 
 def _named(index: Mapping[str, Any]) -> list[str]:

@@ -56,7 +56,9 @@ class RandomState:
         """Encloses what draws: all numbers come from this run's states, and no other's change."""
         devices = [self.device] if self.device.type == "cuda" else []
         with LENT, torch.random.fork_rng(devices=devices):
-            _set_global_states(self.states, self.device)
+            torch.set_rng_state(self.states["random_state"])
+            if self.device.type == "cuda":
+                torch.cuda.set_rng_state(self.states["cuda_random_state"], self.device)
             try:
                 yield
             finally:
@@ -107,12 +109,6 @@ def _global_states(device: torch.device) -> dict[str, Tensor]:
     if device.type == "cuda":
         states["cuda_random_state"] = torch.cuda.get_rng_state(device)
     return states
-
-
-def _set_global_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["random_state"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda_random_state"], device)
 
 
 def _own_row(training: StoredTensors, name: str) -> Tensor | None:

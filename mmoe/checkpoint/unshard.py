@@ -52,7 +52,9 @@ def unshard(
             checkpoint is damaged, or the disk has no room.
     """
     output, reporter = Path(output), reporter or SilentReporter()
-    _check_output(output, overwrite)
+    if output.suffix != ".safetensors":
+        raise ValueError(f"--output {output}: end the name in .safetensors")
+    check_new_file(output, "model.safetensors", overwrite)
     check_not_of_run(output, run)
     stored = CheckpointFolder(run.checkpoint).tensors(which, "model")
     # Wide types first, so that every tensor begins at a multiple of its own width
@@ -122,9 +124,3 @@ def _blocks(stored: StoredTensors, name: str) -> Iterator[Tensor]:
         shard = Shard(block, shape, (start, *[0] * len(shape[1:])))
         stored.load({name: [shard]}, all_names=False)
         yield block
-
-
-def _check_output(output: Path, overwrite: bool) -> None:
-    if output.suffix != ".safetensors":
-        raise ValueError(f"--output {output}: end the name in .safetensors")
-    check_new_file(output, "model.safetensors", overwrite)

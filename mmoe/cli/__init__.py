@@ -122,16 +122,13 @@ def repeat_flags(arguments: list[str]) -> list[str]:
     spread: list[str] = []
     flag = ""
     for argument in arguments:
+        is_setting = flag == "--set" and re.match(r"[A-Za-z_][\w.]*=", argument)
         if argument.startswith("-"):
             flag = argument if argument in _SEVERAL_VALUES else ""
-        elif flag and spread[-1] != flag and (comes_first or _is_setting(flag, argument)):
+        elif flag and spread[-1] != flag and (comes_first or is_setting):
             spread.append(flag)
         spread.append(argument)
     return spread
-
-
-def _is_setting(flag: str, argument: str) -> bool:
-    return flag == "--set" and re.match(r"[A-Za-z_][\w.]*=", argument) is not None
 
 
 _SEVERAL_VALUES = (

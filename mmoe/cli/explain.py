@@ -126,13 +126,15 @@ def prune(
     from mmoe.run import open_run
     from mmoe.run.metrics_table import metrics_table
 
-    numbers = _numbers(experts)
+    parts = [part.strip() for part in experts.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise ValueError(f"--experts: expected numbers such as 3,5, got {experts!r}")
     run = open_run(run_dir, tensors=("model", "training"))
     with folder_of(out) as place, advising_resume():
         assert place.path is not None, "it is asked for"
         finished = prune_run(
             run,
-            numbers,
+            list(map(int, parts)),
             place.path,
             finetune_epochs=finetune_epochs,
             data=data,
@@ -141,15 +143,3 @@ def prune(
         )
         print_table(metrics_table(finished.metrics, "test split"))
         say(place.shown(finished.directory.path))
-
-
-def _numbers(text: str) -> list[int]:
-    """`3,5` → [3, 5].
-
-    Raises:
-        ValueError: It is no such list.
-    """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise ValueError(f"--experts: expected numbers such as 3,5, got {text!r}")
-    return [int(part) for part in parts]

@@ -173,16 +173,12 @@ def score(
             rows_per_file=rows_per_file,
             top=_top(top, per, by),
             expect=expect,
-            on_summary=None if quiet else _print_summary,
+            on_summary=None if quiet else lambda summary: print_table(summary_table(summary)),
             reporter=reporter(quiet),
             device=device.value,
             table_precision=None if table_precision is None else table_precision.value,
             engine=elsewhere,
         )
-
-
-def _print_summary(summary: Any) -> None:
-    print_table(summary_table(summary))
 
 
 def summary_table(summary: Any) -> Any:

@@ -1,7 +1,7 @@
 """What a comparison found, compare.json: measures, intervals of differences, tables of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,9 @@ def paired_difference(
     low = high = degrees = None
     if rows is not None or seeds is not None:
         degrees = total**2 / seeds**2 * (count - 1) if seeds else None
-        reach = _quantile(degrees) * total**0.5
+        share = 0.5 + CONFIDENCE / 2
+        quantile = ndtri(share) if degrees is None else stdtrit(degrees, share)
+        reach = float(quantile) * total**0.5
         low, high = value - reach, value + reach
     return Difference(
         value=value,
@@ -98,11 +100,6 @@ def paired_difference(
         seed_error=None if seeds is None else seeds**0.5,
         degrees=degrees,
     )
-
-
-def _quantile(degrees: float | None) -> float:
-    share = 0.5 + CONFIDENCE / 2
-    return float(ndtri(share) if degrees is None else stdtrit(degrees, share))
 
 
 # A mean over tasks of errors, each in units of its own label, would say nothing
@@ -156,13 +153,8 @@ def _measures_of(config: RunConfig) -> list[Measure]:
         if len(found) > 1 and f"mean.{metric}" not in taken:
             like = found[0][1]
             tasks = tuple(t for t, _ in found)
-            mean = Measure(task="mean", headline=False, tasks=tasks, metric=metric, **_looks(like))
-            measures.append(mean)
+            measures.append(replace(like, task="mean", metric=metric, headline=False, tasks=tasks))
     return measures
-
-
-def _looks(measure: Measure) -> dict[str, Any]:
-    return {name: getattr(measure, name) for name in ("heading", "form", "higher_is_better")}
 
 
 def _of_task(name: str, kind_name: str, t: int) -> list[Measure]:

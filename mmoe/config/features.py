@@ -614,7 +614,11 @@ class SequenceFeature(PaddedLists):
     def check_among(self, features: Sequence[Feature]) -> None:
         """Refuses targets that are no features of one id a row."""
         known = {feature.name: feature for feature in features}
-        usable = [name for name, feature in known.items() if _has_one_id(feature)]
+        usable = [
+            name
+            for name, feature in known.items()
+            if isinstance(feature, CategoricalFeature) and not isinstance(feature, ListFeature)
+        ]
         for target in self.target or ():
             if target not in usable:
                 found = known.get(target)
@@ -648,10 +652,6 @@ class SequenceFeature(PaddedLists):
             raise ValueError("now is the time up to which `times` are counted; add times")
         if self.unit is not None and self.times is None:
             raise ValueError("unit is that of `times`; add times, or remove unit")
-
-
-def _has_one_id(feature: Feature) -> bool:
-    return isinstance(feature, CategoricalFeature) and not isinstance(feature, ListFeature)
 
 
 class VectorFeature(ColumnFeature):

@@ -154,7 +154,8 @@ def load_config(
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is not valid YAML: {_one_line(error)}") from None
     if not isinstance(raw, dict):
-        raise ValueError(f"{path}: expected `key: value` lines at the top, got {_kind_of(raw)}")
+        came = "an empty file" if raw is None else f"a {type(raw).__name__}"
+        raise ValueError(f"{path}: expected `key: value` lines at the top, got {came}")
     try:
         raw = set_values(raw, overrides, say)
     except RecursionError:
@@ -184,7 +185,11 @@ def config_from_dict(
     """
     names = raw.get("imports") if isinstance(raw, Mapping) else None
     # Others than names of modules are refused below
-    if names and isinstance(names, list) and all(_is_module(name) for name in names):
+    if (
+        names
+        and isinstance(names, list)
+        and all(isinstance(name, str) and re.fullmatch(MODULE_NAME, name) for name in names)
+    ):
         (import_for_run if of_run else import_modules)(names, origin)
     try:
         config = RunConfig.model_validate(of_earlier_run(raw) if of_run else raw)
@@ -199,10 +204,6 @@ def config_from_dict(
     if used:
         (import_for_run if of_run else import_modules)(used, origin)
     return config
-
-
-def _is_module(name: object) -> bool:
-    return isinstance(name, str) and re.fullmatch(MODULE_NAME, name) is not None
 
 
 def dump_config(config: RunConfig) -> str:
@@ -354,7 +355,8 @@ def _explain(error: ValidationError) -> str:
     if problem["type"] in ("model_type", "model_attributes_type"):
         message = "expected a mapping {key: value, …}"
     came = repr(problem["input"])
-    close = _nearest(problem["input"], problem["ctx"]["expected"]) if _is_choice(problem) else ""
+    is_choice = problem["type"] == "literal_error" and isinstance(problem["input"], str)
+    close = _nearest(problem["input"], problem["ctx"]["expected"]) if is_choice else ""
     return f"{where}: {message}, got {came if len(came) < 80 else came[:77] + '...'}{close}"
 
 
@@ -368,10 +370,6 @@ def _refused_name(location: tuple[int | str, ...], came: str) -> str:
         f"{'.'.join(map(str, location))}: expected a letter or _, then letters, digits, _ and -, "
         f"got {came!r}; say {mend}"
     )
-
-
-def _is_choice(problem: Any) -> bool:
-    return problem["type"] == "literal_error" and isinstance(problem["input"], str)
 
 
 def _nearest(came: str, expected: str) -> str:
@@ -514,10 +512,6 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _kind_of(value: Any) -> str:
-    return "an empty file" if value is None else f"a {type(value).__name__}"
-
-
 def with_used_modules(config: RunConfig) -> RunConfig:
     """Returns the config with the modules of its kinds among `imports`, those that it lacks.
 
@@ -533,11 +527,17 @@ def with_used_modules(config: RunConfig) -> RunConfig:
         >>> with_used_modules(config).imports
         []
     """
-    used = dict.fromkeys(_module(section) for section in _of_others(config))
+    # A kind was registered where what implements it is
+    implementations = [one.registry.implementation(one) for one in _of_others(config)]
+    used = dict.fromkeys(implementation.__module__ for implementation in implementations)
     named = list(config.imports)
     if used:
         known = [*named, *installed_modules(), "__main__"]
-        named += [module for module in used if not any(_is_in(module, name) for name in known)]
+        named += [
+            module
+            for module in used
+            if not any(f"{module}.".startswith(f"{name}.") for name in known)
+        ]
     return config.model_copy(update={"imports": named})
 
 
@@ -552,12 +552,3 @@ def _of_others(value: Any) -> Iterator[HasKinds]:
     if isinstance(value, list):
         for inside in value:
             yield from _of_others(inside)
-
-
-def _module(section: HasKinds) -> str:
-    """Where its kind was registered: with what implements it."""
-    return section.registry.implementation(section).__module__
-
-
-def _is_in(module: str, name: str) -> bool:
-    return f"{module}.".startswith(f"{name}.")

@@ -56,7 +56,10 @@ def reference(config: type[BaseModel] = RunConfig) -> str:
         lines = [_kind_line(told) for told in (kinds, _inlined(model)) if told is not None]
         fields = (model if kinds is None else kinds.classes()[0]).model_fields
         lines += [
-            _line(path, name, field) for name, field in fields.items() if not _is_constant(field)
+            _line(path, name, field)
+            for name, field in fields.items()
+            # A `kind` that can have one value only: the heading says it
+            if get_origin(field.annotation) is not Literal or len(get_args(field.annotation)) > 1
         ]
         what = " ".join((model.__doc__ or "").split("\n\n")[0].split()) + _is_default(model)
         parts.append(f"### {path or _TOP}\n\n{what}\n\n{_table(lines, known)}")
@@ -213,11 +216,6 @@ def _default(field: FieldInfo) -> str:
     if value is None:
         return "none"
     return f"`{value if isinstance(value, str) else json.dumps(value)}`"
-
-
-def _is_constant(field: FieldInfo) -> bool:
-    """A `kind` that can have one value only: the heading says it."""
-    return get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
 
 
 def main(arguments: Sequence[str] = sys.argv[1:]) -> None:

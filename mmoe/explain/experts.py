@@ -210,7 +210,7 @@ def _costs_of(
             milliseconds = _milliseconds(run, source)
         found.append(
             _ExpertCost(
-                bytes=_bytes(part),
+                bytes=sum(t.numel() * t.element_size() for t in part.state_dict().values()),
                 milliseconds=milliseconds,
                 once_per=once_per,
                 rows_per_request=source.rows_a_request,
@@ -246,10 +246,6 @@ def work_of(
     if not picks and rows.for_pool(one) is not None:
         return "row", partial(one.of_requests, rows)
     return "row", partial(one.dense, [cast_for_autocast(rows.whole)])
-
-
-def _bytes(part: nn.Module) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in part.state_dict().values())
 
 
 def _milliseconds(run: Run, rows: Inputs) -> float:

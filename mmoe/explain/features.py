@@ -1,6 +1,6 @@
 """How much each task loses where a feature's values are those of other rows: permutation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -143,7 +143,8 @@ def feature_importance(
             assert chunk.labels is not None, "these rows carry labels"
             labels.append(chunk.labels)
             predictions = [_predicted(predictor, chunk)]
-            for one in _each_shuffled(chunk, columns, rng):
+            for mine in columns.values():
+                one = with_shuffled(chunk, mine, rng.permutation(values_of(chunk, mine)))
                 predictions.append(_predicted(predictor, one))
                 tracker.advance(len(chunk))
             found.append(np.stack(predictions))
@@ -163,13 +164,6 @@ def feature_importance(
             tasks[judge.task.name] = own
         result.append({"name": name, "tasks": tasks})
     return result
-
-
-def _each_shuffled(
-    chunk: EncodedData, columns: Mapping[str, FeatureColumns], rng: np.random.Generator
-) -> Iterator[EncodedData]:
-    for mine in columns.values():
-        yield with_shuffled(chunk, mine, rng.permutation(values_of(chunk, mine)))
 
 
 def _predicted(predictor: Predictor, data: EncodedData) -> np.ndarray:

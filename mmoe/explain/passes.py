@@ -224,7 +224,8 @@ def predict_without(
                 found.append(batch.every_VNP)
                 gates.update(batch.gates, len(batch))
                 tracker.advance(len(batch))
-    found = found or [_nothing(predictor, 1 + len(left_out))]
+    columns = len(prediction_columns(predictor.tasks))
+    found = found or [np.zeros((1 + len(left_out), 0, columns), np.float32)]
     every_VNP = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
     return Predicted(
         base_NP=every_VNP[0],
@@ -264,7 +265,3 @@ def _batches(
     alone = predictor.any_height and predictor.ranks == 1
     threads = scoring_threads(alone=alone)
     yield from in_order(predicted, predictor.batches(len(chunk)), threads, one_core_each=alone)
-
-
-def _nothing(predictor: Predictor, variants: int) -> np.ndarray:
-    return np.zeros((variants, 0, len(prediction_columns(predictor.tasks))), np.float32)

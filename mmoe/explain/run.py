@@ -82,7 +82,11 @@ def explain_run(
     reporter, settings = reporter or SilentReporter(), settings or ExplainSettings()
     predictor, encoder, config = load_predictor(run, device)
     check_explainable(predictor.ranker.network, str(run.path))
-    rows = _labelled_rows(run, config, encoder, data, split)
+    if data is not None or split == "test":
+        rows = held_out_rows(run, config, encoder, data, None)[0]
+    else:
+        matured = RunMaturity.resumed(run, config)
+        rows = prepare(config, encoder=encoder, matured=matured).validation
     origin = split if data is None else ("rows in memory" if holds_rows(data) else str(data))
     found = explain_ranker(predictor.ranker, config, encoder, rows, settings, reporter)
     return {"name": config.name, "origin": origin, **found}
@@ -116,17 +120,3 @@ def explain_ranker(
     if settings.gradients:
         found["gradients"] = gradient_cosines(ranker, config, rows, reporter)
     return found
-
-
-def _labelled_rows(
-    run: RunDirectory,
-    config: RunConfig,
-    encoder: FeatureEncoder,
-    data: str | Path | TableLike | None,
-    split: SplitName,
-) -> BatchSource:
-    """Rows with labels: those of `data`, or a split of the run's own."""
-    if data is not None or split == "test":
-        return held_out_rows(run, config, encoder, data, None)[0]
-    matured = RunMaturity.resumed(run, config)
-    return prepare(config, encoder=encoder, matured=matured).validation

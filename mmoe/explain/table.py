@@ -17,7 +17,10 @@ def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
         unsure = any(one["unsure_of"] and not one["needed_by"] for one in result["experts"])
         more = ", or more rows (--data) have to tell" * unsure
         return [f"each expert is needed by some task{more} {within}"]
-    titles = ", ".join(_title_of(one, result) for one in unneeded)
+    several = result["levels"] > 1
+    titles = ", ".join(
+        f"level {one['level']}, {one['name']}" if several else one["name"] for one in unneeded
+    )
     # One at a time: those that know the same stand in for each other
     least = min(unneeded, key=lambda one: sum(one["shares"].values()))
     again = "; mmoe explain RUN2" * (len(unneeded) > 1)
@@ -25,12 +28,6 @@ def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
         f"needed by no task {within}{', each alone' * (len(unneeded) > 1)}: {titles}",
         f"next: mmoe prune {quote(run)} --experts {least['number']} --out RUN2{again}",
     ]
-
-
-def _title_of(expert: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """Returns an expert's name, with that of its level where there are several."""
-    name = expert["name"]
-    return name if result["levels"] == 1 else f"level {expert['level']}, {name}"
 
 
 RESULT, PAGE = "explain.json", "explain.html"

@@ -117,18 +117,10 @@ def _ne_terms(
     return _centred(losses - value * slope * labels, weights) / entropy
 
 
-def _accuracy_terms(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    return _centred((np.rint(predictions) == labels).astype(np.float64), weights)
-
-
 def _rmse_terms(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
     squares = (predictions - labels) ** 2
     root = np.sqrt(np.average(squares, weights=weights))
     return _centred(squares, weights) / (2 * root) if root > 0 else np.zeros(len(labels))
-
-
-def _mae_terms(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    return _centred(np.abs(predictions - labels), weights)
 
 
 def _r2_terms(
@@ -145,8 +137,8 @@ def _r2_terms(
 _TERMS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray | None]] = {
     "auc": _auc_terms,
     "ne": _ne_terms,
-    "accuracy": _accuracy_terms,
+    "accuracy": lambda y, p, w: _centred((np.rint(p) == y).astype(np.float64), w),
     "rmse": _rmse_terms,
-    "mae": _mae_terms,
+    "mae": lambda y, p, w: _centred(np.abs(p - y), w),
     "r2": _r2_terms,
 }

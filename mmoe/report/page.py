@@ -61,14 +61,14 @@ def _check_not_of_run(target: Path, folder: Path) -> None:
 
 def render(run: Run) -> str:
     """Returns the page as text."""
-    tasks = run.metrics["tasks"]
+    tasks, versions = run.metrics["tasks"], run.metrics.get("versions")
     return rendered(
         "report.html.j2",
         name=run.config.name,
         model=tables.model_line(run.config.model, run.config.tasks),
         tasks=list(tasks),
         facts=_facts(run),
-        versions=_versions(run.metrics.get("versions")),
+        versions=list(versions.items()) if isinstance(versions, Mapping) else [],
         results=tables.results_tables(tasks),
         validation=tables.results_tables(run.metrics.get("validation") or {}),
         notes=[str(note) for note in run.metrics.get("notes") or []],
@@ -163,10 +163,6 @@ def _frozen(frozen: Any) -> list[tuple[str, str]]:
         facts.append(("scores as before", ", ".join(frozen["unchanged_tasks"])))
     changed = frozen["changed_tasks"]
     return facts + ([("scores changed", ", ".join(changed))] if changed else [])
-
-
-def _versions(versions: Any) -> list[tuple[str, str]]:
-    return [(str(k), str(v)) for k, v in versions.items()] if isinstance(versions, Mapping) else []
 
 
 def _advice(run: Run) -> list[str]:

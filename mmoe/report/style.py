@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable
+from html import escape
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -137,10 +137,5 @@ def themed_svg(figure: Figure, name: str, description: str) -> str:
     for role, colour in _ROLES.items():
         svg = svg.replace(colour, f"var(--{role}, {colour})")
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{name}-", svg)
-    label = _escaped([description])[0]
+    label = escape(description, quote=True)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
-
-
-def _escaped(texts: Iterable[str]) -> list[str]:
-    table = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
-    return [text.translate(table) for text in texts]

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from mmoe.datasets.files.data_file import is_address, without_protocol
 from mmoe.datasets.files.remote import RemoteFolder
@@ -110,7 +109,13 @@ class _RemoteRun(RemoteFolder):
                 raise _Changed
 
     def _marks(self) -> dict[str, list[str]]:
-        return {name: _mark(info) for name, info in self.files().items()}
+        return {
+            name: [
+                str(int(info.get("size") or 0)),
+                next((str(info[key]) for key in _TAGS if info.get(key)), ""),
+            ]
+            for name, info in self.files().items()
+        }
 
     def _step(self, which: str) -> str:
         content = self.read(_INDEX)
@@ -146,8 +151,3 @@ def _is_needed(name: str, step: str, tensors: Collection[str]) -> bool:
         kinds = "|".join(tensors) or "$^"
         return rest == "state.json" or re.match(rf"(?:{kinds})[.-]", rest) is not None
     return "/" not in name and name.endswith((".json", ".yaml"))
-
-
-def _mark(info: Mapping[str, Any]) -> list[str]:
-    tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
-    return [str(int(info.get("size") or 0)), tag]

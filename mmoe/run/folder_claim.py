@@ -5,8 +5,9 @@ Only files by the names of those that mmoe makes are ever removed from it.
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Literal, Self
 
@@ -171,7 +172,8 @@ class FolderClaim:
         Raises:
             FolderExists: It holds something.
         """
-        for path in _names(out) if numbered else [out]:
+        others = (out.with_name(f"{out.name}-{number}") for number in range(2, _NAMES))
+        for path in chain([out], others if numbered else []):
             try:
                 made = self._make(path, new=numbered)
             except FolderExists:
@@ -308,12 +310,6 @@ def contents(folder: Path) -> str:
     names = sorted(path.name for path in folder.iterdir())
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more
-
-
-def _names(out: Path) -> Iterator[Path]:
-    yield out
-    for number in range(2, _NAMES):
-        yield out.with_name(f"{out.name}-{number}")
 
 
 def _mkdir(path: Path) -> bool:

@@ -6,7 +6,6 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mmoe.checkpoint.folder import StoredTensors
 from mmoe.checkpoint.random_state import RandomState
@@ -175,7 +174,8 @@ def _fill(codec: IdCodec, encoder: FeatureEncoder, table: Sharded, learnt: int) 
     if vectors.frozen:
         without_R = np.flatnonzero(~has_N[learnt:]) + learnt
         other_D = torch.from_numpy(scaling.row_of_others(vectors))
-        _put_one(table, torch.from_numpy(without_R), other_D)
+        for some_R in torch.from_numpy(without_R).split(_ROWS):
+            put_rows(table, some_R, other_D.expand(len(some_R), -1))
     return _said(codec.table, vectors, has_N, learnt)
 
 
@@ -187,11 +187,6 @@ def _check_half(values_RD: np.ndarray, codec: IdCodec, vectors: TableVectors) ->
             f"{vectors.path}: holds numbers beyond {_LARGEST_HALF:,}, and the rows of table "
             f"{codec.table!r} are fp16; say vectors.scale: standard or unit, or precision: fp32"
         )
-
-
-def _put_one(table: Sharded, rows_R: Tensor, row_D: Tensor) -> None:
-    for some_R in rows_R.split(_ROWS):
-        put_rows(table, some_R, row_D.expand(len(some_R), -1))
 
 
 def _said(table: str, vectors: TableVectors, has_N: np.ndarray, learnt: int) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mmoe.alarms import predicted_file
-from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
+from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.loading import with_used_modules
 from mmoe.config.tasks import prediction_columns
@@ -175,7 +175,8 @@ def train_run(
         check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
         if is_tuned():
             keep_freed_memory()  # of steps, not what reading took
-        state = training_state(config, prepared, place, stored=old and _latest(old))
+        stored = old and CheckpointFolder(old.checkpoint).tensors("latest", "model")
+        state = training_state(config, prepared, place, stored=stored)
         state.frozen.say(reporter)
         report = None if old else begin(earlier, warm_start, state, config, prepared, reporter)
         run = old or from_first(
@@ -280,10 +281,6 @@ def _say_sizes(
     lanes = describe_lanes(config.data.streaming.lanes, world_size())
     if prepared.streamed and lanes is not None:
         reporter.say(lanes)
-
-
-def _latest(run: RunDirectory) -> StoredTensors:
-    return CheckpointFolder(run.checkpoint).tensors("latest", "model")
 
 
 def _say_resumed(run: RunDirectory, step: int, note: str | None, reporter: Reporter) -> None:

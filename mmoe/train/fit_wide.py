@@ -98,7 +98,12 @@ def _fit(
     if held is not None:
         ids = id_columns(wide, held.features, judged_N)
         x_judged = columns.matrix(ids, _dense(held, judged_N, wide))
-    said = [f"{task.name} {_not_fitted(task)}" for task in config.tasks]
+    said = [
+        f"{task.name} has none, as it is of kind {task.kind}"
+        if task.weight
+        else f"{task.name} is not trained"
+        for task in config.tasks
+    ]
     for t, told, of_rows in _most_told_first(config.tasks, labels, rows_N):
         is_event = kind_of(config.tasks[t].kind).is_event
         mine = _rows_of_task(data, rows_N, shared.x, t)
@@ -214,10 +219,6 @@ def _rows_of_task(
     found = found if there_N.all() else found.where(np.flatnonzero(there_N))
     mean = found.weights_N.mean() if len(found.y_N) else 1.0
     return Rows(found.x, found.y_N, found.weights_N / mean)
-
-
-def _not_fitted(task: TaskConfig) -> str:
-    return f"has none, as it is of kind {task.kind}" if task.weight else "is not trained"
 
 
 def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool, unit: float = 1.0) -> str:

@@ -232,7 +232,9 @@ def _summary(
     held += sum(table.num_rows * table.dim for table in tables if table.frozen)
     trained = sum(part.size for part in parts if part.tensor not in frozen.names)
     trained += sum(table.num_rows * table.dim for table in tables if not table.frozen)
-    shown = [*dict.fromkeys(frozen.names.values()), *_shown_tables(frozen.tables)]
+    count = len(frozen.tables)
+    shown = [*dict.fromkeys(frozen.names.values())]
+    shown += [f"{count} table{'s' * (count != 1)}"] if count else []
     shown += [ENCODER] if config.keeps_encoder else []
     unchanged, changed = [], {}
     for task in config.trained_tasks:
@@ -250,10 +252,6 @@ def _summary(
         "unchanged_tasks": unchanged,
         "changed_tasks": changed,
     }
-
-
-def _shown_tables(tables: set[str]) -> list[str]:
-    return [f"{len(tables)} table{'s' * (len(tables) != 1)}"] if tables else []
 
 
 def _moved(task: TaskConfig, config: RunConfig, parts: Sequence[Part], frozen: Frozen) -> list[str]:

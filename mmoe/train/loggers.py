@@ -258,7 +258,8 @@ class MlflowLog:
                 )
                 log._log_config(config)
                 return log
-            remembered = _read(directory)
+            file = directory.mlflow_file
+            remembered = read_json(file, _Remembered) if file.exists() else None
             if remembered is not None:
                 client = client_of.MlflowClient(tracking_uri=remembered["tracking_uri"])
                 client.update_run(remembered["run_id"], status="RUNNING")
@@ -277,7 +278,8 @@ class MlflowLog:
         return log
 
     def __enter__(self) -> "MlflowLog":
-        self.epochs = _epochs_before(self.directory)
+        file = self.directory.history_file
+        self.epochs = len(read_json(file, _History)["epochs"]) if file.exists() else 0
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, *_: Any) -> None:
@@ -346,31 +348,21 @@ def _experiment(client: Any, config: RunConfig) -> str:
     return client.create_experiment(name) if found is None else found.experiment_id
 
 
-def _read(directory: RunDirectory) -> dict[str, Any] | None:
-    path = directory.mlflow_file
-    return read_json(path, _Remembered) if path.exists() else None
-
-
-def _epochs_before(directory: RunDirectory) -> int:
-    path = directory.history_file
-    return len(read_json(path, _History)["epochs"]) if path.exists() else 0
-
-
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Dotted keys, as `--set` has them; lists are JSON, those of sections names and kinds."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, list) and value and all(map(_is_named, value)):
+        elif (
+            isinstance(value, list)
+            and value
+            and all(isinstance(v, Mapping) and "name" in v for v in value)
+        ):
             kinds = [one.get("kind") or one.get("encoding", "") for one in value]
             named = [f"{one['name']} ({kind})" for one, kind in zip(value, kinds, strict=True)]
             yield f"{prefix}{name}", ", ".join(named)
         elif value not in (None, [], {}):
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
-
-
-def _is_named(value: Any) -> bool:
-    return isinstance(value, Mapping) and "name" in value
 
 
 def _flat_metrics(split: str, tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

@@ -44,7 +44,8 @@ def say_plan(
     if world_size() == 1:
         return
     experts = "spread" if is_spread(ranker.network) else "replicated"
-    replicas = _replicas(ranker.network)
+    groups = [group for group, _ in parameters_by_replicas(ranker.network) if group is not None]
+    replicas = max(map(dist.get_world_size, groups), default=1)
     each = f" in {replicas} groups, each with all of them" if replicas > 1 else ""
     slices = max((d.placement.slices for d in dispatchers_of(ranker.network)), default=1)
     cut = f", cut into {slices} slices" if slices > 1 else ""
@@ -71,12 +72,6 @@ def say_plan(
                 "tables": tables,
             },
         )
-
-
-def _replicas(network: nn.Module) -> int:
-    """How often a spread expert is there, at most."""
-    groups = [group for group, _ in parameters_by_replicas(network) if group is not None]
-    return max(map(dist.get_world_size, groups), default=1)
 
 
 def said_of_moves(state: TrainingState) -> list[str]:

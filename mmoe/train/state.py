@@ -112,7 +112,9 @@ class TrainingState:
             **with_prefix("tables", embeddings.table_shards()),
         }
         training: dict[str, Tensor | Sequence[Shard]] = {
-            **with_prefix("optimizer", self._moments()),
+            **with_prefix(
+                "optimizer", self._cut(flatten_optimizer(self.optimizer, self.ranker.network))
+            ),
             **with_prefix("accumulators", embeddings.optimizer_shards()),
             **self.draws.shards(),
         }
@@ -167,10 +169,6 @@ class TrainingState:
     def restore_best(self, folder: CheckpointFolder) -> None:
         """Loads the best checkpoint's weights into the ranker, for evaluation."""
         load_weights(self.ranker, folder.tensors("best", "model"), self.layout)
-
-    def _moments(self) -> TensorMap:
-        """Of every parameter, by `PARAMETER/MOMENT`."""
-        return self._cut(flatten_optimizer(self.optimizer, self.ranker.network))
 
     def _stored_moments(self, training: StoredTensors) -> dict[str, Tensor]:
         """Those of a checkpoint that this rank needs."""

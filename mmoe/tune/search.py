@@ -148,7 +148,8 @@ class _Search:
         if time.monotonic() > self.deadline and self.outcomes:
             return False
         trial, values = self.study.ask()
-        outcome = self._known(values) or self._outcome(trial, values, tracker)
+        known = next((one for one in self.outcomes if one.settings == values), None)
+        outcome = known or self._outcome(trial, values, tracker)
         if outcome.state == "out of time" and outcome.value is None:
             self.study.give_back(trial)
             if not self.outcomes:
@@ -164,10 +165,6 @@ class _Search:
         remove_trial(_trial_folder(self.out, values))
         self._say(outcome)
         return outcome.state != "out of time"
-
-    def _known(self, values: dict[str, Any]) -> Outcome | None:
-        """What the same settings came to before."""
-        return next((one for one in self.outcomes if one.settings == values), None)
 
     def _outcome(self, trial: Any, values: dict[str, Any], tracker: Tracker) -> Outcome:
         try:

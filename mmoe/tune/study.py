@@ -216,7 +216,8 @@ class Study:
         optuna = self.optuna = import_optuna()
         path = folder / JOURNAL
         try:
-            storage = _storage(optuna, path)
+            journal = import_module("optuna.storages.journal")
+            storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))
             self.study = optuna.create_study(
                 storage=storage,
                 study_name=_NAME,
@@ -336,8 +337,3 @@ def import_optuna() -> Any:
         ) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
-
-
-def _storage(optuna: Any, path: Path) -> Any:
-    journal = import_module("optuna.storages.journal")
-    return optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))

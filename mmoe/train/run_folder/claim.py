@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.config import DeviceKind, RunConfig, config_from_dict, dump_config
+from mmoe.config import RunConfig, config_from_dict, dump_config
 from mmoe.config.json_files import Stored, read_model
 from mmoe.config.run import with_vector_paths
 from mmoe.datasets.files.data_file import is_address
@@ -265,7 +265,8 @@ class RunClaim(FolderClaim):
             ValueError: Another process was faster.
         """
         text = dump_config(config)
-        run = RunDirectory(self.create(out, config_sha256=_digest(text), numbered=numbered))
+        digest = sha256(text.encode()).hexdigest()
+        run = RunDirectory(self.create(out, config_sha256=digest, numbered=numbered))
         if report is not None:  # early, so that no --resume can forget it
             write_json(run.warm_start_file, report.as_dict())
         write_text(run.config_file, text)
@@ -378,25 +379,16 @@ def _check_same_config(run: RunDirectory, config: RunConfig) -> None:
         )
     # It may go on on another device, and on ranks that share experts out, or reach them, otherwise
     there = run.config()
-    here = _on(config, there.training.device)
+    training = config.training.model_copy(update={"device": there.training.device})
     placed = {key: getattr(there.parallel, key) for key in _WAYS_OF_EXPERTS}
-    parallel = here.parallel.model_copy(update=placed)
-    here = here.model_copy(update={"parallel": parallel})
+    parallel = config.parallel.model_copy(update=placed)
+    here = config.model_copy(update={"training": training, "parallel": parallel})
     difference = first_difference(there.model_dump(), here.model_dump())
     if difference:
         raise ValueError(
             f"{run.path}: was trained with another config ({difference}); "
             f"resume with the same one, or choose another --out"
         )
-
-
-def _on(config: RunConfig, device: DeviceKind) -> RunConfig:
-    training = config.training.model_copy(update={"device": device})
-    return config.model_copy(update={"training": training})
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()
 
 
 def begin_planned(

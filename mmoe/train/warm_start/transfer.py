@@ -87,7 +87,9 @@ def transfer(
     network = state.ranker.network
     assert isinstance(network, MixtureNetwork)
     now = NamedNetwork.of(network, config, encoder)
-    before = _network_of(earlier, model)
+    old = outline(earlier.config, earlier.encoder, model)
+    model.check(old.state_dict(), "network")
+    before = NamedNetwork.of(old, earlier.config, earlier.encoder)
     try:
         origins = expert_origins(now, before, new_experts)
         sources = tensor_sources(now, before, origins)
@@ -215,7 +217,8 @@ class _DenseTransfer:
         if only is not None:
             return
         tasks = [task.name for task in self.config.tasks]
-        _shift_logits(tensors, tasks, _rate_shifts(self.earlier.config, self.config))
+        for task, shift in _rate_shifts(self.earlier.config, self.config).items():
+            tensors[f"towers.{tasks.index(task)}.logit.bias"].add_(shift)
 
     def not_carried(self, old: Stored) -> list[str]:
         """Lists tensors of this rank that the earlier network has as well, and whose numbers there
@@ -298,13 +301,6 @@ def _usable_state(
     return accumulators, moments
 
 
-def _network_of(earlier: EarlierRun, model: StoredTensors) -> NamedNetwork:
-    """Of the earlier network, whose tensors are those that were stored, by name and shape."""
-    network = outline(earlier.config, earlier.encoder, model)
-    model.check(network.state_dict(), "network")
-    return NamedNetwork.of(network, earlier.config, earlier.encoder)
-
-
 def _start_average(
     state: TrainingState, scoring: Stored, training: StoredTensors, dense: _DenseTransfer
 ) -> None:
@@ -365,14 +361,6 @@ def _rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:
         for there, here in pairs
         if there.negative_sampling_rate != here.negative_sampling_rate
     }
-
-
-def _shift_logits(
-    values: Mapping[str, Tensor], tasks: list[str], shifts: Mapping[str, float]
-) -> None:
-    """Moves the last biases of the towers, in place."""
-    for task, shift in shifts.items():
-        values[f"towers.{tasks.index(task)}.logit.bias"].add_(shift)
 
 
 def check_tables(tables: Sequence[TableSpec], old: Stored, run: str) -> None:
