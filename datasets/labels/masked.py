@@ -43,7 +43,7 @@ class MaskedFit:
                 sums[key] += count
 
 
-def said_of_masked(config: RunConfig, masked: Masked, as_of: str | None) -> Iterator[str]:
+def describe_masked(config: RunConfig, masked: Masked, as_of: str | None) -> Iterator[str]:
     """Yields a line a task on what is masked, and a warning for each split that loses most."""
     for task in config.delayed_tasks:
         mine = {split: counts[task.name] for split, counts in masked.items() if task.name in counts}
@@ -57,12 +57,12 @@ def said_of_masked(config: RunConfig, masked: Masked, as_of: str | None) -> Iter
             f"masked: {', '.join(shares)}"
         )
         for split, counts in mine.items():
-            line = said_of_most(task, counts, f"the {_ROWS[split]} rows", split != "train")
+            line = describe_most(task, counts, f"the {_ROWS[split]} rows", split != "train")
             if line is not None:
                 yield line
 
 
-def said_of_most(
+def describe_most(
     task: TaskConfig, counts: Mapping[str, int], rows: str, judge: bool = True
 ) -> str | None:
     """Returns a warning where more than half of some rows' labels are masked, else None.

@@ -329,7 +329,7 @@ def texts_of_mixed(values: Any) -> pa.Array | None:
     return pa.array(texts, pa.large_string()) if found else None
 
 
-def said_of_mixed(columns: Sequence[str]) -> str:
+def describe_mixed(columns: Sequence[str]) -> str:
     """Returns the warning about columns that were read as text."""
     listed = ", ".join(map(repr, columns))
     return (

@@ -28,12 +28,7 @@ _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _read_yaml(text: str) -> Any:
-    """Reads YAML that has at most so much in it.
-
-    Raises:
-        yaml.YAMLError: It is none, or says a key twice.
-        ValueError: It is too long or too deep, or its aliases repeat too much.
-    """
+    """Reads YAML that has at most so much in it."""
     try:
         _check_bounds(text)
     except yaml.MarkedYAMLError as error:

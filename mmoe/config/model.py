@@ -703,9 +703,6 @@ class ESMMConfig(PoolModelConfig):
 def _split_counts(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns a `model` section whose `num_experts` is a number.
 
-    Raises:
-        ValueError: It is a mapping of something else than two numbers.
-
     Example:
         >>> _split_counts({"num_experts": {"request": 2, "row": 4}})
         {'num_experts': 6, 'request_experts': 2}

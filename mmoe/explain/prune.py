@@ -160,11 +160,7 @@ def _left(tensors: Mapping[str, Tensor], sources: Mapping[str, TensorSource]) ->
 
 
 def _check_fits(network: MixtureNetwork, model: Mapping[str, Tensor]) -> None:
-    """Refuses a model of somebody's whose tensors are not those of fewer experts.
-
-    Raises:
-        ValueError: Names the tensor.
-    """
+    """Refuses a model of somebody's whose tensors are not those of fewer experts."""
     for name, own in network.state_dict().items():
         there = model.get(f"network.{name}")
         if there is None or there.shape != own.shape:

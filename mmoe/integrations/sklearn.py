@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.frames import said_of_mixed
+from mmoe.datasets.rows.frames import describe_mixed
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.errors import warn_caller
@@ -423,7 +423,7 @@ def _read_when_asked(folder: Path) -> Callable[[], LoadedRun]:
 
 def _warn_of_mixed(columns: Sequence[str]) -> None:
     if columns:
-        warn_caller(said_of_mixed(columns))
+        warn_caller(describe_mixed(columns))
 
 
 _LEAST = 1e-12  # a probability is held this far from 0 and 1 where its logarithm is taken

@@ -18,10 +18,10 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.frames import (
     as_rows,
     count_rows,
+    describe_mixed,
     is_row_dicts,
     origin_of,
     plain_rows,
-    said_of_mixed,
 )
 from mmoe.datasets.rows.locations import REQUEST_COLUMN
 from mmoe.datasets.rows.projection import required_columns
@@ -158,7 +158,7 @@ class LoadedRun:
         new = [name for name in mixed if name not in self._told]
         if new:
             self._told.update(new)
-            warn_caller(said_of_mixed(new))
+            warn_caller(describe_mixed(new))
         starts = range(0, table.num_rows, _ROWS_AT_A_TIME)
         chunks = [table.slice(start, _ROWS_AT_A_TIME) for start in starts] or [table]
         with _TURNS.lock if table.num_rows <= _FEW else nullcontext():

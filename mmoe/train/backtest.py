@@ -492,11 +492,7 @@ def _as_stored(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> 
 
 
 def _check_steps(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> int:
-    """How many of the steps a walk that is resumed had before.
-
-    Raises:
-        ValueError: The walk was begun with another config, other settings or other days.
-    """
+    """How many of the steps a walk that is resumed had before."""
     if not (out / _STEPS).exists():
         return 0
     content = _as_stored(config, header, steps)

@@ -33,10 +33,10 @@ from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, with_levels
 from mmoe.train.measure import Metrics, domain_metrics, metrics_of, of_tasks, row_weights
 from mmoe.train.run_folder.data import (
     check_as_of,
+    describe_other_rows,
+    describe_own_split,
     held_out_rows,
     is_own_split,
-    said_of_other_rows,
-    said_of_own_split,
     say_masked,
 )
 
@@ -243,9 +243,9 @@ def _compare(
 ) -> list[str]:
     """Says what has changed since training where that matters; returns it for the result."""
     if is_own_split(config, data):
-        changes, line = from_first(lambda: said_of_own_split(run, config, seen))
+        changes, line = from_first(lambda: describe_own_split(run, config, seen))
     else:
-        changes, line = [], from_first(lambda: said_of_other_rows(run, config, seen))
+        changes, line = [], from_first(lambda: describe_other_rows(run, config, seen))
     if line is not None and not silent:
         reporter.say(line)
     return changes

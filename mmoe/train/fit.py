@@ -14,7 +14,7 @@ from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.loading import with_used_modules
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.labels.masked import said_of_masked
+from mmoe.datasets.labels.masked import describe_masked
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.sources import at_versions, load_splits
@@ -46,10 +46,10 @@ from mmoe.train.measure import domain_metrics, metrics_of
 from mmoe.train.optim import check_schedule
 from mmoe.train.prepare import (
     PreparedData,
+    describe_constants,
+    describe_cut_groups,
     prepare,
     refuse_change,
-    said_of_constants,
-    said_of_cut_groups,
 )
 from mmoe.train.ranks_report import say_plan
 from mmoe.train.run_folder.claim import (
@@ -66,7 +66,7 @@ from mmoe.train.run_folder.data import (
     RunData,
     RunMaturity,
     changed_since,
-    said_of_continued,
+    describe_continued,
 )
 from mmoe.train.stages import with_recorded_stages, with_stages
 from mmoe.train.state import Position, TrainingState
@@ -254,7 +254,7 @@ def _fit(trainer: Trainer, run: RunDirectory, claim: RunClaim) -> None:
     except Exception as error:
         # A run that never got as far as a checkpoint must not stand in the mended command's way
         claim.give_up(run)
-        told = claim.told_of_the_end(run, error)
+        told = claim.wrap_error(run, error)
         if told is error:
             raise
         raise told from error
@@ -271,9 +271,9 @@ def _say_sizes(
         f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test; "
         f"{len(tables)} table{'s' * (len(tables) != 1)} with {parameters:,} embedding parameters"
     )
-    for line in said_of_masked(config, prepared.masked, prepared.as_of):
+    for line in describe_masked(config, prepared.masked, prepared.as_of):
         reporter.say(line)
-    for note in (said_of_constants(prepared.encoder), said_of_cut_groups(config, prepared)):
+    for note in (describe_constants(prepared.encoder), describe_cut_groups(config, prepared)):
         if note is not None:
             reporter.say(note)
     if device.type != "cpu":
@@ -298,7 +298,7 @@ def _say_continued(
     if report is None:
         return
     remembered = from_first(lambda: RunData.read(run))
-    line = None if remembered is None else said_of_continued(remembered, config)
+    line = None if remembered is None else describe_continued(remembered, config)
     if line is not None:
         reporter.say(line)
 

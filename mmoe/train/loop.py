@@ -26,7 +26,7 @@ from mmoe.train.evaluate import split_metrics
 from mmoe.train.loggers import Loggers
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling import INPUT, PAUSE, TrainingProfile, part
-from mmoe.train.ranks_report import CommunicationLog, said_of_communication, said_of_moves
+from mmoe.train.ranks_report import CommunicationLog, describe_communication, describe_moves
 from mmoe.train.state import TrainingState
 from mmoe.train.step import NetworkPass, Step, StepProgram
 from mmoe.train.step_ranks import StepRanks
@@ -183,11 +183,11 @@ class Trainer:
         """Moves experts to other ranks, where that was asked for and pays off."""
         if self.config.parallel.rebalance == "off":
             return
-        lines = said_of_moves(self.state)
+        lines = describe_moves(self.state)
         for line in lines:
             self.reporter.say(line)
         if lines:
-            self.ranks.look_anew()
+            self.ranks.find_gradients()
 
     def _save(self, *, best: bool) -> None:
         self.check()
@@ -349,7 +349,7 @@ class Trainer:
             f"{entry['rows_per_second']:,.0f} rows/s  {_note(entry['loss'])}  "
             f"validation: {self._judged(entry['validation'])}{star}"
         )
-        for line in said_of_communication(entry.get("communication")):
+        for line in describe_communication(entry.get("communication")):
             self.reporter.say(f"  {line}")
         for table, ids in entry.get("ids", {}).items():
             self.reporter.say(f"  {_rows_in_use(table, ids)}")

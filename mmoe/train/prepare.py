@@ -217,7 +217,7 @@ def refuse_change(config: RunConfig, data: DataPrint, *, listed: bool = False) -
         )
 
 
-def said_of_constants(encoder: FeatureEncoder) -> str | None:
+def describe_constants(encoder: FeatureEncoder) -> str | None:
     """Returns a note on what says the same in every training row, or nothing; or None."""
     names = encoder.never_varied
     if not names:
@@ -229,7 +229,7 @@ def said_of_constants(encoder: FeatureEncoder) -> str | None:
     )
 
 
-def said_of_cut_groups(config: RunConfig, prepared: PreparedData) -> str | None:
+def describe_cut_groups(config: RunConfig, prepared: PreparedData) -> str | None:
     """Returns a note where a loss compares rows of groups that have more than a batch; or None."""
     held, size = prepared.train.held, config.training.batch_size
     if held is None or held.labels is None or held.labels.compared_N is None:

@@ -74,7 +74,7 @@ def say_plan(
         )
 
 
-def said_of_moves(state: TrainingState) -> list[str]:
+def describe_moves(state: TrainingState) -> list[str]:
     """Lets experts change ranks, and returns a line for each mixture in which some did."""
     network = state.ranker.network
     try:
@@ -82,10 +82,10 @@ def said_of_moves(state: TrainingState) -> list[str]:
     except CannotMove as error:
         stop_counting(network)
         return [f"parallel.rebalance: {error}; experts stay where they are from now on"]
-    return [_said_of_balance(network, name, balance) for name, balance in better.items()]
+    return [_describe_balance(network, name, balance) for name, balance in better.items()]
 
 
-def _said_of_balance(network: nn.Module, name: str, balance: Balance) -> str:
+def _describe_balance(network: nn.Module, name: str, balance: Balance) -> str:
     level = network.get_submodule(name.rpartition(".")[0])
     slices = balance.placement.slices
     names = getattr(level, "expert_names", range(balance.placement.num_experts // slices))
@@ -267,13 +267,13 @@ def _of_a_step(total: Traffic, steps: int) -> dict[str, float | None]:
     }
 
 
-def said_of_communication(found: Mapping[str, Any] | None) -> list[str]:
+def describe_communication(found: Mapping[str, Any] | None) -> list[str]:
     r"""Returns the lines that a log says of it.
 
     Example:
         >>> sent = {"megabytes_inside_hosts": 1.5, "megabytes_between_hosts": 0.25,
         ...         "seconds_under_way": 0.02, "seconds_waited": 0.005, "share_hidden": 0.75}
-        >>> [line] = said_of_communication({"steps": 9, "modes": ["rows travel"], "experts": sent})
+        >>> [line] = describe_communication({"steps": 9, "modes": ["rows travel"], "experts": sent})
         >>> print(line.replace("; ", "\n"))
         a step sends 1.75 MB for experts (0.25 MB between hosts
         20 ms under way, 75% hidden

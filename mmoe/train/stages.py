@@ -87,11 +87,7 @@ def _staged(config: RunConfig, stages: list[StageConfig]) -> RunConfig:
 
 
 def _with_voters(config: RunConfig, earlier: RunConfig, origin: str) -> RunConfig:
-    """Whose gates decide stays where some are frozen: a task that is added has no vote.
-
-    Raises:
-        ValueError: Other voters are named, or the budget has no room for those there are.
-    """
+    """Whose gates decide stays where some are frozen: a task that is added has no vote."""
     if not (config.model.has_gates and earlier.model.has_gates):
         return config
     gate, there = config.model.gate, earlier.model.gate
@@ -241,11 +237,7 @@ def _with_known_features(config: RunConfig, other: RunConfig) -> RunConfig:
 
 
 def _with_new_features(config: RunConfig, stages: list[StageConfig]) -> RunConfig:
-    """The config with a feature for the new ids of each that has a frozen vocabulary.
-
-    Raises:
-        ValueError: Neither the encoder nor a table is frozen.
-    """
+    """The config with a feature for the new ids of each that has a frozen vocabulary."""
     raw = config.model_dump(mode="json")
     shared = {table["name"]: table for table in raw["tables"]}
     by_name = {feature["name"]: feature for feature in raw["features"]}

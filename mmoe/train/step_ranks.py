@@ -58,10 +58,10 @@ class StepRanks:
             patience = timedelta(seconds=timeout_seconds)
             ranks.group = cast(dist.ProcessGroup, dist.new_group(timeout=patience))
             ranks.alone, ranks.network = False, network
-            ranks.look_anew()
+            ranks.find_gradients()
         return ranks
 
-    def look_anew(self) -> None:
+    def find_gradients(self) -> None:
         """Finds the gradients that are added up, of a network whose modules may be others now."""
         if self.network is None:
             return

@@ -106,7 +106,7 @@ def train(case, config, rank, between=None, steps=range(STEPS), state=None):
         losses.append(train_step(state, make_batches(case, step, rank), config, 100, ranks))
         if between is not None:
             between(state)
-            ranks.look_anew()
+            ranks.find_gradients()
     return state, losses
 
 

@@ -286,7 +286,7 @@ class RunClaim(FolderClaim):
             _remove_what_it_made(run)
             self.withdraw()
 
-    def told_of_the_end(self, run: RunDirectory, error: Exception) -> Exception:
+    def wrap_error(self, run: RunDirectory, error: Exception) -> Exception:
         """Returns the error to raise where training failed, with what would help."""
         if isinstance(error, OSError):
             try:
@@ -313,11 +313,7 @@ class RunClaim(FolderClaim):
         )
 
     def _has_found_index(self, run: RunDirectory) -> bool:
-        """Whether a lost index.json could be made anew; False: there is no checkpoint at all.
-
-        Raises:
-            ValueError: There are checkpoints, and which is the best cannot be told.
-        """
+        """Whether a lost index.json could be made anew; False: there is no checkpoint at all."""
         folder = CheckpointFolder(run.checkpoint)
         steps = folder.whole_steps()
         if not steps:

@@ -26,7 +26,7 @@ from mmoe.datasets.files.fingerprint import (
     same_rows,
     shown,
 )
-from mmoe.datasets.labels.masked import Masked, masked_counts, said_of_most
+from mmoe.datasets.labels.masked import Masked, describe_most, masked_counts
 from mmoe.datasets.labels.maturity import (
     STEPS,
     DelayCurve,
@@ -209,7 +209,7 @@ def where(now: DataPrint) -> str:
     return f" in {now.folder}" if now.folder else ""
 
 
-def said_of_own_split(
+def describe_own_split(
     run: RunDirectory, config: RunConfig, now: DataPrint
 ) -> tuple[list[str], str | None]:
     """Returns notes on what has changed where a run's own test split is evaluated again.
@@ -226,14 +226,14 @@ def said_of_own_split(
         return [], None  # the other parts are not evaluated on
     changes = remembered.changes(now)
     if not changes:
-        return [], said_of_continued(remembered, config)
+        return [], describe_continued(remembered, config)
     return changes, (
         f"{_consequence(config, remembered, now)} (the data has changed since training"
         f"{where(now)}: {shown(changes)})"
     )
 
 
-def said_of_other_rows(run: RunDirectory, config: RunConfig, now: DataPrint) -> str | None:
+def describe_other_rows(run: RunDirectory, config: RunConfig, now: DataPrint) -> str | None:
     """Returns a note where rows are evaluated on that the run was trained on."""
     remembered = RunData.read(run)
     if remembered is None:
@@ -274,7 +274,7 @@ def continued_data(earlier: RunDirectory, config: RunConfig, now: DataPrint) -> 
     ]
 
 
-def said_of_continued(remembered: RunData, config: RunConfig) -> str | None:
+def describe_continued(remembered: RunData, config: RunConfig) -> str | None:
     """Returns a note where a warm start's run was trained on rows that are tested now."""
     rows = remembered.data.rows
     if config.data.split.by == "file":
@@ -523,6 +523,6 @@ def say_masked(
                 f"{task.name}: {mine['masked']:,} of {mine['masked'] + mine['left']:,} labels are "
                 f"masked, of rows younger than {task.matures_after} as of {as_of}"
             )
-        line = said_of_most(task, mine, "these rows")
+        line = describe_most(task, mine, "these rows")
         if line is not None:
             reporter.say(line)

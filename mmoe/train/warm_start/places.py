@@ -277,9 +277,6 @@ def _origins(level: Level, before: Level, new_experts: NewExperts) -> dict[str, 
 
     A copied one is of the same owner, and in turn; where experts came in stages, those that came
     together are copies of the first that did.
-
-    Raises:
-        ValueError: Codes of gates spell the experts' numbers, and one has another now.
     """
     now, old = level.expert_names, before.expert_names
     if new_experts == "copy" and _is_staged(level):
