@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any, Literal, cast
@@ -71,7 +70,7 @@ class ExpertStudy:
         ]
         refilled = self._refilled(judges, changes)
         gates = found.gates.summary()
-        costs = _costs_of(self.ranker, self.config, self.rows, self.places)
+        costs, rows_per_request = _costs_of(self.ranker, self.config, self.rows, self.places)
         experts = []
         for v, (place, cost) in enumerate(zip(self.places, costs, strict=True)):
             shares = self._shares(place, gates)
@@ -81,9 +80,7 @@ class ExpertStudy:
                     "number": place.number,
                     "level": place.level + 1,
                     "name": place.name,
-                    "bytes": cost.bytes,
-                    "milliseconds": cost.milliseconds,
-                    "once_per": cost.once_per,
+                    **cost,
                     "shares": shares,
                     "tasks": of_tasks,
                     "needed_by": _saying(of_tasks, "needed", "alone"),
@@ -92,7 +89,7 @@ class ExpertStudy:
             )
         return {
             "rows": len(found.labels),
-            "rows_per_request": costs[0].rows_per_request,
+            "rows_per_request": rows_per_request,
             "tolerance": self.tolerance,
             "levels": len(self.network.levels),
             "tasks": [judge.summary() for judge in judges],
@@ -175,28 +172,16 @@ _PER = 1000
 Run = Callable[[], Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ExpertCost:
-    """What one expert costs.
-
-    Attributes:
-        bytes: Of its weights, as they are trained.
-        milliseconds: For a thousand rows, a median. Of an expert of the request it is what their
-            requests take, each computed once, and handing it to the rows.
-        once_per: What it is computed once for.
-        rows_per_request: Of the rows that it was timed on; None: they are of no requests.
-    """
-
-    bytes: int
-    milliseconds: float
-    once_per: Literal["request", "row"] = "row"
-    rows_per_request: float | None = None
-
-
 def _costs_of(
     ranker: Ranker, config: RunConfig, rows: BatchSource, places: Sequence[ExpertPlace]
-) -> list[_ExpertCost]:
-    """Weighs and times every expert alone, on rows as it reads them."""
+) -> tuple[list[dict[str, Any]], float | None]:
+    """Weighs and times every expert alone, on rows as it reads them.
+
+    Returns:
+        Of each expert the bytes of its weights, as they are trained; a median of milliseconds for a
+        thousand rows (of an expert of the request what their requests take, each computed once, and
+        handing it to the rows); what it is computed once for. And the rows of a request.
+    """
     network = ranker.network
     assert isinstance(network, MixtureNetwork)
     read = _read_by_levels(ranker, config, rows)
@@ -208,15 +193,10 @@ def _costs_of(
         with torch.no_grad():
             once_per, run = work_of(mixture, place.expert, source)
             milliseconds = _milliseconds(run, source)
-        found.append(
-            _ExpertCost(
-                bytes=sum(t.numel() * t.element_size() for t in part.state_dict().values()),
-                milliseconds=milliseconds,
-                once_per=once_per,
-                rows_per_request=source.rows_a_request,
-            )
-        )
-    return found
+        size = sum(tensor.numel() * tensor.element_size() for tensor in part.state_dict().values())
+        found.append({"bytes": size, "milliseconds": milliseconds, "once_per": once_per})
+    first = levels_of(network)[0].mixture.expert_source[0]
+    return found, read[0][first].rows_a_request
 
 
 def work_of(

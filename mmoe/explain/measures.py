@@ -66,17 +66,8 @@ def _metrics_of_kind(kind_name: str) -> list[TaskMetric]:
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Judged:
-    """One prediction of a task's rows, by metrics' keys; None: it cannot be computed.
-
-    Attributes:
-        values: Of each metric.
-        terms: float64 [n] over the rows where the label is observed.
-    """
-
-    values: Mapping[str, float | None]
-    terms: Mapping[str, np.ndarray | None]
+# By metric: its value, and a term of each row that counts, float64; None: it cannot be computed
+_Judged = dict[str, tuple[float | None, np.ndarray | None]]
 
 
 class TaskJudge:
@@ -102,6 +93,7 @@ class TaskJudge:
         self.task = config.tasks[task]
         self.metrics = _metrics_of_kind(self.task.kind)
         self.base = self._judge(base_NP)
+        self.values = {key: value for key, (value, _) in self.base.items()}
 
     def summary(self) -> dict[str, Any]:
         """Returns what explain.json holds of the task."""
@@ -110,34 +102,33 @@ class TaskJudge:
             "kind": self.task.kind,
             "rows": int(self.labels.observed_NT[:, self.t].sum()),
             "metrics": [metric.as_dict() for metric in self.metrics],
-            "values": dict(self.base.values),
+            "values": self.values,
         }
 
     def changes(self, predictions_NP: np.ndarray) -> Changes:
         """Returns by metric what a prediction has above the first one, with its interval."""
-        base, other, found = self.base, self._judge(predictions_NP), {}
-        for key in (metric.key for metric in self.metrics):
-            one, two = base.values[key], other.values[key]
+        found: dict[str, dict[str, float | None]] = {}
+        for key, (two, terms) in self._judge(predictions_NP).items():
+            one, base_terms = self.base[key]
             if one is None or two is None:
                 found[key] = {"value": None, "low": None, "high": None}
                 continue
-            terms = other.terms[key], base.terms[key]
-            difference = paired_difference(np.array([two]), np.array([one]), *terms)
+            difference = paired_difference(np.array([two]), np.array([one]), terms, base_terms)
             found[key] = {end: getattr(difference, end) for end in ("value", "low", "high")}
         return found
 
     def verdicts(self, changes: Changes) -> dict[str, Verdict]:
         """Returns by metric whether the task needs what is gone."""
-        return verdicts_of(self.metrics, changes, self.base.values, self.tolerance)
+        return verdicts_of(self.metrics, changes, self.values, self.tolerance)
 
     def _judge(self, predictions_NP: np.ndarray) -> _Judged:
         rows = rows_that_count(self.config, self.labels, self.t, predictions_NP)
-        keys = [metric.key for metric in self.metrics]
         empty = len(rows) == 0 or (rows.weights is not None and rows.weights.sum() == 0)
-        return _Judged(
-            values={key: None if empty else _value(key, self.task.kind, rows) for key in keys},
-            terms={key: None if empty else row_terms(key, rows) for key in keys},
-        )
+        found: _Judged = {}
+        for key in (metric.key for metric in self.metrics):
+            value = None if empty else _value(key, self.task.kind, rows)
+            found[key] = value, None if empty else row_terms(key, rows)
+        return found
 
 
 def harm(metric: TaskMetric, change: Mapping[str, Any], base: float | None) -> tuple[float, float]:
