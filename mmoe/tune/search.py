@@ -167,20 +167,37 @@ class _Search:
         return outcome.state != "out of time"
 
     def _outcome(self, trial: Any, values: dict[str, Any], tracker: Tracker) -> Outcome:
+        """Trains until the last epoch, or until the pruner or the clock ends it.
+
+        The test split is never looked at: a trial ends before a run would do that. One that was
+        killed is resumed. Optuna's `trial` is told the best value after every epoch.
+        """
         try:
             config = with_values(self.config, values)
         except ValueError as error:
             self.warn(f"note: a trial was left out, as its settings do not go together: {error}")
             return Outcome(state="left out", value=None, epochs=0, seconds=0, settings=values)
-        return _run_trial(
-            trial,
-            config,
-            values,
-            _trial_folder(self.out, values),
-            shared=self.shared,
-            deadline=self.deadline,
-            tracker=tracker,
-            warn=self.warn,
+        start, folder = time.monotonic(), _trial_folder(self.out, values)
+        watch = _Watch(trial, config, RunDirectory(folder), self.deadline)
+        inner = InnerReporter(tracker, folder.name, self.warn, watch.check_time)
+        try:
+            train_run(
+                config,
+                folder,
+                resume=folder.exists(),
+                shared=self.shared,
+                reporter=inner,
+                on_epoch=watch.see,
+            )
+            state = "finished"  # a run that had been killed after its last epoch
+            watch.catch_up()
+        except _Ends as end:
+            state = end.state
+        except Diverged:
+            state = "diverged"
+        seconds = time.monotonic() - start
+        return Outcome(
+            state=state, value=watch.best, epochs=watch.epochs, seconds=seconds, settings=values
         )
 
     def write(self) -> dict[str, Any]:
@@ -224,46 +241,6 @@ class _Ends(Exception):
     def __init__(self, state: str) -> None:
         super().__init__(state)
         self.state = state
-
-
-def _run_trial(
-    trial: Any,
-    config: RunConfig,
-    settings: Mapping[str, Any],
-    folder: Path,
-    *,
-    shared: PreparedData | None,
-    deadline: float,
-    tracker: Tracker,
-    warn: Callable[[str], None],
-) -> Outcome:
-    """Trains until the last epoch, or until the pruner or the clock ends it.
-
-    The test split is never looked at: a trial ends before a run would do that. An interrupted one,
-    in `folder`, is resumed. Optuna's `trial` is told the best value after every epoch.
-    """
-    start = time.monotonic()
-    watch = _Watch(trial, config, RunDirectory(folder), deadline)
-    inner = InnerReporter(tracker, folder.name, warn, watch.check_time)
-    try:
-        train_run(
-            config,
-            folder,
-            resume=folder.exists(),
-            shared=shared,
-            reporter=inner,
-            on_epoch=watch.see,
-        )
-        state = "finished"  # a run that had been killed after its last epoch
-        watch.catch_up()
-    except _Ends as end:
-        state = end.state
-    except Diverged:
-        state = "diverged"
-    seconds = time.monotonic() - start
-    return Outcome(
-        state=state, value=watch.best, epochs=watch.epochs, seconds=seconds, settings=dict(settings)
-    )
 
 
 class _Epoch(Stored):
