@@ -19,8 +19,8 @@ from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import MARK
 
 
-class Loggers:
-    """All that a config names, as one.
+class Loggers(ExitStack):
+    """All that a config names, as one; a context manager.
 
     Args:
         config: Of the run.
@@ -39,8 +39,8 @@ class Loggers:
         step: int,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        super().__init__()
         self.all: list[EventLog | MlflowLog] = []
-        self._stack = ExitStack()
         for name in config.training.loggers if run is not None else ():
             assert run is not None
             if name == "tensorboard":
@@ -50,11 +50,8 @@ class Loggers:
 
     def __enter__(self) -> "Loggers":
         for logger in self.all:
-            self._stack.enter_context(logger)
+            self.enter_context(logger)
         return self
-
-    def __exit__(self, *raised: Any) -> None:
-        self._stack.__exit__(*raised)
 
     def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
         """Hands the losses of a step on."""
@@ -250,26 +247,26 @@ class MlflowLog:
             raise ValueError(
                 f"training.loggers: mlflow cannot be imported ({error}); pip install 'mmoe[mlflow]'"
             ) from None
-        active = mlflow.active_run()
+        active, file = mlflow.active_run(), directory.mlflow_file
         try:
+            remembered: dict[str, Any] = {}
+            if active is None and file.exists():
+                remembered = read_json(file, _Remembered)
+            client = client_of.MlflowClient(tracking_uri=remembered.get("tracking_uri"))
             if active is not None:
-                log = cls(
-                    client_of.MlflowClient(), active.info.run_id, directory, ours=False, say=say
-                )
+                run_id = active.info.run_id
+            elif remembered:
+                run_id = remembered["run_id"]
+                client.update_run(run_id, status="RUNNING")
+            else:
+                made = client.create_run(_experiment(client, config), run_name=directory.path.name)
+                run_id = made.info.run_id
+            log = cls(client, run_id, directory, ours=active is None, say=say)
+            if not remembered:
                 log._log_config(config)
-                return log
-            file = directory.mlflow_file
-            remembered = read_json(file, _Remembered) if file.exists() else None
-            if remembered is not None:
-                client = client_of.MlflowClient(tracking_uri=remembered["tracking_uri"])
-                client.update_run(remembered["run_id"], status="RUNNING")
-                return cls(client, remembered["run_id"], directory, ours=True, say=say)
-            client = client_of.MlflowClient()
-            made = client.create_run(_experiment(client, config), run_name=directory.path.name)
-            log = cls(client, made.info.run_id, directory, ours=True, say=say)
-            log._log_config(config)
-            uri = mlflow.get_tracking_uri()
-            write_json(directory.mlflow_file, {"tracking_uri": uri, "run_id": log.run_id})
+            if active is None and not remembered:
+                uri = mlflow.get_tracking_uri()
+                write_json(file, {"tracking_uri": uri, "run_id": run_id})
         except Exception as error:  # each store raises its own kind
             raise ValueError(
                 f"training.loggers: mlflow cannot log to {mlflow.get_tracking_uri()} "
