@@ -307,36 +307,20 @@ class PrunedExpert(Strict):
 
 # Config class → what is called with the input's width and its keywords, and gives one module
 EXPERTS = Kinds("expert", ExpertConfig, default="mlp")
-
-
 EXPERTS.add("mlp", MLPExpertConfig, "mmoe.mixture:MLPExperts")
-
-
 EXPERTS.add("dcn_v2", CrossExpertConfig, "mmoe.models.interactions.cross_network:CrossNetwork")
-
-
 EXPERTS.add(
     "fm",
     FactorizationExpertConfig,
     "mmoe.models.interactions.factorization_machine:FactorizationExpert",
 )
-
-
 EXPERTS.add("deepfm", DeepFMExpertConfig, "mmoe.models.interactions.deepfm:DeepFMExpert")
-
-
 EXPERTS.add("masknet", MaskNetExpertConfig, "mmoe.models.interactions.masknet:MaskNet")
-
-
 EXPERTS.add("autoint", AutoIntExpertConfig, "mmoe.models.interactions.autoint:AutoIntExpert")
-
-
 EXPERTS.add("frozen", FrozenExpertConfig, "mmoe.models.frozen:FrozenExpert")
 
 
 TOWERS = Kinds("tower", TowerConfig, default="mlp")
-
-
 TOWERS.add("mlp", MLPTowerConfig, "mmoe.tasks:Tower")
 
 
@@ -453,20 +437,10 @@ _ADD = "mmoe.models.interactions.add"
 
 
 INTERACTIONS.add("none", NoInteraction, None)
-
-
 INTERACTIONS.add("fm", FactorizationMachineConfig, f"{_ADD}:add_factorization_machine")
-
-
 INTERACTIONS.add("dcn_v2", CrossNetworkConfig, f"{_ADD}:add_cross_network")
-
-
 INTERACTIONS.add("deepfm", DeepFMConfig, f"{_ADD}:add_deepfm")
-
-
 INTERACTIONS.add("masknet", MaskNetConfig, f"{_ADD}:add_masknet")
-
-
 INTERACTIONS.add("autoint", AutoIntConfig, f"{_ADD}:add_autoint")
 
 
@@ -533,19 +507,11 @@ class GRUEncoderConfig(SequenceEncoderConfig):
 
 # Config class → a module that is called with the width of an event and the most there are
 SEQUENCE_ENCODERS = Kinds("sequence encoder", SequenceEncoderConfig, default="mean")
-
-
 SEQUENCE_ENCODERS.add("mean", MeanEncoderConfig, "mmoe.models.sequences.events:MeanEncoder")
-
-
 SEQUENCE_ENCODERS.add("din", DINEncoderConfig, "mmoe.models.sequences.din:DINEncoder")
-
-
 SEQUENCE_ENCODERS.add(
     "transformer",
     TransformerEncoderConfig,
     "mmoe.models.sequences.transformer:TransformerEncoder",
 )
-
-
 SEQUENCE_ENCODERS.add("gru", GRUEncoderConfig, "mmoe.models.sequences.gru:GRUEncoder")

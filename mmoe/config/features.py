@@ -703,23 +703,11 @@ FEATURES = _Features("feature", Feature)
 
 
 FEATURES.add("numeric", NumericFeature, "mmoe.datasets.features.numeric:NumericCodec")
-
-
 FEATURES.add("categorical", CategoricalFeature, "mmoe.datasets.features.ids:CategoricalCodec")
-
-
 FEATURES.add("list", ListFeature, "mmoe.datasets.features.list:ListCodec")
-
-
 FEATURES.add("cross", CrossFeature, "mmoe.datasets.features.cross:CrossCodec")
-
-
 FEATURES.add("datetime", DatetimeFeature, "mmoe.datasets.features.datetime:DatetimeCodec")
-
-
 FEATURES.add("sequence", SequenceFeature, "mmoe.datasets.features.sequence:SequenceCodec")
-
-
 FEATURES.add("vector", VectorFeature, "mmoe.datasets.features.vector:VectorCodec")
 
 

@@ -220,12 +220,6 @@ class BayesianTransferConfig(TransferConfig):
 
 # Config class → what puts it into a network, called as `mmoe.models.build.relate_tasks` does
 TRANSFERS = Kinds("transfer", TransferConfig, default="none")
-
-
 TRANSFERS.add("none", NoTransfer, "mmoe.models.build:no_transfer")
-
-
 TRANSFERS.add("aitm", AdaptiveTransferConfig, "mmoe.models.build:adaptive_transfer")
-
-
 TRANSFERS.add("dbmtl", BayesianTransferConfig, "mmoe.models.build:bayesian_transfer")

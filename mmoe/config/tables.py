@@ -178,14 +178,8 @@ class ManagedEncoding(TableEncoding):
 
 # Config class → what turns ids into rows, once it has seen those of training
 ENCODINGS = Kinds("encoding", TableEncoding, default="vocabulary", key="encoding")
-
-
 ENCODINGS.add("vocabulary", VocabularyEncoding, "mmoe.datasets.features.id_map:Vocabulary")
-
-
 ENCODINGS.add("hash", HashEncoding, "mmoe.datasets.features.id_map:HashRule")
-
-
 ENCODINGS.add("managed", ManagedEncoding, "mmoe.datasets.features.id_map:ManagedRule")
 
 

@@ -76,8 +76,6 @@ METRICS = _Metrics("metric", MetricConfig)
 
 
 METRICS.add("ndcg", NdcgConfig, Ndcg)
-
-
 METRICS.add("recall", RecallConfig, Recall)
 
 
@@ -732,36 +730,14 @@ TASKS = _Tasks("task", TaskConfig, default="binary")
 
 
 TASKS.add("binary", BinaryTask, "mmoe.tasks.kinds.binary:Binary")
-
-
 TASKS.add("regression", RegressionTask, "mmoe.tasks.kinds.regression:Regression")
-
-
 TASKS.add("entire_space", EntireSpaceTask, "mmoe.tasks.kinds.entire_space:EntireSpace")
-
-
 TASKS.add("huber", HuberTask, "mmoe.tasks.kinds.regression:Huber")
-
-
 TASKS.add("watch_time", WatchTimeTask, "mmoe.tasks.kinds.watch_time:WatchTime")
-
-
 TASKS.add("ziln", ZilnTask, "mmoe.tasks.kinds.ziln:Ziln")
-
-
 TASKS.add("multiclass", MulticlassTask, "mmoe.tasks.kinds.classes:Multiclass")
-
-
 TASKS.add("ordinal", OrdinalTask, "mmoe.tasks.kinds.classes:Ordinal")
-
-
 TASKS.add("d2q", D2QTask, "mmoe.tasks.kinds.watch_time:D2Q")
-
-
 TASKS.add("bpr", BprTask, "mmoe.tasks.kinds.grouped:Bpr")
-
-
 TASKS.add("softmax", SoftmaxTask, "mmoe.tasks.kinds.grouped:Softmax")
-
-
 TASKS.add("jrc", JrcTask, "mmoe.tasks.kinds.grouped:Jrc")

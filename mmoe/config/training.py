@@ -224,11 +224,7 @@ class AdamWConfig(OptimizerConfig):
 
 
 OPTIMIZERS = Kinds("optimizer", OptimizerConfig, default="adam")
-
-
 OPTIMIZERS.add("adam", AdamConfig, "torch.optim:Adam")
-
-
 OPTIMIZERS.add("adamw", AdamWConfig, "torch.optim:AdamW")
 
 
@@ -316,17 +312,9 @@ _RULES = "mmoe.embeddings.row_updates"
 EMBEDDING_OPTIMIZERS = Kinds(
     "embedding optimizer", EmbeddingOptimizerConfig, default="rowwise_adagrad"
 )
-
-
 EMBEDDING_OPTIMIZERS.add("rowwise_adagrad", RowwiseAdagradConfig, f"{_RULES}:Adagrad")
-
-
 EMBEDDING_OPTIMIZERS.add("adagrad", AdagradConfig, f"{_RULES}:full_adagrad")
-
-
 EMBEDDING_OPTIMIZERS.add("adam", RowAdamConfig, f"{_RULES}:Adam")
-
-
 EMBEDDING_OPTIMIZERS.add("sgd", SgdConfig, f"{_RULES}:Sgd")
 
 
