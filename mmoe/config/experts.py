@@ -75,6 +75,7 @@ class ExpertConfig(HasKinds):
     # Whether all experts are made at once: what implements the kind then takes their number first,
     # and returns a pool
     makes_pools: ClassVar[bool] = False
+    called: ClassVar[str] = ""  # in a report; none: its kind
 
     @property
     def uses_batch(self) -> bool:
@@ -84,7 +85,7 @@ class ExpertConfig(HasKinds):
     @property
     def title(self) -> str:
         """Name of it in a report."""
-        return self.kind
+        return self.called or self.kind
 
     @property
     def needed_modules(self) -> list[str]:
@@ -133,15 +134,11 @@ class MLPExpertConfig(ExpertConfig):
 class CrossExpertConfig(ExpertConfig):
     """A cross network (DCN-v2): products of features, a degree more in each layer."""
 
+    called: ClassVar[str] = "cross network"
     kind: Literal["dcn_v2"] = "dcn_v2"
     output: Output = 128
     layers: Layers = 2
     rank: Rank = None
-
-    @property
-    def title(self) -> str:
-        """What a report calls it."""
-        return "cross network"
 
 
 class _PairsExpertConfig(ExpertConfig):
@@ -154,31 +151,24 @@ class _PairsExpertConfig(ExpertConfig):
 class FactorizationExpertConfig(_PairsExpertConfig):
     """A factorization machine of the entries of its row: products of all pairs."""
 
+    called: ClassVar[str] = "factorization machine"
     kind: Literal["fm"] = "fm"
-
-    @property
-    def title(self) -> str:
-        """What a report calls it."""
-        return "factorization machine"
 
 
 class DeepFMExpertConfig(_PairsExpertConfig):
     """A factorization machine and an MLP of one row, added up (DeepFM)."""
 
+    called: ClassVar[str] = "DeepFM"
     kind: Literal["deepfm"] = "deepfm"
     hidden: list[Width] = Field(default=[128, 64], min_length=1, description="width of each layer")
     activation: Activation = Field(default="relu", description="after each layer")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
 
-    @property
-    def title(self) -> str:
-        """What a report calls it."""
-        return "DeepFM"
-
 
 class MaskNetExpertConfig(ExpertConfig):
     """Layers of a row multiplied by masks that the row itself computes (MaskNet)."""
 
+    called: ClassVar[str] = "MaskNet"
     kind: Literal["masknet"] = "masknet"
     output: Output = 128
     blocks: Blocks = 2
@@ -187,15 +177,11 @@ class MaskNetExpertConfig(ExpertConfig):
     mask_hidden: MaskHidden = 256
     dropout: float = Field(default=0.0, ge=0, lt=1, description="after each block")
 
-    @property
-    def title(self) -> str:
-        """What a report calls it."""
-        return "MaskNet"
-
 
 class AutoIntExpertConfig(ExpertConfig):
     """Attention among fields, which are linear projections of its row (AutoInt)."""
 
+    called: ClassVar[str] = "AutoInt"
     kind: Literal["autoint"] = "autoint"
     output: Output = 128
     fields: int = Field(default=8, ge=2, le=1024, description="how many it makes of a row")
@@ -204,11 +190,6 @@ class AutoIntExpertConfig(ExpertConfig):
     heads: Heads = 2
     head_dim: HeadWidth = 8
     dropout: float = Field(default=0.0, ge=0, lt=1, description="after each layer")
-
-    @property
-    def title(self) -> str:
-        """What a report calls it."""
-        return "AutoInt"
 
 
 class FrozenExpertConfig(ExpertConfig):

@@ -24,10 +24,13 @@ class GateConfig(HasKinds):
         """Number of experts that a gate picks for one sample; None: it weighs all."""
         return None
 
+    called: ClassVar[str] = ""  # in a report, {k} the experts it picks; none: its kind
+
     @property
     def title(self) -> str:
         """Name of it in a report."""
-        return self.kind if self.picks is None else f"{self.kind} top-{self.picks}"
+        of_kind = self.kind if self.picks is None else f"{self.kind} top-{{k}}"
+        return (self.called or of_kind).format(k=self.picks)
 
     def keywords(self) -> dict[str, Any]:
         """Returns what its gate is built with, beside sizes; null is the gate's default."""
@@ -251,28 +254,20 @@ class SoftmaxGateConfig(_ReadingGateConfig):
 class TopKGateConfig(SelectingGateConfig):
     """Weighs the k experts of the largest logits."""
 
+    called: ClassVar[str] = "top-{k}"
     kind: Literal["top_k"] = "top_k"
     softmax: Literal["after", "before"] = Field(
         default="after", description="over the selection, or before it over all experts"
     )
 
-    @property
-    def title(self) -> str:
-        """Name of it in a report."""
-        return f"top-{self.picks}{self.together_title}"
-
 
 class NoisyTopKGateConfig(SelectingGateConfig):
     """Picks k under noise, with losses for even importance and load."""
 
+    called: ClassVar[str] = "noisy top-{k}"
     kind: Literal["noisy_top_k"] = "noisy_top_k"
     importance_loss: float = Field(default=0.01, ge=0, description="coefficient")
     load_loss: float = Field(default=0.01, ge=0, description="coefficient")
-
-    @property
-    def title(self) -> str:
-        """Name of it in a report."""
-        return f"noisy top-{self.picks}{self.together_title}"
 
 
 class SwitchGateConfig(_ReadingGateConfig):
@@ -281,6 +276,7 @@ class SwitchGateConfig(_ReadingGateConfig):
     balances: ClassVar[bool] = True
     why_not: ClassVar[Mapping[str, str]] = {"k": "switch always picks 1; remove k"}
 
+    called: ClassVar[str] = "Switch"
     kind: Literal["switch"] = "switch"
     jitter: float = Field(default=0.0, ge=0, lt=1, description="noise on the input")
 
@@ -289,11 +285,6 @@ class SwitchGateConfig(_ReadingGateConfig):
         """Number of experts that it picks: one."""
         return 1
 
-    @property
-    def title(self) -> str:
-        """Name of it in a report."""
-        return "Switch"
-
 
 class GShardGateConfig(_ReadingGateConfig):
     """Picks two experts, the second by chance while training (GShard)."""
@@ -301,17 +292,13 @@ class GShardGateConfig(_ReadingGateConfig):
     balances: ClassVar[bool] = True
     why_not: ClassVar[Mapping[str, str]] = {"k": "gshard always picks 2; remove k"}
 
+    called: ClassVar[str] = "GShard"
     kind: Literal["gshard"] = "gshard"
 
     @property
     def picks(self) -> int:
         """Number of experts that it picks: two."""
         return 2
-
-    @property
-    def title(self) -> str:
-        """Name of it in a report."""
-        return "GShard"
 
 
 class CosineGateConfig(SelectingGateConfig):
@@ -335,16 +322,12 @@ class SigmoidGateConfig(SelectingGateConfig):
 class DSelectKGateConfig(_PickingGateConfig):
     """Picks k by smooth binary codes, without a jump (DSelect-k)."""
 
+    called: ClassVar[str] = "DSelect-{k}"
     kind: Literal["dselect_k"] = "dselect_k"
     per_sample: bool = Field(default=True, description="false = one choice per task")
     gamma: float = Field(default=1.0, gt=0, description="width of the smooth step")
     entropy_loss: float = Field(default=0.01, ge=0, description="coefficient")
     code_loss: float = Field(default=1.0, ge=0, description="coefficient")
-
-    @property
-    def title(self) -> str:
-        """Name of it in a report."""
-        return f"DSelect-{self.picks}"
 
     def _ensure_reads_what_it_is_given(self) -> None:
         if self.hidden and not self.per_sample:
