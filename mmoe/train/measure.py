@@ -80,12 +80,15 @@ def metrics_of(
         metrics[task.name] = values
         notes += task_notes
         if task.negative_sampling_rate != 1 and not all_negatives:
-            rate = task.negative_sampling_rate
-            notes.append(
-                f"{task.name}: each negative counts {1 / rate:g} times, as the log keeps {rate:g} "
-                "of them"
-            )
+            notes.append(_describe_rate(task))
     return metrics, notes
+
+
+def _describe_rate(task: TaskConfig) -> str:
+    rate = task.negative_sampling_rate
+    return (
+        f"{task.name}: each negative counts {1 / rate:g} times, as the log keeps {rate:g} of them"
+    )
 
 
 def of_tasks(found: Callable[[int], Found], tasks: int) -> list[Found]:
