@@ -79,7 +79,6 @@ def _every_command(
 
 _ON_RANKS = ("train", "backtest", "evaluate", "score")
 
-
 _RecipeOrConfig = Annotated[
     str | None,
     typer.Argument(

@@ -12,9 +12,7 @@ from mmoe.config.kinds import Strict
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
-
 _LONGEST = 36_500 * _SECONDS["d"]  # far below where microseconds leave 64 bits
-
 
 _WRITTEN = re.compile(r"\s*(\d{1,12}(?:\.\d{1,9})?)\s*([smhdw])\s*")
 
@@ -74,7 +72,6 @@ def moment_of(text: str) -> int:
 
 Window = Annotated[str, BeforeValidator(_is_window)]
 
-
 Moment = Annotated[str, BeforeValidator(_as_text), AfterValidator(_is_moment)]
 
 
@@ -112,9 +109,7 @@ class TimeConfig(Strict):
 
 Paths = str | list[str]
 
-
 RepeatedRows = Literal["keep", "drop", "together"]
-
 
 Day = Annotated[str, BeforeValidator(str)]  # YAML reads 2024-01-31 as a date, 7 as a number
 
@@ -248,7 +243,6 @@ NOTHING_SHARED = (
     "data.requests is set, but no feature is of a request, so nothing would be computed once for "
     "its candidates; say level: request in features of user and context, or remove data.requests"
 )
-
 
 # What pandas, Spark and databases write for what is missing: all that `pandas.read_csv` takes so
 MISSING_WORDS = (

@@ -15,18 +15,14 @@ from mmoe.config.tables import ENCODINGS, TableSettings, VectorTable
 
 NAME_OF_FEATURE = "of the feature, in reports and files of a run"
 
-
 LEVEL = (
     "with data.requests, whose value it is: request, the same for all candidates of one and "
     "computed once for them; or row. Default: row; with data.requests.candidates that of its column"
 )
 
-
 Level = Literal["request", "row"]
 
-
 Outside = Literal["clip", "keep"]
-
 
 OUTSIDE = (
     "numbers more than one width of training's range below or above it: clip takes them as that "
@@ -245,16 +241,12 @@ Part = Literal[
     "quarter",
 ]
 
-
 TimeUnit = Literal["s", "ms", "us", "ns"]
-
 
 _NO_ZONES = {"localtime", "Factory"}  # another one on every machine; none
 
-
 # Directives of strptime that mean the same on every machine
 _DIRECTIVES = "aAbBdmyYHIpMSfzj%"
-
 
 _PROBE = datetime(2024, 11, 24, 13, 5, 9, tzinfo=UTC)
 

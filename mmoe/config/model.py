@@ -229,7 +229,6 @@ class BiasConfig(Strict):
 
 _ONE_POOL = "kind {kind} has not one pool of experts; set kind: mmoe, omoe or esmm, or remove it"
 
-
 _OWN_EXPERTS = "kind {kind} has no own and shared experts; set kind: cgc or ple, or remove it"
 
 

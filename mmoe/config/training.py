@@ -101,9 +101,7 @@ def check_stages(
 
 ENCODER = "encoder"
 
-
 TABLES = "tables"
-
 
 # What a pattern begins with that means neither experts nor gates
 _BESIDE = (
@@ -308,7 +306,6 @@ class SgdConfig(EmbeddingOptimizerConfig):
 
 _RULES = "mmoe.embeddings.row_updates"
 
-
 EMBEDDING_OPTIMIZERS = Kinds(
     "embedding optimizer", EmbeddingOptimizerConfig, default="rowwise_adagrad"
 )
@@ -319,7 +316,6 @@ EMBEDDING_OPTIMIZERS.add("sgd", SgdConfig, f"{_RULES}:Sgd")
 
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
-
 
 LoggerName = Literal["tensorboard", "mlflow"]
 

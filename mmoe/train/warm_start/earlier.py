@@ -185,7 +185,6 @@ _SHAPING = (
     *("num_experts", "request_experts", "experts", "expert", "interaction", "bias.hidden"),
 )
 
-
 Difference = tuple[str, object, object]  # a key, its value there, its value here
 
 
