@@ -38,7 +38,7 @@ class Alarm(Stored):
 
     @property
     def line(self) -> str:
-        """What a screen shows."""
+        """Line for a screen."""
         return f"alarm: {self.finding}; {self.mend}"
 
 

@@ -77,7 +77,7 @@ def _is_off(ratio: float, positives: int) -> bool:
 
 
 def _interval(count: int) -> tuple[float, float]:
-    """Where the mean of a Poisson count lies in 99 of 100 cases.
+    """The 99 % interval of the mean of a Poisson count.
 
     Source: Byar's approximation in Breslow and Day, "Statistical methods in cancer research",
         volume 2 (1987), equation 2.11.

@@ -102,12 +102,12 @@ class Distribution(Stored):
 
     @property
     def finite(self) -> int:
-        """How many finite numbers there are."""
+        """Number of finite numbers."""
         return self.rows - self.nulls - self.not_finite
 
     @property
     def mean(self) -> float | None:
-        """Of the finite numbers; None where there are none."""
+        """Mean of the finite numbers; None where there are none."""
         return self.total / self.finite if self.finite else None
 
     def quantile(self, share: float) -> float | None:
@@ -186,5 +186,5 @@ def _in_order(bins: Mapping[str, int]) -> list[tuple[int, int]]:
 
 
 def _middle(b: int) -> float:
-    """Of the numbers of a bin, the one that is as near to either end in parts of itself."""
+    """The number of a bin that is as near to either end in parts of itself."""
     return 2 * exp(min(b * _LOG_GROWTH, 709.0)) / (1 + _GROWTH)

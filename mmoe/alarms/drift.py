@@ -139,7 +139,7 @@ def _shifted(
 
 
 class Shift(NamedTuple):
-    """How far a column has moved.
+    """Distance that a column has moved since training.
 
     Attributes:
         psi: The stability index over groups of bins.
@@ -168,7 +168,7 @@ def shift_of(stored: StoredColumn, counts: np.ndarray, unit: float) -> Shift:
 
 
 def _difference(stored: StoredColumn, column: Column, counts: np.ndarray) -> str:
-    """Where it lies, or which value differs most: training against now."""
+    """Describes where it lies, or which value differs most: training against now."""
     if column.kind == "number" and stored.median is not None:
         present = column.items[~column.missing]
         if len(present):

@@ -188,7 +188,7 @@ class StoredColumn(Stored):
 
 
 class TrainingColumns(Stored):
-    """What `mmoe train` keeps of the training rows, in columns.json.
+    """Counts of the training rows' columns, which `mmoe train` keeps in columns.json.
 
     Attributes:
         format: Of the file.

@@ -398,7 +398,7 @@ def file_name(state: str, number: int, total: int) -> str:
 
 
 def _pieces_of(file: Path) -> Iterator[tuple[str, _Piece]]:
-    """What a file holds, by its header, which says how long the file has to be."""
+    """The pieces in a file, by its header, which says how long the file has to be."""
     try:
         with safe_open(file, framework="pt") as opened:
             saved = json.loads((opened.metadata() or {}).get("DCP_SHARDING_INFO", "{}"))

@@ -120,7 +120,7 @@ def _write_narrow(
 
 
 def _identity(run: RunDirectory) -> str:
-    """What differs where the best checkpoint does, at no cost."""
+    """A text that differs where the best checkpoint does, at no cost."""
     step = CheckpointFolder(run.checkpoint).step("best")
     files = [run.config_file, *sorted(step.glob("model*")), step / "state.json"]
     return json.dumps(
@@ -135,7 +135,7 @@ def _identity(run: RunDirectory) -> str:
 def _bytes(
     stored: StoredTensors, narrow: Mapping[str, TableSpec], precision: ScoringPrecision | None
 ) -> int:
-    """Of all weights, as they will lie in memory."""
+    """The bytes of all weights, as they will lie in memory."""
     total = 0
     for name in stored.names():
         shape, table = stored.shape(name), narrow.get(name.removeprefix("tables."))

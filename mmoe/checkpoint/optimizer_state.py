@@ -31,6 +31,6 @@ def unflatten_optimizer(
 
 
 def _names(optimizer: torch.optim.Optimizer, network: nn.Module) -> list[str]:
-    """In the order in which `state_dict` numbers the parameters: group by group."""
+    """The parameters' names in the order of `state_dict`: group by group."""
     names = {id(weight): name for name, weight in network.named_parameters()}
     return [names[id(weight)] for group in optimizer.param_groups for weight in group["params"]]

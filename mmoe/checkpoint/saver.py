@@ -129,7 +129,7 @@ class CheckpointSaver:
             self._thread.join(None if world_size() == 1 else _SECONDS_AFTER_AN_ERROR)
 
     def _copies(self, held: Mapping[str, list[Shard]]) -> dict[str, list[Shard]]:
-        """In host memory that is kept from save to save: fresh pages cost more than the copying."""
+        """Copies into host memory that is kept: fresh pages cost more than the copying."""
         buffers = {}
         for name, shards in held.items():
             for n, shard in enumerate(shards):

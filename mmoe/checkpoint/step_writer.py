@@ -1,4 +1,4 @@
-"""How `torch.distributed.checkpoint` writes one checkpoint: safetensors and JSON, no pickle."""
+"""Writer of one checkpoint for `torch.distributed.checkpoint`: safetensors and JSON, no pickle."""
 
 import json
 from collections import Counter

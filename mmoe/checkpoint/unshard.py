@@ -84,7 +84,7 @@ def unshard(
 
 
 def _header(stored: StoredTensors, names: list[str]) -> tuple[bytes, list[int]]:
-    """What comes before the numbers, and how many bytes of numbers each tensor has."""
+    """The bytes before the numbers, and how many bytes of numbers each tensor has."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     sizes: list[int] = []
     for name in names:

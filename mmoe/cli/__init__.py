@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _spare_address_space() -> None:
-    """Where it is limited (ulimit -v), Arrow's own allocator would reserve 1 GiB or 128 MiB."""
+    """Avoids Arrow's allocator where address space is limited: it reserves 128 MiB to 1 GiB."""
     with suppress(ImportError):  # Windows has no such limits
         import resource
 
@@ -60,14 +60,14 @@ def _spare_address_space() -> None:
 
 
 def _asked() -> list[str]:
-    """What all ranks have to be started with. Those that train compare their configs, by key."""
+    """The arguments that all ranks must share. Those that train compare their configs, by key."""
     arguments = sys.argv[1:]
     trains = arguments[:1] == ["train"] and "--help" not in arguments
     return arguments[:1] if trains else arguments
 
 
 def _run_on_ranks() -> None:
-    """As `_run`, but what is wrong with the command line, and Ctrl-C, are exceptions too."""
+    """Runs as `_run`, but mistakes on the command line, and Ctrl-C, are exceptions too."""
     try:
         code = _run(standalone_mode=False)
     except _USAGE_ERROR as error:

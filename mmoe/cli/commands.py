@@ -321,7 +321,7 @@ def report(
 
 
 def _copy_to_draw(address: str, output: str | None) -> str:
-    """Where this machine has a run that lies elsewhere; a page beside it nobody would find."""
+    """This machine's copy of a run at an address; a page beside it nobody would find."""
     if output is None:
         raise ValueError(
             f"{address}: is an address, where no page is written; say --output FILE.html"

@@ -109,7 +109,7 @@ def _cuda() -> Finding:
 
 
 def _device() -> Finding:
-    """What `mmoe train` would use, and how its tables and operators would run there."""
+    """The device that `mmoe train` would use, and how tables and operators would run there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other lines say it
         from mmoe.embeddings import torchrec_problem
@@ -154,7 +154,7 @@ def _torchrec() -> Finding:
 
 
 def _extras() -> Finding:
-    """What `pip install 'mmoe[…]'` adds; TorchRec has a line of its own, tools are not listed."""
+    """The extras of `pip install 'mmoe[…]'`; TorchRec has its own line, tools are not listed."""
     there, absent = [], []
     for extra, packages in sorted(extras(_requirements()).items()):
         if extra not in ("dev", "torchrec"):

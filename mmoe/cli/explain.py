@@ -19,7 +19,7 @@ from mmoe.plugins import import_modules
 
 
 class Split(StrEnum):
-    """Which of a run's own rows."""
+    """Split of a run's own rows."""
 
     TEST = "test"
     VALIDATION = "validation"

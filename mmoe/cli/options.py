@@ -52,7 +52,7 @@ RunDir = Annotated[
 
 
 class Device(StrEnum):
-    """What computes."""
+    """Device that computes."""
 
     AUTO = "auto"
     CPU = "cpu"
@@ -65,7 +65,7 @@ OnDevice = Annotated[
 
 
 class TablePrecision(StrEnum):
-    """What tables that are only looked up hold."""
+    """Precision of tables that are only looked up."""
 
     FP16 = "fp16"
     INT8 = "int8"
@@ -78,7 +78,7 @@ InPrecision = Annotated[
 
 
 class NewExperts(StrEnum):
-    """What becomes of experts that an earlier run did not have."""
+    """Start of experts that an earlier run did not have."""
 
     FRESH = "fresh"
     COPY = "copy"

@@ -1,4 +1,4 @@
-"""What commands print, where they write, and how they go on with what is there."""
+"""Output of commands: what they print, where they write, how they resume."""
 
 import json
 import shlex
@@ -50,7 +50,7 @@ def say(line: object) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command writes.
+    """Place that a command writes to.
 
     Attributes:
         path: On this machine; None: it chooses itself.

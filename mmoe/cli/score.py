@@ -18,7 +18,7 @@ _SHARES = ("missing", "unseen")
 
 
 class Mode(StrEnum):
-    """What becomes of an output that is there."""
+    """Treatment of an output that is there."""
 
     ERROR = "error"
     OVERWRITE = "overwrite"
@@ -26,7 +26,7 @@ class Mode(StrEnum):
 
 
 class Where(StrEnum):
-    """Whose processes score."""
+    """Processes that score."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -217,7 +217,7 @@ def _beside(now: str, training: str) -> str:
 
 
 def _size(summary: Any, name: str) -> float:
-    """How much a column differs from training."""
+    """The size of a column's difference to training."""
     figures, before = summary.columns[name], summary.of_training.get(name, {})
     shares = [(figures.get(key) or 0.0) - (before.get(key) or 0.0) for key in _SHARES]
     psi = 0.0 if name in summary.parts else figures.get("psi") or 0.0

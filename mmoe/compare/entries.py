@@ -95,7 +95,7 @@ class _Facts(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What one training gave.
+    """Result of one training.
 
     Attributes:
         predictions_NP: float64, of the test rows.
@@ -178,7 +178,7 @@ def baseline_entry(folder: Path, name: str, rows: ComparedRows) -> Entry:
 
 
 def _count_weights(run: RunDirectory) -> int:
-    """Of the network, the tables and a wide part."""
+    """Counts the weights of the network, the tables and a wide part."""
     model = CheckpointFolder(run.checkpoint).tensors("best", "model")
     names = [name for name in model.names() if name.startswith(("network.", "tables.", "wide."))]
     return sum(prod(model.shape(name)) for name in names)

@@ -1,4 +1,4 @@
-"""What a comparison found, compare.json: measures, intervals of differences, tables of them."""
+"""Result of a comparison, compare.json: measures, and intervals of differences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -139,7 +139,7 @@ class Measure:
 
 
 def _measures_of(config: RunConfig) -> list[Measure]:
-    """What is measured: of every task, then means over two tasks or more."""
+    """The measures of every task, then means over two tasks or more."""
     measures: list[Measure] = []
     in_means: dict[str, list[tuple[int, Measure]]] = {}
     for t, task in enumerate(config.tasks):
@@ -334,7 +334,7 @@ def _tasks_that(
 
 
 def _result(measure: Measure, mine: Judged, first: Judged | None) -> dict[str, Any]:
-    """Of one measure; without `first` there is nothing to compare with."""
+    """The result of one measure; without `first` there is nothing to compare with."""
     own_S = mine.values[measure.key]
     if own_S is None:
         return {"values": None, "mean": None, "sd": None, "difference": None, "verdict": None}

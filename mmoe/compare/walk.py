@@ -1,4 +1,4 @@
-"""Which models are compared: the config with another `model.kind` and seed each."""
+"""Models that are compared: the config with another `model.kind` and seed each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _MOST_SEEDS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonSettings:
-    """What is compared.
+    """Models and seeds of a comparison.
 
     Attributes:
         models: Kinds of models; the others are judged against the first.

@@ -1,4 +1,4 @@
-"""What curves.json holds for a task: ROC, calibration and the histogram of the predictions."""
+"""Curves of a task for curves.json: ROC, calibration and the histogram of the predictions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How well one column alone predicts a label: the measure that finds leaks."""
+"""Measures of how well one column alone predicts a label, which find leaks."""
 
 import numpy as np
 

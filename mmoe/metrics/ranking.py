@@ -1,4 +1,4 @@
-"""How well rows are ranked within groups: NDCG@k and recall@k, exact with ties."""
+"""Ranking within groups: NDCG@k and recall@k, exact with ties."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple

@@ -1,4 +1,4 @@
-"""How far each test row moves a metric: intervals of means and differences follow from it."""
+"""Influence of each test row on a metric: intervals of means and differences follow from it."""
 
 from collections.abc import Callable
 
@@ -106,7 +106,7 @@ def _centred(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def _ne_terms(
     labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray
 ) -> np.ndarray | None:
-    """Of `loss / entropy(rate)`: a row moves the loss, and by its label the rate."""
+    """Terms of `loss / entropy(rate)`: a row moves the loss, and by its label the rate."""
     rate = float(np.average(labels, weights=weights))
     if not 0 < rate < 1:
         return None

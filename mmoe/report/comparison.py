@@ -162,7 +162,7 @@ def _at_the_edge(
 
 
 def _limits(measure: Mapping[str, Any], models: list[Mapping[str, Any]]) -> tuple[float, float]:
-    """Of all trained models' intervals, and of simple ones where they are not far away."""
+    """The range of all trained models' intervals, and of simple ones that are not far away."""
     near, far = [0.0], []
     for model in models:
         difference = model["results"][measure["key"]].get("difference")

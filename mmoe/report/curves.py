@@ -301,7 +301,7 @@ def wilson_interval(rate: float, rows: int) -> tuple[float, float]:
 
 
 def _y_label(kind: TaskKind, left: bool) -> str:
-    """What the height means; said once a row of panels, and wherever it is the other kind."""
+    """The label of the height: once a row of panels, and wherever it is the other kind."""
     if not kind.is_event:
         return kind.calibration_label
     return "share of positives" if left else ""

@@ -105,7 +105,7 @@ def explanation_figure(result: Mapping[str, Any]) -> Figure:
 
 
 def _importance_figure(result: Mapping[str, Any]) -> Figure:
-    """How each task's metrics change where a feature is shuffled."""
+    """Draws how each task's metrics change where a feature is shuffled."""
     names = [feature["name"] for feature in result["features"]]
     found = {
         task["name"]: [
@@ -118,7 +118,7 @@ def _importance_figure(result: Mapping[str, Any]) -> Figure:
 
 
 def _cosines_figure(gradients: Mapping[str, Any]) -> Figure:
-    """How each task's gradient agrees with every other's: blue where it does, else orange."""
+    """Draws how each task's gradient agrees with every other's: blue where it does, else orange."""
     tasks = gradients["tasks"]
     side = max(1.5 + _CELL_INCHES * len(tasks), 3.2)
     figure = style.new_figure(min(1.05 * side, style.PAGE_WIDTH), side)

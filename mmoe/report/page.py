@@ -53,7 +53,7 @@ def write_report(
 
 
 def _check_not_of_run(target: Path, folder: Path) -> None:
-    """Of what lies in a run directory only pages are replaced, whatever links lead there."""
+    """Refuses to replace files of a run other than pages, whatever links lead there."""
     for path in folder.rglob("*") if target.exists() else ():
         if path.suffix != ".html" and path.is_file() and path.samefile(target):
             raise ValueError(f"{target}: is {path}, a file of the run itself; name another file")
@@ -154,7 +154,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 
 
 def _frozen(frozen: Any) -> list[tuple[str, str]]:
-    """What of an earlier run stayed as it scored, and whose scores did."""
+    """The parts of an earlier run that stayed as they scored, and the tasks whose scores did."""
     if not isinstance(frozen, Mapping):
         return []
     held, trained = (tables.count(frozen[f"{what}_parameters"]) for what in ("frozen", "trained"))
@@ -166,7 +166,7 @@ def _frozen(frozen: Any) -> list[tuple[str, str]]:
 
 
 def _advice(run: Run) -> list[str]:
-    """What the table leaves out, and how to get it."""
+    """Names what the table leaves out, and how to get it."""
     lines = []
     for kind in KINDS.values():
         tasks = [v for v in run.metrics["tasks"].values() if kind_of_metrics(v) is kind]
@@ -195,7 +195,7 @@ def _gate_table(level: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _together(level: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """What gates that decide together keep of what each wants; nothing where each decides alone."""
+    """The share that gates which decide together keep of what each wants; else nothing."""
     columns = [level[name] for name in _TOGETHER if level.get(name) is not None]
     if len(columns) < len(_TOGETHER):
         return []

@@ -129,7 +129,7 @@ class _GateLevel(Stored):
 
 
 class _LearntBias(Stored):
-    """What a bias tower has learnt of one feature: a ratio of probabilities for each value."""
+    """Effect of one feature in a bias tower: a ratio of probabilities for each value."""
 
     feature: str
     values: list[str]
@@ -212,7 +212,7 @@ def _read_json(folder: Path, name: str, shape: type) -> dict[str, Any]:
 
 
 def _diverged(folder: Path) -> str | None:
-    """What the run's mark says of an end that a --resume would only come to again."""
+    """The reason why training diverged, by the run's mark: a --resume would come to it again."""
     try:
         return json.loads((folder / "mmoe.json").read_text(encoding="utf-8"))["diverged"]
     except (OSError, ValueError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""How the pictures look: colours by role, type sizes, axes, SVG that follows the page's theme."""
+"""Style of the pictures: colours by role, type sizes, axes, SVG that follows the page's theme."""
 
 import io
 import re

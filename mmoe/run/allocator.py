@@ -1,4 +1,4 @@
-"""How the process keeps freed memory, or gives it back."""
+"""Settings of the allocator: the process keeps freed memory, or gives it back."""
 
 import ctypes
 import os

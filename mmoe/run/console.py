@@ -1,4 +1,4 @@
-"""What a person sees while something runs: a bar on a terminal, plain lines elsewhere."""
+"""Progress for a person: a bar on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What lies where in a run directory."""
+"""Files of a run directory."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from mmoe.run.folder_claim import FolderMark
 
 
 class _Metrics(Stored):
-    """What is needed of metrics.json."""
+    """The keys of metrics.json that are read."""
 
     tasks: dict[str, dict[str, float | None]]
     validation: dict[str, dict[str, float | None]]

@@ -103,7 +103,7 @@ def _used(place: Path) -> bool:
 
 
 def _remove_unused(place: Path) -> None:
-    """What is mapped by a process stays readable to it; what is asked for again is made again."""
+    """Files that a process maps stay readable to it; what is asked for again is made again."""
     original = place.name.rpartition("-")[0]
     for earlier in place.parent.glob(f"{original}-*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What memory this host has left, for what is about to be loaded."""
+"""Memory that this host has left, for what is about to be loaded."""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ def plain_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table
 
 
 def _columns() -> dict[str, Column]:
-    """Of all kinds of tasks that there are by now, by their keys: metrics, then counts of rows."""
+    """Columns of all kinds of tasks there are by now, by key: metrics, then counts of rows."""
     found = {column.key: column for kind in KINDS.values() for column in kind.columns}
     found |= NAMED_COLUMNS
     shown = [column for column in found.values() if column.title]

@@ -1,4 +1,4 @@
-"""How the gates use the experts, summed up over batches: the `gates` section of curves.json."""
+"""Use of experts by gates, summed up over batches: the `gates` section of curves.json."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _BINS = 1000
 
 
 class GateRecord(NamedTuple):
-    """What the gates of one level did with a batch.
+    """Weights that the gates of one level gave to the rows of a batch.
 
     Attributes:
         level: From 1 on.
@@ -181,7 +181,7 @@ def _add(level: _Level, record: GateRecord, num_rows: int | None) -> None:
 
 
 def _kept(picked_BGE: Tensor, wanted_BGE: Tensor, asked_BG: Tensor) -> dict[str, Tensor]:
-    """What is left of what gates wanted, where they decide together."""
+    """The share that gates keep of what each wanted, where they decide together."""
     total_BG = wanted_BGE.sum(2)
     kept_BG = torch.where(picked_BGE, wanted_BGE, 0).sum(2) / total_BG.clamp(min=1e-300)
     first_BG1 = wanted_BGE.argmax(2, keepdim=True)

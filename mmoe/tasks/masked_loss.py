@@ -111,7 +111,7 @@ class TaskLosses:
         return LossSums((weights_BT * losses_BT).sum(0), weights_BT.sum(0))
 
     def _outcomes(self, labels_BT: Tensor, observed_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """What each task is trained on, and where that is known."""
+        """The outcome that each task is trained on, and where it is known."""
         if self._all_binary:
             return labels_BT, observed_BT
         outcomes = [

@@ -49,7 +49,7 @@ _FIRST_YYYYMMDD = 10_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class BacktestSettings:
-    """How a backtest walks: which days, on how many each model trains.
+    """Days that a backtest tests, and on how many each model trains.
 
     Attributes:
         column: Holds the day; None: `data.split.column` of a split by time or day.
@@ -183,7 +183,7 @@ def backtest_steps(config: RunConfig, settings: BacktestSettings) -> list[Step]:
 
 
 def _format(config: RunConfig, column: str) -> str | None:
-    """How the column's text says a datetime, where the split says so."""
+    """The format of the column's text, where the split names one."""
     split = config.data.split
     return split.format if column == split.column else None
 
@@ -483,7 +483,7 @@ def _finish(
 
 
 def _as_stored(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
-    """What plan.json holds."""
+    """The content of plan.json."""
     return {
         **header,
         "steps": [step.as_dict() for step in steps],
@@ -492,7 +492,7 @@ def _as_stored(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> 
 
 
 def _check_steps(out: Path, config: RunConfig, header: dict[str, Any], steps: list[Step]) -> int:
-    """How many of the steps a walk that is resumed had before."""
+    """The number of steps that a resumed walk had before."""
     if not (out / _STEPS).exists():
         return 0
     content = _as_stored(config, header, steps)
@@ -513,7 +513,7 @@ def _check_steps(out: Path, config: RunConfig, header: dict[str, Any], steps: li
 
 
 def _other_days(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
-    """How the steps of plan.json and those of today differ; the first ones should be the same."""
+    """The difference of plan.json's steps to today's; the first ones should be the same."""
     tested, here = ([step["test_day"] for step in steps] for steps in (before, now))
     begun, found = f"it tested {tested[0]} to {tested[-1]}", f"{here[0]} to {here[-1]}"
     if tested[0] in here[1:]:

@@ -182,7 +182,7 @@ def _fit_tasks(
 
 
 def _predicted(model: Any, x: Any, task: TaskConfig) -> tuple[np.ndarray, np.ndarray]:
-    """What the task's kind predicts: its one number, and a probability of each level."""
+    """Predictions of the task's kind: its one number, and a probability of each level."""
     if task.levels is None:
         event = kind_of(task.kind).is_event
         predictions_N = model.predict_proba(x)[:, 1] if event else model.predict(x)

@@ -30,7 +30,7 @@ _STEPS_LOOKED_THROUGH = 3
 
 
 class Cause(NamedTuple):
-    """What made a step diverge; of several the lowest `order` is the likeliest.
+    """Cause of a step that diverged; of several the lowest `order` is the likeliest.
 
     Attributes:
         order: The more direct the evidence, the lower.
@@ -101,7 +101,7 @@ def _labels(config: RunConfig, steps: Sequence[Sequence[Batch]]) -> Cause | None
 
 
 def _column(batch: Batch, key: str, t: int) -> Tensor:
-    """What counts of a column of labels or weights."""
+    """The observed entries of a column of labels or weights."""
     values_BT, observed_BT = getattr(batch, key), batch.observed_BT
     if values_BT is None or observed_BT is None:
         return torch.zeros(0)

@@ -254,7 +254,7 @@ def _compare(
 def _cost_of_precision(
     config: RunConfig, trained: Mapping[str, Mapping[str, Any]], metrics: Metrics, precision: str
 ) -> Iterator[str]:
-    """What narrower tables change on the test split, task by task."""
+    """Lines on how narrower tables change the test metrics, task by task."""
     for task in config.tasks:
         kind = kind_of(task.kind)
         key = kind.headline

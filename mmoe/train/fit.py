@@ -284,7 +284,7 @@ def _say_sizes(
 
 
 def _say_resumed(run: RunDirectory, step: int, note: str | None, reporter: Reporter) -> None:
-    """Where a run goes on; one that begins with weights of its own has not stopped anywhere."""
+    """Names the step that a run goes on from; one with weights of its own has stopped at none."""
     if step:
         reporter.say(f"resuming after step {step} of {run.path}")
     if note is not None:
@@ -294,7 +294,7 @@ def _say_resumed(run: RunDirectory, step: int, note: str | None, reporter: Repor
 def _say_continued(
     config: RunConfig, run: RunDirectory, report: WarmStartReport | None, reporter: Reporter
 ) -> None:
-    """Where test rows may have been trained on by the run of a warm start."""
+    """Warns where the run of a warm start may have been trained on test rows."""
     if report is None:
         return
     remembered = from_first(lambda: RunData.read(run))

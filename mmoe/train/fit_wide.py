@@ -222,7 +222,7 @@ def _rows_of_task(
 
 
 def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool, unit: float = 1.0) -> str:
-    """How good the model is; `unit` is that of its targets."""
+    """The model's AUC or RMSE in words; `unit` is that of its targets."""
     if not rows.differ:
         return "has one outcome only, so it is that"
     if not model.tells:
@@ -278,7 +278,7 @@ def id_columns(wide: WidePart, features: EncodedFeatures, rows_N: np.ndarray) ->
 
 
 def _pooling(feature: FeatureSpec, place: RaggedRows, weights: np.ndarray | None) -> np.ndarray:
-    """What multiplies each id's weight."""
+    """The factor of each id's weight."""
     if feature.weighted:
         return place.weights(weights).astype(np.float64)
     if feature.pooling != "sum":  # of events as well
@@ -415,7 +415,7 @@ def keep_linear_models(
 
 
 def _first_rows(encoder: FeatureEncoder) -> dict[str, int]:
-    """Where each table's rows begin, as `WidePart` has them."""
+    """The first row of each table, as `WidePart` has them."""
     found, rows = {}, 0
     for table in encoder.tables:
         found[table.name] = rows

@@ -169,7 +169,7 @@ def _tells(rows: Rows, model: Linear, found: _Found, determined: float, is_event
 def _determined(
     rows: Rows, model: Linear, found: _Found, group_C: np.ndarray, is_event: bool
 ) -> np.ndarray:
-    """What part of each weight, of `model`, the rows determine under the variances found, [C]."""
+    """The share of each weight that the rows determine under the variances found, [C]."""
     curvature_N = _curvature(rows, model.logits(rows.x), found.noise, is_event)
     hessian_C = _with_data(rows.x, rows.x.data**2).T @ curvature_N
     return 1 - 1 / (1 + hessian_C * found.variance_G[group_C])

@@ -1,4 +1,4 @@
-"""Where a run is logged beside its own folder, `training.loggers`: TensorBoard, MLflow."""
+"""Loggers beside a run's own folder, `training.loggers`: TensorBoard, MLflow."""
 
 import json
 import math
@@ -196,7 +196,7 @@ class _Remembered(Stored):
 
 
 class _History(Stored):
-    """What is needed of history.json."""
+    """The keys of history.json that are read."""
 
     epochs: list[Any]
 
@@ -372,7 +372,7 @@ def _flat_metrics(split: str, tasks: Mapping[str, Mapping[str, Any]]) -> dict[st
 
 
 def _small_files(folder: Path) -> list[Path]:
-    """What says how the run was made and how good it is; no weights."""
+    """Files that say how the run was made and how good it is; no weights."""
     return sorted(
         path
         for path in folder.iterdir()

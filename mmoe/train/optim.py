@@ -35,7 +35,7 @@ def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.
 
 
 def _is_matrix(name: str, weight: Tensor) -> bool:
-    """By name too: those of a pool of experts have a dimension more than one expert's."""
+    """Goes by name too: biases of a pool of experts have a dimension more than one expert's."""
     return weight.dim() > 1 and not {"bias", "biases", "norms"} & set(name.split("."))
 
 

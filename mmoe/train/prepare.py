@@ -1,4 +1,4 @@
-"""From a config to the three splits as sources of batches, in memory or streamed."""
+"""Reads the three splits of a config as sources of batches, in memory or streamed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -57,7 +57,7 @@ class PreparedData:
 
     @property
     def as_of(self) -> str | None:
-        """When the labels were collected, in words; None where none matures."""
+        """Time at which the labels were collected, in words; None where none matures."""
         return None if self.maturity is None else moment_text(self.maturity.as_of)
 
     def of(self, config: RunConfig, encoder: FeatureEncoder | None = None) -> "PreparedData":
@@ -187,7 +187,7 @@ def _repeat_counter(config: RunConfig, opened: StreamSplits | HeldSplits) -> Rep
 
 
 def _masked_in(config: RunConfig, **splits: BatchSource) -> Masked:
-    """Of splits in memory."""
+    """Counts masked labels of splits in memory."""
     counted = MaskedFit(config)
     for name, rows in splits.items():
         if rows.held is not None and rows.held.labels is not None:

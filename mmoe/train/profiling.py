@@ -206,7 +206,7 @@ def _name(marker: FunctionEvent) -> str:
 
 
 def _order(event: FunctionEvent) -> tuple[float, float]:
-    """By start, the longer (the outer one) first."""
+    """Sorts by start, the longer (the outer one) first."""
     return event.time_range.start, -event.time_range.end
 
 

@@ -274,7 +274,7 @@ def _of_tasks(
 
 
 def _absent(config: RunConfig, rows: pa.Table, origin: str) -> dict[str, np.ndarray]:
-    """Of columns of predictions: the rows in whose domain there is no such task."""
+    """The rows in whose domain a task does not exist, by column of predictions."""
     found: dict[str, np.ndarray] = {}
     for task in config.tasks:
         if task.domains is not None:

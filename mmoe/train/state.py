@@ -28,7 +28,7 @@ from mmoe.train.optim import forget_pairs
 
 @dataclass
 class Position:
-    """How far training has come: what state.json of a checkpoint holds."""
+    """Progress of training: the content of a checkpoint's state.json."""
 
     epoch: Count = 0  # epochs finished
     batch: Count = 0  # batches of the current epoch that are done
@@ -186,7 +186,7 @@ class TrainingState:
         return moments
 
     def _cut(self, moments: Mapping[str, Tensor]) -> TensorMap:
-        """As the parameters are. Counts of steps are the same on all ranks that have the shards."""
+        """Cuts moments as the parameters are; counts of steps are the same on all ranks."""
         cut: dict[str, Tensor | Sequence[Shard]] = dict(moments)
         for name, moment in moments.items():
             shards = self.layout.get(_parameter(name))
@@ -197,7 +197,7 @@ class TrainingState:
 
 @cache
 def _stored_position() -> type[Stored]:
-    """What state.json must hold: the fields of a position, by their types."""
+    """The shape of state.json: the fields of a position, by their types."""
     kinds: dict[str, Any] = {f.name: (f.type, ...) for f in fields(Position)}
     return create_model("StoredPosition", __base__=Stored, **kinds)
 

@@ -1,4 +1,4 @@
-"""What the ranks of a training step tell each other; on one process, nothing."""
+"""Messages between the ranks of a training step; on one process there are none."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack

@@ -34,7 +34,7 @@ BEST, RESULT = "best.yaml", "tune.json"
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """How long a search goes on.
+    """Length of a search.
 
     Attributes:
         trials: So many at most, those of earlier calls among them.
@@ -249,7 +249,7 @@ class _Epoch(Stored):
 
 
 class _History(Stored):
-    """What is needed of history.json."""
+    """The keys of history.json that are read."""
 
     start: dict[str, Any] | None = None
     epochs: list[_Epoch]

@@ -172,7 +172,7 @@ _FIRST_TRIALS, _SHARE_CHANGED = 8, 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a trial ended.
+    """End of a trial.
 
     Attributes:
         state: finished, pruned, out of time or diverged.
@@ -276,7 +276,7 @@ class Study:
         self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
 
     def _interrupted(self, trials: Sequence[Any]) -> list[dict[str, int]]:
-        """What is to be tried again."""
+        """The settings to be tried again."""
         states = self.optuna.trial.TrialState
         done = {_as_key(t.params) for t in trials if _OUTCOME in t.user_attrs}
         again: dict[Any, dict[str, int]] = {}

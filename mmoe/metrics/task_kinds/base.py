@@ -1,4 +1,4 @@
-"""What every task kind answers about its labels, predictions and metrics; rows checked by it."""
+"""Interface of a task kind: labels, predictions, metrics, and rows checked by it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

@@ -218,7 +218,7 @@ def quadratic_kappa(
 
 
 def _number(name: str) -> float:
-    """What a class is among numbers; NaN where it is none."""
+    """The number that a class is called by; NaN where it is none."""
     try:
         return float(name)
     except ValueError:

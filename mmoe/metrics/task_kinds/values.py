@@ -12,7 +12,7 @@ from mmoe.metrics.task_kinds.regression import Regression
 
 
 class Value(Regression):
-    """What is 0 or more: judged by RMSE and MAE, by its order and by its sum."""
+    """Number of 0 or more: judged by RMSE and MAE, by its order and by its sum."""
 
     linear_logit = False
     monitored: ClassVar = {"rmse": False, "mae": False, "gini": True}
@@ -79,7 +79,7 @@ class WatchTime(Value):
 
 
 class Ziln(Value):
-    """What is mostly 0 and else has a long tail."""
+    """Value that is mostly 0 and else has a long tail."""
 
     called: ClassVar = "a value of kind ziln"
 

@@ -1,4 +1,4 @@
-"""What every task kind answers in training and scoring."""
+"""Interface of a task kind in training and scoring."""
 
 import math
 from abc import ABC, abstractmethod

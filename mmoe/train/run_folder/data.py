@@ -98,7 +98,7 @@ class RunData(Strict):
 def _check_resumed(
     run: RunDirectory, now: DataPrint, *, allowed: bool
 ) -> tuple[RunData | None, bool]:
-    """What the run shall remember from now on, and whether that changes; refuses other data."""
+    """The data to remember from now on, and whether that changes; refuses other data."""
     remembered = RunData.read(run)
     changes = data_changes(remembered.data, now) if remembered is not None else []
     if remembered is None or not changes:
@@ -291,7 +291,7 @@ def describe_continued(remembered: RunData, config: RunConfig) -> str | None:
 
 
 def _consequence(config: RunConfig, remembered: RunData, now: DataPrint) -> str:
-    """What a changed test split means: it depends on what rows are split by."""
+    """The consequence of a changed test split, which depends on what rows are split by."""
     split = config.data.split.by
     leak = (
         f"{LEAK}, and these metrics be too good: evaluate on rows that came later (--data PATH), "
