@@ -247,16 +247,12 @@ def _choice_rows(epochs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]
 
 
-def _communication_figure(
-    epochs: Sequence[Mapping[str, Any]], *, figure: Figure | None = None
-) -> Figure:
+def _communication_figure(epochs: Sequence[Mapping[str, Any]]) -> Figure:
     """The megabytes that a step sends as stacked bars, a bar for each epoch that says so."""
     told = [
         (entry["epoch"], entry["communication"]) for entry in epochs if entry.get("communication")
     ]
-    if not told:
-        raise ValueError("epochs: none says what was sent; it is told of several ranks only")
-    figure = style.new_figure(style.PAGE_WIDTH, 2.2, figure)
+    figure = style.new_figure(style.PAGE_WIDTH, 2.2)
     axes = figure.subplots()
     style.dress(axes, xlabel="epoch", ylabel="MB a step", columns=1)
     numbers = [epoch for epoch, _ in told]

@@ -1,7 +1,6 @@
 """Optimizer of the network, the learning rate's schedule, and the average of its weights."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +9,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mmoe.config import OptimizerConfig
 from mmoe.config.training import OPTIMIZERS
+
+_Pair = tuple[Tensor, Tensor]
 
 
 def build_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -119,21 +120,26 @@ class _Average(AveragedModel):
     def __init__(self, network: nn.Module, decay: float) -> None:
         super().__init__(network, use_buffers=True)
         self._decay = decay
-        self.pairs: _Pairs | None = None
+        # The model; tensors of floating point, of the average and the model; whole numbers of both,
+        # which a mean would spoil: that of 7 and 7 may become 6
+        self.pairs: tuple[nn.Module, list[Tensor], list[Tensor], list[_Pair]] | None = None
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
         """Moves the average towards the weights of `model`."""
-        if self.pairs is None or self.pairs.model is not model:
-            self.pairs = _Pairs.of(self.module, model)
-        pairs, n = self.pairs, int(self.n_averaged)
+        if self.pairs is None or self.pairs[0] is not model:
+            pairs = list(zip(_tensors(self.module), _tensors(model), strict=True))
+            real = [pair for pair in pairs if pair[0].is_floating_point()]
+            whole = [pair for pair in pairs if not pair[0].is_floating_point()]
+            self.pairs = model, [own for own, _ in real], [theirs for _, theirs in real], whole
+        _, averages, weights, whole = self.pairs
+        n = int(self.n_averaged)
         if n == 0:
-            for average, weight in zip(pairs.averages, pairs.weights, strict=True):
-                average.copy_(weight)
+            whole = [*whole, *zip(averages, weights, strict=True)]
         else:
             ema = get_ema_multi_avg_fn(min(self._decay, (1 + n) / (10 + n)))
-            ema(pairs.averages, pairs.weights, n)
-        for average, weight in pairs.places:
+            ema(averages, weights, n)
+        for average, weight in whole:
             average.copy_(weight)
         self.n_averaged += 1
 
@@ -142,30 +148,6 @@ def forget_pairs(average: AveragedModel) -> None:
     """Makes an average look its weights up anew, whose modules may be others now."""
     if isinstance(average, _Average):
         average.pairs = None
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Tensors of the average and of the model, in one order.
-
-    Attributes:
-        model: Whose they are.
-        averages: Of floating point.
-        weights: Their counterparts.
-        places: Whole numbers of both, which a mean would spoil: that of 7 and 7 may become 6.
-    """
-
-    model: nn.Module
-    averages: list[Tensor]
-    weights: list[Tensor]
-    places: list[tuple[Tensor, Tensor]]
-
-    @classmethod
-    def of(cls, average: nn.Module, model: nn.Module) -> "_Pairs":
-        pairs = list(zip(_tensors(average), _tensors(model), strict=True))
-        real = [pair for pair in pairs if pair[0].is_floating_point()]
-        whole = [pair for pair in pairs if not pair[0].is_floating_point()]
-        return cls(model, [a for a, _ in real], [w for _, w in real], whole)
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:
