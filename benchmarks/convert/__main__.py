@@ -4,26 +4,27 @@ python -m benchmarks.convert [--threads N] [--rounds N] [--only KEY ...] [--seco
                              [--seeds N] [--out FILE]
 """
 
-from benchmarks.convert import (
-    equal_races,
-    layer_races,
-    line_races,
-    picture_races,
-    text_races,
+from benchmarks.convert.races import (
+    BESIDE,
+    EQUAL_RACES,
+    FEWEST_SEEDS,
+    LINE_RACES,
+    PICTURE_RACES,
+    RACES,
+    TARGETS,
+    TEXT_RACES,
+    Bench,
 )
-from benchmarks.convert.bench import FEWEST_SEEDS, Bench
-from benchmarks.convert.targets import BESIDE, TARGETS
-from benchmarks.racing.clock import Clock
-from benchmarks.racing.one_process import options, run
+from benchmarks.racing.harness import Clock, options, run
 
 KEYS = (*TARGETS, *BESIDE)
 RACES = (
-    *line_races.RACES,
-    *layer_races.RACES,
-    *text_races.RACES,
-    *picture_races.RACES,
+    *LINE_RACES,
+    *RACES,
+    *TEXT_RACES,
+    *PICTURE_RACES,
     # Last: compilers leave threads and memory behind
-    *equal_races.RACES,
+    *EQUAL_RACES,
 )
 
 

@@ -14,11 +14,16 @@ import torch
 from rich.console import Console
 
 from benchmarks.explain.passes import largest_error, race_passes
-from benchmarks.racing.clock import Clock
-from benchmarks.racing.last_line import print_json
-from benchmarks.racing.machine import processor
-from benchmarks.racing.races import Race, run_races
-from benchmarks.racing.results import Target, missed, print_table
+from benchmarks.racing.harness import (
+    Clock,
+    Race,
+    Target,
+    missed,
+    print_json,
+    print_table,
+    processor,
+    run_races,
+)
 from mmoe.ops import extension_status
 
 TARGETS: Mapping[str, Target] = {

@@ -7,9 +7,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from benchmarks.racing.clock import Clock
-from benchmarks.racing.results import Result
-from benchmarks.racing.times import Spread
+from benchmarks.racing.harness import Clock, Result, Spread
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource

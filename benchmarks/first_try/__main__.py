@@ -13,13 +13,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.first_try.judge import summary
 from benchmarks.first_try.logs import LOGS
-from benchmarks.first_try.race import Raced, race
-from benchmarks.first_try.real import REAL, race_real
-from benchmarks.first_try.samples import SAMPLES, race_sample
-from benchmarks.first_try.wide import init_seconds
-from benchmarks.racing.results import Target
+from benchmarks.first_try.race import (
+    REAL,
+    SAMPLES,
+    Raced,
+    init_seconds,
+    race,
+    race_real,
+    race_sample,
+    summary,
+)
+from benchmarks.racing.harness import Target
 
 TARGETS = {
     "wins": Target(0.9),

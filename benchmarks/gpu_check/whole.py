@@ -19,8 +19,8 @@ import torch
 from benchmarks.gpu_check.extension import require_kernels
 from benchmarks.gpu_check.record import MEASURED, Record, machine_name
 from benchmarks.gpu_check.train import BATCHES, measured_rate
-from benchmarks.train.configs import raw_config
-from benchmarks.train.logs import write_log
+from benchmarks.train.workloads import raw_config
+from benchmarks.train.workloads import write_log
 from benchmarks.train.ours import with_overrides
 from benchmarks.train.workloads import BIG_FLOPS_PER_ROW, WORKLOADS
 from mmoe.config import DeviceKind

@@ -15,26 +15,26 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.inputs import (
-    after,
-    as_they_come,
-    interactions,
-    late_labels,
-    position,
-    sequence_speed,
-    sequences,
-)
+from benchmarks.inputs import as_they_come
 from benchmarks.inputs.section import Measured, Section
-from benchmarks.racing.machine import processor
+from benchmarks.inputs.sections import (
+    AFTER_SECTION,
+    INTERACTIONS_SECTION,
+    LATE_LABELS_SECTION,
+    POSITION_SECTION,
+    SECTION,
+    SEQUENCE_SPEED_SECTION,
+)
+from benchmarks.racing.harness import processor
 from mmoe.ops import extension_status
 
 SECTIONS: tuple[Section, ...] = (
-    sequence_speed.SECTION,
-    sequences.SECTION,
-    interactions.SECTION,
-    position.SECTION,
-    late_labels.SECTION,
-    after.SECTION,
+    SEQUENCE_SPEED_SECTION,
+    SECTION,
+    INTERACTIONS_SECTION,
+    POSITION_SECTION,
+    LATE_LABELS_SECTION,
+    AFTER_SECTION,
     as_they_come.SECTION,
 )
 FEWEST_SEEDS = 5

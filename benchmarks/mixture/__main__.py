@@ -15,18 +15,31 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.mixture.auto_race import AUTO_RACES, format_choices
-from benchmarks.mixture.bench import Bench, Race
-from benchmarks.mixture.dense_races import DENSE_RACES
-from benchmarks.mixture.gate_races import GATE_RACES
-from benchmarks.mixture.sparse_races import SPARSE_RACES
-from benchmarks.mixture.targets import TARGETS
-from benchmarks.racing.clock import FEWEST_ROUNDS, Clock
-from benchmarks.racing.last_line import gflops, print_json, print_rates, shares_of
-from benchmarks.racing.machine import processor
-from benchmarks.racing.products import ProductRates
-from benchmarks.racing.races import NothingToMeasure
-from benchmarks.racing.results import Result, in_order, missed, print_table
+from benchmarks.mixture.races import (
+    AUTO_RACES,
+    DENSE_RACES,
+    GATE_RACES,
+    SPARSE_RACES,
+    TARGETS,
+    Bench,
+    Race,
+    format_choices,
+)
+from benchmarks.racing.harness import (
+    FEWEST_ROUNDS,
+    Clock,
+    NothingToMeasure,
+    ProductRates,
+    Result,
+    gflops,
+    in_order,
+    missed,
+    print_json,
+    print_rates,
+    print_table,
+    processor,
+    shares_of,
+)
 from mmoe.ops import extension_status
 
 RACES = (*DENSE_RACES, *SPARSE_RACES, *GATE_RACES, *AUTO_RACES)

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.network.bandwidth import host_bandwidth
-from benchmarks.network.host_bytes import count_host_bytes
-from benchmarks.network.racing import race_modes, race_placements
-from benchmarks.racing.answers import answer_commands, private_stdout
+from benchmarks.network.hosts import host_bandwidth
+from benchmarks.network.layers import count_host_bytes, race_modes, race_placements
+from benchmarks.racing.child import answer_commands, private_stdout
 from mmoe.parallel import ensure_process_group
 from mmoe.parallel.launch.launcher import launched_rank
 

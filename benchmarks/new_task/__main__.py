@@ -14,9 +14,7 @@ from pathlib import Path
 from benchmarks.new_task.equal import unequal
 from benchmarks.new_task.log import NEW, task_log
 from benchmarks.new_task.models import Found, compare
-from benchmarks.racing.machine import processor
-from benchmarks.racing.results import Result, Target, print_table
-from benchmarks.racing.times import Spread
+from benchmarks.racing.harness import Result, Spread, Target, print_table, processor
 
 TARGETS = {"frozen_equal": Target(1), "new_task_gap": Target(0.004, at_most=True)}
 USERS, ITEMS = 30_000, 10_000

@@ -6,13 +6,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.mixture.layers import GivenLogits, ours
-from benchmarks.mixture.race import Contestant, check_equal
-from benchmarks.mixture.workloads import Workload
-from benchmarks.parallel.layers import SpreadWork
-from benchmarks.parallel.wire_cases import count_bytes
-from benchmarks.racing.answers import answer_commands, private_stdout
-from benchmarks.racing.clock import RankClock
+from benchmarks.mixture.layers import Contestant, GivenLogits, Workload, check_equal, ours
+from benchmarks.parallel.layers import SpreadWork, count_bytes
+from benchmarks.racing.child import answer_commands, private_stdout
+from benchmarks.racing.harness import RankClock
 from mmoe.parallel import ensure_process_group, rank, world_size
 from mmoe.parallel.launch.cores import bind_to_own_cores
 

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from benchmarks.racing.answers import private_stdout
+from benchmarks.racing.child import private_stdout
 from benchmarks.train.peers import deepctr_model, torch_rechub_trainer
 from benchmarks.train.workloads import BATCH, WORKLOADS
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.racing.processes import descendants
+from benchmarks.racing.child import descendants
 
 SECONDS_BETWEEN_SAMPLES = 0.25
 PARTS_OF_A_SLOT = 4

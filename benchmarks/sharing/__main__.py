@@ -4,34 +4,30 @@ python -m benchmarks.sharing [--device cpu|cuda] [--threads N] [--rounds N] [--o
                              [--seconds S] [--seeds N] [--rows N] [--out FILE]
 """
 
-from benchmarks.racing.clock import Clock
-from benchmarks.racing.one_process import options, run
-from benchmarks.sharing import (
-    domain_quality,
-    domain_steps,
-    equal_time,
-    quality,
-    request_races,
-    step_races,
-    task_races,
+from benchmarks.racing.harness import Clock, options, run
+from benchmarks.sharing import step_races
+from benchmarks.sharing.quality import (
+    DOMAIN_QUALITY_RACES,
+    EQUAL_TIME_KEYS,
+    EQUAL_TIME_RACES,
+    QUALITY_RACES,
 )
-from benchmarks.sharing.bench import Bench
-from benchmarks.sharing.targets import TARGETS
+from benchmarks.sharing.steps import DOMAIN_RACES, REQUEST_RACES, TARGETS, TASK_RACES, Bench
 
 FEWEST_SEEDS = 10
 RACES = (
     *step_races.RACES,
-    *request_races.RACES,
-    *task_races.RACES,
-    *domain_steps.RACES,
-    *quality.RACES,
-    *equal_time.RACES,
-    *domain_quality.RACES,
+    *REQUEST_RACES,
+    *TASK_RACES,
+    *DOMAIN_RACES,
+    *QUALITY_RACES,
+    *EQUAL_TIME_RACES,
+    *DOMAIN_QUALITY_RACES,
 )
 
 
 def main() -> None:
-    parser = options("sharing", (*TARGETS, *equal_time.KEYS), seeds=FEWEST_SEEDS)
+    parser = options("sharing", (*TARGETS, *EQUAL_TIME_KEYS), seeds=FEWEST_SEEDS)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rows", type=int, default=40_000, help="of the logs of trainings")
     arguments = parser.parse_args()

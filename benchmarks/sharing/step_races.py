@@ -10,14 +10,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from benchmarks.mixture.layers import ours
-from benchmarks.mixture.trained import trained_logits
-from benchmarks.mixture.workloads import Values, Workload, correlated_logits, draw
-from benchmarks.racing.clock import Clock
-from benchmarks.racing.races import Race
-from benchmarks.racing.results import Result, speedup
-from benchmarks.racing.times import Times
-from benchmarks.sharing.bench import Bench
+from benchmarks.mixture.layers import (
+    Values,
+    Workload,
+    correlated_logits,
+    draw,
+    ours,
+    trained_logits,
+)
+from benchmarks.racing.harness import Clock, Race, Result, Times, speedup
+from benchmarks.sharing.steps import Bench
 from mmoe.mixture import Selection
 from mmoe.mixture.gates.learned import LearnedGate
 from mmoe.mixture.inputs import Inputs

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.racing.machine import processor
-from benchmarks.train.configs import raw_config
-from benchmarks.train.logs import Log, write_log
+from benchmarks.racing.harness import processor
+from benchmarks.train.workloads import raw_config
+from benchmarks.train.workloads import Log, write_log
 from benchmarks.train.ours import with_overrides
 from benchmarks.train.workloads import WORKLOADS
 from mmoe.models.layout import describe_device, resolve_device

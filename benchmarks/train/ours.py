@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks.train.configs import raw_config
 from benchmarks.train.pacer import PacedReporter, Pacer
-from benchmarks.train.spec import Spec
+from benchmarks.train.workloads import Spec, raw_config
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.config.loading import set_values
 from mmoe.train import fit

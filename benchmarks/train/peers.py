@@ -8,10 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.train.batches import Tensors, read_batches
 from benchmarks.train.pacer import Pacer
-from benchmarks.train.spec import Spec
-from benchmarks.train.workloads import BATCH, DIM, EXPERTS, HIDDEN, LEARNING_RATE, TOWER, Workload
+from benchmarks.train.workloads import (
+    BATCH,
+    DIM,
+    EXPERTS,
+    HIDDEN,
+    LEARNING_RATE,
+    TOWER,
+    Spec,
+    Tensors,
+    Workload,
+    read_batches,
+)
 
 
 class PacedLoader:

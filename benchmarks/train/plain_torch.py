@@ -13,7 +13,6 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 from torch import Tensor, nn
 
-from benchmarks.train.batches import Tensors
 from benchmarks.train.workloads import (
     DIM,
     EMBEDDING_EPS,
@@ -23,6 +22,7 @@ from benchmarks.train.workloads import (
     LEARNING_RATE,
     TOWER,
     Ids,
+    Tensors,
     Workload,
 )
 

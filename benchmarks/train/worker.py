@@ -6,11 +6,9 @@ from itertools import cycle
 
 import torch
 
-from benchmarks.racing.answers import private_stdout
-from benchmarks.racing.onednn import onednn_products
-from benchmarks.train.batches import read_batches
+from benchmarks.racing.child import onednn_products, private_stdout
 from benchmarks.train.pacer import Pacer
-from benchmarks.train.spec import Spec
+from benchmarks.train.workloads import Spec, read_batches
 
 
 def main() -> None:

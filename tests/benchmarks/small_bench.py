@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks.racing.products import ProductRates
-from benchmarks.train.bench import Bench
+from benchmarks.racing.harness import ProductRates
+from benchmarks.train.races import Bench
 
 
 def small_bench(folder: Path, rows: int) -> Bench:

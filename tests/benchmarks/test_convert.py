@@ -9,23 +9,47 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.convert import (
-    equal_races,
-    example,
-    layer_races,
-    line_races,
-    picture_races,
-    text_races,
-)
+from benchmarks.convert import example, races
 from benchmarks.convert.__main__ import KEYS, RACES
-from benchmarks.convert.bench import Bench, PictureSettings, TextSettings
-from benchmarks.convert.best_loss import best_loss
-from benchmarks.convert.forms import FORMS
-from benchmarks.convert.grammar import ALPHABET, SPACE, Grammar, draw_grammar
-from benchmarks.convert.pictures import CLASSES, SIZE, draw_pictures
-from benchmarks.convert.swin import SwinBlock, SwinClassifier, WindowAttention
-from benchmarks.convert.text_training import Training, schedule, text_of
-from benchmarks.racing.clock import Clock
+from benchmarks.convert.networks import (
+    ALPHABET,
+    CLASSES,
+    FORMS,
+    SIZE,
+    SPACE,
+    Grammar,
+    SwinBlock,
+    SwinClassifier,
+    WindowAttention,
+    best_loss,
+    draw_grammar,
+    draw_pictures,
+)
+from benchmarks.convert.races import (
+    CLASSIFIERS,
+    MODES,
+    NETWORKS,
+    PATIENCE,
+    Bench,
+    PictureSettings,
+    TextJob,
+    TextSettings,
+    Training,
+    accuracies,
+    added_lines,
+    against_loops,
+    check_above,
+    converted_network,
+    differences,
+    equal_at_start,
+    own_form_known,
+    reached,
+    schedule,
+    steps_to_dense_loss,
+    text_of,
+    trained,
+)
+from benchmarks.racing.harness import Clock
 from mmoe.integrations.convert import RECOGNISERS, convert, parameter_counts
 
 TEXT = TextSettings(
@@ -130,23 +154,21 @@ def test_training_windows_are_new_and_the_same_for_both_networks():
 
 def test_where_a_curve_reaches_a_loss():
     curve = [(10, 3.0), (20, 2.0), (30, 2.5), (40, 1.0)]
-    assert text_races.reached(curve, 2.5, 40) == 15
-    assert text_races.reached(curve, 3.5, 40) == 10
-    assert text_races.reached(curve, 1.5, 40) == pytest.approx(30 + 10 * 2 / 3)
-    assert text_races.reached(curve, 0.5, 40) == 80
+    assert reached(curve, 2.5, 40) == 15
+    assert reached(curve, 3.5, 40) == 10
+    assert reached(curve, 1.5, 40) == pytest.approx(30 + 10 * 2 / 3)
+    assert reached(curve, 0.5, 40) == 80
 
 
 def test_a_text_that_is_learnt_whole_is_refused():
-    text_races.check_above(0.5, [0.56, 0.7])
+    check_above(0.5, [0.56, 0.7])
     with pytest.raises(ValueError, match=r"expected dense losses of 0\.5500 or more.*0\.5400"):
-        text_races.check_above(0.5, [0.54, 0.7])
+        check_above(0.5, [0.54, 0.7])
 
 
 def test_a_token_costs_both_transformers_as_much():
     settings = TextSettings()
-    dense, converted = (
-        parameter_counts(network(settings, 0)) for network in text_races.NETWORKS.values()
-    )
+    dense, converted = (parameter_counts(network(settings, 0)) for network in NETWORKS.values())
     gates = settings.layers * settings.num_experts * settings.width
     biases = settings.layers * settings.width * (settings.k - 1)
     assert converted.active == dense.active + gates + biases
@@ -154,7 +176,7 @@ def test_a_token_costs_both_transformers_as_much():
 
 
 def test_both_transformers_start_from_the_same_weights_but_experts():
-    dense, converted = (network(TEXT, 1) for network in text_races.NETWORKS.values())
+    dense, converted = (network(TEXT, 1) for network in NETWORKS.values())
     mine = converted.state_dict()
     shared = [name for name in dense.state_dict() if name in mine]
     assert len(shared) == len(dense.state_dict()) - 4
@@ -169,7 +191,7 @@ def test_the_rate_rises_falls_and_stays():
 
 def test_training_learns():
     settings = replace(TEXT, steps=60, batch=16)
-    network = text_races.converted_network(settings, 0)
+    network = converted_network(settings, 0)
     training = Training(network, text_of(settings), 1e-2, 0)
     curve = training.until(60)
     assert [step for step, _ in curve] == [20, 40, 60]
@@ -177,13 +199,13 @@ def test_training_learns():
 
 
 def test_a_converted_network_that_is_slower_goes_on():
-    job = text_races.Job("converted", 1e-4, 0, wanted=0.0)
-    assert text_races.trained(TEXT, job)[-1][0] == text_races.PATIENCE * TEXT.steps
+    job = TextJob("converted", 1e-4, 0, wanted=0.0)
+    assert trained(TEXT, job)[-1][0] == PATIENCE * TEXT.steps
 
 
 def test_the_race_of_steps_sweeps_both_and_has_its_keys(monkeypatch):
-    monkeypatch.setattr(text_races, "RATES", (1e-3, 1e-2))
-    found = {r.key: r for r in text_races.steps_to_dense_loss(bench(seeds=2))}
+    monkeypatch.setattr(races, "RATES", (1e-3, 1e-2))
+    found = {r.key: r for r in steps_to_dense_loss(bench(seeds=2))}
     assert set(found) == {"steps_to_dense_loss", "steps_to_dense_loss_in_time"}
     result = found["steps_to_dense_loss"]
     sweeps, runs = result.details[:2], result.details[2:]
@@ -192,26 +214,25 @@ def test_the_race_of_steps_sweeps_both_and_has_its_keys(monkeypatch):
         assert f"{sweep['rate']:g}" == best
     assert [run["seed"] for run in runs] == [0, 1]
     shares = [
-        text_races.reached(run["converted"], run["dense"][-1][1], TEXT.steps) / TEXT.steps
-        for run in runs
+        reached(run["converted"], run["dense"][-1][1], TEXT.steps) / TEXT.steps for run in runs
     ]
     assert result.spread.median == pytest.approx(np.median(shares))
 
 
 @pytest.mark.slow
 def test_workers_find_the_same():
-    jobs = [text_races.Job(name, 1e-2, 0) for name in text_races.NETWORKS]
+    jobs = [TextJob(name, 1e-2, 0) for name in NETWORKS]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        alone = [text_races.trained(TEXT, job) for job in jobs]
+        alone = [trained(TEXT, job) for job in jobs]
         assert bench(workers=2).each(_train_tiny, jobs) == alone
     finally:
         torch.set_num_threads(threads)
 
 
 def _train_tiny(job):
-    return text_races.trained(TEXT, job)
+    return trained(TEXT, job)
 
 
 # --- pictures ---
@@ -255,14 +276,13 @@ def test_blocks_of_the_classifier_are_converted_but_not_the_positions():
 
 def test_a_place_costs_both_classifiers_as_much():
     dense, converted = (
-        parameter_counts(network(PictureSettings(), 0)).active
-        for network in picture_races.CLASSIFIERS.values()
+        parameter_counts(network(PictureSettings(), 0)).active for network in CLASSIFIERS.values()
     )
     assert dense < converted < 1.02 * dense
 
 
 def test_the_race_of_pictures_has_its_keys():
-    found = {r.key: r for r in picture_races.accuracies(bench(seeds=1))}
+    found = {r.key: r for r in accuracies(bench(seeds=1))}
     assert set(found) == {"swin_accuracy", "swin_accuracy_dense"}
     assert all(0 <= result.spread.median <= 1 for result in found.values())
 
@@ -271,15 +291,15 @@ def test_the_race_of_pictures_has_its_keys():
 
 
 def test_every_recogniser_has_a_form():
-    with equal_races.own_form_known():
+    with own_form_known():
         assert {form.recogniser for form in FORMS.values()} == set(RECOGNISERS.names())
     assert "one's own" not in RECOGNISERS.names()
 
 
 def test_the_worst_of_all_is_told(monkeypatch):
-    modes = {name: equal_races.MODES[name] for name in ("train", "no_grad")}
-    monkeypatch.setattr(equal_races, "MODES", modes)
-    found = {r.key: r for r in equal_races.equal_at_start(bench(), ("encoder", "one's own"))}
+    modes = {name: MODES[name] for name in ("train", "no_grad")}
+    monkeypatch.setattr(races, "MODES", modes)
+    found = {r.key: r for r in equal_at_start(bench(), ("encoder", "one's own"))}
     assert set(found) == {"equal_at_start", "equal_at_start_fp64"}
     assert 0 < found["equal_at_start"].spread.median < 1e-5
     assert 0 < found["equal_at_start_fp64"].spread.median < 1e-10
@@ -288,34 +308,32 @@ def test_the_worst_of_all_is_told(monkeypatch):
 
 def test_another_network_would_be_noticed(monkeypatch):
     monkeypatch.setattr(
-        equal_races, "convert", lambda network, experts: convert(network, experts, init="fresh")
+        races, "convert", lambda network, experts: convert(network, experts, init="fresh")
     )
-    monkeypatch.setattr(equal_races, "MODES", {"eval": equal_races.MODES["eval"]})
-    assert equal_races.differences("sequential", torch.float64)["eval"] > 0.1
+    monkeypatch.setattr(races, "MODES", {"eval": MODES["eval"]})
+    assert differences("sequential", torch.float64)["eval"] > 0.1
 
 
 def test_outputs_that_are_no_numbers_are_the_worst(monkeypatch):
-    monkeypatch.setattr(
-        equal_races, "MODES", {"eval": lambda network, inputs: torch.tensor(torch.nan)}
-    )
-    assert equal_races.differences("sequential", torch.float64)["eval"] == math.inf
+    monkeypatch.setattr(races, "MODES", {"eval": lambda network, inputs: torch.tensor(torch.nan)})
+    assert differences("sequential", torch.float64)["eval"] == math.inf
 
 
 def test_loops_compute_what_the_layer_does(monkeypatch):
-    monkeypatch.setattr(layer_races, "ROWS", 64)
-    found = {result.key for result in layer_races.against_loops(bench())}
+    monkeypatch.setattr(races, "ROWS", 64)
+    found = {result.key for result in against_loops(bench())}
     assert {"vs_naive_index_E16", "vs_naive_mask_E16"} <= found
 
 
 def test_lines_are_those_that_name_the_library():
     source = Path(example.__file__).read_text(encoding="utf-8")
-    assert len(line_races.added_lines(source)) == 1
+    assert len(added_lines(source)) == 1
     program = (
         "import mmoe.x as m\nfrom mmoe.y import convert, losses\nimport torch\n"
         "def f(a):\n    b = convert(\n        a)\n    c = torch.ones(1)\n"
         "    if c:\n        c += sum(losses(b))\n    return m.z(c)\n"
     )
-    assert line_races.added_lines(program) == [5, 6, 9, 10]
+    assert added_lines(program) == [5, 6, 9, 10]
 
 
 def test_all_keys_come_from_a_race():

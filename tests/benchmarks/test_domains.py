@@ -3,10 +3,24 @@
 import numpy as np
 import pytest
 
-from benchmarks.racing.clock import Clock
-from benchmarks.sharing import domain_quality, domain_steps
-from benchmarks.sharing.bench import Bench
-from benchmarks.sharing.domain_world import BIG, SMALL, TASKS, TEST_ROWS, draw_domains
+from benchmarks.racing.harness import Clock
+from benchmarks.sharing import quality
+from benchmarks.sharing.quality import (
+    BIG,
+    DOMAIN_TASKS,
+    SMALL,
+    TEST_ROWS,
+    draw_domains,
+    small_domains,
+)
+from benchmarks.sharing.steps import (
+    DOMAIN_WAYS,
+    DOMAINS,
+    TASKS,
+    Bench,
+    draw_domain_log,
+    step_config,
+)
 
 
 def test_small_domains_have_one_percent_each_and_rows_of_their_own_to_test():
@@ -25,11 +39,11 @@ def test_the_smaller_of_two_gains_is_told(monkeypatch):
     def predictions(config, splits, seed):
         noise = 0.0 if config["model"]["domains"] else 1.0 if len(splits.train) > 1_000 else 3.0
         rng, test = np.random.default_rng(0), splits.test
-        return {t: test[t].to_numpy() + noise * rng.normal(size=len(test)) for t in TASKS}
+        return {t: test[t].to_numpy() + noise * rng.normal(size=len(test)) for t in DOMAIN_TASKS}
 
-    monkeypatch.setattr(domain_quality, "predictions", predictions)
+    monkeypatch.setattr(quality, "predictions", predictions)
     bench = Bench(Clock(device="cpu", rounds=1, seconds=1.0), seeds=2, rows=4_000)
-    (result,) = domain_quality.small_domains(bench)
+    (result,) = small_domains(bench)
     found = [row["domains"] - row["one for all"] for row in result.details]
     assert result.key == "small_domain_gain"
     assert result.spread.median == pytest.approx(np.mean(found), abs=1e-4)
@@ -37,12 +51,12 @@ def test_the_smaller_of_two_gains_is_told(monkeypatch):
 
 
 def test_steps_train_alike_models_but_for_their_domains():
-    configs = {way: domain_steps.step_config(way) for way in domain_steps.WAYS}
+    configs = {way: step_config(way) for way in DOMAIN_WAYS}
     assert configs["none"].model.domains is None
     assert configs["own"].model.domains.towers == "own"
     for config in configs.values():
         assert config.model.model_copy(update={"domains": None}) == configs["none"].model
         assert config.training.precision == "fp32"
-        assert [task.name for task in config.tasks] == list(domain_steps.TASKS)
-    scenes = domain_steps.draw_log(64 * domain_steps.DOMAINS)["scene"].to_numpy()
-    assert len(np.unique(scenes)) == domain_steps.DOMAINS
+        assert [task.name for task in config.tasks] == list(TASKS)
+    scenes = draw_domain_log(64 * DOMAINS)["scene"].to_numpy()
+    assert len(np.unique(scenes)) == DOMAINS

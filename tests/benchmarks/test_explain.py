@@ -1,7 +1,7 @@
 """The benchmark of explanations, small."""
 
 from benchmarks.explain.passes import largest_error, race_passes
-from benchmarks.racing.clock import Clock
+from benchmarks.racing.harness import Clock
 
 
 def test_a_race_and_the_error_have_their_keys():

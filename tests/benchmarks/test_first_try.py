@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.first_try.judge import Verdict, paired_difference
 from benchmarks.first_try.logs import LOGS
+from benchmarks.first_try.race import Verdict, paired_difference
 
 FAMILIES = ("additive", "trees", "factors", "shared")
 

@@ -3,30 +3,31 @@
 import numpy as np
 import pytest
 
-from benchmarks.inputs import after
+from benchmarks.inputs import sections
+from benchmarks.inputs.sections import _JOINT, _LOG, _WAYS, _after_config, _gaps
 from mmoe.config import config_from_dict
 from mmoe.datasets.bundled.synthetic import generate_funnel
 
 
-@pytest.mark.parametrize("way", after._WAYS)
+@pytest.mark.parametrize("way", _WAYS)
 def test_the_truth_has_no_gap_whatever_a_way_predicts(way, monkeypatch):
-    monkeypatch.setattr(after, "_ROWS", 600)
-    log = generate_funnel(rows=1000, seed=1, **after._LOG)
+    monkeypatch.setattr(sections, "_AFTER_ROWS", 600)
+    log = generate_funnel(rows=1000, seed=1, **_LOG)
     click, given = (p[600:] for p in (log.click_probability, log.purchase_probability))
-    purchase = click * given if way in after._JOINT else given
-    gaps = after._gaps(way, {"click": click, "purchase": purchase}, log)
+    purchase = click * given if way in _JOINT else given
+    gaps = _gaps(way, {"click": click, "purchase": purchase}, log)
     assert gaps == {
         "rate": pytest.approx(0),
         "both": pytest.approx(0),
         "click": pytest.approx(0),
         "mean_rate": pytest.approx(given.mean()),
     }
-    wrong = after._gaps(way, {"click": click, "purchase": np.sqrt(purchase)}, log)
+    wrong = _gaps(way, {"click": click, "purchase": np.sqrt(purchase)}, log)
     assert wrong["rate"] > 0.01 and wrong["click"] == pytest.approx(0)
 
 
-@pytest.mark.parametrize("way", after._WAYS)
+@pytest.mark.parametrize("way", _WAYS)
 def test_each_way_is_a_config(way):
-    config = config_from_dict(after._config(way))
+    config = config_from_dict(_after_config(way))
     assert config.model.transfer.kind in (way, "none")
     assert getattr(config.tasks[1], "counterfactual", None) in (way, None)

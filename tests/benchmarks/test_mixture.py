@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.mixture.auto_race import _chosen
-from benchmarks.mixture.layers import ours
-from benchmarks.mixture.sparse_races import SPARSE, _without_experts
-from benchmarks.mixture.workloads import Workload, correlated_logits, draw
+from benchmarks.mixture.layers import Workload, correlated_logits, draw, ours
+from benchmarks.mixture.races import SPARSE, _chosen, _without_experts
 
 
 @pytest.mark.parametrize(("experts", "chosen"), [(64, "grouped"), (2, "dense")])

@@ -6,17 +6,31 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from benchmarks.network import exchange_races, load_races, namespaces, program
-from benchmarks.network.adaptive_races import AUTO, FIXED, _results
-from benchmarks.network.bandwidth import check_bandwidth
-from benchmarks.network.exchange_races import host_bytes, raced, two_levels
-from benchmarks.network.grid import GRID, Setting
-from benchmarks.network.layers import How
-from benchmarks.network.load_races import placed, shadowed
-from benchmarks.network.namespaces import host_network, why_not
-from benchmarks.network.targets import TARGETS
-from benchmarks.network.world import network_world
-from benchmarks.parallel.traffic import sums_of
+from benchmarks.network import hosts, program, races
+from benchmarks.network.hosts import (
+    PREFIX,
+    _named,
+    check_bandwidth,
+    host_network,
+    network_world,
+    shutil,
+    why_not,
+)
+from benchmarks.network.layers import GRID, How, Setting
+from benchmarks.network.races import (
+    AUTO,
+    FIXED,
+    LAYER,
+    LOAD_LAYER,
+    TARGETS,
+    _results,
+    host_bytes,
+    placed,
+    raced,
+    shadowed,
+    two_levels,
+)
+from benchmarks.parallel.layers import sums_of
 from tests.benchmarks.small_bench import small_bench
 
 _WHY_NOT = why_not()  # looked at once: two commands of some ms
@@ -24,11 +38,11 @@ needs_hosts = pytest.mark.skipif(_WHY_NOT is not None, reason=f"{_WHY_NOT}")
 
 
 def _namespaces() -> list[str]:
-    return namespaces._named(namespaces.PREFIX)
+    return _named(PREFIX)
 
 
 def test_what_is_missing_is_one_line(monkeypatch):
-    monkeypatch.setattr(namespaces.shutil, "which", lambda tool: None)
+    monkeypatch.setattr(shutil, "which", lambda tool: None)
     assert why_not() == "no ip and no tc: install iproute2"
 
 
@@ -60,7 +74,7 @@ def test_hosts_reach_each_other_and_are_removed_after_an_error():
 def test_leftovers_of_dead_runs_are_removed():
     with subprocess.Popen(["true"]) as dead:
         dead.wait()
-    name = f"{namespaces.PREFIX}-{dead.pid}-h0"
+    name = f"{hosts.PREFIX}-{dead.pid}-h0"
     subprocess.run(["ip", "netns", "add", name], check=True)
     with host_network(1):
         assert name not in _namespaces()
@@ -131,9 +145,9 @@ def _bench(tmp_path):
 @pytest.mark.slow
 def test_races_in_small(bench, monkeypatch):
     small = {"batch": 32, "experts": 16}
-    monkeypatch.setattr(exchange_races, "LAYER", replace(exchange_races.LAYER, **small))
-    monkeypatch.setattr(exchange_races, "WORLDS", {2: 4 / 3})
-    monkeypatch.setattr(load_races, "LAYER", replace(load_races.LAYER, **small))
+    monkeypatch.setattr(races, "LAYER", replace(LAYER, **small))
+    monkeypatch.setattr(races, "WORLDS", {2: 4 / 3})
+    monkeypatch.setattr(races, "LAYER", replace(LOAD_LAYER, **small))
     results = [
         *host_bytes(bench),
         *two_levels(bench, per_host=2),

@@ -6,17 +6,24 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.parallel import layer_races, step_races
-from benchmarks.parallel.bound import count_link
+from benchmarks.parallel import races
 from benchmarks.parallel.collectives import CollectiveSteps
-from benchmarks.parallel.costs import collective_costs
-from benchmarks.parallel.layer_races import layer_growth, layer_ranks, t_dispatches, wire_bytes
-from benchmarks.parallel.tables import print_costs, print_wire
-from benchmarks.parallel.targets import TARGETS
-from benchmarks.parallel.traffic import Traffic
-from benchmarks.racing import clock
-from benchmarks.racing.products import ProductRates
-from benchmarks.train import bench as bench_module
+from benchmarks.parallel.layers import Traffic, count_link
+from benchmarks.parallel.races import (
+    FOUR_GATES,
+    GROWING,
+    TARGETS,
+    collective_costs,
+    efficiency,
+    layer_growth,
+    layer_ranks,
+    print_costs,
+    print_wire,
+    t_dispatches,
+    wire_bytes,
+)
+from benchmarks.racing.harness import FEWEST_ROUNDS, ProductRates
+from benchmarks.train import races as train_races
 from benchmarks.train.workloads import BATCH
 from mmoe.parallel import ensure_process_group
 from tests.benchmarks.small_bench import small_bench
@@ -25,7 +32,7 @@ from tests.benchmarks.small_bench import small_bench
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(ProductRates, "measure", lambda self: None)
-    monkeypatch.setattr(bench_module, "FEWEST_ROUNDS", 2)
+    monkeypatch.setattr(train_races, "FEWEST_ROUNDS", 2)
     return small_bench(tmp_path, rows=2 * BATCH)
 
 
@@ -47,9 +54,9 @@ def test_what_a_link_has_to_carry():
 
 @pytest.mark.slow
 def test_layers_over_ranks(bench, monkeypatch, capsys):
-    monkeypatch.setattr(layer_races, "FOUR_GATES_ROWS", (16, 8))
-    monkeypatch.setattr(layer_races, "FOUR_GATES", {**layer_races.FOUR_GATES, "E": 4})
-    monkeypatch.setattr(layer_races, "GROWING", {**layer_races.GROWING, "B": 16})
+    monkeypatch.setattr(races, "FOUR_GATES_ROWS", (16, 8))
+    monkeypatch.setattr(races, "FOUR_GATES", {**FOUR_GATES, "E": 4})
+    monkeypatch.setattr(races, "GROWING", {**GROWING, "B": 16})
     sent, *rest = wire_bytes(bench, rows=24)
     assert not rest
     assert sent.key in TARGETS
@@ -64,7 +71,7 @@ def test_layers_over_ranks(bench, monkeypatch, capsys):
         "vs_t_dispatches_8_rows",
         "weak_scaling_layer",
     ]
-    assert all(result.spread.count == clock.FEWEST_ROUNDS for result in results)
+    assert all(result.spread.count == FEWEST_ROUNDS for result in results)
 
 
 @pytest.mark.slow
@@ -79,9 +86,9 @@ def test_a_rank_that_dies_is_named():
 @pytest.mark.torchrec
 @pytest.mark.slow
 def test_whole_steps_over_ranks(bench, monkeypatch, capsys):
-    monkeypatch.setattr(step_races, "LOOKED_AT", 2)
+    monkeypatch.setattr(races, "LOOKED_AT", 2)
     bench = replace(bench, rows=32 * BATCH)  # all steps are of one epoch
-    results = step_races.efficiency(bench, "tiny", precision="fp32")
+    results = efficiency(bench, "tiny", precision="fp32")
     assert [result.key for result in results] == [
         "two_rank_efficiency_fp32",
         "two_rank_efficiency_fp32_replicated",

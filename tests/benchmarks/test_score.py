@@ -9,18 +9,27 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.racing.last_line import shares_of
-from benchmarks.racing.products import ProductRates
-from benchmarks.racing.races import NothingToMeasure, run_races
-from benchmarks.score import before, engine_races, peer_races, speed_races
-from benchmarks.score.bench import FLOPS_PER_ROW, Bench
-from benchmarks.score.engine_races import check_there, memory, overheads
-from benchmarks.score.program import RACES, print_details
-from benchmarks.score.spark_log import config_of_size, write_spread_log
+from benchmarks.racing.harness import NothingToMeasure, ProductRates, run_races, shares_of
+from benchmarks.score import races
+from benchmarks.score.__main__ import RACES, print_details
+from benchmarks.score.races import (
+    COMMIT,
+    ENGINE_RACES,
+    FLOPS_PER_ROW,
+    PEER_RACES,
+    TARGETS,
+    Bench,
+    check_there,
+    config_of_size,
+    memory,
+    ours,
+    overheads,
+    share,
+    versus,
+    write_spread_log,
+)
 from benchmarks.score.spark_program import DAEMON, pss_bytes, python_processes
-from benchmarks.score.speed_races import share
-from benchmarks.score.targets import TARGETS
-from benchmarks.train import peer_races as train_peers
+from benchmarks.train import races as train_races
 from benchmarks.train.workloads import BATCH, DIM, EXPERTS, HIDDEN, TOWER, WORKLOADS
 from mmoe.config import config_from_dict
 from mmoe.config.tables import HashEncoding
@@ -82,7 +91,7 @@ def test_a_machine_without_bf16_products_has_no_such_share():
 def test_theirs_alone_is_held_against_all_of_ours():
     theirs = answer(4.0, forward_seconds=1.0, forward_rows=500)
     answers = {"mmoe bf16": [answer(1.0)], "mmoe fp32": [answer(2.0)], "deepctr": [theirs]}
-    found = {r.key: r.spread.median for r in peer_races.versus("deepctr", answers)}
+    found = {r.key: r.spread.median for r in versus("deepctr", answers)}
     assert found == {
         "vs_deepctr_score": pytest.approx(4),
         "vs_deepctr_score_fp32": pytest.approx(2),
@@ -107,8 +116,8 @@ def test_slots_without_rows_are_no_measurement():
 
 
 def test_what_is_not_there_is_left_out_with_its_reason(bench, monkeypatch, tmp_path):
-    monkeypatch.setattr(train_peers, "PYTHON", tmp_path / "nobody")
-    races = (*peer_races.PEER_RACES, *engine_races.ENGINE_RACES)
+    monkeypatch.setattr(train_races, "PYTHON", tmp_path / "nobody")
+    races = (*PEER_RACES, *ENGINE_RACES)
     found, failed, skipped = run_races(races, bench, bench.wanted, bench.say)
     assert (found, failed) == ([], {})
     assert set(skipped) == {key for race in races for key in race.keys}
@@ -124,11 +133,11 @@ def test_an_environment_without_the_engine_says_what_it_lacks():
 
 
 def test_sources_without_their_history_cost_one_key_alone(bench, monkeypatch, tmp_path):
-    monkeypatch.setattr(before, "ROOT", tmp_path)
+    monkeypatch.setattr(races, "ROOT", tmp_path)
     monkeypatch.setattr(Bench, "score", lambda *_, **__: answer(1.0, loading=1.0, peak=2**30))
-    keys = [result.key for result in speed_races.ours(bench)]
+    keys = [result.key for result in ours(bench)]
     assert keys == ["gemm_share_score_bf16", "gemm_share_score_fp32"]
-    assert before.COMMIT in bench.skipped["vs_before"]
+    assert COMMIT in bench.skipped["vs_before"]
 
 
 def test_tables_have_the_size_that_was_asked_for(bench):
@@ -162,7 +171,7 @@ def test_memory_is_of_spark_s_processes_alone():
 @pytest.mark.slow
 def test_a_scoring_in_a_process_of_its_own(bench, capsys):
     bench = Bench(**{**vars(bench), "wanted": ["gemm_share_score_bf16"]})
-    for result in speed_races.ours(bench):
+    for result in ours(bench):
         print_details(result)
         (details,) = result.details
         assert details["rows"] == 500

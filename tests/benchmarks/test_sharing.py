@@ -6,23 +6,38 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.mixture.workloads import correlated_logits, draw
-from benchmarks.racing.clock import Clock
-from benchmarks.sharing import (
-    equal_time,
-    quality,
-    request_log,
-    request_races,
-    step_races,
-    task_races,
-    task_steps,
+from benchmarks.mixture.layers import correlated_logits, draw
+from benchmarks.racing.harness import Clock
+from benchmarks.sharing import quality, step_races, steps
+from benchmarks.sharing.quality import (
+    CORRELATIONS,
+    EQUAL_TIME_KEYS,
+    HIDDEN,
+    KEYS,
+    MODELS,
+    TASKS,
+    draw_world,
+    equal_times,
+    qualities,
+    time,
 )
-from benchmarks.sharing.bench import Bench
-from benchmarks.sharing.quality_world import TASKS, draw_world
 from benchmarks.sharing.step_races import LAYER, WAYS, step_gains
-from benchmarks.sharing.targets import TARGETS
-from benchmarks.sharing.task_forms import RechubForm, TzrecForm
-from benchmarks.sharing.task_steps import Steps, many_tasks
+from benchmarks.sharing.steps import (
+    SCORE_KEYS,
+    TARGETS,
+    TASK_RACES,
+    TRAIN_KEYS,
+    WORKLOAD,
+    Bench,
+    RechubForm,
+    Steps,
+    TzrecForm,
+    draw_table,
+    many_tasks,
+    request_columns,
+    score_gains,
+    train_gains,
+)
 from benchmarks.train.workloads import WORKLOADS
 from mmoe.config import config_from_dict
 from mmoe.datasets.files.nested import nested
@@ -81,10 +96,10 @@ def test_qualities_are_at_equal_pairs(monkeypatch):
     monkeypatch.setattr(quality, "_train", train)
     clock = Clock(device="cpu", rounds=1, seconds=1.0)
 
-    results = {r.key: r for r in quality.qualities(Bench(clock, seeds=2, rows=1500))}
+    results = {r.key: r for r in qualities(Bench(clock, seeds=2, rows=1500))}
 
-    assert set(quality.KEYS) <= set(results)
-    assert len(asked) == len(quality.MODELS) * len(quality.CORRELATIONS) * 2
+    assert set(KEYS) <= set(results)
+    assert len(asked) == len(MODELS) * len(CORRELATIONS) * 2
     gains = []
     for found in results["joint_quality"].details:
         (one, pairs_one), (two, pairs_two) = found["alone, k 1"], found["alone, k 2"]
@@ -104,28 +119,28 @@ def test_sizes_of_equal_time_lie_on_the_line_between_two(monkeypatch):
         model = config_from_dict(raw).model  # such as can be trained
         asked.append(raw["model"])
         if raw["model"].get("kind") == "shared_bottom":
-            now[0] += 1.0 + model.expert.hidden[0] / quality.HIDDEN[0] / 10
+            now[0] += 1.0 + model.expert.hidden[0] / HIDDEN[0] / 10
         else:
             joint = raw["model"]["gate"].get("select") == "joint"
             now[0] += 6.0 if joint else 2.0 + model.num_experts / 10
         return {t: np.full(len(splits.test), 0.3) for t in TASKS}, 15.0
 
     monkeypatch.setattr(quality, "_train", train)
-    monkeypatch.setattr(equal_time.time, "process_time", lambda: now[0])
+    monkeypatch.setattr(time, "process_time", lambda: now[0])
 
-    results = {r.key: r for r in equal_time.equal_times(Bench(clock, seeds=2, rows=1500))}
+    results = {r.key: r for r in equal_times(Bench(clock, seeds=2, rows=1500))}
 
-    assert set(results) == set(equal_time.KEYS)
+    assert set(results) == set(EQUAL_TIME_KEYS)
     assert "as large as 40 experts" in results["dense_equal_time"].note
     assert "as large as 50 experts" in results["shared_bottom_equal_time"].note
     assert asked[-2]["num_experts"] == 40 and asked[-1]["expert"]["hidden"][0] == 50 * 32
     assert results["dense_equal_time"].spread.median == 0
-    assert len(results["dense_equal_time"].details) == 2 * len(quality.CORRELATIONS)
+    assert len(results["dense_equal_time"].details) == 2 * len(CORRELATIONS)
 
 
 def test_the_log_of_requests_is_the_same_in_both_forms():
-    table = request_log.draw_table(120)
-    shared = request_log.request_columns()
+    table = draw_table(120)
+    shared = request_columns()
     rows = nested(table, "request", sorted(shared), "items")
     assert rows["request"].to_pylist() == [0, 1, 2]
     assert [len(items) for items in rows["items"].to_pylist()] == [50, 50, 20]
@@ -133,23 +148,19 @@ def test_the_log_of_requests_is_the_same_in_both_forms():
         assert (
             len(set(zip(table["request"].to_pylist(), table[name].to_pylist(), strict=True))) == 3
         )
-    assert len(shared) == (len(request_log.WORKLOAD.ids) + request_log.WORKLOAD.dense) // 2
+    assert len(shared) == (len(WORKLOAD.ids) + WORKLOAD.dense) // 2
 
 
 def test_races_of_requests_have_their_keys_and_equal_scores(monkeypatch):
-    small = replace(
-        request_log.WORKLOAD, ids=[replace(c, rows=50) for c in request_log.WORKLOAD.ids]
-    )
-    monkeypatch.setattr(request_log, "WORKLOAD", small)
-    for module in (request_log, request_races):
+    small = replace(WORKLOAD, ids=[replace(c, rows=50) for c in WORKLOAD.ids])
+    monkeypatch.setattr(steps, "WORKLOAD", small)
+    for module in (steps,):
         monkeypatch.setattr(module, "BATCH", 128)
-    monkeypatch.setattr(request_races, "_STORED", 500)
+    monkeypatch.setattr(steps, "_STORED", 500)
     bench = Bench(Clock(device="cpu", rounds=1, seconds=1.0))
-    found = {
-        r.key: r for r in (*request_races.train_gains(bench), *request_races.score_gains(bench))
-    }
+    found = {r.key: r for r in (*train_gains(bench), *score_gains(bench))}
     bytes_ = {"request_bytes", "request_bytes_mixed"}
-    keys = {*request_races.TRAIN_KEYS, *request_races.SCORE_KEYS, "request_equal"}
+    keys = {*TRAIN_KEYS, *SCORE_KEYS, "request_equal"}
     assert set(found) == keys | bytes_
     assert found["request_equal"].spread.median == 1
 
@@ -164,15 +175,15 @@ def test_other_forms_compute_the_same_function():
 
 
 def test_steps_of_many_tasks_train_ours_and_other_forms(monkeypatch):
-    monkeypatch.setattr(task_steps, "BATCH", 64)
+    monkeypatch.setattr(steps, "BATCH", 64)
     workload = many_tasks(5, WORKLOADS["tiny"])
     singles = [column for column in workload.ids if column.length is None]
-    steps = Steps(replace(workload, ids=singles), batches=2)
-    assert len(steps.config.tasks) == 5
+    many = Steps(replace(workload, ids=singles), batches=2)
+    assert len(many.config.tasks) == 5
     for network in (None, RechubForm, TzrecForm):
-        state = steps.state(network)
+        state = many.state(network)
         before = {name: w.clone() for name, w in state.ranker.network.named_parameters()}
-        step = steps.step(state)
+        step = many.step(state)
         for _ in range(3):  # into the next epoch
             step()
         after = dict(state.ranker.network.named_parameters())
@@ -187,7 +198,7 @@ def test_races_of_many_tasks_have_keys_with_targets(monkeypatch):
         def of(self, network=None):
             return lambda: None
 
-    monkeypatch.setattr(task_races, "Steps", NoSteps)
+    monkeypatch.setattr(steps, "Steps", NoSteps)
     bench = Bench(Clock(device="cpu", rounds=1, seconds=1.0))
-    found = {result.key for race in task_races.RACES for result in race.run(bench)}
+    found = {result.key for race in TASK_RACES for result in race.run(bench)}
     assert found == {key for key in TARGETS if "tasks" in key or "form" in key}

@@ -4,14 +4,22 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.racing.products import ProductRates
-from benchmarks.train import bench as bench_module
-from benchmarks.train import command_races, quality
-from benchmarks.train.configs import raw_config
-from benchmarks.train.logs import Log, write_log
-from benchmarks.train.targets import TARGETS
-from benchmarks.train.workloads import BATCH, BIG_FLOPS_PER_ROW, EXPERTS, HIDDEN, TOWER, WORKLOADS
-from benchmarks.train.world import World, zipf_ids
+from benchmarks.racing.harness import ProductRates
+from benchmarks.train import races
+from benchmarks.train.races import TARGETS, gaps, help_text, startup, streaming_memory
+from benchmarks.train.workloads import (
+    BATCH,
+    BIG_FLOPS_PER_ROW,
+    EXPERTS,
+    HIDDEN,
+    TOWER,
+    WORKLOADS,
+    Log,
+    World,
+    raw_config,
+    write_log,
+    zipf_ids,
+)
 from mmoe.config import config_from_dict
 from tests.benchmarks.small_bench import small_bench
 
@@ -19,7 +27,7 @@ from tests.benchmarks.small_bench import small_bench
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(ProductRates, "measure", lambda self: None)
-    monkeypatch.setattr(bench_module, "FEWEST_ROUNDS", 2)
+    monkeypatch.setattr(races, "FEWEST_ROUNDS", 2)
     return small_bench(tmp_path, rows=BATCH)
 
 
@@ -108,7 +116,7 @@ def test_a_contestant_that_dies_says_why(bench):
 @pytest.mark.torchrec
 @pytest.mark.slow
 def test_gaps_of_both_sides(bench):
-    results = quality.gaps(bench, "tiny")
+    results = gaps(bench, "tiny")
     assert [result.key for result in results] == ["auc_gap", "ne_gap"]
     assert abs(results[0].spread.median) < 0.2
     assert results[0].details[0]["theirs"]["click"]["auc"] > 0.5
@@ -117,10 +125,10 @@ def test_gaps_of_both_sides(bench):
 @pytest.mark.torchrec
 @pytest.mark.slow
 def test_commands(bench, monkeypatch):
-    monkeypatch.setattr(command_races, "STARTS", 1)
-    monkeypatch.setattr(command_races, "HELPS", 1)
-    keys = {result.key for result in command_races.startup(bench, "tiny")}
-    keys |= {result.key for result in command_races.help_text(bench)}
-    monkeypatch.setattr(command_races, "LARGER", 2)
-    keys |= {result.key for result in command_races.streaming_memory(bench, "tiny")}
+    monkeypatch.setattr(races, "STARTS", 1)
+    monkeypatch.setattr(races, "HELPS", 1)
+    keys = {result.key for result in startup(bench, "tiny")}
+    keys |= {result.key for result in help_text(bench)}
+    monkeypatch.setattr(races, "LARGER", 2)
+    keys |= {result.key for result in streaming_memory(bench, "tiny")}
     assert keys <= set(TARGETS)

@@ -24,7 +24,7 @@ from unittest.mock import patch
 import fsspec
 import pyarrow.parquet as pq
 
-from benchmarks.racing.processes import descendants
+from benchmarks.racing.child import descendants
 from tests.chaos.draft import cut, write_yaml
 from tests.chaos.kills import TIME_OUT_SECONDS, wait_seconds, wait_while
 from tests.chaos.processes import ROOT, Say, one_thread, run_command, start

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.racing.processes import descendants
+from benchmarks.racing.child import descendants
 from mmoe.errors import Rejected
 from mmoe.integrations.ray import BatchScorer
 from mmoe.integrations.ray_engine import RayEngine

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 import mmoe
 from benchmarks.inputs.section import Measured
-from benchmarks.racing.results import Target
+from benchmarks.racing.harness import Target
 from mmoe.config import config_from_dict
 from mmoe.run.console import SilentReporter
 from mmoe.train import train_run

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.inputs.section import Measured
-from benchmarks.racing.results import Target
+from benchmarks.racing.harness import Target
 from mmoe.config import SEQUENCE_ENCODERS, RunConfig, config_from_dict
 from mmoe.datasets import infer_config
 from mmoe.run.console import SilentReporter

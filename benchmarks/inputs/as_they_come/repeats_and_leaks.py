@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.first_try.logs import LOGS
-from benchmarks.first_try.real import REAL, table_of
+from benchmarks.first_try.race import REAL, table_of
 from benchmarks.inputs.section import Measured
-from benchmarks.racing.results import Target
+from benchmarks.racing.harness import Target
 from benchmarks.same_bits.cases import DATA
 from mmoe.config import RunConfig
 from mmoe.datasets import infer_config, load_recipe, load_splits

@@ -1,0 +1,545 @@
+"""Races of the layer against the alternatives."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.mixture.layers import (
+    Contestant,
+    GivenLogits,
+    GroupedMMLayer,
+    IndexLayer,
+    LoopMixture,
+    MaskLayer,
+    Values,
+    Workload,
+    alternative,
+    check_equal,
+    contestant,
+    correlated_logits,
+    distinct_pairs,
+    draw,
+    leaf,
+    one_layer_per_gate,
+    our_layer,
+    ours,
+    skewed_logits,
+)
+from benchmarks.racing.child import onednn_is_exact, onednn_products
+from benchmarks.racing.harness import (
+    DTYPES,
+    Clock,
+    NothingToMeasure,
+    ProductRates,
+    Result,
+    Spread,
+    Target,
+    Times,
+    speedup,
+)
+from mmoe import ops
+from mmoe.mixture import Capacity, DispatchPlan
+from mmoe.ops import RoutePlan, unpermute
+from mmoe.ops.dispatch import permute
+
+# What every key should reach
+
+TARGETS: Mapping[str, Target] = {
+    "gemm_share_dense_bf16": Target(0.75),
+    "gemm_share_dense_fp32": Target(0.70),
+    "vs_loop_dense_bf16": Target(1.3),
+    "vs_loop_dense_fp32": Target(2.0),
+    "vs_grouped_mm_E8_fp32": Target(1.8),
+    "vs_grouped_mm_E64_fp32": Target(1.8),
+    "vs_grouped_mm_E256_fp32": Target(1.8),
+    "vs_grouped_mm_E8_bf16": Target(1.15),
+    "vs_grouped_mm_E64_bf16": Target(1.15),
+    "vs_grouped_mm_E256_bf16": Target(1.15),
+    "vs_naive_mask_E64": Target(30),
+    "vs_naive_index_E256": Target(3),
+    "vs_t_layers_independent": Target(1.25),
+    "vs_t_layers_correlated": Target(2.5),
+    "vs_merged_independent": Target(0.95),
+    "vs_merged_correlated": Target(1.6),
+    "vs_best_trained": Target(1.2),
+    "vs_capacity_padded": Target(1.2),
+    "planning_share": Target(0.15, at_most=True),
+    "auto_regret": Target(1.15, at_most=True),
+}
+
+
+# What every race gets, and what a race is
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The clock, the product rates seen so far, and progress."""
+
+    clock: Clock
+    rates: ProductRates
+
+    @property
+    def device(self) -> str:
+        """What everything runs on: cpu or cuda."""
+        return self.clock.device
+
+    def compare(
+        self,
+        name: str,
+        contestants: Mapping[str, Contestant],
+        tolerance: float,
+        *,
+        share: float = 1.0,
+    ) -> Times:
+        """Checks that all compute the same, then races them."""
+        check_equal(name, contestants, tolerance)
+        return self.clock.race(name, {key: c.step for key, c in contestants.items()}, share=share)
+
+
+@dataclass(frozen=True)
+class Race:
+    """One race and the keys that come out of it."""
+
+    keys: tuple[str, ...]
+    run: Callable[[Bench], list[Result]]
+
+
+# The dense mixture: B 4096, D 330, 8 experts 256-128, 2 linear softmax gates
+
+DENSE = Workload(B=4096, D=330, hidden=(256, 128), E=8, G=2)
+
+
+def fp32(bench: Bench) -> list[Result]:
+    """Share of the product rate, and the plain loop."""
+    work = replace(DENSE, device=bench.device)
+    values = draw(work)
+    contestants = {"mmoe": ours(work, values), "loop": alternative(LoopMixture, work, values)}
+    if onednn_is_exact(bench.device):
+        contestants["oneDNN"] = alternative(LoopMixture, work, values, outside=onednn_products)
+    times = bench.compare("dense fp32", contestants, work.tolerance)
+    results = [
+        _rate("gemm_share_dense_fp32", work, times.seconds["mmoe"], "fp32"),
+        speedup("vs_loop_dense_fp32", times, "loop"),
+    ]
+    if "oneDNN" in contestants:
+        results.append(speedup("vs_loop_dense_fp32_onednn", times, "oneDNN"))
+    return results
+
+
+def bf16(bench: Bench) -> list[Result]:
+    """Parameters in bf16 on both sides."""
+    work = replace(DENSE, device=bench.device, dtype=torch.bfloat16)
+    values = draw(work)
+    contestants = {"mmoe": ours(work, values), "loop": alternative(LoopMixture, work, values)}
+    times = bench.compare("dense bf16", contestants, work.tolerance)
+    return [
+        _rate("gemm_share_dense_bf16", work, times.seconds["mmoe"], "bf16"),
+        speedup("vs_loop_dense_bf16_parameters", times, "loop", note="bf16 parameters"),
+    ]
+
+
+def autocast(bench: Bench) -> list[Result]:
+    """fp32 parameters under bf16 autocast on both sides."""
+    work = replace(DENSE, device=bench.device)
+    values = draw(work)
+    around: Callable[[], AbstractContextManager] = partial(
+        torch.autocast, bench.device, torch.bfloat16
+    )
+    # The outputs are bf16, and so is the gradient that comes back.
+    values = replace(values, grad_BGO=values.grad_BGO.bfloat16())
+    contestants = {
+        "mmoe": ours(work, values, around=around),
+        "loop": alternative(LoopMixture, work, values, around=around),
+    }
+    times = bench.compare("dense autocast", contestants, 2e-2)
+    return [speedup("vs_loop_dense_bf16", times, "loop", note="autocast on both sides")]
+
+
+def _rate(key: str, work: Workload, seconds: list[float], dtype_name: str) -> Result:
+    spread = Spread.of([work.dense_flops() / spent for spent in seconds])
+    ours_ms = work.dense_flops() / spread.median * 1e3
+    return Result(key=key, spread=spread, ours_ms=ours_ms, product_rate=dtype_name)
+
+
+DENSE_RACES = (
+    Race(("gemm_share_dense_fp32", "vs_loop_dense_fp32"), fp32),
+    Race(("gemm_share_dense_bf16",), bf16),
+    Race(("vs_loop_dense_bf16",), autocast),
+)
+
+
+# The sparse layer: 4096 rows, d 256, hidden 512, top-2, gate included
+
+SPARSE = Workload(B=4096, D=256, hidden=(512, 256), E=8, k=2)
+EXPERTS = (8, 64, 256)
+
+
+def against(
+    bench: Bench,
+    *,
+    key: str,
+    kind: Callable[[Workload, Values], nn.Module],
+    num_experts: int,
+    dtype: torch.dtype = torch.float32,
+) -> list[Result]:
+    """The sparse layer against one alternative, also through oneDNN where that applies."""
+    work = replace(SPARSE, E=num_experts, dtype=dtype, device=bench.device)
+    values = draw(work)
+    contestants = {"mmoe": ours(work, values), "other": alternative(kind, work, values)}
+    if dtype == torch.float32 and onednn_is_exact(bench.device):
+        contestants["oneDNN"] = alternative(kind, work, values, outside=onednn_products)
+    times = bench.compare(key, contestants, work.tolerance)
+    results = [speedup(key, times, "other")]
+    if "oneDNN" in contestants:
+        results.append(speedup(f"{key}_onednn", times, "oneDNN"))
+    return results
+
+
+def planning_share(bench: Bench) -> list[Result]:
+    """The whole layer, and the same layer with experts that cost nothing."""
+    work = replace(SPARSE, device=bench.device)
+    values = draw(work)
+    whole = ours(work, values, execution="grouped")
+    times = bench.clock.race(
+        "planning_share", {"whole": whole.step, "rest": _without_experts(work, values).step}
+    )
+    spread: Spread = times.ratio("rest", "whole")
+    return [
+        Result(
+            key="planning_share",
+            spread=spread,
+            ours_ms=times.median("whole") * 1e3,
+            other_ms=times.median("rest") * 1e3,
+            note="other: gate, plan, sums of gradients, combine alone",
+        )
+    ]
+
+
+class FreeExperts(nn.Module):
+    """Stands where the experts stand and only hands out what lies ready."""
+
+    def __init__(self, work: Workload) -> None:
+        super().__init__()
+        assert work.k is not None
+        pairs = work.B * work.G * work.k
+        self.num_experts, self.output_dim = work.E, work.output_dim
+        self.y_PO = torch.randn(pairs, work.output_dim, device=work.device).to(work.dtype)
+        self.grad_PD = torch.randn(pairs, work.D, device=work.device).to(work.dtype)
+
+    def __len__(self) -> int:
+        return self.num_experts
+
+    def gathered(self, x_BD: Tensor, plan: RoutePlan) -> Tensor:
+        """No work: outputs from one buffer, and on the way back gradients from another."""
+        return _Ready.apply(x_BD, plan, self.y_PO, self.grad_PD)  # type: ignore[return-value]
+
+
+class _Ready(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_BD: Tensor, plan: RoutePlan, y_PO: Tensor, grad_PD: Tensor) -> Tensor:
+        pairs = len(plan.rows_P)
+        ctx.plan, ctx.grad_PD = plan, grad_PD[:pairs]
+        return y_PO[:pairs]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None, None, None]:
+        # A sample's pairs are added up whatever the experts cost
+        return unpermute(ctx.grad_PD, ctx.plan), None, None, None
+
+
+def _without_experts(work: Workload, values: Values) -> Contestant:
+    layer = our_layer(work, values, execution="grouped")
+    layer.experts = FreeExperts(work)
+    x_BD = leaf(values.x_BD)
+    return contestant(lambda: [layer(x_BD).out_BGO], [values.grad_BGO], x_BD, [layer])
+
+
+def _race(
+    key: str, kind: Callable[[Workload, Values], nn.Module], num_experts: int, dtype: str = "fp32"
+) -> Race:
+    return Race(
+        (key,),
+        partial(against, key=key, kind=kind, num_experts=num_experts, dtype=DTYPES[dtype]),
+    )
+
+
+SPARSE_RACES = (
+    *(
+        _race(f"vs_grouped_mm_E{num_experts}_{dtype}", GroupedMMLayer, num_experts, dtype)
+        for dtype in DTYPES
+        for num_experts in EXPERTS
+    ),
+    _race("vs_naive_mask_E64", MaskLayer, 64),
+    _race("vs_naive_index_E256", IndexLayer, 256),
+    Race(("planning_share",), planning_share),
+)
+
+
+# Several gates over one pool: against a pass per gate, and against keeping the duplicates
+
+FOUR_GATES = Workload(B=4096, D=256, hidden=(512, 256), E=64, G=4, k=2)
+SHARED = {"independent": 0.0, "correlated": 0.8}
+TRAINED_EXPERTS = (16, 64)
+SKEW = 0.7  # exponent of the picks' power law over the experts
+
+
+class KeepDuplicates:
+    """A dispatcher for which every pick is a pair of its own, whoever else picked the same."""
+
+    def dispatch(self, sources: Sequence[Tensor], plan: DispatchPlan) -> tuple[Tensor, Tensor, Any]:
+        """Gathers a row for every pick."""
+        B, G, K = plan.experts_BGK.shape
+        # As if every gate had its own samples: no two picks then name the same pair.
+        apart = ops.route_plan(plan.experts_BGK.reshape(B * G, 1, K), plan.num_experts)
+        slots_BGK = apart.slots_BGK.reshape(B, G, K)
+        merged = ops.RoutePlan(apart.rows_P // G, apart.offsets_E1, slots_BGK)
+        handle = (merged.slots_BGK, plan.weights_BGK)
+        return permute(sources[0], merged), merged.offsets_E1, handle
+
+    def combine(self, y_RO: Tensor, handle: Any) -> Tensor:
+        """As without duplicates."""
+        return ops.gated_combine(y_RO, *handle)
+
+
+def given(work: Workload, values: Values, logits_BGE: Tensor, **settings) -> Contestant:
+    """Our layer behind given logits."""
+    assert work.k is not None
+    return ours(work, values, gate=GivenLogits(logits_BGE, work.k), **settings)
+
+
+def several_gates(bench: Bench, *, name: str) -> list[Result]:
+    """Four gates at once, gate by gate, and at once without looking for duplicates."""
+    work = replace(FOUR_GATES, device=bench.device)
+    assert work.k is not None
+    values = draw(work)
+    logits_BGE = correlated_logits(work, SHARED[name])
+    contestants = {
+        "mmoe": given(work, values, logits_BGE),
+        "layers": one_layer_per_gate(work, values, logits_BGE, work.k),
+        "merged": given(work, values, logits_BGE, dispatcher=KeepDuplicates()),
+    }
+    times = bench.compare(f"{name} gates", contestants, work.tolerance)
+    note = _pairs_note(logits_BGE, work.k)
+    return [
+        speedup(f"vs_t_layers_{name}", times, "layers", note=note),
+        speedup(f"vs_merged_{name}", times, "merged", note=note),
+    ]
+
+
+def trained(bench: Bench) -> list[Result]:
+    """Gates as training leaves them, a few batches for each pool; the key is the worse pool's."""
+    results = [_trained(bench, num_experts) for num_experts in TRAINED_EXPERTS]
+    worst = min(results, key=lambda result: result.spread.median)
+    return [replace(worst, key="vs_best_trained"), *results]
+
+
+def _trained(bench: Bench, num_experts: int) -> Result:
+    work = replace(FOUR_GATES, E=num_experts, device=bench.device)
+    assert work.k is not None
+    values = draw(work)
+    times, notes = None, []
+    # Only here: training needs the whole library, the other races the operators alone.
+    try:
+        from benchmarks.mixture.layers import trained_logits
+    except ModuleNotFoundError as error:
+        raise NothingToMeasure(f"training needs what is not installed: {error}") from error
+
+    batches = trained_logits(num_experts, work, bench.clock)
+    for number, logits_BGE in enumerate(batches):
+        contestants = {
+            "mmoe": given(work, values, logits_BGE),
+            "layers": one_layer_per_gate(work, values, logits_BGE, work.k),
+            "merged": given(work, values, logits_BGE, dispatcher=KeepDuplicates()),
+            "dense": given(work, values, logits_BGE, execution="dense"),
+        }
+        name = f"trained gates, top-2 of {num_experts}, batch {number + 1}"
+        these = bench.compare(name, contestants, work.tolerance, share=1 / len(batches))
+        times = these if times is None else times.then(these)
+        notes.append(distinct_pairs(logits_BGE, work.k))
+    assert times is not None
+    fastest = times.fastest(("layers", "merged", "dense"))
+    ratio = sum(pairs for pairs, _ in notes) / sum(picks for _, picks in notes)
+    note = f"E {num_experts}, over {fastest}; distinct pairs {ratio:.3f} of picks"
+    return speedup(f"vs_best_trained_E{num_experts}", times, fastest, note=note)
+
+
+def capacity(bench: Bench) -> list[Result]:
+    """Dropless over padded buffers of fixed capacity; the gates like the same few experts."""
+    work = replace(FOUR_GATES, device=bench.device)
+    assert work.k is not None
+    values = draw(work)
+    logits_BGE = skewed_logits(work, SKEW)
+    padded = {"capacity": Capacity(factor=1.25), "execution": "padded"}
+    layer = our_layer(work, values, GivenLogits(logits_BGE, work.k), **padded)
+    dropped = layer(values.x_BD).dropped
+    assert dropped is not None
+    # What is dropped is missing in the numbers too, so only the times can be compared.
+    contestants = {
+        "mmoe": given(work, values, logits_BGE),
+        "padded": given(work, values, logits_BGE, **padded),
+    }
+    times = bench.clock.race("capacity", {name: c.step for name, c in contestants.items()})
+    pairs, picks = distinct_pairs(logits_BGE, work.k)
+    note = f"padded drops {int(dropped):,} of {picks:,} picks; dropless {pairs:,} pairs"
+    return [speedup("vs_capacity_padded", times, "padded", note=note)]
+
+
+def _pairs_note(logits_BGE: Tensor, k: int) -> str:
+    pairs, picks = distinct_pairs(logits_BGE, k)
+    return f"{pairs:,} distinct pairs of {picks:,}"
+
+
+GATE_RACES = (
+    *(
+        Race((f"vs_t_layers_{name}", f"vs_merged_{name}"), partial(several_gates, name=name))
+        for name in SHARED
+    ),
+    Race(("vs_best_trained",), trained),
+    Race(("vs_capacity_padded",), capacity),
+)
+
+
+# What the automatic choice between dense and grouped execution costs where it errs
+
+# Experts of a ranker, of the sparse layer, and small ones: D, widths
+RANKER, AUTO_SPARSE, SMALL = (330, (256, 128)), (256, (512, 256)), (64, (64, 32))
+# B, E, G, K, how much of their variance the gates share
+RANKER_SETTINGS = (
+    (64, 4, 2, 2, 0.0), (64, 8, 2, 2, 0.0), (64, 16, 4, 2, 0.0), (64, 64, 1, 2, 0.0),
+    (64, 64, 4, 2, 0.8), (256, 4, 2, 1, 0.0), (256, 8, 1, 2, 0.0), (256, 8, 4, 2, 0.0),
+    (256, 16, 2, 4, 0.8), (256, 32, 4, 2, 0.0), (256, 64, 8, 4, 0.0), (1024, 4, 1, 1, 0.0),
+    (1024, 4, 2, 2, 0.0), (1024, 8, 2, 2, 0.0), (1024, 8, 2, 2, 0.8), (1024, 8, 4, 4, 0.0),
+    (1024, 16, 1, 2, 0.0), (1024, 16, 4, 2, 0.0), (1024, 16, 4, 2, 0.8), (1024, 16, 8, 4, 0.0),
+    (1024, 32, 4, 4, 0.0), (4096, 4, 1, 1, 0.0), (4096, 4, 1, 2, 0.0), (4096, 4, 4, 1, 0.0),
+    (4096, 8, 1, 2, 0.0), (4096, 8, 2, 2, 0.0), (4096, 8, 4, 2, 0.0), (4096, 8, 4, 2, 0.8),
+    (4096, 8, 8, 2, 0.0), (4096, 16, 2, 4, 0.0), (4096, 16, 4, 4, 0.0), (4096, 32, 4, 4, 0.8),
+    (256, 4, 4, 3, 0.0), (1024, 4, 2, 4, 0.0), (4096, 4, 4, 4, 0.0), (4096, 8, 2, 8, 0.0),
+)  # fmt: skip
+SPARSE_SETTINGS = (
+    (64, 8, 1, 2, 0.0), (64, 8, 4, 2, 0.0), (512, 4, 2, 2, 0.0), (512, 16, 4, 4, 0.0),
+    (2048, 4, 1, 2, 0.0), (2048, 8, 2, 2, 0.0), (2048, 16, 4, 2, 0.0), (2048, 16, 8, 4, 0.8),
+)  # fmt: skip
+SMALL_SETTINGS = (
+    (256, 4, 2, 1, 0.0), (1024, 8, 2, 2, 0.0), (1024, 16, 8, 2, 0.0), (4096, 4, 2, 1, 0.0),
+    (4096, 8, 4, 2, 0.0), (4096, 16, 4, 2, 0.8), (1024, 4, 4, 4, 0.0), (4096, 8, 4, 6, 0.0),
+)  # fmt: skip
+SHARE = 0.15  # of the time of an ordinary race, for each setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One setting: what was chosen, and what both cost."""
+
+    work: Workload
+    pair_share: float  # distinct pairs over all (sample, expert) pairs
+    chosen: str
+    dense_ms: float
+    grouped_ms: float
+
+    @property
+    def regret(self) -> float:
+        """Time of the choice over the smaller of both times."""
+        times = {"dense": self.dense_ms, "grouped": self.grouped_ms}
+        return times[self.chosen] / min(times.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """A row of the table."""
+        work = self.work
+        return {
+            "B": work.B,
+            "E": work.E,
+            "G": work.G,
+            "K": work.k,
+            "experts": "-".join(map(str, work.widths)),
+            "pair_share": round(self.pair_share, 3),
+            "chosen": self.chosen,
+            "dense_ms": round(self.dense_ms, 3),
+            "grouped_ms": round(self.grouped_ms, 3),
+            "regret": round(self.regret, 3),
+        }
+
+
+def auto_regret(bench: Bench) -> list[Result]:
+    """The worst choice of all settings."""
+    choices = [
+        _choice(bench, widths, setting)
+        for widths, settings in (
+            (RANKER, RANKER_SETTINGS),
+            (AUTO_SPARSE, SPARSE_SETTINGS),
+            (SMALL, SMALL_SETTINGS),
+        )
+        for setting in settings
+    ]
+    worst = max(choices, key=lambda choice: choice.regret)
+    right = sum(choice.regret == 1 for choice in choices)
+    ours_ms = {"dense": worst.dense_ms, "grouped": worst.grouped_ms}[worst.chosen]
+    result = Result(
+        key="auto_regret",
+        # The key is the worst; the range is that of all settings.
+        spread=replace(Spread.of([c.regret for c in choices]), median=worst.regret),
+        ours_ms=ours_ms,
+        other_ms=min(worst.dense_ms, worst.grouped_ms),
+        note=f"{right} of {len(choices)} right; worst {_name(worst.work)}: {worst.chosen}",
+        details=[choice.as_json() for choice in choices],
+    )
+    return [result]
+
+
+def _choice(
+    bench: Bench, experts: tuple[int, tuple[int, ...]], setting: tuple[int, int, int, int, float]
+) -> Choice:
+    B, E, G, K, shared = setting
+    work = Workload(B=B, D=experts[0], hidden=experts[1], E=E, G=G, k=K, device=bench.device)
+    values = draw(work)
+    logits_BGE = correlated_logits(work, shared)
+    contestants = {
+        "mmoe": given(work, values, logits_BGE, execution="dense"),
+        "grouped": given(work, values, logits_BGE, execution="grouped"),
+    }
+    times = bench.compare(f"auto: {_name(work)}", contestants, work.tolerance, share=SHARE)
+    return Choice(
+        work=work,
+        pair_share=distinct_pairs(logits_BGE, K)[0] / (B * E),
+        chosen=_chosen(work, values, logits_BGE),
+        dense_ms=times.median("mmoe") * 1e3,
+        grouped_ms=times.median("grouped") * 1e3,
+    )
+
+
+def _chosen(work: Workload, values: Values, logits_BGE: Tensor) -> str:
+    """Which of the two `auto` takes, seen by what it asks of its experts."""
+    assert work.k is not None
+    layer = our_layer(work, values, GivenLogits(logits_BGE, work.k))
+    calls: list[str] = []
+    dense: Any = layer.experts.dense
+
+    def spy(*arguments: Any) -> list[Tensor]:
+        calls.append("dense")
+        return dense(*arguments)
+
+    layer.experts.dense = spy  # type: ignore[method-assign]
+    layer(values.x_BD)
+    return "dense" if calls else "grouped"
+
+
+def _name(work: Workload) -> str:
+    return f"B {work.B}, E {work.E}, G {work.G}, K {work.k}"
+
+
+def format_choices(choices: Sequence[Mapping[str, Any]]) -> str:
+    """The settings as a table."""
+    head = f"{'B':>5} {'E':>3} {'G':>2} {'K':>2}  {'experts':<12} {'pairs':>6} "
+    lines = [f"{head}{'dense, ms':>10} {'grouped, ms':>12}  {'auto':<8} {'regret':>6}"]
+    for c in choices:
+        left = f"{c['B']:>5} {c['E']:>3} {c['G']:>2} {c['K']:>2}  {c['experts']:<12} "
+        times = f"{c['pair_share']:>6.1%} {c['dense_ms']:>10.2f} {c['grouped_ms']:>12.2f}  "
+        lines.append(f"{left}{times}{c['chosen']:<8} {c['regret']:>6.3f}")
+    return "\n".join(lines)
+
+
+AUTO_RACES = (Race(("auto_regret",), auto_regret),)

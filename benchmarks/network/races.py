@@ -1,0 +1,359 @@
+"""Races of exchanges, loads and steps over several hosts."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from benchmarks.network.hosts import World, check_bandwidth, host_network, network_world, seats
+from benchmarks.network.layers import GRID, Setting
+from benchmarks.parallel.layers import sums_of
+from benchmarks.racing.harness import NothingToMeasure, Race, Result, Spread, Target, Times, speedup
+from benchmarks.train.races import Bench, Contestant, window
+from benchmarks.train.workloads import Spec
+
+# What every key should reach
+
+TARGETS: Mapping[str, Target] = {
+    "hierarchical_bytes_over_bound": Target(1.05, at_most=True),
+    "hierarchical_gain_2x2": Target(1.2),
+    "hierarchical_gain_2x4": Target(1.3),
+    "pipelined_gain": Target(1.25),
+    "pipelined_over_own_rows": Target(1.0),
+    "adaptive_regret": Target(1.05, at_most=True),
+    "adaptive_regret_worst": Target(1.25, at_most=True),
+    "adaptive_gain": Target(1.2),
+    "shadow_gain": Target(1.4),
+    "placement_gain": Target(1.25),
+    "step_gain": Target(1.1),
+}
+
+
+# Races of how rows travel: over two levels, and in chunks
+
+# Seconds beside those of a race: checks and warm-up
+MARGIN = 240.0
+# Independent gates, of whose picks every rank and every host gets some
+LAYER = Setting(
+    hosts=2,
+    per_host=2,
+    batch=1024,
+    experts=64,
+    k=2,
+    gates=4,
+    widths=(256, 256),
+    gbits=1.0,
+)
+WHOLE = (256, 512, 256)  # widths of the whole layer
+# Rows out and sums back, over flat: 2p / (p + 1) of hosts of p ranks
+WORLDS = {2: 4 / 3, 4: 8 / 5}
+CORRELATED = 0.8
+
+# Communication within 10 % of computation, and how often the link is set before that is given up
+ALIKE, TRIES = 0.1, 8
+SLOWEST, FASTEST = 0.05, 20.0  # Gbit/s
+PIPELINED = replace(LAYER, per_host=1, batch=2048, widths=(256, 256, 256))
+CHUNKS = (2, 3, 4, 8)
+
+
+def host_bytes(bench: Bench) -> list[Result]:
+    """Bytes between hosts over the fewest that there can be; the key is the worst case's."""
+    found = []
+    for per_host in WORLDS:
+        with network_world(2, per_host, LAYER.gbits) as world:
+            for gates, shared in ((1, 0.0), (4, 0.0), (4, CORRELATED)):
+                setting = replace(LAYER, per_host=per_host, gates=gates)
+                layer = {"setting": asdict(setting), "shared": shared}
+                answers = world.ranks.ask_all("host_bytes", layer=layer)
+                total = sums_of("bytes_between_hosts", answers)
+                case = f"{setting.name}{', correlated' if shared else ''}"
+                found.append(
+                    {"case": case, "over_bound": total["counted"] / total["bound"], **total}
+                )
+    worst = max(found, key=lambda row: row["over_bound"])
+    spread = Spread.of([row["over_bound"] for row in found])
+    spread = replace(spread, median=worst["over_bound"])
+    note = f"worst: {worst['case']}"
+    return [
+        Result(
+            key="hierarchical_bytes_over_bound", spread=spread, note=note, details=found, digits=4
+        )
+    ]
+
+
+def two_levels(bench: Bench, *, per_host: int) -> list[Result]:
+    """Flat over two levels: where experts cost nothing, and beside it the whole layer."""
+    key = f"hierarchical_gain_2x{per_host}"
+    setting = replace(LAYER, per_host=per_host)
+    hows = {"flat": {}, "two levels": {"hierarchical": True}}
+    results = []
+    with network_world(2, per_host, LAYER.gbits) as world:
+        got = shape_links(bench, world, setting.gbits)
+        for name, widths, free in ((key, LAYER.widths, True), (f"{key}_layer", WHOLE, False)):
+            layer = {"setting": asdict(replace(setting, widths=widths)), "free": free}
+            times = raced(world, layer, hows, bench.seconds / 2)
+            note = "experts cost nothing" if free else f"experts {'-'.join(map(str, WHOLE))}"
+            note += f", bound {WORLDS[per_host]:.2f}, {got}" if free else ""
+            results.append(speedup(name, times, "flat", "two levels", note=note))
+    return results
+
+
+def pipelined(bench: Bench) -> list[Result]:
+    """In chunks, over one after another and over own rows meanwhile, at a link of equal weight."""
+    with network_world(2, 1, PIPELINED.gbits) as world:
+        gbits, share = balanced(bench, world)
+        got = shape_links(bench, world, gbits)
+        hows: dict[str, Mapping[str, Any]] = {
+            "one after another": {"overlaps": False},
+            "own rows": {"overlaps": True},
+        }
+        hows |= {f"{n} chunks": {"chunks": n, "overlaps": False} for n in CHUNKS}
+        hows |= {f"{n} chunks, own rows": {"chunks": n, "overlaps": True} for n in CHUNKS}
+        layer = {"setting": asdict(replace(PIPELINED, gbits=gbits))}
+        times = raced(world, layer, hows, bench.seconds)
+    best = times.fastest(list(hows)[2:])
+    details = [{"how": name, "ms": times.median(name) * 1e3} for name in hows]
+    note = f"{best}; communication over computation {share:.2f}; {got}"
+    return [
+        replace(speedup("pipelined_gain", times, "one after another", best, note), details=details),
+        speedup("pipelined_over_own_rows", times, "own rows", best, best),
+    ]
+
+
+def balanced(bench: Bench, world: World) -> tuple[float, float]:
+    """Finds the rate at which a layer whose experts cost nothing takes half as long as it does.
+
+    Returns:
+        Gbit/s, and communication over computation there.
+
+    Raises:
+        NothingToMeasure: There is none.
+    """
+    gbits = PIPELINED.gbits
+    strict = {"strict": {"overlaps": False}}
+    for _ in range(TRIES):
+        world.network.shape(gbits)
+        whole, free = (
+            raced(world, {"setting": asdict(PIPELINED), "free": free}, strict, 2.0).median("strict")
+            for free in (False, True)
+        )
+        share = free / max(whole - free, 1e-9)
+        bench.say(f"  {gbits:.2f} Gbit/s: communication over computation {share:.2f}")
+        if abs(share - 1) <= ALIKE:
+            return gbits, share
+        gbits = min(max(gbits * share, SLOWEST), FASTEST)
+    raise NothingToMeasure(
+        f"communication stayed {share:.2f} of computation between {SLOWEST} and {FASTEST} Gbit/s"
+    )
+
+
+def raced(
+    world: World,
+    layer: Mapping[str, Any],
+    hows: Mapping[str, Mapping[str, Any]],
+    seconds: float,
+) -> Times:
+    """A race of modes; the ranks agree on the times."""
+    answer = world.ranks.ask(
+        "modes", within=seconds + MARGIN, layer=layer, hows=hows, seconds=seconds
+    )
+    return Times(answer["seconds"])
+
+
+def shape_links(bench: Bench, world: World, gbits: float) -> str:
+    """Sets the links, and says what they carry, who shares a core, and what the kernel lacks."""
+    carries = check_bandwidth(world, gbits)
+    got = (
+        f"{carries['one_way']:.2g} one way, {carries['both_ways']:.2g} both, of {gbits:.3g} Gbit/s"
+    )
+    shared = ", ranks share cores" if world.shares_cores else ""
+    bench.say(f"  {world.name}: links carry {got}{shared}")
+    for note in world.network.notes:
+        bench.say(f"  {note}")
+    return got + shared
+
+
+EXCHANGE_RACES: tuple[Race[Bench], ...] = (
+    Race(("hierarchical_bytes_over_bound",), host_bytes),
+    Race(("hierarchical_gain_2x2",), partial(two_levels, per_host=2)),
+    Race(("hierarchical_gain_2x4",), partial(two_levels, per_host=4)),
+    Race(("pipelined_gain", "pipelined_over_own_rows"), pipelined),
+)
+
+
+# The mode that is chosen beside every fixed one, on the grid
+
+AUTO = "auto"
+FIXED: Mapping[str, Mapping[str, Any]] = {
+    "rows": {},
+    "2 chunks": {"chunks": 2},
+    "4 chunks": {"chunks": 4},
+    "two levels": {"hierarchical": True},
+    "two levels, 2 chunks": {"hierarchical": True, "chunks": 2},
+    "weights": {"shadowed": "all"},
+}
+# On hosts of one rank
+SAME = {"two levels": "rows", "two levels, 2 chunks": "2 chunks"}
+
+
+def adaptive(bench: Bench) -> list[Result]:
+    """Regret and gain of the choice, over the grid."""
+    rows: list[dict[str, Any]] = []
+    for hosts, per_host in dict.fromkeys((s.hosts, s.per_host) for s in GRID):
+        with network_world(hosts, per_host, 1.0) as world:
+            for setting in GRID:
+                if (setting.hosts, setting.per_host) != (hosts, per_host):
+                    continue
+                got = shape_links(bench, world, setting.gbits)
+                answer = world.ranks.ask(
+                    "modes",
+                    within=bench.seconds + MARGIN,
+                    layer={"setting": asdict(setting)},
+                    hows={**_different(per_host), AUTO: {"auto": True}},
+                    seconds=bench.seconds / len(GRID),
+                    drop_slow=True,
+                )
+                rows.append({"setting": setting.name, "carries": got, **_row(answer)})
+                bench.say(f"  {_told(rows[-1])}")
+    return _results(rows)
+
+
+def _different(per_host: int) -> dict[str, Mapping[str, Any]]:
+    """The fixed modes, of those that are the same here one."""
+    return {name: how for name, how in FIXED.items() if per_host > 1 or name not in SAME}
+
+
+def _row(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Milliseconds of every contestant, and what the choice cost over the best of the fixed."""
+    ms = {name: statistics.median(took) * 1e3 for name, took in answer["seconds"].items()}
+    ms |= {name: ms[same] for name, same in SAME.items() if name not in ms}
+    best = min(FIXED, key=ms.__getitem__)
+    chosen = answer["chosen"][-1]
+    return {"ms": ms, "best": best, "regret": ms[AUTO] / ms[best], "chosen": chosen}
+
+
+def _results(rows: Sequence[Mapping[str, Any]]) -> list[Result]:
+    regrets = Spread.of([row["regret"] for row in rows])
+    worst = max(rows, key=lambda row: row["regret"])
+    single = min(FIXED, key=lambda name: _mean([row["ms"][name] for row in rows]))
+    gains = [row["ms"][single] / row["ms"][AUTO] for row in rows]
+    gain = replace(Spread.of(gains), median=_mean(gains))
+    note = f"over {single!r} everywhere; geometric mean over {len(rows)} settings"
+    return [
+        Result(key="adaptive_regret", spread=regrets, details=rows),
+        Result(
+            key="adaptive_regret_worst",
+            spread=replace(regrets, median=worst["regret"]),
+            note=worst["setting"],
+        ),
+        Result(key="adaptive_gain", spread=gain, note=note),
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The geometric one."""
+    return statistics.geometric_mean(values)
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    ms = ", ".join(f"{name} {took:.1f}" for name, took in row["ms"].items())
+    return f"{row['setting']}: {ms} ms; regret {row['regret']:.2f} over {row['best']}"
+
+
+ADAPTIVE_RACES: tuple[Race[Bench], ...] = (
+    Race(("adaptive_regret", "adaptive_regret_worst", "adaptive_gain"), adaptive),
+)
+
+
+# Races of uneven loads, on two ranks with a core each
+
+HOT = 0.9  # of the picks, on one expert
+UNEVEN = 0.8  # of the picks, on the first rank: loads of 4 to 1
+# Much to compute beside what travels
+LOAD_LAYER = Setting(
+    hosts=2,
+    per_host=1,
+    batch=4096,
+    experts=16,
+    k=1,
+    gates=1,
+    widths=(256, 2048, 256),
+    gbits=1.0,
+)
+
+
+def shadowed(bench: Bench) -> list[Result]:
+    """Rows that travel to a hot expert, over its weights that travel to the rows."""
+    hows = {"rows": {}, "shadowed": {"shadowed": [0]}}
+    with network_world(LOAD_LAYER.hosts, LOAD_LAYER.per_host, LOAD_LAYER.gbits) as world:
+        got = shape_links(bench, world, LOAD_LAYER.gbits)
+        layer = {"setting": asdict(LOAD_LAYER), "hot": HOT}
+        times = raced(world, layer, hows, bench.seconds / 2)
+    # The first rank has these and half of the others, instead of half of all
+    bound = (HOT + (1 - HOT) / LOAD_LAYER.ranks) * LOAD_LAYER.ranks
+    note = f"{HOT:.0%} of the picks on one of {LAYER.experts}, bound {bound:.2f}; {got}"
+    return [speedup("shadow_gain", times, "rows", "shadowed", note=note)]
+
+
+def placed(bench: Bench) -> list[Result]:
+    """Experts that lie evenly, over experts that were placed by their loads."""
+    with network_world(LOAD_LAYER.hosts, LOAD_LAYER.per_host, LOAD_LAYER.gbits) as world:
+        got = shape_links(bench, world, LOAD_LAYER.gbits)
+        seconds = bench.seconds / 2
+        answer = world.ranks.ask(
+            "placements",
+            within=seconds + MARGIN,
+            layer={"setting": asdict(LOAD_LAYER), "uneven": UNEVEN},
+            seconds=seconds,
+        )
+    busiest = " to ".join(f"{answer[when]:.2f}" for when in ("before", "after"))
+    note = f"the busiest rank's load over the mean: {busiest}; bound 1.60; {got}"
+    return [speedup("placement_gain", Times(answer["seconds"]), "even", "placed", note=note)]
+
+
+LOAD_RACES: tuple[Race[Bench], ...] = (
+    Race(("shadow_gain",), shadowed),
+    Race(("placement_gain",), placed),
+)
+
+
+# A whole training step on hosts: today's exchange beside the chosen one
+
+HOSTS, PER_HOST, GBITS = 2, 2, 1.0
+# 256 experts over sharded tables; loads are evened out, or what is raced is how far they are not
+MODEL = (
+    "model.num_experts=256",
+    "model.expert.hidden=[1024, 512]",
+    "model.gate.kind=top_k",
+    "model.gate.k=2",
+    "model.gate.balance_loss=1.0",
+    "parallel.experts=spread",
+)
+EXCHANGES = {"rows": "parallel.exchange=rows", "auto": "parallel.exchange=auto"}
+# The choices at calls 0, 10 and 50 are over by then, so that none of their trials is raced
+SETTLED = 90
+
+
+def step(bench: Bench, workload: str = "big") -> list[Result]:
+    """Seconds of a step of tables, experts, gates and towers, over 2 × 2 ranks."""
+    specs = {name: _spec(bench, workload, exchange) for name, exchange in EXCHANGES.items()}
+
+    def settle(running: Mapping[str, Contestant]) -> None:
+        for contestant in running.values():
+            window(contestant, SETTLED)
+
+    with host_network(HOSTS) as network:
+        network.shape(GBITS)
+        times = bench.race(specs, seats=seats(network, PER_HOST), before=settle)
+    note = f"256 experts 1024-512, {HOSTS} × {PER_HOST} ranks, {GBITS:g} Gbit/s"
+    return [speedup("step_gain", times, "rows", "auto", note=note)]
+
+
+def _spec(bench: Bench, workload: str, exchange: str) -> Spec:
+    one = bench.spec("mmoe", workload, "fp32")
+    overrides = (*MODEL, exchange, *one.overrides)
+    return replace(one, threads=1, ranks=HOSTS * PER_HOST, overrides=overrides)
+
+
+STEP_RACES: tuple[Race[Bench], ...] = (Race(("step_gain",), step),)

@@ -1,0 +1,713 @@
+"""Races of training against other libraries, and the program that runs such races."""
+
+import argparse
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from sklearn.metrics import log_loss, roc_auc_score
+from torch import Tensor
+
+from benchmarks.racing.child import onednn_is_exact
+from benchmarks.racing.harness import (
+    NothingToMeasure,
+    ProductRates,
+    Race,
+    Result,
+    Spread,
+    Target,
+    Times,
+    gflops,
+    in_order,
+    print_json,
+    print_races,
+    processor,
+    rotated,
+    run_races,
+    shares_of,
+    speedup,
+)
+from benchmarks.racing.ranks import ROOT, Ranks, Seat, environment
+from benchmarks.train.ours import with_overrides
+from benchmarks.train.workloads import (
+    BATCH,
+    BIG_FLOPS_PER_ROW,
+    WORKLOADS,
+    Log,
+    Spec,
+    Tensors,
+    raw_config,
+    read_batches,
+    write_log,
+)
+from mmoe.ops import extension_status
+from mmoe.train.profiling import StepTimes, parts_text
+
+# What every key should reach
+
+TARGETS: Mapping[str, Target] = {
+    "gemm_share_train_big_bf16": Target(0.60),
+    "gemm_share_train_big_fp32": Target(0.55),
+    "vs_plain_torch_big_bf16": Target(1.5),
+    "vs_plain_torch_big_fp32": Target(1.8),
+    "vs_plain_torch_ranker_bf16": Target(1.3),
+    "vs_torch_rechub_big": Target(9),
+    "vs_deepctr_big": Target(12),
+    "big_over_small": Target(0.85),
+    "auc_gap": Target(0.001, at_most=True),
+    "ne_gap": Target(0.001, at_most=True),
+    "peak_rss_ratio_stream": Target(1.15, at_most=True),
+    "startup_seconds": Target(8, at_most=True),
+    "help_seconds": Target(0.5, at_most=True),
+}
+
+
+# Contestants as processes of their own, of which, in a race, one runs at a time
+
+
+class Contestant(Ranks):
+    """The process, or processes, of one contestant.
+
+    Args:
+        spec: Which one.
+        python: Its interpreter; None: this one.
+        seats: Where its ranks run; None: here.
+    """
+
+    def __init__(
+        self, spec: Spec, python: str | None = None, seats: Sequence[Seat] | None = None
+    ) -> None:
+        self.spec = spec
+        super().__init__(
+            f"{spec.kind} on {spec.workload} in {spec.precision}",
+            "benchmarks.train.worker",
+            spec.to_json(),
+            ranks=spec.ranks,
+            threads=spec.threads,
+            python=python,
+            seats=seats,
+        )
+
+
+@contextmanager
+def contestants(
+    specs: Mapping[str, Spec],
+    pythons: Mapping[str, str] | None = None,
+    seats: Sequence[Seat] | None = None,
+) -> Iterator[dict[str, Contestant]]:
+    """Starts all of them, and comes back when each has done its first step."""
+    with ExitStack() as stack:
+        started = {}
+        for name, spec in specs.items():
+            started[name] = Contestant(spec, (pythons or {}).get(name), seats)
+            stack.callback(started[name].close)
+        for contestant in started.values():
+            contestant.wait_until_ready()
+        yield started
+
+
+# What every race gets
+
+FEWEST_ROUNDS, WANTED_ROUNDS, MOST_ROUNDS = 5, 8, 60
+# Before each window, not counted: enough to use up what a contestant has read ahead
+SETTLING_STEPS = 4
+PILOT_STEPS = 2
+ROUNDS_BETWEEN_RATES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Settings, the product rates seen so far, and progress.
+
+    Attributes:
+        folder: For logs, kept between runs where the user names it.
+        runs: For what is written while this one lasts.
+        rows: Of `big`.
+        seconds: Of one race.
+        seeds: Of `auc_gap`.
+        threads: Of every process.
+        overrides: `key.path=value` for our config.
+        rates: Of products.
+        say: Told of progress.
+    """
+
+    folder: Path
+    runs: Path
+    rows: int
+    seconds: float
+    seeds: int
+    threads: int
+    overrides: tuple[str, ...]
+    rates: ProductRates
+    say: Callable[[str], None]
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def log(self, workload: str, rows: int | None = None) -> Log:
+        """The rows of a workload, written when first asked for."""
+        self.say(f"  log of {workload}, {rows or self.rows:,} rows")
+        return write_log(WORKLOADS[workload], rows or self.rows, self.folder, held_out=self.rows)
+
+    def empty_folder(self) -> Path:
+        """A name nobody has used."""
+        return self.runs / f"{next(self._numbers)}"
+
+    def spec(self, kind: str, workload: str, precision: str, **settings) -> Spec:
+        """A contestant."""
+        log = self.log(workload)
+        return Spec(
+            kind=kind,
+            workload=workload,
+            folder=str(log.folder),
+            rows=log.rows,
+            precision=precision,
+            threads=self.threads,
+            out=str(self.empty_folder()),
+            overrides=self.overrides if kind == "mmoe" else (),
+            **settings,
+        )
+
+    def race(
+        self,
+        specs: Mapping[str, Spec],
+        *,
+        pythons: Mapping[str, str] | None = None,
+        seats: Sequence[Seat] | None = None,
+        before: Callable[[Mapping[str, Contestant]], None] = lambda _: None,
+        after: Callable[[Mapping[str, Contestant]], None] = lambda _: None,
+    ) -> Times:
+        """Seconds of a batch of `BATCH` rows, window by window, the contestants in turn.
+
+        Args:
+            specs: Contestants.
+            pythons: Interpreters of those that have one of their own.
+            seats: Where the ranks of each of them run; None: here.
+            before: Called with the processes before the race.
+            after: Called with the processes when the race is over.
+        """
+        self.rates.measure()
+        with contestants(specs, pythons, seats) as running:
+            self.say(f"  {', '.join(running)}: ready")
+            before(running)
+            steps = self._steps(running)
+            times = self._rounds(running, steps)
+            shown = ", ".join(f"{name} {count}" for name, count in steps.items())
+            self.say(f"  {times.rounds} rounds; steps of a window: {shown}")
+            after(running)
+        self.rates.measure()
+        return times
+
+    def _rounds(self, running: Mapping[str, Contestant], steps: Mapping[str, int]) -> Times:
+        seconds: dict[str, list[float]] = {name: [] for name in running}
+        started = time.perf_counter()
+        for turn in range(MOST_ROUNDS):
+            for name in rotated(list(running), turn):
+                seconds[name].append(window(running[name], steps[name]))
+            if turn + 1 >= FEWEST_ROUNDS and time.perf_counter() - started > self.seconds:
+                break
+            if turn % ROUNDS_BETWEEN_RATES == 0:
+                self.rates.measure()
+        return Times(seconds)
+
+    def _steps(self, running: Mapping[str, Contestant]) -> dict[str, int]:
+        """Steps of a window: fewer where the race would be over before it had enough rounds."""
+        steps = {n: c.spec.steps or c.spec.sizes.steps for n, c in running.items()}
+        one_round = sum(
+            window(contestant, PILOT_STEPS) * (steps[name] + SETTLING_STEPS)
+            for name, contestant in running.items()
+        )
+        share = min(1.0, self.seconds / WANTED_ROUNDS / max(one_round, 1e-9))
+        return {name: max(PILOT_STEPS, int(count * share)) for name, count in steps.items()}
+
+
+def window(contestant: Contestant, steps: int) -> float:
+    """Seconds of a batch of `BATCH` rows, of which every rank is done."""
+    settle = min(SETTLING_STEPS, steps)
+    answers = contestant.ask_all("run", rows=steps * BATCH, settle=settle * BATCH)
+    # Ranks share every batch: a step is done when the last of them is
+    return max(answer["seconds"] for answer in answers) / answers[0]["rows"] * BATCH
+
+
+# Prints where a step's time goes
+
+
+def print_step_tables(results: Sequence[Result]) -> None:
+    """One table of parts and one of operators for every result that has them."""
+    for result in results:
+        for detail in result.details:
+            if "step_times" in detail:
+                times = StepTimes.of(detail["step_times"])
+                print(f"A step, {result.key}, while it is recorded\n{parts_text(times)}")
+                print(f"{detail['page_faults']:,.0f} page faults a step\n")
+                print_operators(f"A step, {result.key}: operators", times.operators)
+
+
+def print_operators(title: str, operators: Sequence[Mapping[str, Any]]) -> None:
+    """Those that took longest, ms and calls a step."""
+    table = new_table(("operator", "ms", "calls"))
+    for operator in operators:
+        table.add_row(operator["name"][:90], f"{operator['ms']:.2f}", f"{operator['calls']:.0f}")
+    print_under(title, table)
+
+
+def print_under(title: str, table: Table) -> None:
+    """The title may be longer than the table is wide."""
+    print(title)
+    Console(width=140, highlight=False).print(table)
+
+
+def new_table(columns: Sequence[str]) -> Table:
+    """The first column is text, the others are numbers."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+# What programs that race whole steps share: options, races, tables, the last line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """`python -m benchmarks.NAME`.
+
+    Attributes:
+        name: Of the package.
+        races: In turn.
+        targets: Of every key.
+        title: Of the table.
+        print_details: What comes before the table.
+        threads: Of one process; None: an option.
+        changes: What `--set` changes.
+        seeds: Whether the number of seeds is an option.
+    """
+
+    name: str
+    races: Sequence[Race[Bench]]
+    targets: Mapping[str, Target]
+    title: str
+    print_details: Callable[[Sequence[Result]], None]
+    threads: int | None = None
+    changes: str = "our config"
+    seeds: bool = False
+
+    def run(self) -> None:
+        """Prints tables and, last, one JSON line; exits with 1 where a race failed."""
+        arguments = self._arguments()
+        torch.set_num_threads(arguments.threads)
+        started = time.perf_counter()
+        console = Console(stderr=True, highlight=False)
+        temporary = Path(tempfile.mkdtemp(prefix=f"mmoe-bench-{self.name}-"))
+        bench = Bench(
+            folder=arguments.folder or temporary / "logs",
+            runs=temporary,
+            rows=arguments.rows,
+            seconds=arguments.seconds,
+            seeds=arguments.seeds,
+            threads=arguments.threads,
+            overrides=tuple(arguments.set),
+            rates=ProductRates("cpu"),
+            say=lambda text: console.print(text, markup=False, soft_wrap=True),
+        )
+        wanted = arguments.only or list(self.targets)
+        try:
+            found, failed, skipped = run_races(self.races, bench, wanted, bench.say)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        shares, without = shares_of(found, bench.rates)
+        skipped |= without
+        results = in_order(shares, self.targets)
+        context = _context(arguments, bench, time.perf_counter() - started)
+        self.print_details(results)
+        print_races(results, self.targets, self.title, skipped, context)
+        context["skipped"] = skipped
+        print_json(results, self.targets, failed, context, arguments.out)
+        if failed:
+            sys.exit(1)
+
+    def _arguments(self) -> argparse.Namespace:
+        parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{self.name}")
+        parser.add_argument("--only", nargs="+", choices=tuple(self.targets), metavar="KEY")
+        parser.add_argument("--seconds", type=float, default=90.0, help="of a race")
+        parser.add_argument("--rows", type=int, default=400_000, help="of big")
+        parser.set_defaults(seeds=1, threads=self.threads)
+        if self.seeds:
+            parser.add_argument("--seeds", type=int, default=5, help="of auc_gap and ne_gap")
+        if self.threads is None:
+            parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+        parser.add_argument("--folder", type=Path, help="logs are kept there for the next run")
+        parser.add_argument(
+            "--set", nargs="+", default=[], metavar="KEY.PATH=VALUE", help=f"changes {self.changes}"
+        )
+        parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
+        return parser.parse_args()
+
+
+def _context(arguments: argparse.Namespace, bench: Bench, seconds: float) -> dict[str, Any]:
+    return {
+        "device": processor(),
+        "threads": arguments.threads,
+        "rows": arguments.rows,
+        "torch": torch.__version__,
+        "extension": extension_status().detail,
+        "overrides": list(bench.overrides),
+        "product_gflops": gflops(bench.rates),
+        "seconds": round(seconds),
+    }
+
+
+# Our training speed beside plain torch, and as a share of what the machine's products reach
+
+PARTS_STEPS = 20
+# What the profiler found goes into the details of this key, by precision
+PROFILED = "gemm_share_train_big"
+
+
+def big_bf16(bench: Bench) -> list[Result]:
+    """The headline: `big` in bf16, and ours on small tables."""
+    specs = {
+        "mmoe": bench.spec("mmoe", "big", "bf16"),
+        "plain torch": bench.spec("plain", "big", "bf16"),
+        "mmoe small": bench.spec("mmoe", "small", "bf16"),
+    }
+    found: list[Mapping[str, Any]] = []
+    times = bench.race(specs, after=partial(_profile, found))
+    return [
+        replace(_share(times, "bf16"), details=found),
+        _versus("vs_plain_torch_big_bf16", times, "plain torch"),
+        replace(
+            _versus("big_over_small", times, "mmoe small"), note="bf16; other: ours on small tables"
+        ),
+    ]
+
+
+def big_fp32(bench: Bench) -> list[Result]:
+    """`big` in fp32; the rival also with its products through oneDNN."""
+    specs = {
+        "mmoe": bench.spec("mmoe", "big", "fp32"),
+        "plain torch": bench.spec("plain", "big", "fp32"),
+    }
+    if onednn_is_exact("cpu"):
+        specs["oneDNN"] = bench.spec("plain", "big", "fp32", onednn=True)
+    found: list[Mapping[str, Any]] = []
+    times = bench.race(specs, after=partial(_profile, found))
+    results = [
+        replace(_share(times, "fp32"), details=found),
+        _versus("vs_plain_torch_big_fp32", times, "plain torch"),
+    ]
+    if "oneDNN" in specs:
+        results.append(_versus("vs_plain_torch_big_fp32_onednn", times, "oneDNN"))
+    return results
+
+
+def ranker(bench: Bench) -> list[Result]:
+    """A wide log: lists, sequences, six tasks."""
+    specs = {
+        "mmoe": bench.spec("mmoe", "ranker", "bf16"),
+        "plain torch": bench.spec("plain", "ranker", "bf16"),
+    }
+    return [_versus("vs_plain_torch_ranker_bf16", bench.race(specs), "plain torch")]
+
+
+def rows_per_second(times: Times, name: str) -> float:
+    """Of the median window."""
+    return BATCH / times.median(name)
+
+
+def _share(times: Times, precision: str) -> Result:
+    """FLOP/s, still to be divided by the product rate."""
+    spread = Spread.of([BATCH * BIG_FLOPS_PER_ROW / s for s in times.seconds["mmoe"]])
+    ours_ms = times.median("mmoe") * 1e3
+    return Result(
+        key=f"{PROFILED}_{precision}",
+        spread=spread,
+        ours_ms=ours_ms,
+        product_rate=precision,
+        note=f"{rows_per_second(times, 'mmoe'):,.0f} rows/s",
+    )
+
+
+def _versus(key: str, times: Times, other: str) -> Result:
+    ours, theirs = rows_per_second(times, "mmoe"), rows_per_second(times, other)
+    return speedup(key, times, other, note=f"{ours:,.0f} against {theirs:,.0f} rows/s")
+
+
+def _profile(found: list[Mapping[str, Any]], running: Mapping[str, Contestant]) -> None:
+    found.append(running["mmoe"].ask("parts", steps=PARTS_STEPS))
+
+
+SPEED_RACES = (
+    Race(("gemm_share_train_big_bf16", "vs_plain_torch_big_bf16", "big_over_small"), big_bf16),
+    Race(("gemm_share_train_big_fp32", "vs_plain_torch_big_fp32"), big_fp32),
+    Race(("vs_plain_torch_ranker_bf16",), ranker),
+)
+
+
+# Our training speed beside libraries that are installed in an environment of their own
+
+# `make bench-peers` makes it
+PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+MODULES = {"torch_rechub": "torch_rechub.trainers", "deepctr": "deepctr_torch.models"}
+STEPS = 3  # of a window: they take up to a second each
+
+
+def peers(bench: Bench) -> list[Result]:
+    """Ours, in both precisions, and theirs on `big`; they train in fp32."""
+    found = [name for name, module in MODULES.items() if imports(module)]
+    if not found:
+        raise NothingToMeasure("`make bench-peers` installs what this compares with")
+    specs = {
+        "mmoe": bench.spec("mmoe", "big", "bf16"),
+        "mmoe fp32": bench.spec("mmoe", "big", "fp32"),
+        **{name: bench.spec(name, "big", "fp32", steps=STEPS) for name in found},
+    }
+    times = bench.race(specs, pythons=dict.fromkeys(found, str(PYTHON)))
+    results = []
+    for name in found:
+        for key, ours in ((f"vs_{name}_big", "mmoe"), (f"vs_{name}_big_fp32", "mmoe fp32")):
+            rates = [f"{rows_per_second(times, who):,.0f}" for who in (ours, name)]
+            note = f"{rates[0]} against {rates[1]} rows/s"
+            results.append(speedup(key, times, name, ours, note=note))
+    return results
+
+
+def imports(module: str) -> bool:
+    """Is it there, in the environment of its own?"""
+    if not PYTHON.exists():
+        return False
+    command = [str(PYTHON), "-c", f"import {module}"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+PEER_RACES = (Race(("vs_torch_rechub_big", "vs_deepctr_big"), peers),)
+
+
+# The command line: how soon it answers, and how much memory it takes
+
+STARTS, HELPS = 5, 15
+# The larger data set, in rows of the smaller one
+LARGER = 10
+STREAM_PRECISION = "bf16"
+# What turns on input whose memory does not grow with the data
+STREAM = ("data.input=stream",)
+MODULE = {"train": "benchmarks.train.first_step", "help": "mmoe"}
+
+
+def startup(bench: Bench, workload: str = "big") -> list[Result]:
+    """`mmoe train` until its first step, after a run that warmed the caches."""
+    log = bench.log(workload)
+    config = _write_config(bench, raw_config(log, precision="bf16"), bench.overrides)
+    seconds = []
+    for _ in range(1 + STARTS):
+        out = bench.empty_folder()
+        seconds.append(_seconds(bench, ["train", str(config), "--out", str(out)], MODULE["train"]))
+        shutil.rmtree(out, ignore_errors=True)
+    return [_in_seconds("startup_seconds", seconds[1:], f"{log.rows:,} rows to read; warm")]
+
+
+def help_text(bench: Bench) -> list[Result]:
+    """`mmoe --help`."""
+    seconds = [_seconds(bench, ["--help"], MODULE["help"]) for _ in range(1 + HELPS)]
+    return [_in_seconds("help_seconds", seconds[1:], "warm")]
+
+
+def streaming_memory(bench: Bench, workload: str = "big") -> list[Result]:
+    """Peak memory of one epoch of `mmoe train` over ten times the rows."""
+    overrides = (*STREAM, *bench.overrides)
+    peaks = {}
+    for rows in (bench.rows, LARGER * bench.rows):
+        raw = raw_config(bench.log(workload, rows), precision=STREAM_PRECISION, epochs=1)
+        out = bench.empty_folder()
+        config = _write_config(bench, raw, overrides)
+        peaks[rows] = _peak_bytes(bench, ["train", str(config), "--out", str(out), "--quiet"])
+        bench.say(f"  {rows:,} rows: {peaks[rows] / 2**30:.2f} GiB")
+        shutil.rmtree(out, ignore_errors=True)
+    small, large = peaks.values()
+    ratio = large / small
+    note = f"{large / 2**30:.2f} over {small / 2**30:.2f} GiB"
+    return [Result(key="peak_rss_ratio_stream", spread=Spread(ratio, ratio, ratio, 1), note=note)]
+
+
+def _write_config(bench: Bench, raw: Mapping[str, Any], overrides: Sequence[str]) -> Path:
+    """As a file; JSON is YAML."""
+    path = bench.empty_folder().with_suffix(".yaml")
+    checked = with_overrides(dict(raw), tuple(overrides)).model_dump(mode="json")
+    path.write_text(json.dumps(checked), encoding="utf-8")
+    return path
+
+
+def _seconds(bench: Bench, arguments: Sequence[str], module: str) -> float:
+    started = time.perf_counter()
+    _run(bench, [sys.executable, "-m", module, *arguments])
+    return time.perf_counter() - started
+
+
+def _peak_bytes(bench: Bench, arguments: Sequence[str]) -> int:
+    # A new process begins with the peak of the one that started it: here one that did nothing else
+    command = [sys.executable, "-c", _WATCH, sys.executable, "-m", MODULE["help"], *arguments]
+    return int(_run(bench, command)) * 1024  # Linux counts in KiB
+
+
+_WATCH = """
+import resource, subprocess, sys
+
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(code)
+"""
+
+
+def _run(bench: Bench, command: Sequence[str]) -> str:
+    """Runs a command to its end; what it printed.
+
+    Raises:
+        RuntimeError: It failed; the message ends with its last words.
+    """
+    finished = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment(bench.threads),
+        check=False,
+    )
+    if finished.returncode:
+        words = finished.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        raise RuntimeError(f"{' '.join(command)} failed: {words[0]}")
+    return finished.stdout
+
+
+def _in_seconds(key: str, seconds: Sequence[float], note: str) -> Result:
+    spread = Spread.of(seconds)
+    return Result(key=key, spread=spread, ours_ms=spread.median * 1e3, note=note)
+
+
+COMMAND_RACES = (
+    Race(("peak_rss_ratio_stream",), streaming_memory),
+    Race(("startup_seconds",), startup),
+    Race(("help_seconds",), help_text),
+)
+
+
+# How well our training learns, beside the honest rival on the same rows
+
+if TYPE_CHECKING:
+    from mmoe.run import RunDirectory
+
+PRECISION = "bf16"
+Scores = Mapping[str, Mapping[str, float]]  # task → auc and logloss
+
+
+def gaps(bench: Bench, workload: str = "big") -> list[Result]:
+    """AUC and NE after one epoch, paired by seed; the worse of the tasks counts."""
+    log = bench.log(workload)
+    held_out = read_batches(log.workload, log.test)
+    details = []
+    for seed in range(bench.seeds):
+        ours, first = _ours(bench, log, seed)
+        theirs = _theirs(log, held_out, first, seed)
+        details.append({"seed": seed, "ours": ours, "theirs": theirs})
+        shown = ", ".join(
+            f"{task} {ours[task]['auc']:.4f} / {theirs[task]['auc']:.4f}" for task in ours
+        )
+        bench.say(f"  seed {seed}: AUC ours / theirs: {shown}")
+    tasks = log.workload.tasks
+    auc = {t: [d["theirs"][t]["auc"] - d["ours"][t]["auc"] for d in details] for t in tasks}
+    # Both entropies are of the same labels: the ratio of NEs is that of the log-losses
+    ne = {
+        t: [d["ours"][t]["logloss"] / d["theirs"][t]["logloss"] - 1 for d in details] for t in tasks
+    }
+    return [_worse("auc_gap", auc, details), _worse("ne_gap", ne, details)]
+
+
+def _worse(key: str, gaps: Mapping[str, list[float]], details: list[dict]) -> Result:
+    """The task with the larger mean gap: its mean, and the range over seeds."""
+    task = max(gaps, key=lambda name: float(np.mean(gaps[name])))
+    spread = Spread.of(gaps[task])
+    mean = Spread(float(np.mean(gaps[task])), spread.low, spread.high, spread.count)
+    means = (f"{side} {_mean_auc(details, side, task):.4f}" for side in ("ours", "theirs"))
+    note = f"mean of {spread.count} seeds, {PRECISION}, {task}; AUC {', '.join(means)}"
+    return Result(key=key, spread=mean, note=note, digits=5, details=details)
+
+
+def _mean_auc(details: list[dict], side: str, task: str) -> float:
+    return float(np.mean([detail[side][task]["auc"] for detail in details]))
+
+
+@dataclass(frozen=True)
+class FirstWeights:
+    """Where training starts: the dense weights by name, and a row for each id of every table."""
+
+    network: Mapping[str, Tensor]
+    tables: Mapping[str, Tensor]
+
+
+def _ours(bench: Bench, log: Log, seed: int) -> tuple[Scores, FirstWeights]:
+    """By the library's own report on the test rows; and what it started from."""
+    from benchmarks.train.ours import with_overrides
+    from mmoe.train import train_run
+
+    # As the rival has a row for every id, not a hash that lets ids collide
+    raw = raw_config(log, precision=PRECISION, encoding="vocabulary", epochs=1, seed=seed)
+    config, out = with_overrides(raw, bench.overrides), bench.empty_folder()
+    run = train_run(config, out)
+    metrics, first = run.metrics["tasks"], _first_weights(log, run.directory)
+    shutil.rmtree(out)
+    scores = {
+        task: {"auc": metrics[task]["auc"], "logloss": metrics[task]["logloss"]}
+        for task in log.workload.tasks
+    }
+    return scores, first
+
+
+def _first_weights(log: Log, run: "RunDirectory") -> FirstWeights:
+    """Drawn again as the run drew them; an id without a row has that of unseen ids."""
+    from mmoe.datasets.features.encoder import FeatureEncoder
+    from mmoe.models.build import build_ranker
+    from mmoe.parallel import training_group
+
+    config, encoder = run.config(), FeatureEncoder.load(run.vocabulary)
+    torch.manual_seed(config.seed)
+    tables = {}
+    with training_group():
+        ranker = build_ranker(config, encoder)
+        for name, rows in log.workload.tables.items():
+            rows_R = encoder.ids[name].lookup(pa.chunked_array([np.arange(rows)]), name)
+            tables[name] = ranker.tables.table_weights()[name][torch.from_numpy(rows_R)]
+    return FirstWeights(ranker.network.state_dict(), tables)
+
+
+def _theirs(log: Log, held_out: list[Tensors], first: FirstWeights, seed: int) -> Scores:
+    from benchmarks.train.plain_torch import Lookups, PlainTorch
+
+    rival = PlainTorch(log.workload, bf16=PRECISION == "bf16", seed=seed)
+    rival.model.start_from(first.network, first.tables)
+    for batch in read_batches(log.workload, log.train, seed=[seed, 0]):  # the order of ours
+        rival.step(Lookups(batch))
+    predicted_NT = np.concatenate([rival.predict(Lookups(b)).numpy() for b in held_out])
+    labels_NT = np.concatenate([batch.labels_BT.numpy() for batch in held_out])
+    return {
+        task: {
+            "auc": float(roc_auc_score(labels_NT[:, t], predicted_NT[:, t])),
+            "logloss": float(log_loss(labels_NT[:, t], predicted_NT[:, t].astype(np.float64))),
+        }
+        for t, task in enumerate(log.workload.tasks)
+    }
+
+
+QUALITY_RACES = (Race(("auc_gap", "ne_gap"), gaps),)
