@@ -6,7 +6,8 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from benchmarks.network import hosts, program, races
+from benchmarks.network import __main__ as program
+from benchmarks.network import hosts, races
 from benchmarks.network.hosts import (
     PREFIX,
     _named,
