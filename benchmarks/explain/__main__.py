@@ -4,27 +4,14 @@ python -m benchmarks.explain [--seconds N] [--rows N] [--threads N] [--out FILE]
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from benchmarks.explain.passes import largest_error, race_passes
-from benchmarks.racing.harness import (
-    Clock,
-    Race,
-    Target,
-    missed,
-    print_json,
-    print_table,
-    processor,
-    run_races,
-)
-from mmoe.ops import extension_status
+from benchmarks.racing.harness import Clock, Race, Target, report, run_races, talker
 
 TARGETS: Mapping[str, Target] = {
     "explain_passes": Target(0.5, at_most=True),
@@ -37,27 +24,15 @@ def main() -> None:
     arguments = _arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    console = Console(stderr=True, highlight=False)
-    say = partial(console.print, markup=False)
-    started = time.perf_counter()
+    started, say = time.perf_counter(), talker()
     clock = Clock(device="cpu", rounds=None, seconds=arguments.seconds, say=say)
     races: list[Race[Clock]] = [
         Race(("explain_passes",), lambda clock: race_passes(clock, arguments.rows)),
         Race(("explain_error",), lambda _: [largest_error(min(arguments.rows, _ERROR_ROWS))]),
     ]
-    results, failed, _ = run_races(races, clock, arguments.only or tuple(TARGETS), say)
-    print_table(results, TARGETS, "Explanations: median and 10–90 % range")
-    context = {
-        "device": processor(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "extension": extension_status().detail,
-        "seconds": round(time.perf_counter() - started),
-    }
-    print(f"{context['seconds']} s; missed: {', '.join(missed(results, TARGETS)) or 'none'}")
-    print_json(results, TARGETS, failed, context, arguments.out)
-    if failed:
-        sys.exit(1)
+    found = run_races(races, clock, arguments.only or tuple(TARGETS), say)
+    title = "Explanations: median and 10–90 % range"
+    report(found, TARGETS, {}, arguments.out, started=started, title=title)
 
 
 def _arguments() -> argparse.Namespace:

@@ -5,15 +5,11 @@ python -m benchmarks.mixture [--device cpu|cuda] [--threads N] [--rounds N] [--o
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 
 from benchmarks.mixture.races import (
     AUTO_RACES,
@@ -22,25 +18,17 @@ from benchmarks.mixture.races import (
     SPARSE_RACES,
     TARGETS,
     Bench,
-    Race,
     format_choices,
 )
 from benchmarks.racing.harness import (
     FEWEST_ROUNDS,
     Clock,
-    NothingToMeasure,
     ProductRates,
     Result,
-    gflops,
-    in_order,
-    missed,
-    print_json,
-    print_rates,
-    print_table,
-    processor,
-    shares_of,
+    report,
+    run_races,
+    talker,
 )
-from mmoe.ops import extension_status
 
 RACES = (*DENSE_RACES, *SPARSE_RACES, *GATE_RACES, *AUTO_RACES)
 
@@ -48,24 +36,28 @@ RACES = (*DENSE_RACES, *SPARSE_RACES, *GATE_RACES, *AUTO_RACES)
 def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(arguments.threads)
-    started = time.perf_counter()
-    races = [race for race in RACES if set(race.keys) & set(arguments.only or TARGETS)]
-    console = Console(stderr=True, highlight=False)
-    clock = Clock(
-        device=arguments.device,
-        rounds=arguments.rounds,
-        seconds=arguments.seconds,
-        say=lambda text: console.print(text, markup=False, soft_wrap=True),
-    )
-    bench = Bench(clock, ProductRates(arguments.device))
-    results, failed, skipped = _run(bench, races, console)
-    context = _context(arguments, bench, time.perf_counter() - started)
-    context |= {"skipped": skipped} if skipped else {}
+    started, device = time.perf_counter(), arguments.device
+    clock = Clock(device=device, rounds=arguments.rounds, seconds=arguments.seconds, say=talker())
+    bench = Bench(clock, ProductRates(device))
+    found = run_races(RACES, bench, arguments.only or TARGETS, clock.say, bench.rates.measure)
     enough = arguments.rounds is None or arguments.rounds >= FEWEST_ROUNDS
-    _print(results, context, enough)
-    print_json(results, TARGETS, failed, context, arguments.out, enough_rounds=enough)
-    if failed:
-        sys.exit(1)
+    report(
+        found,
+        TARGETS,
+        {},
+        arguments.out,
+        started=started,
+        rates=bench.rates,
+        details=_print_choices,
+        device=device,
+        enough=enough,
+    )
+
+
+def _print_choices(results: Sequence[Result]) -> None:
+    for result in results:
+        if result.key == "auto_regret":
+            print(format_choices(result.details))
 
 
 def _arguments() -> argparse.Namespace:
@@ -79,60 +71,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=tuple(TARGETS), metavar="KEY")
     parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
     return parser.parse_args()
-
-
-def _run(
-    bench: Bench, races: Sequence[Race], console: Console
-) -> tuple[list[Result], dict[str, str], dict[str, str]]:
-    """Results in the order of the table, and why other keys have none: failed, skipped."""
-    results: list[Result] = []
-    failed: dict[str, str] = {}
-    skipped: dict[str, str] = {}
-    bench.rates.measure()
-    # A bar on a terminal; elsewhere the lines alone.
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        for number, race in enumerate(progress.track(races, description="races"), start=1):
-            bench.clock.say(f"{number}/{len(races)} {', '.join(race.keys)}")
-            try:
-                results += race.run(bench)
-            except NothingToMeasure as reason:
-                bench.clock.say(f"skipped: {reason}")
-                skipped |= dict.fromkeys(race.keys, str(reason))
-            # What one race cannot do (numbers that differ, memory) must not cost all the others.
-            except (ValueError, RuntimeError) as error:
-                bench.clock.say(f"FAILED: {error}")
-                failed |= dict.fromkeys(race.keys, str(error))
-            bench.rates.measure()
-    shares, without = shares_of(results, bench.rates)
-    return in_order(shares, TARGETS), failed, skipped | without
-
-
-def _context(arguments: argparse.Namespace, bench: Bench, seconds: float) -> dict[str, Any]:
-    cuda = arguments.device == "cuda"
-    return {
-        "device": torch.cuda.get_device_name() if cuda else processor(),
-        "threads": arguments.threads,
-        "torch": torch.__version__,
-        "extension": extension_status().detail,
-        "product_gflops": gflops(bench.rates),
-        "seconds": round(seconds),
-    }
-
-
-def _print(results: Sequence[Result], context: dict[str, Any], enough_rounds: bool) -> None:
-    for result in results:
-        if result.key == "auto_regret":
-            print(format_choices(result.details))
-    print_table(results, TARGETS, enough_rounds=enough_rounds)
-    print(f"{context['device']}, {context['threads']} threads, torch {context['torch']}")
-    print(f"mmoe.ops: {context['extension']}")
-    print_rates(context["product_gflops"])
-    outcome = f"missed: {', '.join(missed(results, TARGETS)) or 'none'}"
-    if not enough_rounds:
-        outcome = (
-            f"fewer than {FEWEST_ROUNDS} rounds: this shows that it runs, and measures nothing"
-        )
-    print(f"{context['seconds']} s; {outcome}")
 
 
 if __name__ == "__main__":

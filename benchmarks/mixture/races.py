@@ -36,6 +36,7 @@ from benchmarks.racing.harness import (
     Clock,
     NothingToMeasure,
     ProductRates,
+    Race,
     Result,
     Spread,
     Target,
@@ -99,14 +100,6 @@ class Bench:
         """Checks that all compute the same, then races them."""
         check_equal(name, contestants, tolerance)
         return self.clock.race(name, {key: c.step for key, c in contestants.items()}, share=share)
-
-
-@dataclass(frozen=True)
-class Race:
-    """One race and the keys that come out of it."""
-
-    keys: tuple[str, ...]
-    run: Callable[[Bench], list[Result]]
 
 
 # The dense mixture: B 4096, D 330, 8 experts 256-128, 2 linear softmax gates

@@ -430,15 +430,13 @@ class Race(Generic[Bench]):
 
 
 def run_races(
-    races: Sequence[Race[Bench]], bench: Bench, wanted: Collection[str], say: Callable[[str], None]
+    races: Sequence[Race[Bench]],
+    bench: Bench,
+    wanted: Collection[str],
+    say: Callable[[str], None],
+    between: Callable[[], None] = lambda: None,
 ) -> tuple[list[Result], dict[str, str], dict[str, str]]:
-    """Runs the races that give a wanted key.
-
-    Args:
-        races: All there are.
-        bench: What each of them gets.
-        wanted: Keys.
-        say: Told of progress.
+    """Runs the races that give a wanted key, in turn; `between` is called around each.
 
     Returns:
         Results, and why other keys have none: failed, skipped.
@@ -447,6 +445,7 @@ def run_races(
     results: list[Result] = []
     failed: dict[str, str] = {}
     skipped: dict[str, str] = {}
+    between()
     for number, race in enumerate(races, start=1):
         say(f"{number}/{len(races)} {', '.join(race.keys)}")
         try:
@@ -458,45 +457,17 @@ def run_races(
         except (ValueError, RuntimeError, OSError) as error:
             say(f"FAILED: {error}")
             failed |= dict.fromkeys(race.keys, str(error))
+        between()
     return results, failed, skipped
 
 
 # What a benchmark ends with: one JSON line
 
 
-def gflops(rates: ProductRates) -> dict[str, dict[str, float]]:
-    """The best product rates by dtype and library, in GFLOP/s."""
-    return {
-        dtype: {library: round(rate / 1e9, 1) for library, rate in by_library.items()}
-        for dtype, by_library in rates.best.items()
-    }
-
-
-def print_rates(rates: Mapping[str, Mapping[str, float]]) -> None:
-    """Those of `gflops`."""
-    for dtype, by_library in rates.items():
-        if not by_library:
-            continue  # nothing was raced
-        shown = ", ".join(f"{library} {rate:,.0f}" for library, rate in by_library.items())
-        print(f"best product, {dtype}: {shown} GFLOP/s")
-
-
-def print_races(
-    results: Sequence[Result],
-    targets: Mapping[str, Target],
-    title: str,
-    skipped: Mapping[str, str],
-    context: Mapping[str, Any],
-) -> None:
-    """What races found, for people: the table, what was left out, and where it was measured."""
-    print_table(results, targets, title)
-    for key, reason in skipped.items():
-        print(f"skipped {key}: {reason}")
-    print(f"{context['device']}, {context['threads']} threads, torch {context['torch']}")
-    print(f"mmoe.ops: {context['extension']}")
-    print_rates(context["product_gflops"])
-    names = ", ".join(missed(results, targets)) or "none"
-    print(f"{context['seconds']} s; missed: {names}")
+def talker() -> Callable[[str], None]:
+    """Returns what prints a line to standard error, as it is."""
+    console = Console(stderr=True, highlight=False)
+    return lambda text: console.print(text, markup=False, soft_wrap=True)
 
 
 def shares_of(
@@ -517,27 +488,77 @@ def shares_of(
     return shares, without
 
 
-def print_json(
-    results: Sequence[Result],
+def report(
+    found: tuple[list[Result], dict[str, str], dict[str, str]],
     targets: Mapping[str, Target],
-    failed: Mapping[str, str],
-    context: Mapping[str, Any],
+    settings: Mapping[str, Any],
     out: Path | None,
     *,
-    enough_rounds: bool = True,
+    started: float,
+    title: str = "Paired ratios: median and 10–90 % range",
+    rates: ProductRates | None = None,
+    details: Callable[[Sequence[Result]], None] = lambda _: None,
+    device: str = "cpu",
+    enough: bool = True,
 ) -> None:
-    """The keys first, then what stands behind them; into `out` as well."""
-    content = {
-        **{r.key: round(r.spread.median, max(4, r.digits)) for r in results},
-        **context,
-        "missed": missed(results, targets) if enough_rounds else None,
-        "failed": dict(failed),
-        "results": {r.key: r.as_json() for r in results},
+    """Prints what races found as a table and, last, as one JSON line; exits with 1 if one failed.
+
+    Args:
+        found: By `run_races`.
+        targets: Of the keys that have one.
+        settings: That the JSON line holds too.
+        out: The JSON line goes here as well.
+        started: By `time.perf_counter`.
+        title: Of the table.
+        rates: Of products, of which results are shares.
+        details: Prints what comes before the table.
+        device: That was measured.
+        enough: Whether the medians can be held against the targets at all.
+    """
+    results, failed, skipped = found
+    context = {
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
+        "threads": torch.get_num_threads(),
+        **settings,
+        "torch": torch.__version__,
+        "extension": extension_status().detail,
+        "seconds": round(time.perf_counter() - started),
     }
-    line = json.dumps(content, ensure_ascii=False)
+    if rates is not None:
+        results, without = shares_of(results, rates)
+        skipped = skipped | without
+        context["product_gflops"] = {
+            dtype: {library: round(rate / 1e9, 1) for library, rate in by_library.items()}
+            for dtype, by_library in rates.best.items()
+        }
+    results = in_order(results, targets)
+    details(results)
+    print_table(results, targets, title, enough_rounds=enough)
+    for key, reason in skipped.items():
+        print(f"skipped {key}: {reason}")
+    print(f"{context['device']}, {context['threads']} threads, torch {context['torch']}")
+    print(f"mmoe.ops: {context['extension']}")
+    for dtype, by_library in context.get("product_gflops", {}).items():
+        shown = ", ".join(f"{library} {rate:,.0f}" for library, rate in by_library.items())
+        print(f"best product, {dtype}: {shown or 'none'} GFLOP/s")
+    outcome = f"missed: {', '.join(missed(results, targets)) or 'none'}"
+    print(f"{context['seconds']} s; {outcome if enough else 'too few rounds: it runs, no more'}")
+    line = json.dumps(
+        {
+            **{r.key: round(r.spread.median, max(4, r.digits)) for r in results},
+            **context,
+            "skipped": skipped,
+            "missed": missed(results, targets) if enough else None,
+            "failed": failed,
+            "results": {r.key: r.as_json() for r in results},
+        },
+        ensure_ascii=False,
+    )
     if out:
         out.write_text(line + "\n", encoding="utf-8")
     print(line)
+    if failed:
+        sys.exit(1)
 
 
 # What programs that race in one process share: options, races, the table, the last line
@@ -582,31 +603,18 @@ def run(
         fewest_seeds: With fewer of them medians are not held against targets.
     """
     torch.set_num_threads(arguments.threads)
-    started = time.perf_counter()
-    console = Console(stderr=True, highlight=False)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
-    cuda = arguments.device == "cuda"
+    started, say = time.perf_counter(), talker()
     clock = Clock(
         device=arguments.device, rounds=arguments.rounds, seconds=arguments.seconds, say=say
     )
-    results, failed, skipped = run_races(races, bench(clock), arguments.only, say)
-    results = in_order(results, targets)
+    found = run_races(races, bench(clock), arguments.only, say)
     enough = arguments.rounds is None or arguments.rounds >= FEWEST_ROUNDS
-    enough = enough and arguments.seeds >= fewest_seeds
-    context = {
-        "device": torch.cuda.get_device_name() if cuda else processor(),
-        "threads": arguments.threads,
-        "seeds": arguments.seeds,
-        "torch": torch.__version__,
-        "extension": extension_status().detail,
-        "seconds": round(time.perf_counter() - started),
-        **({"skipped": skipped} if skipped else {}),
-    }
-    print_table(results, targets, enough_rounds=enough)
-    print(f"{context['device']}, {context['threads']} threads, torch {context['torch']}")
-    print_json(results, targets, failed, context, arguments.out, enough_rounds=enough)
-    if failed:
-        sys.exit(1)
+    report(
+        found,
+        targets,
+        {"seeds": arguments.seeds},
+        arguments.out,
+        started=started,
+        device=arguments.device,
+        enough=enough and arguments.seeds >= fewest_seeds,
+    )

@@ -6,7 +6,6 @@ python -m benchmarks.score [--only KEY ...] [--rows N] [--many N] [--repeats N] 
 
 import argparse
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,19 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 import mmoe  # noqa: F401 - first: it says how OpenMP waits, for this process and all it starts
 from benchmarks.racing.harness import (
     ProductRates,
     Result,
-    gflops,
-    in_order,
-    print_json,
-    print_races,
-    processor,
+    report,
     run_races,
-    shares_of,
+    talker,
 )
 from benchmarks.racing.ranks import ROOT
 from benchmarks.score.races import (
@@ -38,7 +32,6 @@ from benchmarks.score.races import (
     TARGETS,
     Bench,
 )
-from mmoe.ops import extension_status
 
 RACES = (*SPEED_RACES, *PEER_RACES, *GROWTH_RACES, *ENGINE_RACES)
 ENGINES = ROOT / ".venv-engines" / "bin" / "python"
@@ -50,7 +43,6 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = _parser().parse_args(given)
     torch.set_num_threads(arguments.threads)
     started = time.perf_counter()
-    console = Console(stderr=True, highlight=False)
     temporary = Path(tempfile.mkdtemp(prefix="mmoe-bench-score-"))
     wanted = arguments.only or list(TARGETS)
     bench = Bench(
@@ -64,24 +56,35 @@ def main(given: Sequence[str] | None = None) -> None:
         table_bytes=arguments.table_gib * 2**30,
         wanted=wanted,
         rates=ProductRates("cpu"),
-        say=lambda text: console.print(text, markup=False, soft_wrap=True),
+        say=talker(),
     )
     bench.folder.mkdir(parents=True, exist_ok=True)
     try:
-        found, failed, skipped = run_races(RACES, bench, wanted, bench.say)
+        results, failed, skipped = run_races(RACES, bench, wanted, bench.say)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    shares, without = shares_of(found, bench.rates)
-    results, skipped = in_order(shares, TARGETS), skipped | bench.skipped | without
-    context = _context(arguments, bench, time.perf_counter() - started)
+    settings = {
+        **{name: getattr(arguments, name) for name in ("rows", "many", "repeats")},
+        "flops_per_row": round(FLOPS_PER_ROW),
+        "counted": "shares and vs_…: from the first row read to the output complete; imports and "
+        "loading of the model are in the details alone",
+    }
+    report(
+        (results, failed, skipped | bench.skipped),
+        TARGETS,
+        settings,
+        arguments.out,
+        started=started,
+        title=TITLE,
+        rates=bench.rates,
+        details=_print_details,
+    )
+
+
+def _print_details(results: Sequence[Result]) -> None:
     for result in results:
         if result.details:
             print_details(result)
-    print_races(results, TARGETS, TITLE, skipped, context)
-    context["skipped"] = skipped
-    print_json(results, TARGETS, failed, context, arguments.out)
-    if failed:
-        sys.exit(1)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,23 +107,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
     return parser
-
-
-def _context(arguments: argparse.Namespace, bench: Bench, seconds: float) -> dict[str, Any]:
-    return {
-        "device": processor(),
-        "threads": arguments.threads,
-        "rows": arguments.rows,
-        "many": arguments.many,
-        "repeats": arguments.repeats,
-        "flops_per_row": round(FLOPS_PER_ROW),
-        "torch": torch.__version__,
-        "extension": extension_status().detail,
-        "product_gflops": gflops(bench.rates),
-        "counted": "shares and vs_…: from the first row read to the output complete; imports and "
-        "loading of the model are in the details alone",
-        "seconds": round(seconds),
-    }
 
 
 def print_details(result: Result) -> None:

@@ -33,15 +33,11 @@ from benchmarks.racing.harness import (
     Spread,
     Target,
     Times,
-    gflops,
-    in_order,
-    print_json,
-    print_races,
-    processor,
+    report,
     rotated,
     run_races,
-    shares_of,
     speedup,
+    talker,
 )
 from benchmarks.racing.ranks import ROOT, Ranks, Seat, environment
 from benchmarks.train.ours import with_overrides
@@ -56,7 +52,6 @@ from benchmarks.train.workloads import (
     read_batches,
     write_log,
 )
-from mmoe.ops import extension_status
 from mmoe.train.profiling import StepTimes, parts_text
 
 # What every key should reach
@@ -311,7 +306,6 @@ class Program:
         arguments = self._arguments()
         torch.set_num_threads(arguments.threads)
         started = time.perf_counter()
-        console = Console(stderr=True, highlight=False)
         temporary = Path(tempfile.mkdtemp(prefix=f"mmoe-bench-{self.name}-"))
         bench = Bench(
             folder=arguments.folder or temporary / "logs",
@@ -322,23 +316,22 @@ class Program:
             threads=arguments.threads,
             overrides=tuple(arguments.set),
             rates=ProductRates("cpu"),
-            say=lambda text: console.print(text, markup=False, soft_wrap=True),
+            say=talker(),
         )
-        wanted = arguments.only or list(self.targets)
         try:
-            found, failed, skipped = run_races(self.races, bench, wanted, bench.say)
+            found = run_races(self.races, bench, arguments.only or list(self.targets), bench.say)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        shares, without = shares_of(found, bench.rates)
-        skipped |= without
-        results = in_order(shares, self.targets)
-        context = _context(arguments, bench, time.perf_counter() - started)
-        self.print_details(results)
-        print_races(results, self.targets, self.title, skipped, context)
-        context["skipped"] = skipped
-        print_json(results, self.targets, failed, context, arguments.out)
-        if failed:
-            sys.exit(1)
+        report(
+            found,
+            self.targets,
+            {"rows": arguments.rows, "overrides": list(bench.overrides)},
+            arguments.out,
+            started=started,
+            title=self.title,
+            rates=bench.rates,
+            details=self.print_details,
+        )
 
     def _arguments(self) -> argparse.Namespace:
         parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{self.name}")
@@ -356,19 +349,6 @@ class Program:
         )
         parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
         return parser.parse_args()
-
-
-def _context(arguments: argparse.Namespace, bench: Bench, seconds: float) -> dict[str, Any]:
-    return {
-        "device": processor(),
-        "threads": arguments.threads,
-        "rows": arguments.rows,
-        "torch": torch.__version__,
-        "extension": extension_status().detail,
-        "overrides": list(bench.overrides),
-        "product_gflops": gflops(bench.rates),
-        "seconds": round(seconds),
-    }
 
 
 # Our training speed beside plain torch, and as a share of what the machine's products reach
