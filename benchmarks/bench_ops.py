@@ -11,14 +11,14 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks import attention_steps, exchange_steps
 from mmoe.ops import (
     RoutePlan,
     dense_combine,
@@ -29,9 +29,215 @@ from mmoe.ops import (
     grouped_mm,
     reference,
     route_plan,
+    target_attention,
 )
 from mmoe.ops.dispatch import permute
+from mmoe.ops.exchange import exchange_reference
 from mmoe.ops.gating import topk_gate
+from mmoe.ops.jagged_sum import jagged_sum, sample_of_rows
+from mmoe.parallel.experts.links import Links, Sizes, WayBack
+
+# DIN's attention unit beside the ways to write it in plain PyTorch, for `bench_ops`
+
+ROWS, EVENTS, WIDTH, HIDDEN = 4096, 50, 32, 36
+
+
+def step_by_step(e_VD: Tensor, lengths_B: Tensor, q_BD: Tensor, *layer: Tensor) -> Tensor:
+    """Without padding: the products are torch's, as are the passes around them."""
+    weight_2DH, bias_BH, score_H = layer
+    row_V = sample_of_rows(lengths_B, len(e_VD))
+    x_VD = F.rms_norm(e_VD, e_VD.shape[1:], eps=1e-6)
+    both_V2D = torch.cat([x_VD, x_VD * q_BD.index_select(0, row_V)], dim=1)
+    h_VH = both_V2D @ weight_2DH + bias_BH.index_select(0, row_V)
+    return jagged_sum(e_VD, lengths_B, h_VH.relu() @ score_H)
+
+
+def padded(e_VD: Tensor, _: Tensor, q_BD: Tensor, *layer: Tensor) -> Tensor:
+    """On rows that are all as long, so that padding costs nothing: the best that it can do."""
+    weight_2DH, bias_BH, score_H = layer
+    e_BLD = e_VD.view(len(q_BD), -1, e_VD.shape[1])
+    x_BLD = F.rms_norm(e_BLD, e_BLD.shape[2:], eps=1e-6)
+    z_BLH = torch.cat([x_BLD, x_BLD * q_BD[:, None]], dim=2) @ weight_2DH + bias_BH[:, None]
+    return torch.einsum("blh,h,bld->bd", z_BLH.relu(), score_H, e_BLD)
+
+
+def attention_contests(
+    dtype: torch.dtype, device: str
+) -> dict[str, tuple[dict[str, Callable[[], object]], int]]:
+    """Makes the calls that race, with the operations that ours needs: half of the others'."""
+    torch.manual_seed(0)
+    leaves = [
+        torch.randn(shape, device=device).to(dtype).requires_grad_()
+        for shape in (
+            (ROWS * EVENTS, WIDTH), (ROWS, WIDTH), (2 * WIDTH, HIDDEN), (ROWS, HIDDEN), (HIDDEN,),
+        )
+    ]  # fmt: skip
+    lengths_B = torch.full((ROWS,), EVENTS, dtype=torch.int32, device=device)
+    no_bias, grad_BD = torch.zeros(1, device=device), torch.ones_like(leaves[1])
+    functions: dict[str, Callable[..., Tensor]] = {
+        "mmoe": lambda e, lengths, q, weight, bias, score: (
+            target_attention(e, lengths, q, weight, bias, score, no_bias).out_BD
+        ),
+        "step by step": step_by_step,
+        "padded": padded,
+    }
+
+    def forward(function: Callable[..., Tensor]) -> Callable[[], object]:
+        return torch.no_grad()(lambda: function(leaves[0], lengths_B, *leaves[1:]))
+
+    def train(function: Callable[..., Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(
+            function(leaves[0], lengths_B, *leaves[1:]), leaves, grad_BD
+        )
+
+    flops = 2 * ROWS * EVENTS * WIDTH * HIDDEN
+    return {
+        name: ({words: make(function) for words, function in functions.items()}, products * flops)
+        for name, make, products in (
+            ("target_attention", forward, 1),
+            ("target_attention train", train, 4),
+        )
+    }
+
+
+# The operators of an exchange of rows between ranks, as `bench_ops` races them: without a wire
+
+RANKS = 4
+CODE_BYTES, WEIGHT_BYTES = 4, 4
+Contest = tuple[dict[str, Callable[[], object]], int]
+
+
+def exchange_contests(
+    experts_BGK: Tensor, num_experts: int, width: int, dtype: torch.dtype, way: WayBack
+) -> dict[str, Contest]:
+    """Each step beside its reference, and all of them one after another.
+
+    Args:
+        experts_BGK: What each rank's gates pick.
+        num_experts: E, of all ranks.
+        width: Of rows and of outputs.
+        dtype: Of both, on the wire too.
+        way: In which outputs come back.
+
+    Returns:
+        By name: contestants, and bytes: each argument read once, each result written once.
+    """
+    found: dict[str, Contest] = {}
+    given = given_arguments(experts_BGK, num_experts, width, dtype, way)
+    indexing = _indexing(given, dtype) if way == "pairs" else {}
+    for name, arguments in given.items():
+        ours = partial(getattr(torch.ops.mmoe, name), *arguments)
+        reference = partial(getattr(exchange_reference, name), *arguments)
+        moved = _bytes(arguments) + _bytes(ours())
+        if name == "decode_picks":  # of the message it reads the codes alone
+            moved += CODE_BYTES * arguments[3] - _bytes(arguments[0])
+        calls: dict[str, Callable[[], object]] = {"mmoe": ours, "reference": reference}
+        if name in indexing:
+            calls["indexing"] = indexing[name]
+        found[name] = calls, moved
+    whole: dict[str, Callable[[], object]] = {
+        who: partial(_each, [calls[who] for calls, _ in found.values()])
+        for who in ("mmoe", "reference")
+    }
+    found["exchange train"] = whole, sum(moved for _, moved in found.values())
+    return found
+
+
+def given_arguments(
+    experts_BGK: Tensor, E: int, width: int, dtype: torch.dtype, way: WayBack
+) -> dict[str, tuple[Any, ...]]:
+    """What each operator is given, by its name, in the order of a step."""
+    (B, G, K), device, ops = experts_BGK.shape, experts_BGK.device, torch.ops.mmoe
+    x_BD = torch.randn(B, width, device=device).to(dtype)
+    weights_BGK = torch.rand(B, G, K, device=device)
+    held, numbers_E = E // RANKS, torch.arange(E, dtype=torch.int32, device=device)
+    homes_E3 = torch.stack((numbers_E // held, numbers_E % held, numbers_E * 0), 1)
+    found: dict[str, tuple[Any, ...]] = {"outbound_plan": (experts_BGK, homes_E3, RANKS, 1)}
+    rows_M, entries_Q, codes_Q, *slots, sizes_W4 = ops.outbound_plan(*found["outbound_plan"])
+
+    sizes = [Sizes(*row) for row in sizes_W4.tolist()]
+    ours, theirs = _links(sizes, way), _links(sizes[:1] * RANKS, way)
+    ours_WL, theirs_WL = ours.table(device), theirs.table(device)
+    lengths = _lengths(ours, width * dtype.itemsize, CODE_BYTES)
+    sources = [x_BD], weights_BGK, rows_M, entries_Q, codes_Q, ours_WL
+    found["pack_rows"] = *sources, dtype, sum(lengths)
+    message = ops.pack_rows(*found["pack_rows"])[: lengths[0]].repeat(RANKS)
+
+    came, counts = (message, theirs_WL), (sum(theirs.rows), sum(theirs.picks))
+    found["decode_picks"] = *came, *counts, G, K, held, width, dtype, dtype
+    picks_NGK, weights_NGK, places_Q = ops.decode_picks(*found["decode_picks"])
+    rows_P, offsets_E1, slots_NGK = route_plan(picks_NGK, held)
+    rows_R = rows_P[: sum(size.pairs for size in theirs.sizes)]
+    found["unpack_rows"] = message, rows_R, theirs_WL, width, dtype, dtype
+
+    found["return_plan"] = rows_R, offsets_E1, slots_NGK, theirs_WL
+    returned = ops.return_plan(*found["return_plan"])
+    y_RO = torch.randn(len(rows_R), width, device=device).to(dtype)
+    sent = y_RO, weights_NGK, *returned, slots_NGK
+    found["pack_returns"] = *sent, sum(theirs.back), dtype
+    back_ZO = torch.randn(sum(ours.back), width, device=device).to(dtype)
+    mixed = back_ZO, weights_BGK, *slots, ours_WL
+    found["mix_returns"] = *mixed, dtype
+
+    grad_BGO = torch.randn(B, G, width, device=device).to(dtype)
+    found["mix_returns_backward"] = grad_BGO, *mixed
+    grad_ZO = torch.randn(sum(theirs.back), width, device=device).to(dtype)
+    found["pack_returns_backward"] = grad_ZO, *sent
+    length = sum(_lengths(theirs, width * dtype.itemsize, 0))
+    grads = y_RO, torch.rand_like(weights_NGK), slots_NGK, places_Q
+    found["unpack_rows_backward"] = *grads, theirs_WL, dtype, length
+    length = sum(_lengths(ours, width * dtype.itemsize, 0))
+    gradients = torch.zeros(length, dtype=torch.uint8, device=device)
+    sorted_rows = rows_M, slots[0], entries_Q
+    found["pack_rows_backward"] = gradients, *sorted_rows, ours_WL, 1, width, dtype, dtype
+    return found
+
+
+def _indexing(
+    given: dict[str, tuple[Any, ...]], dtype: torch.dtype
+) -> dict[str, Callable[[], object]]:
+    """What one writes without operators, where pairs come back; the message is cut beforehand."""
+    (x_BD,), _, rows_M, _, codes_Q, *_ = given["pack_rows"]
+    out_N, codes_Q = rows_M[rows_M >= 0].long(), codes_Q.view(torch.uint8)
+    _, rows_R, links_WL, width, *_ = given["unpack_rows"]
+    came_ND = torch.randn(int(links_WL[-1, 0]), width, device=x_BD.device).to(dtype)
+    y_RO, _, back_R, _, _, num_back, _ = given["pack_returns"]
+    sent_ZO, back_R, rows_R = y_RO.new_empty(num_back, width), back_R.long(), rows_R.long()
+    back_ZO, weights_BGK, _, pairs_BGK, *_ = given["mix_returns"]
+    pairs_BGK, weights_BGK1 = pairs_BGK.long(), weights_BGK.unsqueeze(-1).to(dtype)
+    return {
+        "pack_rows": lambda: torch.cat(
+            [x_BD.index_select(0, out_N).view(torch.uint8).flatten(), codes_Q]
+        ),
+        "unpack_rows": lambda: came_ND.index_select(0, rows_R),
+        "pack_returns": lambda: torch.empty_like(sent_ZO).index_copy_(0, back_R, y_RO),
+        "mix_returns": lambda: (back_ZO[pairs_BGK] * weights_BGK1).sum(2),
+    }
+
+
+def _links(sizes: Sequence[Sizes], way: WayBack) -> Links:
+    return Links(list(sizes), [way == "sums"] * RANKS)
+
+
+def _lengths(links: Links, row_bytes: int, code_bytes: int) -> list[int]:
+    """The bytes of each rank's message."""
+    counts = zip(links.rows, links.picks, links.weights, strict=True)
+    return [rows * row_bytes + p * code_bytes + w * WEIGHT_BYTES for rows, p, w in counts]
+
+
+def _bytes(values: Any) -> int:
+    """Of all tensors among these, each once."""
+    if isinstance(values, Tensor):
+        return values.numel() * values.element_size()
+    return sum(map(_bytes, values)) if isinstance(values, list | tuple) else 0
+
+
+def _each(calls: Sequence[Callable[[], object]]) -> None:
+    for call in calls:
+        call()
+
+
+# Times the operators against plain PyTorch, and says what share of the limit they reach
 
 B, D, H, K, O = 4096, 256, 512, 2, 128  # noqa: E741
 EXPERTS, GATES = (8, 64), (2, 4)
@@ -284,7 +490,7 @@ def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int)
     """What a rank computes to exchange rows, without the wire."""
     torch.manual_seed(0)
     experts_BGK = torch.rand(B, G, E, device=device).topk(K).indices.int()
-    steps = exchange_steps.contests(experts_BGK, E, O, dtype, "pairs")
+    steps = exchange_contests(experts_BGK, E, O, dtype, "pairs")
     return [
         {
             "op": name,
@@ -299,7 +505,7 @@ def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int)
 def bench_attention(dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
     """DIN's unit over rows of as many events each."""
     found = []
-    for name, (calls, flops) in attention_steps.contests(dtype, device).items():
+    for name, (calls, flops) in attention_contests(dtype, device).items():
         limit = product_of(flops // (2 * D * H), dtype, device)
         ms = race({**calls, "limit": limit}, device, rounds)
         found.append({"op": name, "G": 1, "flops": flops, "ms": ms})

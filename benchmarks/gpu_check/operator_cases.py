@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.exchange_steps import given_arguments as exchange_arguments
+from benchmarks.bench_ops import given_arguments as exchange_arguments
 from mmoe.ops._library import reference_of
 from mmoe.ops.exchange import exchange_reference
 from mmoe.ops.repeat_rows import Owners

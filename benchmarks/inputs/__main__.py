@@ -15,27 +15,27 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.inputs import as_they_come
+from benchmarks.inputs.as_they_come import AS_THEY_COME_SECTION
 from benchmarks.inputs.section import Measured, Section
 from benchmarks.inputs.sections import (
     AFTER_SECTION,
     INTERACTIONS_SECTION,
     LATE_LABELS_SECTION,
     POSITION_SECTION,
-    SECTION,
     SEQUENCE_SPEED_SECTION,
+    SEQUENCES_SECTION,
 )
 from benchmarks.racing.harness import processor
 from mmoe.ops import extension_status
 
 SECTIONS: tuple[Section, ...] = (
     SEQUENCE_SPEED_SECTION,
-    SECTION,
+    SEQUENCES_SECTION,
     INTERACTIONS_SECTION,
     POSITION_SECTION,
     LATE_LABELS_SECTION,
     AFTER_SECTION,
-    as_they_come.SECTION,
+    AS_THEY_COME_SECTION,
 )
 FEWEST_SEEDS = 5
 

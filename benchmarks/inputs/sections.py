@@ -431,7 +431,7 @@ def _harm(seed: int) -> float:
     return float(auc(labels, din)) - float(auc(labels, mean))
 
 
-SECTION = Section(
+SEQUENCES_SECTION = Section(
     "sequences",
     {
         "din_gap_ratio": Target(0.5, at_most=True),

@@ -1,6 +1,6 @@
 """The benchmark of explanations, small."""
 
-from benchmarks.explain.passes import largest_error, race_passes
+from benchmarks.explain import largest_error, race_passes
 from benchmarks.racing.harness import Clock
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.new_task.log import NEW, TASKS, task_log
-from benchmarks.new_task.models import FREEZE, OLD, config_of
+from benchmarks.new_task import FREEZE, NEW, OLD, TASKS, config_of, task_log
 from mmoe.datasets.bundled.synthetic import generate_funnel
 
 

@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from benchmarks.exchange_steps import contests
+from benchmarks.bench_ops import exchange_contests
 
 
 @pytest.mark.parametrize("way", ["pairs", "sums"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_exchange_without_a_wire_gives_what_its_specification_does(way, dtype):
     experts_BGK = torch.rand(20, 3, 8).topk(2).indices.int()
-    found = contests(experts_BGK, 8, 6, dtype, way)
+    found = exchange_contests(experts_BGK, 8, 6, dtype, way)
 
     assert len(found) == 12
     for name, (calls, moved) in found.items():
@@ -19,7 +19,7 @@ def test_an_exchange_without_a_wire_gives_what_its_specification_does(way, dtype
 
 def test_indexing_computes_the_same_rows():
     experts_BGK = torch.rand(20, 3, 8).topk(2).indices.int()
-    found = contests(experts_BGK, 8, 6, torch.float32, "pairs")
+    found = exchange_contests(experts_BGK, 8, 6, torch.float32, "pairs")
 
     for name in ("pack_returns", "mix_returns"):
         calls, _ = found[name]

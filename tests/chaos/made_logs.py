@@ -149,7 +149,7 @@ def delta_table(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
 
 def iceberg_table(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
     """An Iceberg table with rows removed, by its current state or that of a snapshot before."""
-    from benchmarks.inputs.as_they_come.lake_tables import iceberg_table as table_of
+    from benchmarks.inputs.as_they_come import iceberg_table as table_of
 
     table = table_of(folder, "log", rows.slice(0, 120))
     table.append(rows.slice(120))

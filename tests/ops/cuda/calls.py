@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.exchange_steps import given_arguments
+from benchmarks.bench_ops import given_arguments
 from benchmarks.gpu_check.operator_cases import BUILDERS, Call, Case
 
 OPERATORS = tuple(BUILDERS)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.exchange_steps import given_arguments
+from benchmarks.bench_ops import given_arguments
 from mmoe import ops
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]

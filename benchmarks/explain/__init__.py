@@ -1,1 +1,0 @@
-"""What `mmoe explain` costs, and whether its numbers are right."""
