@@ -6,7 +6,7 @@ import pytest
 from mmoe.config import config_from_dict
 from mmoe.datasets.rows.splits import Splits
 from mmoe.train import train_run
-from tests.chaos.limited_scoring import limited_scorings
+from tests.score.limited_scoring import limited_scorings
 
 
 @pytest.fixture(scope="module", name="run")

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.limited_scoring RUN DATA MIB…`: scores under limits on memory.
+"""`python -m tests.score.limited_scoring RUN DATA MIB…`: scores under limits on memory.
 
 For each number of MiB a process begins to score with so much address space beyond what the imports
 take. Prints a JSON list of exit codes and last words; −9 is one that waited for ever.
