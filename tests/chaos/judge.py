@@ -261,7 +261,10 @@ def _number_type(words: Sequence[str]) -> pa.DataType | None:
 # Did two runs end with the same bits?
 
 # What a clock says differs from run to run; versions stand in metrics.json as well.
-_CLOCK = frozenset({"seconds", "rows_per_second", "epoch_seconds"})
+_CLOCK = frozenset({
+    "seconds", "rows_per_second", "epoch_seconds",
+    "seconds_under_way", "seconds_waited", "share_hidden",  # of what ranks send each other
+})  # fmt: skip
 
 
 def first_difference(one: Path, two: Path, *, settings: bool = True) -> str | None:
