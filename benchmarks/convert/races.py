@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -197,8 +197,12 @@ class Text:
 @functools.cache
 def text_of(settings: TextSettings) -> Text:
     """Draws grammar and test windows, once a process."""
-    sizes = {"words": settings.words, "states": settings.states, "of_state": settings.of_state}
-    grammar = draw_grammar(_GRAMMAR_SEED, **sizes)
+    grammar = draw_grammar(
+        _GRAMMAR_SEED,
+        words=settings.words,
+        states=settings.states,
+        of_state=settings.of_state,
+    )
     test_WL = _windows(grammar, settings.windows, settings.context, _TEST_SEED)
     return Text(grammar, settings, test_WL)
 
@@ -345,12 +349,14 @@ class Loop(nn.Module):
     def __init__(self, layer: ConvertedMoE) -> None:
         super().__init__()
         mixture = layer.mixture
-        weight_ED = mixture.gate.logits.weights[0][0]
+        gate: Any = mixture.gate
+        weight_ED = gate.logits.weights[0][0]
         self.k, self.gate = K, nn.Linear(weight_ED.shape[1], weight_ED.shape[0], bias=False)
         pool = mixture.experts
         self.experts = nn.ModuleList(feed_forward() for _ in range(mixture.num_experts))
         with torch.no_grad():
             self.gate.weight.copy_(weight_ED)
+            expert: Any
             for e, expert in enumerate(self.experts):
                 for linear, weight_EIO, bias_EO in zip(
                     expert[::2], pool.weights, pool.biases, strict=True
@@ -400,8 +406,9 @@ def against_loops(bench: Bench) -> list[Result]:
     torch.manual_seed(0)
     network = convert(feed_forward(), NUM_EXPERTS, k=K, init="fresh")
     (layer,) = (module for module in network.modules() if isinstance(module, ConvertedMoE))
+    gate: Any = layer.mixture.gate
     with torch.no_grad():  # as spread out as a trained gate
-        layer.mixture.gate.logits.weights[0].normal_(std=WIDTH**-0.5)
+        gate.logits.weights[0].normal_(std=WIDTH**-0.5)
     x_BD, grad_BD = torch.randn(2, ROWS, WIDTH)
     loops = {"index": IndexLoop(layer), "mask": MaskLoop(layer)}
     contestants = {"mmoe": _of(network, x_BD, grad_BD)}

@@ -428,7 +428,9 @@ def _harm(seed: int) -> float:
     splits = split_rows(log.table.slice(0, _HARM_ROWS), log.table.slice(_HARM_ROWS))
     labels = np.asarray(log.table["click"])[_HARM_ROWS:]
     din, mean = (predictions(config(name), splits, seed)["click"] for name in ("din", "mean"))
-    return float(auc(labels, din)) - float(auc(labels, mean))
+    aucs = auc(labels, din), auc(labels, mean)
+    assert aucs[0] is not None and aucs[1] is not None, "the test rows have clicks, and others"
+    return aucs[0] - aucs[1]
 
 
 SEQUENCES_SECTION = Section(
@@ -499,7 +501,7 @@ def _draw(seed: int) -> _World:
     }
     truth, columns = {}, {name: pa.array(_labels(name, own)) for name, own in ids.items()}
     for task, (rate, *deviations) in _TASKS.items():
-        parts = (
+        parts: tuple[Any, ...] = (
             sum(rng.normal(size=size)[ids[name]] for name, size in _SIZES.items()) + 0.5 * age,
             sum(
                 # Tasks share what ids are like, and weigh it each on its own

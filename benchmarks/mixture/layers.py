@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -328,6 +329,7 @@ class LoopMixture(nn.Module):
         self.gates = nn.ModuleList(nn.Linear(work.D, work.E, bias=False) for _ in range(work.G))
         self.to(work.device, work.dtype)
         with torch.no_grad():
+            gate: Any
             for gate, weight_ED in zip(self.gates, values.gate_GED, strict=True):
                 gate.weight.copy_(weight_ED)
 

@@ -130,7 +130,7 @@ def balanced(bench: Bench, world: World) -> tuple[float, float]:
     Raises:
         NothingToMeasure: There is none.
     """
-    gbits = PIPELINED.gbits
+    gbits, share = PIPELINED.gbits, 0.0
     strict = {"strict": {"overlaps": False}}
     for _ in range(TRIES):
         world.network.shape(gbits)

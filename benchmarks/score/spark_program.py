@@ -97,7 +97,7 @@ def _answer(slots: int, sampler: Sampler, rows: int, seconds: float) -> dict[str
 
 
 def _session(slots: int, room: Path) -> Any:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession  # pyright: ignore[reportMissingImports]
 
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",

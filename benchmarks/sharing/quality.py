@@ -573,7 +573,7 @@ def _one_for_each(world: DomainWorld, seed: int) -> dict[str, np.ndarray]:
 
 
 def _of(table: pa.Table, scene: str) -> pa.Table:
-    return table.filter(pc.equal(table["scene"], scene))
+    return table.filter(pc.field("scene") == scene)
 
 
 def _domain_config(domains: Mapping[str, Any] | None, batch_size: int = 256) -> dict[str, Any]:

@@ -308,7 +308,8 @@ class Steps:
         state = training_state(self.config, self.data)
         if network is not None:
             torch.manual_seed(self.config.seed)
-            state.ranker.network = network(self.input_dim, len(self.config.tasks))
+            other: Any = network(self.input_dim, len(self.config.tasks))
+            state.ranker.network = other
             state.optimizer = build_optimizer(state.ranker.network, self.config.training.optimizer)
         state.train_mode()
         return state

@@ -13,7 +13,7 @@ def run_ours(spec: Spec, pacer: Pacer) -> None:
     """Trains until the pacer ends the process."""
     config = with_overrides(raw_config(spec.log, precision=spec.precision), spec.overrides)
     # Ranks beside the first report to nobody, but have to keep pace
-    fit.SilentReporter = lambda: PacedReporter(pacer)  # type: ignore[misc, assignment]
+    fit.SilentReporter = lambda: PacedReporter(pacer)
     fit.train_run(config, Path(spec.out), reporter=PacedReporter(pacer))
     raise ValueError(f"{config.name}: training ended before it was told to")
 

@@ -41,9 +41,9 @@ class PacedLoader:
 
 def torch_rechub_trainer(work: Workload) -> tuple[Any, Any]:
     """torch-rechub's `MTLTrainer`, weight decay off, which is quicker, and its model."""
-    from torch_rechub.basic.features import DenseFeature, SparseFeature
-    from torch_rechub.models.multi_task import MMOE
-    from torch_rechub.trainers import MTLTrainer
+    from torch_rechub.basic.features import DenseFeature, SparseFeature  # pyright: ignore[reportMissingImports]
+    from torch_rechub.models.multi_task import MMOE  # pyright: ignore[reportMissingImports]
+    from torch_rechub.trainers import MTLTrainer  # pyright: ignore[reportMissingImports]
 
     kinds = ["classification"] * len(work.tasks)
     model = MMOE(
@@ -69,8 +69,8 @@ def run_torch_rechub(spec: Spec, pacer: Pacer) -> None:
 
 def deepctr_model(work: Workload) -> Any:
     """DeepCTR-Torch's; penalties on weights off, which is quicker, and linear gates."""
-    from deepctr_torch.inputs import DenseFeat, SparseFeat
-    from deepctr_torch.models import MMOE
+    from deepctr_torch.inputs import DenseFeat, SparseFeat  # pyright: ignore[reportMissingImports]
+    from deepctr_torch.models import MMOE  # pyright: ignore[reportMissingImports]
 
     return MMOE(
         [
@@ -90,7 +90,7 @@ def deepctr_model(work: Workload) -> Any:
 
 def run_deepctr(spec: Spec, pacer: Pacer) -> None:
     """DeepCTR-Torch's `fit`."""
-    from deepctr_torch.models import basemodel
+    from deepctr_torch.models import basemodel  # pyright: ignore[reportMissingImports]
 
     model = deepctr_model(spec.sizes)
     model.compile(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -67,6 +68,9 @@ class Model(nn.Module):
             tables: A row for each id, [rows, dim], by table.
         """
         pool = "levels.0.mixture.experts"
+        expert: Any
+        gate: Any
+        tower: Any
         for layer, position in enumerate(range(0, 2 * len(HIDDEN), 2)):
             for number, expert in enumerate(self.experts):
                 weight_DH = network[f"{pool}.weights.{layer}"][number]
