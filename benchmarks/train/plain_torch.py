@@ -71,6 +71,7 @@ class Model(nn.Module):
         expert: Any
         gate: Any
         tower: Any
+        module: Any
         for layer, position in enumerate(range(0, 2 * len(HIDDEN), 2)):
             for number, expert in enumerate(self.experts):
                 weight_DH = network[f"{pool}.weights.{layer}"][number]
