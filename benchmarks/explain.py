@@ -17,7 +17,7 @@ from benchmarks.racing.harness import Clock, Race, Result, Spread, Target, repor
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.explain.passes import ExpertPlace, levels_of, places_of, predict_without
+from mmoe.explain.passes import ExpertPlace, places_of, predict_without
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.models.build import build_ranker
 from mmoe.models.network import MixtureNetwork
@@ -136,7 +136,7 @@ class _Masked(torch.nn.Module):
 def _masked(ranker: Ranker, place: ExpertPlace) -> Ranker:
     model = copy.deepcopy(ranker)
     assert isinstance(model.network, MixtureNetwork)
-    mixture = levels_of(model.network)[place.level].mixture
+    mixture = model.network.levels[place.level].mixture
     mixture.gate = _Masked(mixture.gate, place.expert)
     return model
 

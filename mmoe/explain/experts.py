@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from statistics import median
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -17,16 +17,14 @@ from mmoe.explain.passes import (
     ExpertPlace,
     Predicted,
     gate_of_task,
-    levels_of,
     places_of,
     predict_without,
 )
-from mmoe.mixture import MixedExperts, MultiGateMixture
+from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.leave_out import can_refill
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import GateTraits, traits_of
-from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.predictor import Predictor
 from mmoe.run.console import Reporter
@@ -51,7 +49,6 @@ class ExpertStudy:
         tolerance: float,
         reporter: Reporter,
     ) -> None:
-        assert isinstance(ranker.network, MixtureNetwork)
         self.ranker, self.network = ranker, ranker.network
         self.config, self.rows, self.tolerance = config, rows, tolerance
         self.reporter = reporter
@@ -114,7 +111,7 @@ class ExpertStudy:
         """For experts that a task may do without: the changes where the next pick takes over."""
         touched: dict[int, list[int]] = {}
         for v, (place, of_tasks) in enumerate(zip(self.places, changes, strict=True)):
-            if can_refill(levels_of(self.network)[place.level].mixture, place.expert):
+            if can_refill(self.network.levels[place.level].mixture, place.expert):
                 said = (judge.verdicts(c) for judge, c in zip(judges, of_tasks, strict=True))
                 tasks = [t for t, own in enumerate(said) if worst(own.values()) != "needed"]
                 touched |= {v: tasks} if tasks else {}
@@ -183,12 +180,11 @@ def _costs_of(
         handing it to the rows); what it is computed once for. And the rows of a request.
     """
     network = ranker.network
-    assert isinstance(network, MixtureNetwork)
     read = _read_by_levels(ranker, config, rows)
     found = []
     for place in places:
-        mixture = levels_of(network)[place.level].mixture
-        part = cast(Any, mixture.experts).part([place.expert])
+        mixture = network.levels[place.level].mixture
+        part = mixture.experts.part([place.expert])
         source = read[place.level][mixture.expert_source[place.expert]]
         with torch.no_grad():
             once_per, run = work_of(mixture, place.expert, source)
@@ -213,17 +209,12 @@ def work_of(
         expert: Its place.
         rows: As it reads them.
     """
-    pool = cast(Any, mixture.experts)
+    pool, one = mixture.experts, mixture.experts.part([expert])
     if not rows.shares:
-        return "row", partial(pool.part([expert]).dense, [rows.whole])
-    if isinstance(pool, MixedExperts) and pool.requests is not None:
-        of_request, of_row = cast(Sequence[Any], pool.pools)
-        if expert < len(of_request):
-            return "request", partial(rows.once_a_request, of_request.part([expert]))
-        pool, expert = of_row, expert - len(of_request)
-    one: Any = pool.part([expert])
-    picks = traits_of(mixture.gate, GateTraits).k is not None
-    if not picks and rows.for_pool(one) is not None:
+        return "row", partial(one.dense, [rows.whole])
+    if expert < pool.shared_work(rows).experts:
+        return "request", partial(one.shared_outputs, rows)
+    if traits_of(mixture.gate, GateTraits).k is None:
         return "row", partial(one.of_requests, rows)
     return "row", partial(one.dense, [cast_for_autocast(rows.whole)])
 
@@ -242,14 +233,12 @@ def _milliseconds(run: Run, rows: Inputs) -> float:
 def _read_by_levels(ranker: Ranker, config: RunConfig, rows: BatchSource) -> list[list[Inputs]]:
     """The sources of each level, of the first rows."""
     network = ranker.network
-    assert isinstance(network, MixtureNetwork)
     seen: list[list[Inputs]] = []
 
     def see(level: nn.Module, args: tuple[Any, ...]) -> None:
         seen.append([Inputs.of(x) for x in args[0]])
 
-    levels: list[Level] = levels_of(network)
-    hooks = [level.mixture.register_forward_pre_hook(see) for level in levels]
+    hooks = [level.mixture.register_forward_pre_hook(see) for level in network.levels]
     try:
         predictor = Predictor(ranker, config)
         most = _ROWS if config.data.requests is None else max(predictor.height, _ROWS)

@@ -13,7 +13,6 @@ from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.explain.passes import levels_of
 from mmoe.mixture.axes import TensorAxes, axes_of
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.ranker import Ranker
@@ -200,10 +199,9 @@ def _cosines(gradients: Sequence[list[Tensor] | None]) -> np.ndarray:
     return values_TT
 
 
-def _shared_layers(network: object) -> list[_Shared]:
+def _shared_layers(network: MixtureNetwork) -> list[_Shared]:
     """Weights that the losses of two tasks or more depend on, before gates and towers."""
-    assert isinstance(network, MixtureNetwork)
-    levels = levels_of(network)
+    levels = network.levels
     found: list[_Shared] = []
     for name in ("inputs", "sequences", "crossing"):
         module = getattr(network, name)

@@ -17,7 +17,7 @@ from mmoe.datasets.rows.prefetch import in_order
 from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.leave_out import LeftOutBlock, mixes_without
 from mmoe.mixture.multi_gate import MixtureOutput, Unmixed
-from mmoe.models.network import GateRecord, Level, MixtureNetwork
+from mmoe.models.network import GateRecord, MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.predictor import Predictor
 from mmoe.run.console import Tracker
@@ -51,11 +51,6 @@ class ExpertPlace:
         return self.name if levels == 1 else f"level {self.level + 1}, {self.name}"
 
 
-def levels_of(network: MixtureNetwork) -> list[Level]:
-    """Returns the levels of a network, from the input on."""
-    return [level for level in network.levels if isinstance(level, Level)]
-
-
 def places_of(network: MixtureNetwork) -> list[ExpertPlace]:
     """Lists the experts of a network, level by level.
 
@@ -67,7 +62,7 @@ def places_of(network: MixtureNetwork) -> list[ExpertPlace]:
         (9, 'level 2, click expert 1', ('click',))
     """
     found: list[ExpertPlace] = []
-    for number, level in enumerate(levels_of(network)):
+    for number, level in enumerate(network.levels):
         seen_GE = level.mixture.visibility_GE.tolist()
         for expert, name in enumerate(level.expert_names):
             seeing = [g for g, row in enumerate(seen_GE) if row[expert]]
@@ -83,14 +78,13 @@ def places_of(network: MixtureNetwork) -> list[ExpertPlace]:
     return found
 
 
-def check_explainable(network: object, run: str) -> MixtureNetwork:
+def check_explainable(network: MixtureNetwork, run: str) -> MixtureNetwork:
     """Returns the network, where tasks weigh several experts.
 
     Raises:
         ValueError: There is nothing that a gate decides.
     """
-    several = isinstance(network, MixtureNetwork) and len(places_of(network)) > len(network.levels)
-    if isinstance(network, MixtureNetwork) and network.learned_gates and several:
+    if network.learned_gates and len(places_of(network)) > len(network.levels):
         return network
     raise ValueError(
         f"{run}: no gate of this run chooses between experts (shared bottom, single task, or one "
@@ -101,7 +95,7 @@ def check_explainable(network: object, run: str) -> MixtureNetwork:
 
 def gate_of_task(network: MixtureNetwork, level: int, tasks: Sequence[str], task: int) -> str:
     """Returns the name of the gate of a level by which a task mixes."""
-    names = levels_of(network)[level].gate_names
+    names = network.levels[level].gate_names
     if level == len(network.levels) - 1:
         return names[network.task_gates[task]]
     return tasks[task] if tasks[task] in names else names[0]
@@ -127,7 +121,7 @@ class _MixWithout:
         rows: Inputs | None,
     ) -> MixtureOutput:
         """Runs a level, and all above it without each expert of it that is left out."""
-        level = levels_of(network)[number]
+        level = network.levels[number]
         mine = [v for v, place in enumerate(self.left_out) if place.level == number]
         experts = [self.left_out[v].expert for v in mine]
         mixed = mixes_without(level.mixture, sources, experts, refill=self.refill)
@@ -150,7 +144,7 @@ def _above(
     network: MixtureNetwork, number: int, block: LeftOutBlock, rows: Inputs | None
 ) -> Iterable[Tensor]:
     """Logits of what a level mixed without each of L experts: L times `logits_BT`."""
-    levels = levels_of(network)
+    levels = network.levels
     if number + 1 == len(levels) and network.towers_mix(levels[number]):
         # Gates without an expert are more gates, with the same towers
         count = block.weights_BLGE.shape[1]
@@ -172,7 +166,7 @@ def _above_mixes(
     if rows is not None and rows.domains_B is not None:
         domains_B = rows.domains_B[block.rows].repeat_interleave(count)
     variants = network.with_domains(sources[0], domains_B)
-    for level in levels_of(network)[number + 1 :]:
+    for level in network.levels[number + 1 :]:
         sources = list(level.mixture(network.read(level, sources, variants)).out_BGO.unbind(1))
     return network.logits_of(sources, variants).unflatten(0, (-1, count))
 

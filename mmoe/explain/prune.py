@@ -19,7 +19,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.splits import Splits
-from mmoe.explain.passes import ExpertPlace, check_explainable, levels_of, places_of
+from mmoe.explain.passes import ExpertPlace, check_explainable, places_of
 from mmoe.metrics.of_tasks import monitor_value
 from mmoe.mixture import DSelectKGate
 from mmoe.mixture.traits import GateTraits, traits_of
@@ -120,7 +120,7 @@ def prune_run(
         except BaseException:
             claim.give_up(new)
             raise
-    names = ", ".join(place.title(len(levels_of(network))) for place in gone)
+    names = ", ".join(place.title(len(network.levels)) for place in gone)
     reporter.say(f"{out}: {run.path} without {names}")
     return train_run(
         pruned, out, splits=splits, shared=prepared, resume=True, reporter=reporter, device=device
@@ -133,7 +133,7 @@ def _sources(
     """What each tensor of the pruned network was: experts that stay keep their order."""
     before, now = NamedNetwork(network, {}), NamedNetwork(pruned, {})
     origins: list[dict[str, str]] = []
-    for number, (level, old) in enumerate(zip(now.levels, before.levels, strict=True)):
+    for number, (level, old) in enumerate(zip(pruned.levels, network.levels, strict=True)):
         mine = {place.expert for place in gone if place.level == number}
         kept = [name for e, name in enumerate(old.expert_names) if e not in mine]
         origins.append(dict(zip(level.expert_names, kept, strict=True)))
@@ -227,7 +227,7 @@ def _chosen_places(network: MixtureNetwork, numbers: Sequence[int]) -> list[Expe
                 "`mmoe explain` numbers them"
             )
     gone = [places[number - 1] for number in sorted(set(numbers))]
-    for index, level in enumerate(levels_of(network)):
+    for index, level in enumerate(network.levels):
         mine = {place.expert for place in gone if place.level == index}
         if mine and isinstance(level.mixture.gate, DSelectKGate):
             raise ValueError(

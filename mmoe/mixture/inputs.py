@@ -167,10 +167,6 @@ class Inputs:
         """
         return self if self.shares and knows_requests(gate) and not self.exact else self.whole
 
-    def for_pool(self, pool: object) -> "Inputs | None":
-        """Returns what a pool reads that runs dense; None: whole rows."""
-        return self if self.shares and knows_requests(pool) else None
-
     def repeat(self, y_QO: Tensor) -> Tensor:
         """Gives each row what was computed of its request."""
         return repeat_rows(y_QO, self._shared[1])
@@ -391,7 +387,7 @@ def first_leaf(x: "Tree | Inputs") -> Tensor:
 
 
 def knows_requests(part: object) -> bool:
-    """Whether a gate or a pool says `reads_requests`.
+    """Whether a gate says `reads_requests`.
 
     Its very class: what is derived from one may read its input otherwise.
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from mmoe.mixture.experts.contract import Pool
 from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.gates.contract import GateOutput, decide
 from mmoe.mixture.inputs import Inputs
@@ -102,8 +101,7 @@ def mixes_without(
     weights_BGE = decision.as_weights(layer.num_experts)
     read = layer.expert_source
     read = read[:1] if len(set(read)) == 1 else read
-    pool = cast(Pool, layer.experts)
-    y = pool.dense([cast_for_autocast(sources[s].whole) for s in read])
+    y = layer.experts.dense([cast_for_autocast(sources[s].whole) for s in read])
 
     rows_BGE = weights_BGE.contiguous()  # a gate may have them expert by expert: slow to repeat
 

@@ -5,7 +5,7 @@ width, S input sources, R routed pairs (distinct sample and expert).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -179,7 +179,7 @@ class MultiGateMixture(nn.Module):
         al., RecSys 2020).
     """
 
-    experts: Any  # a `Pool`, and a module
+    experts: Pool
     visibility_GE: Tensor
     visible_GV: Tensor
     source_E: Tensor
@@ -291,8 +291,7 @@ class MultiGateMixture(nn.Module):
         recorded = self._records() if return_statistics else {}
         parts = None
         if rows is not None and rows.shares:
-            parts = rows.for_pool(self.experts)
-            sources = (rows.whole,) if parts is None else ()
+            parts, sources = rows, ()
         read = [for_autocast(x) if isinstance(x, Tensor) else cast_for_autocast(x) for x in sources]
         execution, routes = self._choose(read, parts, kept, limit)
         if execution == "dense":

@@ -210,7 +210,6 @@ def add_domains(
         own_gates=network.learned_gates,
     )
     for level in network.levels if network.learned_gates else ():
-        assert isinstance(level, Level)
         _add_gates(level, config, domains)
     if section.towers == "own":
         _check_towers(network, "model.domains.towers is own", "model.domains.towers: shared")
@@ -340,9 +339,9 @@ def _check_towers(network: MixtureNetwork, what: str, mend: str) -> None:
 
 def _width(network: MixtureNetwork) -> int:
     """Of what towers read."""
-    last = network.levels[-1]
-    assert isinstance(last, Level) and last.mixture.output_dim is not None
-    return last.mixture.output_dim
+    width = network.levels[-1].mixture.output_dim
+    assert width is not None, "build_experts asks for it"
+    return width
 
 
 def stage_columns(config: RunConfig, encoder: FeatureEncoder) -> list[list[int] | None]:

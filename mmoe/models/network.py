@@ -1,7 +1,7 @@
 """The network that all models share: levels of mixtures, then a tower per task."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -221,6 +221,7 @@ class MixtureNetwork(nn.Module):
         domains: Which domains rows may be of, where these have gates of their own; or None.
     """
 
+    levels: Sequence[Level]  # an `nn.ModuleList`
     inputs: InputLayers | None
     sequences: SequenceInputs | None
     interaction: Products | None
@@ -242,7 +243,7 @@ class MixtureNetwork(nn.Module):
     ) -> None:
         super().__init__()
         assert len(task_gates) == len(towers)
-        self.levels = nn.ModuleList(levels)
+        self.levels = cast(Any, nn.ModuleList(levels))
         self.towers = towers
         self.task_gates = tuple(task_gates)
         self.input_dropout = input_dropout
@@ -340,7 +341,6 @@ class MixtureNetwork(nn.Module):
         gates: list[GateRecord] = []
         dropped: list[Tensor] = []
         for number, level in enumerate(self.levels, start=1):
-            assert isinstance(level, Level)
             records = return_gates and self.learned_gates
             read = sources if rows is None else self.read(level, sources, rows)
             if mixer is None:
@@ -411,7 +411,7 @@ class MixtureNetwork(nn.Module):
     ) -> GateRecord:
         """What the gates of a level, numbered from 1, did with a batch."""
         level = self.levels[number - 1]
-        assert isinstance(level, Level) and output.gate_weights_BGE is not None
+        assert output.gate_weights_BGE is not None
         return GateRecord(
             level=number,
             gate_names=level.gate_names,

@@ -107,7 +107,7 @@ def build_network(
 
 def _shadow(network: MixtureNetwork, numbers: Sequence[int]) -> None:
     """Shadows experts by their numbers, from 1 on, level by level, where they are spread."""
-    mixtures = [cast(Level, level).mixture for level in network.levels]
+    mixtures = [level.mixture for level in network.levels]
     count = sum(mixture.num_experts for mixture in mixtures)
     if unknown := [number for number in numbers if number > count]:
         raise ValueError(

@@ -410,11 +410,10 @@ def _logits_of_alike(towers: Sequence[Tower], inputs: Sequence[Tensor] | Tensor)
         return torch.stack(logits, dim=1) + bias_T1.squeeze(1)
 
 
-def _stacked(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor]:
+def _stacked(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
     """The matrices of T layers `[T, in, out]`, and their biases."""
-    linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    weight_THD = torch.stack([layer.weight for layer in linears])
-    return weight_THD.transpose(1, 2), torch.stack([layer.bias for layer in linears])
+    weight_THD = torch.stack([layer.weight for layer in layers])
+    return weight_THD.transpose(1, 2), torch.stack([layer.bias for layer in layers])
 
 
 class DomainTower(Tower):
@@ -444,7 +443,7 @@ class DomainTower(Tower):
         nn.Module.__init__(self)
         self.mlp, self.logit = tower.mlp, tower.logit
         self.register_parameter("constants_J", tower.constants_J)
-        layers = [layer for layer in (*self.mlp.layers, self.logit) if isinstance(layer, nn.Linear)]
+        layers: list[nn.Linear] = [*self.mlp.layers, self.logit]
         self.own_weights = nn.ParameterList(
             layer.weight.new_zeros(num_domains, *layer.weight.shape) for layer in layers
         )
@@ -468,8 +467,7 @@ class DomainTower(Tower):
         return self.columns_of(self._layer(len(self.mlp.layers), h_BO, rows))
 
     def _layer(self, number: int, x_BD: Tensor, rows: Inputs) -> Tensor:
-        layer = (*self.mlp.layers, self.logit)[number]
-        assert isinstance(layer, nn.Linear)
+        layer: nn.Linear = (*self.mlp.layers, self.logit)[number]
         weight_NHD = of_each_domain(layer.weight, self.own_weights[number])
         bias_NH = of_each_domain(layer.bias, self.own_biases[number])
         return rows.domain_products(x_BD, weight_NHD, bias_NH)

@@ -42,7 +42,6 @@ from mmoe.metrics.task_kinds import kind_of
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.inputs import Inputs
 from mmoe.models.bias_tower import own_lookups
-from mmoe.models.network import Level, MixtureNetwork
 from mmoe.parallel import from_all, rank, to_first
 from mmoe.predictor import ROWS_PER_TILE, Predictor
 from mmoe.run.atomic_files import write_json
@@ -298,12 +297,10 @@ def _constant_experts(predictor: Predictor, rows: EncodedData) -> list[tuple[int
     On one process alone: spread experts are elsewhere.
     """
     network = predictor.ranker.network
-    if not isinstance(network, MixtureNetwork) or not network.learned_gates:
-        return []
-    if predictor.ranks > 1 or len(rows) < _FEWEST_RUN:
+    if not network.learned_gates or predictor.ranks > 1 or len(rows) < _FEWEST_RUN:
         return []
     read: list[Any] = []
-    levels = [level for level in network.levels if isinstance(level, Level)]
+    levels = network.levels
     hooks = [
         level.mixture.register_forward_pre_hook(lambda _, args: read.append(args[0]))
         for level in levels
@@ -324,8 +321,7 @@ def _constant(mixture: MultiGateMixture, sources: Sequence[torch.Tensor | Inputs
     """Experts of one level; outputs that are no tensors are not looked at."""
     read = mixture.expert_source
     read = read[:1] if len({*read}) == 1 else read  # one input serves all experts
-    pool: Any = mixture.experts
-    outputs = pool.dense([Inputs.of(sources[s]).whole.float() for s in read])
+    outputs = mixture.experts.dense([Inputs.of(sources[s]).whole.float() for s in read])
     flat = [y.flatten(1) if isinstance(y, torch.Tensor) else None for y in outputs]
     return [
         e

@@ -9,11 +9,10 @@ from torch import nn
 from mmoe.config import ModelConfig, RunConfig, TableSpec, TaskConfig
 from mmoe.config.tasks import EntireSpaceTask
 from mmoe.config.training import ENCODER, TABLES, StageConfig, names_part, unmatched
-from mmoe.mixture import MixedExperts
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of
 from mmoe.mixture.gates.fixed import constants_of
 from mmoe.mixture.gates.joined import JoinedGates
-from mmoe.models.network import Level, MixtureNetwork
+from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import from_all, is_spread, spread_layout
 from mmoe.run.console import Reporter
@@ -95,7 +94,6 @@ def _short(name: str, axes: TensorAxes, last: StageConfig) -> tuple[str, bool]:
 def _new_in_levels(network: MixtureNetwork, last: StageConfig) -> Iterator[str]:
     """Prefixes of gates and experts that have come since."""
     for number, level in enumerate(network.levels):
-        assert isinstance(level, Level)
         gate, experts = level.mixture.gate, level.mixture.experts
         prefix = f"levels.{number}.mixture"
         if isinstance(gate, JoinedGates):
@@ -103,10 +101,9 @@ def _new_in_levels(network: MixtureNetwork, last: StageConfig) -> Iterator[str]:
                 name = level.gate_names[group.places[0]]
                 if name not in (*last.tasks, "shared", "all tasks"):
                     yield f"{prefix}.gate.gates.{i}."
-        if isinstance(experts, MixedExperts) and experts.staged:
-            for i, own in enumerate(experts.ranges):
-                if level.expert_names[own.start] not in last.experts:
-                    yield f"{prefix}.experts.pools.{i}."
+        for i, own in enumerate(experts.stages):
+            if level.expert_names[own.start] not in last.experts:
+                yield f"{prefix}.experts.pools.{i}."
 
 
 @dataclass
@@ -144,7 +141,6 @@ class Frozen:
         freeze, network = config.training.freeze, ranker.network
         if not freeze:
             return cls()
-        assert isinstance(network, MixtureNetwork)
         # A rank may hold none of some experts
         here = {part.tensor: part for part in parts_of(network, config)}
         parts = list(

@@ -11,7 +11,7 @@ from torch import nn
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
-from mmoe.explain.passes import levels_of, places_of, predict_without
+from mmoe.explain.passes import places_of, predict_without
 from mmoe.mixture import GateOutput
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.console import SilentReporter
@@ -70,7 +70,7 @@ def test_every_row_does_without_by_the_gates_of_its_domain(
     assert not there.all()
     for place, without_NP in zip(places, found.without_VNP, strict=True):
         model = copy.deepcopy(predictor.ranker)
-        mixture = levels_of(model.network)[place.level].mixture
+        mixture = model.network.levels[place.level].mixture
         mixture.gate = _Renormalised(mixture.gate, place.expert)
         expected = Predictor(model, config).predict(rows)
         assert np.abs(without_NP - expected)[there].max() <= 1e-6, place

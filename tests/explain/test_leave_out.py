@@ -9,7 +9,7 @@ from torch import nn
 
 from mmoe.config import set_values
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.explain.passes import levels_of, places_of, predict_without
+from mmoe.explain.passes import places_of, predict_without
 from mmoe.mixture import GateOutput, MultiGateMixture, mlp_experts
 from mmoe.mixture.leave_out import mixes_without
 from mmoe.predictor import Predictor, load_predictor
@@ -65,7 +65,7 @@ class _Renormalised(nn.Module):
 def _masked(ranker, place, *, refill):
     """A copy of a model that really does without the expert."""
     model = copy.deepcopy(ranker)
-    mixture = levels_of(model.network)[place.level].mixture
+    mixture = model.network.levels[place.level].mixture
     if refill:
         mixture.visibility_GE[:, place.expert] = False
     else:

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.pytrees import Tree, gather_rows
-from mmoe.mixture.traits import PoolTraits
+from mmoe.mixture.inputs import Inputs
+from mmoe.mixture.pytrees import Tree, cast_for_autocast, gather_rows
+from mmoe.mixture.traits import PoolTraits, SharedWork
 from mmoe.ops import RoutePlan
 
 # What every ReLU layer gave, after it: one tensor (grouped), or one for each expert (dense).
@@ -45,10 +46,17 @@ class Pool(nn.Module):
     slices = 1  # of each whole expert, where these are slices (`cut_into_slices`)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """What a class changes in `grouped`, `gathered` does as well."""
+        """What a class changes in `grouped`, `gathered` does as well; requests it reads if it says.
+
+        What is derived from a pool may read its input otherwise.
+        """
         super().__init_subclass__(**keywords)
-        if "grouped" in vars(cls) and "gathered" not in vars(cls):
+        own = vars(cls)
+        if "grouped" in own and "gathered" not in own:
             cls.gathered = Pool.gathered
+        if "of_requests" not in own:
+            cls.of_requests, cls.shared_work = Pool.of_requests, Pool.shared_work
+            cls.shared_outputs = Pool.shared_outputs
 
     @property
     def traits(self) -> PoolTraits:
@@ -75,6 +83,38 @@ class Pool(nn.Module):
         """Runs each expert on the rows that a plan names: `grouped` of these."""
         recorded: Any = {} if record is None else {"record": record}
         return self.grouped(gather_rows(x_BD, plan), plan.offsets_E1, **recorded)
+
+    def of_requests(self, rows: Inputs, record: Record | None = None) -> list[Tree]:
+        """Runs every expert on rows of requests, computing once what they share: here nothing."""
+        recorded: Any = {} if record is None else {"record": record}
+        return self.dense([cast_for_autocast(rows.whole)], **recorded)
+
+    def shared_work(self, rows: Inputs) -> SharedWork:
+        """Returns what `of_requests` computes once a request."""
+        return SharedWork()
+
+    def shared_outputs(self, rows: Inputs) -> list[Tensor]:
+        """Returns what those experts give each row that run once a request, the first ones."""
+        return []
+
+    @property
+    def apart(self) -> Sequence[nn.Module] | None:
+        """The experts, where each is a module of its own; None: all tensors have them in front."""
+        return None
+
+    @property
+    def stages(self) -> Sequence[range]:
+        """Numbers of the experts that came together, in pools 0, 1, …; none: all came at once."""
+        return ()
+
+    def of_kinds(self, num_experts: int) -> list[tuple["Pool", range]]:
+        """Returns pools of one kind each, with the numbers of their experts among all of them."""
+        return [(self, range(num_experts))]
+
+    def sizes(self) -> list[int]:
+        """Returns the number of parameters of each expert."""
+        numbers = sum(weight.numel() for weight in self.parameters())
+        return [numbers // len(self)] * len(self)
 
     def part(self, experts: Sequence[int]) -> "Pool":
         """Copies some of the experts into a pool of their own, such as those of one rank.

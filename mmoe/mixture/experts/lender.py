@@ -116,10 +116,10 @@ class Lender:
 
 def lender_of(pool: Pool | None) -> Lender | None:
     """Returns the lender of a pool, also of one without experts; None: there cannot be one."""
-    if isinstance(pool, ExpertPool) and not pool.is_stacked:
-        kinds = [pool[0]] if len(pool) else pool.kind
+    if isinstance(pool, ExpertPool) and (apart := pool.apart) is not None:
+        kinds = apart[:1] or pool.kind
         shells = [ExpertPool.around(kind, len(pool), pool.output_dim) for kind in kinds]
-        return Lender(shells[0], list(pool) or None) if shells else None
+        return Lender(shells[0], apart or None) if shells else None
     return Lender(pool) if pool is not None and pool.traits.joinable else None
 
 

@@ -3,15 +3,15 @@
 import copy
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, picked
 from mmoe.mixture.columns import ColumnChoice, RequestColumns
-from mmoe.mixture.experts.contract import Pool, check_numbers
-from mmoe.mixture.inputs import Inputs, knows_requests
+from mmoe.mixture.experts.contract import Pool, Record, check_numbers
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import PoolTraits, SharedWork
 
@@ -43,8 +43,6 @@ class MixedExperts(Pool):
         >>> len(MixedExperts(later, columns=[range(8), None]).dense([torch.zeros(3, 9)]))
         8
     """
-
-    reads_requests: ClassVar = True
 
     def __init__(
         self,
@@ -120,6 +118,19 @@ class MixedExperts(Pool):
         return parts
 
     @property
+    def stages(self) -> Sequence[range]:
+        """Those of each pool, where pools came one after another."""
+        return self.ranges if self.staged else ()
+
+    def of_kinds(self, num_experts: int) -> list[tuple[Pool, range]]:
+        """Returns the pools."""
+        return list(zip(self._each(), self.ranges, strict=True))
+
+    def sizes(self) -> list[int]:
+        """Returns those of all pools, one after another."""
+        return [size for pool in self._each() for size in pool.sizes()]
+
+    @property
     def traits(self) -> PoolTraits:
         """Traits of the whole: what one pool needs, all get."""
         each = [pool.traits for pool in self._each()]
@@ -140,7 +151,7 @@ class MixedExperts(Pool):
             outputs += self._dense(number, own) if len(pool) else []
         return of_one_type(outputs)
 
-    def of_requests(self, rows: Inputs) -> list[Tensor]:
+    def of_requests(self, rows: Inputs, record: Record | None = None) -> list[Tensor]:
         """Does what `dense` does with whole rows, computing once what a request's rows share.
 
         Each pool does so as it would alone, where it reads all columns and they are of stages or
@@ -157,12 +168,14 @@ class MixedExperts(Pool):
         pool = self._each()[number]
         if not len(pool):
             return []
-        if self._choice(number).columns_C is None and knows_requests(pool):
+        if self._choice(number).columns_C is None:
             return pool.of_requests(rows)
         return self._dense(number, [cast_for_autocast(rows.whole)])
 
     def shared_outputs(self, rows: Inputs) -> list[Tensor]:
         """What the experts of the request give each row."""
+        if self.requests is None or not len(self._each()[0]):
+            return []
         return rows.once_a_request(self._each()[0])
 
     def shared_work(self, rows: Inputs) -> SharedWork:
@@ -170,8 +183,7 @@ class MixedExperts(Pool):
         if self.requests is None:
             return SharedWork()
         of_request, of_row = self._each()
-        parameters = of_row.shared_work(rows).parameters if knows_requests(of_row) else 0.0
-        return SharedWork(len(of_request), parameters)
+        return SharedWork(len(of_request), of_row.shared_work(rows).parameters)
 
     def grouped(self, rows: Tensor, offsets_E1: Tensor) -> Tensor:
         """Runs expert e on rows `offsets[e] : offsets[e + 1]`; 0 past the last one.
@@ -208,8 +220,8 @@ class MixedExperts(Pool):
         assert isinstance(choice, ColumnChoice)
         return choice
 
-    def _each(self) -> list[Any]:
-        return list(self.pools)
+    def _each(self) -> list[Pool]:
+        return cast("list[Pool]", list(self.pools))
 
 
 def of_one_type(outputs: list[Tensor]) -> list[Tensor]:

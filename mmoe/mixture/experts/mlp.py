@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,6 +38,8 @@ class MLP(nn.Module):
         ReLU to share it.
     """
 
+    layers: Any  # an `nn.ModuleList` of `nn.Linear`
+
     def __init__(
         self,
         input_dim: int,
@@ -59,7 +61,6 @@ class MLP(nn.Module):
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""
         for layer in self.layers:
-            assert isinstance(layer, nn.Linear)
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)
 
@@ -88,7 +89,6 @@ class MLP(nn.Module):
 
     def _linear(self, layer: int, x: Tensor) -> Tensor:
         own = self.layers[layer]
-        assert isinstance(own, nn.Linear)
         return own(x) if self.training else stable_linear(x, own.weight, own.bias)
 
     def extra_repr(self) -> str:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +63,6 @@ class MLPExperts(Pool):
         "Delving deep into rectifiers" (ICCV 2015), equation 10; biases at zero.
     """
 
-    reads_requests: ClassVar = True
     number_V: Tensor | None  # theirs among all slices
 
     def __init__(

@@ -120,6 +120,17 @@ class ExpertPool(Pool, nn.ModuleList):
         return pool
 
     @property
+    def apart(self) -> Sequence[nn.Module] | None:
+        """The experts, unless they are stacked."""
+        return None if self.is_stacked else list(self)
+
+    def sizes(self) -> list[int]:
+        """Returns the number of parameters of each expert."""
+        if self.is_stacked:
+            return super().sizes()
+        return [sum(weight.numel() for weight in expert.parameters()) for expert in self]
+
+    @property
     def numbers(self) -> tuple[int, ...]:
         """Numbers of the experts among those of all ranks, in the order in which they compute."""
         return tuple(range(len(self)) if self.is_stacked else map(int, self._modules))

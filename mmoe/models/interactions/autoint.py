@@ -1,6 +1,7 @@
 """`AutoInt`: fields that look at one another, by attention of several heads."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,8 @@ class FieldAttention(nn.Module):
         equation 1, so that attention begins even whatever d is.
     """
 
+    layers: Any  # an `nn.ModuleList` of `nn.Linear`
+
     def __init__(
         self,
         input_dim: int,
@@ -60,7 +63,6 @@ class FieldAttention(nn.Module):
             nn.Linear(width, 4 * self.output_dim, bias=False) for width in widths
         )
         for layer in self.layers:
-            assert isinstance(layer, nn.Linear)
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
 
     def forward(self, e_BFD: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """`CrossNetwork`: products of features up to any degree, which an MLP is slow to find."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,9 @@ class CrossNetwork(Interaction):
         paper's mixture of them: experts of a pool are that mixture.
     """
 
+    narrows: Any  # an `nn.ModuleList` of `nn.Linear`
+    crosses: Any  # likewise
+
     def __init__(
         self, input_dim: int, output: int | None = 128, *, layers: int = 2, rank: int | None = None
     ) -> None:
@@ -72,10 +76,8 @@ class CrossNetwork(Interaction):
         # Of entries of size 1, whatever D: the first network is near the identity
         shares = [1.0] * len(self.narrows) + [_SHARE] * len(self.crosses)
         for layer, share in zip((*self.narrows, *self.crosses), shares, strict=True):
-            assert isinstance(layer, nn.Linear)
             nn.init.normal_(layer.weight, std=share / math.sqrt(layer.in_features))
         for layer in self.crosses:
-            assert isinstance(layer, nn.Linear)
             nn.init.zeros_(layer.bias)
         if self.project is not None:
             nn.init.kaiming_normal_(self.project.weight, nonlinearity="linear")

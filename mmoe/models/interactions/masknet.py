@@ -1,7 +1,7 @@
 """`MaskNet`: layers of a row whose entries are multiplied by a mask that the row computes."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +56,10 @@ class MaskNet(Interaction):
         of zero; the gain and bias of n are left out, since mask and W do what a gain does.
     """
 
+    aggregates: Any  # an `nn.ModuleList` of `nn.Linear`
+    masks: Any  # likewise
+    hidden: Any  # likewise
+
     def __init__(
         self,
         input_dim: int,
@@ -108,7 +112,6 @@ class MaskNet(Interaction):
         """Draws new weights from torch's random generator."""
         for layers, gain in ((self.aggregates, 2**0.5), (self.masks, _SHARE), (self.hidden, 1.0)):
             for layer in layers:
-                assert isinstance(layer, nn.Linear)
                 nn.init.normal_(layer.weight, std=gain / layer.in_features**0.5)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)

@@ -118,8 +118,7 @@ class DINEncoder(nn.Module):
         return layer(x) if self.training else stable_linear(x, layer.weight, layer.bias)
 
 
-def _of_layer(layer: nn.Module) -> tuple[Tensor, Tensor]:
-    assert isinstance(layer, nn.Linear)
+def _of_layer(layer: nn.Linear) -> tuple[Tensor, Tensor]:
     return layer.weight.t(), layer.bias
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.mixture import DSelectKGate, MixedExperts
+from mmoe.mixture import DSelectKGate
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of
 from mmoe.mixture.resize_experts import NewExperts
 from mmoe.models.interactions.add import Columns, added_names
@@ -118,11 +118,6 @@ class NamedNetwork:
         """Returns that of a run."""
         return cls(network, _network_names(config, encoder))
 
-    @property
-    def levels(self) -> list[Level]:
-        """Levels of experts, from the first on."""
-        return [level for level in self.network.levels if isinstance(level, Level)]
-
     def axes(self) -> dict[str, TensorAxes]:
         """Names the entries of its tensors."""
         return axes_of(self.network, self.names)
@@ -149,7 +144,10 @@ def tensor_sources(
             stages.
     """
     axes, old = now.axes(), _Earlier(before.axes())
-    together, levels = _Earlier(axes), list(zip(now.levels, before.levels, strict=False))
+    together, levels = (
+        _Earlier(axes),
+        list(zip(now.network.levels, before.network.levels, strict=False)),
+    )
     origins = expert_origins(now, before) if origins is None else origins
     sources = {}
     for name, own in axes.items():
@@ -268,7 +266,7 @@ def expert_origins(
     Raises:
         ValueError: Codes of gates spell the experts' numbers, and one has another now.
     """
-    levels = zip(now.levels, before.levels, strict=False)
+    levels = zip(now.network.levels, before.network.levels, strict=False)
     return [_origins(level, old, new_experts) for level, old in levels]
 
 
@@ -298,16 +296,13 @@ def _origins(level: Level, before: Level, new_experts: NewExperts) -> dict[str, 
 
 def _is_staged(level: Level) -> bool:
     """Whether experts of a level came in several stages."""
-    experts = level.mixture.experts
-    return isinstance(experts, MixedExperts) and experts.staged
+    return bool(level.mixture.experts.stages)
 
 
 def _pools(level: Level) -> list[tuple[str, ...]]:
     """Names of the experts that came together."""
-    experts, names = level.mixture.experts, level.expert_names
-    if not (isinstance(experts, MixedExperts) and experts.staged):
-        return [names]
-    return [names[own.start : own.stop] for own in experts.ranges]
+    names = level.expert_names
+    return [names[own.start : own.stop] for own in level.mixture.experts.stages] or [names]
 
 
 def own_sources(

@@ -16,7 +16,6 @@ from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
 from mmoe.embeddings.row_updates import LAST_STEP
 from mmoe.mixture.gates.fixed import constants_of
 from mmoe.mixture.resize_experts import NewExperts
-from mmoe.models.network import MixtureNetwork
 from mmoe.parallel import from_all
 from mmoe.parallel.sharded_tensors import (
     Shard,
@@ -85,7 +84,6 @@ def transfer(
     report = WarmStartReport(str(earlier.path), earlier.step, new_experts)
     model, training = earlier.model(), earlier.training()
     network = state.ranker.network
-    assert isinstance(network, MixtureNetwork)
     now = NamedNetwork.of(network, config, encoder)
     old = outline(earlier.config, earlier.encoder, model)
     model.check(old.state_dict(), "network")
@@ -341,9 +339,9 @@ def _say_names(
     # All levels have the same experts
     experts = [
         name if origins.get(name, name) == name else f"{name} (a copy of {origins[name]})"
-        for name in now.levels[0].expert_names
+        for name in now.network.levels[0].expert_names
     ]
-    report.compare("expert", experts, before.levels[0].expert_names)
+    report.compare("expert", experts, before.network.levels[0].expert_names)
 
 
 def _rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:

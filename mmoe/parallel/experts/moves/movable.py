@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture import ExpertPool, MixedExperts
+from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.experts.contract import tensors_of
 from mmoe.parallel.experts.placement import ExpertPlacement
 
@@ -96,8 +96,8 @@ class MovableExperts:
     def take(self, expert: int) -> Parcel:
         """Packs an expert, by its number."""
         place = self.before.index(expert)
-        if isinstance(self.pool, ExpertPool) and not self.pool.is_stacked:
-            module = self.pool[place]
+        if (apart := self.pool.apart) is not None:
+            module = apart[place]
             return Parcel({}, module, *self.optimizer.of(module))
         tensors = self._tensors()
         rows = {name: tensor[place].detach().clone() for name, tensor in tensors.items()}
@@ -116,7 +116,7 @@ class MovableExperts:
         """
         if self.before == self.after:
             return
-        modules = isinstance(self.pool, ExpertPool) and not self.pool.is_stacked
+        modules = self.pool.apart is not None
         if any((parcel.module is None) == modules for parcel in received.values()):
             raise ValueError(
                 f"experts: expected those of other ranks to be of one kind with this one's, a "
@@ -177,7 +177,7 @@ class MovableExperts:
 
 
 def movable_parts(
-    mixture: nn.Module,
+    mixture: MultiGateMixture,
     before: ExpertPlacement,
     after: ExpertPlacement,
     rank: int,
@@ -186,16 +186,12 @@ def movable_parts(
     """Yields the experts of a mixture on a rank, kind by kind.
 
     Args:
-        mixture: A `MultiGateMixture`.
+        mixture: The layer.
         before: Where experts are.
         after: Where they are to be.
         rank: Of those of the placements.
         optimizer: Of the network.
     """
-    pool: Any = mixture.experts
-    kinds = [(pool, range(after.num_experts))]
-    if isinstance(pool, MixedExperts):
-        kinds = list(zip(pool.pools, pool.ranges, strict=True))
-    for part, of_kind in kinds:
+    for part, of_kind in mixture.experts.of_kinds(after.num_experts):
         here, there = ([e for e in p.on(rank) if e in of_kind] for p in (before, after))
         yield MovableExperts(part, here, there, of_kind.start, optimizer)

@@ -1,14 +1,13 @@
 """Experts change ranks between epochs, by the rows that each computed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmoe.mixture import ExpertPool, MixedExperts
+from mmoe.mixture import Pool
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
 from mmoe.parallel.experts.moves.balance import Balance, better_placement
 from mmoe.parallel.experts.moves.loads import ExpertLoads
@@ -141,10 +140,10 @@ def place_as(
 
 def _dispatchers(
     network: nn.Module,
-) -> dict[str, tuple[AllToAllDispatcher, list[nn.Module]]]:
+) -> dict[str, tuple[AllToAllDispatcher, list[Pool]]]:
     """Each dispatcher with the pools whose experts it places, by the name of the first mixture."""
     names: dict[int, str] = {}
-    found: dict[str, tuple[AllToAllDispatcher, list[nn.Module]]] = {}
+    found: dict[str, tuple[AllToAllDispatcher, list[Pool]]] = {}
     for prefix, mixture, dispatcher in mixtures_of(network):
         name = names.setdefault(id(dispatcher), prefix.rstrip(".") or "mixture")
         found.setdefault(name, (dispatcher, []))[1].append(mixture.experts)
@@ -156,26 +155,12 @@ def _of_all_ranks(counts_E: Tensor) -> Tensor:
     return counts_E
 
 
-def _costs(
-    dispatcher: AllToAllDispatcher, pools: Sequence[nn.Module], device: torch.device
-) -> Tensor:
+def _costs(dispatcher: AllToAllDispatcher, pools: Sequence[Pool], device: torch.device) -> Tensor:
     """Parameters of each expert, of which a rank knows its own."""
     placement = dispatcher.placement
     costs_E = torch.zeros(placement.num_experts, dtype=torch.int64, device=device)
-    sizes = map(sum, zip(*map(_sizes, pools), strict=True))
+    sizes = map(sum, zip(*(pool.sizes() for pool in pools), strict=True))
     for expert, parameters in zip(placement.on(dispatcher.wire.rank), sizes, strict=True):
         costs_E[expert] = max(parameters, 1)
     dist.all_reduce(costs_E, dist.ReduceOp.MAX)
     return costs_E
-
-
-def _sizes(pool: Any) -> Iterator[int]:
-    """Parameters of each expert here, in the pool's order."""
-    if isinstance(pool, MixedExperts):
-        for part in pool.pools:
-            yield from _sizes(part)
-    elif isinstance(pool, ExpertPool) and not pool.is_stacked:
-        yield from (sum(w.numel() for w in expert.parameters()) for expert in pool)
-    else:
-        numbers = sum(weight.numel() for weight in pool.parameters())
-        yield from (numbers // len(pool) for _ in range(len(pool)))
