@@ -14,7 +14,6 @@ from pydantic import Field, create_model
 
 from mmoe.config import (
     FEATURES,
-    CategoricalFeature,
     FeatureSpec,
     InputLayerSpec,
     RunConfig,
@@ -670,10 +669,11 @@ def _leave_out_known(rules: Rules, today: FeatureEncoder, origin: str) -> None:
     """Leaves ids out of features for new ones (`beyond`) that an earlier table has."""
     tables = rules["tables"]
     for codec in today.codecs:
-        feature = codec.feature
-        if not isinstance(codec, IdCodec) or not isinstance(feature, CategoricalFeature):
+        if not isinstance(codec, IdCodec):
             continue
-        for name in feature.beyond if codec.table not in today.config.frozen_tables else ():
+        for name in (
+            codec.feature.known_elsewhere if codec.table not in today.config.frozen_tables else ()
+        ):
             own, other = tables[codec.table], tables.get(name)
             if isinstance(own, Vocabulary) and isinstance(other, Vocabulary):
                 tables[codec.table] = own.without(other, codec.label(origin))

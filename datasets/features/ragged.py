@@ -424,7 +424,7 @@ class _Rows:
 
     def _ids(self) -> pa.ChunkedArray:
         """The items, without the weights that stand behind them."""
-        mark = getattr(self.feature, "weight_separator", None)
+        mark = self.feature.weight_mark
         if mark is None or not is_text(self.values.type):
             return self.values
         parts = pc.split_pattern(self.values, mark, max_splits=1, reverse=True)

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import CrossFeature, DatetimeFeature, FeatureConfig, NumericFeature
-from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.infer.coded import (
     Coded,
     Relations,
@@ -323,8 +322,8 @@ class Inputs:
 
     def _all_rare(self, profile: ColumnProfile, feature: FeatureConfig) -> str:
         """Why ids of which none comes often enough say nothing: keys of requests, of sessions."""
-        encoding = getattr(feature, "table_encoding", None)
-        least = encoding.min_count if isinstance(encoding, VocabularyEncoding) else 1
+        encoding = feature.table_encoding
+        least = 1 if encoding is None else encoding.least_seen
         if least <= 1 or self.sampled or profile.name in self.told.kept:
             return ""
         counts = pc.value_counts(plain(self.table[profile.name]).drop_null()).field("counts")

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.config.data import microseconds
-from mmoe.config.tasks import GroupedTask
 from mmoe.datasets.features.domains import domain_keys, exists_in
 from mmoe.datasets.features.fit_numbers import Moments
 from mmoe.datasets.labels.expressions import Values, evaluate_label, shown
@@ -193,7 +192,7 @@ class TrainableCheck:
                 self.observed_T[t] += len(values)
                 self.lowest_T[t] = min(self.lowest_T[t], values.min())
                 self.highest_T[t] = max(self.highest_T[t], values.max())
-            if isinstance(task, GroupedTask):
+            if task.compares:
                 self.compared_T[t] += _groups_to_compare(labels, t)
 
     def finish(self, origin: str) -> None:
@@ -237,7 +236,7 @@ class TrainableCheck:
             if reason is not None:
                 left = f" (without the {masked} of rows younger than {task.matures_after})"
                 raise ValueError(f"{origin}: task {task.name!r} {reason}{left if masked else ''}")
-            if isinstance(task, GroupedTask) and not self.compared_T[t]:
+            if task.compares and not self.compared_T[t]:
                 raise ValueError(
                     f"{origin}: task {task.name!r} ({task.kind}) compares rows of the same "
                     f"{self.group!r}, but no group among {self.rows} training rows has both a 1 "

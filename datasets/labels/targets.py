@@ -12,7 +12,7 @@ from pydantic import Field
 
 from mmoe.config import LabelSpec, RunConfig, TaskConfig
 from mmoe.config.json_files import Stored
-from mmoe.config.tasks import D2QTask, NumberTask
+from mmoe.config.tasks import D2QTask
 from mmoe.datasets.features.codec import Section
 from mmoe.datasets.features.domains import domain_keys, exists_in
 from mmoe.datasets.features.fit_numbers import bucket_edges
@@ -393,7 +393,7 @@ class LabelsFit:
 
 
 def _scaled(task: TaskConfig, label: LabelSpec) -> LabelSpec:
-    center, scale = task.scaling(label) if isinstance(task, NumberTask) else _IDENTITY
+    center, scale = task.scaling(label)
     return replace(
         label,
         center=center,

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from mmoe.alarms import Column
-from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.features.cross import CrossCodec
 from mmoe.datasets.features.datetime import DatetimeCodec
@@ -156,8 +155,9 @@ def _known(
     codec: Codec[Any], encoder: FeatureEncoder, ids_V: np.ndarray, of_training: bool
 ) -> dict[str, Any]:
     """What a vocabulary says of ids: how many are unseen, would be in training, and their names."""
-    vocabulary = codec.ids(encoder.rules) if isinstance(codec, IdCodec) else None
-    present_V = ids_V[ids_V != MISSING]
+    if not isinstance(codec, IdCodec):
+        return {}
+    vocabulary, present_V = codec.ids(encoder.rules), ids_V[ids_V != MISSING]
     if not isinstance(vocabulary, Vocabulary) or not len(present_V):
         return {}
     known: dict[str, Any] = {
@@ -165,7 +165,7 @@ def _known(
         "shown": lambda id_: _key(vocabulary, id_),
     }
     if of_training:
-        min_count = getattr(codec.encoding, "min_count", 1) if isinstance(codec, IdCodec) else 1
+        min_count = codec.encoding.least_seen
         # A training row whose id has min_count rows would find it unseen if it were held out itself
         rare = np.concatenate([[False, True], vocabulary.counts <= min_count])
         known["expected_unseen"] = float(rare[present_V].mean())
@@ -290,8 +290,7 @@ def _knows_its_ids(codec: Codec[Any]) -> bool:
 
 
 def _leaves_out_rare(codec: Codec[Any]) -> bool:
-    encoding = codec.encoding if isinstance(codec, IdCodec) else None
-    return isinstance(encoding, VocabularyEncoding) and encoding.min_count > 1
+    return isinstance(codec, IdCodec) and codec.encoding.least_seen > 1
 
 
 def _percent(share: float) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from mmoe.config import DatetimeFeature, NumericFeature, RunConfig, VectorFeature
+from mmoe.config import RunConfig
 from mmoe.config.data import MISSING_WORDS
 from mmoe.datasets.labels.expressions import columns_of, texts_of
 from mmoe.datasets.rows.locations import place
@@ -182,9 +182,9 @@ def _refuse_unlisted(table: pa.Table, config: RunConfig, origin: str) -> None:
     listed = config.data.missing_words
     unlisted = [] if listed is None else sorted({*MISSING_WORDS} - {*listed})
     for feature in config.features if unlisted else ():
-        if not isinstance(feature, DatetimeFeature | NumericFeature | VectorFeature):
+        own = feature.missing_texts
+        if own is None:
             continue
-        own = {str(word).strip() for word in getattr(feature, "missing_values", [])}
         for name in feature.source_columns:
             found = first_word(table, name, [word for word in unlisted if word not in own])
             if found is not None:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mmoe.config.experts import SequenceEncoderConfig
 from mmoe.config.kinds import HasKinds, Kinds, Name
-from mmoe.config.tables import ENCODINGS, TableSettings, VectorTable
+from mmoe.config.tables import ENCODINGS, TableEncoding, TableSettings, VectorTable
 
 NAME_OF_FEATURE = "of the feature, in reports and files of a run"
 
@@ -43,6 +43,7 @@ class Feature(HasKinds):
         dim: Any
         level: Any
 
+    grows: ClassVar[bool] = False  # whether another feature may read new ids of its column
     derived_are: ClassVar[str] = "parts"  # what `derived_names` are names of, in an error
 
     @property
@@ -74,6 +75,21 @@ class Feature(HasKinds):
     def id_columns(self) -> int:
         """Number of columns that one of its ids is made of."""
         return 1
+
+    @property
+    def missing_texts(self) -> set[str] | None:
+        """Texts that are missing numbers in its columns alone; None: it makes no numbers."""
+        return None
+
+    @property
+    def table_encoding(self) -> TableEncoding | None:
+        """How its ids become rows; None: it has none, or not in a way of its own."""
+        return None
+
+    @property
+    def known_elsewhere(self) -> Sequence[str]:
+        """Tables whose ids it takes for unseen ones, as other features read these."""
+        return ()
 
     def check_tables(self, shared: Collection[str]) -> None:
         """Refuses tables under `tables` that it does not go with."""
@@ -125,6 +141,11 @@ class PaddedLists(Feature):
         default=None,
         description="column of lists with a 1 for each item, and a 0 where it is padding",
     )
+
+    @property
+    def weight_mark(self) -> str | None:
+        """What stands between an item and its weight, in its text; None: there are no weights."""
+        return None
 
     @property
     def padding_values(self) -> list[PaddingValue]:
@@ -202,6 +223,11 @@ class NumericFeature(ColumnFeature):
     )
     outside: Outside = Field(default="clip", description=OUTSIDE)
     level: Level | None = Field(default=None, description=LEVEL)
+
+    @property
+    def missing_texts(self) -> set[str] | None:
+        """Those of `missing_values`."""
+        return {str(value).strip() for value in self.missing_values}
 
     @property
     def text_columns(self) -> list[str]:
@@ -308,6 +334,11 @@ class DatetimeFeature(ColumnFeature):
     level: Level | None = Field(default=None, description=LEVEL)
 
     @property
+    def missing_texts(self) -> set[str] | None:
+        """Those of `missing_values`."""
+        return {text.strip() for text in self.missing_values}
+
+    @property
     def text_columns(self) -> list[str]:
         """Its column, where `format` says how its text is read."""
         return [self.source_column] if self.format is not None else []
@@ -393,6 +424,8 @@ class IdFeature(TableSettings, Feature):
 class CategoricalFeature(VectorTable, IdFeature, ColumnFeature):
     """One id (integer or string) a row."""
 
+    grows = True
+
     kind: Literal["categorical"] = "categorical"
     column: str | None = Field(
         default=None, description="column in the data; default: the feature's name"
@@ -403,6 +436,11 @@ class CategoricalFeature(VectorTable, IdFeature, ColumnFeature):
         "row here, but share that of unseen ones",
     )
     level: Level | None = Field(default=None, description=LEVEL)
+
+    @property
+    def known_elsewhere(self) -> Sequence[str]:
+        """Those of `beyond`."""
+        return self.beyond
 
 
 class ListFeature(PaddedLists, CategoricalFeature):
@@ -442,6 +480,11 @@ class ListFeature(PaddedLists, CategoricalFeature):
         default="clip",
         description="of weights, and of the number of ids that a sum is over: " + OUTSIDE,
     )
+
+    @property
+    def weight_mark(self) -> str | None:
+        """That of `weight_separator`."""
+        return self.weight_separator
 
     @property
     def weighted(self) -> bool:
@@ -668,6 +711,11 @@ class VectorFeature(ColumnFeature):
     )
     outside: Outside = Field(default="clip", description=OUTSIDE)
     level: Level | None = Field(default=None, description=LEVEL)
+
+    @property
+    def missing_texts(self) -> set[str] | None:
+        """None of its own."""
+        return set()
 
 
 class _Features(Kinds[Feature]):

@@ -13,6 +13,9 @@ Width = Annotated[int, Field(ge=1, le=1_000_000)]
 class GateConfig(HasKinds):
     """How a gate mixes experts; the class of a gate that learns nothing and shares no options."""
 
+    learns: ClassVar[bool] = False  # whether it has the options of learned gates
+    varies: ClassVar[bool] = False  # whether rows are to be weighed unlike, by more than a few
+
     kind: Any = Field(description="see mmoe/mixture/README.md")
 
     if TYPE_CHECKING:
@@ -32,6 +35,15 @@ class GateConfig(HasKinds):
         of_kind = self.kind if self.picks is None else f"{self.kind} top-{{k}}"
         return (self.called or of_kind).format(k=self.picks)
 
+    @property
+    def voters(self) -> list[str] | None:
+        """Tasks whose gates decide for others too; None: nobody said, or all decide alone."""
+        return None
+
+    def selection(self) -> dict[str, Any] | None:
+        """Returns the keywords of a `Selection`, beside votes; None: gates decide alone."""
+        return None
+
     def keywords(self) -> dict[str, Any]:
         """Returns what its gate is built with, beside sizes; null is the gate's default."""
         return {key: value for key, value in self if key != "kind" and value is not None}
@@ -40,6 +52,8 @@ class GateConfig(HasKinds):
 class LearnedGateConfig(GateConfig):
     """What all learned gates can be asked for: the options `mmoe.mixture.GateOptions`."""
 
+    learns = True
+    varies = True
     balances: ClassVar[bool] = False  # whether loads are evened out if nothing is said
 
     temperature: float = Field(default=1.0, gt=0, description="logits are divided by it")
@@ -116,6 +130,11 @@ class SelectingGateConfig(_PickingGateConfig):
     def together(self) -> bool:
         """Whether gates decide together."""
         return self.select != "independent"
+
+    @property
+    def voters(self) -> list[str] | None:
+        """Those of `select_voters`."""
+        return self.select_voters
 
     @property
     def picks(self) -> int:
@@ -323,6 +342,8 @@ class DSelectKGateConfig(_PickingGateConfig):
     """Picks k by smooth binary codes, without a jump (DSelect-k)."""
 
     called: ClassVar[str] = "DSelect-{k}"
+    varies = False
+
     kind: Literal["dselect_k"] = "dselect_k"
     per_sample: bool = Field(default=True, description="false = one choice per task")
     gamma: float = Field(default=1.0, gt=0, description="width of the smooth step")
@@ -338,6 +359,8 @@ class StaticGateConfig(LearnedGateConfig):
     """Learns the same weights for all samples."""
 
     why_not: ClassVar[Mapping[str, str]] = {"hidden": "this gate reads no input; remove it"}
+
+    varies = False
 
     kind: Literal["static"] = "static"
     k: int | None = Field(

@@ -96,6 +96,14 @@ class TableEncoding(HasKinds):
 
         def __init__(self, **keys: Any) -> None: ...
 
+    # Whether ids that training did not see share one row
+    lists_ids: ClassVar[bool] = False
+
+    @property
+    def least_seen(self) -> int:
+        """How often training has to see an id for a row of its own."""
+        return 1
+
     @property
     def managed(self) -> ManagedIds | None:
         """How ids come and go while training goes on; None: rows are those of the encoder."""
@@ -110,6 +118,7 @@ class VocabularyEncoding(TableEncoding):
     """The ids seen in training get a row each."""
 
     free = frozenset({"min_count", "max_rows"})
+    lists_ids = True
 
     encoding: Literal["vocabulary"] = "vocabulary"
     min_count: int = Field(
@@ -124,6 +133,11 @@ class VocabularyEncoding(TableEncoding):
         le=2**31 - 8,
         description="more ids with a row of their own than this are an error",
     )
+
+    @property
+    def least_seen(self) -> int:
+        """That of `min_count`."""
+        return self.min_count
 
 
 class HashEncoding(TableEncoding):

@@ -86,6 +86,8 @@ _WEIGHABLE = ("binary", "entire_space")
 class TaskConfig(HasKinds):
     """One label. A row whose label is missing counts neither in the loss nor in a metric."""
 
+    compares: ClassVar[bool] = False  # whether it learns from pairs of rows shown together
+
     name: Name = Field(description="of the task; predictions are the column pred_NAME")
     label: str = Field(
         min_length=1, description="a column, or an expression such as watch_ms / duration_ms >= 0.9"
@@ -185,6 +187,21 @@ class TaskConfig(HasKinds):
         return []
 
     @property
+    def title(self) -> str:
+        """What a report calls the way it is trained, where its kind does not say it."""
+        return ""
+
+    @property
+    def event(self) -> str | None:
+        """The task by whose probability its own is multiplied; None: its logit says it alone."""
+        return None
+
+    @property
+    def imputes(self) -> bool:
+        """Whether a second tower of it imputes, while training, what did not come to happen."""
+        return False
+
+    @property
     def outcomes(self) -> list[Any] | None:
         """The classes that its one prediction numbers from 0; None: that is a number itself."""
         return None
@@ -226,6 +243,14 @@ class TaskConfig(HasKinds):
                     f"metrics: {metric.kind} judges probabilities, but the task is of kind "
                     f"{self.kind}; remove it"
                 )
+
+    def scaling(self, label: LabelSpec) -> tuple[float, float]:
+        """Returns what is subtracted from a label, and what it is then divided by.
+
+        Args:
+            label: Statistics of the label itself.
+        """
+        return 0.0, 1.0
 
     def untrainable(self, lowest: float, highest: float) -> str | None:
         """Says why it cannot be trained on observed labels from `lowest` to `highest`, or None.
@@ -325,14 +350,7 @@ class NumberTask(TaskConfig):
         return {"target": self.target}
 
     def scaling(self, label: LabelSpec) -> tuple[float, float]:
-        """Returns what is subtracted from a label, and what it is then divided by.
-
-        Args:
-            label: Statistics of the label itself.
-
-        Returns:
-            Mean and deviation, or 0 and the mean; what cannot be a scale is left out.
-        """
+        """Returns mean and deviation, or 0 and the mean; what cannot be a scale is left out."""
         if self.target == "none":
             return 0.0, 1.0
         return (label.mean, label.deviation or 1.0) if self.shifted else (0.0, label.mean or 1.0)
@@ -531,6 +549,16 @@ class EntireSpaceTask(TaskConfig):
     )
 
     @property
+    def event(self) -> str | None:
+        """That of `observed_when`."""
+        return self.observed_when
+
+    @property
+    def imputes(self) -> bool:
+        """Where it is doubly robust."""
+        return self.counterfactual == "dr"
+
+    @property
     def title(self) -> str:
         """What a report calls the way it is trained."""
         return "ESMM" if self.counterfactual is None else f"ESCM²-{self.counterfactual.upper()}"
@@ -606,6 +634,7 @@ class GroupedTask(TaskConfig):
     """A task whose loss looks at several rows of a group at a time."""
 
     # Whether its predictions are probabilities, whatever the loss is mixed of
+    compares = True
     calibrated: ClassVar[bool] = False
 
     group: str | None = Field(

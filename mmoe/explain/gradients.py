@@ -158,9 +158,7 @@ def _losses(model: Ranker, config: RunConfig, batch: Batch) -> list[Tensor | Non
 def _trained(config: RunConfig) -> list[TaskConfig]:
     """The tasks as they train; imputation towers, which only training has, are done without."""
     return [
-        task.model_copy(update={"counterfactual": None})
-        if getattr(task, "counterfactual", None) == "dr"
-        else task
+        task.model_copy(update={"counterfactual": None}) if task.imputes else task
         for task in config.trained_tasks
     ]
 

@@ -21,7 +21,6 @@ from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.explain.passes import ExpertPlace, check_explainable, places_of
 from mmoe.metrics.of_tasks import monitor_value
-from mmoe.mixture import DSelectKGate
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.build import build_ranker
 from mmoe.models.network import MixtureNetwork
@@ -229,7 +228,7 @@ def _chosen_places(network: MixtureNetwork, numbers: Sequence[int]) -> list[Expe
     gone = [places[number - 1] for number in sorted(set(numbers))]
     for index, level in enumerate(network.levels):
         mine = {place.expert for place in gone if place.level == index}
-        if mine and isinstance(level.mixture.gate, DSelectKGate):
+        if mine and traits_of(level.mixture.gate, GateTraits).spells_numbers:
             raise ValueError(
                 "--experts: the codes of model.gate.kind dselect_k spell the experts' numbers, so "
                 "none can go; train with another gate to prune"

@@ -68,6 +68,11 @@ class TensorAxes:
             return self.dims[dim][1]
         return tuple(p.name for p in self.path if isinstance(p, Entry) and p.kind == kind)
 
+    @property
+    def entry(self) -> Entry | None:
+        """Returns the first of what the tensor belongs to as a whole; None: to nothing."""
+        return next((part for part in self.path if isinstance(part, Entry)), None)
+
     def owner(self, kind: str) -> Hashable | None:
         """Returns what the tensor belongs to as a whole; None: to nothing of that kind."""
         found = (p.name for p in self.path if isinstance(p, Entry) and p.kind == kind)
@@ -130,6 +135,11 @@ def axes_of(module: nn.Module, names: Names, first: str | None = None) -> dict[s
             dims = {dim: own for dim, own in dims.items() if own[1]}
             found[name] = TensorAxes(dims, tuple(name.split(".")), said is not None)
     return {name: found[name] for name in tensors}
+
+
+def owners_of(path: Sequence[str | Entry]) -> list[tuple[str | Entry, ...]]:
+    """Returns what a tensor of this name is of as a whole: the name up to each entry in it."""
+    return [tuple(path[: i + 1]) for i, part in enumerate(path) if isinstance(part, Entry)]
 
 
 def _along(tensor: Tensor, dim: int, kind: str, names: Names) -> tuple[Hashable, ...]:

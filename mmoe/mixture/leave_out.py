@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmoe.mixture.gates import DSelectKGate
 from mmoe.mixture.gates.contract import GateOutput, decide
 from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.multi_gate import MultiGateMixture
@@ -167,11 +166,11 @@ def can_refill(layer: MultiGateMixture, expert: int) -> bool:
         >>> can_refill(layer, 0)
         True
     """
-    k = traits_of(layer.gate, GateTraits).k
-    if k is None or isinstance(layer.gate, DSelectKGate):
+    traits = traits_of(layer.gate, GateTraits)
+    if traits.k is None or traits.spells_numbers:
         return False
     left_G = layer.visibility_GE.sum(1) - layer.visibility_GE[:, expert].long()
-    return bool((left_G >= k).all())
+    return bool((left_G >= traits.k).all())
 
 
 def _decide(

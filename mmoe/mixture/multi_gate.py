@@ -4,7 +4,7 @@ Letters in tensor names: B samples, G gates, E experts, K picks of a gate, D inp
 width, S input sources, R routed pairs (distinct sample and expert).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -516,6 +516,20 @@ class MultiGateMixture(nn.Module):
             f"execution={self.execution}"
         )
         return text if self.capacity is None else f"{text}, capacity={self.capacity}"
+
+
+def mixtures_in(network: nn.Module) -> Iterator[tuple[str, MultiGateMixture]]:
+    """Yields all mixtures of a network, with their names.
+
+    Example:
+        >>> from mmoe.mixture import MoE, mlp_experts
+        >>> from mmoe.mixture.multi_gate import mixtures_in
+        >>> [name for name, _ in mixtures_in(MoE(4, mlp_experts(2, 4, [4])))]
+        ['mixture']
+    """
+    for name, module in network.named_modules():
+        if isinstance(module, MultiGateMixture):
+            yield name, module
 
 
 def _check_requests(rows: Inputs, input_dim: int | None, device: torch.device) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from mmoe.mixture.axes import TensorAxes, axes_of
 from mmoe.mixture.experts.mixed import MixedExperts
-from mmoe.mixture.gates import DSelectKGate
-from mmoe.mixture.multi_gate import MultiGateMixture
+from mmoe.mixture.multi_gate import mixtures_in
+from mmoe.mixture.traits import GateTraits, traits_of
 
 NewExperts = Literal["fresh", "copy"]
 
@@ -124,8 +124,8 @@ def load_experts(
 
 def _pool_of(layer: nn.Module) -> tuple[str, int]:
     """The name before the pool's tensors, and how many experts it has."""
-    for name, module in layer.named_modules():
-        if isinstance(module, MultiGateMixture) and name in ("", "mixture"):
+    for name, module in mixtures_in(layer):
+        if name in ("", "mixture"):
             if isinstance(module.experts, MixedExperts):
                 raise ValueError("layer: expected experts of one kind, got a pool of several kinds")
             return f"{name}.experts.".lstrip("."), len(module.experts)
@@ -199,7 +199,8 @@ def _check_names(
 def _check_numbers(layer: nn.Module, sources: Sequence[int | None]) -> None:
     """Refuses to renumber the experts of gates that learned their numbers."""
     moved = [(e, old) for e, old in enumerate(sources) if old not in (None, e)]
-    if moved and any(isinstance(module, DSelectKGate) for module in layer.modules()):
+    gates = [traits_of(mixture.gate, GateTraits) for _, mixture in mixtures_in(layer)]
+    if moved and any(gate.spells_numbers for gate in gates):
         raise ValueError(
             "sources: expected every kept expert of a DSelectKGate under its old number, which "
             f"its codes spell, got {moved[0][1]} as {moved[0][0]}"

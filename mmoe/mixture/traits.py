@@ -54,6 +54,8 @@ class GateTraits:
         most_pairs: How many distinct experts all gates pick for a row at most; None: any number.
             A gate that says so tells by `wanted`, called as its `forward`, how much each of its
             gates alone would weigh every expert, `[B, G, E]`.
+        spells_numbers: What it has learnt depends on experts' numbers, so that those which stay
+            keep theirs.
         takes_rows: It is called with `rows` too, `Inputs`, where rows ask some of the gates
             (`rows.asked_BG`) or have gates of their domain (`rows.domains_B`).
     """
@@ -62,6 +64,7 @@ class GateTraits:
     capacity: "Capacity | None" = None
     shared_k: int = 0
     most_pairs: int | None = None
+    spells_numbers: bool = False
     takes_rows: bool = False
 
 

@@ -9,7 +9,6 @@ from torch import nn
 
 from mmoe.config import INTERACTIONS, ModelConfig, RunConfig, ScoringPrecision, TaskConfig
 from mmoe.config.relations import TRANSFERS, AdaptiveTransferConfig, parents_of
-from mmoe.config.tasks import EntireSpaceTask
 from mmoe.config.training import domains_known_to
 from mmoe.datasets.features.domains import Domains, asked_tasks
 from mmoe.datasets.features.encoder import FeatureEncoder
@@ -19,7 +18,7 @@ from mmoe.embeddings import (
     build_embeddings,
     build_scoring_embeddings,
 )
-from mmoe.mixture.gates.joined import JoinedGates
+from mmoe.mixture.gates.joined import groups_of, modules_of
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.bias_tower import BiasColumns, BiasTower, own_dense, own_lookups
 from mmoe.models.input_layers import InputLayers, widened_by
@@ -129,9 +128,7 @@ def build_ranker(
             unread=own_lookups(config.model.bias, encoder),
             unread_dense=own_dense(config.model.bias, encoder),
         ).to(device)
-        for tower in network.towers:
-            if isinstance(tower, Tower):  # the model begins as its wide part
-                tower.start_at_zero()
+        network.towers.start_at_zero()  # the model begins as its wide part
     # Ranks that exchange rows of experts go through the same backward passes, also those without
     learn = not all(table.frozen for table in encoder.tables) or (
         not config.training.freeze and is_spread(network)
@@ -225,19 +222,16 @@ def add_domains(
 def _add_gates(level: Level, config: RunConfig, domains: Domains) -> None:
     """Gives each domain gates of its own, and gates of a stage those of its domains."""
     gate = level.mixture.gate
-    modules = list(gate.gates) if isinstance(gate, JoinedGates) else [gate]
-    for module in modules:
+    for module in modules_of(gate):
         if not (traits_of(module, GateTraits).takes_rows and hasattr(module, "add_domains")):
             raise ValueError(
                 f"model.domains does not go with gates of kind {config.model.gate.kind}, whose "
                 f"{type(module).__name__} has none of each domain (takes_rows, and a method "
                 "add_domains); set model.gate.kind to another one, or remove model.domains"
             )
-    if isinstance(gate, JoinedGates):
-        firsts = [level.gate_names[group.places[0]] for group in gate.groups]
-        gate.add_domains([_known_to(name, config, domains) for name in firsts])
-    else:
-        cast(Any, gate).add_domains(len(domains.names))
+    firsts = [level.gate_names[group.places[0]] for group in groups_of(gate)]
+    known = [_known_to(name, config, domains) for name in firsts]
+    cast(Any, gate).add_domains(known or len(domains.names))
 
 
 def _known_to(gate_name: str, config: RunConfig, domains: Domains) -> int:
@@ -289,11 +283,7 @@ def relate_tasks(
     """
     make: MakeTransfer = TRANSFERS.implementation(model.transfer)
     transfer, imputation = make(network, model, tasks), None
-    asking = [
-        column
-        for column, task in enumerate(tasks)
-        if isinstance(task, EntireSpaceTask) and task.counterfactual == "dr"
-    ]
+    asking = [column for column, task in enumerate(tasks) if task.imputes]
     if asking:
         towers = build_towers(model, len(asking), _width(network))
         imputation = ImputationTowers(dict(zip(asking, towers, strict=True)))

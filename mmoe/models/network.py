@@ -18,7 +18,7 @@ from mmoe.models.requests.inputs import RequestInputs
 from mmoe.models.sequences.inputs import SequenceInputs
 from mmoe.tasks import TaskTowers
 from mmoe.tasks.gate_statistics import GateRecord
-from mmoe.tasks.towers import DomainTower, is_watched, logits_of_towers
+from mmoe.tasks.towers import is_watched
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer, LabelLoss
 
 
@@ -428,7 +428,7 @@ class MixtureNetwork(nn.Module):
         """Returns whether nobody but the towers reads what the gates of the last level mix."""
         each = self.task_gates == tuple(range(level.mixture.num_gates))
         imputes = self.imputation is not None and self.training
-        own = any(isinstance(tower, DomainTower) for tower in self.towers)
+        own = self.towers.of_domains
         own |= type(self.towers).forward is not TaskTowers.forward  # which may read mixes alone
         if not each or imputes or own or self.transfer is not None:
             return False
@@ -445,7 +445,7 @@ class MixtureNetwork(nn.Module):
         """
         if isinstance(mixes, Unmixed):
             return self.towers(mixes)
-        own = any(isinstance(tower, DomainTower) for tower in self.towers)
+        own = self.towers.of_domains
         if isinstance(mixes, Tensor):
             each = self.task_gates == tuple(range(mixes.shape[1]))
             plain = type(self.towers).forward is TaskTowers.forward
@@ -454,7 +454,7 @@ class MixtureNetwork(nn.Module):
             mixes = mixes.unbind(1)
         read = [mixes[g] for g in self.task_gates]
         if own:
-            return self.towers.joined(_logits_of_domains(self.towers, read, rows))
+            return self.towers.in_domains(read, rows)
         return self.towers(read) if self.transfer is None else self.transfer(self.towers, read)
 
 
@@ -462,16 +462,3 @@ def _reading(plain: Names, names: Names, kinds: Sequence[str]) -> Names:
     """The names, with inputs of these kinds as far as there are any."""
     read = [name for kind in kinds for name in names.get(kind, ())]
     return {**plain, "inputs": read} if kinds and kinds[0] in names else plain
-
-
-def _logits_of_domains(
-    towers: TaskTowers, read: Sequence[Tensor], rows: Inputs | None
-) -> list[Tensor]:
-    """What each tower gives; some may have come, and been frozen, before there were domains."""
-    plain = [t for t, tower in enumerate(towers) if not isinstance(tower, DomainTower)]
-    of_plain = logits_of_towers([towers[t] for t in plain], [read[t] for t in plain])
-    found = dict(zip(plain, of_plain, strict=True))
-    return [
-        found[t] if t in found else tower(h_BO, rows)
-        for t, (tower, h_BO) in enumerate(zip(towers, read, strict=True))
-    ]

@@ -18,10 +18,8 @@ from mmoe.config import (
     TOWERS,
     ExpertConfig,
     GateConfig,
-    LearnedGateConfig,
     ModelConfig,
 )
-from mmoe.config.gates import SelectingGateConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.training import stage_of
 from mmoe.mixture import (
@@ -37,9 +35,9 @@ from mmoe.mixture import (
 )
 from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.execution import make_policy
-from mmoe.mixture.experts.norm import ExpertBatchNorm
+from mmoe.mixture.experts.norm import share_statistics
 from mmoe.mixture.experts.pool import are_alike
-from mmoe.mixture.gates.joined import GateGroup, JoinedGates
+from mmoe.mixture.gates.joined import GateGroup, JoinedGates, modules_of
 from mmoe.mixture.gates.select import Selector
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 from mmoe.mixture.traits import GateTraits, traits_of
@@ -233,18 +231,13 @@ def _score_as_before(mixture: MultiGateMixture, grown: _Grown, first: Pool, widt
     before = make_policy(
         policy.execution,
         first,
-        traits_of(_first_gates(mixture.gate), GateTraits),
+        traits_of(modules_of(mixture.gate)[0], GateTraits),
         mixture.visibility_GE[list(gates), :experts].tolist(),
         input_dim=width,
         dispatcher=None,
         limited=mixture.capacity is not None,
     )
     mixture.policy = replace(policy, scores_as=before)
-
-
-def _first_gates(gate: nn.Module) -> nn.Module:
-    """The module of the gates that there were at first."""
-    return gate.gates[0] if isinstance(gate, JoinedGates) else gate
 
 
 def build_level(
@@ -404,9 +397,7 @@ def _mixture(
             hosts=layout.hosts_of(own),
         )
         sums = ONE_RANK if own.replicas == 1 else AllReduceSums(own.statistics)
-    for module in experts.modules():
-        if isinstance(module, ExpertBatchNorm):
-            module.ranks = sums
+    share_statistics(experts, sums)
     return MultiGateMixture(
         width,
         num_gates,
@@ -559,7 +550,7 @@ def build_gate(
         ('CosineGate', 3, 0.1)
     """
     keywords = model.gate.keywords()
-    if isinstance(model.gate, LearnedGateConfig):
+    if model.gate.learns:
         keywords["ranks"] = ranks
     selection = _selection(model.gate, tasks)
     if selection is not None and first is not None:
@@ -573,11 +564,9 @@ def build_gate(
 
 def _selection(gate: GateConfig, tasks: Sequence[str | None] | None) -> Selection | None:
     """How the gates decide together, if they do."""
-    said = gate.selection() if isinstance(gate, SelectingGateConfig) else None
+    said, votes, voters = gate.selection(), None, gate.voters
     if said is None:
         return None
-    assert isinstance(gate, SelectingGateConfig)
-    votes, voters = None, gate.select_voters
     if voters is not None and tasks is not None:
         votes = tuple(float(task is None or task in voters) for task in tasks)
     return Selection(votes=votes, **said)

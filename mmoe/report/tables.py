@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmoe.config import ModelConfig, TaskConfig
-from mmoe.config.tasks import EntireSpaceTask
 from mmoe.metrics.columns import NAMED_COLUMNS, NONE, Column, count, is_number, signed
 from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 
@@ -82,10 +81,9 @@ def _relations(model: ModelConfig, tasks: Sequence[TaskConfig]) -> str:
     """Which tasks come after which, and what is made of it."""
     told = []
     for task in tasks:
-        entire = isinstance(task, EntireSpaceTask)
-        before = task.after or ([task.observed_when] if entire and task.observed_when else [])
+        before = task.after or ([] if task.event is None else [task.event])
         if before:
-            how = f" ({task.title})" if entire else ""
+            how = f" ({task.title})" if task.title else ""
             told.append(f"{task.name} after {' and '.join(before)}{how}")
     line = ", ".join(told)
     return f"{model.transfer.title}: {line}" if line and model.transfer.title else line

@@ -7,7 +7,7 @@ parameters: they are stored, frozen, averaged and transferred one by one.
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -139,6 +139,15 @@ class Tower(nn.Module):
         return logits_BK[:, 0] if self.num_logits == 1 else logits_BK
 
 
+@runtime_checkable
+class TakesStart(Protocol):
+    """Interface of a tower that begins where a run says."""
+
+    def start_at(self, values: Sequence[float]) -> None:
+        """Takes the first values of its biases; see `Tower.start_at`."""
+        ...
+
+
 class LogitColumns(NamedTuple):
     """Where the logits of towers stand side by side.
 
@@ -246,6 +255,41 @@ class TaskTowers(nn.ModuleList):
         if given != len(self):
             raise ValueError(f"inputs: expected {len(self)} tensors, one per task, got {given}")
         return self.joined(logits_of_towers(list(self), inputs))
+
+    def start_at_zero(self) -> None:
+        """Lets every tower but somebody's own begin with logits of 0."""
+        for tower in self:
+            if isinstance(tower, Tower):
+                tower.start_at_zero()
+
+    def start_at(self, task: int, values: Sequence[float]) -> None:
+        """Gives a tower its first biases, where it takes any."""
+        if isinstance(tower := self[task], TakesStart):
+            tower.start_at(values)
+
+    @property
+    def of_domains(self) -> bool:
+        """Whether a tower has weights of each domain's own."""
+        return any(isinstance(tower, DomainTower) for tower in self)
+
+    def in_domains(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
+        """Computes `logits_BT` of rows with their domains.
+
+        Some towers may have come, and been frozen, before there were domains.
+
+        Args:
+            inputs: `h_BO` of each.
+            rows: With their domains.
+        """
+        plain = [t for t, tower in enumerate(self) if not isinstance(tower, DomainTower)]
+        of_plain = logits_of_towers([self[t] for t in plain], [inputs[t] for t in plain])
+        found = dict(zip(plain, of_plain, strict=True))
+        return self.joined(
+            [
+                found[t] if t in found else tower(h_BO, rows)
+                for t, (tower, h_BO) in enumerate(zip(self, inputs, strict=True))
+            ]
+        )
 
     def joined(self, logits: Sequence[Tensor]) -> Tensor:
         """Puts what each tower gave side by side, `logits_BT`."""

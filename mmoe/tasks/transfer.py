@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -255,7 +255,7 @@ class BayesianTransfer(nn.Module):
         for part, before, layer in zip(
             _of_tasks(self.tasks, names), self.parents, self.tasks, strict=True
         ):
-            width = layer.output_dim if isinstance(layer, MLP) else 0
+            width = cast(MLP, layer).output_dim if before else 0
             read = [None, *(named(names, "tasks", parent) for parent in before)]
             units = [(task, unit) for task in read for unit in range(width)]
             found.append(part._replace(names={**names, "inputs": units}))

@@ -28,7 +28,6 @@ from mmoe.alarms import (
     wrong_level,
 )
 from mmoe.config import RunConfig
-from mmoe.config.gates import DSelectKGateConfig, LearnedGateConfig, StaticGateConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
@@ -455,8 +454,7 @@ class Watch:
     def _of_gates(self, predictor: Predictor) -> Sequence[Alarm]:
         """None where gates are to be the same for every row, or to settle on few experts."""
         gate = self.config.model.gate if self.config.model.has_gates else None
-        settles = isinstance(gate, StaticGateConfig | DSelectKGateConfig)
-        if not isinstance(gate, LearnedGateConfig) or settles:
+        if gate is None or not gate.varies:
             return []
         constant = [] if self.glance is None else _constant_experts(predictor, self.glance)
         return gate_alarms(self.gates.summary(), constant)

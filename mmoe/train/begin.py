@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import cast
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from mmoe.datasets.vectors.chunks import vector_chunks
 from mmoe.embeddings.vectors import put_rows
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.build import build_ranker
-from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import count_loads, rank, spread_layout
 from mmoe.parallel.sharded_tensors import Sharded
@@ -79,12 +77,11 @@ def _start_at_base_rates(ranker: Ranker, config: RunConfig, encoder: FeatureEnco
     has the base rate of the tasks that it is fitted to.
     """
     labels = encoder.rules.get(LABELS, {})
-    towers = cast(MixtureNetwork, ranker.network).towers
-    for task, tower in zip(config.trained_tasks, towers, strict=True):
+    for t, task in enumerate(config.trained_tasks):
         of_wide = config.model.wide and task.weight > 0 and kind_of(task.kind).linear_logit
-        start_at = getattr(tower, "start_at", None)
-        if task.name in labels and start_at is not None and not of_wide:
-            start_at(objective_of(task.kind).start(task, labels[task.name]))
+        if task.name in labels and not of_wide:
+            start = objective_of(task.kind).start(task, labels[task.name])
+            ranker.network.towers.start_at(t, start)
 
 
 def begin(

@@ -7,11 +7,10 @@ from typing import Any
 from torch import nn
 
 from mmoe.config import ModelConfig, RunConfig, TableSpec, TaskConfig
-from mmoe.config.tasks import EntireSpaceTask
 from mmoe.config.training import ENCODER, TABLES, StageConfig, names_part, unmatched
-from mmoe.mixture.axes import Entry, TensorAxes, axes_of
+from mmoe.mixture.axes import TensorAxes, axes_of
 from mmoe.mixture.gates.fixed import constants_of
-from mmoe.mixture.gates.joined import JoinedGates
+from mmoe.mixture.gates.joined import groups_of
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import from_all, is_spread, spread_layout
@@ -51,7 +50,7 @@ class Part:
         part, _, of = self.short.partition(".")
         if part == "bias":
             return model.bias is not None and model.bias.scoring == "fixed"
-        reads_others = model.transfer.kind != "none" or isinstance(task, EntireSpaceTask)
+        reads_others = model.transfer.kind != "none" or task.event is not None
         own = part != "towers" or of == task.name or reads_others
         return own and part != "imputation"
 
@@ -83,8 +82,8 @@ def _short(name: str, axes: TensorAxes, last: StageConfig) -> tuple[str, bool]:
     if part == "levels":
         return ("gates" if rest[2] == "gate" else "experts"), False
     short = _SHORT.get(part, part)
-    entry = next((p for p in axes.path if isinstance(p, Entry) and p.kind != "parts"), None)
-    if entry is None:
+    entry = axes.entry
+    if entry is None or entry.kind == "parts":
         return short, False
     known = last.tasks if entry.kind == "tasks" else last.features
     own = part in ("towers", "inputs", "sequences")
@@ -96,11 +95,10 @@ def _new_in_levels(network: MixtureNetwork, last: StageConfig) -> Iterator[str]:
     for number, level in enumerate(network.levels):
         gate, experts = level.mixture.gate, level.mixture.experts
         prefix = f"levels.{number}.mixture"
-        if isinstance(gate, JoinedGates):
-            for i, group in enumerate(gate.groups):
-                name = level.gate_names[group.places[0]]
-                if name not in (*last.tasks, "shared", "all tasks"):
-                    yield f"{prefix}.gate.gates.{i}."
+        for i, group in enumerate(groups_of(gate)):
+            name = level.gate_names[group.places[0]]
+            if name not in (*last.tasks, "shared", "all tasks"):
+                yield f"{prefix}.gate.gates.{i}."
         for i, own in enumerate(experts.stages):
             if level.expert_names[own.start] not in last.experts:
                 yield f"{prefix}.experts.pools.{i}."

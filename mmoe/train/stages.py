@@ -4,10 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from mmoe.config import CategoricalFeature, RunConfig, config_from_dict
-from mmoe.config.gates import SelectingGateConfig
+from mmoe.config import RunConfig, config_from_dict
 from mmoe.config.model import SingleTaskConfig
-from mmoe.config.tables import VocabularyEncoding
 from mmoe.config.training import ENCODER, StageConfig, check_stages, keeps_pool, keeps_towers
 from mmoe.run.directory import RunDirectory
 from mmoe.train.warm_start import EarlierRun
@@ -92,16 +90,13 @@ def _with_voters(config: RunConfig, earlier: RunConfig, origin: str) -> RunConfi
         return config
     gate, there = config.model.gate, earlier.model.gate
     frozen = bool(config.training.freeze or earlier.model.stages)
-    if not frozen or not isinstance(gate, SelectingGateConfig) or not gate.together:
-        return config
-    voters = there.select_voters if isinstance(there, SelectingGateConfig) else None
-    tasks = [task.name for task in config.tasks]
-    if voters is None:
+    tasks, voters = [task.name for task in config.tasks], there.voters
+    if not frozen or gate.selection() is None or voters is None:
         return config
     # All tasks: nobody said who votes
-    if gate.select_voters not in (tasks, voters):
+    if gate.voters not in (tasks, voters):
         raise ValueError(
-            f"model.gate.select_voters is {gate.select_voters}, but {voters} in {origin}, and "
+            f"model.gate.select_voters is {gate.voters}, but {voters} in {origin}, and "
             "tasks that join frozen gates have no vote; name those, or leave select_voters out"
         )
     gate = gate.model_copy(update={"select_voters": voters})
@@ -231,7 +226,7 @@ def _with_known_features(config: RunConfig, other: RunConfig) -> RunConfig:
     more = [
         feature
         for feature in other.features
-        if isinstance(feature, CategoricalFeature) and feature.beyond and feature.name not in names
+        if feature.known_elsewhere and feature.name not in names
     ]
     return config.model_copy(update={"features": [*config.features, *more]}) if more else config
 
@@ -244,13 +239,13 @@ def _with_new_features(config: RunConfig, stages: list[StageConfig]) -> RunConfi
     kept = config.keeps_encoder
     found: list[dict[str, Any]] = []
     for feature in config.features:
-        if not isinstance(feature, CategoricalFeature) or feature.beyond:
+        if not feature.grows or feature.known_elsewhere:
             continue
         if feature.name not in stages[-1].features:
             continue
-        table = feature.table_name
+        table = feature.table_names[0]
         encoding = next((t for t in config.tables if t.name == table), feature).table_encoding
-        if not isinstance(encoding, VocabularyEncoding):
+        if encoding is None or not encoding.lists_ids:
             continue  # every id has a row, or may get one
         if kept or table in config.frozen_tables:
             own = {**by_name[feature.name], **shared.get(table, {})}
@@ -259,7 +254,7 @@ def _with_new_features(config: RunConfig, stages: list[StageConfig]) -> RunConfi
                 {
                     **own,
                     "name": f"{feature.name}{_NEW}{len(stages)}",
-                    "column": feature.source_column,
+                    "column": feature.source_columns[0],
                     "table": None,
                     "vectors": None,
                     "beyond": [table, *(name for name in earlier if name in by_name)],

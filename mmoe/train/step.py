@@ -27,6 +27,7 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import EmbeddingBackend, Lookups
 from mmoe.errors import WHAT_TO_CHANGE, Diverged, NotFinite
 from mmoe.mixture import SigmoidGate
+from mmoe.mixture.gates.sigmoid import biased_gates
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import from_all
@@ -245,7 +246,7 @@ class StepProgram:
     @cached_property
     def _biased_gates(self) -> list[SigmoidGate]:
         """Gates whose biases follow their loads."""
-        return [m for m in self.state.ranker.network.modules() if isinstance(m, SigmoidGate)]
+        return biased_gates(self.state.ranker.network)
 
     @contextmanager
     def _naming_the_step(self, step: Step) -> Generator[None]:

@@ -1,6 +1,5 @@
 """`distribute`: the experts of a network's mixtures over ranks; DDP or FSDP2 does the rest."""
 
-from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 import torch.distributed as dist
@@ -12,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mmoe.integrations.convert.places import put_in_place
 from mmoe.mixture import MultiGateMixture, Pool
 from mmoe.mixture.gates.learned import GateSettings
+from mmoe.mixture.multi_gate import mixtures_in
 from mmoe.mixture.rank_sums import OneRank
 from mmoe.mixture.routing.dispatcher import LocalDispatcher
 from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement
@@ -176,16 +176,10 @@ def _hide_from_ddp(model: nn.Module) -> None:
     """DDP neither copies nor averages what each rank has of its own."""
     names = [
         f"{name}.experts.{inner}"
-        for name, mixture in _mixtures(model)
+        for name, mixture in mixtures_in(model)
         for inner, _ in (*mixture.experts.named_parameters(), *mixture.experts.named_buffers())
     ]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
-
-
-def _mixtures(model: nn.Module) -> Iterator[tuple[str, MultiGateMixture]]:
-    for name, module in model.named_modules():
-        if isinstance(module, MultiGateMixture):
-            yield name, module
 
 
 def _check_mesh(name: str, mesh: DeviceMesh) -> None:
@@ -210,7 +204,7 @@ def _mixtures_to_spread(model: nn.Module) -> list[tuple[str, MultiGateMixture]]:
             "model: expected one that is neither wrapped nor sharded, got parameters of DDP or "
             "FSDP; call distribute first"
         )
-    mixtures = list(_mixtures(model))
+    mixtures = list(mixtures_in(model))
     if not mixtures:
         raise ValueError("model: it has no mixture of experts; make some with convert(model)")
     for name, mixture in mixtures:

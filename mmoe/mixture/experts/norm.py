@@ -122,6 +122,13 @@ class ExpertBatchNorm(nn.Module):
         )
 
 
+def share_statistics(experts: nn.Module, ranks: RankSums) -> None:
+    """Lets batch normalisations of a pool see the rows of all ranks that have a copy of it."""
+    for module in experts.modules():
+        if isinstance(module, ExpertBatchNorm):
+            module.ranks = ranks
+
+
 def _accumulate(y: Tensor) -> Tensor:
     return y if y.dtype == torch.float64 else y.float()
 

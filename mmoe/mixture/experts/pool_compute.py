@@ -30,6 +30,11 @@ class PoolCompute:
         self.pool = pool
         self._recorded = {} if record is None else {"record": record}
 
+    @staticmethod
+    def pool_of(compute: object) -> Pool | None:
+        """Returns the experts that a function runs; None: it is somebody's own, and has none."""
+        return compute.pool if isinstance(compute, PoolCompute) else None
+
     def __call__(self, rows: Tree, offsets_E1: Tensor | None) -> Tree:
         """Returns `y_RO`, row for row; without offsets every expert computes every row."""
         pool = cast(Any, self.pool)

@@ -84,7 +84,7 @@ class DSelectKGate(nn.Module):
     own_codes_GMKB: nn.Parameter | None
     own_choice_GMK: nn.Parameter | None
 
-    takes_rows = True
+    takes_rows = spells_numbers = True
     extra_repr = show_settings
 
     def __init__(

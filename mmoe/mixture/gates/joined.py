@@ -167,6 +167,28 @@ class JoinedGates(nn.Module):
         return joined if self._in_order else joined.index_select(1, self.order_G)
 
 
+def modules_of(gate: nn.Module) -> list[nn.Module]:
+    """Returns the modules of gates that came one after another; of others the gate itself.
+
+    Example:
+        >>> from mmoe.mixture import SoftmaxGate
+        >>> len(modules_of(SoftmaxGate(8, num_gates=2, num_experts=4)))
+        1
+    """
+    return list(gate.gates) if isinstance(gate, JoinedGates) else [gate]
+
+
+def groups_of(gate: nn.Module) -> Sequence[GateGroup]:
+    """Returns the gates that came one after another; none where all came at once.
+
+    Example:
+        >>> from mmoe.mixture import SoftmaxGate
+        >>> groups_of(SoftmaxGate(8, num_gates=2, num_experts=4))
+        ()
+    """
+    return gate.groups if isinstance(gate, JoinedGates) else ()
+
+
 def _read(gate: nn.Module, choice: ColumnChoice, inputs: Sequence[Any]) -> list[Any]:
     """What a module reads; rows of requests in two parts where it would have read them so alone."""
     knows = gate if choice.columns_C is None else None

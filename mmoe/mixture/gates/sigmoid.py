@@ -154,6 +154,18 @@ class SigmoidGate(LearnedGate):
         return self
 
 
+def biased_gates(model: nn.Module) -> "list[SigmoidGate]":
+    """Returns all `SigmoidGate`s of a model.
+
+    Example:
+        >>> from mmoe.mixture import SigmoidGate
+        >>> from mmoe.mixture.gates.sigmoid import biased_gates
+        >>> len(biased_gates(SigmoidGate(8, 1, 2, k=1)))
+        1
+    """
+    return [module for module in model.modules() if isinstance(module, SigmoidGate)]
+
+
 def gate_loads(model: nn.Module) -> list[Tensor]:
     """Returns the counts `load_GE` of all `SigmoidGate`s in a model (not copies).
 
@@ -163,7 +175,7 @@ def gate_loads(model: nn.Module) -> list[Tensor]:
         >>> [load.tolist() for load in gate_loads(SigmoidGate(8, 1, 2, k=1))]
         [[[0, 0]]]
     """
-    return [module.load_GE for module in model.modules() if isinstance(module, SigmoidGate)]
+    return [gate.load_GE for gate in biased_gates(model)]
 
 
 def update_biases(model: nn.Module) -> None:
@@ -175,9 +187,8 @@ def update_biases(model: nn.Module) -> None:
         >>> model = torch.nn.ModuleList([SigmoidGate(8, num_gates=2, num_experts=4, k=2)])
         >>> update_biases(model)
     """
-    for module in model.modules():
-        if isinstance(module, SigmoidGate):
-            module.update_bias()
+    for gate in biased_gates(model):
+        gate.update_bias()
 
 
 def _over_sum(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmoe.mixture import DispatchPlan, Pool
+from mmoe.mixture import DispatchPlan
 from mmoe.mixture.experts.lender import Lender, lender_of
 from mmoe.mixture.experts.pool_compute import PoolCompute
 from mmoe.mixture.pytrees import Tree
@@ -117,7 +117,7 @@ class Shadowing:
 
     def _lender(self, compute: Compute) -> Lender | None:
         """The lender of this rank's experts; None on all ranks where those of some cannot be."""
-        pool = pool_of(compute)
+        pool = PoolCompute.pool_of(compute)
         lender = lender_of(pool)
         key = cast(nn.Module, pool if pool is not None else self)
         if key not in self._joinable:
@@ -135,11 +135,6 @@ class Shadowing:
         if not self.warned:
             warnings.warn(_ROWS_TRAVEL, stacklevel=2)
         self.warned = True
-
-
-def pool_of(compute: Compute) -> Pool | None:
-    """Returns the experts that a function runs; None: it is somebody's own, and has none."""
-    return compute.pool if isinstance(compute, PoolCompute) else None
 
 
 def can_be_joined(lender: Lender | None, group: dist.ProcessGroup | None) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mmoe.mixture import MLPExperts, MultiGateMixture, Pool
 from mmoe.mixture.axes import TensorAxes, axes_of
 from mmoe.mixture.experts.sliced import pieces, whole_shape
+from mmoe.mixture.multi_gate import mixtures_in
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
 from mmoe.parallel.sharded_tensors import Shard, local_shards
 
@@ -137,7 +138,12 @@ def expert_shards(
         for name, axes in _axes_of_owners(pool, every, own).items():
             cut = local_shards
             if axes.dim("experts") is not None and pool.slices > 1:
-                cut = partial(_slices, pool=pool, name=name, num_experts=dispatcher.num_experts)
+                cut = partial(
+                    _slices,
+                    pool=cast(MLPExperts, pool),
+                    name=name,
+                    num_experts=dispatcher.num_experts,
+                )
             elif axes.dim("experts") is not None:
                 experts = axes.entries("experts")
                 mine = [experts.index(e) for e in own if e in experts]
@@ -217,11 +223,10 @@ def mixtures_of(
     network: nn.Module,
 ) -> Iterator[tuple[str, MultiGateMixture, AllToAllDispatcher]]:
     """The mixtures whose experts lie on several ranks, and the prefix of their tensors' names."""
-    for name, module in network.named_modules():
-        if isinstance(module, MultiGateMixture):
-            dispatcher = module.dispatcher
-            if isinstance(dispatcher, AllToAllDispatcher):
-                yield f"{name}." if name else "", module, dispatcher
+    for name, mixture in mixtures_in(network):
+        dispatcher = mixture.dispatcher
+        if isinstance(dispatcher, AllToAllDispatcher):
+            yield f"{name}." if name else "", mixture, dispatcher
 
 
 def _no_shard(

@@ -12,7 +12,6 @@ from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
 from mmoe.checkpoint.weights import check_tables
 from mmoe.config import RunConfig
 from mmoe.config.json_files import Stored as StoredFile
-from mmoe.config.tasks import NumberTask
 from mmoe.datasets.features.encoder import FeatureEncoder, codecs_of
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.files.data_file import is_address
@@ -382,12 +381,10 @@ def with_kept_targets(config: RunConfig, there: RunConfig) -> RunConfig:
         config: Of a run that goes on; a `target` that it states itself stays.
         there: Of the run that it goes on with.
     """
-    kept = {task.name: task for task in there.tasks if isinstance(task, NumberTask)}
+    kept = {task.name: task.meaning["target"] for task in there.tasks if "target" in task.meaning}
     tasks = [
-        task.model_copy(update={"target": kept[task.name].target})
-        if task.name in kept
-        and isinstance(task, NumberTask)
-        and "target" not in task.model_fields_set
+        task.model_copy(update={"target": kept[task.name]})
+        if task.name in kept and "target" in task.meaning and "target" not in task.model_fields_set
         else task
         for task in config.tasks
     ]

@@ -4,7 +4,7 @@ Entries are told by their names (the task of a gate, `shared expert 2`, the feat
 column), never by position: `mmoe.mixture.axes`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture import DSelectKGate
-from mmoe.mixture.axes import Entry, TensorAxes, axes_of
+from mmoe.mixture.axes import Entry, TensorAxes, axes_of, owners_of
 from mmoe.mixture.resize_experts import NewExperts
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import Level, MixtureNetwork
@@ -169,7 +169,7 @@ class _Earlier:
         self._owners = set[tuple[str | Entry, ...]]()
         for name, own in axes.items():
             self._by_path.setdefault(own.path, []).append((name, own))
-            self._owners |= set(_owners(own.path))
+            self._owners |= set(owners_of(own.path))
 
     def of(self, path: tuple[str | Entry, ...]) -> list[tuple[str, TensorAxes]]:
         """Lists the tensors called so: several where gates or experts came in stages."""
@@ -196,7 +196,7 @@ class _Earlier:
         path = tuple(_renamed(part, origins) for part in own.path)
         there = self.of(path)
         if not there:
-            known = own.dim("domains") is None and set(_owners(path)) <= self._owners
+            known = own.dim("domains") is None and set(owners_of(path)) <= self._owners
             return TensorSource(name if known else None)
         if len(alike) > 1 or len(there) > 1:
             if 0 in own.dims and (staged or len(alike) != len(there)):
@@ -230,11 +230,6 @@ class _Earlier:
                     "there (model.stages); go on with that run's own config, or freeze its experts "
                     "and gates"
                 )
-
-
-def _owners(path: tuple[str | Entry, ...]) -> Iterator[tuple[str | Entry, ...]]:
-    """What a tensor is of as a whole: its name up to each entry in it."""
-    return (path[: i + 1] for i, part in enumerate(path) if isinstance(part, Entry))
 
 
 def _along(axes: TensorAxes, dim: int) -> tuple[object, ...]:
