@@ -671,9 +671,8 @@ def _leave_out_known(rules: Rules, today: FeatureEncoder, origin: str) -> None:
     for codec in today.codecs:
         if not isinstance(codec, IdCodec):
             continue
-        for name in (
-            codec.feature.known_elsewhere if codec.table not in today.config.frozen_tables else ()
-        ):
+        frozen = codec.table in today.config.frozen_tables
+        for name in () if frozen else codec.feature.known_elsewhere:
             own, other = tables[codec.table], tables.get(name)
             if isinstance(own, Vocabulary) and isinstance(other, Vocabulary):
                 tables[codec.table] = own.without(other, codec.label(origin))
