@@ -20,8 +20,7 @@ from mmoe.mixture.checks import (
     check_visibility,
 )
 from mmoe.mixture.execution import Execution, make_policy
-from mmoe.mixture.experts.contract import Pool, Record
-from mmoe.mixture.experts.pool_compute import PoolCompute
+from mmoe.mixture.experts.contract import Pool, PoolCompute, Record
 from mmoe.mixture.gates import SoftmaxGate
 from mmoe.mixture.gates.contract import (
     GateOutput,

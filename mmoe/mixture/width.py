@@ -1,15 +1,17 @@
 """How wide the rows are that experts return, where nobody has said it: one tiny run tells."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from mmoe.mixture.experts.contract import Pool
 from mmoe.mixture.experts.pool import ExpertPool
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.traits import DispatcherTraits, traits_of
-from mmoe.mixture.trial_run import trial_run
+from mmoe.process_settings import borrowed_generators
 
 
 def known_width(mixture: Any, sources: Sequence[Tree]) -> int | None:
@@ -85,3 +87,30 @@ def _said(pool: Pool, read: Tree) -> int | str | None:
         return find_width(pool, read)
     except Exception as error:  # raised on all ranks: one alone would leave them waiting
         return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def trial_run(module: object, device: torch.device) -> Iterator[None]:
+    """Encloses calls that leave nothing behind: no gradients, no numbers drawn, no other mode.
+
+    Args:
+        module: Each of its parts gets its own mode back; what is no `nn.Module` has none.
+        device: Of the rows, whose generator is kept beside the CPU's.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture.width import trial_run
+        >>> dropout = torch.nn.Dropout()
+        >>> with trial_run(dropout, torch.device("cpu")):
+        ...     y = dropout.eval()(torch.ones(2))
+        >>> y.tolist(), dropout.training
+        ([1.0, 1.0], True)
+    """
+    parts = module.modules() if isinstance(module, nn.Module) else ()
+    modes = [(part, part.training) for part in parts]
+    try:
+        with borrowed_generators(device), torch.no_grad():
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training

@@ -15,12 +15,11 @@ from mmoe.datasets.features.id_map import FIRST_KNOWN
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.labels.targets import LABELS
 from mmoe.datasets.vectors.chunks import vector_chunks
-from mmoe.embeddings.vectors import put_rows
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.build import build_ranker
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import count_loads, rank, spread_layout
-from mmoe.parallel.sharded_tensors import Sharded
+from mmoe.parallel.sharded_tensors import Sharded, put_rows
 from mmoe.run.console import Reporter
 from mmoe.tasks.kinds import objective_of
 from mmoe.train.fit_wide import fit_wide, keep_linear_models

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from mmoe.checkpoint import step_writer
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.saver import CheckpointSaver
+from mmoe.parallel import Shard
 
 
 @pytest.fixture
@@ -37,6 +38,17 @@ def test_the_best_and_the_latest_are_kept(folder, background):
     assert folder.model("step-00000004")["weight"][0] == 4
     with pytest.raises(ValueError, match=r"no checkpoint 'step-1'; there are latest, best, step-0"):
         folder.model("step-1")
+
+
+def test_the_empty_shard_of_a_rank_without_experts_is_none_of_a_checkpoint(folder):
+    whole = torch.arange(6.0).view(3, 2)
+    empty = Shard(whole[:0], (3, 2), (3, 0))
+    with CheckpointSaver(folder) as saver:
+        saver.save(1, {"weight": [Shard(whole, (3, 2), (0, 0)), empty]}, {}, {}, best=True)
+    assert torch.equal(folder.model("best")["weight"], whole)
+    held = [Shard(torch.zeros(3, 2), (3, 2), (0, 0)), Shard(torch.zeros(0, 2), (3, 2), (3, 0))]
+    folder.tensors("best", "model").load({"weight": held})
+    assert torch.equal(held[0].tensor, whole)
 
 
 def test_fewer_are_kept_when_a_run_goes_on_with_another_setting(folder):

@@ -7,9 +7,8 @@ import torch
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
 from mmoe.embeddings import build_embeddings
-from mmoe.embeddings.vectors import put_rows
 from mmoe.parallel import ensure_process_group
-from mmoe.parallel.sharded_tensors import Shard
+from mmoe.parallel.sharded_tensors import Shard, put_rows
 
 TABLES = [
     TableSpec(name="item", num_rows=40, dim=8, ids=True, frozen=True),

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.optimizer_state import flatten_optimizer
 from mmoe.checkpoint.saver import CheckpointSaver
-from mmoe.mixture import ExpertPool, MultiGateMixture, SoftmaxGate, TopKGate
+from mmoe.mixture import ExpertPool, MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
 from mmoe.parallel import (
     AllToAllDispatcher,
     CannotMove,
@@ -294,6 +294,14 @@ def of_own_parts(make: Sequence, rank, world_size):
     return MultiGateMixture(4, 1, pool, gate=gate, dispatcher=AllToAllDispatcher(placement))
 
 
+def of_unlike_pools(rank, world_size):
+    """A mixture of modules on even ranks, and of tensors on the others."""
+    placement = ExpertPlacement(tuple((r,) for r in range(world_size)))
+    modules = ExpertPool([torch.nn.Linear(4, 3)], numbers=placement.on(rank))
+    pool = mlp_experts(1, 4, [3]) if rank % 2 else modules
+    return MultiGateMixture(4, 1, pool, dispatcher=AllToAllDispatcher(placement))
+
+
 def refuses(rank, world_size):
     """What every rank says, the same."""
     x = torch.randn(5, 4)
@@ -312,6 +320,8 @@ def refuses(rank, world_size):
         local(x).out_BGO, out
     )
     found["names"] = before[0]
+    unlike = of_unlike_pools(rank, world_size)
+    found["unlike"] = error_of(lambda: move_experts([unlike], unlike.dispatcher, others))
     return found
 
 

@@ -53,6 +53,13 @@ def test_what_is_refused_is_said_on_all_ranks(world):
     assert "CannotMove: experts of rank 0 cannot be sent to another" in first["pickle"]
 
 
+def test_pools_of_ranks_that_are_no_parts_of_one_are_refused(world):
+    for number, found in enumerate(rank["said"] for rank in world):
+        unlike = (number - (number + 1) % len(world)) % 2  # what came is of the next rank
+        expected = "expected those of other ranks to be of one kind with this one's"
+        assert (expected if unlike else "nothing") in found["unlike"], number
+
+
 def test_weights_travel_to_a_rank_that_experts_have_left(world):
     for number, rank in enumerate(world):
         for pool, found in rank["shadowed"].items():

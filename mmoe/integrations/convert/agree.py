@@ -10,7 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from mmoe.integrations.convert.feed_forward import Activation, FeedForward
 from mmoe.integrations.convert.plain_layers import Replace
-from mmoe.mixture.trial_run import trial_run
+from mmoe.mixture.width import trial_run
 
 
 def if_computed(

@@ -9,7 +9,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from mmoe.mixture.batch_invariant import activate
 from mmoe.mixture.experts.mlp import ExpertActivation
-from mmoe.mixture.trial_run import trial_run
+from mmoe.mixture.width import trial_run
 from mmoe.ops import FLOAT_DTYPES
 
 Activation = Callable[[Tensor], Tensor]

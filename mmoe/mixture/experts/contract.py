@@ -2,13 +2,13 @@
 
 import copy
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.inputs import Inputs
-from mmoe.mixture.pytrees import Tree, cast_for_autocast, gather_rows
+from mmoe.mixture.pytrees import Tree, cast_for_autocast, gather_rows, join_rows
 from mmoe.mixture.traits import PoolTraits, SharedWork
 from mmoe.ops import RoutePlan
 
@@ -180,3 +180,38 @@ def check_numbers(experts: Sequence[int], num_experts: int) -> None:
     for expert in experts:
         if not 0 <= expert < num_experts:
             raise ValueError(f"experts: expected numbers from 0 to {num_experts - 1}, got {expert}")
+
+
+class PoolCompute:
+    """Runs a pool on what `Dispatcher.dispatch` returns; a dispatcher may look at the pool.
+
+    Args:
+        pool: The experts of this rank.
+        record: Gets what every ReLU layer gave appended, where the pool has dead units.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import mlp_experts
+        >>> from mmoe.mixture.experts.contract import PoolCompute
+        >>> compute = PoolCompute(mlp_experts(2, 4, [3]))
+        >>> compute(torch.zeros(5, 4), None).shape  # both experts compute all rows
+        torch.Size([10, 3])
+        >>> compute(torch.zeros(5, 4), torch.tensor([0, 2, 5]).int()).shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(self, pool: Pool, record: Record | None = None) -> None:
+        self.pool = pool
+        self._recorded = {} if record is None else {"record": record}
+
+    def __call__(self, rows: Tree, offsets_E1: Tensor | None) -> Tree:
+        """Returns `y_RO`, row for row; without offsets every expert computes every row."""
+        pool = cast(Any, self.pool)
+        if offsets_E1 is None:
+            return join_rows(pool.dense([rows]))
+        return pool.grouped(rows, offsets_E1, **self._recorded)
+
+
+def pool_of(compute: object) -> Pool | None:
+    """Returns the experts that a function runs; None: it is somebody's own, and has none."""
+    return compute.pool if isinstance(compute, PoolCompute) else None

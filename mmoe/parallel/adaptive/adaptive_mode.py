@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from mmoe.mixture import DispatchPlan
+from mmoe.mixture.experts.contract import pool_of
 from mmoe.mixture.experts.lender import lender_of
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
@@ -17,7 +18,7 @@ from mmoe.parallel.adaptive.cost_model import candidates
 from mmoe.parallel.adaptive.gathered_call import Asking, gathered_call, reduced
 from mmoe.parallel.adaptive.link_rates import LinkRates, measure_links
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
-from mmoe.parallel.experts.shadow import can_be_joined, pool_of
+from mmoe.parallel.experts.shadow import can_be_joined
 
 # A mode that was timed is tried again where it is no more than so many times as slow as the best
 _TIMED_WITHIN = 1.2

@@ -8,12 +8,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from mmoe.mixture import DispatchPlan
+from mmoe.mixture.experts.contract import pool_of
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
 from mmoe.parallel.adaptive.call_costs import Call
-from mmoe.parallel.experts.moves.loads import pairs_of_experts
+from mmoe.parallel.experts.moves.balance import pairs_of_experts
 from mmoe.parallel.experts.placement import ExpertPlacement
-from mmoe.parallel.experts.shadow import pool_of
 from mmoe.parallel.experts.wire import Wire
 from mmoe.parallel.hosts import Hosts
 

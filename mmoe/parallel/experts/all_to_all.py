@@ -21,17 +21,15 @@ from mmoe.parallel.experts.agree import agree
 from mmoe.parallel.experts.exchange import Handle, Piece, Terms
 from mmoe.parallel.experts.links import WayBack, check_way
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
-from mmoe.parallel.experts.moves.loads import ExpertLoads
+from mmoe.parallel.experts.moves.balance import ExpertLoads
 from mmoe.parallel.experts.overlap import near_halves, own_halves, split_plan
 from mmoe.parallel.experts.pipeline import in_chunks
-from mmoe.parallel.experts.placement import ExpertPlacement
+from mmoe.parallel.experts.placement import ExpertPlacement, slice_picks
 from mmoe.parallel.experts.roads import Roads
 from mmoe.parallel.experts.shadow import Shadowing
-from mmoe.parallel.experts.slices import slice_picks
 from mmoe.parallel.experts.steps import at_once
 from mmoe.parallel.experts.two_levels import HostsHandle, TwoLevels
-from mmoe.parallel.experts.width import agree_width
-from mmoe.parallel.experts.wire import Wire
+from mmoe.parallel.experts.wire import Wire, agree_width
 from mmoe.parallel.hosts import Hosts
 from mmoe.parallel.object_collectives import from_all
 

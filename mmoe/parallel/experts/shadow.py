@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mmoe.mixture import DispatchPlan
+from mmoe.mixture.experts.contract import pool_of
 from mmoe.mixture.experts.lender import Lender, lender_of
-from mmoe.mixture.experts.pool_compute import PoolCompute
 from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.routing.dispatcher import Compute
 from mmoe.parallel.experts.mode import Mode
@@ -117,7 +117,7 @@ class Shadowing:
 
     def _lender(self, compute: Compute) -> Lender | None:
         """The lender of this rank's experts; None on all ranks where those of some cannot be."""
-        pool = PoolCompute.pool_of(compute)
+        pool = pool_of(compute)
         lender = lender_of(pool)
         key = cast(nn.Module, pool if pool is not None else self)
         if key not in self._joinable:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture import Pool
 from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
-from mmoe.parallel.experts.moves.balance import Balance, better_placement
-from mmoe.parallel.experts.moves.loads import ExpertLoads
+from mmoe.parallel.experts.moves.balance import Balance, ExpertLoads, better_placement
 from mmoe.parallel.experts.moves.move import move_experts
 from mmoe.parallel.experts.shards import mixtures_of
 
