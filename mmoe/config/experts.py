@@ -401,8 +401,6 @@ class AutoIntConfig(InteractionConfig):
 INTERACTIONS = Kinds("interaction", InteractionConfig, default="none")
 
 _ADD = "mmoe.models.interactions.add"
-
-
 INTERACTIONS.add("none", NoInteraction, None)
 INTERACTIONS.add("fm", FactorizationMachineConfig, f"{_ADD}:add_factorization_machine")
 INTERACTIONS.add("dcn_v2", CrossNetworkConfig, f"{_ADD}:add_cross_network")

@@ -740,8 +740,6 @@ class _Features(Kinds[Feature]):
 
 # Config class → codec; what is not imported here needs NumPy and PyArrow
 FEATURES = _Features("feature", Feature)
-
-
 FEATURES.add("numeric", NumericFeature, "mmoe.datasets.features.numeric:NumericCodec")
 FEATURES.add("categorical", CategoricalFeature, "mmoe.datasets.features.ids:CategoricalCodec")
 FEATURES.add("list", ListFeature, "mmoe.datasets.features.list:ListCodec")

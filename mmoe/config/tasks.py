@@ -73,8 +73,6 @@ class _Metrics(Kinds[MetricConfig]):
 
 
 METRICS = _Metrics("metric", MetricConfig)
-
-
 METRICS.add("ndcg", NdcgConfig, Ndcg)
 METRICS.add("recall", RecallConfig, Recall)
 
@@ -756,8 +754,6 @@ class _Tasks(Kinds[TaskConfig]):
 
 
 TASKS = _Tasks("task", TaskConfig, default="binary")
-
-
 TASKS.add("binary", BinaryTask, "mmoe.tasks.kinds.binary:Binary")
 TASKS.add("regression", RegressionTask, "mmoe.tasks.kinds.regression:Regression")
 TASKS.add("entire_space", EntireSpaceTask, "mmoe.tasks.kinds.entire_space:EntireSpace")
