@@ -16,7 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LINES, LONG = 60, 14
+LINES, LONG = 60, 12
 
 
 def main() -> int:

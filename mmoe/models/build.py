@@ -33,7 +33,7 @@ from mmoe.models.requests.build import (
     request_columns,
 )
 from mmoe.models.sections import build_network, build_towers
-from mmoe.models.sequences.inputs import build_sequences
+from mmoe.models.sequences.inputs import SequenceInputs, build_sequences
 from mmoe.models.wide import WidePart
 from mmoe.parallel import is_spread
 from mmoe.process_settings import borrowed_generators
@@ -81,7 +81,6 @@ def build_ranker(
     width += 0 if sequences is None else sequences.output_dim
     bias = None if config.model.bias is None else BiasColumns.of(config, encoder)
     width -= 0 if bias is None else bias.width
-    names = [task.name for task in config.tasks]
     added = 0
     if config.model.interaction.added_width:
         added = len(added_names(config, Columns.of(encoder, config.model.bias)))
@@ -91,21 +90,43 @@ def build_ranker(
     network = build_network(
         config.model,
         width + added,
-        names,
+        [task.name for task in config.tasks],
         config.parallel,
         stages,
         request_columns(encoder, config.model.bias, added) if encoder.has_requests else None,
     )
+    _complete(network, config, encoder, width, sequences, bias)
+    wide = None
+    if config.model.wide:
+        wide = _wide_part(config, encoder).to(device)
+        network.towers.start_at_zero()  # the model begins as its wide part
+    # Ranks that exchange rows of experts go through the same backward passes, also those without
+    learn = not all(table.frozen for table in encoder.tables) or (
+        not config.training.freeze and is_spread(network)
+    )
+    return Ranker(embeddings, network.to(device), num_dense, wide, tables_learn=learn)
+
+
+def _complete(
+    network: MixtureNetwork,
+    config: RunConfig,
+    encoder: FeatureEncoder,
+    width: int,
+    sequences: SequenceInputs | None,
+    bias: BiasColumns | None,
+) -> None:
+    """Puts all around levels and towers that the config asks for; `width` is that of the inputs."""
+    layers, tasks, tower = encoder.input_layers, config.tasks, None
     # Each draws its weights where it is made: their order is part of a seed's meaning
     inputs = InputLayers(layers, input_layers_of_levels(encoder)) if layers else None
-    widen_towers(network, config.tasks)
+    widen_towers(network, tasks)
     interact: MakeInteraction | None = INTERACTIONS.implementation(config.model.interaction)
     interaction = None if interact is None else interact(network, config, encoder, width)
-    relations = relate_tasks(network, config.model, config.tasks)
-    known, tower = add_domains(network, config, encoder.domains), None
+    relations = relate_tasks(network, config.model, tasks)
+    known = add_domains(network, config, encoder.domains)
     if bias is not None and config.model.bias is not None:
         counts = [len(columns) for columns in network.towers.columns.of_rows]
-        tower = BiasTower(bias, config.model.bias, names, counts)
+        tower = BiasTower(bias, config.model.bias, [task.name for task in tasks], counts)
     network.complete(
         inputs=inputs,
         sequences=sequences,
@@ -117,23 +138,17 @@ def build_ranker(
         domains=known,
         bias_tower=tower,
     )
-    wide = None
-    if config.model.wide:
-        features = [*encoder.categorical, *encoder.lists]
-        wide = WidePart(
-            encoder.tables,
-            features,
-            num_dense,
-            len(config.tasks),
-            unread=own_lookups(config.model.bias, encoder),
-            unread_dense=own_dense(config.model.bias, encoder),
-        ).to(device)
-        network.towers.start_at_zero()  # the model begins as its wide part
-    # Ranks that exchange rows of experts go through the same backward passes, also those without
-    learn = not all(table.frozen for table in encoder.tables) or (
-        not config.training.freeze and is_spread(network)
+
+
+def _wide_part(config: RunConfig, encoder: FeatureEncoder) -> WidePart:
+    return WidePart(
+        encoder.tables,
+        [*encoder.categorical, *encoder.lists],
+        len(encoder.dense_names),
+        len(config.tasks),
+        unread=own_lookups(config.model.bias, encoder),
+        unread_dense=own_dense(config.model.bias, encoder),
     )
-    return Ranker(embeddings, network.to(device), num_dense, wide, tables_learn=learn)
 
 
 def widen_towers(network: MixtureNetwork, tasks: Sequence[TaskConfig]) -> None:

@@ -271,14 +271,13 @@ def build_level(
     if model.stages:
         grown = _Grown.of(model, layout, gate_names, expert_names, reads_x=expert_source is None)
     if grown is None or grown.is_one:
-        gate = None if fixed is None else FixedGate(fixed)
         mixture = build_mixture(
             model,
             layout,
             width,
             len(gate_names),
             len(expert_names),
-            gate=gate,
+            gate=None if fixed is None else FixedGate(fixed),
             visibility=visibility,
             expert_source=expert_source,
             gate_source=gate_source,
@@ -286,19 +285,8 @@ def build_level(
         )
         return Level(mixture, gate_names, expert_names)
     order = list(grown.order)
-    pools, columns = [], []
-    for count, own in grown.pools:
-        pools.append(
-            _pool_of_stage(model, layout, width if own is None else len(own), count, grown)
-        )
-        columns.append(own)
-    staged = len(pools) > 1 or columns[0] is not None
-    pool = MixedExperts(pools, columns=columns) if staged else pools[0]
-    gate = (
-        _staged_gate(model, layout, width, grown, gate_tasks)
-        if fixed is None
-        else FixedGate(fixed[:, order])
-    )
+    pool, first, read = _staged_pool(model, layout, width, grown)
+    gate = _staged_gate(model, layout, width, grown, gate_tasks, fixed)
     mixture = _mixture(
         model,
         layout,
@@ -310,7 +298,7 @@ def build_level(
         expert_source=None if expert_source is None else [expert_source[e] for e in order],
         gate_source=gate_source,
     )
-    _score_as_before(mixture, grown, pools[0], width if columns[0] is None else len(columns[0]))
+    _score_as_before(mixture, grown, first, read)
     return Level(mixture, grown.gate_names, grown.expert_names)
 
 
@@ -416,8 +404,11 @@ def _staged_gate(
     width: int,
     grown: _Grown,
     gate_tasks: Sequence[str | None] | None,
+    fixed: Tensor | None,
 ) -> nn.Module:
     """A module for all gates, in which those that came together are one."""
+    if fixed is not None:
+        return FixedGate(fixed[:, list(grown.order)])
     groups, modules = grown.groups, list[nn.Module]()
     for group in groups:
         gate = build_gate(
@@ -439,10 +430,13 @@ def _staged_gate(
     )
 
 
-def _pool_of_stage(
-    model: ModelConfig, layout: Layout, width: int, count: int, grown: _Grown
-) -> Pool:
-    """Experts that came together; kinds of experts are told by their counts, which are of all."""
+def _staged_pool(
+    model: ModelConfig, layout: Layout, width: int, grown: _Grown
+) -> tuple[Pool, Pool, int]:
+    """A pool of all experts, those that were there at first, and the width that these read.
+
+    Kinds of experts are told by their counts, which are of all.
+    """
     if model.experts_of_requests and (len(grown.pools) > 1 or grown.columns[0] is not None):
         raise ValueError(
             "model.request_experts: frozen experts of the request are joined neither by other "
@@ -453,7 +447,15 @@ def _pool_of_stage(
             "model.experts lists kinds of experts, to which none can be added where the others are "
             "frozen; keep their counts, or use model.expert and num_experts"
         )
-    return build_experts(model, width, count, layout.requests)
+    columns = [own for _, own in grown.pools]
+    widths = [width if own is None else len(own) for own in columns]
+    pools = [
+        build_experts(model, read, count, layout.requests)
+        for read, (count, _) in zip(widths, grown.pools, strict=True)
+    ]
+    staged = len(pools) > 1 or columns[0] is not None
+    pool = MixedExperts(pools, columns=columns) if staged else pools[0]
+    return pool, pools[0], widths[0]
 
 
 def build_experts(

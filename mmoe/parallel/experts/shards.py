@@ -132,20 +132,13 @@ def expert_shards(
     """
     cuts = dict[str, Callable[[Tensor], Tensor | list[Shard]]]()
     for prefix, mixture, dispatcher in mixtures_of(network):
-        own = dispatcher.placement.on(dispatcher.wire.rank)
+        own, pool = dispatcher.placement.on(dispatcher.wire.rank), mixture.experts
         every = range(dispatcher.placement.num_experts)
-        pool = mixture.experts
         for name, axes in _axes_of_owners(pool, every, own).items():
-            cut = local_shards
+            experts, cut = axes.entries("experts"), local_shards
             if axes.dim("experts") is not None and pool.slices > 1:
-                cut = partial(
-                    _slices,
-                    pool=cast(MLPExperts, pool),
-                    name=name,
-                    num_experts=dispatcher.num_experts,
-                )
+                cut = partial(_slices, pool=pool, name=name, num_experts=dispatcher.num_experts)
             elif axes.dim("experts") is not None:
-                experts = axes.entries("experts")
                 mine = [experts.index(e) for e in own if e in experts]
                 cut = partial(_shards, own=mine, num_experts=len(experts))
             cuts[f"{prefix}experts.{name}"] = cut
@@ -205,16 +198,15 @@ def _shards(tensor: Tensor, *, own: Sequence[int], num_experts: int) -> Tensor |
     ]
 
 
-def _slices(
-    tensor: Tensor, *, pool: MLPExperts, name: str, num_experts: int
-) -> Tensor | list[Shard]:
+def _slices(tensor: Tensor, *, pool: Pool, name: str, num_experts: int) -> Tensor | list[Shard]:
     """A shard for each slice, or for each half of one; an empty one where this rank has none."""
     if not tensor.dim():
         return tensor
-    shape = whole_shape(pool, name, tensor.shape, num_experts)
+    cut = cast(MLPExperts, pool)
+    shape = whole_shape(cut, name, tensor.shape, num_experts)
     shards = [
         Shard(tensor[piece.place], shape, piece.offsets, piece.place)
-        for piece in pieces(pool, name, tensor.shape)
+        for piece in pieces(cut, name, tensor.shape)
     ]
     return shards or [_no_shard(tensor, shape, (slice(0, 0),))]
 
