@@ -114,7 +114,7 @@ class Pool(nn.Module):
     def sizes(self) -> list[int]:
         """Returns the number of parameters of each expert."""
         numbers = sum(weight.numel() for weight in self.parameters())
-        return [numbers // len(self)] * len(self)
+        return [numbers // len(self) for _ in range(len(self))]  # of none: none
 
     def part(self, experts: Sequence[int]) -> "Pool":
         """Copies some of the experts into a pool of their own, such as those of one rank.
