@@ -1,11 +1,10 @@
 """`EmbeddingBackend`: what every backend of embedding tables offers."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from mmoe.embeddings.lookups import Lookups
 from mmoe.embeddings.step_phases import StepPhases, StepT
 from mmoe.parallel.sharded_tensors import Sharded
 
@@ -13,30 +12,26 @@ if TYPE_CHECKING:
     from mmoe.embeddings.sharded.ids_ahead import IdsAhead
 
 
-class EmbeddingBackend(Protocol):
-    """The interface of a backend of embedding tables; both are `nn.Module`s that offer it."""
+class EmbeddingBackend(nn.Module):
+    """A backend of embedding tables: a base class, whose defaults are for one process.
+
+    Called, it gives `Lookups`: pooled embeddings, the features side by side in the order they were
+    given, and events. Where a feature is weighted, `id_weights` (float32 [V], parallel to `values`)
+    are needed.
+    """
 
     output_dim: int
 
-    def __call__(
-        self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
-    ) -> Lookups:
-        """Pooled embeddings, the features side by side in the order they were given, and events.
-
-        Where a feature is weighted, `id_weights` (float32 [V], parallel to `values`) are needed.
-        """
-        ...
-
     def table_weights(self) -> dict[str, Tensor]:
         """Returns the tables themselves (not copies) by name, each [rows, dim] float32."""
-        ...
+        raise NotImplementedError
 
     def table_shards(self) -> dict[str, Sharded]:
         """Returns the tables (not copies) by name: whole, or the shards that are here.
 
         A rank may hold none of a table, or several shards of it.
         """
-        ...
+        return dict(self.table_weights())
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Returns what a resumed run needs (not copies): `TABLE/NAME`, a row for each row.
@@ -45,11 +40,11 @@ class EmbeddingBackend(Protocol):
         [rows, dim], and `steps`, int64 [1], of all tables together; SGD: nothing. Tables that decay
         also have `last_step`, int32 [rows], and then there are `steps`.
         """
-        ...
+        raise NotImplementedError
 
     def optimizer_shards(self) -> dict[str, Sharded]:
         """Returns the tensors of `optimizer_state`, cut as `table_shards` cuts the tables."""
-        ...
+        return dict(self.optimizer_state())
 
     def plan_summary(self) -> list[dict[str, Any]]:
         """Says which rank holds what, one entry a table; empty where one process holds all.
@@ -58,15 +53,15 @@ class EmbeddingBackend(Protocol):
         shard its `rank`, `rows` and `columns` (first, and one past the last), and `bytes`,
         optimizer's state included. `mmoe.embeddings.plan_table` makes a table of it to print.
         """
-        ...
+        return []
 
     def scale_learning_rates(self, factor: float) -> None:
         """Multiplies every table's rate, as the config has it, for the next backward pass."""
-        ...
+        raise NotImplementedError
 
     def step(self) -> None:
         """Applies the gradients where the backward pass has not done it already."""
-        ...
+        raise NotImplementedError
 
     def ids_ahead(
         self, steps: Iterator[StepT], phases: StepPhases[StepT]
@@ -77,4 +72,4 @@ class EmbeddingBackend(Protocol):
         managed ids, whose rows may change hands at the end of a step; or if
         `parallel.pipeline` is off.
         """
-        ...
+        return None

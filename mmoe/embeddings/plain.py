@@ -1,20 +1,19 @@
 """Embeddings on plain PyTorch, for machines where torchrec cannot be installed."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
+from mmoe.embeddings.backend import EmbeddingBackend
 from mmoe.embeddings.lookups import Lookups, divide_by_length, lengths_of_events, split_bags
 from mmoe.embeddings.names import module_name
 from mmoe.embeddings.row_updates import TableOptimizer, decays_of, row_update
-from mmoe.parallel.sharded_tensors import Sharded
 
 
-class PlainEmbeddings(nn.Module):
+class PlainEmbeddings(EmbeddingBackend):
     """Embeddings by `F.embedding_bag`, or `F.embedding` where they stay events; a call a feature.
 
     Args:
@@ -82,21 +81,9 @@ class PlainEmbeddings(nn.Module):
         """Returns the tables by name."""
         return {name: self.tables[module_name(name)].data for name in self._names}
 
-    def table_shards(self) -> dict[str, Sharded]:
-        """Returns the tables (not copies) by name: all of them whole."""
-        return dict(self.table_weights())
-
     def optimizer_state(self) -> dict[str, Tensor]:
         """Returns what a resumed run needs (not copies): `TABLE/NAME`."""
         return self.optimizer.state()
-
-    def optimizer_shards(self) -> dict[str, Sharded]:
-        """Returns the tensors of `optimizer_state`, cut as the tables are."""
-        return dict(self.optimizer_state())
-
-    def plan_summary(self) -> list[dict[str, Any]]:
-        """Returns nothing: one process holds all."""
-        return []
 
     def scale_learning_rates(self, factor: float) -> None:
         """Scales all tables' rates for the next step."""
@@ -105,6 +92,3 @@ class PlainEmbeddings(nn.Module):
     def step(self) -> None:
         """Applies and clears the sparse gradients."""
         self.optimizer.step()
-
-    def ids_ahead(self, steps: object, phases: object) -> None:
-        """Returns None: one process has all the rows."""

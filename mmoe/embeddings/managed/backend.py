@@ -8,23 +8,25 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mmoe.config import FeatureSpec
+from mmoe.embeddings.backend import EmbeddingBackend
 from mmoe.embeddings.initial import fresh_rows
 from mmoe.embeddings.names import table_of_state
 from mmoe.parallel.sharded_tensors import Sharded, local_shards, rows_held
 
 if TYPE_CHECKING:
-    from mmoe.embeddings.backend import EmbeddingBackend
     from mmoe.embeddings.lookups import Lookups
     from mmoe.embeddings.managed.admission import IdAdmission
 
 
-class ManagedEmbeddings(nn.Module):
+class ManagedEmbeddings(EmbeddingBackend):
     """A backend behind the id maps of its managed tables; other tables are passed through.
 
     While training, every batch's ids are noted, and `step` gives rows away at the end of a window:
     a row with a new owner gets fresh values and zeros in the optimizer's state. In evaluation
     nothing is noted, so a row's score never depends on its batch mates. Where there are several
     ranks, each notes the ids of all, so that everywhere the same ids own the same rows.
+
+    No ids are sent ahead: which row an id has is known when the step before it is over.
 
     Args:
         backend: Holds the tables; an `EmbeddingBackend`.
@@ -113,9 +115,6 @@ class ManagedEmbeddings(nn.Module):
         """Scales all tables' rates for the next step."""
         self._backend.scale_learning_rates(factor)
 
-    def ids_ahead(self, steps: object, phases: object) -> None:
-        """Returns None: which row an id has is known when the step before it is over."""
-
     def maps(self) -> dict[str, Tensor]:
         """Returns `TABLE.TENSOR`: who owns which row (not copies), which scoring needs."""
         return {
@@ -164,8 +163,8 @@ class ManagedEmbeddings(nn.Module):
             admission.restart_counts()
 
     @property
-    def _backend(self) -> "EmbeddingBackend":
-        return cast("EmbeddingBackend", self.module)
+    def _backend(self) -> EmbeddingBackend:
+        return cast(EmbeddingBackend, self.module)
 
     @torch.no_grad()
     def _start_afresh(self, table: str, rows_R: Tensor, window: int) -> None:

@@ -1,7 +1,7 @@
 """Embeddings that are only looked up, to evaluate and score with; in fewer bits if asked for."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,18 @@ RowPrecision = Literal["fp32", "fp16", "int8"]
 _SCALE_AND_BIAS = 8  # bytes at the end of an int8 row: two fp32
 
 
-class StoredRows(Protocol):
-    """Interface of rows stored in some precision; sums are fp32."""
+class StoredRows:
+    """Rows as they were trained; a base class of rows in other precisions. Sums are fp32.
 
-    stored: Tensor
+    Args:
+        rows, dim: Of the table.
+        device: Where it lies.
+    """
+
+    dtype = torch.float32
+
+    def __init__(self, rows: int, dim: int, device: torch.device | None = None) -> None:
+        self.stored = torch.empty(rows, dim, dtype=self.dtype, device=device)
 
     def fill(self, start: int, block_HD: Tensor) -> Tensor:
         """Stores fp32 rows as rows `start`, `start + 1`, …
@@ -36,7 +44,9 @@ class StoredRows(Protocol):
         Returns:
             `fits_H`: False where a row has a number that is not finite, or not in this precision.
         """
-        ...
+        block_HD = block_HD.to(self.dtype)
+        self.stored[start : start + len(block_HD)] = block_HD
+        return block_HD.isfinite().all(dim=1)
 
     def pool(self, ids_V: Tensor, bounds: Tensor, weights_V: Tensor | None) -> Tensor:
         """Returns `sums_BD`: Σ e, or Σ w·e, over each bag's ids; zeros where it has none.
@@ -46,10 +56,10 @@ class StoredRows(Protocol):
             bounds: Where each bag begins, and where the last one ends, int64 [B + 1].
             weights_V: float32.
         """
-        ...
+        return _sums(self.stored, ids_V, bounds, weights_V)
 
 
-class Int8Rows:
+class Int8Rows(StoredRows):
     """Rows in int8: `e ≈ scale · q + bias`, q in 0 … 255, scale and bias in fp32 for each row.
 
     `bias = min(e)`, `scale = (max(e) - min(e)) / 255`, so that a number is off by no more
@@ -97,22 +107,10 @@ class Int8Rows:
         )
 
 
-class Fp16Rows:
-    """Rows rounded to fp16; sums are taken in fp32.
+class Fp16Rows(StoredRows):
+    """Rows rounded to fp16; sums are taken in fp32. Arguments are those of `StoredRows`."""
 
-    Args:
-        rows, dim: Of the table.
-        device: Where it lies.
-    """
-
-    def __init__(self, rows: int, dim: int, device: torch.device | None = None) -> None:
-        self.stored = torch.empty(rows, dim, dtype=torch.float16, device=device)
-
-    def fill(self, start: int, block_HD: Tensor) -> Tensor:
-        """Stores fp32 rows from `start` on; returns which of them fit."""
-        block16_HD = block_HD.to(torch.float16)
-        self.stored[start : start + len(block_HD)] = block16_HD
-        return block16_HD.isfinite().all(dim=1)
+    dtype = torch.float16
 
     def pool(self, ids_V: Tensor, bounds: Tensor, weights_V: Tensor | None) -> Tensor:
         """Returns `sums_BD`: Σ e, or Σ w·e, over each bag's ids."""
@@ -126,34 +124,13 @@ class Fp16Rows:
         )
 
 
-class Fp32Rows:
-    """Rows as they were trained.
-
-    Args:
-        rows, dim: Of the table.
-        device: Where it lies.
-    """
-
-    def __init__(self, rows: int, dim: int, device: torch.device | None = None) -> None:
-        self.stored = torch.empty(rows, dim, device=device)
-
-    def fill(self, start: int, block_HD: Tensor) -> Tensor:
-        """Stores fp32 rows from `start` on; returns which of them fit."""
-        self.stored[start : start + len(block_HD)] = block_HD
-        return block_HD.isfinite().all(dim=1)
-
-    def pool(self, ids_V: Tensor, bounds: Tensor, weights_V: Tensor | None) -> Tensor:
-        """Returns `sums_BD`: Σ e, or Σ w·e, over each bag's ids."""
-        return _sums(self.stored, ids_V, bounds, weights_V)
-
-
 def stored_rows(
     rows: int, dim: int, precision: RowPrecision, device: torch.device | None = None
 ) -> StoredRows:
     """Makes room for so many rows, not filled; int8 lies on the CPU, where torch has kernels."""
     if precision == "int8":
         return Int8Rows(rows, dim, device if device is not None and device.type == "meta" else None)
-    return (Fp16Rows if precision == "fp16" else Fp32Rows)(rows, dim, device)
+    return (Fp16Rows if precision == "fp16" else StoredRows)(rows, dim, device)
 
 
 def row_bytes(dim: int, precision: str) -> int:

@@ -9,13 +9,14 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from torch import Tensor, nn
+from torch import Tensor
 from torchrec import KeyedJaggedTensor
 from torchrec.distributed.comm_ops import set_gradient_division
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
+from mmoe.embeddings.backend import EmbeddingBackend
 from mmoe.embeddings.lookups import Lookups, needed_weights
 from mmoe.embeddings.names import table_of_module
 from mmoe.embeddings.sharded.arrange import Block, arrange, arrangement
@@ -43,7 +44,7 @@ _OPTIMIZERS = {
 }
 
 
-class ShardedEmbeddings(nn.Module):
+class ShardedEmbeddings(EmbeddingBackend):
     """Embeddings under TorchRec's planner, updated inside the backward pass.
 
     All ranks make it, call it and run its backward pass together, each with its own batch: of any

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import activate, stable_linear
-from mmoe.mixture.experts.norm import ExpertNorm
 
 Activation = Literal["relu", "gelu", "silu"]
 ExpertActivation = Literal["relu", "gelu", "silu", "swiglu"]
@@ -49,7 +48,8 @@ class MLP(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        _check(input_dim, hidden, activation, dropout)
+        words = {"activation": (activation, get_args(Activation))}
+        check_layers(input_dim, hidden, words, {"dropout": dropout})
         widths = [input_dim, *hidden]
         self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(widths))
         self.activation: Activation = activation
@@ -104,39 +104,18 @@ def _activate(x: Tensor, activation: Activation, training: bool) -> Tensor:
     return activate(x, activation, training=training)
 
 
-def _check(input_dim: int, hidden: Sequence[int], activation: str, dropout: float) -> None:
-    if input_dim < 1:
-        raise ValueError(f"input_dim: expected a width of 1 or more, got {input_dim}")
-    if any(width < 1 for width in hidden):
-        raise ValueError(f"hidden: expected widths of 1 or more, got {list(hidden)}")
-    if activation not in get_args(Activation):
-        known = ", ".join(get_args(Activation))
-        raise ValueError(f"activation: expected one of {known}, got {activation!r}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout}")
-
-
-def check_mlp_experts(
-    num_experts: int,
+def check_layers(
     input_dim: int,
     hidden: Sequence[int],
-    activation: str,
-    output_activation: str | None,
-    norm: str | None,
+    words: Mapping[str, tuple[str | None, Sequence[str | None]]],
     dropouts: Mapping[str, float],
 ) -> None:
-    """Refuses settings out of range, by their names."""
-    if num_experts < 1:
-        raise ValueError(f"num_experts: expected 1 or more, got {num_experts}")
+    """Refuses settings out of range, by their names; `words` come with those that are known."""
     if input_dim < 1:
         raise ValueError(f"input_dim: expected a width of 1 or more, got {input_dim}")
     if any(width < 1 for width in hidden):
         raise ValueError(f"hidden: expected widths of 1 or more, got {list(hidden)}")
-    for name, value, known in (
-        ("activation", activation, get_args(ExpertActivation)),
-        ("output_activation", output_activation, (None, "same", *get_args(ExpertActivation))),
-        ("norm", norm, (None, *get_args(ExpertNorm))),
-    ):
+    for name, (value, known) in words.items():
         if value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(map(str, known))}, got {value!r}")
     for name, dropout in dropouts.items():

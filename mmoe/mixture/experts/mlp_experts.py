@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +11,7 @@ from mmoe import ops
 from mmoe.mixture.batch_invariant import activate
 from mmoe.mixture.dropout import fast_dropout
 from mmoe.mixture.experts.contract import Pool, Record, stacked_part
-from mmoe.mixture.experts.mlp import (
-    ExpertActivation,
-    OutputActivation,
-    check_mlp_experts,
-)
+from mmoe.mixture.experts.mlp import ExpertActivation, OutputActivation, check_layers
 from mmoe.mixture.experts.norm import ExpertBatchNorm, ExpertLayerNorm, ExpertNorm
 from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.pytrees import cast_for_autocast, gather_rows
@@ -80,10 +77,16 @@ class MLPExperts(Pool):
     ) -> None:
         super().__init__()
         last_dropout = dropout if output_dropout is None else output_dropout
+        if num_experts < 1:
+            raise ValueError(f"num_experts: expected 1 or more, got {num_experts}")
+        known = get_args(ExpertActivation)
+        words = {
+            "activation": (activation, known),
+            "output_activation": (output_activation, (None, "same", *known)),
+            "norm": (norm, (None, *get_args(ExpertNorm))),
+        }
         dropouts = {"dropout": dropout, "output_dropout": last_dropout}
-        check_mlp_experts(
-            num_experts, input_dim, hidden, activation, output_activation, norm, dropouts
-        )
+        check_layers(input_dim, hidden, words, dropouts)
         last = activation if output_activation == "same" else output_activation
         # Of each layer
         self.activations = [*([activation] * (len(hidden) - 1)), last] if hidden else []
