@@ -25,10 +25,9 @@ from mmoe.parallel.experts.moves.balance import ExpertLoads
 from mmoe.parallel.experts.overlap import near_halves, own_halves, split_plan
 from mmoe.parallel.experts.pipeline import in_chunks
 from mmoe.parallel.experts.placement import ExpertPlacement, slice_picks
-from mmoe.parallel.experts.roads import Roads
 from mmoe.parallel.experts.shadow import Shadowing
 from mmoe.parallel.experts.steps import at_once
-from mmoe.parallel.experts.two_levels import HostsHandle, TwoLevels
+from mmoe.parallel.experts.two_levels import HostsHandle, Roads, TwoLevels
 from mmoe.parallel.experts.wire import Wire, agree_width
 from mmoe.parallel.hosts import Hosts
 from mmoe.parallel.object_collectives import from_all
