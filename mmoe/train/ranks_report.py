@@ -13,6 +13,7 @@ from torch import nn
 
 from mmoe.config.parallel import ParallelConfig
 from mmoe.embeddings import plan_table
+from mmoe.models import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import (
     AllToAllDispatcher,
@@ -85,10 +86,9 @@ def describe_moves(state: TrainingState) -> list[str]:
     return [_describe_balance(network, name, balance) for name, balance in better.items()]
 
 
-def _describe_balance(network: nn.Module, name: str, balance: Balance) -> str:
-    level = network.get_submodule(name.rpartition(".")[0])
+def _describe_balance(network: MixtureNetwork, name: str, balance: Balance) -> str:
+    names: Sequence[str] = network.levels[int(name.split(".")[1])].expert_names
     slices = balance.placement.slices
-    names = getattr(level, "expert_names", range(balance.placement.num_experts // slices))
     if slices > 1:
         names = [f"{name} slice {s}" for name in names for s in range(1, slices + 1)]
     moved = ", ".join(

@@ -197,7 +197,7 @@ class MLPExperts(Pool):
         Returns:
             E tensors `y_BO`, those of `dense` but for rounding; where rows are exact, to the bit.
         """
-        if rows.exact or not self.weights:
+        if rows.exact or not self.weights or not self.num_experts:
             return self.dense([rows.whole], record)
         if record is None and (products := self._products(0)) is not None:
             return rows.layers(*products)
