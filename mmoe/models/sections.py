@@ -385,7 +385,8 @@ def _mixture(
             hosts=layout.hosts_of(own),
         )
         sums = ONE_RANK if own.replicas == 1 else AllReduceSums(own.statistics)
-    share_statistics(experts, sums)
+    if sums is not ONE_RANK:
+        share_statistics(experts, sums)
     return MultiGateMixture(
         width,
         num_gates,

@@ -180,6 +180,8 @@ class TaskTowers(nn.ModuleList):
         torch.Size([4, 2])
     """
 
+    of_domains = False  # whether a tower has weights of each domain's own
+
     def __init__(
         self,
         num_tasks: int,
@@ -199,6 +201,7 @@ class TaskTowers(nn.ModuleList):
         """Makes them of modules of any class that map `h_BO` to `logit_B`, one per task."""
         made = cls(0, 1, [])
         made.extend(towers)
+        made.of_domains = any(isinstance(tower, DomainTower) for tower in made)
         return made
 
     def named_parts(self, names: Names) -> list[Part]:
@@ -266,11 +269,6 @@ class TaskTowers(nn.ModuleList):
         """Gives a tower its first biases, where it takes any."""
         if isinstance(tower := self[task], TakesStart):
             tower.start_at(values)
-
-    @property
-    def of_domains(self) -> bool:
-        """Whether a tower has weights of each domain's own."""
-        return any(isinstance(tower, DomainTower) for tower in self)
 
     def in_domains(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
         """Computes `logits_BT` of rows with their domains.
