@@ -48,10 +48,10 @@ class Length(NamedTuple):
 
 
 BUDGETS = {
-    "step, dense": Length(25, 118, 60),
-    "step, top_k": Length(27, 151, 86),  # of which rows permuted on the CPU, and back, are two
-    "mixture, dense": Length(9, 40, 24),
-    "mixture, top_k": Length(13, 69, 43),
+    "step, dense": Length(25, 117, 58),
+    "step, top_k": Length(27, 148, 86),  # of which rows permuted on the CPU, and back, are two
+    "mixture, dense": Length(9, 40, 22),
+    "mixture, top_k": Length(13, 68, 43),
     "score_files": Length(90, 760, None),
 }
 

@@ -4,7 +4,7 @@ A model is a file here with a function that builds it (`omoe.py` is the shortest
 config with its line in `mmoe.config.model.MODELS`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -17,7 +17,6 @@ from mmoe.config import (
     MODELS,
     TOWERS,
     ExpertConfig,
-    GateConfig,
     ModelConfig,
 )
 from mmoe.config.parallel import ParallelConfig
@@ -552,25 +551,27 @@ def build_gate(
         >>> type(gate).__name__, gate.k, gate.options.dropout
         ('CosineGate', 3, 0.1)
     """
-    keywords = model.gate.keywords()
+    keywords, said = model.gate.keywords(), model.gate.selection()
     if model.gate.learns:
         keywords["ranks"] = ranks
-    selection = _selection(model.gate, tasks)
-    if selection is not None and first is not None:
-        there = cast(Selector, first.select)
-        votes = there.selection.votes or [1.0] * len(there.votes_G)
-        selection = replace(selection, votes=(*votes, *[0.0] * num_gates))
-    if selection is not None:
-        keywords["selection"] = selection
+    if said is not None:
+        keywords["selection"] = _selection(said, model.gate.voters, tasks, num_gates, first)
     return GATES.implementation(model.gate)(input_dim, num_gates, num_experts, **keywords)
 
 
-def _selection(gate: GateConfig, tasks: Sequence[str | None] | None) -> Selection | None:
-    """How the gates decide together, if they do."""
-    said, votes, voters = gate.selection(), None, gate.voters
-    if said is None:
-        return None
-    if voters is not None and tasks is not None:
+def _selection(
+    said: Mapping[str, Any],
+    voters: Sequence[str] | None,
+    tasks: Sequence[str | None] | None,
+    num_gates: int,
+    first: nn.Module | None,
+) -> Selection:
+    """How the gates decide together."""
+    votes = None
+    if first is not None:
+        there = cast(Selector, first.select)
+        votes = (*(there.selection.votes or [1.0] * len(there.votes_G)), *[0.0] * num_gates)
+    elif voters is not None and tasks is not None:
         votes = tuple(float(task is None or task in voters) for task in tasks)
     return Selection(votes=votes, **said)
 
