@@ -191,7 +191,7 @@ def _costs_of(
             milliseconds = _milliseconds(run, source)
         size = sum(tensor.numel() * tensor.element_size() for tensor in part.state_dict().values())
         found.append({"bytes": size, "milliseconds": milliseconds, "once_per": once_per})
-    first = levels_of(network)[0].mixture.expert_source[0]
+    first = network.levels[0].mixture.expert_source[0]
     return found, read[0][first].rows_a_request
 
 
