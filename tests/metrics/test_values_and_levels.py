@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, log_loss, roc_auc_score
 
 from mmoe.metrics import auc, task_metrics
-from mmoe.metrics.gini import normalised_gini
+from mmoe.metrics.ranking import normalised_gini
 from mmoe.metrics.task_kinds.levels import quadratic_kappa
 
 RNG = np.random.default_rng(0)

@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics
-from mmoe.metrics.task_kinds.binary import Binary, zero_or_one
-from mmoe.metrics.task_kinds.entire_space import EntireSpace
-from mmoe.metrics.task_kinds.grouped import Jrc, Ranked
+from mmoe.metrics.task_kinds.binary import Binary, EntireSpace, Jrc, Ranked, zero_or_one
 from mmoe.metrics.task_kinds.levels import Multiclass, Ordinal
 from mmoe.metrics.task_kinds.regression import Huber, Regression
 from mmoe.metrics.task_kinds.values import D2Q, WatchTime, Ziln

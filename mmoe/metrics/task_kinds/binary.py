@@ -1,4 +1,4 @@
-"""Binary tasks: a label is 0 or 1, its prediction the probability of 1."""
+"""Binary tasks: a label is 0 or 1, its prediction the probability of 1, or a score that ranks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -241,6 +241,49 @@ class Binary(TaskKind):
         if any(values.get("auc") is None for values in tasks):
             lines.append(f"{NONE} stands where the test rows of a task are all of one class.")
         return lines
+
+
+class EntireSpace(Binary):
+    """Consequence of an event: a probability given the event, judged where it happened."""
+
+    weighs_unobserved = True  # without the event, both are known not to have happened
+
+
+# What judges a prediction as a probability
+_OF_PROBABILITIES = ("logloss", "ne", "calibration", "ece", "oracle_logloss")
+
+
+class Ranked(Binary):
+    """Task whose predictions are scores: judged by how it ranks, not as probabilities."""
+
+    monitored: ClassVar = {"auc": True, "gauc": True, "pr_auc": True}
+    with_bias_keys = ("auc",)
+    loss_metric = None
+    calibration_keys = ()
+    columns = (
+        *(column for column in Binary.columns if column.key not in _OF_PROBABILITIES),
+        Column(
+            key="ranked_rows",
+            heading="ranked rows",
+            meaning="observed rows; predictions are scores that rank, and no probabilities: there "
+            "is no log-loss and no calibration",
+            written=lambda values: count(values.get("ranked_rows")),
+            is_count=True,
+            every_day=False,
+        ),
+    )
+
+    def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
+        """Computes AUC, GAUC, PR-AUC, counts, the oracle's."""
+        values, notes = super().metrics(rows, name)
+        kept: dict[str, Any] = {k: v for k, v in values.items() if k not in _OF_PROBABILITIES}
+        kept["ranked_rows"] = values["rows"]
+        notes = [note.replace("auc, ne, calibration not", "auc not") for note in notes]
+        return TaskMetrics(kept, notes)
+
+
+class Jrc(Binary):
+    """Task ranked within groups whose predictions are probabilities all the same."""
 
 
 def zero_or_one(label: LabelColumn) -> np.ndarray:

@@ -5,8 +5,8 @@ from typing import ClassVar
 import numpy as np
 
 from mmoe.metrics.columns import ROWS, Column
-from mmoe.metrics.gini import normalised_gini
 from mmoe.metrics.observed import ObservedRows, first_row
+from mmoe.metrics.ranking import normalised_gini
 from mmoe.metrics.task_kinds.base import LabelColumn, TaskMetrics
 from mmoe.metrics.task_kinds.regression import Regression
 
