@@ -224,18 +224,13 @@ def observed_rows(
     """
     labels, predictions = _column(labels, "labels", name), _column(predictions, "predictions", name)
     mask = np.ones(len(labels), bool) if observed is None else np.asarray(observed, dtype=bool)
-    weights = None if weights is None else _column(weights, "weights", name)
-    oracle = None if oracle is None else _column(oracle, "oracle", name)
-    groups = None if groups is None else np.asarray(groups)
-    further = None if further is None else np.asarray(further, dtype=np.float64)
-    for what, column in (
-        ("predictions", predictions),
-        ("observed", mask),
-        ("weights", weights),
-        ("groups", groups),
-        ("oracle", oracle),
-        ("further", further),
-    ):
+    more = {
+        "weights": None if weights is None else _column(weights, "weights", name),
+        "groups": None if groups is None else np.asarray(groups),
+        "oracle": None if oracle is None else _column(oracle, "oracle", name),
+        "further": None if further is None else np.asarray(further, dtype=np.float64),
+    }
+    for what, column in {"predictions": predictions, "observed": mask, **more}.items():
         shape = () if column is None else column.shape
         # All but what a task predicts beside its one number are one value a row
         if column is not None and (shape[:1] if what == "further" else shape) != labels.shape:
@@ -245,17 +240,11 @@ def observed_rows(
             )
     # A model predicts for every row, so all must be good; labels only where they are observed
     _check_predictions(kind, predictions, name)
-    for more in [] if further is None else further.T:
-        _check_finite(more, name)
-    _check_values(kind, labels, weights, oracle, mask=mask, name=name)
-    return ObservedRows(
-        labels=labels[mask],
-        predictions=predictions[mask],
-        weights=None if weights is None else weights[mask],
-        groups=None if groups is None else groups[mask],
-        oracle=None if oracle is None else oracle[mask],
-        further=None if further is None else further[mask],
-    )
+    for each in () if more["further"] is None else more["further"].T:
+        _check_finite(each, name)
+    _check_values(kind, labels, more["weights"], more["oracle"], mask=mask, name=name)
+    kept = {what: None if column is None else column[mask] for what, column in more.items()}
+    return ObservedRows(labels=labels[mask], predictions=predictions[mask], **kept)
 
 
 def _column(values: np.ndarray, what: str, name: str) -> np.ndarray:
