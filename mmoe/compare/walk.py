@@ -1,6 +1,6 @@
 """Models that are compared: the config with another `model.kind` and seed each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -65,29 +65,20 @@ class ComparisonSettings:
         return cls(models=names, seeds=seeds)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contestant:
-    """A model with one config for each seed."""
-
-    name: str
-    configs: tuple[RunConfig, ...]
-
-    def folder(self, config: RunConfig) -> str:
-        """Names the run directory of one of its configs."""
-        return f"{self.name}-seed-{config.seed}"
-
-
-def _contestants_of(config: RunConfig, settings: ComparisonSettings) -> list[Contestant]:
+def _contestants_of(config: RunConfig, settings: ComparisonSettings) -> dict[str, list[RunConfig]]:
     """The models, each with the config of every seed; nothing else differs."""
     if config.seed + settings.seeds > 2**32:
         raise ValueError(f"seed: {config.seed} leaves no room for {settings.seeds} seeds after it")
-    contestants = []
-    for name in settings.models:
-        first = _of_kind(config, name)
-        seeds = range(config.seed, config.seed + settings.seeds)
-        configs = tuple(first.model_copy(update={"seed": seed}) for seed in seeds)
-        contestants.append(Contestant(name=name, configs=configs))
-    return contestants
+    seeds = range(config.seed, config.seed + settings.seeds)
+    kinds = {name: _of_kind(config, name) for name in settings.models}
+    return {
+        name: [of_kind.model_copy(update={"seed": seed}) for seed in seeds]
+        for name, of_kind in kinds.items()
+    }
+
+
+def _folder(name: str, config: RunConfig) -> str:
+    return f"{name}-seed-{config.seed}"
 
 
 def _of_kind(config: RunConfig, name: str) -> RunConfig:
@@ -162,7 +153,7 @@ def compare_models(
 
 def _train_all(
     out: Path,
-    contestants: list[Contestant],
+    contestants: Mapping[str, Sequence[RunConfig]],
     rows: ComparedRows,
     reporter: Reporter,
     claim: FolderClaim,
@@ -174,9 +165,9 @@ def _train_all(
         f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test"
     )
     runs = [
-        (one.folder(config), config)
-        for by_seed in zip(*(one.configs for one in contestants), strict=True)
-        for one, config in zip(contestants, by_seed, strict=True)
+        (_folder(name, config), config)
+        for by_seed in zip(*contestants.values(), strict=True)
+        for name, config in zip(contestants, by_seed, strict=True)
     ]
     warn = once(reporter.say)
     with reporter.track("comparing", len(BASELINES) + len(runs), "runs") as tracker:
@@ -189,22 +180,14 @@ def _train_all(
             inner = InnerReporter(tracker, folder, warn)
             entries[folder] = trained_entry(out / folder, config, rows, inner)
             _say_done(rows, folder, entries[folder], reporter, tracker)
-    return _gather(contestants, entries)
-
-
-def _gather(contestants: list[Contestant], entries: dict[str, Entry]) -> list[Trained]:
     models = []
-    for one in contestants:
-        folders = [one.folder(config) for config in one.configs]
+    for name, configs in contestants.items():
+        folders, seeds = [_folder(name, c) for c in configs], [c.seed for c in configs]
         mine = [entries[folder] for folder in folders]
-        seeds = [config.seed for config in one.configs]
-        models.append(
-            Trained(name=one.name, title=one.name, folders=folders, seeds=seeds, entries=mine)
-        )
+        models.append(Trained(name=name, title=name, folders=folders, seeds=seeds, entries=mine))
     for name, title in BASELINES.items():
-        models.append(
-            Trained(name=name, title=title, folders=[name], seeds=None, entries=[entries[name]])
-        )
+        mine = [entries[name]]
+        models.append(Trained(name=name, title=title, folders=[name], seeds=None, entries=mine))
     return models
 
 
