@@ -171,16 +171,8 @@ def _of_task(name: str, kind_name: str, t: int) -> list[Measure]:
     )
     if kind.headline not in _IN_MEANS:
         return [headline]
-    r2 = Measure(
-        task=name,
-        metric="r2",
-        heading="R²",
-        form="{:.4f}",
-        higher_is_better=True,
-        headline=False,
-        tasks=(t,),
-    )
-    return [headline, r2]
+    r2 = {"metric": "r2", "heading": "R²", "form": "{:.4f}", "higher_is_better": True}
+    return [headline, replace(headline, headline=False, **r2)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,12 @@ def plain_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table
     return table
 
 
-def _columns() -> dict[str, Column]:
-    """Columns of all kinds of tasks there are by now, by key: metrics, then counts of rows."""
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Columns of all kinds of tasks that some row has: metrics, then counts of rows."""
     found = {column.key: column for kind in KINDS.values() for column in kind.columns}
-    found |= NAMED_COLUMNS
-    shown = [column for column in found.values() if column.title]
-    return {column.key: column for column in sorted(shown, key=lambda column: column.is_count)}
+    shown = [column for column in (found | NAMED_COLUMNS).values() if column.title]
+    there = [c for c in shown if any(row.get(c.key) is not None for row in rows)]
+    return sorted(there, key=lambda column: column.is_count)
 
 
 def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Table:
@@ -39,7 +39,7 @@ def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Tabl
         metrics: What metrics.json holds.
         title: Which rows they were measured on.
     """
-    names = _with_values(list(_columns()), list(metrics["tasks"].values()))
+    columns = _columns(list(metrics["tasks"].values()))
     # Twelve columns have to fit into a terminal of 100
     table = Table(
         title=Text(title, no_wrap=True, overflow="ignore"),
@@ -48,11 +48,12 @@ def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Tabl
         padding=(0, 1, 0, 0),
     )
     table.add_column("task", no_wrap=True)
-    _add_columns(table, names)
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=True)
     for task, values in metrics["tasks"].items():
-        table.add_row(task, *_cells(values, names))
+        table.add_row(task, *(_cell(column, values) for column in columns))
         for domain, of_domain in _in_domains(metrics, task):
-            table.add_row(f"  {domain}", *_cells(of_domain, names))
+            table.add_row(f"  {domain}", *(_cell(column, of_domain) for column in columns))
     return table
 
 
@@ -71,33 +72,19 @@ def backtest_table(result: Mapping[str, Any]) -> Table:
     """
     parts = [(day["train_days"][-1], day["test_day"], day["tasks"]) for day in result["days"]]
     parts.append(("", "total", result["total"]))
-    every_day = [name for name, column in _columns().items() if column.every_day]
-    names = _with_values(every_day, [t for _, _, tasks in parts for t in tasks.values()])
+    found = _columns([values for _, _, tasks in parts for values in tasks.values()])
+    columns = [column for column in found if column.every_day]
     table = Table(box=None, padding=(0, 1, 0, 0))
     for title in ("trained", "tested"):
         table.add_column(title, no_wrap=True)
     table.add_column("task", no_wrap=True, max_width=20)
-    _add_columns(table, names)
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=True)
     for trained, tested, tasks in parts:
         for number, (task, values) in enumerate(tasks.items()):
             labels = ("", "") if number else (trained, tested)
-            table.add_row(*labels, task, *_cells(values, names))
+            table.add_row(*labels, task, *(_cell(column, values) for column in columns))
     return table
-
-
-def _with_values(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [name for name in names if any(row.get(name) is not None for row in rows)]
-
-
-def _add_columns(table: Table, names: Sequence[str]) -> None:
-    columns = _columns()
-    for name in names:
-        table.add_column(columns[name].title, justify="right", no_wrap=True)
-
-
-def _cells(values: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    columns = _columns()
-    return [_cell(columns[name], values) for name in names]
 
 
 def _cell(column: Column, values: Mapping[str, Any]) -> str:
