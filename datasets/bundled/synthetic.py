@@ -196,6 +196,9 @@ def _signal(
 
 def _to_table(x: Impressions, click: np.ndarray, purchase: np.ndarray) -> pa.Table:
     names = [f"c{code:02d}" for code in range(CATEGORIES)]
+    kept = x.recent >= 0  # codes [N, L], padded with −1
+    offsets = np.concatenate([[0], kept.sum(axis=1).cumsum()]).astype(np.int32)
+    recent = pa.ListArray.from_arrays(pa.array(offsets), _words(names, x.recent[kept]))
     stamps = (_FIRST_SECOND + x.seconds).astype("datetime64[s]")
     return pa.table(
         {
@@ -214,7 +217,7 @@ def _to_table(x: Impressions, click: np.ndarray, purchase: np.ndarray) -> pa.Tab
             "position": x.position,
             "days_since_visit": x.days_since_visit,
             "session_minutes": pa.array(x.session_minutes, from_pandas=True),
-            "recent_categories": _lists(names, x.recent),
+            "recent_categories": recent,
             "click": click.astype(np.int8),
             "purchase": purchase.astype(np.int8),
         }
@@ -223,13 +226,6 @@ def _to_table(x: Impressions, click: np.ndarray, purchase: np.ndarray) -> pa.Tab
 
 def _words(words: Sequence[str | None], codes: np.ndarray) -> pa.Array:
     return pa.array(words, pa.string()).take(pa.array(codes))
-
-
-def _lists(words: list[str], codes: np.ndarray) -> pa.ListArray:
-    """A list a row from codes [N, L] padded with −1."""
-    kept = codes >= 0
-    offsets = np.concatenate([[0], kept.sum(axis=1).cumsum()]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), _words(words, codes[kept]))
 
 
 def _check_ranges(arguments: Mapping[str, Any]) -> None:

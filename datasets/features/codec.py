@@ -40,10 +40,14 @@ class Section:
             differ from machine to machine.
     """
 
-    name: ClassVar[str]
-    entry: ClassVar[Any] = Any
-    required: ClassVar[bool] = False
-    tells_apart: ClassVar[bool] = True
+    name: str
+    entry: Any = Any
+    required: bool = False
+    tells_apart: bool = True
+
+    def __init__(self, name: str = "", entry: Any = None, *, tells_apart: bool = True) -> None:
+        if name:  # nothing but these; else a class of its own says them
+            self.name, self.entry, self.tells_apart = name, entry, tells_apart
 
     def write(self, rule: Any, folder: Path, stem: str) -> Any:
         """Returns an entry as plain JSON; writes what is large into a file of `folder`."""
@@ -327,17 +331,32 @@ def joined(
     codecs: Sequence[Codec[Any]], coded: Sequence[Coded], num_rows: int, **beside: Any
 ) -> EncodedFeatures:
     """Returns what some codecs made of N rows as one; `beside` it other fields."""
-    dense = [column_N for one in coded for column_N in one.dense]
+
+    def stacked(columns: list[np.ndarray], dtype: Any) -> np.ndarray:
+        """[N, columns], row-major; filled in blocks of rows, so that writes stay in the cache."""
+        matrices = [column.reshape(num_rows, width_of(column)) for column in columns]
+        out = np.empty((num_rows, sum(matrix.shape[1] for matrix in matrices)), dtype)
+        block = 8192
+        for start in range(0, num_rows if matrices else 0, block):
+            rows = slice(start, start + block)
+            np.concatenate([matrix[rows] for matrix in matrices], axis=1, out=out[rows])
+        return out
+
     ids = [column_N for one in coded for column_N in one.ids]
     weights = [weights_V for one in coded for _, _, weights_V in one.lists]
+    outside: dict[str, np.ndarray] = {}
+    for codec, one in zip(codecs, coded, strict=True):
+        if one.outside_N is not None and one.outside_N.any():
+            name = codec.feature.name
+            outside[name] = outside[name] | one.outside_N if name in outside else one.outside_N
     # Raw ids need 64 bits; rows of tables do not, and take half the memory
     id_type = np.result_type(np.int32, *(column_N.dtype for column_N in ids))
     return EncodedFeatures(
-        dense_NF=_stack(dense, num_rows, np.dtype(np.float32)),
-        ids_NC=_stack(ids, num_rows, id_type),
+        dense_NF=stacked([column_N for one in coded for column_N in one.dense], np.float32),
+        ids_NC=stacked(ids, id_type),
         lists=[(ids_V, offsets) for one in coded for ids_V, offsets, _ in one.lists],
         list_weights=weights if any(w is not None for w in weights) else [],
-        outside=_outside(codecs, coded),
+        outside=outside,
         **beside,
     )
 
@@ -353,43 +372,17 @@ def missing(codec: Codec[Any], rules: Rules, num_rows: int) -> Coded:
     )
 
 
-def _outside(codecs: Sequence[Codec[Any]], coded: Sequence[Coded]) -> dict[str, np.ndarray]:
-    """Rows of each feature that hold what training never did; of those that have some."""
-    found: dict[str, np.ndarray] = {}
-    for codec, one in zip(codecs, coded, strict=True):
-        if one.outside_N is not None and one.outside_N.any():
-            name = codec.feature.name
-            found[name] = found[name] | one.outside_N if name in found else one.outside_N
-    return found
-
-
 def width_of(columns_NK: np.ndarray) -> int:
     """Returns how many columns it is."""
     return 1 if columns_NK.ndim == 1 else columns_NK.shape[1]
 
 
-def _stack(columns: list[np.ndarray], num_rows: int, dtype: np.dtype[Any]) -> np.ndarray:
-    """[N, columns], row-major; filled in blocks of rows, so that writes stay in the cache."""
-    matrices = [column.reshape(num_rows, width_of(column)) for column in columns]
-    out = np.empty((num_rows, sum(matrix.shape[1] for matrix in matrices)), dtype)
-    block = 8192
-    for start in range(0, num_rows if matrices else 0, block):
-        rows = slice(start, start + block)
-        np.concatenate([matrix[rows] for matrix in matrices], axis=1, out=out[rows])
-    return out
-
-
 @dataclass(frozen=True, kw_only=True)
 class LevelColumns:
-    """What some of an encoder's features become: its columns, in its order.
+    """What some of an encoder's features become: its columns, in its order."""
 
-    Attributes:
-        codecs: Of these features.
-        rules: What training rows taught.
-    """
-
-    codecs: Sequence[Codec[Any]]
-    rules: Rules
+    codecs: Sequence[Codec[Any]]  # of these features
+    rules: Rules  # what training rows taught
 
     @property
     def dense_names(self) -> list[str]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from mmoe.config import CrossFeature, RunConfig
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
 from mmoe.datasets.features.fit_ids import CountedRows, Counts, KindFit, countable
-from mmoe.datasets.features.id_map import FIRST_KNOWN, UNSEEN, IdMap
+from mmoe.datasets.features.id_map import FIRST_KNOWN, UNSEEN
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.seen import HELD_COLUMNS
 from mmoe.datasets.rows.locations import find_column
@@ -239,27 +239,22 @@ class CrossCodec(IdCodec[CrossFeature]):
         today = self.ids(rules)
         super().extend(rules, earlier, origin)
         before = earlier["crosses"].get(self.table)
-        if before is not None:
-            self._refuse_other_kinds(today, rules["crosses"][self.table], before, origin)
-            rules["crosses"][self.table] = before
+        if before is None:
+            return
+        # Rules that store no key read today's narrower ids as the earlier, wider ones; keys of a
+        # vocabulary are mixed already
+        counted = today.counted and today.num_rows > FIRST_KNOWN
+        kinds = zip(rules["crosses"][self.table], before, self.feature.columns, strict=True)
+        for now, then, column in kinds:
+            if (now if counted else widest([now, then])) != then:
+                raise ValueError(
+                    f"{origin}: column {column!r} (of {self.used_by}) holds {now} ids, but "
+                    f"{then} ids in the run that is continued, and a cross mixes them "
+                    f"differently; write the column as {then}, give the feature another name, "
+                    "or train without --warm-start"
+                )
+        rules["crosses"][self.table] = before
 
     def extended_label(self, origin: str) -> str:
         """Names of its columns, as the refusal of a warm start says them."""
         return f"{origin}: cross of {' × '.join(self.feature.columns)} ({self.used_by})"
-
-    def _refuse_other_kinds(
-        self, ids: IdMap, today: Sequence[KeyKind], earlier: Sequence[KeyKind], origin: str
-    ) -> None:
-        """Rules that store no key read today's narrower ids as the earlier, wider ones.
-
-        Keys of a vocabulary are mixed already.
-        """
-        counted = ids.counted and ids.num_rows > FIRST_KNOWN
-        for now, before, column in zip(today, earlier, self.feature.columns, strict=True):
-            if (now if counted else widest([now, before])) != before:
-                raise ValueError(
-                    f"{origin}: column {column!r} (of {self.used_by}) holds {now} ids, but "
-                    f"{before} ids in the run that is continued, and a cross mixes them "
-                    f"differently; write the column as {before}, give the feature another name, "
-                    "or train without --warm-start"
-                )

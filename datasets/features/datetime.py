@@ -45,14 +45,6 @@ def part_ids(local_N: pa.ChunkedArray, part: Part) -> np.ndarray:
     return pc.fill_null(values, MISSING).to_numpy().astype(np.int32)
 
 
-def _part_circle(ids_N: np.ndarray, part: Part) -> tuple[np.ndarray, np.ndarray]:
-    """Returns sine and cosine of a part's angle, float32 [N]; both 0 where missing."""
-    angle_N = (2 * np.pi / _PARTS[part][0]) * (ids_N - FIRST_KNOWN)
-    missing_N = ids_N == MISSING
-    sin_N, cos_N = (np.where(missing_N, 0.0, wave(angle_N)) for wave in (np.sin, np.cos))
-    return sin_N.astype(np.float32), cos_N.astype(np.float32)
-
-
 class DatetimeCodec(Codec[DatetimeFeature]):
     """Codec of a column of datetimes; a part's values are known, it learns which training had."""
 
@@ -107,7 +99,11 @@ class DatetimeCodec(Codec[DatetimeFeature]):
             for one, every, some in zip(ids, found, seen, strict=True)
         ]
         parts = zip(circle, self.feature.parts if self.feature.cyclic else (), strict=False)
-        waves = [wave_N for ids_N, part in parts for wave_N in _part_circle(ids_N, part)]
+        waves = []
+        for ids_N, part in parts:
+            angle_N = (2 * np.pi / _PARTS[part][0]) * (ids_N - FIRST_KNOWN)
+            for wave in (np.sin, np.cos):
+                waves.append(np.where(ids_N == MISSING, 0.0, wave(angle_N)).astype(np.float32))
         return Coded(ids=ids, dense=waves)
 
     def looked_up(

@@ -14,7 +14,7 @@ from mmoe.config.json_files import Stored
 from mmoe.config.model import MOST_DOMAINS
 from mmoe.datasets.features.codec import Section
 from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels
-from mmoe.datasets.rows.locations import find_column, place
+from mmoe.datasets.rows.locations import find_column, first_true, place
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.keys import to_keys
 from mmoe.datasets.values.text import without_words
@@ -28,14 +28,12 @@ _SHOWN = 8  # domains in a message
 class Domains:
     """The domains that a run knows.
 
-    Attributes:
-        names: In the order of their numbers; of a run that continues another one its come first.
-
     Example:
         >>> Domains(["feed", "live"]).codes(pa.chunked_array([["live", None, "shop"]])).tolist()
         [1, 2, 2]
     """
 
+    # In the order of their numbers; of a run that continues another one its come first
     names: list[str]
 
     def codes(self, keys: pa.ChunkedArray) -> np.ndarray:
@@ -134,7 +132,13 @@ class DomainsFit:
             )
         domains = Domains(sorted(self._seen))
         for task in self.config.tasks:
-            _refuse_unknown(task, domains, column, self.origin)
+            for name in [name for name in task.domains or () if name not in domains.names]:
+                close = get_close_matches(name, domains.names, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there: {_shown(domains)}"
+                raise ValueError(
+                    f"{self.origin}: task {task.name!r}: domains names {name!r}, but no training "
+                    f"row has that {column!r} ({hint}); correct it, or take it out"
+                )
         for name, where in self._beside.items():
             if name not in self._seen:
                 raise _not_known(where, column, name, domains)
@@ -171,9 +175,9 @@ def encode_domains(
     keys, domains = domain_keys(config, table, origin), domains_of(rules)
     assert domains is not None, "they are fitted"
     codes_N = domains.codes(keys)
-    if section.unseen == "refuse" and (codes_N == len(domains.names)).any():
+    row = first_true(codes_N == len(domains.names))
+    if section.unseen == "refuse" and row is not None:
         _refuse_missing(config, keys, table, origin)
-        row = int((codes_N == len(domains.names)).argmax())
         raise _not_known(place(table, origin, row), section.column, keys[row].as_py(), domains)
     return codes_N
 
@@ -213,8 +217,7 @@ def with_domains(labels: EncodedLabels, features: EncodedFeatures) -> EncodedLab
 
 def _refuse_missing(config: RunConfig, keys: pa.ChunkedArray, table: pa.Table, origin: str) -> None:
     assert config.model.domains is not None, "there are domains"
-    if keys.null_count:
-        row = int(pc.is_null(keys).to_numpy().argmax())
+    if (row := first_true(pc.is_null(keys).to_numpy())) is not None:
         raise ValueError(
             f"{place(table, origin, row)}: column {config.model.domains.column!r} ({_USED_BY}) is "
             "empty; fill the cell, leave the row out, or set model.domains.unseen: mean_gate"
@@ -231,15 +234,3 @@ def _not_known(where: str, column: str, name: str, domains: Domains) -> ValueErr
 
 def _shown(domains: Domains) -> str:
     return ", ".join(domains.names[:_SHOWN]) + (", …" if len(domains.names) > _SHOWN else "")
-
-
-def _refuse_unknown(task: TaskConfig, domains: Domains, column: str, origin: str) -> None:
-    for name in task.domains or ():
-        if name in domains.names:
-            continue
-        close = get_close_matches(name, domains.names, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there: {_shown(domains)}"
-        raise ValueError(
-            f"{origin}: task {task.name!r}: domains names {name!r}, but no training row has that "
-            f"{column!r} ({hint}); correct it, or take it out"
-        )

@@ -47,7 +47,6 @@ from mmoe.datasets.features.levels import (
     LEVELS,
     Level,
     LevelsFit,
-    LevelsSection,
     at_level,
     columns_read,
 )
@@ -55,16 +54,13 @@ from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.seen import (
     CONSTANTS,
     HELD_COLUMNS,
+    SECTIONS,
     SEEN_IDS,
     SEEN_LENGTHS,
     SEEN_WEIGHTS,
     Constant,
     Constants,
     ConstantsFit,
-    HeldColumns,
-    SeenIds,
-    SeenLengths,
-    SeenWeights,
     extend_constants,
     extend_lists,
     held_constant,
@@ -103,13 +99,10 @@ def sections() -> dict[str, Section]:
     codecs = [FEATURES.implementation(kind) for kind in FEATURES.names()]
     of_features = {section.name: section for codec in codecs for section in codec.sections}
     others: tuple[Section, ...] = (
-        LevelsSection(),
+        Section(LEVELS, Level),  # of each feature, where rows are candidates of requests
         WatchQuantilesSection(),
         DomainsSection(),
-        SeenIds(),
-        SeenWeights(),
-        SeenLengths(),
-        HeldColumns(),
+        *SECTIONS,
         Constants(),
         LabelsSection(),
     )
@@ -159,7 +152,9 @@ def _load(folder: Path) -> tuple[RunConfig, Rules]:
             key: {name: section.read(entry, folder) for name, entry in content.get(key, {}).items()}
             for key, section in sections().items()
         }
-        _check_complete(file, config, rules)
+        for section, name in (key for codec in codecs_of(config) for key in codec.keys):
+            if name not in rules[section]:
+                raise ValueError(f"{file}: {section}.{name}: is missing")
     except NotImported:
         raise
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
@@ -169,14 +164,6 @@ def _load(folder: Path) -> tuple[RunConfig, Rules]:
             "run that mmoe train wrote"
         ) from None
     return config, rules
-
-
-def _check_complete(file: Path, config: RunConfig, rules: Rules) -> None:
-    """What the features of the config are encoded by has to be there."""
-    for codec in codecs_of(config):
-        for section, name in codec.keys:
-            if name not in rules[section]:
-                raise ValueError(f"{file}: {section}.{name}: is missing")
 
 
 class EncoderFit:

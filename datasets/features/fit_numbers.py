@@ -18,9 +18,6 @@ _BLOCK = 8192
 class Moments:
     """Mean and deviation of values seen chunk by chunk; near the float64 limit too.
 
-    Attributes:
-        block: Values whose moments are taken at once; fewer are held until there are so many.
-
     Example:
         >>> moments = Moments()
         >>> moments.add(np.array([1.0, 2.0])), moments.add(np.array([3.0]))
@@ -35,6 +32,7 @@ class Moments:
     lowest: float = math.inf
     highest: float = -math.inf
     rest: np.ndarray | None = None  # fewer than a block
+    # Values whose moments are taken at once; fewer are held until there are so many
     block: int = _BLOCK
 
     def add(self, values: np.ndarray) -> None:

@@ -188,21 +188,15 @@ class _VocabularyEntry(Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary(IdMap):
-    """Rows for the ids of training, the most frequent first; equal counts in key order.
-
-    Attributes:
-        kind: What the ids are, over all features that share the table.
-        keys: Distinct ids in the order of their rows, row 2 first.
-        counts: int64, how often training had each.
-    """
+    """Rows for the ids of training, the most frequent first; equal counts in key order."""
 
     encoding = "vocabulary"
     entry = _VocabularyEntry
     counted = True
 
-    kind: KeyKind
-    keys: pa.Array
-    counts: np.ndarray
+    kind: KeyKind  # what the ids are, over all features that share the table
+    keys: pa.Array  # distinct ids in the order of their rows, row 2 first
+    counts: np.ndarray  # int64, how often training had each
 
     @property
     def num_rows(self) -> int:
@@ -252,8 +246,8 @@ class Vocabulary(IdMap):
     def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
         """Returns rows, int32 [N]: 0 where missing, 1 where unknown, 2 and up for known ids."""
         keys = to_keys(column, self.kind, label)
-        places_N = self._index.places(keys)
-        ids_N = np.where(places_N < 0, UNSEEN, places_N + FIRST_KNOWN).astype(np.int32)
+        index_N = self._index.indices(keys)
+        ids_N = np.where(index_N < 0, UNSEEN, index_N + FIRST_KNOWN).astype(np.int32)
         if keys.null_count:
             ids_N[missing_mask(column, self.kind)] = MISSING
         return ids_N
@@ -263,8 +257,8 @@ class Vocabulary(IdMap):
         key = own_key(value, self.kind, words)
         if key is None:
             return None
-        place = self._index.place(key)
-        return UNSEEN if place < 0 else place + FIRST_KNOWN
+        index = self._index.index(key)
+        return UNSEEN if index < 0 else index + FIRST_KNOWN
 
     @property
     def _index(self) -> KeyIndex:
@@ -303,10 +297,10 @@ class Vocabulary(IdMap):
     ) -> "Vocabulary":
         """Earlier keys, then those of today that are not among them; both as the wider kind."""
         old_keys, new_keys = (one.keys_as(kind, label) for one in (earlier, self))
-        place_N = pc.index_in(new_keys, old_keys)
-        is_new_N = place_N.is_null().to_numpy(zero_copy_only=False)
+        index_N = pc.index_in(new_keys, old_keys)
+        is_new_N = index_N.is_null().to_numpy(zero_copy_only=False)
         counts = earlier.counts.copy()
-        known = place_N.drop_null().to_numpy()
+        known = index_N.drop_null().to_numpy()
         counts[known] += self.counts[~is_new_N]
         keys = pa.concat_arrays([old_keys, new_keys.filter(pa.array(is_new_N))])
         longer = f"{label}, with the ids of earlier days,"

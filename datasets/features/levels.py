@@ -1,25 +1,18 @@
 """Levels: which features are of a request, and which of each of its candidates."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
 from mmoe.config import Feature, RunConfig
 from mmoe.config.data import NOTHING_SHARED
 from mmoe.config.features import Level
-from mmoe.datasets.features.codec import Codec, Section
+from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.rows.locations import is_of_request
 from mmoe.datasets.rows.requests import find_requests
 
 LEVELS = "levels"
-
-
-class LevelsSection(Section):
-    """Level of each feature, where rows are candidates of requests."""
-
-    name: ClassVar[str] = LEVELS
-    entry: ClassVar[Any] = Level
 
 
 class LevelsFit:
@@ -88,7 +81,9 @@ class LevelsFit:
     def _find(self, table: pa.Table) -> None:
         if self.requests is None or self.found:
             return
-        shared = None if self.requests.candidates is None else _beside_candidates(table)
+        shared = None
+        if self.requests.candidates is not None:  # columns of nested rows that a request has once
+            shared = {name for name in table.column_names if is_of_request(table, name)}
         found: dict[str, Level] = {
             feature.name: _level(feature, shared, self.origin) for feature in self.features
         }
@@ -104,11 +99,6 @@ def columns_read(features: Iterable[Feature]) -> dict[str, str]:
         for column in feature.source_columns:
             uses.setdefault(column, feature.name)
     return uses
-
-
-def _beside_candidates(table: pa.Table) -> set[str]:
-    """Columns of nested rows that a request has once."""
-    return {name for name in table.column_names if is_of_request(table, name)}
 
 
 def at_level(codecs: Iterable[Codec[Any]], levels: dict[str, Level], level: Level) -> list[Any]:

@@ -22,7 +22,7 @@ from mmoe.datasets.features.ragged import (
     unpad,
 )
 from mmoe.datasets.features.seen import SEEN_LENGTHS, SEEN_WEIGHTS
-from mmoe.datasets.rows.locations import place, times_of
+from mmoe.datasets.rows.locations import cell_place, first_true, times_of
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import is_text, offsets_of, pc
 from mmoe.datasets.values.columns import numbers_of
@@ -84,8 +84,10 @@ def list_ids(
         values, weights_V = values.filter(pa.array(keep_V)), weights_V[keep_V]
     offsets, written_V = offsets_of(lengths_N), weights_V
     weights_V = np.clip(weights_V, *limits)
-    if feature.pooling == "mean":
-        weights_V = _shares(weights_V, lengths_N)
+    if feature.pooling == "mean":  # over the row's sum, which is added up in the row's order
+        row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
+        sums_V = np.bincount(row_V, weights_V, minlength=len(lengths_N))[row_V]
+        weights_V = np.divide(weights_V, sums_V, out=np.zeros_like(weights_V), where=sums_V > 0)
     return Ragged(values, offsets, weights_V.astype(np.float32), written_V)
 
 
@@ -113,8 +115,7 @@ class _Weights:
         parts = pc.split_pattern(items, separator, max_splits=1, reverse=True)
         whole = pc.fill_null(pc.equal(pc.list_value_length(parts), 2), False)
         alone_V = pc.is_valid(items).to_numpy() & ~whole.to_numpy()
-        if alone_V.any():
-            item = int(alone_V.argmax())
+        if (item := first_true(alone_V)) is not None:
             raise ValueError(
                 f"{self._row(item, lengths_N)} has the item {items[item].as_py()!r}, expected an "
                 f"id and its weight such as 'sports{separator}0.7'; give each item a weight"
@@ -132,9 +133,7 @@ class _Weights:
         """The column of weights; every row must have as many as ids, padding among both."""
         column = lists_of(self.table, self.column, self.feature, self.origin)
         weights, counts_N = items_of(column, self.feature.separator)
-        wrong_N = counts_N != lengths_N
-        if wrong_N.any():
-            row = int(wrong_N.argmax())
+        if (row := first_true(counts_N != lengths_N)) is not None:
             raise ValueError(
                 f"{self._place(row)} has {counts_N[row]} weights, but column "
                 f"{self.feature.source_column!r} has {lengths_N[row]} ids in that row; give each "
@@ -146,8 +145,7 @@ class _Weights:
     def check(self, weights_V: np.ndarray, present_V: np.ndarray, lengths_N: np.ndarray) -> None:
         """Every id has a weight that can be multiplied by."""
         wrong_V = present_V & ~((weights_V >= 0) & (weights_V <= _LARGEST))
-        if wrong_V.any():
-            item = int(wrong_V.argmax())
+        if (item := first_true(wrong_V)) is not None:
             found = "missing" if np.isnan(weights_V[item]) else f"{weights_V[item]:g}"
             raise ValueError(
                 f"{self._row(item, lengths_N)} has a weight that is {found}, expected a number "
@@ -167,8 +165,7 @@ class _Weights:
             )
         if is_text(kind):
             wrong = pc.is_valid(text.blank_to_null(weights)).to_numpy() & np.isnan(numbers)
-            if wrong.any():
-                index = int(wrong.argmax())
+            if (index := first_true(wrong)) is not None:
                 raise ValueError(
                     f"{self._row(int(items[index]), lengths_N)} has the weight "
                     f"{weights[index].as_py()!r}, expected a number"
@@ -179,15 +176,8 @@ class _Weights:
         return self._place(int(np.searchsorted(np.cumsum(lengths_N), item, side="right")))
 
     def _place(self, row: int) -> str:
-        where = place(self.table, self.origin, row)
-        return f"{where}: column {self.column!r} (of feature {self.feature.name!r})"
-
-
-def _shares(weights_V: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
-    """Each weight over the sum of its row's, which is added up in the row's order."""
-    row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
-    sums_V = np.bincount(row_V, weights_V, minlength=len(lengths_N))[row_V]
-    return np.divide(weights_V, sums_V, out=np.zeros_like(weights_V), where=sums_V > 0)
+        used_by = f"feature {self.feature.name!r}"
+        return cell_place(self.table, self.origin, row, self.column, used_by)
 
 
 _ROUNDING = 1e-6  # of a constant that another file holds as float32
@@ -243,12 +233,19 @@ class ListCodec(IdCodec[ListFeature]):
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: ids and weights; an empty list has the id 0 with weight 1."""
-        seen = rules[SEEN_WEIGHTS].get(self.feature.name)
-        limits = None if seen is None else _limits(*seen)
-        clips = self.feature.outside == "clip" or (limits and limits[0] == limits[1])
-        at = limits if limits is not None and clips else NO_LIMITS
+        limits, at, outside_N = None, NO_LIMITS, None
+        if (seen := rules[SEEN_WEIGHTS].get(self.feature.name)) is not None:
+            low, high = limits_of(*seen)
+            limits = max(float(low), 0.0), float(high)  # no weight is negative
+            clips = self.feature.outside == "clip" or limits[0] == limits[1]
+            at = limits if clips else NO_LIMITS
         ragged = self._lists(table, origin, at)
-        outside_N = None if limits is None else _outside(ragged, *limits)
+        if limits is not None:
+            assert ragged.written is not None, "there are limits of weights alone"
+            room = _ROUNDING * limits[1]
+            beyond_V = (ragged.written < limits[0] - room) | (ragged.written > limits[1] + room)
+            row_V = np.repeat(np.arange(table.num_rows), np.diff(ragged.offsets))
+            outside_N = np.bincount(row_V[beyond_V], minlength=table.num_rows) > 0
         lengths = rules[SEEN_LENGTHS].get(self.feature.name)
         if lengths is not None:  # a sum over far more items than any of training
             cut, longer_N = shortened(ragged, limits_of(*lengths)[1], self.feature.keep)
@@ -270,18 +267,3 @@ class ListCodec(IdCodec[ListFeature]):
     def meaning(self) -> dict[str, object]:
         """Returns settings to keep; in which column the weights stand does not matter."""
         return super().meaning() | {"weighted": self.feature.weighted}
-
-
-def _limits(lowest: float, highest: float) -> tuple[float, float]:
-    """Returns what weights are clipped to: none is negative."""
-    low, high = limits_of(lowest, highest)
-    return max(float(low), 0.0), float(high)
-
-
-def _outside(ragged: Ragged, lowest: float, highest: float) -> np.ndarray:
-    """Returns which rows have a weight beyond the limits, bool [N]."""
-    assert ragged.written is not None, "there are limits of weights alone"
-    room = _ROUNDING * highest
-    beyond_V = (ragged.written < lowest - room) | (ragged.written > highest + room)
-    row_V = np.repeat(np.arange(len(ragged.offsets) - 1), np.diff(ragged.offsets))
-    return np.bincount(row_V[beyond_V], minlength=len(ragged.offsets) - 1) > 0

@@ -324,7 +324,7 @@ class NumericCodec(RuleCodec[NumericFeature]):
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> NumberFit:
         """Returns what fits its rule; it samples fewer values the more columns need quantiles."""
-        wanted = max(_with_quantiles(tuple(codecs)), 1)
+        wanted = max(_count_quantiles(tuple(codecs)), 1)
         sample = min(_LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // wanted))
         return NumberFit(self.feature, sample)
 
@@ -400,6 +400,6 @@ def _number(cell: Cell | None) -> float | None:
 
 
 @lru_cache(maxsize=1)
-def _with_quantiles(codecs: tuple[Codec[Any], ...]) -> int:
+def _count_quantiles(codecs: tuple[Codec[Any], ...]) -> int:
     """How many of them do, counted once for all that ask."""
     return sum(isinstance(c, NumericCodec) and takes_quantiles(c.feature) for c in codecs)

@@ -1,6 +1,7 @@
 """List-valued columns as flat values and offsets, their padding cut off."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow as pa
 
 from mmoe.config import ListFeature, SequenceFeature
 from mmoe.datasets.features.id_map import MISSING
-from mmoe.datasets.rows.locations import find_column, place
+from mmoe.datasets.rows.locations import cell_place, find_column, first_true
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import (
     is_list,
@@ -27,18 +28,12 @@ _SHOWN = 80  # characters of a cell in an error
 
 @dataclass(frozen=True)
 class Ragged:
-    """Lists of rows: row n holds `values[offsets[n]:offsets[n + 1]]`, maybe with weights.
+    """Lists of rows: row n holds `values[offsets[n]:offsets[n + 1]]`, maybe with weights."""
 
-    Attributes:
-        values: Their items.
-        offsets: int64 [N + 1].
-        weights: Of the items, float32 [V].
-        written: The weights as the rows say them, before they are shares, float64 [V].
-    """
-
-    values: pa.ChunkedArray
-    offsets: np.ndarray
-    weights: np.ndarray | None = None
+    values: pa.ChunkedArray  # their items
+    offsets: np.ndarray  # int64 [N + 1]
+    weights: np.ndarray | None = None  # of the items, float32 [V]
+    # The weights as the rows say them, before they are shares, float64 [V]
     written: np.ndarray | None = None
 
 
@@ -48,32 +43,24 @@ def lists_of(
     """Returns a column of lists, or of text with separators: lists in text are parsed."""
     used_by = f"feature {feature.name!r}"
     column = find_column(table, name, origin, used_by)
-    _refuse_deeper(column, name, used_by, origin)
+    kind = column.type
+    if pa.types.is_nested(kind.value_type if is_list(kind) else kind):  # lists of lists, structs
+        raise ValueError(
+            f"{origin}: column {name!r} (of {used_by}) holds {kind}, expected one list of plain "
+            "values a row; flatten it"
+        )
     if feature.format != "json" or not is_text(column.type):
         return column
     lists, wrong = parse_lists(column)
-    wrong_N = wrong.to_numpy()
-    if wrong_N.any():
-        index = int(wrong_N.argmax())
-        cell = column[index].as_py()
+    if (row := first_true(wrong.to_numpy())) is not None:
+        cell = column[row].as_py()
         raise ValueError(
-            f"{place(table, origin, index)}: column {name!r} (of {used_by}) is "
+            f"{cell_place(table, origin, row, name, used_by)} is "
             f"{cell if len(cell) <= _SHOWN else cell[:_SHOWN] + '…'!r}, expected a list of plain "
             """values such as ["a", "b"] or [1, 2], as the feature has format: json; mend the """
             "cell, or leave it empty"
         )
     return lists
-
-
-def _refuse_deeper(column: pa.ChunkedArray, name: str, used_by: str, origin: str) -> None:
-    """Lists of lists, of structs, and the like."""
-    kind = column.type
-    nested = pa.types.is_nested(kind.value_type if is_list(kind) else kind)
-    if nested:
-        raise ValueError(
-            f"{origin}: column {name!r} (of {used_by}) holds {kind}, expected one list of plain "
-            "values a row; flatten it"
-        )
 
 
 def items_of(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
@@ -197,15 +184,10 @@ _ITEMS_SHOWN = 3  # items named in an error
 
 @dataclass(frozen=True)
 class Unpadded:
-    """The items of rows that are no padding.
+    """The items of rows that are no padding."""
 
-    Attributes:
-        keep_V: bool [V], which of all items they are; None: all.
-        lengths_N: How many each row has, int64.
-    """
-
-    keep_V: np.ndarray | None
-    lengths_N: np.ndarray
+    keep_V: np.ndarray | None  # bool [V], which of all items they are; None: all
+    lengths_N: np.ndarray  # how many each row has, int64
 
     def of(self, items: pa.ChunkedArray) -> pa.ChunkedArray:
         """Returns those of a column's items, of which each row has as many."""
@@ -251,7 +233,11 @@ def unpad(
     kept_N = end_N - first_N
     if np.array_equal(kept_N, rows.lengths_N):
         return Unpadded(None, lengths_N)
-    keep_V = _inside(first_N, end_N, len(values))
+    some = kept_N > 0
+    steps = np.zeros(len(values) + 1, np.int8)
+    steps[first_N[some]] += 1
+    steps[end_N[some]] -= 1
+    keep_V = np.cumsum(steps[:-1], dtype=np.int8).astype(bool)
     if feature.padding is None and feature.padding_side is None:
         rows.refuse_items_cut(keep_V)
     return Unpadded(keep_V, kept_N)
@@ -273,7 +259,12 @@ def padding_items(values: pa.ChunkedArray, padding: list[int | float | str]) -> 
         texts += [text for n in whole for text in (str(int(n)), f"{int(n)}.0")]
         wanted = pa.array(texts, kind)
     elif pa.types.is_integer(kind):
-        wanted = _as_integers(numbers, kind)
+        kept = []
+        for number in numbers:
+            with suppress(pa.ArrowException, OverflowError, TypeError, ValueError):
+                whole = int(number) if number == int(number) else number
+                kept.append(pa.scalar(whole, kind).as_py())
+        wanted = pa.array(kept, kind)
     else:
         numbers_V = None if pa.types.is_temporal(kind) else numbers_of(values)
         if numbers_V is None:
@@ -282,36 +273,14 @@ def padding_items(values: pa.ChunkedArray, padding: list[int | float | str]) -> 
     return is_padding_V | pc.is_in(values, wanted).to_numpy()
 
 
-def _as_integers(numbers: list[int | float], kind: pa.DataType) -> pa.Array:
-    """Those that a type of integers holds."""
-    kept = []
-    for number in numbers:
-        try:
-            kept.append(pa.scalar(int(number) if number == int(number) else number, kind))
-        except (pa.ArrowException, OverflowError, TypeError, ValueError):
-            continue
-    return pa.array([one.as_py() for one in kept], kind)
-
-
 def _number(value: int | float | str) -> int | float | None:
     if not isinstance(value, str):
         return value
     for read in (int, float):
-        try:
+        with suppress(ValueError):
             number = read(value)
-        except ValueError:
-            continue
-        return number if abs(number) < float("inf") else None
+            return number if abs(number) < float("inf") else None
     return None
-
-
-def _inside(first_N: np.ndarray, end_N: np.ndarray, items: int) -> np.ndarray:
-    """Which items lie between the first and the end of their row's."""
-    some = end_N > first_N
-    steps = np.zeros(items + 1, np.int8)
-    steps[first_N[some]] += 1
-    steps[end_N[some]] -= 1
-    return np.cumsum(steps[:-1], dtype=np.int8).astype(bool)
 
 
 class _Rows:
@@ -355,8 +324,7 @@ class _Rows:
         said_N = to_numbers(self.table, name, self.origin, f"feature {self.feature.name!r}")
         said_N = np.where(np.isnan(said_N) & (self.lengths_N == 0), 0, said_N)
         wrong_N = ~((said_N >= 0) & (said_N <= self.lengths_N) & (said_N == np.floor(said_N)))
-        if wrong_N.any():
-            row = int(wrong_N.argmax())
+        if (row := first_true(wrong_N)) is not None:
             said = "empty" if np.isnan(said_N[row]) else f"{said_N[row]:g}"
             raise ValueError(
                 f"{self._row(wrong_N, name)} is {said}, but column {self.column!r} has "
@@ -375,8 +343,7 @@ class _Rows:
         lists = lists_of(self.table, name, self.feature, self.origin)
         items, counts_N = items_of(lists, self.feature.separator)
         other_N = counts_N != self.lengths_N
-        if other_N.any():
-            row = int(other_N.argmax())
+        if (row := first_true(other_N)) is not None:
             raise ValueError(
                 f"{self._row(other_N, name)} has {counts_N[row]} items, but column "
                 f"{self.column!r} has {self.lengths_N[row]} in that row; a mask has as many"
@@ -442,5 +409,6 @@ class _Rows:
         return np.where(none_N, self.starts_N, first_N), np.where(none_N, self.starts_N, end_N)
 
     def _row(self, wrong_N: np.ndarray, column: str | None = None) -> str:
-        where = place(self.table, self.origin, int(wrong_N.argmax()))
-        return f"{where}: column {(column or self.column)!r} (of feature {self.feature.name!r})"
+        used_by = f"feature {self.feature.name!r}"
+        row = int(wrong_N.argmax())
+        return cell_place(self.table, self.origin, row, column or self.column, used_by)

@@ -8,7 +8,7 @@ of datetimes and times of events that training never had share the row of unseen
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,26 +24,16 @@ SEEN_IDS, SEEN_WEIGHTS, SEEN_LENGTHS = "seen_ids", "seen_weights", "seen_lengths
 CONSTANTS, HELD_COLUMNS = "constants", "held_columns"
 
 
-class SeenIds(Section):
-    """Ids of parts of datetimes and times of events that training rows had."""
-
-    name: ClassVar[str] = SEEN_IDS
-    entry: ClassVar[Any] = list[Count]
-
-
-class SeenWeights(Section):
-    """The lowest and the highest weight in lists of training rows."""
-
-    name: ClassVar[str] = SEEN_WEIGHTS
-    entry: ClassVar[Any] = Annotated[list[Finite], Field(min_length=2, max_length=2)]
-    tells_apart = False
-
-
-class SeenLengths(SeenWeights):
-    """The lengths of the shortest and the longest list of those that are summed."""
-
-    name: ClassVar[str] = SEEN_LENGTHS
-    entry: ClassVar[Any] = Annotated[list[Count], Field(min_length=2, max_length=2)]
+_Two = Field(min_length=2, max_length=2)
+# Ids of parts of datetimes and times of events; the lowest and the highest weight in lists; lengths
+# of the shortest and the longest list of those that are summed; of each column of a cross that
+# holds one id, or none, that id
+SECTIONS = (
+    Section(SEEN_IDS, list[Count]),
+    Section(SEEN_WEIGHTS, Annotated[list[Finite], _Two], tells_apart=False),
+    Section(SEEN_LENGTHS, Annotated[list[Count], _Two], tells_apart=False),
+    Section(HELD_COLUMNS, dict[str, int | Finite | str | None]),
+)
 
 
 def extend_seen(name: str, rules: Rules, earlier: Rules) -> None:
@@ -88,13 +78,6 @@ def only_seen(ids: np.ndarray, seen: Sequence[int] | None) -> np.ndarray:
     return own_R[ids]
 
 
-class HeldColumns(Section):
-    """Columns of a cross that hold one id, or none, in all training rows: that id."""
-
-    name: ClassVar[str] = HELD_COLUMNS
-    entry: ClassVar[Any] = dict[str, int | Finite | str | None]
-
-
 class _StoredCoded(Stored):
     """A `Coded` of one row; a list's ids and, one as long where they have them, its weights."""
 
@@ -106,14 +89,10 @@ class _StoredCoded(Stored):
 
 @dataclass(frozen=True)
 class Constant:
-    """A feature that says one thing in every training row, or nothing.
+    """A feature that says one thing in every training row, or nothing."""
 
-    Attributes:
-        coded: That row, encoded by each of its codecs.
-        row: Its cells, while they are known: an encoder that is extended encodes them anew.
-    """
-
-    coded: tuple[Coded, ...]
+    coded: tuple[Coded, ...]  # that row, encoded by each of its codecs
+    # Its cells, while they are known: an encoder that is extended encodes them anew
     row: pa.Table | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -126,8 +105,8 @@ class Constant:
 class Constants(Section):
     """Features that say one thing in every training row."""
 
-    name: ClassVar[str] = CONSTANTS
-    entry: ClassVar[Any] = list[_StoredCoded]
+    name = CONSTANTS
+    entry = list[_StoredCoded]
     tells_apart = False  # vocabularies tell encoders of other ids apart
 
     def write(self, rule: Constant, folder: Path, stem: str) -> Any:
@@ -150,9 +129,17 @@ class _OneCell:
         """Looks at more rows; once it has changed at none."""
         if self.changed or not len(column):
             return
-        cells = _cells(column)
-        self.first = cells[:1] if self.first is None else self.first
-        self.changed = not _is_all(cells, self.first)
+        cells = plain(column)  # what is missing as null
+        if is_text(cells.type):
+            cells = empty_to_null(cells)
+        elif pa.types.is_floating(cells.type):
+            cells = pc.if_else(pc.is_nan(cells), pa.scalar(None, cells.type), cells)
+        first = self.first = cells[:1] if self.first is None else self.first
+        if cells.type != first.type or not cells[-1:].equals(first):
+            self.changed = True
+        else:
+            repeated = one_chunk(first).take(pa.array(np.zeros(len(cells), np.int64)))
+            self.changed = not one_chunk(cells).equals(repeated)
 
 
 class ConstantsFit:
@@ -258,24 +245,6 @@ def _other_lists(ids_V: np.ndarray, offsets: np.ndarray, own_K: np.ndarray) -> n
     return (wrong_N | (lengths_N != len(own_K))) & has_id_N
 
 
-def _cells(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Plain values; what is missing as null."""
-    column = plain(column)
-    if is_text(column.type):
-        return empty_to_null(column)
-    if pa.types.is_floating(column.type):
-        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-    return column
-
-
-def _is_all(column: pa.ChunkedArray, first: pa.ChunkedArray) -> bool:
-    """Whether each value is the first one."""
-    if column.type != first.type or not column[-1:].equals(first):
-        return False
-    one = one_chunk(first)
-    return one_chunk(column).equals(one.take(pa.array(np.zeros(len(column), np.int64))))
-
-
 def _stored(coded: Coded) -> dict[str, Any]:
     return {
         "dense": [np.atleast_1d(value[0]).tolist() for value in coded.dense],
@@ -287,19 +256,17 @@ def _stored(coded: Coded) -> dict[str, Any]:
 
 def _read(entry: Mapping[str, Any]) -> Coded:
     """Numbers of a column alone were [1], those of several together [1, k]."""
+
+    def as_ids(ids: list[int], of: list[int]) -> np.ndarray:
+        return np.array(ids, np.int32 if max((*of, 0)) < 2**31 else np.int64)
+
     dense = [np.array(row, np.float32)[None] for row in entry["dense"]]
-    id_type = np.int32 if max((*entry["ids"], 0)) < 2**31 else np.int64
+    lists = []
+    for ids, weights in zip(entry["lists"], entry["weights"], strict=True):
+        weights_K = None if weights is None else np.array(weights, np.float32)
+        lists.append((as_ids(ids, ids), np.array([0, len(ids)], np.int64), weights_K))
     return Coded(
         dense=[row[0] if row.shape[1] == 1 else row for row in dense],
-        ids=[np.array([value], id_type) for value in entry["ids"]],
-        lists=[
-            _read_list(ids, weights)
-            for ids, weights in zip(entry["lists"], entry["weights"], strict=True)
-        ],
+        ids=[as_ids([value], entry["ids"]) for value in entry["ids"]],
+        lists=lists,
     )
-
-
-def _read_list(ids: list[int], weights: list[float] | None) -> tuple[Any, Any, Any]:
-    id_type = np.int32 if max((*ids, 0)) < 2**31 else np.int64
-    weights_K = None if weights is None else np.array(weights, np.float32)
-    return np.array(ids, id_type), np.array([0, len(ids)], np.int64), weights_K

@@ -20,7 +20,7 @@ from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.ragged import blank_items, items_of, lists_of, unpad
 from mmoe.datasets.features.seen import SEEN_IDS, extend_seen, only_seen
-from mmoe.datasets.rows.locations import find_column, place, times_of
+from mmoe.datasets.rows.locations import cell_place, find_column, first_true, place, times_of
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import is_list, is_text, offsets_of, pc
 from mmoe.datasets.values.columns import numbers_of
@@ -28,15 +28,11 @@ from mmoe.datasets.values.datetimes import local_datetimes
 
 
 class EventRows(NamedTuple):
-    """Which items of a column are kept.
+    """Which items of a column are kept."""
 
-    Attributes:
-        index_V: Their numbers among all items, the oldest of each row first; None: all as they are.
-        lengths_N: How many each row has.
-    """
-
+    # Their numbers among all items, the oldest of each row first; None: all as they are
     index_V: np.ndarray | None
-    lengths_N: np.ndarray
+    lengths_N: np.ndarray  # how many each row has
 
 
 def events_of(
@@ -70,7 +66,13 @@ def event_items(
     first, first_N = values, lengths_N
     if column != feature.columns[0]:
         first, first_N = _items(table, feature.columns[0], feature, origin)
-        _check_lengths(table, feature, origin, column, lengths_N, first_N)
+        if (row := first_true(lengths_N != first_N)) is not None:
+            used_by = f"feature {feature.name!r}"
+            raise ValueError(
+                f"{cell_place(table, origin, row, column, used_by)} has {lengths_N[row]} items, "
+                f"but column {feature.columns[0]!r} has {first_N[row]} in that row; columns of one "
+                "sequence say one thing each of every event: give them as many"
+            )
     unpadded = unpad(table, feature, first, first_N, origin)
     return unpadded.of(values), unpadded.lengths_N
 
@@ -93,7 +95,8 @@ def _items(
     others = [name for name in names if name != column]
     beside_N = np.zeros(len(blank), bool)
     for other in others:
-        beside_N |= _counts(table, other, feature, origin, blank) == 1
+        some = lists_of(table, other, feature, origin).take(pa.array(blank))
+        beside_N |= items_of(some, feature.separator)[1] == 1
     before = blank[beside_N]
     if not len(before):
         return values, lengths_N
@@ -101,33 +104,6 @@ def _items(
     filled_N = lengths_N.copy()
     filled_N[before] = 1
     return values.take(pa.array(index, mask=index < 0)), filled_N
-
-
-def _counts(
-    table: pa.Table, column: str, feature: SequenceFeature, origin: str, rows: np.ndarray
-) -> np.ndarray:
-    """How many items a column has in some rows."""
-    some = lists_of(table, column, feature, origin).take(pa.array(rows))
-    return items_of(some, feature.separator)[1]
-
-
-def _check_lengths(
-    table: pa.Table,
-    feature: SequenceFeature,
-    origin: str,
-    column: str,
-    lengths_N: np.ndarray,
-    expected_N: np.ndarray,
-) -> None:
-    """Refuses a row whose items are not as many as those of the first column."""
-    wrong_N = lengths_N != expected_N
-    if wrong_N.any():
-        row = int(wrong_N.argmax())
-        raise ValueError(
-            f"{place(table, origin, row)}: column {column!r} (of feature {feature.name!r}) has "
-            f"{lengths_N[row]} items, but column {feature.columns[0]!r} has {expected_N[row]} in "
-            "that row; columns of one sequence say one thing each of every event: give them as many"
-        )
 
 
 def kept_events(lengths_N: np.ndarray, feature: SequenceFeature) -> EventRows:
@@ -205,15 +181,22 @@ def seconds_since(
         rows_N = np.arange(table.num_rows)
         now_N = _seconds(column, feature, feature.now, table, origin, rows_N)
     since_V = now_N[row_V] - at_V
-    after_V = since_V < 0
-    if after_V.any():
-        row = int(row_V[after_V.argmax()])
+    used_by = f"feature {feature.name!r}"
+    if (first := first_true(since_V < 0)) is not None:
         raise ValueError(
-            f"{place(table, origin, row)}: column {feature.times!r} (of feature {feature.name!r}) "
-            f"has an event {-since_V[after_V.argmax()]:g} s after {feature.now!r}, the row's own "
-            "time; leave out what happens later: when rows are scored it is not known"
+            f"{cell_place(table, origin, int(row_V[first]), feature.times, used_by)} has an event "
+            f"{-since_V[first]:g} s after {feature.now!r}, the row's own time; leave out what "
+            "happens later: when rows are scored it is not known"
         )
-    _refuse_too_long(since_V, row_V, table, feature, origin)
+    # Times in other units would all be in the last bucket
+    if (first := first_true(np.isfinite(since_V) & (since_V >= _LONGEST))) is not None:
+        until = "the row's latest event" if feature.now is None else f"{feature.now!r}"
+        raise ValueError(
+            f"{cell_place(table, origin, int(row_V[first]), feature.times, used_by)} has an event "
+            f"{since_V[first]:g} s before {until}, more than 136 years: are they in other units? "
+            "Numbers count seconds unless `unit` says otherwise; give both the same unit, and "
+            "leave out a time that is not known"
+        )
     return since_V, lengths_N
 
 
@@ -224,22 +207,6 @@ def _newest(at_V: np.ndarray, row_V: np.ndarray, rows: int) -> np.ndarray:
     return newest_N
 
 
-def _refuse_too_long(
-    since_V: np.ndarray, row_V: np.ndarray, table: pa.Table, feature: SequenceFeature, origin: str
-) -> None:
-    """Times in other units would all be in the last bucket."""
-    wrong_V = np.isfinite(since_V) & (since_V >= _LONGEST)
-    if wrong_V.any():
-        first = int(wrong_V.argmax())
-        until = "the row's latest event" if feature.now is None else f"{feature.now!r}"
-        raise ValueError(
-            f"{place(table, origin, int(row_V[first]))}: column {feature.times!r} (of feature "
-            f"{feature.name!r}) has an event {since_V[first]:g} s before {until}, more than 136 "
-            "years: are they in other units? Numbers count seconds unless `unit` says otherwise; "
-            "give both the same unit, and leave out a time that is not known"
-        )
-
-
 def _refuse_backwards(
     at_V: np.ndarray, row_V: np.ndarray, table: pa.Table, feature: SequenceFeature, origin: str
 ) -> None:
@@ -247,15 +214,15 @@ def _refuse_backwards(
     steps = np.diff(at_V[known_V])
     wrong = (steps < 0) if feature.newest == "last" else (steps > 0)
     wrong &= np.diff(row_V[known_V]) == 0
-    if wrong.any():
-        first = int(wrong.argmax())
-        row = int(row_V[known_V[first]])
-        other = "first" if feature.newest == "last" else "last"
-        order = "the oldest first" if feature.newest == "last" else "the newest first"
+    if (first := first_true(wrong)) is not None:
+        row, used_by = int(row_V[known_V[first]]), f"feature {feature.name!r}"
+        other, order = "first", "the oldest first"
+        if feature.newest != "last":
+            other, order = "last", "the newest first"
         raise ValueError(
-            f"{place(table, origin, row)}: column {feature.times!r} (of feature {feature.name!r}) "
-            f"has times that run backwards (by {abs(steps[first]):g} s), expected {order}; sort "
-            f"each row's events, or say newest: {other} if all rows are that way round"
+            f"{cell_place(table, origin, row, feature.times or '', used_by)} has times that run "
+            f"backwards (by {abs(steps[first]):g} s), expected {order}; sort each row's events, or "
+            f"say newest: {other} if all rows are that way round"
         )
 
 
@@ -326,12 +293,8 @@ class _Refusal(NamedTuple):
 
     def infinite(self, numbers: np.ndarray) -> None:
         """It would make the times of the row's other events infinite, too."""
-        infinite_V = np.isinf(numbers)
-        if infinite_V.any():
-            raise ValueError(
-                f"{self._item(int(infinite_V.argmax()))}, expected a time; leave out what is not "
-                "known"
-            )
+        if (item := first_true(np.isinf(numbers))) is not None:
+            raise ValueError(f"{self._item(item)}, expected a time; leave out what is not known")
 
     def _item(self, index: int) -> str:
         row = place(self.table, self.origin, int(self.row_V[index]))

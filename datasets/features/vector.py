@@ -34,22 +34,18 @@ class VectorRule:
     """How a column of vectors becomes network inputs.
 
     scaled = (x − mean) / deviation, number by number; one that is missing becomes 0, the mean.
-
-    Attributes:
-        mean: L numbers.
-        deviation: Likewise; where vectors are standardised L^¼ times those of training.
-        missing: A training row has no vector, so that there is a column that says so: its weights
-            are what the network learns of such rows.
-        seen: The lowest and the highest of each number in training; one that had one value, or
-            none, is 0 whatever it is later. Empty: not known.
-        clips: Numbers beyond `limits_of` these are taken as the limit.
     """
 
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # L numbers
+    # Likewise; where vectors are standardised L^¼ times those of training
     deviation: tuple[float, ...]
+    # A training row has no vector, so that there is a column that says so: its weights are what the
+    # network learns of such rows
     missing: bool = False
+    # The lowest and the highest of each number in training; one that had one value, or none, is 0
+    # whatever it is later. Empty: not known.
     seen: tuple[tuple[float, float], ...] = ()
-    clips: bool = False
+    clips: bool = False  # numbers beyond `limits_of` these are taken as the limit
 
     @property
     def length(self) -> int:
@@ -152,14 +148,10 @@ class VectorFit:
             mean=tuple(mean for mean, _ in found),
             deviation=tuple(deviation * narrower for _, deviation in found),
             missing=self.missing,
-            seen=tuple(_ends(moments) for moments in self.moments),
+            # A number that no row has is as one that is always 0
+            seen=tuple((m.lowest, m.highest) if m.ends else (0.0, 0.0) for m in self.moments),
             clips=self.feature.outside == "clip",
         )
-
-
-def _ends(moments: Moments) -> tuple[float, float]:
-    """The lowest and the highest; a number that no row has is as one that is always 0."""
-    return (moments.lowest, moments.highest) if moments.ends else (0.0, 0.0)
 
 
 class _StoredRule(Stored):

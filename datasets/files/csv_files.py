@@ -41,23 +41,14 @@ _SHOWN = 3  # of its cells, in the message
 
 @dataclass(frozen=True)
 class Header:
-    """What the first line says.
+    """What the first line says."""
 
-    Attributes:
-        names: Of the columns.
-        delimiter: Between cells.
-        blank_lines: Above it.
-        is_row: It is a row itself: the names were given.
-        is_all: The file ends with it, without an end of line; Arrow would refuse that.
-        written: The names as the header has them, maybe equal.
-    """
-
-    names: list[str]
-    delimiter: str
-    blank_lines: int
-    is_row: bool
-    is_all: bool = False
-    written: tuple[str, ...] = ()
+    names: list[str]  # of the columns
+    delimiter: str  # between cells
+    blank_lines: int  # above it
+    is_row: bool  # it is a row itself: the names were given
+    is_all: bool = False  # the file ends with it, without an end of line; Arrow would refuse that
+    written: tuple[str, ...] = ()  # the names as the header has them, maybe equal
 
 
 def read_header(path: DataFile) -> Header:

@@ -20,39 +20,26 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark call the folder 
 
 @dataclass(frozen=True)
 class LakePart:
-    """What a lake table says about one of its files.
+    """What a lake table says about one of its files."""
 
-    Attributes:
-        kind: Of the table: Delta or Iceberg.
-        table: Its folder or address.
-        version: At which it is read; of Iceberg the snapshot.
-        id: Tells it from another table that stood in the same place.
-        digest: Of which rows of the file are live, and what the log says about them.
-    """
-
-    kind: str
-    table: str
-    version: int
-    id: str
-    digest: str
+    kind: str  # of the table: Delta or Iceberg
+    table: str  # its folder or address
+    version: int  # at which it is read; of Iceberg the snapshot
+    id: str  # tells it from another table that stood in the same place
+    digest: str  # of which rows of the file are live, and what the log says about them
 
 
 @dataclass(frozen=True)
 class CsvForm:
-    """How a CSV file is written, as far as it is told.
+    """How a CSV file is written, as far as it is told."""
 
-    Attributes:
-        names: Of all columns, in order.
-        delimiter: Between cells; of several characters: quotes are characters like any other then.
-            None: found by the first line.
-        encoding: Of the text, as Python calls it; None: UTF-8.
-        header: Whether the first line is one; then `names` take the place of what it says. None: it
-            is, unless names are given that are not its own.
-    """
-
-    names: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None = None  # of all columns, in order
+    # Between cells; of several characters: quotes are characters like any other then. None: found
+    # by the first line.
     delimiter: str | None = None
-    encoding: str | None = None
+    encoding: str | None = None  # of the text, as Python calls it; None: UTF-8
+    # Whether the first line is one; then `names` take the place of what it says. None: it is,
+    # unless names are given that are not its own.
     header: bool | None = None
 
     @property
@@ -71,26 +58,22 @@ class CsvForm:
 class DataFile:
     """A file of rows: a local path, or an address that fsspec knows (`s3://…`).
 
-    Attributes:
-        address: Where it is.
-        csv: How it is written, where it is a CSV file.
-        candidates: Column of lists, of which each item is a row; None: rows are those of the file.
-        fields: Of the items of the last column that is asked for, what is read; None: all.
-        known: Columns that rows are known to have: of candidates where every list is empty, and
-            says nothing of them.
-        lake: Of a lake table's live file, what its table says; None: the file is read for itself.
-
     Example:
         >>> file = DataFile("logs/day=2024-01-31/country=DE/part-0.parquet")
         >>> file.partitions, file.name
         ({'day': '2024-01-31', 'country': 'DE'}, 'part-0.parquet')
     """
 
-    address: str
-    csv: CsvForm = CsvForm()
+    address: str  # where it is
+    csv: CsvForm = CsvForm()  # how it is written, where it is a CSV file
+    # Column of lists, of which each item is a row; None: rows are those of the file
     candidates: str | None = None
+    # Of the items of the last column that is asked for, what is read; None: all
     fields: tuple[str, ...] | None = None
+    # Columns that rows are known to have: of candidates where every list is empty, and says nothing
+    # of them
     known: tuple[str, ...] = ()
+    # Of a lake table's live file, what its table says; None: the file is read for itself
     lake: LakePart | None = None
 
     def __str__(self) -> str:

@@ -104,7 +104,9 @@ def print_data(
     Raises:
         ValueError: A file is missing or cannot be read.
     """
-    return print_files(source_paths(config, data)) if splits is None else print_tables(splits)
+    if splits is None:
+        return print_files(source_paths(config, data))
+    return print_tables(splits)
 
 
 def print_files(
@@ -125,8 +127,8 @@ def print_files(
     folder = _shared_folder(every)
     prints = {
         split: [
-            RowsPrint(name=_below(folder, file), size=looked_at[file][0], digest=looked_at[file][1])
-            for file in found
+            RowsPrint(name=file.absolute[len(folder) :].lstrip("/"), size=size, digest=digest)
+            for file, (size, digest) in ((file, looked_at[file]) for file in found)
         ]
         for split, found in files.items()
     }
@@ -136,9 +138,7 @@ def print_files(
 
 def print_tables(splits: Splits) -> DataPrint:
     """Takes the fingerprint of each table, by some of its rows."""
-    return print_splits(
-        {"train": splits.train, "validation": splits.validation, "test": splits.test}
-    )
+    return print_splits({name: getattr(splits, name) for name in ("train", "validation", "test")})
 
 
 def print_splits(tables: Mapping[str, pa.Table]) -> DataPrint:
@@ -229,10 +229,6 @@ def _shared_folder(files: Iterable[DataFile]) -> str:
     return "/".join(shared)
 
 
-def _below(folder: str, file: DataFile) -> str:
-    return file.absolute[len(folder) :].lstrip("/")
-
-
 _SHOWN = 3
 
 
@@ -272,7 +268,14 @@ def data_changes(before: DataPrint, now: DataPrint) -> list[str]:
     ]
     for split in dict.fromkeys([*before.parts, *now.parts]):
         one, two = before.parts.get(split, []), now.parts.get(split, [])
-        found += _of_tables(one, two) if now.kind == "tables" else _of_files(one, two)
+        if now.kind == "files":
+            found += _of_files(one, two)
+            continue
+        found += [
+            f"the {a.name} table holds other rows ({a.size:,} then, {b.size:,} now)"
+            for a, b in zip(one, two, strict=True)
+            if a != b
+        ]
     return found
 
 
@@ -289,14 +292,6 @@ def _contents(data: DataPrint, split: str | None) -> list[tuple[str, list[tuple[
 
 def _content(one: RowsPrint) -> tuple[int, str]:
     return one.size, one.digest
-
-
-def _of_tables(before: Sequence[RowsPrint], now: Sequence[RowsPrint]) -> list[str]:
-    return [
-        f"the {one.name} table holds other rows ({one.size:,} then, {two.size:,} now)"
-        for one, two in zip(before, now, strict=True)
-        if one != two
-    ]
 
 
 def _of_files(before: Sequence[RowsPrint], now: Sequence[RowsPrint]) -> list[str]:

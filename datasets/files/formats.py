@@ -22,19 +22,14 @@ _ROWS = 1 << 16  # of a chunk, where all of them are joined
 
 @dataclass(frozen=True)
 class Format:
-    """What reads one kind of file.
+    """What reads one kind of file."""
 
-    Attributes:
-        schema: The file's own columns and their types.
-        chunks: Its rows, at most so many at a time (CSV: a block), of columns in their order.
-        whole: All at once, where that is quicker than to join the chunks.
-        is_text: Its cells have no types: they become what all of a column's look like.
-    """
-
-    schema: Callable[[DataFile], pa.Schema]
+    schema: Callable[[DataFile], pa.Schema]  # the file's own columns and their types
+    # Its rows, at most so many at a time (CSV: a block), of columns in their order
     chunks: Callable[[DataFile, list[str], int], Iterator[pa.Table]]
+    # All at once, where that is quicker than to join the chunks
     whole: Callable[[DataFile, list[str]], pa.Table] | None = None
-    is_text: bool = False
+    is_text: bool = False  # its cells have no types: they become what all of a column's look like
 
     def read(self, file: DataFile, names: list[str]) -> pa.Table:
         """Reads the whole file, of columns in their order."""

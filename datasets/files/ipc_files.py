@@ -33,7 +33,11 @@ def iter_ipc(file: DataFile, columns: list[str] | None, rows: int) -> Iterator[p
     with _open(file, columns) as (reader, schema):
         for batch in _batches(file, reader):
             for start in range(0, batch.num_rows, rows):
-                part = _renamed(file, batch.slice(start, rows), schema)
+                try:
+                    part = batch.slice(start, rows)
+                    part = pa.RecordBatch.from_arrays(part.columns, schema=schema)
+                except pa.ArrowException as error:  # here Arrow looks at what it has read
+                    raise _damaged(str(file), error) from None
                 table = pa.Table.from_batches([part], schema)
                 yield table if columns is None else table.select(columns)
 
@@ -67,15 +71,19 @@ def _open(file: DataFile, columns: list[str] | None) -> Iterator[tuple[Any, pa.S
     try:
         if file.size() == 0:
             raise ValueError(f"{file}: is empty (0 bytes); expected an Arrow file")
-        source = _source(file)
+        # A memory map would turn a file that shrinks meanwhile into a crash of the process
+        source: Any = file.open() if is_address(str(file)) else pa.OSFile(str(file))
         is_file = source.read(len(_MAGIC)) == _MAGIC
         start = pa.ipc.open_file if is_file else pa.ipc.open_stream
         source.seek(0)
         written = start(source).schema
         refuse_deep_types(written, str(file))
-        schema = _named(written)
+        names = distinct_names(written.names)
+        schema = pa.schema([f.with_name(name) for f, name in zip(written, names, strict=True)])
         refuse_repeated(columns or (), written.names, str(file))
-        wanted = _positions(file, schema, columns)
+        refuse_missing(columns or (), names, str(file))
+        asked = None if columns is None else set(columns)
+        wanted = [n for n, name in enumerate(names) if asked is None or name in asked]
         source.seek(0)
         options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=may_use_threads())
         reader = start(source, options=options)
@@ -85,29 +93,6 @@ def _open(file: DataFile, columns: list[str] | None) -> Iterator[tuple[Any, pa.S
         yield reader, pa.schema([schema.field(position) for position in wanted])
     finally:
         source.close()
-
-
-def _source(file: DataFile) -> Any:
-    # A memory map would turn a file that shrinks meanwhile into a crash of the process.
-    return file.open() if is_address(str(file)) else pa.OSFile(str(file))
-
-
-def _named(schema: pa.Schema) -> pa.Schema:
-    names = distinct_names(schema.names)
-    return pa.schema([f.with_name(name) for f, name in zip(schema, names, strict=True)])
-
-
-def _positions(file: DataFile, schema: pa.Schema, columns: list[str] | None) -> list[int]:
-    places = {name: place for place, name in enumerate(schema.names)}
-    refuse_missing(columns or (), schema.names, str(file))
-    return sorted(places[name] for name in set(places if columns is None else columns))
-
-
-def _renamed(file: DataFile, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    try:
-        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-    except pa.ArrowException as error:  # here Arrow looks at what it has read
-        raise _damaged(str(file), error) from None
 
 
 def _damaged(where: str, error: Exception) -> Exception:

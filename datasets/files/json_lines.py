@@ -220,15 +220,10 @@ def _tables(file: DataFile, columns: list[str]) -> Iterator[pa.Table]:
 
 
 class _KeyTypes(NamedTuple):
-    """What the lines of a file hold, which takes a pass over it.
+    """What the lines of a file hold, which takes a pass over it."""
 
-    Attributes:
-        schema: Types of the columns.
-        faults: What is wrong with those that have none.
-    """
-
-    schema: pa.Schema
-    faults: Mapping[str, str]
+    schema: pa.Schema  # types of the columns
+    faults: Mapping[str, str]  # what is wrong with those that have none
 
 
 def _keys_of(file: DataFile) -> _KeyTypes:
@@ -243,7 +238,15 @@ def _look_at(file: DataFile, state: object) -> _KeyTypes:
     keys = _Keys(file)
     for line, block in _blocks(file):
         keys.add(line, block)
-        kinds |= _kinds(file, line, block, kinds, faults)
+        while True:  # a column that no type holds is left out of what is looked at
+            try:
+                found = _joined_kinds(file, line, without_columns(block, faults), kinds)
+                break
+            except MixedColumnError as error:
+                if error.column in faults:  # it goes by another name
+                    raise
+                faults[error.column] = str(error)
+        kinds |= found
     if not kinds and not faults:
         raise ValueError(f"{file}: is empty; expected a JSON object on each line")
     whole = [(name, kind) for name, kind in kinds.items() if name not in faults]
@@ -278,24 +281,6 @@ class _Keys:
                     f"1 in {_FEW_OF_THEM}); write what the keys name as values, such as "
                     '{"names": ["k7", "k9"], "values": [1, 2]} for {"k7": 1, "k9": 2}'
                 )
-
-
-def _kinds(
-    file: DataFile,
-    line: int,
-    block: bytes,
-    before: Mapping[str, pa.DataType],
-    faults: dict[str, str],
-) -> dict[str, pa.DataType]:
-    """Types that hold a block's columns and what came before; adds to faults where no type does."""
-    while True:
-        rest = without_columns(block, faults)
-        try:
-            return _joined_kinds(file, line, rest, before)
-        except MixedColumnError as error:
-            if error.column in faults:  # it goes by another name
-                raise
-            faults[error.column] = str(error)
 
 
 def _joined_kinds(

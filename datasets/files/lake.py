@@ -255,7 +255,7 @@ def _open(path: str, kind: str, version: int | None) -> Table:
             f"{path}: is {'an' if kind == 'Iceberg' else 'a'} {kind} table, whose folder also "
             f"holds rows that were removed; to read its live rows, pip install 'mmoe[{extra}]'"
         ) from None
-    return _open_delta(path, version) if kind == "Delta" else _open_iceberg(path, version)
+    return (DeltaTable if kind == "Delta" else IcebergTable).open(path, version)
 
 
 def _kind_by(names_in: Callable[[str], list[str]]) -> str | None:
@@ -304,45 +304,42 @@ def _folders_above(path: str) -> list[str]:
 _READ_FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 
 
-def _open_delta(path: str, version: int | None) -> "DeltaTable":
-    """Reads the log of a table.
-
-    Args:
-        path: Its folder, or address.
-        version: None: the current one.
-
-    Raises:
-        ValueError: It cannot be read, has no such version, or uses what is not read here.
-    """
-    import deltalake
-
-    if not is_address(path) and unquote(path) != path:  # it would read the log of that folder
-        raise Refused(
-            f"{path}: deltalake takes the name of this folder for {unquote(path)!r}; give the "
-            "folder a name without %"
-        )
-    where = "" if version is None else f" at version {version}"
-    with one_line(
-        lambda reason: (
-            f"{path}: the Delta table cannot be read{where} by deltalake {deltalake.__version__} "
-            f"({reason}); name a version that is there, or upgrade deltalake"
-        )
-    ):
-        return DeltaTable(path, deltalake.DeltaTable(path, version=version))
-
-
 class DeltaTable:
     """A table at one version; see `mmoe.datasets.files.lake.Table`."""
+
+    @classmethod
+    def open(cls, path: str, version: int | None) -> "DeltaTable":
+        """Reads the log of a table at a version, or the current one.
+
+        Raises:
+            ValueError: It cannot be read, has no such version, or uses what is not read here.
+        """
+        import deltalake
+
+        if not is_address(path) and unquote(path) != path:  # it would read the log of that folder
+            raise Refused(
+                f"{path}: deltalake takes the name of this folder for {unquote(path)!r}; give the "
+                "folder a name without %"
+            )
+        where = "" if version is None else f" at version {version}"
+        with one_line(
+            lambda reason: (
+                f"{path}: the Delta table cannot be read{where} by deltalake "
+                f"{deltalake.__version__} ({reason}); name a version that is there, or upgrade "
+                "deltalake"
+            )
+        ):
+            return cls(path, deltalake.DeltaTable(path, version=version))
 
     def __init__(self, path: str, table: Any) -> None:
         self.path, self.version, self.id = path, int(table.version()), str(table.metadata().id)
         self._refuse_features(table)
         self.schema = pa.schema(table.schema().to_arrow())
         self._partitions: dict[str, dict[str, Any]] = {}
-        self._kept = {
-            _last_part(name): np.asarray(kept, bool)
-            for name, kept in _rows(table.deletion_vectors())
-        }
+        vectors = pa.table(table.deletion_vectors())
+        names = map(_own_name, vectors["filepath"].to_pylist())
+        kept = (one.values.to_numpy(zero_copy_only=False) for one in vectors["selection_vector"])
+        self._kept = {n: np.asarray(one, bool) for n, one in zip(names, kept, strict=True)}
         self._read_actions(table)
 
     def _refuse_features(self, table: Any) -> None:
@@ -374,7 +371,7 @@ class DeltaTable:
             address = f"{self.path.rstrip('/')}/{inside}"
             values = {name.removeprefix("partition."): action[name] for name in named}
             self._partitions[address] = values
-            kept = self._kept.get(_last_part(inside))
+            kept = self._kept.get(_own_name(inside))
             about = sha256(repr(sorted(values.items())).encode())
             about.update(b"" if kept is None else np.packbits(kept).tobytes())
             self.files[address] = about.hexdigest()[:16]
@@ -384,7 +381,7 @@ class DeltaTable:
         file, values = DataFile(address), self._partitions[address]
         there = [name for name in parquet_columns(file) if name not in values]
         own = [name for name in columns if name in there]
-        kept_N, first = self._kept.get(_last_part(address)), 0
+        kept_N, first = self._kept.get(_own_name(address)), 0
         # Of a file that has none of the columns some column counts the rows
         for table in iter_parquet(file, own or there[:1], rows):
             count = table.num_rows
@@ -397,59 +394,45 @@ class DeltaTable:
             arrays = [
                 table[name]
                 if name in own
-                else pa.repeat(pa.scalar(values.get(name), self._type(name)), table.num_rows)
+                else pa.repeat(
+                    pa.scalar(values.get(name), self.schema.field(name).type), table.num_rows
+                )
                 for name in columns
             ]
             yield pa.table(arrays, names=columns)
 
-    def _type(self, name: str) -> pa.DataType:
-        return self.schema.field(name).type
 
-
-def _rows(vectors: Any) -> Iterator[tuple[str, Any]]:
-    table = pa.table(vectors)
-    yield from zip(
-        table["filepath"].to_pylist(),
-        (one.values.to_numpy(zero_copy_only=False) for one in table["selection_vector"]),
-        strict=True,
-    )
-
-
-def _last_part(path: str) -> str:
-    """A file's own name, which the log makes unique."""
+def _own_name(path: str) -> str:
+    """A file's last part, which the log makes unique."""
     return unquote(path).rpartition("/")[2]
 
 
 _SUFFIX = re.compile(r"(\.gz)?\.metadata\.json(\.gz)?$")
 
 
-def _open_iceberg(path: str, version: int | None) -> "IcebergTable":
-    """Reads the metadata of a table.
-
-    Args:
-        path: Its folder or address, or that of one of its metadata files: the state it describes.
-        version: A snapshot; None: the current one.
-
-    Raises:
-        ValueError: It cannot be read, has no such snapshot, lies elsewhere than it was written to,
-            or uses what pyiceberg does not read.
-    """
-    import pyiceberg
-    from pyiceberg.table import StaticTable
-
-    def unread(reason: str) -> str:
-        what = "equality deletes" if "quality delet" in reason else "the table as it is"
-        return (
-            f"{path}: pyiceberg {pyiceberg.__version__} cannot read {what} of this Iceberg table "
-            f"({reason}); rewrite its data files (rewrite_data_files), or export its rows"
-        )
-
-    with one_line(unread):
-        return IcebergTable(path, StaticTable.from_metadata(_metadata_file(path)), version)
-
-
 class IcebergTable:
     """A table at one snapshot; see `mmoe.datasets.files.lake.Table`."""
+
+    @classmethod
+    def open(cls, path: str, version: int | None) -> "IcebergTable":
+        """Reads the metadata of a table, or one of its metadata files, at a snapshot.
+
+        Raises:
+            ValueError: It cannot be read, has no such snapshot, lies elsewhere than it was written
+                to, or uses what pyiceberg does not read.
+        """
+        import pyiceberg
+        from pyiceberg.table import StaticTable
+
+        def unread(reason: str) -> str:
+            what = "equality deletes" if "quality delet" in reason else "the table as it is"
+            return (
+                f"{path}: pyiceberg {pyiceberg.__version__} cannot read {what} of this Iceberg "
+                f"table ({reason}); rewrite its data files (rewrite_data_files), or export its rows"
+            )
+
+        with one_line(unread):
+            return cls(path, StaticTable.from_metadata(_metadata_file(path)), version)
 
     def __init__(self, path: str, table: Any, version: int | None) -> None:
         self.path, self._table = path, table

@@ -240,8 +240,9 @@ def iter_parquet(
     """
     with _open(path, footers) as file:
         wanted = _projection(path, file, columns)
-        groups = None if row_group is None else _numbers(row_group)
-        where = f": row group {row_group}" if isinstance(row_group, int) else ""
+        one = isinstance(row_group, int)
+        groups = [row_group] if one else None if row_group is None else list(row_group)
+        where = f": row group {row_group}" if one else ""
         try:
             if _codes_in_lists(file):
                 for group in range(file.num_row_groups) if groups is None else groups:
@@ -272,10 +273,6 @@ def _plain_group(file: pq.ParquetFile, group: int, wanted: list[str] | None) -> 
     table = file.read_row_group(group, columns=wanted, use_threads=may_use_threads())
     columns = [plain(column) if _holds_codes(column.type) else column for column in table.columns]
     return pa.table(columns, names=table.column_names)
-
-
-def _numbers(row_group: int | range) -> list[int]:
-    return [row_group] if isinstance(row_group, int) else list(row_group)
 
 
 def parquet_layout(path: DataFile) -> tuple[pa.Schema, list[int]]:
@@ -385,18 +382,14 @@ def _select(table: pa.Table, columns: list[str] | None) -> pa.Table:
     return table if columns is None else table.select(columns)
 
 
-def _nested(schema: pa.Schema | None) -> str:
-    """Which columns that may be."""
-    names = [field.name for field in schema or () if pa.types.is_nested(field.type)]
-    return f"what is nested in other ways than plain lists: {', '.join(names)}" if names else "it"
-
-
 def _damaged(where: str, error: Exception, schema: pa.Schema | None = None) -> Exception:
     reason = " ".join(str(error).split())
     if isinstance(error, pa.ArrowNotImplementedError):
+        names = [field.name for field in schema or () if pa.types.is_nested(field.type)]
+        which = f"what is nested in other ways than plain lists: {', '.join(names)}"
         return ValueError(
             f"{where}: Arrow cannot read a column as it is stored ({reason[:200]}); "
-            f"leave out {_nested(schema)}, or write it in another way"
+            f"leave out {which if names else 'it'}, or write it in another way"
         )
     return out_of_memory(error, where) or ValueError(
         f"{where}: is truncated or no Parquet file ({reason[:200]}); write or copy it again"

@@ -64,7 +64,9 @@ def read_table(
     files = resolve_files(paths)
     names = column_names(files) if columns is None else list(dict.fromkeys(columns))
     tables = [_read(file, names) for file in files]
-    counts = [_rows_of(table) for table in tables]
+    # Rows of the files themselves: requests, where those of the tables are candidates
+    requests = [requests_of(table) for table in tables]
+    counts = [t.num_rows if n is None else n for t, n in zip(tables, requests, strict=True)]
     if any(file.candidates is not None for file in files):
         firsts = [0, *accumulate(counts)]
         tables = [renumbered(part, first) for part, first in zip(tables, firsts, strict=False)]
@@ -162,12 +164,6 @@ def _iter_rows(
             return  # what follows in the row group is of others
 
 
-def _rows_of(table: pa.Table) -> int:
-    """Rows of the file itself: requests, where those of the table are candidates."""
-    requests = requests_of(table)
-    return table.num_rows if requests is None else requests
-
-
 def _read(file: DataFile, names: list[str]) -> pa.Table:
     return plain_columns(read_file(file, names))
 
@@ -193,17 +189,13 @@ def _concat(files: list[DataFile], tables: list[pa.Table]) -> pa.Table:
         return tables[0]
     largest = [partial(_largest_value, table) for table in tables]
     schema = common_schema(files, signed_where_it_fits([t.schema for t in tables], largest))
-    return pa.concat_tables([_as_schema(table, schema) for table in tables])
-
-
-def _as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    if table.schema.types == schema.types:
-        return table
-    columns = [
-        cast_column(column, kind) for column, kind in zip(table.columns, schema.types, strict=True)
-    ]
-    # At once: a table that changes one column copies the list of all others
-    return pa.table(columns, names=schema.names, metadata=table.schema.metadata)
+    for number, table in enumerate(tables):
+        if table.schema.types != schema.types:
+            pairs = zip(table.columns, schema.types, strict=True)
+            columns = [cast_column(column, kind) for column, kind in pairs]
+            # At once: a table that changes one column copies the list of all others
+            tables[number] = pa.table(columns, names=schema.names, metadata=table.schema.metadata)
+    return pa.concat_tables(tables)
 
 
 def common_schema(files: Iterable[DataFile], schemas: Iterable[pa.Schema]) -> pa.Schema:

@@ -48,16 +48,11 @@ class AsCsv:
 
 @dataclass(frozen=True)
 class Nested:
-    """Paths of files whose rows have a list of candidates each, which are read as rows.
+    """Paths of files whose rows have a list of candidates each, which are read as rows."""
 
-    Attributes:
-        paths: As for `resolve_files`.
-        candidates: The column with the lists.
-        known: Columns that rows are known to have, whatever a file of empty lists says of them.
-    """
-
-    paths: "Source | list[str]"
-    candidates: str
+    paths: "Source | list[str]"  # as for `resolve_files`
+    candidates: str  # the column with the lists
+    # Columns that rows are known to have, whatever a file of empty lists says of them
     known: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -229,7 +224,7 @@ def _choose(names: Iterable[str]) -> list[str]:
         for name in sorted(names, key=natural_key)
         if _kind_of_name(name) is not None and not any(map(is_hidden, name.split("/")))
     ]
-    return [name for name in found if not _is_json(name)] or found
+    return [name for name in found if not _unpacked(name).endswith(".json")] or found
 
 
 def _checked(files: list[DataFile], folder: str) -> list[DataFile]:
@@ -253,19 +248,17 @@ def _kind_of_name(name: str) -> str | None:
         return "parquet"
     if name.endswith(_IPC_SUFFIXES):
         return "ipc"
-    for suffix in _COMPRESSED:
-        name = name.removesuffix(suffix)
-    if name.endswith(_JSON_SUFFIXES) or _is_json(name):
+    name = _unpacked(name)
+    if name.endswith((*_JSON_SUFFIXES, ".json")):
         return "json"
     return "csv" if name.endswith(_CSV_SUFFIXES) else None
 
 
-def _is_json(name: str) -> bool:
-    """Of lines, or one value."""
+def _unpacked(name: str) -> str:
     name = name.lower()
     for suffix in _COMPRESSED:
         name = name.removesuffix(suffix)
-    return name.endswith(".json")
+    return name
 
 
 def _nearest(path: Path) -> str:

@@ -26,17 +26,12 @@ _ROWS_PASSED = 2_000_000  # of Parquet, decoded to take some of them
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Rows of data files.
+    """Rows of data files."""
 
-    Attributes:
-        table: In the order of the files; numbered (see `read_table`) where these are all rows.
-        rows: How many the files hold; estimated where `note` says that these are some.
-        note: Which rows were read, for people; "" for all.
-    """
-
+    # In the order of the files; numbered (see `read_table`) where these are all rows
     table: pa.Table
-    rows: int
-    note: str = ""
+    rows: int  # how many the files hold; estimated where `note` says that these are some
+    note: str = ""  # which rows were read, for people; "" for all
 
 
 @dataclass

@@ -42,21 +42,13 @@ class Coded:
 
 @dataclass(frozen=True)
 class Target:
-    """A label in those of the sampled rows where it is observed.
+    """A label in those of the sampled rows where it is observed."""
 
-    Attributes:
-        task: Its task's name.
-        is_event: Whether labels are 0 and 1.
-        index_L: int64 [L], which of the sampled rows.
-        raw_L: float64 [L], the labels.
-        labels_L: The same with mean 0 and deviation 1.
-    """
-
-    task: str
-    is_event: bool
-    index_L: np.ndarray
-    raw_L: np.ndarray
-    labels_L: np.ndarray
+    task: str  # its task's name
+    is_event: bool  # whether labels are 0 and 1
+    index_L: np.ndarray  # int64 [L], which of the sampled rows
+    raw_L: np.ndarray  # float64 [L], the labels
+    labels_L: np.ndarray  # the same with mean 0 and deviation 1
 
 
 @dataclass(frozen=True)
@@ -157,16 +149,13 @@ _REPEATED = 0.2  # of the rows, at least, have another one of the same value
 
 @dataclass(frozen=True)
 class Relations:
-    """What follows from what.
+    """What follows from what."""
 
-    Attributes:
-        owner: Column → the coarsest one that it follows from: a price from its item, an age from
-            its user. Rows of one owner are no different evidence of such a column.
-        keys: Columns that others follow from, which themselves follow from none: ids, for a
-            quantity decides of nothing else but what is a function of it.
-    """
-
+    # Column → the coarsest one that it follows from: a price from its item, an age from its user.
+    # Rows of one owner are no different evidence of such a column.
     owner: dict[str, str] = field(default_factory=dict)
+    # Columns that others follow from, which themselves follow from none: ids, for a quantity
+    # decides of nothing else but what is a function of it
     keys: set[str] = field(default_factory=set)
 
 
@@ -178,7 +167,9 @@ def relate(columns: Mapping[str, Coded]) -> Relations:
         return found
     rows = max(min(_RELATED, _COMPARED // len(names) ** 2), _LEAST)
     codes_RC = np.stack([columns[name].codes_S[:rows].astype(np.int32) for name in names], axis=1)
-    chance_C = np.array([_chance(codes_R) for codes_R in codes_RC.T])
+    # How often two rows have the same value
+    shares = [np.bincount(codes_R) / len(codes_R) for codes_R in codes_RC.T]
+    chance_C = np.array([float((share_V**2).sum()) for share_V in shares])
     follows: dict[str, list[str]] = {name: [] for name in names}
     sizes = [columns[name].size for name in names]
     owners = sorted((n for n, size in enumerate(sizes) if size >= _KEY), key=lambda n: -sizes[n])
@@ -217,12 +208,6 @@ def _pairs(codes_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(codes_S, kind="stable")
     ordered = codes_S[order]
     return order, ordered[1:] == ordered[:-1]
-
-
-def _chance(codes_S: np.ndarray) -> float:
-    """How often two rows have the same value."""
-    counts = np.bincount(codes_S)
-    return float(((counts / len(codes_S)) ** 2).sum())
 
 
 def _settle(

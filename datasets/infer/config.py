@@ -11,7 +11,6 @@ from mmoe.config import (
     DataConfig,
     Feature,
     FeatureConfig,
-    ModelConfig,
     RequestsConfig,
     RunConfig,
     SplitConfig,
@@ -19,7 +18,7 @@ from mmoe.config import (
 from mmoe.config.data import MISSING_WORDS
 from mmoe.config.effects import without_unused
 from mmoe.datasets.infer.coded import draw
-from mmoe.datasets.infer.crosses import Product, flattered
+from mmoe.datasets.infer.crosses import flattered
 from mmoe.datasets.infer.guess_features import group_column, offered
 from mmoe.datasets.infer.guess_tasks import GuessedTask, consequence_notes, guess_task
 from mmoe.datasets.infer.inputs import Inputs, Names
@@ -69,7 +68,11 @@ def without_copies(table: pa.Table, *, sampled: bool = False) -> Distinct:
     if not count:
         return Distinct(table)
     kept = table.filter(pa.array(~copies_N))
-    if not (count <= _FEW * table.num_rows and _has_row_ids(kept, widest)):
+    # Whether a column tells all rows apart: who has one of them twice has a row twice
+    row_ids = count <= _FEW * table.num_rows and any(
+        len(np.unique(column_part(kept[name], 0))) == kept.num_rows for name in widest
+    )
+    if not row_ids:
         counter = RepeatCounter(table.num_rows, names)
         counter.add(0, table)
         if not counter.finish().unusual:
@@ -92,11 +95,6 @@ def _copies(table: pa.Table, widest: list[str]) -> np.ndarray:
     if len(rows):
         again_N[rows] = later_copies([hashes_of(table.take(pa.array(rows)))])[0]
     return again_N
-
-
-def _has_row_ids(table: pa.Table, widest: list[str]) -> bool:
-    """Whether a column tells all rows apart: who has one of them twice has a row twice."""
-    return any(len(np.unique(column_part(table[n], 0))) == table.num_rows for n in widest)
 
 
 _SEEDS = 50  # split seeds tried until each split has both classes of each label
@@ -174,35 +172,25 @@ def _one_class(tasks: list[GuessedTask], rows_N: np.ndarray) -> str:
 
 @dataclass(kw_only=True)
 class Reasons:
-    """Why the inferred config is what it is; becomes its comments.
+    """Why the inferred config is what it is; becomes its comments."""
 
-    Attributes:
-        split: Of the split.
-        group: Of data.group_column.
-        features: Feature name → reason.
-        tasks: Task name → reasons.
-        left_out: Column and reason, in the file's order.
-        offered: Column that is left out → features of which it may become one.
-        sizes: Of the model's and batches' sizes.
-        repeated: How many rows are copies of others; "" where chance explains them.
-        consequences: Task name → the task without which it never happens, or is 0.
-        unsure: Columns whose kind the rows are too few to tell.
-        missing: Column of text → words in it that mean a missing value, and their rows.
-        unclear: What else is not clear, a line each.
-    """
-
-    split: str = ""
-    group: str = ""
-    features: dict[str, str] = field(default_factory=dict)
-    tasks: dict[str, list[str]] = field(default_factory=dict)
+    split: str = ""  # of the split
+    group: str = ""  # of data.group_column
+    features: dict[str, str] = field(default_factory=dict)  # feature name → reason
+    tasks: dict[str, list[str]] = field(default_factory=dict)  # task name → reasons
+    # Column and reason, in the file's order
     left_out: list[tuple[str, str]] = field(default_factory=list)
+    # Column that is left out → features of which it may become one
     offered: dict[str, list[FeatureConfig]] = field(default_factory=dict)
-    sizes: str = ""
-    repeated: str = ""
+    sizes: str = ""  # of the model's and batches' sizes
+    repeated: str = ""  # how many rows are copies of others; "" where chance explains them
+    # Task name → the task without which it never happens, or is 0
     consequences: dict[str, str] = field(default_factory=dict)
+    # Columns whose kind the rows are too few to tell
     unsure: list[str] = field(default_factory=list)
+    # Column of text → words in it that mean a missing value, and their rows
     missing: dict[str, dict[str, int]] = field(default_factory=dict)
-    unclear: list[str] = field(default_factory=list)
+    unclear: list[str] = field(default_factory=list)  # what else is not clear, a line each
 
 
 def infer_config(
@@ -251,24 +239,52 @@ def infer_config(
     sampled = (rows or 0) > table.num_rows
     distinct = without_copies(table, sampled=sampled)
     total = (rows or table.num_rows) * distinct.table.num_rows // table.num_rows
-    found = _look(distinct.table, labels, told or Told(), origin, splits=split, sampled=sampled)
+    found = _Look(distinct.table, labels, told or Told(), origin, splits=split, sampled=sampled)
     run = found.config(name, None if path is None else str(path), distinct.said, total)
     return run, found.reasons(origin, distinct.said, total)
 
 
-@dataclass(kw_only=True)
 class _Look:
-    """What was found out about a table without copies."""
+    """What is found out about a table without copies."""
 
-    table: pa.Table
-    names: Names
-    tasks: list[GuessedTask]
-    profiles: list[ColumnProfile]
-    chosen: ChosenSplit
-    inputs: Inputs
-    left_out: list[tuple[str, str]]
-    missing: dict[str, dict[str, int]]
-    unclear: list[str]
+    def __init__(
+        self,
+        table: pa.Table,
+        labels: Sequence[str],
+        told: Told,
+        origin: str,
+        *,
+        splits: bool,
+        sampled: bool,
+    ) -> None:
+        self.names = names = Names()
+        self.tasks = [guess_task(table, label, names.task(label), origin) for label in labels]
+        used = {column for task in self.tasks for column in task.columns}
+        told.check(table, used, origin)
+        columns = [column for column in visible_columns(table) if column not in used]
+        self.missing = {name: words_met(plain(table[name]), MISSING_WORDS) for name in columns}
+        self.table = table = cleaned(table, columns, MISSING_WORDS)
+        profiles = told.apply(table, [read_column(name, table[name]) for name in columns], origin)
+        self.profiles, self.unclear = with_padding(table, profiles)
+        self.chosen = choose_split(table, self.tasks, self.profiles if splits else [], origin)
+        group = group_column(self.profiles)
+        self.inputs = Inputs(
+            table=table,
+            profiles=self.profiles,
+            sample=draw(self.tasks),
+            told=told,
+            group=group.name if group else None,
+            time_column=self.chosen.time_column,
+            splits=splits,
+            sampled=sampled,
+        )
+        self.inputs.choose(names, origin)
+        dropped = [(column, "--drop") for column in columns if column in told.drop]
+        order = {column: index for index, column in enumerate(columns)}
+        self.left_out = sorted(dropped + self.inputs.left_out, key=lambda one: order[one[0]])
+        if not self.inputs.features:
+            why = "; ".join(f"{name}: {reason}" for name, reason in self.left_out) or "none there"
+            raise ValueError(f"{origin}: no column is left to learn from ({why})")
 
     def config(self, name: str, path: str | None, repeated: str, total: int) -> RunConfig:
         """Returns what trains as it is; `total` rows there are."""
@@ -280,6 +296,10 @@ class _Look:
             products=self.inputs.product is not None,
         )
         tasks, features = [task.task for task in self.tasks], self.inputs.features
+        model = model_for(log)
+        if not any(feature.table_names for feature in features):  # no tables: no width of them
+            default = type(model).model_fields["embedding_dim"].default
+            model = model.model_copy(update={"embedding_dim": default})
         run = RunConfig(
             name=self.names.run(name),
             split_seed=self.chosen.seed,
@@ -291,7 +311,7 @@ class _Look:
             ),
             features=features,
             tasks=tasks,
-            model=_sized(model_for(log), features),
+            model=model,
             training=training_for(log, tasks),
         )
         return without_unused(run)
@@ -304,6 +324,12 @@ class _Look:
             times_S = times_N[inputs.sample.rows_S]
             flattery = flattered(inputs.strongest, inputs.numbers, inputs.sample, times_S)
         about = "about " * (total > self.table.num_rows)
+        sizes = f"sizes for {about}{total} rows"
+        if (product := inputs.product) is not None:
+            sizes += (
+                f"; the combination of {' with '.join(product.columns)} predicts {product.task!r} "
+                f"(z {product.z:.0f}): interaction: fm, a factorization machine, learns it"
+            )
         return Reasons(
             split="; ".join(filter(None, (chosen.reason, flattery))),
             group="who the rows belong to, for GAUC" if inputs.group else "",
@@ -311,75 +337,13 @@ class _Look:
             tasks={task.task.name: task.reasons for task in self.tasks},
             left_out=self.left_out,
             offered={one.name: offered(one, Names().feature(one.name)) for one in self.profiles},
-            sizes=f"sizes for {about}{total} rows" + _of(inputs.product),
+            sizes=sizes,
             repeated=repeated,
             consequences=consequence_notes(self.tasks),
             unsure=inputs.unsure,
             missing={column: words for column, words in self.missing.items() if words},
             unclear=self.unclear,
         )
-
-
-def _look(
-    table: pa.Table, labels: Sequence[str], told: Told, origin: str, *, splits: bool, sampled: bool
-) -> _Look:
-    names = Names()
-    tasks = [guess_task(table, label, names.task(label), origin) for label in labels]
-    used = {column for task in tasks for column in task.columns}
-    told.check(table, used, origin)
-    columns = [column for column in visible_columns(table) if column not in used]
-    met = {column: words_met(plain(table[column]), MISSING_WORDS) for column in columns}
-    table = cleaned(table, columns, MISSING_WORDS)
-    dropped = [(column, "--drop") for column in columns if column in told.drop]
-    profiles = [read_column(column, table[column]) for column in columns]
-    profiles, unclear = with_padding(table, told.apply(table, profiles, origin))
-    chosen = choose_split(table, tasks, profiles if splits else [], origin)
-    group = group_column(profiles)
-    inputs = Inputs(
-        table=table,
-        profiles=profiles,
-        sample=draw(tasks),
-        told=told,
-        group=group.name if group else None,
-        time_column=chosen.time_column,
-        splits=splits,
-        sampled=sampled,
-    )
-    inputs.choose(names, origin)
-    order = {column: place for place, column in enumerate(columns)}
-    left_out = sorted(dropped + inputs.left_out, key=lambda one: order[one[0]])
-    if not inputs.features:
-        why = "; ".join(f"{column}: {reason}" for column, reason in left_out) or "none there"
-        raise ValueError(f"{origin}: no column is left to learn from ({why})")
-    return _Look(
-        table=table,
-        names=names,
-        tasks=tasks,
-        profiles=profiles,
-        chosen=chosen,
-        inputs=inputs,
-        left_out=left_out,
-        missing=met,
-        unclear=unclear,
-    )
-
-
-def _sized(model: ModelConfig, features: Sequence[FeatureConfig]) -> ModelConfig:
-    """Leaves the width of tables at its default where there are none."""
-    if any(feature.table_names for feature in features):
-        return model
-    default = type(model).model_fields["embedding_dim"].default
-    return model.model_copy(update={"embedding_dim": default})
-
-
-def _of(product: Product | None) -> str:
-    if product is None:
-        return ""
-    pair = " with ".join(product.columns)
-    return (
-        f"; the combination of {pair} predicts {product.task!r} (z {product.z:.0f}): "
-        "interaction: fm, a factorization machine, learns it"
-    )
 
 
 OPTION = "--request"

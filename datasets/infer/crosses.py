@@ -105,44 +105,26 @@ _SHRINKAGES = (2.0, 8.0, 32.0)  # in units of a row's information
 
 @dataclass(frozen=True)
 class Cross:
-    """Two columns that belong together.
+    """Two columns that belong together."""
 
-    Attributes:
-        columns: Their names.
-        task: The label that they predict.
-        share: What they take off the loss, of what all columns alone do.
-        z: In standard errors.
-        pairs: Different pairs in the sample.
-        shrinkage: Rows at which a pair's own mean weighs as much as what its columns say.
-    """
-
-    columns: tuple[str, str]
-    task: str
-    share: float
-    z: float
-    pairs: int
-    shrinkage: float
+    columns: tuple[str, str]  # their names
+    task: str  # the label that they predict
+    share: float  # what they take off the loss, of what all columns alone do
+    z: float  # in standard errors
+    pairs: int  # different pairs in the sample
+    shrinkage: float  # rows at which a pair's own mean weighs as much as what its columns say
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """What an additive model of all columns leaves of a label, in rows that it was not fitted on.
+    """What an additive model of all columns leaves of a label, in rows it was not fitted on."""
 
-    Attributes:
-        task: Name of the label.
-        index_L: int64 [L], which of the sampled rows.
-        half_L: bool [L], which of the two halves a row is of.
-        left_L: float64 [L], the label less its prediction.
-        information_L: float64 [L], of each row: the curvature of its loss.
-        explained: What the predictions take off the loss, over all rows.
-    """
-
-    task: str
-    index_L: np.ndarray
-    half_L: np.ndarray
-    left_L: np.ndarray
-    information_L: np.ndarray
-    explained: float
+    task: str  # name of the label
+    index_L: np.ndarray  # int64 [L], which of the sampled rows
+    half_L: np.ndarray  # bool [L], which of the two halves a row is of
+    left_L: np.ndarray  # float64 [L], the label less its prediction
+    information_L: np.ndarray  # float64 [L], of each row: the curvature of its loss
+    explained: float  # what the predictions take off the loss, over all rows
 
 
 def find_crosses(
@@ -173,9 +155,14 @@ def find_crosses(
         return []
     best: dict[tuple[str, str], Cross] = {}
     for one in over:
-        for cross in _of_task(paired, one):
-            if cross.columns not in best or best[cross.columns].z < cross.z:
-                best[cross.columns] = cross
+        for names, (codes_S, size) in paired.items():
+            codes_L = codes_S[one.index_L]
+            gain, z, shrinkage = _gain(codes_L, size, one.left_L, one.information_L, one.half_L)
+            known = best.get(names)
+            worth = z > _SURE and gain > _WORTH * one.explained
+            if worth and (known is None or known.z < z):
+                share = gain / max(one.explained, gain)
+                best[names] = Cross(names, one.task, share, z, size, shrinkage)
     return sorted(best.values(), key=lambda cross: -cross.share)[:_MOST]
 
 
@@ -187,7 +174,8 @@ def leftovers(
     for target in sample.targets:
         index_L, half_L = target.index_L, half_S[target.index_L]
         labels_L = target.raw_L if target.is_event else target.labels_L
-        if not _enough(labels_L, half_L):
+        halves = labels_L[half_L], labels_L[~half_L]
+        if not all(len(part) > 50 and part.std() > 0 for part in halves):
             continue
         found = {}
         for name, coded in columns.items():
@@ -204,27 +192,9 @@ def leftovers(
         )
 
 
-def _of_task(
-    paired: Mapping[tuple[str, str], tuple[np.ndarray, int]], left: Leftover
-) -> list[Cross]:
-    crosses = []
-    for names, (codes_S, size) in paired.items():
-        gain, z, shrinkage = _gain(
-            codes_S[left.index_L], size, left.left_L, left.information_L, left.half_L
-        )
-        if z > _SURE and gain > _WORTH * left.explained:
-            share = gain / max(left.explained, gain)
-            crosses.append(Cross(names, left.task, share, z, size, shrinkage))
-    return crosses
-
-
 def _pairs(left: Coded, right: Coded) -> tuple[np.ndarray, int]:
     values, codes_S = np.unique(left.codes_S * right.cells + right.codes_S, return_inverse=True)
     return codes_S, len(values)
-
-
-def _enough(labels_L: np.ndarray, half_L: np.ndarray) -> bool:
-    return all(len(part) > 50 and part.std() > 0 for part in (labels_L[half_L], labels_L[~half_L]))
 
 
 def _explained(labels_L: np.ndarray, p_L: np.ndarray, is_event: bool) -> float:
@@ -269,17 +239,11 @@ _SURE_OF_PRODUCTS = 5.0
 
 @dataclass(frozen=True)
 class Product:
-    """Two columns whose hidden numbers predict a label together.
+    """Two columns whose hidden numbers predict a label together."""
 
-    Attributes:
-        columns: Their names.
-        task: The label.
-        z: In standard errors.
-    """
-
-    columns: tuple[str, str]
-    task: str
-    z: float
+    columns: tuple[str, str]  # their names
+    task: str  # the label
+    z: float  # in standard errors
 
 
 def find_product(
@@ -387,24 +351,19 @@ def _of_label(
     drawn_L = np.random.default_rng(0).permutation(place_L)
     found = [(*levels(coded, name in numbers), name) for name, coded in columns.items()]
     chosen = [(codes_S[index_L], size) for codes_S, size, _ in found]
-    future = _auc(chosen, labels_L, past_L, future_L)
+
+    def auc(training_L: np.ndarray, test_L: np.ndarray) -> float | None:
+        positives, rate = labels_L[test_L].sum(), labels_L[training_L].mean()
+        if min(positives, test_L.sum() - positives) < _LEAST or not 0 < rate < 1:
+            return None
+        p = additive(chosen, labels_L, training_L, True)[test_L]
+        return auc_of_sums(labels_L[test_L], 1 - labels_L[test_L], p)
+
+    future = auc(past_L, future_L)
     random_L = drawn_L >= 1 - _FUTURE
-    random = _auc(chosen, labels_L, (drawn_L >= 1 - _FUTURE - _PAST) & ~random_L, random_L)
+    random = auc((drawn_L >= 1 - _FUTURE - _PAST) & ~random_L, random_L)
     if future is None or random is None:
         return None
     rarest = min(labels_L[future_L].sum(), (1 - labels_L[future_L]).sum())
     gap = random - future
     return (gap, random, future, target.task) if gap > _ERRORS * 0.25 / np.sqrt(rarest) else None
-
-
-def _auc(
-    columns: list[tuple[np.ndarray, int]],
-    labels_L: np.ndarray,
-    training_L: np.ndarray,
-    test_L: np.ndarray,
-) -> float | None:
-    positives = labels_L[test_L].sum()
-    if min(positives, test_L.sum() - positives) < _LEAST or not 0 < labels_L[training_L].mean() < 1:
-        return None
-    p = additive(columns, labels_L, training_L, True)[test_L]
-    return auc_of_sums(labels_L[test_L], 1 - labels_L[test_L], p)

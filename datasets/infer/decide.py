@@ -96,40 +96,27 @@ _TOP = 0.95  # of the way to the largest value
 
 @dataclass(frozen=True)
 class Shape:
-    """The distribution of whole numbers.
+    """The distribution of whole numbers."""
 
-    Attributes:
-        distinct: Values.
-        rows: Rows of them.
-        density: Values over the whole numbers between the ends (in units of the common divisor).
-        from_start: Whether they begin at 0 or 1.
-        negative: Whether some are below 0 (−1 alone is a missing value).
-        lowest: The lowest.
-        largest: The largest.
-        uneven: How far the values are from evenly spread between the ends, 0 to 1.
-        flat: Whether the rows are evenly spread between the ends.
-        clumping: Pairs of rows of one value, over pairs of rows of neighbouring values: about 1 on
-            a line, Σλ² / (Σλ)² of ids that come λ times. 2.7 where ids' popularity is log-normal
-            with σ = 1, 1.3 to 4 for Zipf's law in any order; 1.00 to 1.05 for ages, counts, cents
-            and rounded salaries (50,000 invented rows each).
-        clumped: Whether that is more than chance.
-        rounded: Whether it would be, but for neighbours tens, hundreds or thousands away.
-        cut_off: Whether the values near the upper end still come often, without gaps, and then no
-            more: a quantity's tail fades away, ids numbered by how often they come just end.
-    """
-
-    distinct: int
-    rows: int
+    distinct: int  # values
+    rows: int  # rows of them
+    # Values over the whole numbers between the ends (in units of the common divisor)
     density: float
-    from_start: bool
-    negative: bool
-    lowest: float
-    largest: float
-    uneven: float
-    flat: bool
+    from_start: bool  # whether they begin at 0 or 1
+    negative: bool  # whether some are below 0 (−1 alone is a missing value)
+    lowest: float  # the lowest
+    largest: float  # the largest
+    uneven: float  # how far the values are from evenly spread between the ends, 0 to 1
+    flat: bool  # whether the rows are evenly spread between the ends
+    # Pairs of rows of one value, over pairs of rows of neighbouring values: about 1 on a line, Σλ²
+    # / (Σλ)² of ids that come λ times. 2.7 where ids' popularity is log-normal with σ = 1, 1.3 to 4
+    # for Zipf's law in any order; 1.00 to 1.05 for ages, counts, cents and rounded salaries (50,000
+    # invented rows each).
     clumping: float
-    clumped: bool
-    rounded: bool
+    clumped: bool  # whether that is more than chance
+    rounded: bool  # whether it would be, but for neighbours tens, hundreds or thousands away
+    # Whether the values near the upper end still come often, without gaps, and then no more: a
+    # quantity's tail fades away, ids numbered by how often they come just end
     cut_off: bool
 
 
@@ -150,6 +137,9 @@ def shape_of(values_V: np.ndarray, counts_V: np.ndarray, lowest: float) -> Shape
     top_V = units_V >= _TOP * (span - 1)
     same, next_to, near = _pairs(units_V, counts_V.astype(np.float64))
     clumped = _more(same, near)
+    # By the median, for where numbers are clipped many are at the end itself
+    usual = float(np.median(counts_V[top_V])) if top_V.any() else 0.0
+    numbers, mean = span - np.ceil(_TOP * (span - 1)), rows / len(values_V)
     return Shape(
         distinct=len(values_V),
         rows=int(rows),
@@ -164,14 +154,10 @@ def shape_of(values_V: np.ndarray, counts_V: np.ndarray, lowest: float) -> Shape
         clumping=(same + 1) / (near + 1),
         clumped=clumped,
         rounded=not clumped and near > 3 * next_to and _more(same, next_to),
-        cut_off=_cut_off(counts_V[top_V], span - np.ceil(_TOP * (span - 1)), rows / len(values_V)),
+        cut_off=bool(
+            top_V.sum() >= 0.8 * numbers and usual >= 3 and 0.15 * mean < usual < 0.9 * mean
+        ),
     )
-
-
-def _cut_off(top_V: np.ndarray, places: float, mean: float) -> bool:
-    """By the median, for where numbers are clipped many are at the end itself."""
-    usual = float(np.median(top_V)) if len(top_V) else 0.0
-    return len(top_V) >= 0.8 * places and usual >= 3 and 0.15 * mean < usual < 0.9 * mean
 
 
 def _unevenness(per_tenth: np.ndarray, span: float) -> float:
@@ -241,38 +227,23 @@ _DOUBT = 1.5  # reasons of less than this leave a column unsure
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a column of whole numbers.
+    """What is known of a column of whole numbers."""
 
-    Attributes:
-        name: The column.
-        distinct: Values.
-        shape: Of its values, where there are enough.
-        evidence: Of its labels, where there are enough.
-        is_key: Whether other columns follow from it.
-    """
-
-    name: str
-    distinct: int
-    shape: Shape | None
-    evidence: Evidence | None
-    is_key: bool
+    name: str  # the column
+    distinct: int  # values
+    shape: Shape | None  # of its values, where there are enough
+    evidence: Evidence | None  # of its labels, where there are enough
+    is_key: bool  # whether other columns follow from it
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a column is.
+    """What a column is."""
 
-    Attributes:
-        kind: What it is read as.
-        measured: Whether its labels alone are sure.
-        unsure: Whether nothing is.
-        why: What decided, in a few words.
-    """
-
-    kind: Literal["ids", "number"]
-    measured: bool = False
-    unsure: bool = False
-    why: str = ""
+    kind: Literal["ids", "number"]  # what it is read as
+    measured: bool = False  # whether its labels alone are sure
+    unsure: bool = False  # whether nothing is
+    why: str = ""  # what decided, in a few words
 
 
 def decide(facts: Mapping[str, Facts]) -> dict[str, Verdict]:
@@ -293,12 +264,6 @@ def decide(facts: Mapping[str, Facts]) -> dict[str, Verdict]:
     return verdicts
 
 
-def _is_quantity(facts: Facts) -> bool:
-    """Whether name or values can be nothing else, whatever the labels say."""
-    line = facts.shape is not None and (facts.shape.negative or facts.shape.rounded)
-    return line or hint(facts.name) < 0
-
-
 def _scores(facts: Facts) -> dict[str, float]:
     """Reasons, above 0 for ids."""
     scores = {"labels": _of_labels(facts.evidence), "name": _NAMES[hint(facts.name)]}
@@ -315,7 +280,8 @@ def _of_labels(evidence: Evidence | None) -> float:
     if evidence is None:
         return 0.0
     if _measured(evidence):
-        return _WEIGHT_OF_LABELS if _favours_ids(evidence) else -_WEIGHT_OF_LABELS
+        favours_ids = evidence.share < _SMOOTH and evidence.z > 0
+        return _WEIGHT_OF_LABELS if favours_ids else -_WEIGHT_OF_LABELS
     # The best of a dozen curves reaches 1.5 by chance
     if evidence.share >= _SMOOTH:
         return -min(max(evidence.z_number - _BY_CHANCE, 0.0), _MOST_UNSURE)
@@ -328,10 +294,6 @@ def _measured(evidence: Evidence | None) -> bool:
     ids = evidence.z_ids > SURE and evidence.z > SURE
     number = evidence.z_number > SURE and evidence.share >= _SMOOTH
     return number or (ids and evidence.share < _SMOOTH)
-
-
-def _favours_ids(evidence: Evidence) -> bool:
-    return evidence.share < _SMOOTH and evidence.z > 0
 
 
 def _of_shape(shape: Shape) -> float:
@@ -368,7 +330,9 @@ def _of_family(members: list[dict[str, float]]) -> float:
 
 def _verdict(facts: Facts, scores: dict[str, float]) -> Verdict:
     total = sum(scores.values())
-    if total > 0 and _is_quantity(facts):
+    # Whether name or values can be nothing else, whatever the labels say
+    line = facts.shape is not None and (facts.shape.negative or facts.shape.rounded)
+    if total > 0 and (line or hint(facts.name) < 0):
         # Its values predict more than their neighbours do (round sums, 40 hours a week), but they
         # are sums and hours: they get buckets of their own, or ids beside the number
         return Verdict(kind="number", why=_WORDS["quantity"])

@@ -55,28 +55,20 @@ class Sums:
     def grouped(self, groups_V: np.ndarray) -> "Sums":
         """Returns the sums of groups of values."""
         size = int(groups_V.max(initial=-1)) + 1
+        cells = (groups_V[:, None] * FOLDS + np.arange(FOLDS)).ravel()
         parts = (self.rows_VK, self.labels_VK, self.squares_VK)
-        return Sums(*(_added_up(part, groups_V, size) for part in parts))
-
-
-def _added_up(part_VK: np.ndarray, groups_V: np.ndarray, size: int) -> np.ndarray:
-    cells = (groups_V[:, None] * FOLDS + np.arange(FOLDS)).ravel()
-    return np.bincount(cells, weights=part_VK.ravel(), minlength=size * FOLDS).reshape(size, FOLDS)
+        sums = (np.bincount(cells, part.ravel(), minlength=size * FOLDS) for part in parts)
+        return Sums(*(part.reshape(size, FOLDS) for part in sums))
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What one reading gains over another.
+    """What one reading gains over another."""
 
-    Attributes:
-        total: Squared error taken off, over all rows.
-        z: In standard errors, rows drawn anew.
-        z_values: In standard errors, values drawn anew: what a few values with many rows each
-            agree on says little about the others.
-    """
-
-    total: float
-    z: float
+    total: float  # squared error taken off, over all rows
+    z: float  # in standard errors, rows drawn anew
+    # In standard errors, values drawn anew: what a few values with many rows each agree on says
+    # little about the others
     z_values: float
 
 
@@ -103,16 +95,13 @@ def gain(sums: Sums, p_VK: np.ndarray, over_VK: np.ndarray | float = 0.0) -> Gai
 
 def as_ids(sums: Sums, shrinkage: float) -> np.ndarray:
     """Returns the mean of each value's rows in the other folds, drawn to 0: float64 [V, FOLDS]."""
-    return _drawn_to_0(*_elsewhere(sums), shrinkage)
+    rows_VK, labels_VK = _elsewhere(sums)
+    return labels_VK / (rows_VK + shrinkage)
 
 
 def _elsewhere(sums: Sums) -> tuple[np.ndarray, np.ndarray]:
     rows_VK = sums.rows_VK.sum(axis=1, keepdims=True) - sums.rows_VK
     return rows_VK, sums.labels_VK.sum(axis=1, keepdims=True) - sums.labels_VK
-
-
-def _drawn_to_0(rows_VK: np.ndarray, labels_VK: np.ndarray, shrinkage: float) -> np.ndarray:
-    return labels_VK / (rows_VK + shrinkage)
 
 
 def best_ids(sums: Sums) -> tuple[np.ndarray, float]:
@@ -123,7 +112,7 @@ def best_ids(sums: Sums) -> tuple[np.ndarray, float]:
     rows_VK, labels_VK = _elsewhere(sums)
     best, best_VK, chosen = 0.0, np.zeros_like(rows_VK), np.inf
     for shrinkage in reversed(_SHRINKAGES):
-        p_VK = _drawn_to_0(rows_VK, labels_VK, shrinkage)
+        p_VK = labels_VK / (rows_VK + shrinkage)
         total = total_gain(sums, p_VK)
         if total <= best:
             break
@@ -246,35 +235,20 @@ BUCKETS = (10, 20, 50, 100, 200, 500)
 
 @dataclass(frozen=True)
 class Evidence:
-    """How well a column predicts one label, read in both ways.
+    """How well a column predicts one label, read in both ways."""
 
-    Attributes:
-        task: The label's task.
-        is_event: Whether it is 0 and 1.
-        ids: AUC as ids, on rows held out; of a regression the share of variance.
-        number: The same as a number.
-        z: Of what ids gain over a number, in standard errors.
-        z_ids: Of what ids gain over the mean.
-        z_number: Of what a number gains over the mean, values drawn anew.
-        share: What a number gains, of what ids gain.
-        shrinkage: Rows at which a value's own mean weighs as much as that of all.
-        buckets: How many quantile buckets predict best.
-        z_beyond: Of what ids gain over the best buckets.
-        z_log: Of what a line through logarithms gains over one through the numbers themselves.
-    """
-
-    task: str
-    is_event: bool
-    ids: float
-    number: float
-    z: float
-    z_ids: float
-    z_number: float
-    share: float
-    shrinkage: float
-    buckets: int
-    z_beyond: float
-    z_log: float
+    task: str  # the label's task
+    is_event: bool  # whether it is 0 and 1
+    ids: float  # AUC as ids, on rows held out; of a regression the share of variance
+    number: float  # the same as a number
+    z: float  # of what ids gain over a number, in standard errors
+    z_ids: float  # of what ids gain over the mean
+    z_number: float  # of what a number gains over the mean, values drawn anew
+    share: float  # what a number gains, of what ids gain
+    shrinkage: float  # rows at which a value's own mean weighs as much as that of all
+    buckets: int  # how many quantile buckets predict best
+    z_beyond: float  # of what ids gain over the best buckets
+    z_log: float  # of what a line through logarithms gains over one through the numbers themselves
 
     @property
     def strength(self) -> float:

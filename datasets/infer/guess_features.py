@@ -109,7 +109,14 @@ def guess_number(
     feature = NumericFeature(name=name, column=_column(profile, name), **how)
     beside = None
     told = verdict.why.startswith("--")
-    if evidence is not None and not told and _has_own_values(evidence, profile):
+    # Values come back, and ids predict better than the finest buckets
+    repeated = BUCKETS[-1] < profile.distinct <= profile.rows / 2
+    if (
+        evidence is not None
+        and not told
+        and repeated
+        and min(evidence.z_beyond, evidence.z_ids) > SURE
+    ):
         beside = f"{name}_as_id", f"values of {name} differ from their neighbours"
     return GuessedFeature(feature, _because(verdict, evidence, facts + _missing(profile)), beside)
 
@@ -183,16 +190,6 @@ def _cut(profile: ColumnProfile, evidence: Evidence | None) -> dict[str, int]:
     cut = encodings_for(profile.rows)
     measured = evidence.buckets if evidence is not None and evidence.strength > SURE else 0
     return {**cut, "buckets": measured} if measured > USUAL_BUCKETS else cut
-
-
-def _has_own_values(evidence: Evidence, profile: ColumnProfile) -> bool:
-    """Whether values come back, and ids predict better than the finest buckets."""
-    return (
-        evidence.z_beyond > SURE
-        and evidence.z_ids > SURE
-        and profile.distinct > BUCKETS[-1]
-        and profile.distinct <= profile.rows / 2
-    )
 
 
 def _because(verdict: Verdict, evidence: Evidence | None, facts: str) -> str:

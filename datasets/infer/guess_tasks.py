@@ -11,7 +11,7 @@ import pyarrow as pa
 from mmoe.config import TaskConfig
 from mmoe.datasets.infer.profile import profile_column
 from mmoe.datasets.labels.expressions import columns_of, evaluate, evaluate_label, parse, quote
-from mmoe.datasets.rows.locations import missing_column, place, visible_columns
+from mmoe.datasets.rows.locations import first_true, missing_column, place, visible_columns
 from mmoe.datasets.values.arrow import pc, plain
 from mmoe.datasets.values.text import settle
 from mmoe.metrics.task_kinds import kind_of
@@ -70,11 +70,14 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
     column = plain(table[label])
     column = settle(column) if pa.types.is_large_string(column.type) else column
     if pa.types.is_decimal(column.type) or pa.types.is_floating(column.type):
-        column = _as_floats(column)
+        # Without NaN: expressions and samples then print as numbers
+        floats = column.cast(pa.float64(), safe=False)
+        column = pc.if_else(pc.is_nan(floats), pa.scalar(None, pa.float64()), floats)
         table = table.set_column(table.column_names.index(label), label, column)
     where = f"{origin}: label column {label!r}"
+    wrong = f"{where} holds {column.type}, expected 0 and 1, two values, or numbers"
     if pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
-        raise ValueError(f"{where} {_expected(column)}")
+        raise ValueError(wrong)
     values = pc.unique(column.drop_null())
     if len(values) == 0:
         raise ValueError(f"{where} is empty; expected 0 and 1, two values, or numbers")
@@ -94,19 +97,16 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
                 f'{values[0].as_py()!r}"'
             )
         expression, reason = _two_values(label, column, values)
-        return _binary(table, label, name, expression, reason, origin)
+        task = TaskConfig(name=name, label=expression)
+        return _guessed(table, task, [label], [reason], origin)
     if profile.nature == "boolean" or _is_zero_one(values):
-        return _binary(table, label, name, quote(label), "", origin)
+        return _guessed(table, TaskConfig(name=name, label=quote(label)), [label], [], origin)
     if profile.nature in ("integer", "real"):
         assert profile.numbers_N is not None
         if profile.nature == "integer":
             _refuse_stray(table, label, profile.numbers_N, origin)
         return _regression(table, label, name, profile.numbers_N, origin)
-    raise ValueError(f"{where} {_expected(column)}")
-
-
-def _expected(column: pa.ChunkedArray) -> str:
-    return f"holds {column.type}, expected 0 and 1, two values, or numbers"
+    raise ValueError(wrong)
 
 
 def consequence_notes(tasks: list[GuessedTask]) -> dict[str, str]:
@@ -153,13 +153,6 @@ def _from_expression(table: pa.Table, label: str, name: str, origin: str) -> Gue
     return _guessed(table, TaskConfig(name=name, label=label), columns, [], origin)
 
 
-def _binary(
-    table: pa.Table, label: str, name: str, expression: str, reason: str, origin: str
-) -> GuessedTask:
-    task = TaskConfig(name=name, label=expression)
-    return _guessed(table, task, [label], [reason] if reason else [], origin)
-
-
 def _guessed(
     table: pa.Table, task: TaskConfig, columns: list[str], reasons: list[str], origin: str
 ) -> GuessedTask:
@@ -181,17 +174,9 @@ def _guessed(
     )
 
 
-def _as_floats(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Decimals and floats as float64 without NaN: expressions and samples then print as numbers."""
-    floats = column.cast(pa.float64(), safe=False)
-    return pc.if_else(pc.is_nan(floats), pa.scalar(None, pa.float64()), floats)
-
-
 def _refuse_infinite(table: pa.Table, label: str, numbers_N: np.ndarray, origin: str) -> None:
     """Training would refuse the row, so the config must not be written."""
-    infinite_N = np.isinf(numbers_N)
-    if infinite_N.any():
-        index = int(infinite_N.argmax())
+    if (index := first_true(np.isinf(numbers_N))) is not None:
         raise ValueError(
             f"{place(table, origin, index)}: label {label!r} is {numbers_N[index]}, expected a "
             "finite number; leave the cell empty or clip it"

@@ -24,7 +24,6 @@ from mmoe.datasets.infer.decide import LARGE_ID, SURE, Facts, Shape, Verdict, de
 from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.guess_features import (
     ROWS_PER_ID,
-    GuessedFeature,
     guess_ids,
     guess_list,
     guess_moment,
@@ -90,45 +89,26 @@ _QUANTITY = {"unit", "decimal", "thousands"}  # $5 is no id
 
 @dataclass
 class Inputs:
-    """The columns, and what was found out about them.
+    """The columns, and what was found out about them."""
 
-    Attributes:
-        table: All rows.
-        profiles: Columns that may be inputs.
-        sample: The rows that are looked at.
-        told: What a person said.
-        group: Column that the rows belong to.
-        time_column: What the split is made by.
-        splits: Whether a split is made; if not, a datetime is an input.
-        sampled: Whether the table is a part of the rows.
-        coded: Column → its sampled rows.
-        numbers: Columns that are read as numbers.
-        strongest: Those of `coded` that predict most.
-        product: Two of them whose hidden numbers multiply.
-        moments: Datetimes of which parts are inputs, and the reasons.
-        features: The outcome.
-        reasons: Feature → reason.
-        left_out: Column and reason.
-        unsure: Columns whose kind is a guess.
-    """
-
-    table: pa.Table
-    profiles: list[ColumnProfile]
-    sample: Sample
-    told: Told
-    group: str | None
-    time_column: str | None
-    splits: bool
-    sampled: bool = False
-    coded: dict[str, Coded] = field(default_factory=dict)
-    numbers: set[str] = field(default_factory=set)
-    strongest: dict[str, Coded] = field(default_factory=dict)
-    product: Product | None = None
+    table: pa.Table  # all rows
+    profiles: list[ColumnProfile]  # columns that may be inputs
+    sample: Sample  # the rows that are looked at
+    told: Told  # what a person said
+    group: str | None  # column that the rows belong to
+    time_column: str | None  # what the split is made by
+    splits: bool  # whether a split is made; if not, a datetime is an input
+    sampled: bool = False  # whether the table is a part of the rows
+    coded: dict[str, Coded] = field(default_factory=dict)  # column → its sampled rows
+    numbers: set[str] = field(default_factory=set)  # columns that are read as numbers
+    strongest: dict[str, Coded] = field(default_factory=dict)  # those of `coded` that predict most
+    product: Product | None = None  # two of them whose hidden numbers multiply
+    # Datetimes of which parts are inputs, and the reasons
     moments: dict[str, tuple[DatetimeFeature, str]] = field(default_factory=dict)
-    features: list[FeatureConfig] = field(default_factory=list)
-    reasons: dict[str, str] = field(default_factory=dict)
-    left_out: list[tuple[str, str]] = field(default_factory=list)
-    unsure: list[str] = field(default_factory=list)
+    features: list[FeatureConfig] = field(default_factory=list)  # the outcome
+    reasons: dict[str, str] = field(default_factory=dict)  # feature → reason
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # column and reason
+    unsure: list[str] = field(default_factory=list)  # columns whose kind is a guess
 
     def choose(self, names: Names, origin: str) -> None:
         """Fills in features, reasons and what is left out, in the order of the columns."""
@@ -138,10 +118,13 @@ class Inputs:
         kept.sort(key=lambda profile: order[profile.name])
         kept = self._without_joint_leaks(kept)
         relations = relate(self.coded)
-        evidence = {
-            name: weigh(coded, self.sample, self._folds(name, relations))
-            for name, coded in self.coded.items()
-        }
+        evidence = {}
+        for name, coded in self.coded.items():
+            owner = relations.owner.get(
+                name
+            )  # rows of what a column follows from: held out together
+            folds_S = self.sample.folds_S if owner is None else folds_of(self.coded[owner].codes_S)
+            evidence[name] = weigh(coded, self.sample, folds_S)
         verdicts = self._verdicts(kept, evidence, relations)
         for name, reason in self._copies(verdicts).items():
             self.left_out.append((name, reason))
@@ -212,7 +195,15 @@ class Inputs:
         if profile.vector is not None:
             return profile.vector.problem or None
         if profile.nature == "other":
-            return _no_values(self.table[profile.name].type)
+            kind, reason = (
+                self.table[profile.name].type,
+                "neither numbers, text, dates nor lists of them",
+            )
+            if pa.types.is_struct(kind):
+                return f"{reason}; what it holds can be columns of their own"
+            if pa.types.is_duration(kind):
+                return f"{reason}, but a duration; its seconds can be a column of numbers"
+            return reason
         if profile.nature != "list" and profile.distinct <= 1 and not profile.missing:
             return "the same value in every row"
         time = time_like(profile)
@@ -221,11 +212,6 @@ class Inputs:
         if profile.unique_per_row and not _measures(profile):
             return "its value is different in every row"
         return None
-
-    def _folds(self, name: str, relations: Relations) -> np.ndarray:
-        """Rows that are held out together: at random, or all of what a column follows from."""
-        owner = relations.owner.get(name)
-        return self.sample.folds_S if owner is None else folds_of(self.coded[owner].codes_S)
 
     def _verdicts(
         self, kept: list[ColumnProfile], evidence: dict[str, Evidence | None], relations: Relations
@@ -306,7 +292,13 @@ class Inputs:
             column = None if name == profile.name else profile.name
             self._take(moment.model_copy(update={"name": name, "column": column}), reason)
             return
-        guessed = self._guess(profile, name, verdict, evidence)
+        if profile.vector is not None:
+            guessed = guess_vectors(profile, name)
+        elif profile.nature == "list" or (profile.separator and profile.name not in self.told.kept):
+            guessed = guess_list(profile, name)
+        else:
+            guess = guess_number if verdict.kind == "number" else guess_ids
+            guessed = guess(profile, name, verdict, evidence)
         reason = self._all_rare(profile, guessed.feature)
         if reason:
             self.left_out.append((profile.name, reason))
@@ -329,17 +321,6 @@ class Inputs:
         counts = pc.value_counts(plain(self.table[profile.name]).drop_null()).field("counts")
         most = pc.max(counts).as_py()
         return f"ids of which none comes {least} times (at most {most})" if most < least else ""
-
-    def _guess(
-        self, profile: ColumnProfile, name: str, verdict: Verdict, evidence: Evidence | None
-    ) -> GuessedFeature:
-        if profile.vector is not None:
-            return guess_vectors(profile, name)
-        if profile.nature == "list" or (profile.separator and profile.name not in self.told.kept):
-            return guess_list(profile, name)
-        if verdict.kind == "number":
-            return guess_number(profile, name, verdict, evidence)
-        return guess_ids(profile, name, verdict, evidence)
 
     def _take(self, feature: FeatureConfig, reason: str) -> None:
         self.features.append(feature)
@@ -386,13 +367,3 @@ def _measures(profile: ColumnProfile) -> bool:
     if sound > 0 or shape.density > 0.5 or shape.largest >= LARGE_ID:
         return False
     return sound < 0 or shape.negative or shape.uneven > 0.2
-
-
-def _no_values(kind: pa.DataType) -> str:
-    """Why a column of such a type is no input, and what would make it one where that is plain."""
-    reason = "neither numbers, text, dates nor lists of them"
-    if pa.types.is_struct(kind):
-        return f"{reason}; what it holds can be columns of their own"
-    if pa.types.is_duration(kind):
-        return f"{reason}, but a duration; its seconds can be a column of numbers"
-    return reason

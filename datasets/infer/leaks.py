@@ -36,7 +36,9 @@ def too_good(coded: Coded, sample: Sample) -> str | None:
     for target in sample.targets:
         codes_L = coded.codes_S[target.index_L]
         if not target.is_event:
-            if coded.values_V is not None and _same_order(codes_L, coded.size, target.raw_L):
+            there_L = codes_L < coded.size
+            ordered = coded.values_V is not None and there_L.sum() >= 20
+            if ordered and abs(same_order(codes_L[there_L], target.raw_L[there_L])) > _SAME_ORDER:
                 return f"it orders the rows as the label {target.task!r} does"
             continue
         sums = Sums.of(codes_L, coded.cells, target.raw_L, sample.folds_S[target.index_L])
@@ -49,13 +51,6 @@ def too_good(coded: Coded, sample: Sample) -> str | None:
                 "only afterwards; add it if it is not"
             )
     return None
-
-
-def _same_order(codes_L: np.ndarray, size: int, labels_L: np.ndarray) -> bool:
-    present_L = codes_L < size
-    if present_L.sum() < 20:
-        return False
-    return abs(same_order(codes_L[present_L], labels_L[present_L])) > _SAME_ORDER
 
 
 def _single_feature_auc(sums: Sums, coded: Coded) -> float:
@@ -78,15 +73,12 @@ def _single_feature_auc(sums: Sums, coded: Coded) -> float:
         order_V = np.where(there_V, np.arange(coded.cells), -1.0)
         values.append(auc_of_sums(positives_V, negatives_V, order_V))
     if coded.size <= UNREPEATED * (positives + negatives):
-        values.append(_by_rates(sums, positives / (positives + negatives)))
+        base = positives / (positives + negatives)
+        centred = Sums(sums.rows_VK, sums.labels_VK - base * sums.rows_VK, sums.squares_VK)
+        rates_VK = as_ids(centred, SMOOTHING)  # that a row's value has in the other folds
+        negatives_VK = sums.rows_VK - sums.labels_VK
+        values.append(held_out_auc(sums.labels_VK, negatives_VK, rates_VK))
     return max(max(value, 1 - value) for value in values if not np.isnan(value))
-
-
-def _by_rates(sums: Sums, base: float) -> float:
-    """AUC of the rates that a row's value has in the other folds."""
-    centred = Sums(sums.rows_VK, sums.labels_VK - base * sums.rows_VK, sums.squares_VK)
-    negatives_VK = sums.rows_VK - sums.labels_VK
-    return held_out_auc(sums.labels_VK, negatives_VK, as_ids(centred, SMOOTHING))
 
 
 def _implies_label(sums: Sums, coded: Coded, target: Target) -> bool:
@@ -117,24 +109,20 @@ _HELD, _APART = 0.97, 0.3
 
 
 class LookedAt(NamedTuple):
-    """Some rows of a label, as many of either class, in order.
+    """Some rows of a label, as many of either class, in order."""
 
-    Attributes:
-        target: The label.
-        rows_R: Which of its rows.
-        labels_R: Their classes, 0 and 1; of numbers 1 is what is high.
-    """
-
-    target: Target
-    rows_R: np.ndarray
-    labels_R: np.ndarray
+    target: Target  # the label
+    rows_R: np.ndarray  # which of its rows
+    labels_R: np.ndarray  # their classes, 0 and 1; of numbers 1 is what is high
 
 
 def look_at(sample: Sample) -> list[LookedAt]:
     """Chooses the rows of each label that has enough of them to tell."""
     found = []
     for target in sample.targets:
-        labels_L = target.raw_L if target.is_event else _is_high(target.raw_L)
+        labels_L = target.raw_L
+        if not target.is_event:  # above the median, or the least number where it is most of them
+            labels_L = (labels_L > np.median(labels_L)).astype(np.float64)
         rows = [np.flatnonzero(labels_L == event) for event in (0.0, 1.0)]
         for event, mine in enumerate(rows):
             if len(mine) > _ROWS:
@@ -289,11 +277,6 @@ def _may_tell(numbers: list[np.ndarray | None], event_R: np.ndarray) -> np.ndarr
 def _said(target: Target) -> str:
     """What is predicted of a label by classes, in words."""
     return repr(target.task) if target.is_event else f"whether {_classes(target)[0]}"
-
-
-def _is_high(numbers_L: np.ndarray) -> np.ndarray:
-    """1 above the median, or above the least number where it is most of them, else 0."""
-    return (numbers_L > np.median(numbers_L)).astype(np.float64)
 
 
 def _classes(target: Target) -> tuple[str, str]:

@@ -27,15 +27,10 @@ _ROWS_TO_PROJECT = 20_000
 
 @dataclass(frozen=True)
 class VectorFacts:
-    """What is known of a column of lists of real numbers.
+    """What is known of a column of lists of real numbers."""
 
-    Attributes:
-        length: Of the first.
-        problem: Why they are no vectors; "": they are.
-    """
-
-    length: int
-    problem: str = ""
+    length: int  # of the first
+    problem: str = ""  # why they are no vectors; "": they are
 
 
 def look_for_vectors(column: pa.ChunkedArray) -> VectorFacts | None:
@@ -53,7 +48,12 @@ def look_for_vectors(column: pa.ChunkedArray) -> VectorFacts | None:
     """
     present = column.drop_null()
     glance = present.slice(0, _LOOKED_AT)
-    if not len(glance) or not _may_hold(glance) or not _are_real(glance):
+    if is_text(glance.type):
+        bracketed = pc.match_substring_regex(glance, r"^\s*[\[(].*[\])]\s*$")
+        may_hold = pc.all(pc.or_(bracketed, pc.equal(glance, ""))).as_py()
+    else:
+        may_hold = is_list(glance.type) and not pa.types.is_nested(glance.type.value_type)
+    if not len(glance) or not may_hold or not _are_real(glance):
         return None
     lengths_N = items_of(column)[1] if is_list(column.type) else _lengths_in_text(column)
     rows = np.flatnonzero(lengths_N)
@@ -78,13 +78,6 @@ def guess_vector(
     dim = _WIDEST if facts.length > _WIDEST and rows >= _ROWS_TO_PROJECT else None
     reason = f"vectors of {facts.length} numbers" + (f"; projected to {dim}" if dim else "")
     return VectorFeature(name=name, column=column, dim=dim), reason
-
-
-def _may_hold(glance: pa.ChunkedArray) -> bool:
-    if is_text(glance.type):
-        bracketed = pc.match_substring_regex(glance, r"^\s*[\[(].*[\])]\s*$")
-        return bool(pc.all(pc.or_(bracketed, pc.equal(glance, ""))).as_py())
-    return is_list(glance.type) and not pa.types.is_nested(glance.type.value_type)
 
 
 def _are_real(glance: pa.ChunkedArray) -> bool:
@@ -116,38 +109,24 @@ _EXACT = 2.0**53
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnProfile:
-    """Facts about one column.
+    """Facts about one column."""
 
-    Attributes:
-        name: The column.
-        nature: What it holds; whole floats count as integers (pandas' integers with gaps).
-        rows: N.
-        missing: Rows without a value.
-        distinct: Distinct values.
-        separator: Where text looks like lists, what stands between the items.
-        numbers_N: float64 [N], NaN where missing; None for text and lists. Datetimes are seconds
-            since 1970.
-        keys: Keys of a feature of this nature that say how its cells are read.
-        said: How they are read, in words; "" where nothing need be said.
-        no_input: Why no feature can be made of it, or "".
-        offered: Where it may be read in two ways, the keys of each.
-        vector: Of lists of real numbers.
-        of_day: It holds times of day, which are no moments.
-    """
-
-    name: str
-    nature: Nature
-    rows: int
-    missing: int
-    distinct: int
-    separator: str | None = None
+    name: str  # the column
+    nature: Nature  # what it holds; whole floats count as integers (pandas' integers with gaps)
+    rows: int  # N
+    missing: int  # rows without a value
+    distinct: int  # distinct values
+    separator: str | None = None  # where text looks like lists, what stands between the items
+    # float64 [N], NaN where missing; None for text and lists. Datetimes are seconds since 1970.
     numbers_N: np.ndarray | None = None
+    # Keys of a feature of this nature that say how its cells are read
     keys: Mapping[str, Any] = field(default_factory=dict)
-    said: str = ""
-    no_input: str = ""
+    said: str = ""  # how they are read, in words; "" where nothing need be said
+    no_input: str = ""  # why no feature can be made of it, or ""
+    # Where it may be read in two ways, the keys of each
     offered: tuple[Mapping[str, Any], ...] = ()
-    vector: VectorFacts | None = None
-    of_day: bool = False
+    vector: VectorFacts | None = None  # of lists of real numbers
+    of_day: bool = False  # it holds times of day, which are no moments
 
     @property
     def unique_per_row(self) -> bool:
@@ -175,7 +154,12 @@ def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
     vector = look_for_vectors(column)
     nature = _nature(column) if vector is None else "vector"
     missing = int(pc.sum(pc.is_null(column, nan_is_null=True).cast(pa.int64())).as_py() or 0)
-    distinct = 0 if nature in ("list", "vector", "other") else _distinct(column)
+    distinct = 0
+    if nature not in ("list", "vector", "other") and not pa.types.is_null(column.type):
+        held = column
+        if pa.types.is_floating(column.type):
+            held = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        distinct = int(pc.count_distinct(held, mode="only_valid").as_py())
     numbers_N = None
     if nature in ("integer", "real", "boolean") or (
         nature == "datetime" and not is_text(column.type)
@@ -242,14 +226,6 @@ def is_iso(column: pa.ChunkedArray) -> bool:
     return parse_datetimes(present) is not None
 
 
-def _distinct(column: pa.ChunkedArray) -> int:
-    if pa.types.is_null(column.type):
-        return 0
-    if pa.types.is_floating(column.type):
-        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-    return int(pc.count_distinct(column, mode="only_valid").as_py())
-
-
 _TIME_NAME = re.compile(
     r"(^|_)(time|timestamp|datetime|date|ts|dt|day|hour|week|month|created|created_at|event_time|"
     r"impression_time|logged_at|at)($|_|\d)|(time|date|timestamp|_at|_ts)$"
@@ -276,8 +252,13 @@ class TimeLike(StrEnum):
 
 def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, TimeLike] | None:
     """Returns the event's time and how it was recognised; None where there is none."""
+    # Finest true time first: named like a time, not merely ordered, then the most distinct
     found = [
-        (_rank(profile, reason), profile, reason)
+        (
+            (not named_as_time(profile.name), reason is TimeLike.RISES, -profile.distinct),
+            profile,
+            reason,
+        )
         for profile in profiles
         if (reason := time_like(profile)) and profile.distinct >= 3 and not profile.missing
         if not profile.no_input
@@ -309,8 +290,10 @@ def time_like(profile: ColumnProfile) -> TimeLike | None:
     low, high = float(present.min()), float(present.max())
     if profile.nature == "integer" and _DAYS[0] <= low and high <= _DAYS[1]:
         return TimeLike.YYYYMMDD
-    if len(present) > 20 and profile.distinct > 2 and _rises(present):
-        return TimeLike.RISES
+    # Few steps back, and the whole way up: the hour of the day in a sorted log starts over
+    if len(present) > 20 and profile.distinct > 2 and (np.diff(present) >= 0).mean() >= _ORDERED:
+        overall = float(np.corrcoef(present, np.arange(len(present)))[0, 1])
+        return TimeLike.RISES if overall >= _ORDERED_OVERALL else None
     return None
 
 
@@ -324,16 +307,3 @@ def unit_of(profile: ColumnProfile) -> TimeUnit | None:
         if _SECONDS[0] * size <= low and high <= _SECONDS[1] * size:
             return unit
     return None
-
-
-def _rises(values: np.ndarray) -> bool:
-    """Few steps back, and the whole way up: the hour of the day in a sorted log starts over."""
-    if (np.diff(values) >= 0).mean() < _ORDERED:
-        return False
-    return float(np.corrcoef(values, np.arange(len(values)))[0, 1]) >= _ORDERED_OVERALL
-
-
-def _rank(profile: ColumnProfile, reason: TimeLike) -> tuple[bool, bool, int]:
-    """Finest true time first: named like a time, not merely ordered, then the most distinct."""
-    named = bool(_TIME_NAME.search(profile.name.lower()))
-    return (not named, reason is TimeLike.RISES, -profile.distinct)

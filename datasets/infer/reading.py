@@ -253,21 +253,18 @@ def _keys(
 ) -> dict[str, Any] | None:
     """Of a reading that all texts allow; None where they are rather lists of ids."""
     texts = tidied(pa.chunked_array([texts]))
-    if (decimal, thousands) == (".", None) and _part_thousands(texts):
-        decimal, thousands = ",", "."
+    if (decimal, thousands) == (".", None):
+        # € 1.234 beside € 999: three digits follow each dot, and some numbers have none
+        dots = pc.match_substring(texts, ".")
+        groups = pc.match_substring_regex(texts, r"^\D*[1-9]\d{0,2}(\.\d{3})*[^\d.]*$")
+        some = pc.any(dots).as_py() and not pc.all(dots).as_py()
+        if some and pc.all(groups).as_py():
+            decimal, thousands = ",", "."
     if thousands in (",", " ") and unit is None and not _has_zero_groups(texts, thousands):
         return None
     keys = {"decimal": decimal} if decimal != "." else {}
     keys |= {k: v for k, v in (("thousands", thousands), ("unit", unit)) if v is not None}
     return keys or None  # 00501 and numbers beyond 64 bits are no numbers by themselves
-
-
-def _part_thousands(texts: pa.ChunkedArray) -> bool:
-    """€ 1.234 beside € 999: three digits follow each dot, and some numbers have none."""
-    dots = pc.match_substring(texts, ".")
-    groups = pc.match_substring_regex(texts, r"^\D*[1-9]\d{0,2}(\.\d{3})*[^\d.]*$")
-    some = pc.any(dots).as_py() and not pc.all(dots).as_py()
-    return bool(some and pc.all(groups).as_py())
 
 
 def _has_zero_groups(texts: pa.ChunkedArray, mark: str) -> bool:
@@ -566,7 +563,7 @@ def _of_values(
 def _numbers(name: str, column: pa.ChunkedArray, keys: dict[str, Any]) -> ColumnProfile:
     feature = NumericFeature(name="x", column=name, **keys)
     numbers_N = feature_numbers(pa.table({name: column}), feature, name)
-    written = f"written as {_first(column)!r}" if feature.text_columns else ""
+    written = _written(column) if feature.text_columns else ""
     words = keys.get("missing_values", [])
     listed = ", ".join(map(repr, words[:_SHOWN]))
     missing = f"{listed} {'mean' if len(words) > 1 else 'means'} missing" if words else ""
@@ -591,7 +588,7 @@ def _datetimes(name: str, column: pa.ChunkedArray, keys: list[dict[str, Any]]) -
         distinct=pc.count_distinct(micros, mode="only_valid").as_py(),
         numbers_N=seconds_N,
         keys=keys[0],
-        said=f"written as {_first(column)!r}" if form else "",
+        said=_written(column) if form else "",
         no_input=why,
         offered=tuple(keys) if two else (),
     )
@@ -647,13 +644,13 @@ def _without_sentinels(profile: ColumnProfile) -> ColumnProfile:
     return of_numbers(profile.name, numbers_N, keys=keys, said=said)
 
 
+def _written(column: pa.ChunkedArray) -> str:
+    return f"written as {present_text(digits_of(column)).drop_null()[0].as_py()!r}"
+
+
 def _left_out(name: str, column: pa.ChunkedArray, why: str) -> ColumnProfile:
     return _replaced(profile_column(name, column), no_input=why)
 
 
 def _replaced(profile: ColumnProfile, **facts: Any) -> ColumnProfile:
     return ColumnProfile(**{**vars(profile), **facts})
-
-
-def _first(column: pa.ChunkedArray) -> str:
-    return present_text(digits_of(column)).drop_null()[0].as_py()

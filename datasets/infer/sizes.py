@@ -67,19 +67,12 @@ _DECAY = 2.5  # of a row of ids beside a factorization machine, in rows' losses
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """What sizes depend on.
+    """What sizes depend on."""
 
-    Attributes:
-        rows: How many.
-        ids: Different values of the column of ids that has most; lists do not count.
-        rarest: Rows of the rarest outcome of any task; None: no task has outcomes.
-        products: Hidden numbers of two columns of ids multiply.
-    """
-
-    rows: int
-    ids: int = 0
-    rarest: int | None = None
-    products: bool = False
+    rows: int  # how many
+    ids: int = 0  # different values of the column of ids that has most; lists do not count
+    rarest: int | None = None  # rows of the rarest outcome of any task; None: no task has outcomes
+    products: bool = False  # hidden numbers of two columns of ids multiply
 
     @property
     def is_small(self) -> bool:

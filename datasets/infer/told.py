@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
@@ -22,17 +23,11 @@ from mmoe.datasets.values.columns import to_numbers
 
 @dataclass(frozen=True)
 class Told:
-    """Columns of which a person knows better.
+    """Columns of which a person knows better."""
 
-    Attributes:
-        categorical: They are ids.
-        numeric: They are numbers.
-        drop: They are left out.
-    """
-
-    categorical: Sequence[str] = ()
-    numeric: Sequence[str] = ()
-    drop: Sequence[str] = ()
+    categorical: Sequence[str] = ()  # they are ids
+    numeric: Sequence[str] = ()  # they are numbers
+    drop: Sequence[str] = ()  # they are left out
 
     @classmethod
     def of_options(
@@ -69,7 +64,11 @@ class Told:
 
     def unread(self, labels: Collection[str]) -> set[str]:
         """Returns columns to drop of which no label is made: nothing need be known of them."""
-        return set(self.drop) - {column for label in labels for column in _columns_of(label)}
+        read = set(labels)
+        for label in labels:
+            with suppress(ValueError):  # its name is no expression, or it is refused later
+                read.update(columns_of(label))
+        return set(self.drop) - read
 
     def check(self, table: pa.Table, labels: Collection[str], origin: str) -> None:
         """Refuses columns that are not there, are labels, or are said to be two things.
@@ -117,13 +116,6 @@ class Told:
             return profile
         numbers_N = to_numbers(table, profile.name, origin, f"--numeric {profile.name}")
         return of_numbers(profile.name, numbers_N)
-
-
-def _columns_of(label: str) -> list[str]:
-    try:
-        return [label, *columns_of(label)]
-    except ValueError:  # a column whose name is no expression, or refused later
-        return [label]
 
 
 def _names(columns: Collection[str], values: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from mmoe.datasets.labels.maturity import (
     young_rows,
 )
 from mmoe.datasets.rows.encoded import EncodedLabels
-from mmoe.datasets.rows.locations import find_column, place
+from mmoe.datasets.rows.locations import find_column, first_true, place
 from mmoe.datasets.rows.projection import labels_with_missing
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.datasets.values.keys import codes_of, refuse_nested
@@ -193,7 +193,12 @@ class TrainableCheck:
                 self.lowest_T[t] = min(self.lowest_T[t], values.min())
                 self.highest_T[t] = max(self.highest_T[t], values.max())
             if task.compares:
-                self.compared_T[t] += _groups_to_compare(labels, t)
+                # Groups with both a 1 and a 0 that count
+                assert labels.compared_N is not None, "a task compares rows of a group"
+                counts_N = observed_N & (labels.weights_NT[:, t] > 0) & (labels.compared_N >= 0)
+                happened_N = labels.labels_NT[:, t] > 0.5
+                ones, zeros = (labels.compared_N[counts_N & of] for of in (happened_N, ~happened_N))
+                self.compared_T[t] += len(np.intersect1d(ones, zeros))
 
     def finish(self, origin: str) -> None:
         """Refuses a task that has no label, no row that counts, or one class only."""
@@ -269,13 +274,20 @@ class _LabelEncoder:
             _weights(task, label, table, origin)
             for task, label in zip(config.tasks, labels, strict=True)
         ]
-        groups_N = _groups(config, table, origin)
+        groups_N, group = None, config.data.group_column
+        if group is not None:  # codes by first appearance, −1 where the key is missing
+            groups_N = codes_of(find_groups(table, group, origin))[0]
+        young_NT = None  # labels that exist and may still change; None where none can
+        if any(label.young_N is not None for label in labels):
+            none_N = np.zeros(table.num_rows, bool)
+            each = [none_N if label.young_N is None else label.young_N for label in labels]
+            young_NT = np.stack(each, axis=1)
         encoded = EncodedLabels(
             labels_NT=np.stack([label.trained() for label in labels], axis=1).astype(np.float32),
             observed_NT=np.stack([label.observed_N for label in labels], axis=1),
             weights_NT=np.stack(weights, axis=1).astype(np.float32),
             groups_N=groups_N,
-            young_NT=_young(labels),
+            young_NT=young_NT,
             compared_N=_compared(config, table, origin, groups_N),
         )
         return encoded, [label.values_N[label.observed_N] for label in labels]
@@ -288,14 +300,17 @@ class _LabelEncoder:
             )
         if name not in self.done:
             task = self.tasks[name]
-            label = _own_label(task, self.table, self.origin)
-            observed = label.observed_N & self._observed_when(task, (*waiting, name))
+            used_by = f"task {task.name!r}"
+            values = evaluate_label(task.label, self.table, self.origin, used_by)
+            column = _column(values, task.label, used_by, self.table, self.origin, task)
+            values_N = kind_of(task.kind).numbers(column)
+            observed = ~values.missing & self._observed_when(task, (*waiting, name))
             exists_N = exists_in(task, self.domains)
             observed = observed if exists_N is None else observed & exists_N
             if task.matures_after is None:
-                found = _Label(np.where(observed, label.values_N, 0.0), observed)
+                found = _Label(np.where(observed, values_N, 0.0), observed)
             else:
-                found = self._mature(task, label.values_N, observed)
+                found = self._mature(task, values_N, observed)
             self.done[name] = replace(found, exists_N=exists_N)
         return self.done[name]
 
@@ -329,14 +344,6 @@ class _LabelEncoder:
         return ~values.missing & (flags_N == 1)
 
 
-def _own_label(task: TaskConfig, table: pa.Table, origin: str) -> _Label:
-    """The label before observed_when."""
-    used_by = f"task {task.name!r}"
-    values = evaluate_label(task.label, table, origin, used_by)
-    column = _column(values, task.label, used_by, table, origin, task)
-    return _Label(kind_of(task.kind).numbers(column), ~values.missing)
-
-
 def _column(
     values: Values,
     label: str,
@@ -359,15 +366,6 @@ def _column(
     )
 
 
-def _groups_to_compare(labels: EncodedLabels, t: int) -> int:
-    """Number of groups with both a 1 and a 0 that count."""
-    assert labels.compared_N is not None, "a task compares rows of a group"
-    counts_N = labels.observed_NT[:, t] & (labels.weights_NT[:, t] > 0) & (labels.compared_N >= 0)
-    happened_N = labels.labels_NT[:, t] > 0.5
-    ones, zeros = (labels.compared_N[counts_N & of] for of in (happened_N, ~happened_N))
-    return len(np.intersect1d(ones, zeros))
-
-
 def _weights(task: TaskConfig, label: _Label, table: pa.Table, origin: str) -> np.ndarray:
     """Row weights; 0 of a row that is too young for the task, whatever happened on it.
 
@@ -379,30 +377,13 @@ def _weights(task: TaskConfig, label: _Label, table: pa.Table, origin: str) -> n
     used_by = f"weight_column of task {task.name!r}"
     weights_N = to_numbers(table, task.weight_column, origin, used_by)
     usable_N = (weights_N >= 0) & np.isfinite(weights_N)
-    wrong_N = label.observed_N & ~usable_N
-    if wrong_N.any():
-        index = _first(wrong_N)
-        came = "empty" if np.isnan(weights_N[index]) else f"{weights_N[index]:g}"
+    if (row := first_true(label.observed_N & ~usable_N)) is not None:
+        came = "empty" if np.isnan(weights_N[row]) else f"{weights_N[row]:g}"
         raise ValueError(
-            f"{place(table, origin, index)}: column {task.weight_column!r} ({used_by}) is {came}, "
+            f"{place(table, origin, row)}: column {task.weight_column!r} ({used_by}) is {came}, "
             "expected a number of 0 or more; mend the cell, or drop the row"
         )
     return np.where(usable_N & label.may_count(), weights_N, 0.0)
-
-
-def _young(labels: Sequence[_Label]) -> np.ndarray | None:
-    """Labels that exist and may still change; None where none can."""
-    if all(label.young_N is None for label in labels):
-        return None
-    none_N = np.zeros(len(labels[0].values_N), bool)
-    return np.stack([none_N if x.young_N is None else x.young_N for x in labels], axis=1)
-
-
-def _groups(config: RunConfig, table: pa.Table, origin: str) -> np.ndarray | None:
-    """Codes by first appearance, −1 where the key is missing."""
-    if config.data.group_column is None:
-        return None
-    return codes_of(find_groups(table, config.data.group_column, origin))[0]
 
 
 def _compared(
@@ -426,10 +407,6 @@ def find_groups(table: pa.Table, name: str, origin: str) -> pa.ChunkedArray:
     column = find_column(table, name, origin, "data.group_column")
     refuse_nested(column, f"{origin}: column {name!r} (of data.group_column)")
     return column
-
-
-def _first(mask_N: np.ndarray) -> int:
-    return int(mask_N.argmax())
 
 
 _LATER = Maturity(as_of=2**62)  # than any window: labels as the data has them
@@ -464,7 +441,12 @@ def with_curves(
         for t, task, fit in tasks:
             delays_N = delays_of(task, maturity, ages_N, table, config, origin)
             event_N = labels.observed_NT[:, t] & (labels.labels_NT[:, t] == 1)
-            _refuse_untimed(task, event_N & (delays_N == MISSING), table, origin)
+            if (row := first_true(event_N & (delays_N == MISSING))) is not None:
+                raise ValueError(
+                    f"{place(table, origin, row)}: column {task.happened_at!r} (happened_at of "
+                    f"task {task.name!r}) is empty, but the label is 1; give the event's time, or "
+                    "set immature: mask"
+                )
             known_N = event_N & (delays_N <= ages_N)
             fit.add(delays_N[known_N], ages_N[known_N])
     curves = {
@@ -473,12 +455,3 @@ def with_curves(
         if fit.is_enough or not maturity.leaves_young
     }
     return replace(maturity, curves=curves)
-
-
-def _refuse_untimed(task: TaskConfig, wrong_N: np.ndarray, table: pa.Table, origin: str) -> None:
-    if wrong_N.any():
-        raise ValueError(
-            f"{place(table, origin, int(wrong_N.argmax()))}: column {task.happened_at!r} "
-            f"(happened_at of task {task.name!r}) is empty, but the label is 1; give the event's "
-            "time, or set immature: mask"
-        )

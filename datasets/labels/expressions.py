@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.rows.locations import find_column, place
+from mmoe.datasets.rows.locations import find_column, first_true, place
 from mmoe.datasets.values.arrow import is_text, pc
 from mmoe.datasets.values.columns import numbers_of, to_numbers
 from mmoe.datasets.values.text import blank_to_null
@@ -142,17 +142,11 @@ _COMPARE: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Values:
-    """A column or constant within an expression: numbers and flags in NumPy, text in Arrow.
+    """A column or constant within an expression: numbers and flags in NumPy, text in Arrow."""
 
-    Attributes:
-        data: float64, int64 or bool [N] or []; for text a ChunkedArray [N] or a str.
-        missing: bool [N] or [].
-        source: The column it is, if it is one; for error messages.
-    """
-
-    data: Any
-    missing: np.ndarray
-    source: str | None = None
+    data: Any  # float64, int64 or bool [N] or []; for text a ChunkedArray [N] or a str
+    missing: np.ndarray  # bool [N] or []
+    source: str | None = None  # the column it is, if it is one; for error messages
 
     @property
     def is_text(self) -> bool:
@@ -320,7 +314,8 @@ class _Evaluator:
             raise self.error("only + - * / // % ** are known")
         left, right = self._as_number(left), self._as_number(right)
         with np.errstate(all="ignore"):
-            data = _ARITHMETIC[type(operator)](_float(left.data), _float(right.data))
+            floats = (left.data.astype(np.float64), right.data.astype(np.float64))
+            data = _ARITHMETIC[type(operator)](*floats)
         return _finite(data, left.missing | right.missing)
 
     def _bit_op(self, operator: ast.operator, left: Values, right: Values) -> Values:
@@ -336,7 +331,11 @@ class _Evaluator:
         left, data, missing = self.visit(node.left), np.array(True), np.array(False)
         for operator, right_node in zip(node.ops, node.comparators, strict=True):
             if isinstance(operator, ast.In | ast.NotIn):
-                found = self._member(left, right_node)
+                if not isinstance(right_node, ast.List | ast.Tuple | ast.Set):
+                    raise self.error("`in` needs a list of constants: country in ('de', 'fr')")
+                found = np.array(False)
+                for item in right_node.elts:
+                    found = found | self._compare_pair("equal", left, self.visit(item)).data
                 result = ~found if isinstance(operator, ast.NotIn) else found
                 step, right = Values(result, left.missing), left
             elif type(operator) in _COMPARE:
@@ -352,19 +351,15 @@ class _Evaluator:
         if left.is_text and right.is_text:
             if isinstance(left.data, str) and isinstance(right.data, str):
                 raise self.error("it compares two constants; name a column")
-            result = getattr(pc, operator)(_scalar(left.data), _scalar(right.data))
+            texts = (
+                pa.scalar(data, pa.large_string()) if isinstance(data, str) else data
+                for data in (left.data, right.data)
+            )
+            result = getattr(pc, operator)(*texts)
             return Values(pc.fill_null(result, False).to_numpy(), missing)
         left, right = self._as_number(left), self._as_number(right)
         result = getattr(np, operator)(left.data, right.data)
         return Values(result, missing | left.missing | right.missing)
-
-    def _member(self, left: Values, node: ast.expr) -> np.ndarray:
-        if not isinstance(node, ast.List | ast.Tuple | ast.Set):
-            raise self.error("`in` needs a list of constants: country in ('de', 'fr')")
-        found = np.array(False)
-        for item in node.elts:
-            found = found | self._compare_pair("equal", left, self.visit(item)).data
-        return found
 
     def _call(self, node: ast.Call) -> Values:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
@@ -378,7 +373,7 @@ class _Evaluator:
             return Values(missing, np.zeros_like(missing))
         value = self._number(node.args[0])
         with np.errstate(all="ignore"):
-            return _finite(_FUNCTIONS[name](_float(value.data)), value.missing)
+            return _finite(_FUNCTIONS[name](value.data.astype(np.float64)), value.missing)
 
     def _number(self, node: ast.expr) -> Values:
         return self._as_number(self.visit(node))
@@ -395,8 +390,7 @@ class _Evaluator:
         numbers = numbers_of(value.data)
         assert numbers is not None
         word = np.isnan(numbers) & pc.is_valid(blank_to_null(value.data)).to_numpy()
-        if word.any():
-            index = int(word.argmax())
+        if (index := first_true(word)) is not None:
             raise ValueError(
                 f"{place(self.table, self.origin, index)}: column {value.source!r} is "
                 f"{value.data[index].as_py()!r}, but {self.used_by} uses it as a number in "
@@ -420,13 +414,5 @@ class _Evaluator:
         return Values(value.data == 1, value.missing, value.source)
 
 
-def _float(data: np.ndarray) -> np.ndarray:
-    return data.astype(np.float64)
-
-
 def _finite(data: np.ndarray, missing: np.ndarray) -> Values:
     return Values(data, missing | ~np.isfinite(data))
-
-
-def _scalar(data: Any) -> Any:
-    return pa.scalar(data, pa.large_string()) if isinstance(data, str) else data

@@ -10,7 +10,7 @@ import pyarrow as pa
 from mmoe.config import DatetimeFeature, RunConfig, TaskConfig
 from mmoe.config.data import TimeConfig, microseconds, moment_of
 from mmoe.config.features import TimeUnit
-from mmoe.datasets.rows.locations import find_column, place
+from mmoe.datasets.rows.locations import find_column, first_true, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import is_text, pc
 from mmoe.datasets.values.datetimes import local_datetimes
@@ -25,15 +25,10 @@ LEAST_SHARE = 0.2
 
 @dataclass(frozen=True)
 class DelayCurve:
-    """F, the share of a window's events that comes within each of its steps, or before.
+    """F, the share of a window's events that comes within each of its steps, or before."""
 
-    Attributes:
-        window: Microseconds.
-        shares_J: float64, ascending to 1.
-    """
-
-    window: int
-    shares_J: np.ndarray
+    window: int  # microseconds
+    shares_J: np.ndarray  # float64, ascending to 1
 
     def at(self, ages_N: np.ndarray) -> np.ndarray:
         """Returns F(age), float64 [N]: 0 before the row, 1 from the window's end on."""
@@ -142,23 +137,12 @@ def row_times(table: pa.Table, time: TimeConfig, origin: str) -> np.ndarray:
     """
     assert time.column is not None, "a run without it has no labels that mature"
     times_N = _micros(table, time.column, time, origin, "data.time")
-    missing_N = times_N == MISSING
-    if missing_N.any():
-        where = place(table, origin, int(missing_N.argmax()))
+    if (row := first_true(times_N == MISSING)) is not None:
         raise ValueError(
-            f"{where}: column {time.column!r} (of data.time) is empty, but matures_after needs "
-            "every row's time; mend the cell, or drop the row"
+            f"{place(table, origin, row)}: column {time.column!r} (of data.time) is empty, but "
+            "matures_after needs every row's time; mend the cell, or drop the row"
         )
     return times_N
-
-
-def event_times(table: pa.Table, name: str, time: TimeConfig, origin: str, task: str) -> np.ndarray:
-    """Reads when the event of a task happened: int64 [N] as `row_times`; `MISSING` where it didn't.
-
-    Raises:
-        ValueError: The column is not there, or a cell is no datetime.
-    """
-    return _micros(table, name, time, origin, f"happened_at of task {task!r}")
 
 
 def _micros(table: pa.Table, name: str, time: TimeConfig, origin: str, used_by: str) -> np.ndarray:
@@ -197,19 +181,15 @@ def _unit_by_size(column: pa.ChunkedArray, where: str) -> TimeUnit | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Maturity:
-    """When the labels of a run were collected.
+    """When the labels of a run were collected."""
 
-    Attributes:
-        as_of: Microseconds since 1970.
-        curves: Of tasks with `immature: weight`.
-        weighs: Young rows of these tasks count, as in training; False: no young row does.
-        leaves_young: In training a task may have no label but those of young rows, as long as
-            another one has some: it stays as it was, which takes a run that goes on with it.
-    """
-
-    as_of: int
+    as_of: int  # microseconds since 1970
+    # Of tasks with `immature: weight`
     curves: Mapping[str, DelayCurve] = field(default_factory=dict)
+    # Young rows of these tasks count, as in training; False: no young row does
     weighs: bool = False
+    # In training a task may have no label but those of young rows, as long as another one has some:
+    # it stays as it was, which takes a run that goes on with it
     leaves_young: bool = False
 
     def weighing(self) -> "Maturity":
@@ -227,16 +207,12 @@ class Maturity:
 
 @dataclass(frozen=True)
 class YoungRows:
-    """Rows of one task whose label may change.
+    """Rows of one task whose label may change."""
 
-    Attributes:
-        young_N: bool.
-        happened_N: bool, where an event is there, and had come by `as_of`; None: as the label says.
-        share_N: float64, the share of events that have come at such an age; None: none counts.
-    """
-
-    young_N: np.ndarray
+    young_N: np.ndarray  # bool
+    # bool, where an event is there, and had come by `as_of`; None: as the label says
     happened_N: np.ndarray | None = None
+    # float64, the share of events that have come at such an age; None: none counts
     share_N: np.ndarray | None = None
 
     def counts(self) -> np.ndarray:
@@ -272,13 +248,14 @@ def delays_of(
         ValueError: An event came before its row.
     """
     assert task.happened_at is not None, "asked of tasks with immature: weight"
-    happened_N = event_times(table, task.happened_at, time_of(config), origin, task.name)
+    used_by = f"happened_at of task {task.name!r}"
+    happened_N = _micros(table, task.happened_at, time_of(config), origin, used_by)
     there_N = happened_N != MISSING
     delays_N = np.where(there_N, happened_N, 0) - (maturity.as_of - ages_N)
     early_N = there_N & (delays_N < 0)
-    if early_N.any():
+    if (row := first_true(early_N)) is not None:
         raise ValueError(
-            f"{place(table, origin, int(early_N.argmax()))}: column {task.happened_at!r} "
+            f"{place(table, origin, row)}: column {task.happened_at!r} "
             f"(happened_at of task {task.name!r}) is before the row's time; mend the cell, or drop "
             "the row"
         )

@@ -19,7 +19,7 @@ from mmoe.datasets.features.fit_numbers import bucket_edges
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.rows.encoded import EncodedLabels, RowLink
-from mmoe.datasets.rows.locations import place
+from mmoe.datasets.rows.locations import first_true, place
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.datasets.values.hashing import mix64
 
@@ -35,10 +35,6 @@ class WatchQuantiles:
     With F_g the distribution function of group g, ties counting half:
     `quantile = F_g(watch)`, and back `watch = F_g⁻¹(quantile)`, linear between what was seen.
 
-    Attributes:
-        edges: The longest duration of each group but the last, rising, float64.
-        knots: For each group watch times, rising, each of the same share of its rows; float64.
-
     Example:
         >>> watch = np.array([1.0, 2, 3, 4, 10, 20, 30, 40])
         >>> duration = np.array([5.0] * 4 + [60.0] * 4)
@@ -52,7 +48,8 @@ class WatchQuantiles:
         recommendation" (KDD 2022), section 4.2.
     """
 
-    edges: np.ndarray
+    edges: np.ndarray  # the longest duration of each group but the last, rising, float64
+    # For each group watch times, rising, each of the same share of its rows; float64
     knots: Sequence[np.ndarray]
 
     @classmethod
@@ -202,9 +199,8 @@ def durations(task: D2QTask, table: pa.Table, origin: str, config: RunConfig) ->
     exists_N = exists_in(task, domain_keys(config, table, origin)) if task.domains else None
     if exists_N is not None:
         durations_N = np.where(exists_N, durations_N, 1.0)
-    wrong_N = ~((durations_N > 0) & np.isfinite(durations_N))
-    if wrong_N.any():
-        row = int(wrong_N.argmax())
+    row = first_true(~((durations_N > 0) & np.isfinite(durations_N)))
+    if row is not None:
         came = "empty" if np.isnan(durations_N[row]) else f"{durations_N[row]:g}"
         raise ValueError(
             f"{place(table, origin, row)}: column {task.duration!r} ({used_by}) is {came}, "
@@ -215,15 +211,10 @@ def durations(task: D2QTask, table: pa.Table, origin: str, config: RunConfig) ->
 
 @dataclass(frozen=True)
 class WatchLink:
-    """Turns predicted quantiles of N rows into watch times.
+    """Turns predicted quantiles of N rows into watch times."""
 
-    Attributes:
-        table: The distributions.
-        duration_N: Of the rows, float64.
-    """
-
-    table: WatchQuantiles
-    duration_N: np.ndarray
+    table: WatchQuantiles  # the distributions
+    duration_N: np.ndarray  # of the rows, float64
 
     def rows(self, rows: slice | np.ndarray) -> "WatchLink":
         """Returns the link of some of the rows."""
@@ -291,19 +282,14 @@ class _Sums:
     """Weighted sums of labels seen chunk by chunk.
 
     They are taken block by block, so the same rows give the same bits however they are cut.
-
-    Attributes:
-        levels: Labels that are counted one by one, rising.
-        logs: Whether logarithms of labels above 0 are wanted.
-        first: The first label: squares are taken of distances to it.
-        total: Σ w, Σ w d, Σ w d², then the same of logarithms of labels above 0, then Σ w a level.
-        rest: Labels and weights of fewer rows than a block, [2, N].
     """
 
-    levels: np.ndarray
-    logs: bool
-    first: float | None = None
+    levels: np.ndarray  # labels that are counted one by one, rising
+    logs: bool  # whether logarithms of labels above 0 are wanted
+    first: float | None = None  # the first label: squares are taken of distances to it
+    # Σ w, Σ w d, Σ w d², then the same of logarithms of labels above 0, then Σ w a level
     total: np.ndarray | None = None
+    # Labels and weights of fewer rows than a block, [2, N]
     rest: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
 
     def add(self, y_N: np.ndarray, weight_N: np.ndarray) -> None:

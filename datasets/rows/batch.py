@@ -1,6 +1,7 @@
 """`Batch`: rows ready for the network."""
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 
@@ -61,12 +62,13 @@ class Batch:
         """
         if self.dense_BF.device == device:
             return self
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {
-            name: _moved(tensor, device)
-            for name, tensor in tensors.items()
-            if isinstance(tensor, torch.Tensor)
-        }
+        moved: dict[str, Any] = {}
+        for field in fields(self):
+            tensor = getattr(self, field.name)
+            if isinstance(tensor, torch.Tensor):
+                pinned = device.type == "cuda" and tensor.device.type == "cpu"
+                tensor = tensor.pin_memory() if pinned else tensor
+                moved[field.name] = tensor.to(device, non_blocking=pinned)
         return replace(self, **moved)
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
@@ -75,9 +77,3 @@ class Batch:
             tensor = getattr(self, field.name)
             if isinstance(tensor, torch.Tensor):
                 tensor.record_stream(stream)
-
-
-def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    if device.type == "cuda" and tensor.device.type == "cpu":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)

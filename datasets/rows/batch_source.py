@@ -168,8 +168,15 @@ class BatchSource:
         """
         held = self.held
         groups_N = None if held is None or held.labels is None else held.labels.compared_N
+
+        def grouped(data: EncodedData, order: GroupOrder) -> Generator[Batch]:
+            """Batches with all rows of a group in one of them, and on one rank."""
+            for number in range(first, order.batches(size)):
+                rows_B, parts_B = order.batch(number, size, share)
+                yield data.batch(rows_B, groups_B=parts_B)
+
         if held is not None and groups_N is not None:
-            batches = _grouped_batches(held, groups_N, (seed, epoch), size, first, share)
+            batches = grouped(held, GroupOrder.of(groups_N, size, seed, epoch))
         else:
             batches = self._batches(seed, epoch, size, first, share)
         return prefetch(batches, self.streaming.read_ahead_batches)
@@ -211,21 +218,6 @@ class BatchSource:
             [data] = self.reader.windows(schedule, lanes)
             self._window = lanes, data
         yield self._window[1]
-
-
-def _grouped_batches(
-    data: EncodedData,
-    groups_N: np.ndarray,
-    drawn: tuple[int, int],
-    size: int,
-    first: int,
-    share: Share,
-) -> Generator[Batch]:
-    """An epoch's batches with all rows of a group in one of them, and on one rank."""
-    order = GroupOrder.of(groups_N, size, *drawn)
-    for number in range(first, order.batches(size)):
-        rows_B, parts_B = order.batch(number, size, share)
-        yield data.batch(rows_B, groups_B=parts_B)
 
 
 def encode_rows(

@@ -1,7 +1,7 @@
 """What encoded rows hold: their columns as alarms and guards see them, and ids that are unseen."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN, Vocabulary
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.levels import Level
-from mmoe.datasets.features.numeric import NumericCodec, NumericRule
+from mmoe.datasets.features.numeric import NumericCodec
 from mmoe.datasets.rows.encoded import EncodedFeatures, IdLists
 
 # Numbers of one feature that are columns by themselves; more are a vector, or as many as training
@@ -39,7 +39,12 @@ def columns_of(
         if isinstance(codec, NumericCodec):
             yield _number(codec, encoder, numbers_NF, ids_NC)
         elif not isinstance(codec, CrossCodec):
-            yield from _plain_numbers(codec, numbers_NF)
+            # Numbers of another kind of feature, where they are all that it makes
+            few = numbers_NF.shape[1] == len(codec.dense_names) <= _MOST_NUMBERS
+            named = zip(codec.dense_names, numbers_NF.T, strict=True) if few else ()
+            for name, numbers_N in named if not (codec.lookups or codec.lists) else ():
+                none_N, rows = np.zeros(len(numbers_N), bool), len(numbers_N)
+                yield Column(name=name, kind="number", items=numbers_N, missing=none_N, rows=rows)
             yield from _ids(codec, encoder, ids_NC, of_training)
             yield from _lists(codec, encoder, of_lists, of_training)
 
@@ -76,6 +81,13 @@ def _number(
 ) -> Column:
     """A number: whether it is missing its bucket tells, or its position among pieces."""
     feature, rule = codec.feature, encoder.numeric[codec.feature.name]
+
+    def unscaled(scaled: np.ndarray) -> np.ndarray:
+        """The numbers as the file has them."""
+        x = np.asarray(scaled, np.float64) * rule.deviation + rule.mean
+        with np.errstate(over="ignore"):
+            return np.copysign(np.expm1(np.abs(x)), x) if rule.log else x
+
     zero = float(rule.scale(np.zeros(1))[0])
     scaled_N, position_NF = numbers_NF[:, 0], numbers_NF[:, 1:]
     bucketed, told = buckets_NC.shape[1] > 0, bool(feature.buckets or feature.pieces)
@@ -89,25 +101,8 @@ def _number(
         at_zero=None if told or not len(scaled_N) else float((scaled_N == 0).mean()),
         empty="empty" if told else ("empty or 0" if zero == 0 else "empty (or the training mean)"),
         zero=zero,
-        unscale=lambda scaled: _unscaled(rule, scaled),
+        unscale=unscaled,
     )
-
-
-def _unscaled(rule: NumericRule, scaled: np.ndarray) -> np.ndarray:
-    """The numbers as the file has them."""
-    x = np.asarray(scaled, np.float64) * rule.deviation + rule.mean
-    with np.errstate(over="ignore"):
-        return np.copysign(np.expm1(np.abs(x)), x) if rule.log else x
-
-
-def _plain_numbers(codec: Codec[Any], numbers_NF: np.ndarray) -> Iterator[Column]:
-    """Numbers of another kind of feature, where they are all that it makes."""
-    few = numbers_NF.shape[1] == len(codec.dense_names) <= _MOST_NUMBERS
-    if codec.lookups or codec.lists or not few:
-        return
-    for name, numbers_N in zip(codec.dense_names, numbers_NF.T, strict=True):
-        none_N = np.zeros(len(numbers_N), bool)
-        yield Column(name=name, kind="number", items=numbers_N, missing=none_N, rows=len(numbers_N))
 
 
 def _ids(
@@ -132,23 +127,19 @@ def _lists(
     of_training: bool,
 ) -> Iterator[Column]:
     for spec, (ids_V, offsets) in zip(codec.lists, of_lists, strict=True):
+        empty = None  # share of the rows without an id: a list of none may hold one that says so
+        if len(offsets) > 1:
+            present = np.concatenate([[0], np.cumsum(ids_V != MISSING)])[offsets]
+            empty = float((np.diff(present) == 0).mean())
         yield Column(
             name=spec.name,
             kind="list",
             items=ids_V,
             missing=ids_V == MISSING,
             rows=len(offsets) - 1,
-            empty_rows=_empty_rows(ids_V, offsets),
+            empty_rows=empty,
             **_known(codec, encoder, ids_V, of_training),
         )
-
-
-def _empty_rows(ids_V: np.ndarray, offsets: np.ndarray) -> float | None:
-    """Share of the rows without an id: a list of none may hold one that says so."""
-    if len(offsets) < 2:
-        return None
-    present = np.concatenate([[0], np.cumsum(ids_V != MISSING)])[offsets]
-    return float((np.diff(present) == 0).mean())
 
 
 def _known(
@@ -160,22 +151,20 @@ def _known(
     vocabulary, present_V = codec.ids(encoder.rules), ids_V[ids_V != MISSING]
     if not isinstance(vocabulary, Vocabulary) or not len(present_V):
         return {}
-    known: dict[str, Any] = {
-        "unseen": float((present_V == UNSEEN).mean()),
-        "shown": lambda id_: _key(vocabulary, id_),
-    }
+
+    def shown(id_: int) -> str:
+        """The id of a row of its table."""
+        index = id_ - FIRST_KNOWN
+        keys = vocabulary.keys
+        return repr(keys[index].as_py()) if index < len(keys) else f"row {id_}"
+
+    known: dict[str, Any] = {"unseen": float((present_V == UNSEEN).mean()), "shown": shown}
     if of_training:
         min_count = codec.encoding.least_seen
         # A training row whose id has min_count rows would find it unseen if it were held out itself
         rare = np.concatenate([[False, True], vocabulary.counts <= min_count])
         known["expected_unseen"] = float(rare[present_V].mean())
     return known
-
-
-def _key(vocabulary: Vocabulary, id_: int) -> str:
-    """The id of a row of its table."""
-    place = id_ - FIRST_KNOWN
-    return repr(vocabulary.keys[place].as_py()) if place < len(vocabulary.keys) else f"row {id_}"
 
 
 class UnseenIds:
@@ -209,9 +198,14 @@ class UnseenIds:
         self.rows = 0
         self.by_feature: Counter[str] = Counter()
         self._columns, self._lists = _places(encoder)
-        self._leaves_out_rare = any(map(_leaves_out_rare, encoder.codecs))
+        encodings = [codec.encoding for codec in encoder.codecs if isinstance(codec, IdCodec)]
+        self._leaves_out_rare = any(encoding.least_seen > 1 for encoding in encodings)
         names = [name for name, _ in (*self._columns, *self._lists)]
-        self._domains = _domains(encoder, names)
+        # The column of domains and how many are known, where it is no feature that is counted
+        self._domains: dict[str, int] = {}
+        section = encoder.config.model.domains
+        if section is not None and encoder.domains is not None and section.column not in names:
+            self._domains[section.column] = len(encoder.domains.names)
         names += self._domains
         self.by_feature.update(dict.fromkeys(names, 0))
 
@@ -268,29 +262,13 @@ def _places(encoder: FeatureEncoder) -> tuple[_Places, _Places]:
     columns: _Places = {}
     lists: _Places = {}
     for codec, level, (_, ids, ragged) in encoder.places():
-        if _knows_its_ids(codec):
+        if isinstance(codec, IdCodec) and codec.counted:
             for found, specs, first in (
                 (columns, codec.lookups, ids.start),
                 (lists, codec.lists, ragged.start),
             ):
                 found |= {(spec.name, level): first + i for i, spec in enumerate(specs)}
     return columns, lists
-
-
-def _domains(encoder: FeatureEncoder, taken: Collection[str]) -> dict[str, int]:
-    """The column of domains and how many are known, where it is no feature that is counted."""
-    section = encoder.config.model.domains
-    if section is None or encoder.domains is None or section.column in taken:
-        return {}
-    return {section.column: len(encoder.domains.names)}
-
-
-def _knows_its_ids(codec: Codec[Any]) -> bool:
-    return isinstance(codec, IdCodec) and codec.counted
-
-
-def _leaves_out_rare(codec: Codec[Any]) -> bool:
-    return isinstance(codec, IdCodec) and codec.encoding.least_seen > 1
 
 
 def _percent(share: float) -> str:

@@ -90,17 +90,17 @@ class EncodedFeatures:
 
     def take(self, rows: np.ndarray) -> "EncodedFeatures":
         """Returns the given rows, copied, in that order."""
-        places = [RaggedRows(offsets, rows, len(rows)) for _, offsets in self.lists]
+        kept = [RaggedRows(offsets, rows, len(rows)) for _, offsets in self.lists]
         return EncodedFeatures(
             dense_NF=self.dense_NF[rows],
             ids_NC=self.ids_NC[rows],
             lists=[
-                (values[place.index], offsets_of(place.lengths_B))
-                for place, (values, _) in zip(places, self.lists, strict=True)
+                (values[ragged.index], offsets_of(ragged.lengths_B))
+                for ragged, (values, _) in zip(kept, self.lists, strict=True)
             ],
             list_weights=[
-                None if weights is None else weights[place.index]
-                for place, weights in zip(places, self.list_weights, strict=False)
+                None if weights is None else weights[ragged.index]
+                for ragged, weights in zip(kept, self.list_weights, strict=False)
             ],
             links={t: link.rows(rows) for t, link in self.links.items()},
             domains_N=None if self.domains_N is None else self.domains_N[rows],
@@ -131,35 +131,23 @@ class EncodedFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class LevelLayout:
-    """Which of the encoder's columns are of requests, in its order.
+    """Which of the encoder's columns are of requests, in its order."""
 
-    Attributes:
-        dense: For each dense column whether it is.
-        ids: For each feature of one id.
-        lists: For each list feature.
-    """
-
-    dense: tuple[bool, ...]
-    ids: tuple[bool, ...]
-    lists: tuple[bool, ...]
+    dense: tuple[bool, ...]  # for each dense column whether it is
+    ids: tuple[bool, ...]  # for each feature of one id
+    lists: tuple[bool, ...]  # for each list feature
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedRequests:
-    """What rows share with the other candidates of their request: M requests, N rows.
+    """What rows share with the other candidates of their request: M requests, N rows."""
 
-    Attributes:
-        features: Of the M requests: the columns of features with level request alone.
-        request_N: int64, place of each row's request among them; they stand in the order in which
-            rows first name them.
-        keys_M: uint64, which requests they are; equal where two chunks have rows of one.
-        layout: Whose columns are which.
-    """
-
-    features: EncodedFeatures
+    features: EncodedFeatures  # of the M requests: the columns of features with level request alone
+    # int64, place of each row's request among them; they stand in the order in which rows first
+    # name them
     request_N: np.ndarray
-    keys_M: np.ndarray
-    layout: LevelLayout
+    keys_M: np.ndarray  # uint64, which requests they are; equal where two chunks have rows of one
+    layout: LevelLayout  # whose columns are which
 
     def __len__(self) -> int:
         """M."""
@@ -233,12 +221,12 @@ def _join_requests(chunks: Sequence[EncodedRequests]) -> EncodedRequests:
     )
     keys_M = np.concatenate([chunk.keys_M for chunk in chunks])
     joined = replace(chunks[0], features=features, request_N=request_N, keys_M=keys_M)
-    distinct, place_M = first_seen(keys_M)
+    distinct, index_M = first_seen(keys_M)
     if len(distinct) == len(keys_M):
         return joined
-    kept_M = first_rows(place_M, len(distinct))
+    kept_M = first_rows(index_M, len(distinct))
     return replace(
-        joined, features=features.take(kept_M), request_N=place_M[request_N], keys_M=keys_M[kept_M]
+        joined, features=features.take(kept_M), request_N=index_M[request_N], keys_M=keys_M[kept_M]
     )
 
 
@@ -358,14 +346,17 @@ class EncodedData:
             raise ValueError(
                 f"pad_to: expected at least {len(rows_B)}, the rows given, got {pad_to}"
             )
-        places_Q, requests_B, dense_QF = self._requests(rows_B, height)
-        values, lengths, id_weights = ids_of_batch(self.features, rows_B, height, places_Q)
+        index_Q, requests_B, dense_QF = self._requests(rows_B, height)
+        values, lengths, id_weights = ids_of_batch(self.features, rows_B, height, index_Q)
         of_labels = (None, None, None)
         if self.labels is not None:
             targets_NT = self.labels.targets_NT
             trained_NT = self.labels.labels_NT if targets_NT is None else targets_NT
             arrays = (trained_NT, self.labels.observed_NT, self.labels.weights_NT)
             of_labels = tuple(torch.from_numpy(gather(array, rows_B, height)) for array in arrays)
+        domains_B, domains_N = None, self.features.domains_N
+        if domains_N is not None:  # of padding 0: what is computed of it nobody reads
+            domains_B = torch.from_numpy(gather(domains_N[:, None], rows_B, height)[:, 0])
         return Batch(
             dense_BF=torch.from_numpy(gather(self.features.dense_NF, rows_B, height)),
             values=torch.from_numpy(values),
@@ -378,15 +369,8 @@ class EncodedData:
             groups_B=None if groups_B is None else torch.from_numpy(groups_B),
             requests_B=None if requests_B is None else torch.from_numpy(requests_B),
             request_dense_QF=None if dense_QF is None else torch.from_numpy(dense_QF),
-            domains_B=self._domains(rows_B, height),
+            domains_B=domains_B,
         )
-
-    def _domains(self, rows_B: np.ndarray, height: int) -> torch.Tensor | None:
-        """Of rows of padding 0: what is computed of them nobody reads."""
-        domains_N = self.features.domains_N
-        if domains_N is None:
-            return None
-        return torch.from_numpy(gather(domains_N[:, None], rows_B, height)[:, 0])
 
     def _requests(
         self, rows_B: np.ndarray, height: int
@@ -395,10 +379,10 @@ class EncodedData:
         requests = self.features.requests
         if requests is None:
             return None, None, None
-        places_Q, own_B = first_seen(requests.request_N[rows_B])
-        requests_B = np.full(height, max(len(places_Q) - 1, 0), np.int64)
+        index_Q, own_B = first_seen(requests.request_N[rows_B])
+        requests_B = np.full(height, max(len(index_Q) - 1, 0), np.int64)
         requests_B[: len(own_B)] = own_B
-        return places_Q, requests_B, requests.features.dense_NF.take(places_Q, axis=0)
+        return index_Q, requests_B, requests.features.dense_NF.take(index_Q, axis=0)
 
 
 def join(chunks: list[EncodedData]) -> EncodedData:
@@ -446,7 +430,7 @@ Ids = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 
 def ids_of_batch(
-    features: EncodedFeatures, rows_B: np.ndarray, height: int, places_Q: np.ndarray | None = None
+    features: EncodedFeatures, rows_B: np.ndarray, height: int, index_Q: np.ndarray | None = None
 ) -> Ids:
     """Returns ids, lengths and, where a feature has them, weights of a batch's lookups.
 
@@ -454,21 +438,21 @@ def ids_of_batch(
         features: Encoded rows.
         rows_B: Numbers of the batch's rows.
         height: B; rows beyond those given have missing ids.
-        places_Q: Of its requests among `features.requests`; None where there are none. Their
+        index_Q: Of its requests among `features.requests`; None where there are none. Their
             lookups have ids in the first Q of B places, and none in the others.
     """
     # Gather rows first (contiguous memory), then turn: the other way round misses the cache.
     single_CB = np.ascontiguousarray(gather(features.ids_NC, rows_B, height).T, np.int64)
     lists = _lists(features, rows_B, height)
-    if features.requests is None or places_Q is None:
+    if features.requests is None or index_Q is None:
         return _joined(single_CB.reshape(-1), np.ones(single_CB.size, np.int32), lists)
     shared, layout = features.requests.features, features.requests.layout
-    single_CQ = np.ascontiguousarray(shared.ids_NC.take(places_Q, axis=0).T, np.int64)
+    single_CQ = np.ascontiguousarray(shared.ids_NC.take(index_Q, axis=0).T, np.int64)
     singles = merged(layout.ids, [*single_CQ], [*single_CB])
     lengths_CB = np.ones((len(singles), height), np.int32)
-    lengths_CB[np.array(layout.ids, bool), len(places_Q) :] = 0
-    found = _lists(shared, places_Q, len(places_Q))
-    nothing = np.zeros(height - len(places_Q), np.int32)
+    lengths_CB[np.array(layout.ids, bool), len(index_Q) :] = 0
+    found = _lists(shared, index_Q, len(index_Q))
+    nothing = np.zeros(height - len(index_Q), np.int32)
     of_requests = [(v, np.concatenate([lengths, nothing]), w) for v, lengths, w in found]
     values = np.concatenate([np.zeros(0, np.int64), *singles])
     return _joined(values, lengths_CB.reshape(-1), merged(layout.lists, of_requests, lists))
@@ -479,9 +463,9 @@ def _lists(features: EncodedFeatures, rows_B: np.ndarray, height: int) -> list[I
     weights = features.list_weights or [None] * len(features.lists)
     found: list[Ids] = []
     for (values, offsets), own in zip(features.lists, weights, strict=True):
-        place = RaggedRows(offsets, rows_B, height)
-        weighted = place.weights(own) if features.list_weights else None
-        found.append((place.ids(values), place.lengths_B, weighted))
+        ragged = RaggedRows(offsets, rows_B, height)
+        weighted = ragged.weights(own) if features.list_weights else None
+        found.append((ragged.ids(values), ragged.lengths_B, weighted))
     return found
 
 

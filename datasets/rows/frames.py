@@ -154,7 +154,10 @@ def _converted(
     elif isinstance(data, Mapping):
         columns = [(str(name), values) for name, values in data.items()]
     elif hasattr(data, "__arrow_c_stream__"):
-        return _streamed(data)
+        try:
+            return pa.table(data)
+        except (pa.ArrowException, TypeError):  # one column, such as a Series
+            raise _no_rows(data) from None
     else:
         raise _no_rows(data)
     names = [name for name, _ in columns]
@@ -201,13 +204,6 @@ def _readable(
                 raise
 
 
-def _streamed(data: Any) -> pa.Table:
-    try:
-        return pa.table(data)
-    except (pa.ArrowException, TypeError):  # one column, such as a Series
-        raise _no_rows(data) from None
-
-
 def _no_rows(data: Any) -> ValueError:
     what = " ".join(repr(data).split())
     what = what if len(what) <= 80 else f"{what[:77]}..."
@@ -239,8 +235,10 @@ def plain_rows(rows: Any) -> Any:
         >>> plain_rows([{"age": 20}, {"age": 31, "city": "Oslo"}])
         {'age': [20, 31], 'city': [None, 'Oslo']}
     """
-    if is_row_dicts(rows):
-        return _columns(rows)
+    if is_row_dicts(rows):  # a key that a row lacks is missing there
+        named = [{str(name): value for name, value in row.items()} for row in rows]
+        names = dict.fromkeys(name for row in named for name in row)
+        return {name: [row.get(name) for row in named] for name in names}
     if isinstance(rows, Mapping) and any(isinstance(v, _SCALARS) for v in rows.values()):
         raise ValueError(
             "rows: expected a mapping of names to columns, got one of names to values; put a row "
@@ -268,23 +266,21 @@ def without_views(table: pa.Table) -> pa.Table:
     if not views:
         return table
     columns = list(table.columns)
-    for place in views:
-        columns[place] = _without_views(columns[place])
+    for index in views:
+        column = columns[index]
+        if isinstance(column.type, pa.DictionaryType):  # a category: it stays one
+            kind = pa.dictionary(column.type.index_type, pa.large_string(), column.type.ordered)
+            chunks = [
+                pa.DictionaryArray.from_arrays(
+                    chunk.indices, chunk.dictionary.cast(pa.large_string()), ordered=kind.ordered
+                )
+                for chunk in column.chunks
+            ]
+            columns[index] = pa.chunked_array(chunks, kind)
+        else:
+            columns[index] = plain(column)
     # At once: a table that changes one column copies the list of all others
     return pa.table(columns, names=table.column_names, metadata=table.schema.metadata)
-
-
-def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if not isinstance(column.type, pa.DictionaryType):
-        return plain(column)
-    chunks = [_plain_values(chunk) for chunk in column.chunks]  # a category: it stays one
-    kind = pa.dictionary(column.type.index_type, pa.large_string(), column.type.ordered)
-    return pa.chunked_array(chunks, kind)
-
-
-def _plain_values(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
-    values = chunk.dictionary.cast(pa.large_string())
-    return pa.DictionaryArray.from_arrays(chunk.indices, values, ordered=chunk.type.ordered)
 
 
 def count_rows(rows: Any) -> int:
@@ -292,13 +288,6 @@ def count_rows(rows: Any) -> int:
     if isinstance(rows, Mapping):
         return max((len(column) for column in rows.values()), default=0)
     return len(rows)
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """A key that a row lacks is missing there."""
-    names = dict.fromkeys(str(name) for row in rows for name in row)
-    named = [{str(name): value for name, value in row.items()} for row in rows]
-    return {name: [row.get(name) for row in named] for name in names}
 
 
 _EXACT = 2.0**53  # whole floats below are written as integers, as ids of floats are
@@ -323,7 +312,10 @@ def texts_of_mixed(values: Any) -> pa.Array | None:
     for value in values:
         found = found or isinstance(value, str)
         text = _text(value)
-        if text is None and not _is_missing(value):
+        # None, NaN, pandas' NA and NaT have no text
+        kind = type(value).__name__
+        gone = value is None or isinstance(value, float | np.floating)
+        if text is None and not gone and kind not in ("NAType", "NaTType"):
             return None
         texts.append(text)
     return pa.array(texts, pa.large_string()) if found else None
@@ -347,13 +339,6 @@ def _text(value: Any) -> str | None:
         whole = abs(value) < _EXACT and value == int(value)
         return str(int(value)) if whole else str(value)
     return None
-
-
-def _is_missing(value: Any) -> bool:
-    """Asked of what has no text: None, NaN, pandas' NA and NaT."""
-    if value is None or type(value).__name__ == "NAType":
-        return True
-    return isinstance(value, float | np.floating) or type(value).__name__ == "NaTType"
 
 
 Cell = tuple[Hashable, Any]
@@ -380,7 +365,11 @@ def one_row(data: Any, names: Set[str]) -> OneRow | None:
     """
     pandas = sys.modules.get("pandas")
     if isinstance(data, Mapping):
-        lists = all(isinstance(name, str) and _is_one(data[name]) for name in data)
+        kinds = list | np.ndarray | pa.Array | pa.ChunkedArray
+        lists = all(
+            isinstance(name, str) and isinstance(values, kinds) and len(values) == 1
+            for name, values in data.items()
+        )
         return {name: data[name] for name in names} if lists and names <= data.keys() else None
     is_frame = pandas is not None and isinstance(data, pandas.DataFrame)
     if not (is_frame or isinstance(data, pa.Table)) or len(data) != 1:
@@ -391,10 +380,6 @@ def one_row(data: Any, names: Set[str]) -> OneRow | None:
         return None
     read = array_of if is_frame else pa.Table.column
     return {name: read(data, places[name]) for name in names}
-
-
-def _is_one(values: Any) -> bool:
-    return isinstance(values, list | np.ndarray | pa.Array | pa.ChunkedArray) and len(values) == 1
 
 
 def cell_of(values: Any) -> Cell | None:

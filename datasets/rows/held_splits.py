@@ -18,17 +18,11 @@ from mmoe.datasets.rows.splits import Splits
 
 @dataclass(frozen=True)
 class HeldSplits:
-    """Tables as splits that can be fitted on and encoded, as those of a stream can.
+    """Tables as splits that can be fitted on and encoded, as those of a stream can."""
 
-    Attributes:
-        config: Of the run.
-        splits: The tables.
-        maturity: When the labels were collected; None: no label matures.
-    """
-
-    config: RunConfig
-    splits: Splits
-    maturity: Maturity | None = None
+    config: RunConfig  # of the run
+    splits: Splits  # the tables
+    maturity: Maturity | None = None  # when the labels were collected; None: no label matures
 
     def maturing(
         self, maturity: Maturity | None = None, *, leaves_young: bool = False
@@ -86,7 +80,11 @@ class HeldSplits:
         Raises:
             ValueError: A column is missing, or a value does not fit its feature's kind.
         """
-        self._check_columns()
+        there = self.splits.train.column_names
+        uses = {c: use for c, use in column_uses(self.config, there).items() if c in there}
+        for name in ("validation", "test"):
+            table = getattr(self.splits, name)
+            check_columns(uses, visible_columns(table), f"{self.origin}: {name} rows")
         if on_rows is not None:
             for number, table in enumerate(self.tables):
                 on_rows(number, table)
@@ -96,14 +94,6 @@ class HeldSplits:
         weighing = None if self.maturity is None else self.maturity.weighing()
         labels = encode_labels(self.config, train, self.origin, maturity=weighing)
         return FeatureEncoder.fit(self.config, train, self.origin, self.maturity, labels)
-
-    def _check_columns(self) -> None:
-        """Refuses validation and test rows without a column that training rows have."""
-        there = self.splits.train.column_names
-        uses = {c: use for c, use in column_uses(self.config, there).items() if c in there}
-        for name in ("validation", "test"):
-            table = getattr(self.splits, name)
-            check_columns(uses, visible_columns(table), f"{self.origin}: {name} rows")
 
     def rows(self, name: str, encoder: FeatureEncoder) -> BatchSource:
         """Returns the split `name`, encoded; training labels must hold both classes.

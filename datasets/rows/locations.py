@@ -58,6 +58,16 @@ def place(table: pa.Table, origin: str, index: int) -> str:
     return f"{origin}: row {number + 1}{candidate}"
 
 
+def first_true(mask_N: np.ndarray) -> int | None:
+    """Returns the index of the first true value, or None."""
+    return int(mask_N.argmax()) if mask_N.any() else None
+
+
+def cell_place(table: pa.Table, origin: str, row: int, column: str, used_by: str) -> str:
+    """Names a cell: `log.csv: row 17: column 'age' (of feature 'age')`."""
+    return f"{place(table, origin, row)}: column {column!r} (of {used_by})"
+
+
 def rows_by_file(table: pa.Table, origin: str) -> list[tuple[str, slice]]:
     """Returns the files of a numbered table and the rows that each gave."""
     files = json.loads((table.schema.metadata or {}).get(_FILES_KEY, b"[]"))
@@ -230,15 +240,14 @@ def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         [0.35]
     """
     if isinstance(kind, pa.DictionaryType):
-        return pa.chunked_array([_cast_values(chunk, kind) for chunk in column.chunks], kind)
+        chunks = []
+        for chunk in column.chunks:
+            values = cast_column(pa.chunked_array([chunk.dictionary]), kind.value_type)
+            chunks.append(pa.DictionaryArray.from_arrays(chunk.indices, values.combine_chunks()))
+        return pa.chunked_array(chunks, kind)
     if pa.types.is_decimal(column.type) and pa.types.is_floating(kind):
         column = column.cast(pa.string())
     return column.cast(kind, safe=False)
-
-
-def _cast_values(chunk: pa.DictionaryArray, kind: pa.DictionaryType) -> pa.DictionaryArray:
-    values = cast_column(pa.chunked_array([chunk.dictionary]), kind.value_type)
-    return pa.DictionaryArray.from_arrays(chunk.indices, values.combine_chunks())
 
 
 def _shortened(name: str) -> str:

@@ -28,17 +28,13 @@ class Share(NamedTuple):
 
     So several ranks together train on the batches of one process; they differ by a row at most.
 
-    Attributes:
-        rank: From 0.
-        ranks: How many share a batch.
-
     Example:
         >>> [Share(rank, 3).of(np.arange(5)).tolist() for rank in range(3)]
         [[0], [1, 2], [3, 4]]
     """
 
-    rank: int = 0
-    ranks: int = 1
+    rank: int = 0  # from 0
+    ranks: int = 1  # how many share a batch
 
     def of(self, rows_B: np.ndarray, requests_B: np.ndarray | None = None) -> np.ndarray:
         """Returns this rank's rows of a batch, in order.
@@ -85,17 +81,13 @@ WHOLE = Share()
 class Lane(NamedTuple):
     """One lane: every N-th row of an epoch.
 
-    Attributes:
-        number: From 0.
-        lanes: N, how many there are.
-
     Example:
         >>> [Lane(number, 3).rows_before(7) for number in range(3)]
         [3, 2, 2]
     """
 
-    number: int = 0
-    lanes: int = 1
+    number: int = 0  # from 0
+    lanes: int = 1  # N, how many there are
 
     def rows_before(self, row: int) -> int:
         """Returns how many of the epoch's rows [0, row) are this lane's."""
@@ -116,11 +108,6 @@ class LanesOfRank(NamedTuple):
     Shares of a batch, joined in order of ranks, are the rows of its lanes in order, however many
     ranks there are.
 
-    Attributes:
-        lanes: Read whole. Of W ≤ N ranks rank r reads lanes [N·r // W, N·(r + 1) // W).
-        share: Of the lanes' rows of a batch; more ranks than lanes share a lane, and all of its
-            ranks read it.
-
     Example:
         >>> [[lane.number for lane in LanesOfRank.of(Share(rank, 2), 3).lanes] for rank in (0, 1)]
         [[0], [1, 2]]
@@ -128,7 +115,10 @@ class LanesOfRank(NamedTuple):
         [Share(rank=0, ranks=3), Share(rank=1, ranks=3), Share(rank=2, ranks=3)]
     """
 
+    # Read whole. Of W ≤ N ranks rank r reads lanes [N·r // W, N·(r + 1) // W).
     lanes: tuple[Lane, ...]
+    # Of the lanes' rows of a batch; more ranks than lanes share a lane, and all of its ranks read
+    # it
     share: Share
 
     @classmethod
@@ -153,9 +143,9 @@ def describe_lanes(lanes: int, ranks: int) -> str | None:
         None
     """
     if lanes < ranks:
-        most = -(-ranks // lanes)
+        most, up_to = -(-ranks // lanes), "up to " if ranks % lanes else ""
         return (
-            f"note: {ranks} ranks, data.streaming.lanes: {lanes}: {_up_to(ranks, lanes)}{most} "
+            f"note: {ranks} ranks, data.streaming.lanes: {lanes}: {up_to}{most} "
             f"ranks read each row; with lanes: {ranks} (or a multiple) one does, and rows come in "
             "another order"
         )
@@ -168,10 +158,6 @@ def describe_lanes(lanes: int, ranks: int) -> str | None:
         f"{text} {lanes // ranks} or {lanes // ranks + 1} of them; a multiple of {ranks} would "
         "give each as many rows"
     )
-
-
-def _up_to(ranks: int, lanes: int) -> str:
-    return "" if ranks % lanes == 0 else "up to "
 
 
 # Added to (seed, epoch) they make generators of their own; zeros at the end would make none.
@@ -343,18 +329,14 @@ class GroupOrder:
     up to twice as many, and there are as many of them as without groups, or one fewer. Everything
     follows from seed, epoch and groups, so training can go on anywhere.
 
-    Attributes:
-        rows_N: Numbers of rows.
-        starts_P: Where the parts begin among them, rising.
-
     Example:
         >>> order = GroupOrder.of(np.array([7, 3, 7, -1, 3, 7]), size=2, seed=0, epoch=0)
         >>> sorted(order.rows_N.tolist()), order.starts_P.tolist()
         ([0, 1, 2, 3, 4, 5], [0, 2, 3, 4])
     """
 
-    rows_N: np.ndarray
-    starts_P: np.ndarray
+    rows_N: np.ndarray  # numbers of rows
+    starts_P: np.ndarray  # where the parts begin among them, rising
 
     @classmethod
     def of(cls, groups_N: np.ndarray, size: int, seed: int, epoch: int) -> "GroupOrder":

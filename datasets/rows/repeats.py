@@ -28,25 +28,15 @@ TRAIN, VALIDATION, TEST = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """What was counted of the rows of all splits.
+    """What was counted of the rows of all splits."""
 
-    Attributes:
-        rows: How many there are.
-        copies: Share of them that are a copy of a row before.
-        unusual: Whether more repeat than of rows drawn at random.
-        validation: Share of the validation rows that training has as well.
-        test: Likewise of the test rows.
-        test_rows_S: Numbers of the test rows that were sampled by their hashes, int64 [S].
-        copied_S: Which of them training has as well, bool [S].
-    """
-
-    rows: int
-    copies: float
-    unusual: bool
-    validation: float
-    test: float
-    test_rows_S: np.ndarray
-    copied_S: np.ndarray
+    rows: int  # how many there are
+    copies: float  # share of them that are a copy of a row before
+    unusual: bool  # whether more repeat than of rows drawn at random
+    validation: float  # share of the validation rows that training has as well
+    test: float  # likewise of the test rows
+    test_rows_S: np.ndarray  # numbers of the test rows that were sampled by their hashes, int64 [S]
+    copied_S: np.ndarray  # which of them training has as well, bool [S]
 
 
 class RepeatCounter:
@@ -89,7 +79,10 @@ class RepeatCounter:
         kept = (key_N, split_N, row_N + self._next[split])
         self._kept.append((hash_M[kept_M], *(part[mine][kept_M] for part in kept)))
         self._next[split] += table.num_rows
-        self._sample()
+        # Halves the sample until it is small enough; hashes are spread evenly
+        while sum(len(one[0]) for one in self._kept) > _KEPT and self.halvings < _HALVINGS:
+            self.halvings += 1
+            self._kept = [tuple(part[one[1] <= self._most] for part in one) for one in self._kept]
 
     def finish(self) -> Repeats:
         """Returns what was found."""
@@ -116,22 +109,27 @@ class RepeatCounter:
         """The largest hash of the sample."""
         return np.uint64(2 ** (64 - self.halvings) - 1)
 
-    def _sample(self) -> None:
-        """Halves the sample until it is small enough; hashes are spread evenly."""
-        while sum(len(one[0]) for one in self._kept) > _KEPT and self.halvings < _HALVINGS:
-            self.halvings += 1
-            self._kept = [tuple(part[one[1] <= self._most] for part in one) for one in self._kept]
-
     def _unusual(self, times_K: np.ndarray) -> bool:
         """Whether chance does not explain how often rows come, `times_K`."""
         repeating = int((times_K > 1).sum())
         if repeating <= _ROWS:
             return False
         parts_CG = np.concatenate(self._glances, axis=1)
-        chosen = _spread_out(parts_CG)
+        spread = []  # minus the entropy of each column
+        for part_G in parts_CG:
+            share_K = np.unique(part_G, return_counts=True)[1] / max(len(part_G), 1)
+            spread.append(float((share_K * np.log(share_K)).sum()))
+        chosen = np.argsort(spread, kind="stable")[:_COLUMNS].tolist()
         again = _delivered_again(times_K)
-        if not again and not _agree_in_all(parts_CG, chosen):
-            return False
+        if not again:
+            # Are two rows that agree in all columns but two, whichever, the same in these too?
+            all_G = parts_CG.sum(axis=0, dtype=np.uint64)
+            same = _pairs(all_G)
+            if not all(
+                same > 0.5 * _pairs(all_G - parts_CG[u] - parts_CG[v])
+                for u, v in combinations(chosen, 2)
+            ):
+                return False
         pairs = self.share**2  # of two rows both are looked at
         times = 1.0 if again else _TIMES
         by_chance = (times * _by_chance(parts_CG, chosen) + _SURE) / pairs
@@ -143,12 +141,6 @@ def widest_columns(table: pa.Table, columns: Sequence[str]) -> list[str]:
     head = table.slice(0, _HEAD)
     values = {name: len(np.unique(column_part(head[name], 0))) for name in columns}
     return sorted(columns, key=lambda name: -values[name])[:_KEYS]
-
-
-def _spread_out(parts_CG: np.ndarray) -> list[int]:
-    """The columns whose values are spread most."""
-    spread = [-_entropy(part_G) for part_G in parts_CG]
-    return np.argsort(spread, kind="stable")[:_COLUMNS].tolist()
 
 
 def _by_chance(parts_CG: np.ndarray, chosen: Sequence[int]) -> float:
@@ -172,15 +164,6 @@ def _by_chance(parts_CG: np.ndarray, chosen: Sequence[int]) -> float:
         neither = _pairs(all_D - u_D - v_D) - with_u - with_v
         found = max(found, with_u * with_v / (neither + 1))
     return found
-
-
-def _agree_in_all(parts_CG: np.ndarray, chosen: Sequence[int]) -> bool:
-    """Whether two rows that agree in all columns but two, whichever, are the same in these too."""
-    all_G = parts_CG.sum(axis=0, dtype=np.uint64)
-    same = _pairs(all_G)
-    return all(
-        same > 0.5 * _pairs(all_G - parts_CG[u] - parts_CG[v]) for u, v in combinations(chosen, 2)
-    )
 
 
 def _delivered_again(times_K: np.ndarray) -> bool:
@@ -223,8 +206,3 @@ def _pairs(hash_N: np.ndarray) -> float:
     """Pairs of rows with the same hash."""
     times_K = np.unique(hash_N, return_counts=True)[1].astype(np.float64)
     return float((times_K * (times_K - 1)).sum() / 2)
-
-
-def _entropy(part_N: np.ndarray) -> float:
-    share_K = np.unique(part_N, return_counts=True)[1] / max(len(part_N), 1)
-    return float(-(share_K * np.log(share_K)).sum())

@@ -11,7 +11,9 @@ from mmoe.datasets.rows.locations import (
     REQUEST_COLUMN,
     ROW_COLUMN,
     TIMES_COLUMN,
+    cell_place,
     find_column,
+    first_true,
     is_of_request,
     place,
 )
@@ -85,19 +87,13 @@ _USED_BY = "data.requests.column"
 
 @dataclass(frozen=True, kw_only=True)
 class RowRequests:
-    """Which of N rows are candidates of which of M requests.
+    """Which of N rows are candidates of which of M requests."""
 
-    Attributes:
-        request_N: int64, place of each row's request, by the order in which rows first name them.
-        first_M: int64, the first row of each request.
-        keys_M: uint64, which requests they are, in any table of the data.
-        column: What names them; None: a row of the files is one.
-    """
-
+    # int64, place of each row's request, by the order in which rows first name them
     request_N: np.ndarray
-    first_M: np.ndarray
-    keys_M: np.ndarray
-    column: str | None
+    first_M: np.ndarray  # int64, the first row of each request
+    keys_M: np.ndarray  # uint64, which requests they are, in any table of the data
+    column: str | None  # what names them; None: a row of the files is one
 
     @property
     def keys_N(self) -> np.ndarray:
@@ -126,27 +122,30 @@ class RowRequests:
         Raises:
             ValueError: A column differs within a request, or is not there.
         """
-        columns = self._columns(table, uses, origin)
-        if not checked and len(self.first_M) < len(self.request_N):
-            for name, column in columns.items():
-                if is_of_request(table, name):
-                    continue  # beside the candidates: there is one for all
-                row = self.differing(column)
-                if row is not None:
-                    raise ValueError(self._differ(table, column, name, uses[name], origin, row))
-        return self._first(table, columns)
-
-    def _columns(
-        self, table: pa.Table, uses: Mapping[str, str], origin: str
-    ) -> dict[str, pa.ChunkedArray]:
-        return {
+        columns = {
             name: table[name]
             if is_of_request(table, name)
             else find_column(table, name, origin, f"feature {feature!r}")
             for name, feature in uses.items()
         }
-
-    def _first(self, table: pa.Table, columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+        if not checked and len(self.first_M) < len(self.request_N):
+            for name, column in columns.items():
+                if is_of_request(table, name):
+                    continue  # beside the candidates: there is one for all
+                row = self.differing(column)
+                if row is None:
+                    continue
+                first, named = int(self.first_M[self.request_N[row]]), ""
+                if self.column is not None:
+                    key = find_column(table, self.column, origin, _USED_BY)[row].as_py()
+                    named = f" {key!r}"
+                cells = (repr(column[index].as_py()) for index in (first, row))
+                seen, other = (c if len(c) <= 60 else f"{c[:57]}..." for c in cells)
+                raise ValueError(
+                    f"{place(table, origin, row)}: column {name!r} (of feature {uses[name]!r}, "
+                    f"level request) is {other}, but {seen} in {place(table, origin, first)} of "
+                    f"the same request{named}; say level: row in the feature, or mend the log"
+                )
         hidden = [name for name in (ROW_COLUMN, REQUEST_COLUMN) if name in table.column_names]
         kept = pa.table(
             {**columns, **{name: table[name] for name in hidden}}, metadata=table.schema.metadata
@@ -190,26 +189,6 @@ class RowRequests:
                 return int(own[int(np.argmin(alike))])
         return None
 
-    def _differ(
-        self,
-        table: pa.Table,
-        column: pa.ChunkedArray,
-        name: str,
-        feature: str,
-        origin: str,
-        row: int,
-    ) -> str:
-        first = int(self.first_M[self.request_N[row]])
-        named = ""
-        if self.column is not None:
-            named = f" {find_column(table, self.column, origin, _USED_BY)[row].as_py()!r}"
-        seen, other = (_shown(column[index].as_py()) for index in (first, row))
-        return (
-            f"{place(table, origin, row)}: column {name!r} (of feature {feature!r}, level request) "
-            f"is {other}, but {seen} in {place(table, origin, first)} of the same "
-            f"request{named}; say level: row in the feature, or mend the log"
-        )
-
 
 def find_requests(requests: RequestsConfig, table: pa.Table, origin: str) -> RowRequests:
     """Finds the requests of a table's rows.
@@ -228,8 +207,14 @@ def find_requests(requests: RequestsConfig, table: pa.Table, origin: str) -> Row
         >>> found.request_N.tolist(), found.first_M.tolist()
         ([0, 0, 1, 0], [0, 2])
     """
-    if requests.column is None:
-        return _nested(table)
+    if requests.column is None:  # by the numbers of the rows that candidates came from
+        numbers_N = np.arange(table.num_rows)  # of rows in memory that came one by one
+        if REQUEST_COLUMN in table.column_names:
+            numbers_N = table[REQUEST_COLUMN].to_numpy()
+        distinct_M, request_N = first_seen(numbers_N)
+        first_M = first_rows(request_N, len(distinct_M))
+        keys_M = mix64(distinct_M.astype(np.uint64))
+        return RowRequests(request_N=request_N, first_M=first_M, keys_M=keys_M, column=None)
     column = find_column(table, requests.column, origin, _USED_BY)
     label = f"{origin}: column {requests.column!r} (of {_USED_BY})"
     refuse_nested(column, label)
@@ -237,29 +222,12 @@ def find_requests(requests: RequestsConfig, table: pa.Table, origin: str) -> Row
         column = column.cast(pa.int64(), safe=False)  # other numbers, but each its own
     kind: KeyKind = "int" if pa.types.is_integer(column.type) else "text"
     missing_N = missing_mask(column, kind)
-    if missing_N.any():
+    if (row := first_true(missing_N)) is not None:
         raise ValueError(
-            f"{place(table, origin, int(missing_N.argmax()))}: column {requests.column!r} (of "
-            f"{_USED_BY}) is empty, but each row is a candidate of some request; give it an id of "
-            "its own, or drop the row"
+            f"{cell_place(table, origin, row, requests.column, _USED_BY)} is empty, but each row "
+            "is a candidate of some request; give it an id of its own, or drop the row"
         )
     request_N, count = codes_of(column)
     first_M = first_rows(request_N, count)
     keys_M = hash_keys(to_keys(column.take(pa.array(first_M)), kind, label))
     return RowRequests(request_N=request_N, first_M=first_M, keys_M=keys_M, column=requests.column)
-
-
-def _nested(table: pa.Table) -> RowRequests:
-    """By the numbers of the rows that candidates came from."""
-    numbers_N = np.arange(table.num_rows)  # of rows in memory that came one by one
-    if REQUEST_COLUMN in table.column_names:
-        numbers_N = table[REQUEST_COLUMN].to_numpy()
-    distinct_M, request_N = first_seen(numbers_N)
-    first_M = first_rows(request_N, len(distinct_M))
-    keys_M = mix64(distinct_M.astype(np.uint64))
-    return RowRequests(request_N=request_N, first_M=first_M, keys_M=keys_M, column=None)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -50,17 +50,12 @@ _BUNDLED = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Rows to evaluate a finished run on.
+    """Rows to evaluate a finished run on."""
 
-    Attributes:
-        table: The rows, with labels.
-        oracle: Task name → float64 [N] true probabilities, where the source knows them.
-        origin: What the user calls the data; starts error messages.
-    """
-
-    table: pa.Table
+    table: pa.Table  # the rows, with labels
+    # Task name → float64 [N] true probabilities, where the source knows them
     oracle: dict[str, np.ndarray] | None
-    origin: str
+    origin: str  # what the user calls the data; starts error messages
 
 
 def source_names() -> list[str]:
@@ -82,7 +77,19 @@ def load_splits(config: RunConfig, data: str | Path | TableLike | None = None) -
             is missing, or the rows cannot be read or split.
     """
     if holds_rows(data):
-        _refuse_rows(config.data, origin_of(data))
+        # Settings that rows in memory would leave unread are mistakes
+        given, wrong = config.data, None
+        if given.source != "files":
+            wrong = f"data.source: {given.source} makes its own rows, or reads them; set files"
+        elif given.split.by == "file":
+            wrong = (
+                "data.split.by: file reads data.train and data.test; set random, hash, time or day"
+            )
+        elif given.input == "stream":
+            wrong = "data.input: stream reads files; set auto or memory"
+        if wrong is not None:
+            what = origin_of(data)
+            raise ValueError(f"{wrong}: the rows to train on are a {what} in memory")
         table, origin = _held_table(config, data)
         return _cut(config, table, origin)
     if config.data.source != "files":
@@ -352,19 +359,6 @@ def _held_table(config: RunConfig, data: TableLike) -> tuple[pa.Table, str]:
     columns |= {name: table[name] for name in hidden}
     table = pa.table(columns, metadata=table.schema.metadata)
     return text_cells(config).cleaned(table), origin
-
-
-def _refuse_rows(data: DataConfig, origin: str) -> None:
-    """Settings that rows in memory would leave unread are mistakes."""
-    wrong = None
-    if data.source != "files":
-        wrong = f"data.source: {data.source} makes its own rows, or reads them; set files"
-    elif data.split.by == "file":
-        wrong = "data.split.by: file reads data.train and data.test; set random, hash, time or day"
-    elif data.input == "stream":
-        wrong = "data.input: stream reads files; set auto or memory"
-    if wrong is not None:
-        raise ValueError(f"{wrong}: the rows to train on are a {origin} in memory")
 
 
 def _read(

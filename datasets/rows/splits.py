@@ -136,8 +136,10 @@ def days_of(
     times_N = to_times(table, name, origin, form)
     column = find_column(table, name, origin, "data.split.column")
     kind = column.type
-    dated = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
-    if dated or form is not None or _iso_text(column):
+    dated = pa.types.is_date(kind) or pa.types.is_timestamp(kind) or form is not None
+    if is_text(kind) and len(column):  # no whole number: `to_times` has found it is ordered
+        dated |= not str(column[0].as_py()).strip().lstrip("+-").isdigit()
+    if dated:
         return times_N // _DAY, True
     if times_N.dtype.kind == "f":
         if not np.array_equal(times_N, np.floor(times_N)):
@@ -155,13 +157,6 @@ def days_of(
         )
     per_day = max(unit for first, unit in _PER_DAY if int(times_N.min()) >= first)
     return times_N.astype(np.int64) // per_day, True
-
-
-def _iso_text(column: pa.ChunkedArray) -> bool:
-    """Text that is no whole number; `to_times` has found that it can be ordered."""
-    if not is_text(column.type) or not len(column):
-        return False
-    return not str(column[0].as_py()).strip().lstrip("+-").isdigit()
 
 
 def day_splits(
@@ -188,29 +183,23 @@ def day_splits(
     assert split.column is not None
     days_N, dated = days_of(table, split.column, origin, split.format)
     train, test = (
-        _numbers(days or [], dated, split.column, origin)
-        for days in (split.train_days, split.test_days)
+        [Day.parse(d) for d in days or ()] for days in (split.train_days, split.test_days)
     )
+    for day in (*train, *test):
+        if day.dated != dated:
+            kinds = ("numbers", "dates")
+            raise ValueError(
+                f"{origin}: column {split.column!r} holds {kinds[dated]}, but data.split names the "
+                f"day {day}; write the config's days as {kinds[dated]}"
+            )
     if drawn_N is None:
         drawn_N = np.arange(first, first + len(days_N), dtype=np.uint64)
     uniform_N = (mix64(drawn_N, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # exact
     split_N = np.full(len(days_N), NO_SPLIT, np.int8)
-    split_N[np.isin(days_N, test)] = 2
-    train_N = np.isin(days_N, train)
+    split_N[np.isin(days_N, [day.number for day in test])] = 2
+    train_N = np.isin(days_N, [day.number for day in train])
     split_N[train_N] = (uniform_N[train_N] < split.validation).astype(np.int8)
     return split_N
-
-
-def _numbers(days: Sequence[str], dated: bool, name: str, origin: str) -> list[int]:
-    parsed = [Day.parse(day) for day in days]
-    for day in parsed:
-        if day.dated != dated:
-            kinds = ("numbers", "dates")
-            raise ValueError(
-                f"{origin}: column {name!r} holds {kinds[dated]}, but data.split names the day "
-                f"{day}; write the config's days as {kinds[dated]}"
-            )
-    return [day.number for day in parsed]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,8 +287,14 @@ def assign_splits(
         split_N = random_splits(0, table.num_rows, cuts, split_seed)
     elif split.by == "hash":
         split_N = _hash_splits(table, split, split_seed, origin, drawn_N)
-    elif split.by == "time":
-        split_N = _time_splits(table, split, origin)
+    elif split.by == "time":  # the past trains, the future tests; rows of one time stay together
+        assert split.column is not None
+        times_N = to_times(table, split.column, origin, split.format)
+        units = TimeUnits(split.column)
+        for file, rows in rows_by_file(table, origin):
+            units.add(times_N[rows], file)
+        cuts = time_cuts(*np.unique(times_N, return_counts=True), split, origin)
+        split_N = time_splits(times_N, cuts)
     elif split.by == "day":
         drawn_N = drawn_N if found is None else found.keys_N
         split_N = day_splits(table, split, split_seed, origin, drawn_N=drawn_N)
@@ -344,8 +339,19 @@ def refuse_cut(
 def refuse_empty(counts: Sequence[int] | np.ndarray, split: SplitConfig, origin: str) -> None:
     """Raises ValueError where training, validation or, if there is one, test has no row."""
     for name, count in zip(("training", "validation", "test"), counts, strict=False):
-        if count == 0:
-            raise ValueError(f"{origin}: {_empty_split(name, split, int(sum(counts)))}")
+        if count:
+            continue
+        mend = "give more rows"
+        if split.by == "hash":
+            mend = (
+                f"column {split.column!r} has too few distinct keys; split by random or raise "
+                "shares"
+            )
+        elif split.by == "day":
+            days = split.test_days if name == "test" else split.train_days
+            mend = f"column {split.column!r} has no rows, or too few, on {', '.join(days or ())}"
+        rows = int(sum(counts))
+        raise ValueError(f"{origin}: the {name} split is empty, out of {rows} rows; {mend}")
 
 
 def random_cuts(num_rows: int, split: SplitConfig, split_seed: int) -> tuple[int, int]:
@@ -423,18 +429,6 @@ def splits_by_hash(hashes_N: np.ndarray, split: SplitConfig, split_seed: int) ->
     return split_N
 
 
-def _time_splits(table: pa.Table, split: SplitConfig, origin: str) -> np.ndarray:
-    """The past trains, the future tests; rows of one time stay together."""
-    assert split.column is not None
-    times_N = to_times(table, split.column, origin, split.format)
-    units = TimeUnits(split.column)
-    for file, rows in rows_by_file(table, origin):
-        units.add(times_N[rows], file)
-    times, counts = np.unique(times_N, return_counts=True)
-    cuts = time_cuts(times, counts, split, origin)
-    return time_splits(times_N, cuts)
-
-
 def time_cuts(
     times: np.ndarray, counts: np.ndarray, split: SplitConfig, origin: str
 ) -> tuple[Any, Any]:
@@ -450,10 +444,9 @@ def time_cuts(
         )
     before = np.cumsum(counts)[:-1]  # rows before time 1, 2, …
     rows = int(counts.sum())
-    first_test = 1 + _nearest(before[1:], rows * (1 - split.test)) + 1
-    first_validation = 1 + _nearest(
-        before[: first_test - 1], rows * (1 - split.test - split.validation)
-    )
+    first_test = 2 + int(np.abs(before[1:] - rows * (1 - split.test)).argmin())
+    earlier, wanted = before[: first_test - 1], rows * (1 - split.test - split.validation)
+    first_validation = 1 + int(np.abs(earlier - wanted).argmin())
     return times[first_validation], times[first_test]
 
 
@@ -463,18 +456,3 @@ def time_splits(times_N: np.ndarray, cuts: tuple[Any, Any]) -> np.ndarray:
     split_N[times_N >= cuts[0]] = 1
     split_N[times_N >= cuts[1]] = 2
     return split_N
-
-
-def _nearest(sorted_values: np.ndarray, target: float) -> int:
-    return int(np.abs(sorted_values - target).argmin())
-
-
-def _empty_split(name: str, split: SplitConfig, num_rows: int) -> str:
-    if split.by == "hash":
-        mend = f"column {split.column!r} has too few distinct keys; split by random or raise shares"
-    elif split.by == "day":
-        days = split.test_days if name == "test" else split.train_days
-        mend = f"column {split.column!r} has no rows, or too few, on {', '.join(days or ())}"
-    else:
-        mend = "give more rows"
-    return f"the {name} split is empty, out of {num_rows} rows; {mend}"

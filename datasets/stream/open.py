@@ -59,32 +59,24 @@ def wants_stream(config: RunConfig, data: str | Path | None = None) -> bool:
         return False
     if section.input != "auto":
         return section.input == "stream"
-    paths = [with_names(config, path) for path in ([data] if data else _configured(config))]
-    left = section.streaming.above_mb * _MEGABYTE
-    for path in paths:
-        for file in resolve_files(path):
-            left -= _bytes(file, config)
-            if left < 0:
-                _refuse_groups(config)
-                return True
-    return False
-
-
-def _refuse_groups(config: RunConfig) -> None:
-    """Rows that a loss compares must be in one batch, which a stream cannot see to."""
-    if config.compared_group is not None:
-        raise ValueError(
-            f"data.input: auto streams more than {config.data.streaming.above_mb:,} MB, but tasks "
-            f"of kinds bpr, softmax and jrc need the rows of each {config.compared_group!r} in one "
-            "batch; set data.input: memory (or a higher data.streaming.above_mb)"
-        )
-
-
-def _configured(config: RunConfig) -> list[str]:
-    section = config.data
     names = ("train", "validation", "test") if section.split.by == "file" else ("path",)
-    found = [getattr(section, name) for name in names]
-    return [p for paths in found for p in ([paths] if isinstance(paths, str) else paths or [])]
+    configured = [getattr(section, name) for name in names]
+    configured = [p for one in configured for p in ([one] if isinstance(one, str) else one or [])]
+    left = section.streaming.above_mb * _MEGABYTE
+    for path in [data] if data else configured:
+        for file in resolve_files(with_names(config, path)):
+            left -= _bytes(file, config)
+            if left >= 0:
+                continue
+            if config.compared_group is not None:
+                raise ValueError(
+                    f"data.input: auto streams more than {section.streaming.above_mb:,} MB, but "
+                    "tasks of kinds bpr, softmax and jrc need the rows of each "
+                    f"{config.compared_group!r} in one batch; set data.input: memory (or a higher "
+                    "data.streaming.above_mb)"
+                )
+            return True
+    return False
 
 
 def _bytes(file: DataFile, config: RunConfig) -> int:
@@ -92,8 +84,7 @@ def _bytes(file: DataFile, config: RunConfig) -> int:
     if kind_of(stored) != "parquet":
         return file.size()
     columns = required_columns(config, file_columns(file))
-    file = stored
-    return parquet_bytes(file, [*columns, *([file.candidates] if file.candidates else [])])
+    return parquet_bytes(stored, [*columns, *([file.candidates] if file.candidates else [])])
 
 
 _CHUNKS_AHEAD = 2
@@ -157,7 +148,7 @@ class StreamRows:
 
     def _chunks(self, first: int, stop: int) -> Generator[EncodedData]:
         if first >= stop:
-            yield _grouped(self._no_rows(), None if self.group is None else np.zeros(0, np.int64))
+            yield self._no_rows(None if self.group is None else np.zeros(0, np.int64))
             return
         groups, origin = GroupCodes(), self.split.source.origin
         for at, table in self._tables(first, stop):
@@ -166,7 +157,7 @@ class StreamRows:
             if self.group is not None:
                 groups_N = groups.codes(find_groups(table, self.group, origin))[mine]
             if table[mine].num_rows:
-                yield _grouped(self._encode(table[mine]), groups_N)
+                yield self._encode(table[mine], groups_N)
 
     def _tables(self, first: int, stop: int) -> Iterator[tuple[int, pa.Table]]:
         """The pieces with rows [first, stop), in tables with the number of each one's first row.
@@ -187,19 +178,16 @@ class StreamRows:
                     at += table.num_rows
             at = end
 
-    def _no_rows(self) -> EncodedData:
+    def _no_rows(self, groups_N: np.ndarray | None = None) -> EncodedData:
         """Of a rank whose share of the rows is empty."""
         schema = self.split.source.schema
-        return self._encode(schema.empty_table().select(self.columns))
+        return self._encode(schema.empty_table().select(self.columns), groups_N)
 
-    def _encode(self, table: pa.Table) -> EncodedData:
+    def _encode(self, table: pa.Table, groups_N: np.ndarray | None = None) -> EncodedData:
         origin = self.split.source.origin
-        return encode_rows(table, self.encoder, origin, self.config, maturity=self.maturity)
-
-
-def _grouped(data: EncodedData, groups_N: np.ndarray | None) -> EncodedData:
-    assert data.labels is not None
-    return replace(data, labels=replace(data.labels, groups_N=groups_N))
+        data = encode_rows(table, self.encoder, origin, self.config, maturity=self.maturity)
+        assert data.labels is not None
+        return replace(data, labels=replace(data.labels, groups_N=groups_N))
 
 
 _NAMES = ("train", "validation", "test")

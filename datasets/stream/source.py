@@ -40,25 +40,15 @@ MOVE = (
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows that are read together: a row group of a Parquet file, or a whole other file.
+    """Rows that are read together: a row group of a Parquet file, or a whole other file."""
 
-    Attributes:
-        file: Where it is.
-        row_group: None = the whole file.
-        rows: How many.
-        first: Number of its first row in the file.
-        before: Number of its first row over all files.
-        first_request: Number of its first request in the file, where rows are candidates.
-        requests_before: How many the files before have.
-    """
-
-    file: DataFile
-    row_group: int | None
-    rows: int
-    first: int
-    before: int
-    first_request: int = 0
-    requests_before: int = 0
+    file: DataFile  # where it is
+    row_group: int | None  # none = the whole file
+    rows: int  # how many
+    first: int  # number of its first row in the file
+    before: int  # number of its first row over all files
+    first_request: int = 0  # number of its first request in the file, where rows are candidates
+    requests_before: int = 0  # how many the files before have
 
     @property
     def where(self) -> str:
@@ -69,26 +59,18 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSource:
-    """Rows of files that are one data set, read piece by piece.
+    """Rows of files that are one data set, read piece by piece."""
 
-    Attributes:
-        pieces: In file order; none of them is empty.
-        schema: The columns that the run uses, of the types that all files' values fit.
-        sizes: Bytes of each file when it was looked at.
-        folders: Columns that each file's folders name.
-        origin: What the user calls the data.
-        chunk_rows: Rows decoded at a time.
-        cells: Words that mean a missing value, and columns of keys in which they are null.
-        footers: Of the Parquet files among them, whose row groups are read one by one.
-    """
-
-    pieces: list[Piece]
-    schema: pa.Schema
-    sizes: dict[DataFile, int] = field(repr=False)
+    pieces: list[Piece]  # in file order; none of them is empty
+    schema: pa.Schema  # the columns that the run uses, of the types that all files' values fit
+    sizes: dict[DataFile, int] = field(repr=False)  # bytes of each file when it was looked at
+    # Columns that each file's folders name
     folders: dict[DataFile, dict[str, str | None]] = field(repr=False)
-    origin: str
-    chunk_rows: int
+    origin: str  # what the user calls the data
+    chunk_rows: int  # rows decoded at a time
+    # Words that mean a missing value, and columns of keys in which they are null
     cells: TextCells = PLAIN_CELLS
+    # Of the Parquet files among them, whose row groups are read one by one
     footers: Footers = field(default_factory=Footers, init=False, repr=False, compare=False)
 
     @property
@@ -110,7 +92,15 @@ class StreamSource:
         Raises:
             ValueError: The file is gone or is not what it was; names file and row group.
         """
-        self._refuse_change(piece.file)
+        try:  # a file of another size would give other rows, or none
+            size, known = piece.file.size(), self.sizes[piece.file]
+        except OSError:
+            raise ValueError(
+                f"{piece.file}: is gone; it was there when training began: bring it back and say "
+                "--resume, or start anew without it"
+            ) from None
+        if size != known:
+            raise ValueError(f"{piece.file}: has {size:,} bytes, not {known:,}: {MOVE}")
         done = 0
         folders, group = self.folders[piece.file], piece.row_group
         request = piece.requests_before + piece.first_request
@@ -127,18 +117,6 @@ class StreamSource:
         if done != piece.rows:
             raise ValueError(f"{piece.where} holds {done:,} rows, not {piece.rows:,}: {MOVE}")
 
-    def _refuse_change(self, file: DataFile) -> None:
-        """A file of another size would give other rows, or none."""
-        try:
-            size = file.size()
-        except OSError:
-            raise ValueError(
-                f"{file}: is gone; it was there when training began: bring it back and say "
-                "--resume, or start anew without it"
-            ) from None
-        if size != self.sizes[file]:
-            raise ValueError(f"{file}: has {size:,} bytes, not {self.sizes[file]:,}: {MOVE}")
-
     def _typed(self, table: pa.Table, piece: Piece) -> pa.Table:
         kinds = dict(zip(self.schema.names, self.schema.types, strict=True))
         columns = {}
@@ -148,12 +126,10 @@ class StreamSource:
             if column.type == kind:
                 continue
             try:
-                is_text = pa.types.is_large_string(column.type)
-                columns[name] = (
-                    as_settled(column, kind, self.cells.known)
-                    if is_text
-                    else cast_column(column, kind)
-                )
+                if pa.types.is_large_string(column.type):
+                    columns[name] = as_settled(column, kind, self.cells.known)
+                else:
+                    columns[name] = cast_column(column, kind)
             except pa.ArrowException as error:
                 if isinstance(error, MemoryError):
                     raise

@@ -71,7 +71,8 @@ class TimeFit:
         self.units.add(times_N, file)
         if times_N.dtype.kind == "f":
             self.real = True
-            times_N = _ordered_bits(times_N)
+            bits = (times_N + 0.0).view(np.int64)  # in the order of the numbers:
+            times_N = np.where(bits < 0, ~bits ^ _SIGN, bits)
         found, counts = np.unique(self._coarser(times_N.astype(np.int64)), return_counts=True)
         self.pending.append((found, counts))
         self.waiting += len(found)
@@ -81,7 +82,10 @@ class TimeFit:
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns ascending times and the number of rows of each."""
         self._add_up()
-        return (_from_bits(self.times) if self.real else self.times), self.counts
+        if not self.real:
+            return self.times, self.counts
+        bits = np.where(self.times < 0, ~(self.times ^ _SIGN), self.times)
+        return bits.view(np.float64), self.counts
 
     def _coarser(self, times_N: np.ndarray) -> np.ndarray:
         return times_N >> self.coarse << self.coarse
@@ -99,30 +103,17 @@ class TimeFit:
             times, counts = self.times, self.counts
 
 
-def _ordered_bits(values: np.ndarray) -> np.ndarray:
-    """float64 → int64 in the same order."""
-    bits = (values + 0.0).view(np.int64)
-    return np.where(bits < 0, ~bits ^ _SIGN, bits)
-
-
-def _from_bits(bits: np.ndarray) -> np.ndarray:
-    return np.where(bits < 0, ~(bits ^ _SIGN), bits).view(np.float64)
-
-
 _ROWS = 1 << 17  # row numbers hashed at a time
 
 
 @dataclass(frozen=True)
 class Splitter:
-    """Assigns the rows of any chunk of a source to splits.
+    """Assigns the rows of any chunk of a source to splits."""
 
-    Attributes:
-        of: Given rows, the number of the first one in the source and how many they are, returns
-            their splits, int8 [rows]. Without columns that it looks at the rows may be None.
-        columns: Names of the columns that it looks at; none: the row's number is enough.
-    """
-
+    # Given rows, the number of the first one in the source and how many they are, returns their
+    # splits, int8 [rows]. Without columns that it looks at the rows may be None.
     of: Callable[[Any, int, int], np.ndarray]
+    # Names of the columns that it looks at; none: the row's number is enough
     columns: Sequence[str] = ()
 
     def without_test(self) -> "Splitter":
@@ -209,7 +200,17 @@ def _fitted(
     if split.by == "time":
         return _by_time(source, split)
     if split.by == "day":
-        return _by_day(source.origin, split, seed, requests, together)
+
+        def by_day(table: pa.Table, first: int, rows: int) -> np.ndarray:
+            drawn_N = None
+            if requests is not None:
+                drawn_N = find_requests(requests, table, source.origin).keys_N
+            elif together:
+                drawn_N = row_hashes(table, together)
+            return day_splits(table, split, seed, source.origin, first, drawn_N)
+
+        own = [*(together or [split.column or ""])]
+        return Splitter(by_day, own if requests is None else [*own, request_column(requests)])
     raise ValueError(
         f"{source.origin}: a split by {split.by} cannot be streamed from one path; split by "
         "random, hash, time, day or file, or set data.input: memory"
@@ -257,27 +258,6 @@ def _by_time(source: StreamSource, split: SplitConfig) -> Splitter:
     return Splitter(of, [name])
 
 
-def _by_day(
-    origin: str,
-    split: SplitConfig,
-    seed: int,
-    requests: RequestsConfig | None,
-    together: Sequence[str],
-) -> Splitter:
-    """Some days train, others test."""
-    own = together or [split.column or ""]
-
-    def of(table: pa.Table, first: int, rows: int) -> np.ndarray:
-        drawn_N = None
-        if requests is not None:
-            drawn_N = find_requests(requests, table, origin).keys_N
-        elif together:
-            drawn_N = row_hashes(table, together)
-        return day_splits(table, split, seed, origin, first, drawn_N)
-
-    return Splitter(of, own if requests is None else [*own, request_column(requests)])
-
-
 def count_splits(
     source: StreamSource,
     splitter: Splitter,
@@ -323,19 +303,12 @@ def request_column(requests: RequestsConfig) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Rows of a source that belong to one split.
+    """Rows of a source that belong to one split."""
 
-    Attributes:
-        source: The files.
-        splitter: Which split a row belongs to.
-        number: The one that is meant.
-        counts_P: Rows of each piece that belong to it.
-    """
-
-    source: StreamSource
-    splitter: Splitter
-    number: int
-    counts_P: np.ndarray
+    source: StreamSource  # the files
+    splitter: Splitter  # which split a row belongs to
+    number: int  # the one that is meant
+    counts_P: np.ndarray  # rows of each piece that belong to it
 
     def __len__(self) -> int:
         return int(self.counts_P.sum())

@@ -7,7 +7,15 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import NumericFeature
-from mmoe.datasets.rows.locations import ROW_COLUMN, cast_column, find_column, place
+from mmoe.datasets.rows.locations import (
+    ROW_COLUMN,
+    cast_column,
+    cell_place,
+    find_column,
+    first_true,
+    is_number,
+    place,
+)
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import is_list, is_text, list_lengths, pc
 from mmoe.datasets.values.datetimes import digits_of, parse_format
@@ -47,14 +55,20 @@ def to_numbers(table: pa.Table, name: str, origin: str, used_by: str) -> np.ndar
         raise ValueError(
             f"{where} holds {column.type}, expected numbers; convert the column{vector}"
         )
-    if is_text(column.type):
-        _refuse_words(table, column, numbers_N, name, origin, used_by)
-    infinite_N = np.isinf(numbers_N)
-    if infinite_N.any():
-        index = int(infinite_N.argmax())
+    if is_text(column.type):  # what is neither a number nor a missing word is an error
+        is_word = pc.is_valid(text.blank_to_null(column)).to_numpy() & np.isnan(numbers_N)
+        if is_word.any():  # blanks alone, of any kind, are an empty cell
+            trimmed = pc.utf8_trim_whitespace(column)
+            is_word &= pc.is_valid(text.blank_to_null(trimmed)).to_numpy()
+        if (row := first_true(is_word)) is not None:
+            raise ValueError(
+                f"{cell_place(table, origin, row, name, used_by)} is {column[row].as_py()!r}, "
+                "expected a number; mend the cell, leave it empty, or make the feature categorical"
+            )
+    if (row := first_true(np.isinf(numbers_N))) is not None:
         raise ValueError(
-            f"{place(table, origin, index)}: column {name!r} (of {used_by}) is "
-            f"{numbers_N[index]}, expected a finite number; clip it, or leave the cell empty"
+            f"{cell_place(table, origin, row, name, used_by)} is "
+            f"{numbers_N[row]}, expected a finite number; clip it, or leave the cell empty"
         )
     return numbers_N
 
@@ -62,14 +76,14 @@ def to_numbers(table: pa.Table, name: str, origin: str, used_by: str) -> np.ndar
 def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
     """Returns float64 [N], NaN where missing or unreadable; None: a type without numbers."""
     kind = column.type
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        micros = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-        return _as_float(micros) / _MICROSECONDS
-    if pa.types.is_time(kind):  # seconds since midnight
-        return _as_float(column.cast(pa.time64("us"), safe=False).cast(pa.int64())) / _MICROSECONDS
-    if pa.types.is_duration(kind):
-        micros = column.cast(pa.duration("us"), safe=False).cast(pa.int64())
-        return _as_float(micros) / _MICROSECONDS
+    for is_kind, micros in (
+        (pa.types.is_timestamp, pa.timestamp("us")),
+        (pa.types.is_date, pa.timestamp("us")),
+        (pa.types.is_time, pa.time64("us")),  # since midnight
+        (pa.types.is_duration, pa.duration("us")),
+    ):
+        if is_kind(kind):
+            return _as_float(column.cast(micros, safe=False).cast(pa.int64())) / _MICROSECONDS
     if is_text(kind):
         return _as_float(text.to_reals(column))
     if pa.types.is_boolean(kind):
@@ -86,28 +100,6 @@ def _as_float(column: pa.ChunkedArray) -> np.ndarray:
     if floats.null_count:
         floats = pc.fill_null(floats, float("nan"))
     return floats.to_numpy()
-
-
-def _refuse_words(
-    table: pa.Table,
-    column: pa.ChunkedArray,
-    numbers_N: np.ndarray,
-    name: str,
-    origin: str,
-    used_by: str,
-) -> None:
-    """Text that is neither a number nor a missing word is an error, not a missing number."""
-    is_word = pc.is_valid(text.blank_to_null(column)).to_numpy() & np.isnan(numbers_N)
-    if is_word.any():  # blanks alone, of any kind, are an empty cell
-        trimmed = pc.utf8_trim_whitespace(column)
-        is_word &= pc.is_valid(text.blank_to_null(trimmed)).to_numpy()
-    if is_word.any():
-        index = int(is_word.argmax())
-        raise ValueError(
-            f"{place(table, origin, index)}: column {name!r} (of {used_by}) is "
-            f"{column[index].as_py()!r}, expected a number; mend the cell, leave it empty, or make "
-            "the feature categorical"
-        )
 
 
 def to_times(table: pa.Table, name: str, origin: str, form: str | None = None) -> np.ndarray:
@@ -129,14 +121,20 @@ def to_times(table: pa.Table, name: str, origin: str, form: str | None = None) -
     column = find_column(table, name, origin, used_by)
     if is_list(column.type) or pa.types.is_boolean(column.type):
         raise ValueError(f"{origin}: column {name!r} holds {column.type}, which is no time")
-    if column.null_count:
-        index = int(pc.is_null(column).to_numpy().argmax())
+    if (row := first_true(pc.is_null(column).to_numpy())) is not None:
         raise ValueError(
-            f"{place(table, origin, index)}: column {name!r} is empty, but a split by time needs "
+            f"{place(table, origin, row)}: column {name!r} is empty, but a split by time needs "
             "every row's time; drop such rows, or split by random"
         )
     if form is not None and not pa.types.is_temporal(column.type):
-        return _written_times(table, name, column, origin, form)
+        micros = parse_format(pc.utf8_trim_whitespace(digits_of(column)), form)
+        if (row := first_true(pc.is_null(micros).to_numpy())) is not None:
+            raise ValueError(
+                f"{cell_place(table, origin, row, name, used_by)} is {column[row].as_py()!r}, "
+                f"which is no datetime of the format {form!r}; mend the cell, drop the row, or "
+                "change data.split.format"
+            )
+        return micros.to_numpy()
     if pa.types.is_integer(column.type):
         return column.to_numpy()
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
@@ -158,21 +156,6 @@ def to_times(table: pa.Table, name: str, origin: str, form: str | None = None) -
         "write ISO 8601 (2024-01-31T12:00:00), seconds or milliseconds, say data.split.format, or "
         "split by random"
     )
-
-
-def _written_times(
-    table: pa.Table, name: str, column: pa.ChunkedArray, origin: str, form: str
-) -> np.ndarray:
-    cells = pc.utf8_trim_whitespace(digits_of(column))
-    micros = parse_format(cells, form)
-    if micros.null_count:
-        index = int(pc.is_null(micros).to_numpy().argmax())
-        raise ValueError(
-            f"{place(table, origin, index)}: column {name!r} (of data.split.column) is "
-            f"{column[index].as_py()!r}, which is no datetime of the format {form!r}; mend the "
-            "cell, drop the row, or change data.split.format"
-        )
-    return micros.to_numpy()
 
 
 def parse_datetimes(column: pa.ChunkedArray) -> np.ndarray | None:
@@ -239,10 +222,8 @@ def feature_numbers(table: pa.Table, feature: NumericFeature, origin: str) -> np
     rows = {ROW_COLUMN: table[ROW_COLUMN]} if ROW_COLUMN in table.column_names else {}
     table = pa.table({name: column, **rows}, metadata=table.schema.metadata)
     numbers_N = to_numbers(table, name, origin, used_by)
-    numbers = [number for value in feature.missing_values if (number := _number(value)) is not None]
-    if not numbers:
-        return numbers_N
-    return np.where(np.isin(numbers_N, numbers), np.nan, numbers_N)
+    numbers = [float(value) for value in feature.missing_values if is_number(str(value))]
+    return np.where(np.isin(numbers_N, numbers), np.nan, numbers_N) if numbers else numbers_N
 
 
 def parse_written(
@@ -264,8 +245,16 @@ def parse_written(
         >>> parse_written(pa.chunked_array([cells]), ".", ",", "$").to_pylist()
         [-1234.5, 7.0, -12.0, None, None]
     """
-    tidy = tidied(values)
-    parts = pc.extract_regex(tidy, pattern=_pattern(decimal, thousands, unit))
+    dot, mark = re.escape(decimal), re.escape(thousands or "")
+    grouped = rf"[1-9]\d{{0,2}}(?:{mark}\d{{3}})+|" if thousands else ""
+    number = rf"(?:{grouped}\d+)(?:{dot}\d*)?|{dot}\d+"
+    around = f"(?:{re.escape(tidy_unit(unit))})?" if unit else ""
+    pattern = (
+        rf"^(?P<open>\(?)(?P<sign>[+-]?) ?(?P<before>{around}) ?(?P<inner>[+-]?)"
+        rf"(?P<number>(?:{number})(?:[eE][+-]?\d+)?) ?(?P<behind>{around})(?P<last>-?)"
+        rf"(?P<close>\)?)$"
+    )
+    parts = pc.extract_regex(tidied(values), pattern=pattern)
     field = {one.name: pc.struct_field(parts, one.name) for one in parts.type}
     signs = [("open", "("), ("sign", "-"), ("inner", "-"), ("last", "-")]
     minus_N = np.sum([_is(field[name], mark) for name, mark in signs], axis=0)
@@ -293,19 +282,6 @@ def tidied(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.utf8_trim_whitespace(values)
 
 
-def _pattern(decimal: str, thousands: str | None, unit: str | None) -> str:
-    dot, mark = re.escape(decimal), re.escape(thousands or "")
-    grouped = rf"[1-9]\d{{0,2}}(?:{mark}\d{{3}})+|" if thousands else ""
-    number = rf"(?:{grouped}\d+)(?:{dot}\d*)?|{dot}\d+"
-    text_unit = re.escape(tidy_unit(unit)) if unit else ""
-    around = f"(?:{text_unit})?" if unit else ""
-    return (
-        rf"^(?P<open>\(?)(?P<sign>[+-]?) ?(?P<before>{around}) ?(?P<inner>[+-]?)"
-        rf"(?P<number>(?:{number})(?:[eE][+-]?\d+)?) ?(?P<behind>{around})(?P<last>-?)"
-        rf"(?P<close>\)?)$"
-    )
-
-
 def tidy_unit(unit: str) -> str:
     """Returns the unit as `tidied` leaves it in cells."""
     [tidy] = tidied(pa.chunked_array([pa.array([unit], pa.large_string())])).to_pylist()
@@ -318,28 +294,17 @@ def _parsed(
     present = text.blank_to_null(pc.utf8_trim_whitespace(column))
     numbers = parse_written(present, feature.decimal, feature.thousands, feature.unit)
     wrong_N = pc.is_valid(present).to_numpy() & pc.is_null(numbers).to_numpy()
-    if wrong_N.any():
-        index = int(wrong_N.argmax())
+    if (row := first_true(wrong_N)) is not None:
+        example = f"1{feature.thousands or ''}234{feature.decimal}5"
+        example += "" if feature.unit is None else f" {feature.unit}"
+        used_by = f"feature {feature.name!r}"
         raise ValueError(
-            f"{place(table, origin, index)}: column {feature.source_column!r} (of feature "
-            f"{feature.name!r}) is {column[index].as_py()!r}, expected a number such as "
-            f"{_example(feature)!r}, as the feature says; mend the cell, leave it empty, name it "
-            "in missing_values, or change decimal, thousands or unit"
+            f"{cell_place(table, origin, row, feature.source_column, used_by)} is "
+            f"{column[row].as_py()!r}, expected a number such as {example!r}, as the feature "
+            "says; mend the cell, leave it empty, name it in missing_values, or change decimal, "
+            "thousands or unit"
         )
     return numbers
-
-
-def _example(feature: NumericFeature) -> str:
-    number = f"1{feature.thousands or ''}234{feature.decimal}5"
-    return number if feature.unit is None else f"{number} {feature.unit}"
-
-
-def _number(value: int | float | str) -> float | None:
-    """Also of a number in quotes."""
-    try:
-        return float(value)
-    except ValueError:
-        return None
 
 
 # Around the numbers of a vector in text: JSON, Python, NumPy, PostgreSQL
@@ -348,15 +313,11 @@ _BETWEEN = r"[\s,;|]+"
 
 
 class Vectors(NamedTuple):
-    """Vectors of N rows, M of them present.
+    """Vectors of N rows, M of them present."""
 
-    Attributes:
-        numbers_ML: float32 or float64, NaN where a number is missing; L is 0 where none is present.
-        present_N: bool.
-    """
-
+    # float32 or float64, NaN where a number is missing; L is 0 where none is present
     numbers_ML: np.ndarray
-    present_N: np.ndarray
+    present_N: np.ndarray  # bool
 
 
 def to_vectors(
@@ -387,15 +348,18 @@ def to_vectors(
     what = f"column {name!r} (of {used_by})"
     if pa.types.is_null(column.type):
         return Vectors(np.zeros((0, length or 0), np.float32), np.zeros(len(column), bool))
-    _check_type(column, f"{origin}: {what}")
+    kind = column.type
+    if not is_text(kind) and (not is_list(kind) or pa.types.is_nested(kind.value_type)):
+        raise ValueError(
+            f"{origin}: {what} holds {kind}, expected lists of numbers, or text such as "
+            "[0.1, 0.2]; give the feature another kind, or convert the column"
+        )
     items, lengths_N = items_of(column)
     present_N = lengths_N > 0
     if not present_N.any():
         return Vectors(np.zeros((0, length or 0), np.float32), present_N)
     expected = length or int(lengths_N[present_N.argmax()])
-    wrong_N = present_N & (lengths_N != expected)
-    if wrong_N.any():
-        row = int(wrong_N.argmax())
+    if (row := first_true(present_N & (lengths_N != expected))) is not None:
         raise ValueError(
             f"{place(table, origin, row)}: {what} holds {lengths_N[row]} numbers, expected "
             f"{expected} as in other rows; write all vectors with one length, or leave the cell "
@@ -424,15 +388,6 @@ def items_of(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
     items = pc.list_flatten(lists)
     items = pc.utf8_trim_whitespace(items) if is_text(items.type) else items
     return items, list_lengths(lists)
-
-
-def _check_type(column: pa.ChunkedArray, what: str) -> None:
-    kind = column.type
-    if not is_text(kind) and (not is_list(kind) or pa.types.is_nested(kind.value_type)):
-        raise ValueError(
-            f"{what} holds {kind}, expected lists of numbers, or text such as [0.1, 0.2]; give "
-            "the feature another kind, or convert the column"
-        )
 
 
 def _split(column: pa.ChunkedArray) -> pa.ChunkedArray:

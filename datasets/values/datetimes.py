@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from mmoe.config import DatetimeFeature, Part, TimeUnit
-from mmoe.datasets.rows.locations import find_column, place
+from mmoe.datasets.rows.locations import cell_place, find_column, first_true
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import is_text, pc
 
@@ -224,14 +224,12 @@ class _Reader:
         self.table, self.feature, self.origin = table, feature, origin
         self.used_by = used_by or f"feature {feature.name!r}"
         self.named = used_by or "the feature"
-        self.where = self._column(origin)
-
-    def _column(self, start: str) -> str:
-        return f"{start}: column {self.feature.source_column!r} (of {self.used_by})"
+        self.where = f"{origin}: column {feature.source_column!r} (of {self.used_by})"
 
     def row(self, index: int) -> str:
         """What an error about one cell starts with."""
-        return self._column(place(self.table, self.origin, index))
+        column = self.feature.source_column
+        return cell_place(self.table, self.origin, index, column, self.used_by)
 
     def refuse_unit(self, kind: str) -> None:
         """The column says its unit itself; another one would be believed in vain."""
@@ -292,8 +290,7 @@ class _Reader:
         whole = text.to_integers(present)
         reals = text.to_reals(present)
         wrong_N = (pc.is_valid(present).to_numpy()) & pc.is_null(reals).to_numpy()
-        if wrong_N.any():
-            index = int(wrong_N.argmax())
+        if (index := first_true(wrong_N)) is not None:
             raise ValueError(
                 f"{self.row(index)} is {column[index].as_py()!r}, expected a number, as "
                 f"{self.named} has unit: {self.feature.unit}; mend the cell, leave it empty, or "
@@ -309,8 +306,7 @@ class _Reader:
         micros = parse_format(present, form)
         wrong_N = pc.is_valid(present).to_numpy() & pc.is_null(micros).to_numpy()
         wrong_N |= pc.is_valid(column).to_numpy() & pc.is_null(cells).to_numpy()
-        if wrong_N.any():
-            index = int(wrong_N.argmax())
+        if (index := first_true(wrong_N)) is not None:
             example = datetime(2024, 1, 31, 12, tzinfo=UTC).strftime(form)
             raise ValueError(
                 f"{self.row(index)} is {column[index].as_py()!r}, expected a datetime such as "
@@ -331,8 +327,7 @@ class _Reader:
         present = self.present(column)
         micros = parse_iso(present)
         wrong_N = pc.is_valid(present).to_numpy() & pc.is_null(micros).to_numpy()
-        if wrong_N.any():
-            index = int(wrong_N.argmax())
+        if (index := first_true(wrong_N)) is not None:
             raise ValueError(
                 f"{self.row(index)} is {column[index].as_py()!r}, expected ISO 8601 such as "
                 "2024-01-31T12:00:00; mend the cell, leave it empty, or say unit: s, ms, us or ns "
@@ -340,8 +335,7 @@ class _Reader:
             )
         is_day = pc.fill_null(pc.equal(pc.utf8_length(present), DAY_LENGTH), False)
         days_N = is_day.to_numpy()
-        if days_N.any():
-            index = int(days_N.argmax())
+        if (index := first_true(days_N)) is not None:
             complaint = f"is {column[index].as_py()!r}, which has no time of day"
             self.refuse_hours(complaint, index)
         local = self.local(micros)
@@ -351,8 +345,7 @@ class _Reader:
         self, outside_N: np.ndarray, numbers_N: np.ndarray, years: tuple[int, int]
     ) -> None:
         """A datetime far away is a number in another unit, or filler."""
-        if outside_N.any():
-            index = int(outside_N.argmax())
+        if (index := first_true(outside_N)) is not None:
             unit = f" {self.feature.unit}" if self.feature.unit else ""
             mend = "say the unit that all numbers of the column have, or " if unit else ""
             raise ValueError(
@@ -365,9 +358,7 @@ class _Reader:
         for other in takewhile(lambda name: name != unit, _SCALES):
             factor, divisor = _SCALES[other]
             low, high = (limit * divisor // factor for limit in _micros(_USUAL))
-            looks_N = (numbers_N >= low) & (numbers_N < high)
-            if looks_N.any():
-                index = int(looks_N.argmax())
+            if (index := first_true((numbers_N >= low) & (numbers_N < high))) is not None:
                 raise ValueError(
                     f"{self.row(index)} is {numbers_N[index]}, which in {unit} is in the first "
                     f"weeks of 1970, and in {other} between {_USUAL[0]} and {_USUAL[1]}; say the "

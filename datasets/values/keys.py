@@ -94,16 +94,16 @@ def _to_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         moved = datetimes_to_text(found.cast(pa.timestamp("us", "UTC")))
     except pa.ArrowInvalid:  # one of them is none; the others must not depend on it
-        moved = pa.chunked_array([[_one_to_utc(value) for value in found]], values.type)
+
+        def one_moved(value: pa.Scalar) -> str:
+            try:
+                one = pa.chunked_array([pa.array([value]).cast(pa.timestamp("us", "UTC"))])
+            except pa.ArrowInvalid:
+                return value.as_py()
+            return datetimes_to_text(one)[0].as_py()
+
+        moved = pa.chunked_array([[one_moved(value) for value in found]], values.type)
     return _put(values, shifted, moved)
-
-
-def _one_to_utc(value: pa.Scalar) -> str:
-    try:
-        one = pa.chunked_array([pa.array([value]).cast(pa.timestamp("us", "UTC"))])
-    except pa.ArrowInvalid:
-        return value.as_py()
-    return datetimes_to_text(one)[0].as_py()
 
 
 def _put(
@@ -253,9 +253,9 @@ def _coded(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray]:
 
 def refuse_rounding(column: pa.ChunkedArray, kind: KeyKind, label: str) -> None:
     """Refuses whole numbers beyond 2⁵³ as keys of a table whose other ids have fractions."""
-    if kind == "float" and pa.types.is_integer(column.type) and len(column):
-        span = pc.min_max(column)
-        for end in (span["max"].as_py(), span["min"].as_py()):
+    if kind == "float" and pa.types.is_integer(column.type):
+        span = pc.min_max(column).as_py()
+        for end in (span["max"], span["min"]):
             if end is not None and abs(end) > _EXACT:
                 raise ValueError(
                     f"{label} holds the id {end}, beyond 2^53, but shares a table with numbers "
@@ -334,16 +334,15 @@ def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     column = decoded(column)
     if not is_binary(column.type):
         return column.cast(pa.large_string())
-    # Of bytes that are no UTF-8 the hexadecimal digits
-    values = [None if value is None else _decode(value) for value in column.to_pylist()]
+
+    def as_text(value: bytes) -> str:  # of bytes that are no UTF-8 the hexadecimal digits
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return f"0x{value.hex()}"
+
+    values = [None if value is None else as_text(value) for value in column.to_pylist()]
     return pa.chunked_array([pa.array(values, pa.large_string())])
-
-
-def _decode(value: bytes) -> str:
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return f"0x{value.hex()}"
 
 
 def _floats(column: pa.ChunkedArray) -> np.ndarray:
@@ -382,7 +381,7 @@ class KeyIndex:
 
     Example:
         >>> index = KeyIndex(pa.array([30, 10, 20]))
-        >>> index.places(pa.chunked_array([[10, None], [40, 30]])).tolist()
+        >>> index.indices(pa.chunked_array([[10, None], [40, 30]])).tolist()
         [1, -1, -1, 0]
     """
 
@@ -390,77 +389,74 @@ class KeyIndex:
         self.keys = keys
         self._lock = Lock()
         self._table: pd.Index | None = None
-        self._places: np.ndarray | None = None  # of the table's entries; None: entry i is key i
+        self._entries: np.ndarray | None = None  # of the table's entries; None: entry i is key i
 
     def __reduce__(self) -> tuple[type["KeyIndex"], tuple[pa.Array]]:
         """Copies and pickles make a table of their own, when they need one."""
         return KeyIndex, (self.keys,)
 
-    def places(self, values: pa.ChunkedArray) -> np.ndarray:
+    def indices(self, values: pa.ChunkedArray) -> np.ndarray:
         """Finds where in `keys` each value stands, int64 [N], −1: null or none of them."""
         if len(self.keys) <= max(len(values), _FEW_KEYS):
             return self._by_arrow(values)
         if is_text(values.type):
             return self._by_hash(values)
-        places_N = self._kept().get_indexer(pc.fill_null(values, 0).to_numpy())
-        return np.where(pc.is_null(values).to_numpy(), -1, places_N)
+        index_N = self._kept().get_indexer(pc.fill_null(values, 0).to_numpy())
+        return np.where(pc.is_null(values).to_numpy(), -1, index_N)
 
-    def place(self, value: int | str) -> int:
+    def index(self, value: int | str) -> int:
         """Finds where one value stands, −1: none of them; a call of Arrow's takes longer.
 
         Example:
             >>> index = KeyIndex(pa.array(["b", "a"], pa.large_string()))
-            >>> index.place("a"), index.place("c")
+            >>> index.index("a"), index.index("c")
             (1, -1)
         """
         table, code = self._kept(), hash_one(value) if isinstance(value, str) else value
         try:
-            place = cast("int", table.get_loc(code))  # of one entry: they are unique
+            found = cast("int", table.get_loc(code))  # of one entry: they are unique
         except KeyError:
             return -1
-        place = place if self._places is None else int(self._places[place])
-        if isinstance(value, str) and self.keys[place].as_py() != value:  # of the same hash
+        found = found if self._entries is None else int(self._entries[found])
+        if isinstance(value, str) and self.keys[found].as_py() != value:  # of the same hash
             return int(self._by_arrow(pa.chunked_array([pa.array([value], self.keys.type)]))[0])
-        return place
+        return found
 
     def _by_arrow(self, values: pa.ChunkedArray) -> np.ndarray:
         found = pc.index_in(values, self.keys, skip_nulls=True)
         return pc.fill_null(found, -1).to_numpy().astype(np.int64)
 
     def _by_hash(self, values: pa.ChunkedArray) -> np.ndarray:
-        places_N = self._kept().get_indexer(hash_text(values))
-        if self._places is not None:
-            places_N = np.where(places_N < 0, -1, self._places[places_N])
-        found_N = (places_N >= 0) & pc.is_valid(values).to_numpy()
+        index_N = self._kept().get_indexer(hash_text(values))
+        if self._entries is not None:
+            index_N = np.where(index_N < 0, -1, self._entries[index_N])
+        found_N = (index_N >= 0) & pc.is_valid(values).to_numpy()
         there = values.filter(pa.array(found_N))
-        same_F = pc.equal(self.keys.take(pa.array(places_N[found_N])), there).to_numpy()
-        places_N[~found_N] = -1
+        same_F = pc.equal(self.keys.take(pa.array(index_N[found_N])), there).to_numpy()
+        index_N[~found_N] = -1
         if not same_F.all():  # another text of the same hash
             other_F = np.flatnonzero(found_N)[~same_F]
-            places_N[other_F] = self._by_arrow(there.filter(pa.array(~same_F)))
-        return places_N
+            index_N[other_F] = self._by_arrow(there.filter(pa.array(~same_F)))
+        return index_N
 
     def _kept(self) -> pd.Index:
         with self._lock:
             if self._table is None:
-                self._places, self._table = self._make()
+                self._entries, self._table = self._make()
             return self._table
 
     def _make(self) -> tuple[np.ndarray | None, pd.Index]:
         """The table, and the places of its entries where some keys share one."""
         text = is_text(self.keys.type)
-        codes_K = _hashes(self.keys) if text else self.keys.to_numpy()
+        parts = range(0, len(self.keys), _ROWS) if text else ()
+        hashed = [hash_text(self.keys[start : start + _ROWS]) for start in parts]
+        codes_K = np.concatenate(hashed) if text else self.keys.to_numpy()
         table, places = pd.Index(codes_K), None
         if not table.is_unique:
             first_K = ~table.duplicated()
             table, places = table[first_K], np.flatnonzero(first_K)
         table.get_indexer(codes_K[:1])  # pandas hashes the entries in the first call
         return places, table
-
-
-def _hashes(keys: pa.Array) -> np.ndarray:
-    parts = [hash_text(keys[start : start + _ROWS]) for start in range(0, len(keys), _ROWS)]
-    return np.concatenate(parts)
 
 
 def first_seen(codes_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -474,7 +470,7 @@ def first_seen(codes_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return coded.dictionary.to_numpy(), coded.indices.to_numpy().astype(np.int64)
 
 
-def first_rows(places_N: np.ndarray, count: int) -> np.ndarray:
+def first_rows(index_N: np.ndarray, count: int) -> np.ndarray:
     """Returns the first row of each place, int64 [count], of places by first appearance.
 
     Example:
@@ -482,5 +478,5 @@ def first_rows(places_N: np.ndarray, count: int) -> np.ndarray:
         array([0, 1, 3])
     """
     first_M = np.empty(count, np.int64)
-    first_M[places_N[::-1]] = np.arange(len(places_N))[::-1]  # the last one assigned stays
+    first_M[index_N[::-1]] = np.arange(len(index_N))[::-1]  # the last one assigned stays
     return first_M

@@ -104,7 +104,8 @@ def to_integers(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """
     blanked = blank_to_null(values)
     whole = cast_or_none(blanked, pa.int64())
-    if whole is not None and not pc.any(_is_hexadecimal(blanked), min_count=0).as_py():
+    hexadecimal = pc.match_substring_regex(blanked, r"^-?0[xX]")  # Arrow takes 0x1F for 31
+    if whole is not None and not pc.any(hexadecimal, min_count=0).as_py():
         return whole
     text = _flags_to_digits(pc.utf8_trim_whitespace(blanked))
     text = pc.replace_substring_regex(text, r"(\d)\.0*$", r"\1")
@@ -144,11 +145,6 @@ def _of_powers(text: pa.ChunkedArray, powers: pa.ChunkedArray) -> pa.ChunkedArra
     if pc.any(large).as_py():
         result = pc.coalesce(result, _long_integers(text, large))
     return result
-
-
-def _is_hexadecimal(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Such as 0x1F, which Arrow takes for 31."""
-    return pc.match_substring_regex(values, r"^-?0[xX]")
 
 
 def _long_integers(text: pa.ChunkedArray, long: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -287,17 +283,13 @@ _FEW_ROWS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class TextCells:
-    """Rules by which a run takes cells of text as something else.
+    """Rules by which a run takes cells of text as something else."""
 
-    Attributes:
-        as_text: Columns that stay text in any case, where types are inferred.
-        words: `data.missing_words`; None: numbers know words of their own, keys are not cleaned.
-        keys: Columns of keys, in which the words are null.
-    """
-
+    # Columns that stay text in any case, where types are inferred
     as_text: frozenset[str] = frozenset()
+    # `data.missing_words`; None: numbers know words of their own, keys are not cleaned
     words: Sequence[str] | None = None
-    keys: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()  # columns of keys, in which the words are null
 
     @property
     def known(self) -> Sequence[str]:
@@ -328,13 +320,12 @@ def without_words(column: pa.ChunkedArray, words: Sequence[str] | None) -> pa.Ch
     if words is None or pa.types.is_primitive(column.type):
         return column
     if isinstance(column.type, pa.DictionaryType) and is_text(column.type.value_type):
-        kind = column.type
-        chunks = [
-            pa.DictionaryArray.from_arrays(
-                chunk.indices, _of_dictionary(chunk, tuple(words)), ordered=kind.ordered
+        kind, chunks = column.type, []
+        for chunk in column.chunks:
+            found = one_chunk(_without(plain(pa.chunked_array([chunk.dictionary])), tuple(words)))
+            chunks.append(
+                pa.DictionaryArray.from_arrays(chunk.indices, found, ordered=kind.ordered)
             )
-            for chunk in column.chunks
-        ]
         kind = pa.dictionary(kind.index_type, pa.large_string(), kind.ordered)
         return pa.chunked_array(chunks, kind)
     if isinstance(column.type, pa.DictionaryType):
@@ -388,11 +379,6 @@ def words_met(column: pa.ChunkedArray, words: Sequence[str]) -> dict[str, int]:
     found = pc.value_counts(trimmed.filter(pc.is_in(trimmed, _listed(tuple(words), column.type))))
     counts = {str(pair["values"]): int(pair["counts"]) for pair in found.to_pylist()}
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
-
-
-def _of_dictionary(chunk: pa.DictionaryArray, words: tuple[str, ...]) -> pa.Array:
-    found = _without(plain(pa.chunked_array([chunk.dictionary])), words)
-    return one_chunk(found)
 
 
 def _without(values: pa.ChunkedArray, words: tuple[str, ...]) -> pa.ChunkedArray:
@@ -502,8 +488,7 @@ def _plain(value: Any) -> list[str | None] | None:
         return None
     if any(isinstance(item, list | tuple | dict | set) for item in value):
         return None
-    return [None if item is None else _text(item) for item in value]
-
-
-def _text(item: Any) -> str:
-    return str(item).lower() if isinstance(item, bool) else str(item)
+    return [
+        None if item is None else str(item).lower() if isinstance(item, bool) else str(item)
+        for item in value
+    ]

@@ -133,17 +133,11 @@ WIDEST = 4096  # of a table
 
 @dataclass(frozen=True)
 class VectorChunk:
-    """Some rows of a file of vectors.
+    """Some rows of a file of vectors."""
 
-    Attributes:
-        ids: As the file has them, N.
-        numbers_NL: float32, all finite.
-        row: Names a row of the chunk, for errors.
-    """
-
-    ids: pa.ChunkedArray
-    numbers_NL: np.ndarray
-    row: Callable[[int], str]
+    ids: pa.ChunkedArray  # as the file has them, N
+    numbers_NL: np.ndarray  # float32, all finite
+    row: Callable[[int], str]  # names a row of the chunk, for errors
 
 
 def vector_chunks(vectors: TableVectors, used_by: str) -> Iterator[VectorChunk]:

@@ -27,11 +27,6 @@ _EVEN = 4  # FBGEMM reads rows in vectors of four numbers
 class VectorScaling:
     """How vectors of L numbers become rows: scaled as the config says, then zeros up to `dim`.
 
-    Attributes:
-        mean: Of each number over the file, L of them; of vectors of length 1, where they are made
-            that.
-        deviation: Likewise, times L^¼; 1 where all vectors have one value.
-
     Example:
         >>> scaling = VectorScaling(mean=(1.0, 0.0, 0.0), deviation=(2.0, 1.0, 1.0))
         >>> standard = TableVectors(path="items.parquet", id="item")
@@ -39,8 +34,9 @@ class VectorScaling:
         (4, [[1.0, 1.0, 0.0, 0.0]])
     """
 
+    # Of each number over the file, L of them; of vectors of length 1, where they are made that
     mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+    deviation: tuple[float, ...]  # likewise, times L^¼; 1 where all vectors have one value
 
     @property
     def dim(self) -> int:
@@ -170,7 +166,10 @@ def learn_vectors(
             _check_width(chunk.numbers_NL.shape[1], dim, vectors, table)
         scaling.add(chunk.numbers_NL)
         ids.append(chunk.ids)
-    in_file = _FileIds(_joined(ids), vectors, used_by)
+    # Ids of many pieces; of files that have them in other types as the wider one
+    tables = [pa.table({"id": one}) for one in ids]
+    joined = pa.concat_tables(tables, promote_options="permissive")["id"]
+    in_file = _FileIds(joined, vectors, used_by)
     vocabulary = _vocabulary(found, encoding, in_file)
     return vocabulary, scaling.finish()
 
@@ -278,9 +277,3 @@ def _check_share(
         f"{there} ({in_file.ids.type}); write both in one form, or name the right column as "
         "vectors.id"
     )
-
-
-def _joined(ids: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Ids of many pieces; of files that have them in other types as the wider one."""
-    tables = [pa.table({"id": one}) for one in ids]
-    return pa.concat_tables(tables, promote_options="permissive")["id"]
