@@ -1,6 +1,7 @@
 """Arrow IPC, folders that name columns, and addresses that fsspec resolves."""
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.feather
@@ -9,11 +10,14 @@ import pytest
 
 from mmoe.datasets.files.csv_files import iter_csv, read_csv
 from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.formats import cut_file
 from mmoe.datasets.files.ipc_files import iter_ipc
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
-from mmoe.datasets.files.resolve import resolve_files
-from mmoe.datasets.rows.locations import visible_columns
+from mmoe.datasets.files.resolve import Nested, resolve_files
+from mmoe.datasets.rows.frames import as_table
+from mmoe.datasets.rows.locations import ROW_COLUMN, place, visible_columns
 from mmoe.datasets.stream.source import survey
+from mmoe.datasets.values import arrow
 
 ROWS = pa.table({"user": [1, 2, 3], "word": ["a", None, "c"], "tags": [[1], [], [2, 3]]})
 
@@ -176,3 +180,164 @@ def test_columns_that_are_too_short_are_said_with_their_file(tmp_path):
 
     with pytest.raises(ValueError, match=r"log\.arrow: is truncated or no Arrow file"):
         list(iter_ipc(DataFile(str(path)), None, 100))
+
+
+TABLE = pa.table(
+    {
+        "row": range(41),
+        "word": pa.array([f"w{n % 3}" for n in range(41)]),
+        "price": np.arange(41) / 8,
+    }
+)
+
+
+def write(folder, table=TABLE, rows=10):
+    pq.write_table(table, folder / "log.parquet", row_group_size=rows)
+    return DataFile(str(folder / "log.parquet"))
+
+
+def check_cuts(file, names, every):
+    """What the spans hold, one after another, is the file; each has the rows that it says."""
+    whole = pa.concat_tables(iter_tables(file, names, 7)).combine_chunks()
+    rows = whole.num_rows
+    spans = cut_file(file, every)
+    assert spans == [range(n, min(n + every, rows)) for n in range(0, rows, every)]
+    for span in spans:
+        found = pa.concat_tables(iter_tables(file, names, 7, span)).combine_chunks()
+        assert found.equals(whole.slice(span.start, len(span)))
+
+
+@pytest.mark.parametrize("every", [1, 7, 10, 15, 41, 100])
+def test_spans_are_the_file(tmp_path, every):
+    file = write(tmp_path)
+    check_cuts(file, ["row", "word"], every)
+    check_cuts(file, ["price"], every)
+
+
+def test_addresses_are_cut(tmp_path):
+    address = f"memory://{tmp_path.name}/log.parquet"
+    write(tmp_path)
+    fsspec.filesystem("memory").pipe(address, (tmp_path / "log.parquet").read_bytes())
+    check_cuts(DataFile(address), ["row", "price"], 15)
+
+
+def test_spans_are_of_requests(tmp_path):
+    lists = [[{"id": 10 * n + m} for m in range(n % 4)] for n in range(20)]
+    path = write(tmp_path, pa.table({"user": range(20), "items": lists}), 3)
+    [file] = resolve_files(Nested(str(path), "items"))
+    whole = pa.concat_tables(iter_tables(file, ["id", "user"], 5)).to_pylist()
+    spans = cut_file(file, 6)
+    assert spans == [range(0, 6), range(6, 12), range(12, 18), range(18, 20)]
+    tables = [t for span in spans for t in iter_tables(file, ["id", "user"], 5, span)]
+    assert pa.concat_tables(tables).to_pylist() == whole
+    last = tables[-1]
+    assert place(last, "", len(last) - 1).endswith("log.parquet: row 20, candidate 3")
+
+
+def test_rows_of_spans_have_the_numbers_and_folders_of_the_file(tmp_path):
+    (tmp_path / "day=3").mkdir()
+    file = write(tmp_path / "day=3")
+    table = pa.concat_tables(iter_tables(file, ["row", "day"], 4, cut_file(file, 15)[1]))
+    assert table[ROW_COLUMN].to_pylist() == [*range(15, 30)]
+    assert set(table["day"].to_pylist()) == {"3"}
+    assert place(table, "", 3) == f"{file}: row 19"
+
+
+def test_files_without_row_groups_are_not_cut(tmp_path):
+    (tmp_path / "log.csv").write_text("a,b\n1,2\n3,4\n")
+    (tmp_path / "log.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
+    with pa.ipc.new_file(tmp_path / "log.arrow", TABLE.schema) as writer:
+        writer.write_table(TABLE, 10)
+    files = resolve_files([tmp_path / f"log.{kind}" for kind in ("csv", "jsonl", "arrow")])
+    assert [cut_file(file, 1) for file in files] == [[], [], []]
+
+
+DEEP = r"column 'deep' is nested more than 64 levels deep, expected numbers, text and lists"
+
+
+def varint(number):
+    low = bytes([number & 0x7F | (0x80 if number > 0x7F else 0)])
+    return low + varint(number >> 7) if number > 0x7F else low
+
+
+def element(name, children=0):
+    """Of a Parquet schema, as Thrift writes it: type or repetition, name, children."""
+    kind = b"\x35\x02" if children else b"\x15\x04\x25\x02"
+    inside = b"\x15" + varint(2 * children) if children else b""
+    return kind + b"\x18" + varint(len(name)) + name + inside + b"\0"
+
+
+def deep_parquet(path, depth, columns=1):
+    """A file without rows whose last column is so many groups inside one another."""
+    parts = [element(b"schema", columns + 1), *(element(b"x%d" % n) for n in range(columns))]
+    parts += [element(b"deep", 1), *[element(b"d", 1)] * (depth - 1), element(b"leaf")]
+    header = bytes([0xFC]) + varint(len(parts))
+    footer = b"\x15\x02\x19" + header + b"".join(parts) + b"\x16\0\x19\x0c\0"
+    path.write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    return path
+
+
+def nested_type(depth, kind=None, layer=pa.list_):
+    kind = pa.int64() if kind is None else kind
+    for _ in range(depth):
+        kind = layer(kind)
+    return kind
+
+
+def nested_list(depth):
+    return [nested_list(depth - 1)] if depth else 1
+
+
+@pytest.mark.parametrize("depth", [65, 1_000, 100_000])
+def test_parquet_types_are_counted_before_arrow_sees_them(tmp_path, monkeypatch, depth):
+    path = deep_parquet(tmp_path / "deep.parquet", depth)
+    monkeypatch.setattr(pq, "ParquetFile", None)
+    for read in (column_names, lambda path: read_table(path, ["x0"])):
+        with pytest.raises(ValueError, match=rf"deep\.parquet: {DEEP}"):
+            read(path)
+
+
+@pytest.mark.parametrize("columns", [1, 300])
+def test_parquet_types_that_are_not_too_deep_are_read(tmp_path, columns):
+    path = deep_parquet(tmp_path / "deep.parquet", 64, columns)
+    assert len(column_names(path)) == columns + 1
+    assert read_table(path, ["x0"]).num_rows == 0
+
+
+def test_parquet_of_many_lists_is_no_deep_one(tmp_path):
+    names = [f"c{n}" for n in range(200)]
+    table = pa.table({name: [[["x"]], None] for name in names})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert read_table(tmp_path, names[-1:])[names[-1]].to_pylist() == [[["x"]], None]
+
+
+@pytest.mark.parametrize(("depth", "says"), [(70, DEEP), (1_000, "nested more than 64 levels")])
+@pytest.mark.parametrize("new", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_arrow_types(tmp_path, depth, says, new):
+    schema = pa.schema([("x", pa.int64()), ("deep", nested_type(depth))])
+    new(str(tmp_path / "a.arrow"), schema).close()
+    with pytest.raises(ValueError, match=rf"a\.arrow.*{says}"):
+        read_table(tmp_path, ["x"])
+
+
+@pytest.mark.parametrize("layer", [pa.list_, pa.list_view, lambda kind: pa.struct([("d", kind)])])
+def test_rows_in_memory(layer):
+    deep = pa.nulls(1, nested_type(65, layer=layer))
+    with pytest.raises(ValueError, match=rf"Table: {DEEP}"):
+        as_table(pa.table({"deep": deep}))
+    with pytest.raises(ValueError, match=rf"dict: {DEEP}"):
+        as_table({"deep": [nested_list(66)]})
+    held = pa.nulls(1, nested_type(64, layer=layer))
+    assert as_table(pa.table({"deep": held})).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "kind", [nested_type(40, layer=pa.list_view), nested_type(40, pa.string_view())]
+)
+def test_each_layer_of_a_type_is_looked_at_once(tmp_path, monkeypatch, kind):
+    calls, type_of = [], arrow.plain_type
+    monkeypatch.setattr(arrow, "plain_type", lambda kind: calls.append(1) or type_of(kind))
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), pa.schema([("deep", kind)])) as writer:
+        writer.write_table(pa.table({"deep": pa.nulls(2, kind)}))
+    assert read_table(tmp_path)["deep"].to_pylist() == [None, None]
+    assert len(calls) < 40**2 * 2

@@ -1,20 +1,26 @@
 import datetime
+import json
 import string
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.config import load_config
+from mmoe.config import TaskConfig, VectorFeature, config_from_dict, load_config
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.readers import read_table
-from mmoe.datasets.infer.commented_yaml import write_commented_yaml
-from mmoe.datasets.infer.config import infer_config
+from mmoe.datasets.infer.commented_yaml import commented_yaml, write_commented_yaml
+from mmoe.datasets.infer.config import infer_config, with_requests
+from mmoe.datasets.infer.profile import VectorFacts, guess_vector
+from mmoe.datasets.infer.sizes import Log, model_for, training_for
+from mmoe.datasets.infer.told import Told
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.sources import load_splits
 from tests.datasets.infer.ordinary_log import NASTY, ROWS, infer, log
+from tests.datasets.request_log import log_of_requests
 
 
 def feature(config, name):
@@ -373,3 +379,229 @@ def test_what_is_deeper_than_a_list_is_left_out_and_moments_have_a_hint():
     assert [feature.name for feature in config.features] == ["user"]
     assert left_out["deep"] == "neither numbers, text, dates nor lists of them"
     assert "kind: datetime takes its hour" in " ".join(left_out.values())
+
+
+@pytest.mark.parametrize("again", [4, 900])
+def test_rows_that_come_twice_are_said_and_counted_once(again, tmp_path, mmoe):
+    rng, rows = np.random.default_rng(3), 2_500
+    log = pa.table(
+        {
+            "row": np.arange(rows) * 7 + 3,
+            "user": rng.integers(0, 600, rows),
+            "price": rng.gamma(2, 5, rows),
+            "click": rng.integers(0, 2, rows),
+        }
+    )
+    once, _ = infer_config(log, ["click"])
+    twice, reasons = infer_config(pa.concat_tables([log, log.slice(0, again)]), ["click"])
+    assert [one.name for one in once.features] == [one.name for one in twice.features]
+    assert dict(reasons.left_out)["row"] == "its value is different in every row"
+    assert (once.data.repeated_rows, twice.data.repeated_rows) == ("keep", "together")
+    pq.write_table(pa.concat_tables([log, log.slice(0, again)]), tmp_path / "log.parquet")
+    out = tmp_path / "config.yaml"
+    code, said, err = mmoe("init", tmp_path / "log.parquet", "--label", "click", "--out", out)
+    assert code == 0, err
+    first = (said + err).splitlines()[0]
+    assert f"{again:,} of {rows + again:,} rows" in first
+    assert "are copies of others; data.repeated_rows: together" in first
+    assert load_config(out).data.repeated_rows == "together"
+    assert load_splits(load_config(out)).train.num_rows > 0
+
+
+@pytest.fixture(name="log", scope="module")
+def _log():
+    return log_of_requests(300)
+
+
+def inferred(log, column="request"):
+    told = Told().without(column, log, "log")
+    config, reasons = infer_config(log, ["click"], told=told)
+    return with_requests(config, reasons, log, column, "log"), reasons
+
+
+def test_what_is_the_same_inside_requests_is_of_them(log):
+    config, reasons = inferred(log)
+    levels = {feature.name: feature.asked_level for feature in config.features}
+    assert {levels[name] for name in ("user", "age", "history", "seen")} == {"request"}
+    assert {levels[name] for name in ("item", "price", "tags")} == {None}
+    assert config.data.requests.column == "request" and "request" not in levels
+    assert reasons.features["user"].endswith("the same inside each request")
+
+
+def test_a_time_that_keeps_requests_whole_still_makes_the_split(log):
+    config, _ = inferred(log)
+    assert config.data.split.column == "at"
+    config, _ = inferred(log.drop_columns(["at"]))
+    assert (config.data.split.by, config.data.split.column) == ("random", None)
+
+
+def test_the_config_is_written_with_its_requests(log):
+    import yaml
+
+    config, reasons = inferred(log)
+    assert config_from_dict(yaml.safe_load(commented_yaml(config, reasons))) == config
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("rquest", r"--request.*did you mean 'request'"),
+        ("own", "--request own: never repeats among"),
+        ("item", "no feature is the same for all rows of a request"),
+    ],
+)
+def test_a_column_that_names_no_requests_is_refused(log, column, message):
+    rows = log.append_column("own", pa.array(np.arange(len(log))))
+    if column == "item":  # by which no other column is told
+        rows = log.select(["item", "price", "tags", "click"])
+    with pytest.raises(ValueError, match=message):
+        inferred(rows, column)
+
+
+@pytest.mark.parametrize("rows", [900, 14_000, 20_000])
+def test_few_rows_get_no_buckets_and_the_loss_as_monitor(rows):
+    rng = np.random.default_rng(3)
+    table = pa.table({"x": rng.normal(size=rows), "y": rng.integers(0, 2, rows)})
+    config, _ = infer_config(table, ["y"])
+    few = rows < 15_000
+    number = config.features[0]
+    assert (number.buckets, number.pieces) == ((0, 16) if few else (20, 48))
+    assert config.training.monitor == ("mean.logloss" if few else "mean.auc")
+    assert config.training.optimizer.weight_decay == 1.0
+    assert config.model.expert.dropout == 0.1
+    assert config.training.epochs == (20 if few else 15)
+    assert config.model.wide and config.model.interaction.kind == "none"
+
+
+@pytest.mark.parametrize(("values", "fast"), [(50, False), (400, True)])
+def test_many_ids_get_few_and_large_steps(values, fast):
+    rng = np.random.default_rng(3)
+    table = pa.table(
+        {
+            "item": [f"i{n}" for n in rng.integers(0, values, 20_000)],
+            "x": rng.normal(size=20_000),
+            "y": rng.integers(0, 2, 20_000),
+        }
+    )
+    training = infer_config(table, ["y"])[0].training
+    assert training.epochs == (6 if fast else 15)
+    assert training.patience == (1 if fast else 3)
+    assert training.optimizer.learning_rate == (0.003 if fast else 0.001)
+
+
+@pytest.mark.parametrize(("positives", "monitor"), [(800, "logloss"), (2_000, "auc")])
+def test_epochs_are_not_told_apart_by_the_auc_of_few_positives(positives, monitor):
+    rng = np.random.default_rng(3)
+    rare = np.zeros(20_000, int)
+    rare[rng.choice(20_000, positives, replace=False)] = 1
+    table = pa.table(
+        {"x": rng.normal(size=20_000), "rare": rare, "often": rng.integers(0, 2, 20_000)}
+    )
+    assert infer_config(table, ["often", "rare"])[0].training.monitor == f"mean.{monitor}"
+
+
+def test_the_rarest_outcome_of_a_sample_is_that_of_all_rows():
+    rng = np.random.default_rng(3)
+    table = pa.table({"x": rng.normal(size=5_000), "y": (rng.random(5_000) < 0.1).astype(int)})
+    assert infer_config(table, ["y"], rows=50_000)[0].training.monitor == "mean.auc"
+
+
+def test_products_beside_a_regression_get_slower_rows():
+    """A squared error of fast products grows beyond all bounds in the first epoch."""
+    jobs = Log(rows=50_000, ids=90, products=True)
+    pay = TaskConfig(name="pay", label="pay", kind="regression")
+    training = training_for(jobs, [TaskConfig(name="y", label="y"), pay])
+    assert training.embedding_optimizer.learning_rate == 0.1
+
+
+def test_products_get_more_epochs_and_patience():
+    jobs = Log(rows=50_000, ids=90, products=True)
+    training = training_for(jobs, [TaskConfig(name="y", label="y")])
+    assert (training.epochs, training.patience) == (12, 6)
+    assert training.embedding_optimizer.learning_rate == 0.5
+    assert model_for(jobs).interaction.kind == "fm"
+
+
+VECTOR_ROWS = 60
+_RNG = np.random.default_rng(0)
+VECTORS = _RNG.normal(size=(VECTOR_ROWS, 5)).round(3).tolist()
+IDS = _RNG.integers(0, 9, (VECTOR_ROWS, 5)).tolist()
+LABEL = [0, 1, 1] * 20
+
+
+def _kind(values):
+    table = pa.table({"age": _RNG.random(VECTOR_ROWS), "x": values, "click": LABEL})
+    config, reasons = infer_config(table, ["click"])
+    found = {feature.name: feature for feature in config.features}
+    return found["x"].kind if "x" in found else dict(reasons.left_out)["x"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        VECTORS,
+        pa.array(VECTORS, pa.list_(pa.float32(), 5)),
+        [None if row % 9 == 0 else v for row, v in enumerate(VECTORS)],
+        [json.dumps(v) for v in VECTORS],
+        [str(np.array(v)) for v in VECTORS],
+        ["" if row % 9 == 0 else str(tuple(v)) for row, v in enumerate(VECTORS)],
+    ],
+    ids=["lists", "fixed", "gaps", "json", "numpy", "tuples"],
+)
+def test_vectors(values):
+    assert _kind(values) == "vector"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        IDS,
+        [[float(i) for i in row] for row in IDS],
+        [[f"t{i}" for i in row] for row in IDS],
+        [[0.25, 0.5][: row % 4 % 3] for row in range(VECTOR_ROWS)],
+        [[] for _ in range(VECTOR_ROWS)],
+    ],
+    ids=["ids", "floats", "texts", "few", "empty"],
+)
+def test_lists_of_ids_stay_lists(values):
+    assert _kind(values) == "list"
+
+
+def test_vectors_of_different_lengths_are_left_out_with_a_word():
+    ragged = [v[: 2 + row % 3] for row, v in enumerate(VECTORS)]
+    assert _kind(ragged) == (
+        "lists of real numbers, 2 in row 1, 3 in row 2: vectors need one length; beside a list of "
+        "ids they may be its `weights`"
+    )
+    assert "2 in row 1, 3 in row 2" in _kind([json.dumps(v) for v in ragged])
+
+
+def test_long_ones_are_projected_where_there_are_rows_to_learn_it_from():
+    guessed = [guess_vector(VectorFacts(n), rows, "x", None)
+               for n, rows in ((768, 50_000), (768, 5_000), (16, 50_000))]  # fmt: skip
+    assert [feature.dim for feature, _ in guessed] == [32, None, None]
+    assert guessed[0][1] == "vectors of 768 numbers; projected to 32"
+
+
+def test_init_says_what_they_are(tmp_path, mmoe):
+    long = list(_RNG.normal(size=(VECTOR_ROWS, 40)))
+    table = pa.table(
+        {"Title-Vec": pa.array(long, mask=np.arange(VECTOR_ROWS) % 6 == 0), "short": VECTORS,
+         "ragged": [v[: 2 + row % 3] for row, v in enumerate(VECTORS)], "click": LABEL}
+    )  # fmt: skip
+    pq.write_table(table, tmp_path / "log.parquet")
+    out = tmp_path / "config.yaml"
+    code, text, _ = mmoe("init", tmp_path / "log.parquet", "--label", "click", "--out", out)
+    assert code == 0
+    assert (
+        "left out 'ragged': lists of real numbers, 2 in row 1, 3 in row 2: vectors need one" in text
+    )
+    comments = out.read_text()
+    assert "# vectors of 40 numbers, 17 % missing" in comments
+    first, second = load_config(out).features
+    assert isinstance(first, VectorFeature)
+    assert isinstance(second, VectorFeature)
+    assert (first.kind, first.name, first.column, first.dim) == (
+        "vector", "Title_Vec", "Title-Vec", None
+    )  # fmt: skip
+    assert (second.kind, second.name, second.dim) == ("vector", "short", None)

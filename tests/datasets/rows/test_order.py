@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmoe.datasets.rows.order import row_order, window_rows, windows
+from mmoe.datasets.rows.order import GroupOrder, Share, cut_groups, row_order, window_rows, windows
 
 
 @given(
@@ -51,3 +51,65 @@ def test_a_window_has_rows_of_all_pieces_that_are_read_side_by_side():
 @pytest.mark.parametrize(("buffer", "batch", "rows"), [(1, 64, 64), (100, 64, 128), (128, 64, 128)])
 def test_windows_hold_whole_batches(buffer, batch, rows):
     assert window_rows(buffer, batch) == rows
+
+
+RNG = np.random.default_rng(0)
+CASES = {
+    "small": RNG.integers(0, 40, 200),
+    "with rows on their own": RNG.integers(-1, 10, 150),
+    "one group": np.zeros(70, int),
+    "groups of one": np.arange(33),
+    "all missing": np.full(20, -1),
+    "larger than a batch": np.repeat([0, 1, 2, 3], [50, 3, 17, 1]),
+    "one row": np.array([5]),
+    "none": np.zeros(0, int),
+}
+
+
+def batches(groups, size, epoch=0, ranks=1):
+    order = GroupOrder.of(groups, size, 3, epoch)
+    return [
+        [order.batch(number, size, Share(rank, ranks)) for rank in range(ranks)]
+        for number in range(order.batches(size))
+    ]
+
+
+@pytest.mark.parametrize("groups", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("size", [1, 7, 16, 1000])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_every_row_comes_once_and_groups_stay_together(groups, size, ranks):
+    found = batches(groups, size, ranks=ranks)
+    rows = [rows for batch in found for rows, _ in batch]
+    assert sorted(np.concatenate([*rows, np.zeros(0, int)]).tolist()) == list(range(len(groups)))
+    assert len(found) in (-(-len(groups) // size), max(-(-len(groups) // size) - 1, 1))
+    for batch in found:
+        total = sum(len(rows) for rows, _ in batch)
+        assert 0 < total < 2 * size
+    parts = [
+        groups[rows_B[parts_B == part]]
+        for batch in found
+        for rows_B, parts_B in batch
+        for part in range(int(parts_B.max(initial=-1)) + 1)
+    ]
+    # A part is of one group; rows without a key are on their own; no more parts than are needed
+    assert all(len(set(part.tolist())) == 1 for part in parts)
+    assert all(len(part) == 1 for part in parts if part[0] < 0)
+    counts = np.bincount(groups[groups >= 0])
+    assert len(parts) == (groups < 0).sum() + sum(-(-count // size) for count in counts)
+
+
+def test_ranks_have_the_batch_of_one_process_in_order():
+    groups = CASES["small"]
+    for one, many in zip(batches(groups, 32), batches(groups, 32, ranks=3), strict=True):
+        assert np.array_equal(one[0][0], np.concatenate([rows for rows, _ in many]))
+
+
+def test_epochs_differ_and_repeat():
+    groups = CASES["small"]
+    first, again, second = (GroupOrder.of(groups, 16, 3, epoch).rows_N for epoch in (0, 0, 1))
+    assert np.array_equal(first, again) and not np.array_equal(first, second)
+
+
+def test_groups_that_are_cut_are_counted():
+    assert cut_groups(CASES["larger than a batch"], 16) == 2
+    assert cut_groups(CASES["all missing"], 1) == 0

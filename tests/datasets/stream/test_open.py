@@ -1,6 +1,8 @@
 """A stream has the rows, the splits and the encoder of the same files in memory."""
 
+import gc
 import itertools
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -8,15 +10,18 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.config import config_from_dict, set_values
+from mmoe.config import SplitConfig, config_from_dict, set_values
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import join
 from mmoe.datasets.rows.order import Share
 from mmoe.datasets.rows.sources import load_splits
+from mmoe.datasets.rows.splits import smallest_hashes, time_cuts
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.stream.source import StreamSource
+from mmoe.datasets.stream.splitters import TimeFit
+from mmoe.datasets.values.hashing import mix64
 
 SPLITS = {
     "random": {},
@@ -247,3 +252,129 @@ def test_the_fingerprint_knows_the_files(log, funnel_config, tmp_path):
     assert before == open_stream(config).fingerprint()
     (tmp_path / "part-2.parquet").rename(tmp_path / "part-3.parquet")
     assert open_stream(config).fingerprint() != before
+
+
+SPLIT = SplitConfig(by="time", column="at")
+
+
+def fitted(times, chunk):
+    fit = TimeFit("at", "x")
+    for start in range(0, len(times), chunk):
+        fit.add(times[start : start + chunk], "a")
+    return fit.finish()
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        np.random.default_rng(0).integers(-50, 50, 1000),
+        np.round(np.random.default_rng(0).normal(size=1000), 1),
+    ],
+    ids=["int", "real"],
+)
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_moments_are_counted(times, chunk, monkeypatch):
+    monkeypatch.setattr("mmoe.datasets.stream.splitters._LEAST", 20)
+    expected = np.unique(times + 0.0 if times.dtype.kind == "f" else times, return_counts=True)
+    for mine, theirs in zip(fitted(times, chunk), expected, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("kind", ["int", "real"])
+def test_many_moments_are_counted_coarsely_and_cut_nearby(kind, monkeypatch):
+    monkeypatch.setattr("mmoe.datasets.stream.splitters._MOST", 1_000)
+    monkeypatch.setattr("mmoe.datasets.stream.splitters._LEAST", 100)
+    rng = np.random.default_rng(0)
+    times = rng.integers(0, 2**40, 50_000) if kind == "int" else rng.uniform(1, 2, 50_000)
+    found = [fitted(times, chunk) for chunk in (999, 50_000)]
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert len(found[0][0]) <= 1_000
+    validation, test = time_cuts(*found[0], SPLIT, "x")
+    assert (times >= test).mean() == pytest.approx(0.1, abs=0.003)
+    assert (times >= validation).mean() == pytest.approx(0.2, abs=0.003)
+
+
+def test_negative_and_positive_reals_keep_their_order():
+    times = np.array([-1e300, -2.5, -0.0, 0.0, 1e-300, 2.5])
+    moments, counts = fitted(times, 2)
+    np.testing.assert_array_equal(moments, [-1e300, -2.5, 0.0, 1e-300, 2.5])
+    assert counts.tolist() == [1, 1, 2, 1, 1]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 1000, 300_000])
+def test_ranks_among_hashes(rows):
+    hashes = np.sort(mix64(np.arange(rows, dtype=np.uint64), 5))
+    ranks = [0, rows // 3, rows - 1]
+    assert smallest_hashes(rows, 5, ranks) == [int(hashes[rank]) for rank in ranks]
+
+
+ROWS = 10_000
+MEGABYTE = 1e6
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory):
+    """Ten files of 10,000 rows, a third of a megabyte of numbers each."""
+    folder = tmp_path_factory.mktemp("log")
+    for n in range(10):
+        rng = np.random.default_rng(n)
+        columns = {f"x{i}": rng.normal(size=ROWS).astype(np.float32) for i in range(8)}
+        tags = rng.integers(0, 50, 3 * ROWS)
+        columns["tags"] = pa.ListArray.from_arrays(np.arange(0, 3 * ROWS + 1, 3), tags)
+        columns["click"] = rng.integers(0, 2, ROWS)
+        pq.write_table(pa.table(columns), folder / f"{n:02d}.parquet", row_group_size=2_500)
+    return folder
+
+
+def peaks(folder, files, split, lanes=1):
+    """Most bytes of NumPy and of Arrow over the survey, the fit, an epoch and an evaluation."""
+    features = [{"kind": "numeric", "name": f"x{i}"} for i in range(8)]
+    config = config_from_dict(
+        {
+            "data": {
+                "path": str(folder / files),
+                "input": "stream",
+                "split": split,
+                "streaming": {"shuffle_buffer_rows": 4_000, "chunk_rows": 2_000, "lanes": lanes},
+            },
+            "features": [*features, {"kind": "list", "name": "tags"}],
+            "tasks": [{"name": "click", "label": "click"}],
+            "training": {"eval_batch_size": 1_000},
+        }
+    )
+    gc.collect()
+    tracemalloc.start()
+    arrow = 0
+    splits = open_stream(config)
+    encoder = splits.fit()
+    for batch in splits.rows("train", encoder).epoch_batches(0, 0, 500):
+        assert batch.num_rows
+        arrow = max(arrow, pa.total_allocated_bytes())
+    for chunk in splits.rows("test", encoder).chunks():
+        assert len(chunk) <= 2_000
+        arrow = max(arrow, pa.total_allocated_bytes())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak / MEGABYTE, arrow / MEGABYTE
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [({},), ({"by": "time", "column": "x0"},), ({}, 3)],
+    ids=["random", "time", "lanes"],
+)
+def test_ten_times_the_rows_take_no_more_memory(folder, settings, monkeypatch):
+    # Row numbers hashed, and moments kept apart, at a time: constants, here small against the rows
+    for name in ("rows.splits._ROWS", "stream.splitters._ROWS", "stream.splitters._LEAST"):
+        monkeypatch.setattr(f"mmoe.datasets.{name}", 4_000)
+    monkeypatch.setattr("mmoe.datasets.stream.splitters._MOST", 8_000)
+    peaks(folder, "00.parquet", *settings)  # what is imported and cached once
+    small, small_arrow = peaks(folder, "00.parquet", *settings)
+    bounds = small * 1.2 + 1, small_arrow * 1.2 + 1
+    for _ in range(3):  # what an earlier test left running in the background is counted as well
+        large = peaks(folder, "*.parquet", *settings)
+        if large[0] < bounds[0] and large[1] < bounds[1]:
+            break
+    assert large[0] < bounds[0]
+    assert large[1] < bounds[1]
