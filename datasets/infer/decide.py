@@ -104,8 +104,8 @@ class Shape:
     density: float
     from_start: bool  # whether they begin at 0 or 1
     negative: bool  # whether some are below 0 (−1 alone is a missing value)
-    lowest: float  # the lowest
-    largest: float  # the largest
+    lowest: float
+    largest: float
     uneven: float  # how far the values are from evenly spread between the ends, 0 to 1
     flat: bool  # whether the rows are evenly spread between the ends
     # Pairs of rows of one value, over pairs of rows of neighbouring values: about 1 on a line, Σλ²

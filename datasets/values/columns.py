@@ -121,7 +121,8 @@ def to_times(table: pa.Table, name: str, origin: str, form: str | None = None) -
     column = find_column(table, name, origin, used_by)
     if is_list(column.type) or pa.types.is_boolean(column.type):
         raise ValueError(f"{origin}: column {name!r} holds {column.type}, which is no time")
-    if (row := first_true(pc.is_null(column).to_numpy())) is not None:
+    # Unions count no nulls: they are refused below, by their type
+    if column.null_count and (row := first_true(pc.is_null(column).to_numpy())) is not None:
         raise ValueError(
             f"{place(table, origin, row)}: column {name!r} is empty, but a split by time needs "
             "every row's time; drop such rows, or split by random"
