@@ -110,7 +110,6 @@ def axes_of(module: nn.Module, names: Names, first: str | None = None) -> dict[s
 
     Example:
         >>> from mmoe.mixture import MoE, mlp_experts
-        >>> from mmoe.mixture.axes import axes_of
         >>> axes = axes_of(MoE(4, mlp_experts(2, 4, [4])), {"experts": ["a", "b"]})
         >>> axes["mixture.experts.weights.0"].dims, axes["mixture.gate.logits.weights.0"].dims
         ({0: ('experts', ('a', 'b'))}, {1: ('experts', ('a', 'b'))})

@@ -34,7 +34,6 @@ def stable_sigmoid(x: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.batch_invariant import stable_sigmoid
         >>> stable_sigmoid(torch.zeros(2))
         tensor([0.5000, 0.5000])
     """
@@ -49,7 +48,6 @@ def activate(x: Tensor, activation: str, *, training: bool) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.batch_invariant import activate
         >>> activate(torch.tensor([-1.0, 1.0]), "relu", training=True)
         tensor([0., 1.])
     """
@@ -68,7 +66,6 @@ def stable_activation(x: Tensor, activation: str) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.batch_invariant import stable_activation
         >>> stable_activation(torch.tensor([-1.0, 1.0]), "silu")
         tensor([-0.2689,  0.7311])
     """
@@ -97,7 +94,6 @@ def stable_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) ->
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.batch_invariant import stable_linear
         >>> stable_linear(torch.ones(3, 2), torch.ones(4, 2)).shape
         torch.Size([3, 4])
     """
@@ -121,7 +117,6 @@ def padded_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) ->
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.batch_invariant import padded_linear
         >>> padded_linear(torch.ones(3, 2), torch.ones(4, 2)).shape
         torch.Size([3, 4])
     """
@@ -143,7 +138,6 @@ class StableFunctions(TorchFunctionMode):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.batch_invariant import StableFunctions
         >>> with StableFunctions():
         ...     torch.nn.Linear(2, 3)(torch.ones(4, 2)).shape
         torch.Size([4, 3])

@@ -17,7 +17,6 @@ class ColumnChoice(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.columns import ColumnChoice
         >>> x_BD = torch.tensor([[1.0, 2.0, 3.0]])
         >>> [x.tolist() for x in ColumnChoice([2, 0]).of([x_BD, x_BD])]
         [[[3.0, 1.0]], [[3.0, 1.0]]]

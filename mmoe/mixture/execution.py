@@ -273,7 +273,6 @@ def choose_execution(work: Work) -> Literal["dense", "grouped"]:
         `dense` or `grouped`.
 
     Example:
-        >>> from mmoe.mixture.execution import Work, choose_execution
         >>> sizes = {"parameters": 200_000, "input_dim": 330, "output_dim": 128}
         >>> choose_execution(Work(4096, 64, picks=2, num_gates=1, pairs=8192, **sizes))
         'grouped'
@@ -328,7 +327,6 @@ def expected_share(
     are the same, and there are at most `most_pairs` for a row.
 
     Example:
-        >>> from mmoe.mixture.execution import expected_share
         >>> expected_share([[True] * 4] * 2, k=2)
         0.75
         >>> expected_share([[True] * 4] * 2, k=2, shared_k=2)
@@ -474,7 +472,6 @@ def rates_of(device_type: str) -> CostRates:
     """Returns the rates of a type of device; those of the CPU where there are none.
 
     Example:
-        >>> from mmoe.mixture.execution import rates_of
         >>> rates_of("cpu").rows_per_block
         12
     """

@@ -46,7 +46,6 @@ class Inputs:
     Example:
         >>> import torch
         >>> from mmoe.mixture.columns import RequestColumns
-        >>> from mmoe.mixture.inputs import Inputs
         >>> from mmoe.ops.repeat_rows import Owners
         >>> rows = Inputs(
         ...     x_QP=torch.tensor([[1.0], [2.0]]), x_BR=torch.tensor([[5.0], [6.0], [7.0]]),
@@ -367,7 +366,6 @@ def of_each_domain(shared_X: Tensor, own_MX: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.inputs import of_each_domain
         >>> of_each_domain(torch.ones(1), torch.tensor([[0.0], [2.0]])).flatten().tolist()
         [1.0, 3.0, 2.0]
     """

@@ -89,7 +89,6 @@ def mixes_without(
     Example:
         >>> import torch
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
-        >>> from mmoe.mixture.leave_out import mixes_without
         >>> layer = MultiGateMixture(4, num_gates=2, experts=mlp_experts(3, 4, [8])).eval()
         >>> blocks = mixes_without(layer, [torch.zeros(5, 4)], [0, 2]).without
         >>> [[mix.shape for mix in block.mixes()] for block in blocks]
@@ -160,7 +159,6 @@ def can_refill(layer: MultiGateMixture, expert: int) -> bool:
 
     Example:
         >>> from mmoe.mixture import MultiGateMixture, TopKGate, mlp_experts
-        >>> from mmoe.mixture.leave_out import can_refill
         >>> gate = TopKGate(4, num_gates=1, num_experts=3, k=2)
         >>> layer = MultiGateMixture(4, 1, experts=mlp_experts(3, 4, [8]), gate=gate)
         >>> can_refill(layer, 0)

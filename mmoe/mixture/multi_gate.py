@@ -76,7 +76,6 @@ class Unmixed(NamedTuple):
 
         Example:
             >>> import torch
-            >>> from mmoe.mixture.multi_gate import Unmixed
             >>> Unmixed.of([(torch.ones(3, 8), torch.ones(3))], torch.ones(3, 4, 1))
         """
         rows = [each for each in y if isinstance(each, Tensor) and each.dim() == 2]
@@ -89,7 +88,6 @@ class Unmixed(NamedTuple):
 
         Example:
             >>> import torch
-            >>> from mmoe.mixture.multi_gate import Unmixed
             >>> Unmixed([torch.ones(3, 8)] * 2, torch.ones(3, 4, 2)).mixes().shape
             torch.Size([3, 4, 8])
         """
@@ -522,7 +520,6 @@ def mixtures_in(network: nn.Module) -> Iterator[tuple[str, MultiGateMixture]]:
 
     Example:
         >>> from mmoe.mixture import MoE, mlp_experts
-        >>> from mmoe.mixture.multi_gate import mixtures_in
         >>> [name for name, _ in mixtures_in(MoE(4, mlp_experts(2, 4, [4])))]
         ['mixture']
     """

@@ -32,7 +32,6 @@ class OneRank:
     """A `RankSums` of one process: every amount is its own sum.
 
     Example:
-        >>> from mmoe.mixture.rank_sums import OneRank
         >>> OneRank().of_losses(3)
         (3,)
     """

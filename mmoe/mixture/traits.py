@@ -105,7 +105,6 @@ def traits_of(part: object, kind: type[Traits]) -> Traits:
     Example:
         >>> import torch
         >>> from mmoe.mixture import GateTraits, TopKGate
-        >>> from mmoe.mixture.traits import traits_of
         >>> traits_of(TopKGate(8, 2, 4, k=2), GateTraits).k
         2
         >>> traits_of(torch.nn.Linear(8, 2), GateTraits).k is None

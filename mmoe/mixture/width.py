@@ -53,7 +53,6 @@ def find_width(pool: Pool, x_BD: Tensor) -> int:
     Example:
         >>> import torch
         >>> from mmoe.mixture import ExpertPool
-        >>> from mmoe.mixture.width import find_width
         >>> expert = torch.nn.Sequential(torch.nn.Linear(8, 3), torch.nn.ReLU())
         >>> find_width(ExpertPool([expert]), torch.zeros(5, 8))
         3
@@ -99,7 +98,6 @@ def trial_run(module: object, device: torch.device) -> Iterator[None]:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.width import trial_run
         >>> dropout = torch.nn.Dropout()
         >>> with trial_run(dropout, torch.device("cpu")):
         ...     y = dropout.eval()(torch.ones(2))

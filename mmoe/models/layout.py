@@ -243,7 +243,6 @@ def resolve_device(
         ValueError: `cuda` was asked for and cannot be had; says why, and the way out.
 
     Example:
-        >>> from mmoe.models.layout import resolve_device
         >>> resolve_device("cpu")
         device(type='cpu')
     """

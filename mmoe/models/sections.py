@@ -545,7 +545,6 @@ def build_gate(
 
     Example:
         >>> from mmoe.config import ModelConfig
-        >>> from mmoe.models.sections import build_gate
         >>> model = ModelConfig(gate={"kind": "cosine", "k": 3, "dropout": 0.1})
         >>> gate = build_gate(model, input_dim=20, num_gates=2, num_experts=8)
         >>> type(gate).__name__, gate.k, gate.options.dropout

@@ -223,7 +223,6 @@ def visible_softmax(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.ops.gating import visible_softmax
         >>> visible_softmax(torch.zeros(1, 1, 3), torch.tensor([[True, True, False]]))
         tensor([[[0.5000, 0.5000, 0.0000]]])
     """
@@ -257,7 +256,6 @@ def row_softmax(x_RN: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.ops.gating import row_softmax
         >>> row_softmax(torch.zeros(1, 4)).tolist()
         [[0.25, 0.25, 0.25, 0.25]]
     """

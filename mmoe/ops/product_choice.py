@@ -35,7 +35,6 @@ def grouped_product(product: GroupedProduct, device: torch.device | str = "cuda"
         ValueError: Another word.
 
     Example:
-        >>> from mmoe.ops.product_choice import grouped_product
         >>> with grouped_product("own", device="cpu"):
         ...     pass
     """
@@ -58,7 +57,6 @@ def dense_product(product: DenseProduct, device: torch.device | str = "cuda") ->
         ValueError: Another word.
 
     Example:
-        >>> from mmoe.ops.product_choice import dense_product
         >>> with dense_product("straight", device="cpu"):
         ...     pass
     """

@@ -55,7 +55,6 @@ def repeat_rows(x_QD: Tensor, owners: Owners) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.ops.repeat_rows import Owners, repeat_rows
         >>> repeat_rows(torch.tensor([[1.0], [2.0]]), Owners(torch.tensor([1, 0, 1]), 2)).tolist()
         [[2.0], [1.0], [2.0]]
     """
@@ -74,7 +73,6 @@ def sum_by_owner(x_BD: Tensor, owners: Owners) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.ops.repeat_rows import Owners, sum_by_owner
         >>> sum_by_owner(torch.tensor([[1.0], [2.0], [4.0]]), Owners(torch.tensor([1, 0, 1]), 3))
         tensor([[2.],
                 [5.],

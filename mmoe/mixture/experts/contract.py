@@ -192,7 +192,6 @@ class PoolCompute:
     Example:
         >>> import torch
         >>> from mmoe.mixture import mlp_experts
-        >>> from mmoe.mixture.experts.contract import PoolCompute
         >>> compute = PoolCompute(mlp_experts(2, 4, [3]))
         >>> compute(torch.zeros(5, 4), None).shape  # both experts compute all rows
         torch.Size([10, 3])

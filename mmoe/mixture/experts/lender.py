@@ -49,7 +49,6 @@ class Lender:
     Example:
         >>> import torch
         >>> from mmoe.mixture import mlp_experts
-        >>> from mmoe.mixture.experts.lender import lender_of
         >>> pool = mlp_experts(4, 8, [3])
         >>> lender = lender_of(pool)
         >>> compute = lender.compute_by(2, lender.take([3, 0]))

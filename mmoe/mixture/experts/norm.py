@@ -24,7 +24,6 @@ class ExpertLayerNorm(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.experts.norm import ExpertLayerNorm
         >>> offsets_E1 = torch.tensor([0, 1, 3], dtype=torch.int32)
         >>> ExpertLayerNorm(2, 4)(torch.randn(3, 4), offsets_E1).shape
         torch.Size([3, 4])
@@ -66,7 +65,6 @@ class ExpertBatchNorm(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.experts.norm import ExpertBatchNorm
         >>> offsets_E1 = torch.tensor([0, 1, 3], dtype=torch.int32)
         >>> ExpertBatchNorm(2, 4)(torch.randn(3, 4), offsets_E1).shape
         torch.Size([3, 4])

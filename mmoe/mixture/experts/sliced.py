@@ -84,7 +84,6 @@ def join_slices(pool: MLPExperts) -> MLPExperts:
     Example:
         >>> import torch
         >>> from mmoe.mixture import cut_into_slices, mlp_experts
-        >>> from mmoe.mixture.experts.sliced import join_slices
         >>> whole = mlp_experts(2, 8, [6, 3], output_activation=None)
         >>> joined = join_slices(cut_into_slices(whole, 3))
         >>> all(map(torch.equal, joined.parameters(), whole.parameters()))
@@ -148,7 +147,6 @@ def pieces(pool: MLPExperts, name: str, shape: Sequence[int]) -> Iterator[Piece]
 
     Example:
         >>> from mmoe.mixture import cut_into_slices, mlp_experts
-    >>> from mmoe.mixture.experts.sliced import pieces
         >>> part = cut_into_slices(mlp_experts(2, 8, [6, 3], output_activation=None), 2).part([3])
         >>> [piece] = pieces(part, "weights.1", (1, 3, 3))  # units 3 to 5 of expert 1
         >>> piece.offsets, piece.shape

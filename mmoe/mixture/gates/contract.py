@@ -71,7 +71,6 @@ def visible_experts(visibility_GE: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.contract import visible_experts
         >>> visible_experts(torch.tensor([[True, False, True], [False, False, True]])).tolist()
         [[0, 2], [2, -1]]
     """
@@ -162,7 +161,6 @@ def decide(
     Example:
         >>> import torch
         >>> from mmoe.mixture import SoftmaxGate
-        >>> from mmoe.mixture.gates.contract import decide
         >>> from mmoe.mixture.inputs import Inputs
         >>> gate, x_BD = SoftmaxGate(8, num_gates=2, num_experts=4), torch.zeros(1, 8)
         >>> rows = Inputs(x_BR=x_BD, asked_BG=torch.tensor([[True, False]]))

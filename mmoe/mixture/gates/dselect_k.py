@@ -258,7 +258,6 @@ def selectors(codes_BGKM: Tensor, visibility_GE: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.dselect_k import selectors
         >>> switches = torch.tensor([[[[-0.5, 0.0]]]])  # lowest bit 0, highest undecided
         >>> selectors(switches, torch.ones(1, 4, dtype=torch.bool)).flatten().tolist()
         [0.5, 0.0, 0.5, 0.0]

@@ -64,7 +64,6 @@ def constants_of(module: nn.Module) -> set[str]:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.fixed import FixedGate, constants_of
         >>> constants_of(torch.nn.ModuleList([FixedGate(torch.eye(2)), torch.nn.Linear(2, 2)]))
         {'0.weights_GE'}
     """

@@ -47,7 +47,6 @@ class JoinedGates(nn.Module):
     Example:
         >>> import torch
         >>> from mmoe.mixture import SoftmaxGate
-        >>> from mmoe.mixture.gates.joined import GateGroup, JoinedGates
         >>> groups = [GateGroup(places=[0, 1], num_experts=3), GateGroup(places=[2], num_experts=4)]
         >>> gate = JoinedGates([SoftmaxGate(8, 2, 3), SoftmaxGate(8, 1, 4)], groups)
         >>> visibility_GE = torch.tensor([[True] * 3 + [False]] * 2 + [[True] * 4])

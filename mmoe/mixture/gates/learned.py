@@ -55,7 +55,6 @@ class GateSettings:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.learned import GateSettings
         >>> GateSettings(temperature=2).temper(torch.ones(2))
         tensor([0.5000, 0.5000])
     """

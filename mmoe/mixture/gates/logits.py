@@ -30,7 +30,6 @@ class GateLogits(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.logits import GateLogits
         >>> x_BD = torch.zeros(3, 8)
         >>> GateLogits(8, num_gates=2, num_experts=4)([x_BD, x_BD]).shape
         torch.Size([3, 2, 4])
@@ -92,7 +91,6 @@ class GateLogits(nn.Module):
 
         Example:
             >>> import torch
-            >>> from mmoe.mixture.gates.logits import GateLogits
             >>> from mmoe.mixture.inputs import Inputs
             >>> logits = GateLogits(8, num_gates=2, num_experts=4)
             >>> logits.add_domains(3)
@@ -177,7 +175,6 @@ def gate_products(
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.logits import gate_products
         >>> x_BD = torch.ones(3, 2)
         >>> gate_products([x_BD, x_BD], torch.ones(2, 4, 2)).shape
         torch.Size([3, 2, 4])
@@ -212,7 +209,6 @@ def domain_logits(
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.logits import domain_logits
         >>> from mmoe.mixture.inputs import Inputs
         >>> rows = Inputs(x_BR=torch.ones(1, 3)).in_domains(torch.tensor([1]).int(), 1)
         >>> domain_logits([rows.whole] * 2, [torch.zeros(2, 4, 3)] * 2, rows).shape

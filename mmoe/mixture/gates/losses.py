@@ -35,7 +35,6 @@ def balance(load_GE: Tensor, importance_GE: Tensor, visibility_GE: Tensor, scope
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.losses import balance
         >>> load, importance = torch.tensor([[30, 10]]), torch.tensor([[25.0, 15.0]])
         >>> float(balance(load, importance, torch.ones(1, 2, dtype=torch.bool), "gate"))
         1.125
@@ -54,7 +53,6 @@ def cv_squared(amount_GE: Tensor, visibility_GE: Tensor, scope: Scope) -> Tensor
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.losses import cv_squared
         >>> amounts, visible = torch.tensor([[1.0, 3.0]]), torch.ones(1, 2, dtype=torch.bool)
         >>> float(cv_squared(amounts, visible, "gate"))
         0.25
@@ -114,7 +112,6 @@ def count_picks(experts_BGK: Tensor, num_experts: int) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.losses import count_picks
         >>> count_picks(torch.tensor([[[0, 2]], [[2, -1]]], dtype=torch.int32), 3).tolist()
         [[1, 0, 2]]
     """
@@ -133,7 +130,6 @@ def count_pairs(experts_BGK: Tensor, num_experts: int) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.losses import count_pairs
         >>> count_pairs(torch.tensor([[[0, 2], [2, -1]]], dtype=torch.int32), 3).tolist()
         [[1.0, 0.0, 0.5], [0.0, 0.0, 0.5]]
     """
@@ -148,7 +144,6 @@ def count_rows(experts_BGK: Tensor, num_experts: int) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.losses import count_rows
         >>> count_rows(torch.tensor([[[0, 2], [2, -1]]], dtype=torch.int32), 3).tolist()
         [1, 0, 1]
     """

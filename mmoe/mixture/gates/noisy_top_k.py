@@ -126,7 +126,6 @@ def selection_probability(
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.noisy_top_k import selection_probability
         >>> clean, noisy = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[1.0, 1.0]]])
         >>> selection_probability(clean, noisy, torch.ones(1, 1, 2), k=1)[0, 0, 0]
         tensor(0.5000)

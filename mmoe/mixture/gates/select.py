@@ -129,7 +129,6 @@ class Selector(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.gates.select import Selection, Selector
         >>> select = Selector(2, 4, k=2, selection=Selection(shared_k=1, private_k=1))
         >>> logits = torch.tensor([[[5.0, 3.0, 2.0, 0.0], [0.0, 3.0, 1.0, 4.0]]])
         >>> select(logits, torch.ones(2, 4, dtype=torch.bool))[1].tolist()

@@ -159,7 +159,6 @@ def biased_gates(model: nn.Module) -> "list[SigmoidGate]":
 
     Example:
         >>> from mmoe.mixture import SigmoidGate
-        >>> from mmoe.mixture.gates.sigmoid import biased_gates
         >>> len(biased_gates(SigmoidGate(8, 1, 2, k=1)))
         1
     """
@@ -171,7 +170,6 @@ def gate_loads(model: nn.Module) -> list[Tensor]:
 
     Example:
         >>> from mmoe.mixture import SigmoidGate
-        >>> from mmoe.mixture.gates.sigmoid import gate_loads
         >>> [load.tolist() for load in gate_loads(SigmoidGate(8, 1, 2, k=1))]
         [[[0, 0]]]
     """

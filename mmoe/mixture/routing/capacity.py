@@ -153,7 +153,6 @@ def drop_over_capacity(
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
         >>> picks = torch.tensor([[[0]], [[0]], [[1]]], dtype=torch.int32)
         >>> weights = torch.tensor([[[0.2]], [[0.9]], [[0.5]]])
         >>> capacity = Capacity(0.5, priority="probability")  # 1 row for each of 2 experts

@@ -92,7 +92,6 @@ def source_places(expert_source: Sequence[int]) -> Tensor:
     """Returns which of the sources that experts read each expert reads, int32.
 
     Example:
-        >>> from mmoe.mixture.routing.dispatcher import source_places
         >>> source_places([3, 0, 3]).tolist()
         [1, 0, 1]
     """
@@ -179,7 +178,6 @@ def plan_routes(
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.routing.dispatcher import plan_routes
         >>> picks = torch.tensor([[[0, 1]], [[1, -1]]], dtype=torch.int32)
         >>> plan_routes(picks, num_experts=2).rows_P.tolist()
         [0, 0, 1]
@@ -222,7 +220,6 @@ def padded_routes(plan: RoutePlan, experts_BGK: Tensor, width: int) -> RoutePlan
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.routing.dispatcher import padded_routes, plan_routes
         >>> picks = torch.tensor([[[0, 1]], [[1, -1]]], dtype=torch.int32)
         >>> padded = padded_routes(plan_routes(picks, num_experts=2), picks, width=2)
         >>> padded.rows_P.tolist(), padded.slots_BGK.flatten().tolist()

@@ -16,7 +16,6 @@ def per_row(values_EH: Tensor, offsets_E1: Tensor, rows: int) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.routing.segments import per_row
         >>> offsets = torch.tensor([0, 2, 3], dtype=torch.int32)
         >>> per_row(torch.tensor([[1.0], [5.0]]), offsets, rows=3).flatten().tolist()
         [1.0, 1.0, 5.0]
@@ -36,7 +35,6 @@ def segment_sum(y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture.routing.segments import segment_sum
         >>> offsets = torch.tensor([0, 2, 2], dtype=torch.int32)
         >>> segment_sum(torch.tensor([[1.0], [2.0], [9.0]]), offsets).flatten().tolist()
         [3.0, 0.0]

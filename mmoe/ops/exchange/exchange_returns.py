@@ -39,7 +39,6 @@ def pack_returns(
 
     Example:
         >>> import torch
-        >>> from mmoe.ops.exchange.exchange_returns import pack_returns
         >>> from mmoe.ops.exchange.inbound_plan import ReturnPlan
         >>> back = ReturnPlan(torch.tensor([1, -1, -1]).int(), torch.tensor([[-1], [0]]).int())
         >>> slots = torch.tensor([[[0, -1]], [[1, 2]]]).int()

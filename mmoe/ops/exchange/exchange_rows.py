@@ -58,7 +58,6 @@ def pack_rows(
     Example:
         >>> import torch
         >>> from mmoe.ops import outbound_plan
-        >>> from mmoe.ops.exchange.exchange_rows import RowsFormat, pack_rows, unpack_rows
         >>> picks = torch.tensor([[[0]], [[-1]], [[0]]], dtype=torch.int32)
         >>> plan = outbound_plan(picks, torch.zeros(1, 3, dtype=torch.int32), 1, 1)
         >>> links_WL = torch.tensor([[0] * 6, [2, 2, 0, 2, 2, 2]])

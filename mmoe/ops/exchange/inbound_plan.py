@@ -50,7 +50,6 @@ def decode_picks(
     Example:
         >>> import torch
         >>> from mmoe.ops.exchange.exchange_rows import RowsFormat
-        >>> from mmoe.ops.exchange.inbound_plan import decode_picks
         >>> message = torch.tensor([-1, 5, -4], dtype=torch.int32).view(torch.uint8)
         >>> links_WL = torch.tensor([[0] * 6, [2, 3, 0, 3, 3, 3]])
         >>> rows = RowsFormat(0, torch.float32, torch.float32)
@@ -90,7 +89,6 @@ def return_plan(routes: RoutePlan, links_WL: Tensor) -> ReturnPlan:
     Example:
         >>> import torch
         >>> from mmoe.ops import route_plan
-        >>> from mmoe.ops.exchange.inbound_plan import return_plan
         >>> routes = route_plan(torch.tensor([[[0, 1]], [[1, -1]]], dtype=torch.int32), 2)
         >>> links_WL = torch.tensor([[0] * 6, [1, 2, 0, 2, 1, 2], [2, 3, 1, 3, 2, 3]])
         >>> back_R, back_NG = return_plan(routes._replace(rows_P=routes.rows_P[:3]), links_WL)

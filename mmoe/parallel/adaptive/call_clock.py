@@ -27,7 +27,6 @@ class CallClock:
     Example:
         >>> import torch
         >>> from mmoe.mixture import DispatchPlan
-        >>> from mmoe.parallel.adaptive.call_clock import CallClock
         >>> picks = torch.zeros(2, 1, 1, dtype=torch.int32)
         >>> plan = DispatchPlan(
         ...     experts_BGK=picks,

@@ -43,7 +43,6 @@ def predict(mode: Mode, call: Call, rates: LinkRates) -> Cost:
     Example:
         >>> from mmoe.parallel import ExpertPlacement, Hosts, LinkRates, Mode
         >>> from mmoe.parallel.adaptive.call_costs import Call
-        >>> from mmoe.parallel.adaptive.cost_model import predict
         >>> rates = LinkRates(
         ...     latency=1e-4,
         ...     bytes_per_second_inside=2e9,

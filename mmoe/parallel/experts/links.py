@@ -65,7 +65,6 @@ class WayCosts(NamedTuple):
             num_experts: Of the rank at its other end.
 
         Example:
-            >>> from mmoe.parallel.experts.links import Sizes, WayCosts
             >>> costs = WayCosts("auto", 64, 4, weight_bytes=4, by_batch=True, picks=(2, 8))
             >>> costs.sums_go_back(Sizes(rows=10, picks=160, pairs=80, sums=20), num_experts=8)
             True

@@ -27,7 +27,6 @@ def split_plan(
         >>> import torch
         >>> from mmoe.mixture import DispatchPlan
         >>> from mmoe.parallel import ExpertPlacement
-        >>> from mmoe.parallel.experts.overlap import split_plan
         >>> plan = DispatchPlan(
         ...     experts_BGK=torch.tensor([[[0, 2, -1, 3]]], dtype=torch.int32),
         ...     weights_BGK=torch.ones(1, 1, 4),

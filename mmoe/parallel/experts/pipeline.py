@@ -48,7 +48,6 @@ def cut(whole: Piece, chunks: int) -> list[Piece]:
         >>> import torch
         >>> from mmoe.mixture import DispatchPlan
         >>> from mmoe.parallel.experts.exchange import Piece
-        >>> from mmoe.parallel.experts.pipeline import cut
         >>> picks = torch.zeros(3, 1, 1, dtype=torch.int32)
         >>> plan = DispatchPlan(
         ...     experts_BGK=picks, weights_BGK=picks, num_experts=1, expert_source=(0,)

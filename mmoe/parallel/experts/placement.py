@@ -145,7 +145,6 @@ def slice_picks(plan: DispatchPlan, slices: int) -> DispatchPlan:
     Example:
         >>> import torch
         >>> from mmoe.mixture import DispatchPlan
-        >>> from mmoe.parallel.experts.placement import slice_picks
         >>> plan = DispatchPlan(
         ...     experts_BGK=torch.tensor([[[1, -1]]], dtype=torch.int32),
         ...     weights_BGK=torch.tensor([[[0.5, 0.0]]]),

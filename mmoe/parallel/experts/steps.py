@@ -13,7 +13,6 @@ def at_once(steps: Steps[T]) -> T:
     """Takes all steps, one after another, and returns the result.
 
     Example:
-        >>> from mmoe.parallel.experts.steps import at_once
         >>> def three():
         ...     yield
         ...     return 3
@@ -50,7 +49,6 @@ def staggered(
         The results, piece by piece.
 
     Example:
-        >>> from mmoe.parallel.experts.steps import staggered
         >>> def piece(number):
         ...     print("send", number)
         ...     yield

@@ -23,7 +23,6 @@ class Layout:
     Example:
         >>> import torch
         >>> from mmoe.mixture.experts.lender import TensorFormat
-        >>> from mmoe.parallel.experts.weights import Layout
         >>> layout = Layout([TensorFormat("weight", (3, 2), torch.float32, True)])
         >>> message = torch.empty(layout.bytes(2), dtype=torch.uint8)
         >>> layout.write(message, [torch.ones(2, 3, 2)])

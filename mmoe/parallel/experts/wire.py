@@ -249,7 +249,6 @@ def agree_width(wire: Wire, width: int | str | None) -> int:
 
     Example:
         >>> from mmoe.parallel import Wire, ensure_process_group
-        >>> from mmoe.parallel.experts.wire import agree_width
         >>> ensure_process_group()
         >>> agree_width(Wire(), 16)
         16

@@ -43,7 +43,6 @@ def share_of_cores(cpus: Collection[int], ranks: int, place: int) -> list[int]:
     of one socket.
 
     Example:
-        >>> from mmoe.parallel.launch.cores import share_of_cores
         >>> share_of_cores([7], ranks=2, place=1)
         []
     """

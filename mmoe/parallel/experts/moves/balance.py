@@ -181,7 +181,6 @@ class ExpertLoads:
     Example:
         >>> import torch
         >>> from mmoe.mixture import DispatchPlan
-        >>> from mmoe.parallel.experts.moves.balance import ExpertLoads
         >>> loads = ExpertLoads(3)
         >>> picks = torch.tensor([[[0, 2], [2, -1]], [[2, 1], [1, 2]]], dtype=torch.int32)
         >>> weights = torch.ones(2, 2, 2)

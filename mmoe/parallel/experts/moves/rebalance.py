@@ -93,7 +93,6 @@ def placements(network: nn.Module) -> dict[str, Tensor]:
 
     Example:
         >>> from mmoe.mixture import MultiGateMixture, mlp_experts
-        >>> from mmoe.parallel.experts.moves.rebalance import placements
         >>> placements(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
         {}
     """
