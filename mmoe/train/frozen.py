@@ -99,7 +99,7 @@ def _new_in_levels(network: MixtureNetwork, last: StageConfig) -> Iterator[str]:
             name = level.gate_names[group.places[0]]
             if name not in (*last.tasks, "shared", "all tasks"):
                 yield f"{prefix}.gate.gates.{i}."
-        for i, own in enumerate(experts.stages):
+        for i, own in enumerate(experts.expert_stages):
             if level.expert_names[own.start] not in last.experts:
                 yield f"{prefix}.experts.pools.{i}."
 

@@ -98,20 +98,20 @@ class Pool(nn.Module):
         return []
 
     @property
-    def apart(self) -> Sequence[nn.Module] | None:
+    def expert_modules(self) -> Sequence[nn.Module] | None:
         """The experts, where each is a module of its own; None: all tensors have them in front."""
         return None
 
     @property
-    def stages(self) -> Sequence[range]:
+    def expert_stages(self) -> Sequence[range]:
         """Numbers of the experts that came together, in pools 0, 1, …; none: all came at once."""
         return ()
 
-    def of_kinds(self, num_experts: int) -> list[tuple["Pool", range]]:
+    def expert_kinds(self, num_experts: int) -> list[tuple["Pool", range]]:
         """Returns pools of one kind each, with the numbers of their experts among all of them."""
         return [(self, range(num_experts))]
 
-    def sizes(self) -> list[int]:
+    def expert_sizes(self) -> list[int]:
         """Returns the number of parameters of each expert."""
         numbers = sum(weight.numel() for weight in self.parameters())
         return [numbers // len(self) for _ in range(len(self))]  # of none: none

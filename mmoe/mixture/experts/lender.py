@@ -114,7 +114,7 @@ class Lender:
 
 def lender_of(pool: Pool | None) -> Lender | None:
     """Returns the lender of a pool, also of one without experts; None: there cannot be one."""
-    if isinstance(pool, ExpertPool) and (apart := pool.apart) is not None:
+    if isinstance(pool, ExpertPool) and (apart := pool.expert_modules) is not None:
         kinds = apart[:1] or pool.kind
         shells = [ExpertPool.around(kind, len(pool), pool.output_dim) for kind in kinds]
         return Lender(shells[0], apart or None) if shells else None

@@ -118,17 +118,17 @@ class MixedExperts(Pool):
         return parts
 
     @property
-    def stages(self) -> Sequence[range]:
+    def expert_stages(self) -> Sequence[range]:
         """Those of each pool, where pools came one after another."""
         return self.ranges if self.staged else ()
 
-    def of_kinds(self, num_experts: int) -> list[tuple[Pool, range]]:
+    def expert_kinds(self, num_experts: int) -> list[tuple[Pool, range]]:
         """Returns the pools."""
         return list(zip(self._each(), self.ranges, strict=True))
 
-    def sizes(self) -> list[int]:
+    def expert_sizes(self) -> list[int]:
         """Returns those of all pools, one after another."""
-        return [size for pool in self._each() for size in pool.sizes()]
+        return [size for pool in self._each() for size in pool.expert_sizes()]
 
     @property
     def traits(self) -> PoolTraits:

@@ -120,14 +120,14 @@ class ExpertPool(Pool, nn.ModuleList):
         return pool
 
     @property
-    def apart(self) -> Sequence[nn.Module] | None:
+    def expert_modules(self) -> Sequence[nn.Module] | None:
         """The experts, unless they are stacked."""
         return None if self.is_stacked else list(self)
 
-    def sizes(self) -> list[int]:
+    def expert_sizes(self) -> list[int]:
         """Returns the number of parameters of each expert."""
         if self.is_stacked:
-            return super().sizes()
+            return super().expert_sizes()
         return [sum(weight.numel() for weight in expert.parameters()) for expert in self]
 
     @property

@@ -291,13 +291,13 @@ def _origins(level: Level, before: Level, new_experts: NewExperts) -> dict[str, 
 
 def _is_staged(level: Level) -> bool:
     """Whether experts of a level came in several stages."""
-    return bool(level.mixture.experts.stages)
+    return bool(level.mixture.experts.expert_stages)
 
 
 def _pools(level: Level) -> list[tuple[str, ...]]:
     """Names of the experts that came together."""
     names = level.expert_names
-    return [names[own.start : own.stop] for own in level.mixture.experts.stages] or [names]
+    return [names[own.start : own.stop] for own in level.mixture.experts.expert_stages] or [names]
 
 
 def own_sources(

@@ -68,7 +68,7 @@ def test_every_pool_computes_rows_of_requests(name, rows):
 @pytest.mark.parametrize("name", POOLS)
 def test_every_pool_says_what_its_experts_are(name):
     pool = POOLS[name]()
-    assert sum(pool.sizes()) == sum(weight.numel() for weight in pool.parameters())
-    assert [e for _, own in pool.of_kinds(len(pool)) for e in own] == list(range(len(pool)))
-    assert pool.stages == ((range(2), range(2, 3)) if name == "of stages" else ())
-    assert (pool.apart is not None) == (name == "modules")
+    assert sum(pool.expert_sizes()) == sum(weight.numel() for weight in pool.parameters())
+    assert [e for _, own in pool.expert_kinds(len(pool)) for e in own] == list(range(len(pool)))
+    assert pool.expert_stages == ((range(2), range(2, 3)) if name == "of stages" else ())
+    assert (pool.expert_modules is not None) == (name == "modules")

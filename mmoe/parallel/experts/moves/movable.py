@@ -96,7 +96,7 @@ class MovableExperts:
     def take(self, expert: int) -> Parcel:
         """Packs an expert, by its number."""
         place = self.before.index(expert)
-        if (apart := self.pool.apart) is not None:
+        if (apart := self.pool.expert_modules) is not None:
             module = apart[place]
             return Parcel({}, module, *self.optimizer.of(module))
         tensors = self._tensors()
@@ -116,7 +116,7 @@ class MovableExperts:
         """
         if self.before == self.after:
             return
-        modules = self.pool.apart is not None
+        modules = self.pool.expert_modules is not None
         if any((parcel.module is None) == modules for parcel in received.values()):
             raise ValueError(
                 f"experts: expected those of other ranks to be of one kind with this one's, a "
@@ -192,6 +192,6 @@ def movable_parts(
         rank: Of those of the placements.
         optimizer: Of the network.
     """
-    for part, of_kind in mixture.experts.of_kinds(after.num_experts):
+    for part, of_kind in mixture.experts.expert_kinds(after.num_experts):
         here, there = ([e for e in p.on(rank) if e in of_kind] for p in (before, after))
         yield MovableExperts(part, here, there, of_kind.start, optimizer)

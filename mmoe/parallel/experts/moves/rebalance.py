@@ -157,7 +157,7 @@ def _costs(dispatcher: AllToAllDispatcher, pools: Sequence[Pool], device: torch.
     """Parameters of each expert, of which a rank knows its own."""
     placement = dispatcher.placement
     costs_E = torch.zeros(placement.num_experts, dtype=torch.int64, device=device)
-    sizes = map(sum, zip(*(pool.sizes() for pool in pools), strict=True))
+    sizes = map(sum, zip(*(pool.expert_sizes() for pool in pools), strict=True))
     for expert, parameters in zip(placement.on(dispatcher.wire.rank), sizes, strict=True):
         costs_E[expert] = max(parameters, 1)
     dist.all_reduce(costs_E, dist.ReduceOp.MAX)
