@@ -27,8 +27,7 @@ from mmoe.embeddings.sharded.collections import (
     tables_of_events,
 )
 from mmoe.embeddings.sharded.ids_ahead import IdsAhead
-from mmoe.embeddings.sharded.plan_summary import plan_rows
-from mmoe.embeddings.sharded.planning import World, plan_tables
+from mmoe.embeddings.sharded.planning import World, plan_rows, plan_tables
 from mmoe.embeddings.sharded.replicas import Replicas
 from mmoe.embeddings.sharded.sharder import RowSharder, TableSharder
 from mmoe.embeddings.sharded.unpooled import UnpooledLookups
