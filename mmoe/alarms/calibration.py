@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy.special import gammainccinv, gammaincinv
 
 from mmoe.alarms.alarm import Alarm
 
 # A model off by less still says something; half or twice as many is a level that nobody trained
 _LOWEST, _HIGHEST = 0.5, 2.0
-# Of the two-sided 99 % interval of a count, in deviations
-_SURE = 2.5758
+_BESIDE = 0.005  # on either side of the 99 % interval of a count
 _FEWEST_ROWS = 100  # a metric of fewer is an accident
 _FEWEST_POSITIVES = 20  # likewise of NE
 
@@ -69,22 +69,9 @@ def label_deviation(labels_N: np.ndarray, weights_N: np.ndarray) -> float:
 
 
 def _is_off(ratio: float, positives: int) -> bool:
-    """Whether a ratio beyond the bounds is beyond what the number of positives leaves to chance."""
-    if _LOWEST <= ratio <= _HIGHEST:
-        return False
-    low, high = _interval(positives)
-    return not low <= ratio * positives <= high
-
-
-def _interval(count: int) -> tuple[float, float]:
-    """The 99 % interval of the mean of a Poisson count.
-
-    Source: Byar's approximation in Breslow and Day, "Statistical methods in cancer research",
-        volume 2 (1987), equation 2.11.
-    """
-    after = count + 1
-    low = count * (1 - 1 / (9 * count) - _SURE / (3 * math.sqrt(count))) ** 3
-    return max(low, 0.0), after * (1 - 1 / (9 * after) + _SURE / (3 * math.sqrt(after))) ** 3
+    """Whether a ratio lies beyond the bounds, and beyond the interval of a Poisson count."""
+    low, high = gammaincinv(positives, _BESIDE), gammainccinv(positives + 1, _BESIDE)
+    return not _LOWEST <= ratio <= _HIGHEST and not low <= ratio * positives <= high
 
 
 def _calibration(task: str, ratio: float, positives: int) -> Alarm:

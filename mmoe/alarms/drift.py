@@ -75,7 +75,7 @@ _Found = tuple[float, str, str] | None
 def _missing(
     stored: StoredColumn, column: Column, counts: np.ndarray, unit: float, where: str
 ) -> _Found:
-    before, now = stored.counts[0] / max(sum(stored.counts), 1), counts[0] / counts.sum()
+    before, now = stored.shares[0], counts[0] / counts.sum()
     if stored.at_zero is not None and column.at_zero is not None:
         before, now = stored.at_zero, column.at_zero
     if abs(now - before) < MORE_MISSING or not _beyond_chance(before, now, unit):
@@ -109,8 +109,7 @@ def _untrained(
 ) -> _Found:
     if column.kind != "part":
         return None
-    shares = np.array(stored.counts) / max(sum(stored.counts), 1)
-    now = float(counts[1:][shares[1:] < _UNTRAINED].sum() / counts.sum())
+    now = float(counts[1:][stored.shares[1:] < _UNTRAINED].sum() / counts.sum())
     if now < MORE_UNSEEN or not _beyond_chance(0.0, now, unit):
         return None
     finding = (
@@ -175,7 +174,7 @@ def _difference(stored: StoredColumn, column: Column, counts: np.ndarray) -> str
             now = float(column.unscale(np.median(present, keepdims=True))[0])
             if f"{now:.4g}" != f"{stored.median:.4g}":
                 return f"median {stored.median:.4g} in training, {now:.4g} here"
-    before_B, now_B = np.array(stored.counts) / max(sum(stored.counts), 1), counts / counts.sum()
+    before_B, now_B = stored.shares, counts / counts.sum()
     b = int(np.abs(now_B - before_B).argmax())
     shares = f"{before_B[b]:.1%} of training, {now_B[b]:.1%} here"
     if b == 0:
@@ -197,7 +196,7 @@ def _range(stored: StoredColumn, column: Column, b: int) -> str:
 
 def _groups(stored: StoredColumn, counts: np.ndarray, unit: float) -> np.ndarray:
     """Group of each bin: neighbours of a number until they are enough, rare ids with the rest."""
-    both = (np.array(stored.counts) / max(sum(stored.counts), 1) + counts / counts.sum()) / 2
+    both = (stored.shares + counts / counts.sum()) / 2
     least = max(
         _GROUP_OF_NUMBERS if stored.kind == "number" else _GROUP_OF_IDS, _FEWEST_IN_A_GROUP * unit
     )

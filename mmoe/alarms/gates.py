@@ -18,6 +18,11 @@ _EVEN = 1e-4
 # Rows that an expert would get of even gates; fewer tell nothing
 _FEWEST_ROWS = 100
 
+_DEAD_UNITS = (
+    "its units are dead: a lower learning rate, less weight decay or another activation "
+    "(model.expert.activation), then train anew"
+)
+
 
 def gate_alarms(
     levels: Sequence[Mapping[str, Any]], constant: Sequence[tuple[int, str]] = ()
@@ -41,15 +46,8 @@ def gate_alarms(
         found += _gates(entry, share_GE, visible_GE, name)
     for level, expert in constant:
         name = f" of level {level}" if len(levels) > 1 else ""
-        found.append(
-            Alarm(
-                kind="dead_expert",
-                about=expert,
-                finding=f"{expert}{name} gives the same output for every row",
-                mend="its units are dead: a lower learning rate, less weight decay or another "
-                "activation (model.expert.activation), then train anew",
-            )
-        )
+        finding = f"{expert}{name} gives the same output for every row"
+        found.append(Alarm(kind="dead_expert", about=expert, finding=finding, mend=_DEAD_UNITS))
     return found
 
 

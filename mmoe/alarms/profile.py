@@ -80,7 +80,11 @@ class StoredColumn(Stored):
             last = np.uint64(len(self._bin_of_id) - 1)
             codes_V = self._bin_of_id[np.minimum(places_V, last).view(np.int64)]
         else:
-            codes_V = self._searched(column.items)
+            ids = self._ids
+            order = np.argsort(ids)
+            places_V = np.searchsorted(ids, column.items, sorter=order)
+            places_V = order[np.minimum(places_V, len(ids) - 1)]
+            codes_V = np.where(ids[places_V] == column.items, 2 + places_V, 1)
         return np.where(column.missing, 0, codes_V)
 
     @cached_property
@@ -101,18 +105,16 @@ class StoredColumn(Stored):
     def _ids(self) -> np.ndarray:
         return np.array(self.ids, np.int64)
 
-    def _searched(self, items_V: np.ndarray) -> np.ndarray:
-        ids = self._ids
-        order = np.argsort(ids)
-        place_V = np.searchsorted(ids, items_V, sorter=order)
-        place_V = order[np.minimum(place_V, len(ids) - 1)]
-        return np.where(ids[place_V] == items_V, 2 + place_V, 1)
-
     def rates(self, task: str) -> np.ndarray:
         """Returns each bin's rate of positives in training; to the mean where rows are few."""
         positives, observed = np.array(self.positives[task]), np.array(self.observed[task])
         base = positives.sum() / max(observed.sum(), 1)
         return (positives + base * _SMOOTHING) / (observed + _SMOOTHING)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """Each bin's part of the items."""
+        return np.array(self.counts) / max(sum(self.counts), 1)
 
     @property
     def missing(self) -> float | None:

@@ -245,31 +245,27 @@ def evaluate(
             )
         from mmoe.train.scored import evaluate_scored
 
-        run = open_run(run_dir)
         metrics = evaluate_scored(
-            run, data, labels, key or [], reporter(quiet), all_negatives=all_negatives
+            open_run(run_dir), data, labels, key or [], reporter(quiet), all_negatives=all_negatives
         )
-        if as_json:
-            print_json(metrics)
-        else:
-            _print_metrics(metrics, f"{data} with {labels}")
-        return
-    metrics = evaluate_run(
-        open_run(run_dir),
-        data,
-        reporter(quiet),
-        all_negatives=all_negatives,
-        device=device.value,
-        table_precision=None if table_precision is None else table_precision.value,
-        changed_data=changed_data,
-        as_of=as_of,
-    )
+        title = f"{data} with {labels}"
+    else:
+        metrics = evaluate_run(
+            open_run(run_dir),
+            data,
+            reporter(quiet),
+            all_negatives=all_negatives,
+            device=device.value,
+            table_precision=None if table_precision is None else table_precision.value,
+            changed_data=changed_data,
+            as_of=as_of,
+        )
+        changed = "data_changed" in metrics and not changed_data
+        title = (data or "test split") + ", its data changed since training" * changed
     if as_json:
         print_json(metrics)
     else:
-        title = "test split" if data is None else data
-        changed = "data_changed" in metrics and not changed_data
-        _print_metrics(metrics, title + ", its data changed since training" * changed)
+        _print_metrics(metrics, title)
 
 
 for _command in (score, explain, prune):

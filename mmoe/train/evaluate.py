@@ -134,6 +134,9 @@ def split_curves(
     return {"tasks": curves, "gates": gates.summary()}
 
 
+_OF_THE_ROWS = ("data_changed", "alarms", "as_of")  # in metrics.json: of those of training
+
+
 def evaluate_run(
     run: RunDirectory,
     data: str | Path | TableLike | None = None,
@@ -179,7 +182,8 @@ def evaluate_run(
         )
     if table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, table_precision))
-    check_as_of(run, config, as_of, own=is_own_split(config, data))
+    own = is_own_split(config, data)
+    check_as_of(run, config, as_of, own=own)
     rows, oracle, seen, maturity = held_out_rows(run, config, encoder, data, as_of)
     changes = _compare(run, config, seen, data, reporter, silent=changed_data)
     _check_same_rows(len(rows))
@@ -187,49 +191,35 @@ def evaluate_run(
     with reporter.track("evaluating", stop - first, "rows") as tracker:
         watch = Watch(config, encoder)
         predictions_NT, labels = predict_rows(predictor, rows, tracker=tracker, watch=watch)
-    metrics, notes = from_first(
-        lambda: metrics_of(config, predictions_NT, labels, oracle, all_negatives=all_negatives)
-    )
-    by_domain = from_first(
-        lambda: domain_metrics(
-            config, encoder.domains, predictions_NT, labels, oracle, all_negatives=all_negatives
+
+    def measure() -> dict[str, Any]:
+        metrics, notes = metrics_of(
+            config, predictions_NT, labels, oracle, all_negatives=all_negatives
         )
-    )
-    for note in notes:
-        reporter.say(f"note: {note}")
-    from_first(lambda: say_masked(config, labels, maturity, reporter))
-    if table_precision is not None and data is None and not all_negatives:
-        for line in _cost_of_precision(config, stored["tasks"], metrics, table_precision):
-            reporter.say(line)
-    own = is_own_split(config, data)
-    alarms = from_first(
-        lambda: with_levels(
-            watch.alarms(
-                predictor,
-                # Columns of all negatives are not distributed as those of a log that kept a share
-                None if all_negatives else run.training_columns(),
-                predictions_NT[:, : len(config.tasks)],
-                labels,
-                "test" if own else "evaluated",
-                look_for_leaks=not own,
+        for note in notes:
+            reporter.say(f"note: {note}")
+        say_masked(config, labels, maturity, reporter)
+        if table_precision is not None and data is None and not all_negatives:
+            for line in _cost_of_precision(config, stored["tasks"], metrics, table_precision):
+                reporter.say(line)
+        # Columns of all negatives are not distributed as those of a log that kept a share
+        columns = None if all_negatives else run.training_columns()
+        seen_NT, where = predictions_NT[:, : len(config.tasks)], "test" if own else "evaluated"
+        alarms = watch.alarms(predictor, columns, seen_NT, labels, where, look_for_leaks=not own)
+        alarms = with_levels(alarms, config, metrics, labels)
+        say_alarms(alarms, reporter)
+        return {
+            **{key: stored[key] for key in stored if key not in _OF_THE_ROWS},
+            **({} if maturity is None else {"as_of": moment_text(maturity.as_of)}),
+            "tasks": metrics,
+            **alarms_of_metrics(alarms),
+            **domain_metrics(
+                config, encoder.domains, predictions_NT, labels, oracle, all_negatives=all_negatives
             ),
-            config,
-            metrics,
-            labels,
-        )
-    )
-    say_alarms(alarms, reporter)
-    for key in ("data_changed", "alarms", "as_of"):
-        stored.pop(key, None)
-    if maturity is not None:
-        stored["as_of"] = moment_text(maturity.as_of)
-    return {
-        **stored,
-        "tasks": metrics,
-        **alarms_of_metrics(alarms),
-        **by_domain,
-        **({"data_changed": changes} if changes else {}),
-    }
+            **({"data_changed": changes} if changes else {}),
+        }
+
+    return from_first(measure)
 
 
 def _compare(

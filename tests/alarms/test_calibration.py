@@ -1,22 +1,13 @@
 """Alarms of predictions whose level is wrong, and of models worse than a mean."""
 
 import numpy as np
-import pytest
-from scipy.stats import chi2
 
 from mmoe.alarms import label_deviation, wrong_level
-from mmoe.alarms.calibration import _interval
 
 
 def _kinds(deviation: float = 0.0, **values: float) -> list[str]:
     metrics = {"task": {"rows": 20_000, **values}}
     return [alarm.kind for alarm in wrong_level(metrics, {"task": deviation})]
-
-
-@pytest.mark.parametrize("count", [1, 3, 20, 500])
-def test_the_interval_is_that_of_a_count(count):
-    exact = chi2.ppf(0.005, 2 * count) / 2, chi2.ppf(0.995, 2 * count + 2) / 2
-    assert _interval(count) == pytest.approx(exact, rel=0.02, abs=0.05)
 
 
 def test_levels_that_chance_does_not_explain():
