@@ -76,15 +76,15 @@ class StoredColumn(Stored):
             codes_V = 1 + np.searchsorted(self._edges, column.items, side="left")
         elif self._bin_of_id is not None:
             # A negative id is a large one, of no bin either
-            places_V = column.items.astype(np.int64, copy=False).view(np.uint64)
+            indices_V = column.items.astype(np.int64, copy=False).view(np.uint64)
             last = np.uint64(len(self._bin_of_id) - 1)
-            codes_V = self._bin_of_id[np.minimum(places_V, last).view(np.int64)]
+            codes_V = self._bin_of_id[np.minimum(indices_V, last).view(np.int64)]
         else:
             ids = self._ids
             order = np.argsort(ids)
-            places_V = np.searchsorted(ids, column.items, sorter=order)
-            places_V = order[np.minimum(places_V, len(ids) - 1)]
-            codes_V = np.where(ids[places_V] == column.items, 2 + places_V, 1)
+            indices_V = np.searchsorted(ids, column.items, sorter=order)
+            indices_V = order[np.minimum(indices_V, len(ids) - 1)]
+            codes_V = np.where(ids[indices_V] == column.items, 2 + indices_V, 1)
         return np.where(column.missing, 0, codes_V)
 
     @cached_property
@@ -134,8 +134,8 @@ class StoredColumn(Stored):
             of_bins = np.diff(ends, prepend=0, append=len(there_V))
         elif self._bin_of_id is not None and len(self._bin_of_id) <= len(there_V):
             last = np.uint64(len(self._bin_of_id) - 1)
-            places_V = np.minimum(there_V.astype(np.int64, copy=False).view(np.uint64), last)
-            by_id = np.bincount(places_V.view(np.int64), minlength=int(last) + 1)
+            indices_V = np.minimum(there_V.astype(np.int64, copy=False).view(np.uint64), last)
+            by_id = np.bincount(indices_V.view(np.int64), minlength=int(last) + 1)
             of_ids = by_id[self._ids]
             of_bins = np.concatenate([[len(there_V) - of_ids.sum()], of_ids])
         else:
@@ -244,11 +244,11 @@ def _edges(present: np.ndarray) -> list[float]:
     if len(values) > _BINS:
         steps = np.linspace(0, 1, _BINS + 1)[1:-1]
         cuts = np.quantile(present, steps, method="inverted_cdf").astype(np.float64)
-        places = np.unique(np.searchsorted(values, cuts))
+        indices = np.unique(np.searchsorted(values, cuts))
     else:
-        places = np.arange(len(values) - 1)
-    places = places[places < len(values) - 1]
-    return ((values[places] + values[places + 1]) / 2).tolist()
+        indices = np.arange(len(values) - 1)
+    indices = indices[indices < len(values) - 1]
+    return ((values[indices] + values[indices + 1]) / 2).tolist()
 
 
 def _labels(

@@ -250,9 +250,9 @@ def set_values(
 
 def _drop_keys(raw: dict[str, Any], keys: list[str], override: str) -> list[str]:
     """Takes keys away that a section's new kind has not; names those that said something."""
-    places, section = _sections_at(raw, keys[:-1], override)
+    annotations, section = _sections_at(raw, keys[:-1], override)
     dropped: list[str] = []
-    for kinds in _nouns_at(places):
+    for kinds in _nouns_at(annotations):
         if keys[-1] != kinds.key or not kinds.knows(section[kinds.key]):
             continue  # an unknown kind is refused when all is read
         known = keys_in(kinds.config_class(section[kinds.key]))
@@ -262,10 +262,10 @@ def _drop_keys(raw: dict[str, Any], keys: list[str], override: str) -> list[str]
     return dropped
 
 
-def _nouns_at(places: list[Any]) -> list[Kinds[Any]]:
+def _nouns_at(annotations: list[Any]) -> list[Kinds[Any]]:
     """The nouns of sections, and that of encodings, whose keys stand in a table's section."""
-    found = dict.fromkeys(noun for noun in map(kinds_of, places) if noun is not None)
-    sections = [section for place in places for section in models_in(place)]
+    found = dict.fromkeys(noun for noun in map(kinds_of, annotations) if noun is not None)
+    sections = [section for annotation in annotations for section in models_in(annotation)]
     return [*found] + [ENCODINGS] * any(issubclass(one, TableSettings) for one in sections)
 
 
@@ -284,8 +284,8 @@ def _assign(raw: dict[str, Any], keys: list[str], value: Any, override: str) -> 
 
 def _spelt_out(value: Any, raw: dict[str, Any], keys: list[str], override: str) -> dict[str, Any]:
     """What a bare name is short for, where the section at `keys` has kinds of that name."""
-    places, _ = _sections_at(raw, keys, override)
-    for kinds in filter(None, map(kinds_of, places)):
+    annotations, _ = _sections_at(raw, keys, override)
+    for kinds in filter(None, map(kinds_of, annotations)):
         if isinstance(value, str) and kinds.knows(value):
             return {kinds.key: value}
     return {}
@@ -293,22 +293,22 @@ def _spelt_out(value: Any, raw: dict[str, Any], keys: list[str], override: str) 
 
 def _sections_at(raw: dict[str, Any], keys: list[str], override: str) -> tuple[list[Any], Any]:
     """What a config may hold there (of sections that name their kind, that kind's), and holds."""
-    places: list[Any] = [RunConfig]
+    annotations: list[Any] = [RunConfig]
     node: Any = raw
     for key in keys:
         inside: list[Any] = []
-        for place in places:
-            kinds = kinds_of(place)
+        for annotation in annotations:
+            kinds = kinds_of(annotation)
             if kinds is None or kinds.default is not None:
-                inside += _inside(place, key)
+                inside += _inside(annotation, key)
             elif isinstance(node, dict) and kinds.knows(node.get(kinds.key)):
                 inside += _inside(kinds.config_class(node[kinds.key]), key)
-        places = inside
+        annotations = inside
         if isinstance(node, list):
             node = node[_list_index(node, key, override)]
         else:
             node = node.get(key) if isinstance(node, dict) else None
-    return places, node
+    return annotations, node
 
 
 def _list_index(items: list[Any], key: str, override: str) -> int:
@@ -463,10 +463,10 @@ def _defaults_of(kinds: Kinds[Any]) -> dict[str, list[Any]]:
 
 def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[str]:
     """Keys of the section at `parents`, found by walking the annotations."""
-    places: list[Any] = [model]
+    annotations: list[Any] = [model]
     for part in parents:
-        places = [inside for place in places for inside in _inside(place, part)]
-    sections = [section for place in places for section in models_in(place)]
+        annotations = [inside for annotation in annotations for inside in _inside(annotation, part)]
+    sections = [section for annotation in annotations for section in models_in(annotation)]
     return sorted({key for section in sections for key in keys_in(section)})
 
 

@@ -49,8 +49,8 @@ def parents_of(tasks: Sequence[TaskConfig]) -> list[list[int]]:
         >>> parents_of([click, TaskConfig(name="buy", label="buy", after="click")])
         [[], [0]]
     """
-    places = {task.name: place for place, task in enumerate(tasks)}
-    return [[places[name] for name in task.after] for task in tasks]
+    indices = {task.name: t for t, task in enumerate(tasks)}
+    return [[indices[name] for name in task.after] for task in tasks]
 
 
 def order_of(parents: Sequence[Sequence[int]], names: Sequence[str] = ()) -> list[int]:

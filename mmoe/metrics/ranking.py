@@ -44,7 +44,7 @@ def grouped_ndcg(
     ranked = _Ranked.of(labels, scores, groups)
     if ranked is None:
         return GroupedRanking(None, 0, 0)
-    gains = _discounts(ranked.places_N, k)
+    gains = _discounts(ranked.ranks_N, k)
     best = np.concatenate([[0.0], np.cumsum(_discounts(np.arange(1, k + 1), k))])
     return ranked.mean(gains, best[np.minimum(ranked.positives_G, k)])
 
@@ -71,7 +71,7 @@ def grouped_recall(
     ranked = _Ranked.of(labels, scores, groups)
     if ranked is None:
         return GroupedRanking(None, 0, 0)
-    return ranked.mean((ranked.places_N <= k).astype(np.float64), ranked.positives_G)
+    return ranked.mean((ranked.ranks_N <= k).astype(np.float64), ranked.positives_G)
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class _Ranked:
 
     Attributes:
         positive_N: 1 or 0.
-        places_N: Of a row in its group, from 1.
+        ranks_N: Of a row in its group, from 1.
         ties_K: Where each run of rows of one group and score begins.
         tie_group_K: The group of each run.
         positives_G: Positive rows of each group.
     """
 
     positive_N: np.ndarray
-    places_N: np.ndarray
+    ranks_N: np.ndarray
     ties_K: np.ndarray
     tie_group_K: np.ndarray
     positives_G: np.ndarray
@@ -106,11 +106,11 @@ class _Ranked:
         positive_N = (np.asarray(labels)[order] > 0.5).astype(np.float64)
         first_G = run_starts(codes_N)
         sizes_G = np.diff(first_G, append=len(codes_N))
-        places_N = np.arange(1, len(codes_N) + 1) - np.repeat(first_G, sizes_G)
+        ranks_N = np.arange(1, len(codes_N) + 1) - np.repeat(first_G, sizes_G)
         ties_K = run_starts(codes_N, scores)
         tie_group_K = np.searchsorted(first_G, ties_K, side="right") - 1
         positives_G = np.add.reduceat(positive_N, first_G).astype(np.int64)
-        return cls(positive_N, places_N, ties_K, tie_group_K, positives_G)
+        return cls(positive_N, ranks_N, ties_K, tie_group_K, positives_G)
 
     def mean(self, worth_N: np.ndarray, whole_G: np.ndarray) -> GroupedRanking:
         """Mean over groups with positives of what these got of the places' worth, by the whole."""
@@ -123,8 +123,8 @@ class _Ranked:
         return GroupedRanking(value, int(has_G.sum()), len(has_G))
 
 
-def _discounts(places: np.ndarray, k: int) -> np.ndarray:
-    return np.where(places <= k, 1 / np.log2(1.0 + places), 0.0)
+def _discounts(ranks: np.ndarray, k: int) -> np.ndarray:
+    return np.where(ranks <= k, 1 / np.log2(1.0 + ranks), 0.0)
 
 
 class _AtK(NamedMetric):
@@ -222,6 +222,6 @@ def normalised_gini(
 
 def _below(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Weight of the rows with a smaller value, and half of those with the same."""
-    _, places = np.unique(values, return_inverse=True)
-    total = np.bincount(places, weights=weights)
-    return (np.cumsum(total) - total / 2)[places]
+    _, indices = np.unique(values, return_inverse=True)
+    total = np.bincount(indices, weights=weights)
+    return (np.cumsum(total) - total / 2)[indices]

@@ -163,8 +163,8 @@ class _Shared:
         if not 0 < deviation < np.inf:
             return
         centred = Linear(model.weights_C, model.bias - mean)
-        places_N = self.x.indptr[1:] - self._most + len(self._earlier)
-        self.x.data[places_N] = (logits_N - mean) / deviation
+        indices_N = self.x.indptr[1:] - self._most + len(self._earlier)
+        self.x.data[indices_N] = (logits_N - mean) / deviation
         self._earlier.append((centred, deviation))
 
 
@@ -313,13 +313,13 @@ class Columns:
 
     Attributes:
         used_U: Rows of the tables that occur, rising.
-        place_R: For each row of the tables its place among them; −1: it does not occur.
+        index_R: For each row of the tables its index among them; −1: it does not occur.
         mean_F: Of the dense columns.
         deviation_F: Likewise; 1 of a constant.
     """
 
     used_U: np.ndarray
-    place_R: np.ndarray
+    index_R: np.ndarray
     mean_F: np.ndarray
     deviation_F: np.ndarray
 
@@ -335,7 +335,7 @@ class Columns:
                 deviation_F[f] = deviation
         return cls(
             used_U=np.flatnonzero(occurs_R),
-            place_R=np.where(occurs_R, np.cumsum(occurs_R) - 1, -1).astype(np.int32),
+            index_R=np.where(occurs_R, np.cumsum(occurs_R) - 1, -1).astype(np.int32),
             mean_F=mean_F,
             deviation_F=deviation_F,
         )
@@ -343,11 +343,11 @@ class Columns:
     def matrix(self, ids: sparse.csr_array, dense_NF: np.ndarray) -> sparse.csr_array:
         """Returns both side by side, [N, U + F]; ids that did not occur count as nothing."""
         shape = len(ids.indptr) - 1, len(self.used_U)
-        places = self.place_R[ids.indices]
-        data = np.where(places < 0, 0.0, ids.data)
+        indices = self.index_R[ids.indices]
+        data = np.where(indices < 0, 0.0, ids.data)
         # Indices of one width, and of 32 bits where that is enough
         starts = ids.indptr.astype(np.int32 if ids.nnz < 2**31 else np.int64)
-        entries = (data, np.maximum(places, 0).astype(starts.dtype), starts)
+        entries = (data, np.maximum(indices, 0).astype(starts.dtype), starts)
         found = sparse.csr_array(entries, shape=shape)
         if not dense_NF.shape[1]:
             return found

@@ -55,7 +55,7 @@ def join_by_key(
     for keys_of, origin in zip(keys, (left_origin, right_origin), strict=True):
         _check_unique(keys_of, key, origin)
     on = keys[0].column_names
-    places = (
+    joined = (
         keys[0]
         .append_column("left", pa.array(range(left.num_rows), pa.int64()))
         .join(
@@ -65,7 +65,7 @@ def join_by_key(
         )
         .sort_by("left")
     )
-    first, second = left.take(places["left"]), right.take(places["right"])
+    first, second = left.take(joined["left"]), right.take(joined["right"])
     found = {name: first[name] for name in visible_columns(left)}
     found |= {name: second[name] for name in right.column_names if name not in found}
     return pa.table(found)
@@ -261,14 +261,14 @@ def _of_tasks(
     labels: EncodedLabels, known: Sequence[TaskConfig], chosen: Sequence[TaskConfig]
 ) -> EncodedLabels:
     """Labels of some tasks of those that were encoded."""
-    places = [t for t, task in enumerate(known) if task in chosen]
+    chosen_T = [t for t, task in enumerate(known) if task in chosen]
     young = labels.young_NT
     return replace(
         labels,
-        labels_NT=labels.labels_NT[:, places],
-        observed_NT=labels.observed_NT[:, places],
-        weights_NT=labels.weights_NT[:, places],
-        young_NT=None if young is None else young[:, places],
+        labels_NT=labels.labels_NT[:, chosen_T],
+        observed_NT=labels.observed_NT[:, chosen_T],
+        weights_NT=labels.weights_NT[:, chosen_T],
+        young_NT=None if young is None else young[:, chosen_T],
         targets_NT=None,
     )
 
@@ -304,14 +304,14 @@ def _numbers(
         raise ValueError(f"{scored}: {name} is empty in {values.null_count:,} rows; score again")
     if classes is None:
         return values.to_numpy().astype(np.float32)
-    places = {str(label): number for number, label in enumerate(classes)}
-    strange = next((v for v in values.to_pylist() if str(v) not in places), None)
+    numbers = {str(label): number for number, label in enumerate(classes)}
+    strange = next((v for v in values.to_pylist() if str(v) not in numbers), None)
     if strange is not None:
         raise ValueError(
             f"{scored}: {name} holds {strange!r}, which is no class of the run; name scores that "
             "this run wrote"
         )
-    return np.array([places[str(value)] for value in values.to_pylist()], np.float32)
+    return np.array([numbers[str(value)] for value in values.to_pylist()], np.float32)
 
 
 def _first(table: pa.Table, key: Sequence[str]) -> str:

@@ -61,8 +61,8 @@ class Multiclass(TaskKind):
             values_N = np.asarray(label.data, dtype=np.float64)
             known = np.array([_number(name) for name in names])
         order = np.argsort(known, kind="stable")
-        places_N = np.searchsorted(known, values_N, sorter=order).clip(0, len(known) - 1)
-        numbers_N = order[places_N]
+        indices_N = np.searchsorted(known, values_N, sorter=order).clip(0, len(known) - 1)
+        numbers_N = order[indices_N]
         row = first_row((known[numbers_N] != values_N) & ~label.missing)
         if row is not None:
             came = values_N[row] if label.is_text else f"{values_N[row]:g}"
