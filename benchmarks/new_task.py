@@ -212,7 +212,7 @@ GATES = {
     "sigmoid": ("model.gate.kind=sigmoid", "model.gate.k=2"),
 }
 BATCH_NORM = ("model.expert.norm=batch", "model.expert.activation=silu")
-MANAGED = ("features.0.encoding=managed", "features.0.rows=300", "features.0.min_count=1")
+MANAGED = ("features.0.encoding=managed", "features.0.rows=300")
 
 
 def unequal(table: pa.Table, folder: Path, say: Callable[[str], None]) -> list[str]:
