@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mmoe.datasets.infer.config import infer_config
+from mmoe.datasets import infer_config
 from mmoe.datasets.infer.told import Told
 
 ROWS = 3_000

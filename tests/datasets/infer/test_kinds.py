@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from mmoe.config import config_from_dict
+from mmoe.datasets import infer_config
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.infer.commented_yaml import commented_yaml
-from mmoe.datasets.infer.config import infer_config
 
 ROWS = 8000
 
@@ -240,3 +240,45 @@ def test_ids_seen_too_seldom_share_a_row_by_what_their_rows_are_worth():
     weak, _ = ids(rng, 4000, 0.4, rows)
     config, _ = infer({"a_id": strong, "b_id": weak}, 4 * effect)
     assert [feature.table_encoding.min_count for feature in config.features] == [1, 20]
+
+
+PRODUCT_ROWS = 20_000
+
+
+def _infer(left, right, logits):
+    rng = np.random.default_rng(5)
+    click = (rng.random(PRODUCT_ROWS) < 1 / (1 + np.exp(-logits))).astype(int)
+    table = pa.table(
+        {"user": [f"u{u}" for u in left], "item": [f"i{i}" for i in right], "click": click}
+    )
+    return infer_config(table, ["click"])
+
+
+@pytest.fixture
+def product_ids():
+    rng = np.random.default_rng(4)
+    return rng.integers(0, 400, PRODUCT_ROWS), rng.integers(0, 200, PRODUCT_ROWS)
+
+
+def test_tastes_get_a_factorization_machine_and_rows_that_decay(product_ids):
+    rng = np.random.default_rng(0)
+    tastes, kinds = rng.normal(size=(400, 2)), rng.normal(size=(200, 2))
+    config, reasons = _infer(
+        *product_ids, np.einsum("nk,nk->n", tastes[product_ids[0]], kinds[product_ids[1]])
+    )
+    assert config.model.interaction.kind == "fm"
+    optimizer = config.training.embedding_optimizer
+    assert (optimizer.learning_rate, optimizer.weight_decay) == (0.5, 1.3e-4)
+    assert "the combination of user with item predicts 'click' (z " in reasons.sizes
+    # 20,000 rows hold most of the 80,000 pairs once: none has a rate of its own to learn
+    assert [feature.kind for feature in config.features] == ["categorical", "categorical"]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_sums_get_none(product_ids, seed):
+    rng = np.random.default_rng(seed)
+    config, _ = _infer(
+        *product_ids, rng.normal(size=400)[product_ids[0]] + rng.normal(size=200)[product_ids[1]]
+    )
+    assert config.model.interaction.kind == "none"
+    assert config.training.embedding_optimizer.weight_decay == 0

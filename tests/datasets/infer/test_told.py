@@ -8,7 +8,7 @@ import pytest
 from pyarrow import csv
 
 from mmoe.config import load_config
-from mmoe.datasets.infer.config import infer_config
+from mmoe.datasets import infer_config
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.rows.sources import load_splits
 

@@ -350,3 +350,10 @@ def test_what_arrow_cannot_read_is_not_called_truncated(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_files, "_plain_group", read)
     with pytest.raises(ValueError, match=r"cannot read a column as it is stored.*leave out.*odd"):
         prepare(config_from_dict(raw))
+
+
+def test_a_column_of_unions_is_no_time_whatever_it_lacks():
+    types = pa.array([0, 0, 1], pa.int8())
+    union = pa.UnionArray.from_sparse(types, [pa.array([1, None, 3]), pa.array(["a", "b", None])])
+    with pytest.raises(ValueError, match=r"column 'at' \(of data.split.column\) cannot be ordered"):
+        to_times(pa.table({"at": union}), "at", "log", None)
