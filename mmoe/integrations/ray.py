@@ -3,14 +3,13 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import pyarrow as pa
 import torch
 
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.run import open_run
-from mmoe.score.scorer import Scorer
+from mmoe.score.scorer import ScoreRequest
 
 
 class BatchScorer:
@@ -43,14 +42,8 @@ class BatchScorer:
         device: DeviceKind = "auto",
     ) -> None:
         use_own_cpus()
-        self.rows = Scorer.load(
-            open_run(run),
-            tasks=tasks,
-            keep=keep,
-            fused=MappingProxyType({}) if fused is None else fused,
-            device=device,
-            table_precision=table_precision,
-        )
+        request = ScoreRequest("rows", keep, False, tasks, fused, None, device, table_precision)
+        self.rows = request.load(open_run(run))
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Returns the kept columns of a block's rows, and what is predicted of them."""

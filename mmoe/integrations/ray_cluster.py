@@ -1,6 +1,7 @@
 """A cluster of Ray to score on: one that is there, or one of this machine's own, kept quiet."""
 
 import logging
+import math
 import os
 import socket
 import subprocess
@@ -11,8 +12,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-# What a port must answer within
-_PORT_SECONDS, _CHECK_SECONDS = 5.0, 30.0
+# What a port must answer within, and a worker be given a CPU
+_PORT_SECONDS, _CHECK_SECONDS, _PLACE_SECONDS = 5.0, 30.0, 60.0
 # Of Ray's store for objects, which holds nothing of ours: rows go from file to file
 _STORE_BYTES = 100 << 20
 _QUIET = {
@@ -71,32 +72,74 @@ def _import_ray() -> Any:
         raise ValueError(f"ray cannot be imported ({error}); pip install 'mmoe[ray]'") from None
 
 
+def check_room(
+    ray: Any, address: str | None, workers: int | None, parts: int, takes: Mapping[str, int]
+) -> int:
+    """Returns how many workers there are to be, when the cluster has a CPU for one of them.
+
+    Args:
+        ray: Connected.
+        address: As for `cluster`.
+        workers: As they were asked for; None: one for each CPU.
+        parts: To be scored; no more workers are needed.
+        takes: What each worker takes of the cluster.
+
+    Raises:
+        ValueError: It has too few CPUs or GPUs, or all are taken for long.
+    """
+    cpus, gpus = (math.floor(ray.cluster_resources().get(kind, 0)) for kind in ("CPU", "GPU"))
+    where = "this machine" if address is None else f"the cluster at {address}"
+    count = cpus if workers is None else workers
+    short = "too few resources of Ray"
+    if count > cpus or not cpus:
+        raise ValueError(
+            f"--workers {max(count, 1)}: {short}: {where} has {cpus} CPU{'s' * (cpus != 1)}, and "
+            "each worker takes one; ask for fewer workers, or add nodes"
+        )
+    count = min(count, parts)
+    if takes["num_gpus"] and count > gpus:
+        raise ValueError(
+            f"--device cuda: {short}: {where} has {gpus} GPU{'s' * (gpus != 1)}, and each of "
+            f"{count} workers takes one; ask for fewer --workers, or score on the CPU"
+        )
+    # A task that imports nothing: a worker on a busy machine may take minutes to import torch
+    # after it was given its CPU
+    first = ray.remote(**takes)(lambda: None).remote()
+    if not ray.wait([first], timeout=_PLACE_SECONDS)[0]:
+        ray.cancel(first)
+        free = ray.available_resources().get("CPU", 0)
+        raise ValueError(
+            f"--workers {count}: {short}: no worker was given a CPU in {_PLACE_SECONDS:.0f} s; the "
+            f"cluster has {free:g} free, others hold the rest; wait until they end"
+        )
+    return count
+
+
 def _connect(ray: Any, address: str | None) -> None:
-    quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if address is None:
-        own = {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
-        _init(ray, "no cluster of Ray can be started on this machine", "local", **quiet, **own)
-        return
-    if address.startswith("ray://"):
+        options |= {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
+        what = "no cluster of Ray can be started on this machine"
+    elif address.startswith("ray://"):
         raise ValueError(
             f"--address {address}: expected HOST:PORT, or auto, of a cluster that this machine is "
             "a node of; start the command there (such as by `ray job submit`)"
         )
-    _check_answers(address)
-    _init(ray, f"--address {address}: cannot be connected to", address, **quiet)
-
-
-def _init(ray: Any, what: str, address: str, **options: Any) -> None:
+    else:
+        _check_answers(address)
+        what = f"--address {address}: cannot be connected to"
     try:
-        ray.init(address=address, **options)
+        ray.init(address=address or "local", **options)
     except (OSError, RuntimeError, ValueError) as error:
         ray.shutdown()
-        raise ValueError(f"{what}: {_first_line(error)}") from None
+        why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ValueError(f"{what}: {why}") from None
 
 
 def _check_answers(address: str) -> None:
     """Ray itself would wait for minutes, and say so in lines of its own."""
     hint = "start one with `ray start --head`, or leave --address out for one of its own"
+    why = ""
     if address != "auto":
         host, colon, port = address.rpartition(":")
         if not colon or not host or not port.isdigit() or int(port) > 65535:
@@ -105,27 +148,20 @@ def _check_answers(address: str) -> None:
             socket.create_connection((host.strip("[]"), int(port)), _PORT_SECONDS).close()
         except OSError as error:
             why = error.strerror or str(error)
-            raise ValueError(
-                f"--address {address}: no cluster of Ray answers there ({why}); {hint}"
-            ) from None
-    check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
-    try:
-        done = subprocess.run(
-            check, capture_output=True, timeout=_CHECK_SECONDS, stdin=subprocess.DEVNULL
-        )
-        if done.returncode == 0:
-            return
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        why = said[-1] if said else f"its health check ended with {done.returncode}"
-    except subprocess.TimeoutExpired:
-        why = "something else does, or it is of another version"
-    if address == "auto":
-        raise ValueError(f"--address auto: no cluster of Ray answers on this machine; {hint}")
-    raise ValueError(f"--address {address}: no cluster of Ray answers there ({why}); {hint}")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    if not why:
+        check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+        try:
+            done = subprocess.run(
+                check, capture_output=True, timeout=_CHECK_SECONDS, stdin=subprocess.DEVNULL
+            )
+            if done.returncode == 0:
+                return
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            why = said[-1] if said else f"its health check ended with {done.returncode}"
+        except subprocess.TimeoutExpired:
+            why = "something else does, or it is of another version"
+    where = "on this machine" if address == "auto" else f"there ({why})"
+    raise ValueError(f"--address {address}: no cluster of Ray answers {where}; {hint}")
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """`RayEngine`: `mmoe score --engine ray`, which shares the parts of a folder out among actors."""
 
-import math
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -9,19 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mmoe.config import DeviceKind
-from mmoe.integrations.ray_cluster import check_installed, cluster
-from mmoe.integrations.ray_worker import Order, PartWorker
+from mmoe.integrations.ray_cluster import check_installed, check_room, cluster
+from mmoe.integrations.ray_worker import PartWorker
 from mmoe.parallel import launched_ranks
 from mmoe.run.console import Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.score.file_scorer import InputColumns, ScoreRequest
+from mmoe.score.file_scorer import InputColumns
 from mmoe.score.folder import FolderJob, Part, ScoreParts
 from mmoe.score.guard import ScoreCounts, added
+from mmoe.score.scorer import ScoreRequest
 
-# Workers that one part, or the loading of the model, may take with it
-_TRIES = 3
-_PLACE_SECONDS = 60.0  # until a worker may have a CPU
+_TRIES = 3  # workers that one part, or the loading of the model, may take with it
 
 
 @dataclass(frozen=True)
@@ -63,37 +60,6 @@ class RayEngine:
         Raises:
             ValueError: No cluster, too few CPUs, or a model that cannot be loaded.
         """
-        self._check(job)
-        if not job.mine:
-            yield lambda tracker: ScoreCounts()
-            return
-        order = Order(
-            run=str(run.path) if self.run is None else self.run,
-            # Ray gives GPUs to who asks for them: nobody has one by chance
-            request=replace(request, device="cpu") if request.device == "auto" else request,
-            found=found,
-            by=dict(job.by),
-            output=job.store.address,
-            mode=job.mode,
-            imports=tuple(self.imports),
-            folder=str(Path.cwd()),
-        )
-        with cluster(self.address) as ray:
-            count = self._count(ray, len(job.mine), request.device)
-            takes = {"num_cpus": 1, "num_gpus": int(request.device == "cuda")}
-            _wait_for_a_cpu(ray, takes, count)
-            again = {"max_restarts": -1, "max_task_retries": _TRIES - 1}
-            worker = ray.remote(**takes, **again, scheduling_strategy="SPREAD")(PartWorker)
-            actors = [worker.remote(order) for _ in range(count)]
-            try:
-                # Whoever still loads it is handed parts, which wait for that
-                loaded, _ = ray.wait([actor.score.remote(None) for actor in actors])
-                _answer(ray, loaded[0], "the loading of the model")
-                yield partial(_score_parts, ray, actors, job)
-            finally:
-                _end(ray, actors)
-
-    def _check(self, job: FolderJob) -> None:
         if launched_ranks() > 1:
             raise ValueError(
                 "--engine ray under torchrun: Ray starts the workers itself; start one process"
@@ -105,44 +71,35 @@ class RayEngine:
                 f"--output {job.store.address}: is the memory of one process, and workers are "
                 "others; name a folder, or an object store"
             )
-
-    def _count(self, ray: Any, parts: int, device: DeviceKind) -> int:
-        """How many workers there are to be."""
-        there = ray.cluster_resources()
-        cpus, gpus = (math.floor(there.get(kind, 0)) for kind in ("CPU", "GPU"))
-        count = cpus if self.count is None else self.count
-        where = "this machine" if self.address is None else f"the cluster at {self.address}"
-        if count > cpus or not cpus:
-            raise ValueError(
-                f"--workers {max(count, 1)}: too few resources of Ray: {where} has {cpus} "
-                f"CPU{'s' * (cpus != 1)}, and each worker takes one; ask for fewer workers, or add "
-                "nodes"
-            )
-        count = min(count, parts)
-        if device == "cuda" and count > gpus:
-            raise ValueError(
-                f"--device cuda: too few resources of Ray: {where} has {gpus} "
-                f"GPU{'s' * (gpus != 1)}, and each of {count} workers takes one; ask for fewer "
-                "--workers, or score on the CPU"
-            )
-        return count
-
-
-def _wait_for_a_cpu(ray: Any, takes: dict[str, int], count: int) -> None:
-    """Waits until the cluster runs a task that imports nothing.
-
-    A worker on a busy machine may take minutes to import torch after it was given its CPU.
-    """
-    first = ray.remote(**takes)(lambda: None).remote()
-    if ray.wait([first], timeout=_PLACE_SECONDS)[0]:
-        return
-    ray.cancel(first)
-    free = ray.available_resources().get("CPU", 0)
-    raise ValueError(
-        f"--workers {count}: too few resources of Ray: no worker was given a CPU in "
-        f"{_PLACE_SECONDS:.0f} s; the cluster has {free:g} free, others hold the rest; wait until "
-        "they end"
-    )
+        if not job.mine:
+            yield lambda tracker: ScoreCounts()
+            return
+        with cluster(self.address) as ray:
+            takes = {"num_cpus": 1, "num_gpus": int(request.device == "cuda")}
+            count = check_room(ray, self.address, self.count, len(job.mine), takes)
+            again = {"max_restarts": -1, "max_task_retries": _TRIES - 1}
+            worker = ray.remote(**takes, **again, scheduling_strategy="SPREAD")(PartWorker)
+            actors = [
+                worker.remote(
+                    run=str(run.path) if self.run is None else self.run,
+                    # Ray gives GPUs to who asks for them: nobody has one by chance
+                    request=replace(request, device="cuda" if takes["num_gpus"] else "cpu"),
+                    found=found,
+                    by=dict(job.by),
+                    output=job.store.address,
+                    mode=job.mode,
+                    imports=tuple(self.imports),
+                    folder=str(Path.cwd()),
+                )
+                for _ in range(count)
+            ]
+            try:
+                # Whoever still loads it is handed parts, which wait for that
+                loaded, _ = ray.wait([actor.score.remote(None) for actor in actors])
+                _answer(ray, loaded[0], "the loading of the model")
+                yield partial(_score_parts, ray, actors, job)
+            finally:
+                _end(ray, actors)
 
 
 def _score_parts(ray: Any, actors: Sequence[Any], job: FolderJob, tracker: Tracker) -> ScoreCounts:
@@ -157,7 +114,14 @@ def _score_parts(ray: Any, actors: Sequence[Any], job: FolderJob, tracker: Track
             (done,), _ = ray.wait(list(going))
             actor, part = going.pop(done)
             counts[part.name] = _answer(ray, done, f"{part.file} ({part.name})")
-            _check_arrived(job, part)
+            try:
+                job.record(part.name)
+            except FileNotFoundError:
+                raise ValueError(
+                    f"--output {job.store.address}: a worker wrote {part.name} there, and it is "
+                    "not here; name a folder on a file system that all nodes of the cluster share, "
+                    "or an object store"
+                ) from None
             tracker.advance(counts[part.name].rows)
             if waiting:
                 idle.append(actor)
@@ -189,14 +153,3 @@ def _end(ray: Any, actors: Sequence[Any]) -> None:
     for actor in actors:
         with suppress(Exception):  # of a cluster that is gone
             ray.kill(actor)
-
-
-def _check_arrived(job: FolderJob, part: Part) -> None:
-    """A worker elsewhere writes into a folder of the same name that is another one."""
-    try:
-        job.record(part.name)
-    except FileNotFoundError:
-        raise ValueError(
-            f"--output {job.store.address}: a worker wrote {part.name} there, and it is not here; "
-            "name a folder on a file system that all nodes of the cluster share, or an object store"
-        ) from None

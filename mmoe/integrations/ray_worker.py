@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 
 from mmoe.datasets.files.data_file import is_address
@@ -13,15 +13,16 @@ from mmoe.plugins import import_modules, look_in_current_folder
 from mmoe.run import open_run
 from mmoe.run.console import SilentReporter
 from mmoe.run.store import store_at
-from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite
+from mmoe.score.file_scorer import FileScorer, InputColumns
 from mmoe.score.folder import FolderJob, OfFolder, OutputMode, Part
-from mmoe.score.guard import Counter, ScoreCounts
+from mmoe.score.guard import ScoreCounts
 from mmoe.score.provenance import Provenance
+from mmoe.score.scorer import ScoreRequest
 
 
-@dataclass(frozen=True)
-class Order:
-    """What every worker is sent; plain values.
+@dataclass
+class PartWorker:
+    """An actor, which Ray starts again where it dies: loads the model once, then scores parts.
 
     Attributes:
         run: That scores.
@@ -43,14 +44,6 @@ class Order:
     imports: tuple[str, ...]
     folder: str
 
-
-class PartWorker:
-    """An actor, which Ray starts again where it dies: loads the model once, then scores parts."""
-
-    def __init__(self, order: Order) -> None:
-        self.order = order
-        self.files: FileScorer | None = None
-
     def score(self, part: Part | None) -> ScoreCounts | str:
         """Writes one part into its place in the folder, and its record.
 
@@ -62,13 +55,12 @@ class PartWorker:
             whole from another process.
         """
         try:
-            if self.files is None:
-                self.files = self._load()
+            files = self.files
             if part is None:
                 return ScoreCounts()
-            file = ToWrite(self.named(part.file), OfFolder(self.job, part), part.span)
+            file = OfFolder(self.job, part, with_names(files.scorer.config, part.file))
             with SilentReporter().track("scoring", None, "rows") as tracker:
-                return self.files.score([file], tracker)
+                return files.score([file], tracker)
         except (ValueError, OSError) as error:
             return str(error)
         except (MemoryError, RuntimeError) as error:
@@ -79,29 +71,22 @@ class PartWorker:
                 "tables in fewer bytes with --table-precision int8, or say fewer --workers"
             )
 
-    def _load(self) -> FileScorer:
-        order = self.order
-        _go_to(order)
+    @cached_property
+    def files(self) -> FileScorer:
+        """The loaded model; relative paths mean what they do where the command was started."""
+        try:
+            os.chdir(self.folder)
+        except OSError:
+            for path in (self.run, self.request.source, self.output):
+                if not is_address(path) and not Path(path).is_absolute():
+                    raise ValueError(
+                        f"{path}: lies below {self.folder}, which a worker does not find; name a "
+                        "place on a file system that all nodes of the cluster share, or an address"
+                    ) from None
         look_in_current_folder()
-        import_modules(order.imports)
+        import_modules(self.imports)
         use_own_cpus()
-        run = open_run(order.run)
-        scorer = order.request.load(run, order.by)
-        self.named = partial(with_names, scorer.config)
-        self.job = FolderJob(store_at(order.output), order.by, order.mode, [], [])
-        counter = Counter(scorer.encoder, run.training_columns())
-        return FileScorer(scorer, order.request, order.found, counter)
-
-
-def _go_to(order: Order) -> None:
-    """Makes relative paths mean, and messages say, what they do where the command was started."""
-    try:
-        os.chdir(order.folder)
-    except OSError:
-        paths = (order.run, order.request.source, order.output)
-        relative = [p for p in paths if not is_address(p) and not Path(p).is_absolute()]
-        if relative:
-            raise ValueError(
-                f"{relative[0]}: lies below {order.folder}, which a worker does not find; name a "
-                "place on a file system that all nodes of the cluster share, or an address"
-            ) from None
+        run = open_run(self.run)
+        scorer = self.request.load(run, self.by)
+        self.job = FolderJob(store_at(self.output), self.by, self.mode, [], [])
+        return FileScorer(scorer, self.request, self.found, run.training_columns())

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from inspect import signature
@@ -21,9 +21,8 @@ from mmoe.config import ScoringPrecision
 from mmoe.datasets.files.data_file import is_address, without_protocol
 from mmoe.plugins import import_modules
 from mmoe.run import open_run
-from mmoe.score.columns import ScoreColumns
-from mmoe.score.provenance import provenance_of
-from mmoe.score.scorer import Scorer
+from mmoe.score.provenance import model_of
+from mmoe.score.scorer import Scorer, ScoreRequest
 
 _ORIGIN = "df"  # what messages call the rows
 _JAVA = 17
@@ -57,10 +56,11 @@ def score(
         ValueError: Columns are missing, or of types that Arrow has not; a task is not there, or a
             name is taken; there is no such run, or no PySpark.
     """
-    job, types = _planned(df, run, tasks, keep, fused, table_precision)
+    request = ScoreRequest(tasks=tasks, keep=keep, fused=fused, table_precision=table_precision)
+    job, types = _planned(df, run, request)
     # What is not selected is not read; `mapInArrow` itself would read a dot in a name as a field
-    rows = df.selectExpr(*(f"{_quoted(name)} as c{n}" for n, name in enumerate(job.read)))
-    return rows.mapInArrow(job, types)
+    quoted = (name.replace("`", "``") for name in job.read)
+    return df.selectExpr(*(f"`{n}` as c{i}" for i, n in enumerate(quoted))).mapInArrow(job, types)
 
 
 def schema(
@@ -74,7 +74,7 @@ def schema(
 
     Only the run's config is read.
     """
-    return _planned(df, run, tasks, keep, fused)[1]
+    return _planned(df, run, ScoreRequest(tasks=tasks, keep=keep, fused=fused))[1]
 
 
 def local_session(cores: int = 2, settings: Mapping[str, str] | None = None) -> Any:
@@ -90,7 +90,7 @@ def local_session(cores: int = 2, settings: Mapping[str, str] | None = None) -> 
     Raises:
         ValueError: There is no PySpark, or no Java.
     """
-    sql = _pyspark()
+    sql = _imported("pyspark.sql")
     _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = sql.SparkSession.builder.master(f"local[{cores}]").appName("mmoe")
@@ -112,73 +112,52 @@ class _Job:
 
     run: str
     model: str
+    request: ScoreRequest
     imports: tuple[str, ...]
-    tasks: tuple[str, ...] | None
     read: tuple[str, ...]
-    keep: tuple[str, ...]
-    fused: tuple[tuple[str, str], ...]
-    table_precision: ScoringPrecision | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        scorer = _scorer(self)
+        loaded = _loaded(self.run, self.model, self.imports, self.request.table_precision)
+        columns = self.request.columns(loaded.config)
+        scorer = Scorer(loaded.predictor, loaded.encoder, loaded.config, columns)
         for batch in batches:
             rows = pa.Table.from_batches([batch]).rename_columns(list(self.read))
             yield from scorer.score(rows, _ORIGIN).to_batches()
-
-
-@lru_cache(maxsize=8)
-def _scorer(job: _Job) -> Scorer:
-    """Once per worker process, which Spark keeps for further tasks and jobs."""
-    loaded = _loaded(job.run, job.model, job.imports, job.table_precision)
-    return Scorer(
-        loaded.predictor,
-        loaded.encoder,
-        loaded.config,
-        tasks=job.tasks,
-        keep=job.keep,
-        fused=dict(job.fused),
-    )
 
 
 @lru_cache(maxsize=2)
 def _loaded(
     address: str, model: str, imports: tuple[str, ...], precision: ScoringPrecision | None
 ) -> Scorer:
+    """Once per worker process, which Spark keeps for further tasks and jobs."""
     import torch
 
     torch.set_num_threads(1)  # as many workers as cores are beside this one
     import_modules(imports, f"{address}: the run")
     run = open_run(address)
-    found = _model_of(run)
+    found = model_of(run)
     if found != model:
         raise ValueError(
             f"{address}: holds the model {found} on this host, and {model} when the job was made; "
             "make it again when the run's training is over"
         )
-    return Scorer.load(run, table_precision=precision, mapped=True)
+    return ScoreRequest(table_precision=precision).load(run, mapped=True)
 
 
-def _planned(
-    df: Any,
-    address: str | Path,
-    tasks: Sequence[str] | None,
-    keep: Sequence[str] | None,
-    fused: Mapping[str, str] | None,
-    table_precision: ScoringPrecision | None = None,
-) -> tuple[_Job, Any]:
+def _planned(df: Any, address: str | Path, request: ScoreRequest) -> tuple[_Job, Any]:
     """What workers run, and the `StructType` of what comes of it."""
-    sql = _pyspark()
+    sql = _imported("pyspark.sql")
     if not isinstance(df, sql.DataFrame):
         raise ValueError(
             f"df: expected a DataFrame of Spark, got {type(df).__module__}.{type(df).__name__}; "
             "rows in memory are scored by mmoe.load(run).predict"
         )
-    place = _for_all_hosts(address)
+    place = str(without_protocol(address))
+    if not is_address(place):  # workers run in other folders than the driver does
+        place = str(Path(place).absolute())
     run = open_run(place, tensors=())
-    config = run.config()
-    columns = ScoreColumns(config, tasks=tasks, keep=keep, fused=fused or {})
-    there = list(df.columns)
-    requests = config.data.requests
+    config, there = run.config(), list(df.columns)
+    columns, requests = request.columns(config), config.data.requests
     if requests is not None and requests.candidates in there:
         raise ValueError(
             f"{_ORIGIN}: column {requests.candidates!r} holds candidates "
@@ -186,26 +165,20 @@ def _planned(
             f"selectExpr('*', 'inline({requests.candidates})').drop({requests.candidates!r}), or "
             "use mmoe score"
         )
-    needed = columns.needs(there, _ORIGIN)
+    needed, kept = columns.needs(there, _ORIGIN), columns.kept(there)
     read = [name for name in there if name in needed]
-    kept = columns.kept(there)
-    _check_columns(df, [*dict.fromkeys([*kept, *read])])
-    job = _Job(
-        run=place,
-        model=_model_of(run),
-        imports=tuple(config.imports),
-        tasks=None if tasks is None else tuple(tasks),
-        read=tuple(read),
-        keep=tuple(kept),
-        fused=tuple((fused or {}).items()),
-        table_precision=table_precision,
-    )
-    return job, _schema(df, kept, columns)
+    types = _imported("pyspark.sql.pandas.types")
+    _check_columns(df, [*dict.fromkeys([*kept, *read])], types.to_arrow_type)
+    of_arrow = types.from_arrow_type
+    written = _imported("pyspark.sql.types").StructType([df.schema[name] for name in kept])
+    for field in columns.schema:
+        written = written.add(field.name, of_arrow(field.type))
+    request = replace(request, keep=tuple(kept))
+    return _Job(place, model_of(run), request, tuple(config.imports), tuple(read)), written
 
 
-def _check_columns(df: Any, names: Sequence[str]) -> None:
+def _check_columns(df: Any, names: Sequence[str], to_arrow: Any) -> None:
     """Refuses names that two columns have, and types that Arrow has not."""
-    to_arrow = import_module("pyspark.sql.pandas.types").to_arrow_type
     # Later versions want the zone of timestamps; any will do, to ask whether there is a type
     zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow).parameters else {}
     for name in names:
@@ -224,31 +197,9 @@ def _check_columns(df: Any, names: Sequence[str]) -> None:
             ) from None
 
 
-def _schema(df: Any, kept: Sequence[str], columns: ScoreColumns) -> Any:
-    types = import_module("pyspark.sql.types")
-    of_arrow = import_module("pyspark.sql.pandas.types").from_arrow_type
-    predicted = [types.StructField(field.name, of_arrow(field.type)) for field in columns.schema]
-    return types.StructType([*(df.schema[name] for name in kept), *predicted])
-
-
-def _model_of(run: Any) -> str:
-    return provenance_of(run, None, [])["the model"]
-
-
-def _for_all_hosts(run: str | Path) -> str:
-    """Workers run in other folders than the driver does."""
-    text = str(without_protocol(run))
-    return text if is_address(text) else str(Path(text).absolute())
-
-
-def _quoted(name: str) -> str:
-    """A name as Spark reads it, dots and all."""
-    return f"`{name.replace('`', '``')}`"
-
-
-def _pyspark() -> Any:
+def _imported(module: str) -> Any:
     try:
-        return import_module("pyspark.sql")
+        return import_module(module)
     except ImportError as error:
         raise ValueError(
             f"pyspark cannot be imported ({error}); pip install 'mmoe[spark]'"

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
+from mmoe.alarms import TrainingColumns
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.readers import Paths, column_names, iter_tables
@@ -26,12 +25,11 @@ from mmoe.datasets.values.arrow import may_use_threads, plain
 from mmoe.process_settings import spared_collections
 from mmoe.run.atomic_files import not_written
 from mmoe.run.console import Tracker
-from mmoe.run.directory import RunDirectory
 from mmoe.score.columns import ScoreColumns, as_kept, check_kept, kept_types
 from mmoe.score.guard import Counter, ScoreCounts, added
-from mmoe.score.provenance import Provenance, as_metadata, provenance_of
-from mmoe.score.scorer import ROWS_PER_CHUNK, Scorer
-from mmoe.score.top_rows import RANK, Top, TopRows
+from mmoe.score.provenance import Provenance, as_metadata
+from mmoe.score.scorer import ROWS_PER_CHUNK, Scorer, ScoreRequest
+from mmoe.score.top_rows import RANK, TopRows
 
 # Files that are asked how many rows they have; each answer of a store takes a while
 _MOST_COUNTED = 1000
@@ -54,130 +52,68 @@ class InputColumns(NamedTuple):
     kept: dict[str, pa.DataType]
     in_folders: list[str]
 
-
-@dataclass(frozen=True)
-class ScoreRequest:
-    """Options of a scoring in plain values, from which any process makes the same scorer.
-
-    Attributes:
-        source: What is read, as the user calls it.
-        keep: As for `score_files`, as all that follow.
-        keep_types: Likewise.
-        tasks: Likewise.
-        fused: Likewise.
-        top: Likewise.
-        device: Likewise.
-        table_precision: Likewise.
-    """
-
-    source: str
-    keep: Sequence[str] = ()
-    keep_types: bool = False
-    tasks: Sequence[str] | None = None
-    fused: Mapping[str, str] = field(default_factory=dict)
-    top: Top | None = None
-    device: DeviceKind = "auto"
-    table_precision: ScoringPrecision | None = None
-
-    def provenance(self, run: RunDirectory) -> Provenance:
-        """Returns what the scores of a file depend on."""
-        return provenance_of(
-            run, self.table_precision, self.keep, self.keep_types, self.tasks, self.fused
-        )
-
-    def load(self, run: RunDirectory, by: Provenance) -> Scorer:
-        """Loads the model.
-
-        Args:
-            run: That scores.
-            by: What scores, as it was looked at before.
-
-        Raises:
-            ValueError: It cannot be loaded, or is another one now.
-        """
-        scorer = Scorer.load(
-            run,
-            tasks=self.tasks,
-            keep=self.keep,
-            fused=self.fused,
-            device=self.device,
-            table_precision=self.table_precision,
-        )
-        self.check_same(run, by)
-        return scorer
-
-    def check_same(self, run: RunDirectory, by: Provenance) -> None:
-        """Refuses a run that has been trained since it was looked at."""
-        if self.provenance(run) != by:
-            raise ValueError(
-                f"{run.path}: was trained while it was read; score again when that is over"
-            )
-
-    def columns(self, config: RunConfig) -> ScoreColumns:
-        """Returns the columns to read and to write."""
-        return ScoreColumns(config, tasks=self.tasks, keep=self.keep, fused=self.fused)
-
-    def check_columns(self, config: RunConfig) -> None:
-        """Refuses an input that lacks columns, before all of it is looked through.
-
-        Raises:
-            ValueError: Some are not there.
-        """
-        there = column_names(with_names(config, self.source))
-        self.columns(config).reads(there, self.source, "--keep")
-
-    def look(self, columns: ScoreColumns, folders: Collection[str] = ()) -> InputColumns:
+    @classmethod
+    def of(
+        cls, request: ScoreRequest, columns: ScoreColumns, folders: Collection[str] = ()
+    ) -> "InputColumns":
         """Looks at the columns of the input, and refuses what cannot be written of them.
 
         Args:
+            request: What is asked for.
             columns: To read and to write.
             folders: Columns that name folders of the output.
 
         Raises:
             ValueError: A column is missing, or its name is taken, or its type cannot be stored.
         """
-        rows, keep = with_names(columns.config, self.source), list(self.keep)
+        source, top, keep = request.source, request.top, list(request.keep or ())
+        rows = with_names(columns.config, source)
         there = column_names(rows)
         known = set(keep) <= set(there)
-        kept = kept_types(rows, keep, read_text=self.keep_types) if known else {}
-        if self.top is not None:
-            _check_top(columns.check_top(self.top), there, kept, self.source)
-        check_kept(keep, [*columns.names, *([RANK] if self.top else [])], there, self.source)
+        kept = kept_types(rows, keep, read_text=request.keep_types) if known else {}
+        if top is not None:
+            columns.check_top(top)
+            if top.per not in there:
+                raise ValueError(missing_column(top.per, there, source, "--per"))
+            if top.per in kept and pa.types.is_nested(kept[top.per]):
+                raise ValueError(
+                    f"{source}: column {top.per!r} of --per holds {kept[top.per]}; name one of "
+                    "single values"
+                )
+        check_kept(keep, [*columns.names, *([RANK] if top else [])], there, source)
         in_folders = sorted(set(folders) & set(keep))
-        kept = {name: kind for name, kind in kept.items() if name not in in_folders}
-        return InputColumns(there, kept, in_folders)
-
-    def nothing(self, counter: Counter, columns: ScoreColumns, there: Sequence[str]) -> ScoreCounts:
-        """Counts none of the rows: which columns there are to be judged.
-
-        Raises:
-            ValueError: Columns are missing, or cannot be read.
-        """
-        uses = columns.reads(there, self.source, "--keep")
-        table = next(iter_tables(with_names(columns.config, self.source), list(uses), 1))[:0]
-        features = counter.encoder.encode(table, self.source, to_score=True)
-        written = {f.name: pa.array([], f.type) for f in columns.schema}
-        return counter.count(features, table, written, self.source)
+        return cls(there, {n: kind for n, kind in kept.items() if n not in in_folders}, in_folders)
 
 
-def _check_top(
-    top: Top, there: Sequence[str], kept: Mapping[str, pa.DataType], source: str
-) -> None:
-    if top.per not in there:
-        raise ValueError(missing_column(top.per, there, source, "--per"))
-    if top.per in kept and pa.types.is_nested(kept[top.per]):
-        raise ValueError(
-            f"{source}: column {top.per!r} of --per holds {kept[top.per]}; name one of single "
-            "values"
-        )
+def count_none(
+    request: ScoreRequest, counter: Counter, columns: ScoreColumns, there: Sequence[str]
+) -> ScoreCounts:
+    """Counts none of the rows: which columns there are to be judged.
+
+    Raises:
+        ValueError: Columns are missing, or cannot be read.
+    """
+    uses = columns.reads(there, request.source, "--keep")
+    table = next(iter_tables(with_names(columns.config, request.source), list(uses), 1))[:0]
+    features = counter.encoder.encode(table, request.source, to_score=True)
+    written = {f.name: pa.array([], f.type) for f in columns.schema}
+    return counter.count(features, table, written, request.source)
 
 
 class Target(Protocol):
-    """Where one file of scores goes."""
+    """One file of scores."""
 
-    def __str__(self) -> str:
-        """What the user calls it."""
+    @property
+    def source(self) -> Paths:
+        """What is read for it."""
         ...
+
+    @property
+    def span(self) -> range | None:
+        """Only rows of these numbers, of one file; None: all."""
+        ...
+
+    def __str__(self) -> str: ...  # what the user calls it
 
     def look(self) -> Provenance:
         """Returns what scores it; looks at what is read, before the first row of it is."""
@@ -194,20 +130,6 @@ class Target(Protocol):
     def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
         """Takes the file when it is complete, written `by` what has scored it."""
         ...
-
-
-class ToWrite(NamedTuple):
-    """One file of scores.
-
-    Attributes:
-        source: What is read.
-        target: What is written.
-        span: Only rows of these numbers, of one file; None: all.
-    """
-
-    source: Paths
-    target: Target
-    span: range | None = None
 
 
 def count_rows(read: Sequence[tuple[DataFile, range | None]]) -> int | None:
@@ -248,18 +170,25 @@ class FileScorer:
         scorer: Of the run.
         request: What is asked for.
         found: Of the input.
-        counter: Counts rows and scores.
+        training: What the run knows of its training rows; None: nothing.
     """
 
     def __init__(
-        self, scorer: Scorer, request: ScoreRequest, found: InputColumns, counter: Counter
+        self,
+        scorer: Scorer,
+        request: ScoreRequest,
+        found: InputColumns,
+        training: TrainingColumns | None,
     ) -> None:
-        self.scorer, self.counter, self.kept_types = scorer, counter, found.kept
+        self.scorer, self.kept_types = scorer, found.kept
+        self.counter = Counter(scorer.encoder, training)
         # Columns to read, each with what needs it
         self.uses = scorer.columns.reads(found.there, request.source, "--keep")
         self.top = None if request.top is None else scorer.columns.check_top(request.top)
 
-    def score(self, files: Sequence[ToWrite], tracker: Tracker) -> ScoreCounts:
+    def score(
+        self, files: Sequence[Target], tracker: Tracker, *, helping: Paths | None = None
+    ) -> ScoreCounts:
         """Writes the files one after another, each whole or not at all; counts their rows.
 
         The rows of the next file are read and scored while one is written.
@@ -267,6 +196,7 @@ class FileScorer:
         Args:
             files: To write.
             tracker: Told of every chunk of rows that is done.
+            helping: Any file of the input: takes part in what other ranks score until all is done.
 
         Raises:
             ValueError: A value cannot be used, or a column is missing; names file and row.
@@ -274,24 +204,22 @@ class FileScorer:
         """
         looked: deque[Provenance] = deque()
         with spared_collections(), closing(self._scored(files, looked)) as scored:
-            return added(self._write(file, scored, looked, tracker) for file in files)
-
-    def help_others(self, file: Paths) -> None:
-        """Takes part in what other ranks score until all is done; `file` is any of the input."""
-        table = next(iter_tables(file, list(self.uses), 1))[:0]
-        self.scorer.predictor.help_others(
-            EncodedData(features=self.scorer.encode(table, str(file)))
-        )
+            counts = added(self._write(file, scored, looked, tracker) for file in files)
+        if helping is not None and self.scorer.predictor.ranks > 1:
+            table = next(iter_tables(helping, list(self.uses), 1))[:0]
+            features = self.scorer.encode(table, str(helping))
+            self.scorer.predictor.help_others(EncodedData(features=features))
+        return counts
 
     def _write(
         self,
-        file: ToWrite,
+        file: Target,
         scored: Iterator[_Scored | None],
         looked: deque[Provenance],
         tracker: Tracker,
     ) -> ScoreCounts:
         """Takes what is of this file, up to the None behind it."""
-        written, counts = file.target.begin(), ScoreCounts()
+        written, counts = file.begin(), ScoreCounts()
         best = None if self.top is None else TopRows(self.top)
         try:
             rows = iter(partial(next, scored), None)
@@ -304,28 +232,28 @@ class FileScorer:
                     tracker.advance(row.table.num_rows)
                 if best is not None:
                     writer.write(best.rows())
-                writer.note(file.target.notes(counts))
+                writer.note(file.notes(counts))
             self._finish(file, written, by, counts)
         except MissingColumnError as error:
             raise error.needed_by(self.uses[error.name]) from None
         except OSError as error:
             written.unlink(missing_ok=True)
-            raise not_written(str(file.target), error, folder=written.parent) from None
+            raise not_written(str(file), error, folder=written.parent) from None
         finally:
             written.unlink(missing_ok=True)
         return counts
 
-    def _finish(self, file: ToWrite, written: Path, by: Provenance, counts: ScoreCounts) -> None:
+    def _finish(self, file: Target, written: Path, by: Provenance, counts: ScoreCounts) -> None:
         try:
-            file.target.finish(written, by, counts)
+            file.finish(written, by, counts)
         except FileNotFoundError:
             raise ValueError(
-                f"{file.target}: was removed while it was written; if another mmoe score writes "
+                f"{file}: was removed while it was written; if another mmoe score writes "
                 "there, let it end first, and then say --resume"
             ) from None
 
     def _scored(
-        self, files: Sequence[ToWrite], looked: deque[Provenance]
+        self, files: Sequence[Target], looked: deque[Provenance]
     ) -> Generator[_Scored | None]:
         """Rows of all files in order; None behind those of each."""
         predictor = self.scorer.predictor
@@ -344,10 +272,10 @@ class FileScorer:
         return prefetch(map(self._predict, encoded), 1)
 
     def _chunks(
-        self, files: Sequence[ToWrite], looked: deque[Provenance], alone: bool
+        self, files: Sequence[Target], looked: deque[Provenance], alone: bool
     ) -> Generator[_Chunk | None]:
         for file in files:
-            looked.append(file.target.look())
+            looked.append(file.look())
             tables = iter_tables(file.source, list(self.uses), ROWS_PER_CHUNK, file.span)
             # Of each file, not the last alone: its bytes are the same whatever is scored with it
             for table in small_at_the_end(tables) if alone else tables:

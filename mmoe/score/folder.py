@@ -1,4 +1,4 @@
-"""`FolderJob`: a folder of scores in the making, judged and published when it is whole."""
+"""Where scores go: `FolderJob`, a folder that is published when it is whole, and `OneFile`."""
 
 import json
 import posixpath
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -15,16 +16,18 @@ import pyarrow as pa
 from mmoe.datasets.files.data_file import DataFile, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.readers import Paths
+from mmoe.datasets.files.resolve import resolve_files
 from mmoe.errors import Damaged
 from mmoe.parallel import from_all, from_first, rank
 from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.run.store import REJECTED, STAGING, Store, digest_of, store_at
-from mmoe.score.file_scorer import FileScorer, InputColumns, ScoreRequest, ToWrite, count_rows
+from mmoe.run.store import REJECTED, STAGING, Store, digest_of, place_of, store_at
+from mmoe.score.file_scorer import FileScorer, InputColumns, count_rows
 from mmoe.score.guard import Guard, ScoreCounts, Summary, added
 from mmoe.score.provenance import (
     MANIFEST,
     SUCCESS,
+    SUMMARY_KEY,
     InputRecord,
     Manifest,
     PartRecord,
@@ -32,14 +35,13 @@ from mmoe.score.provenance import (
     as_bytes,
     as_unseen_ids,
     difference,
-    manifest_in,
     manifest_of,
+    of_rows,
     print_of,
     read_manifest,
     read_record,
-    with_input,
-    with_rows,
 )
+from mmoe.score.scorer import ScoreRequest
 
 OutputMode = Literal["error", "overwrite", "overwrite-partitions"]
 SUMMARY = "_summary.json"
@@ -152,11 +154,7 @@ class FolderJob:
                 f"{part.file}: was written to after it was cut into parts; their scores are of no "
                 "use. Score again when it is complete, with --mode overwrite"
             )
-        return with_rows(with_input(self.by, found), part.rows)
-
-    def begin(self, part: Part) -> Path:
-        """Returns where on this machine a part is written."""
-        return self.store.begin(staged(part.name))
+        return of_rows(self.by, found, part.rows)
 
     def put(self, part: Part, written: Path, record: PartRecord) -> None:
         """Takes a part that is complete: to stay where nobody finds it, until all are."""
@@ -230,8 +228,7 @@ class FolderJob:
 
     def record(self, name: str) -> PartRecord:
         """Reads the record of a part that waits to be published."""
-        place = staged(name) + RECORD
-        return read_record(self.store.read(place), f"{self.store.address}/{place}")
+        return read_record(self.store, staged(name) + RECORD)
 
     def _check(self, records: Sequence[PartRecord]) -> None:
         """Another call that wrote into the same folder would be published with this one."""
@@ -254,22 +251,28 @@ class OfFolder:
     Attributes:
         job: Of the folder.
         part: Which.
+        source: Its file, with names of columns where the config says them.
     """
 
     job: FolderJob
     part: Part
+    source: Paths
 
     def __str__(self) -> str:
-        """Its name, in the folder."""
         return f"{self.job.store.address}/{self.part.name}"
+
+    @property
+    def span(self) -> range | None:
+        """Of the part."""
+        return self.part.span
 
     def look(self) -> Provenance:
         """Looks at the file that is read, as it is now."""
         return self.job.provenance(self.part)
 
     def begin(self) -> Path:
-        """Returns where it is written."""
-        return self.job.begin(self.part)
+        """Returns where on this machine it is written."""
+        return self.job.store.begin(staged(self.part.name))
 
     def notes(self, counts: ScoreCounts) -> Mapping[bytes, bytes]:
         """Returns unseen ids, and what all parts are judged by."""
@@ -299,6 +302,65 @@ class OfFolder:
             unseen_ids=dict(counts.unseen_ids()),
         )
         self.job.put(self.part, written, record)
+
+
+@dataclass(frozen=True)
+class OneFile:
+    """A file by itself, which gets its name when it is complete.
+
+    Attributes:
+        output: As the user says it.
+        source: What is read.
+        by: What scores it.
+        guard: Judges it.
+        span: All rows.
+    """
+
+    output: str | Path
+    source: Paths
+    by: Provenance
+    guard: Guard
+    span: range | None = None
+
+    def __post_init__(self) -> None:
+        if any(found.measure == "repeated" for found in self.guard.expectations):
+            raise ValueError(
+                f"expectation 'repeated' with --output {self.output}: one file does not say what "
+                "it was made of; name a folder"
+            )
+
+    def __str__(self) -> str:
+        return str(self.output)
+
+    @cached_property
+    def place(self) -> tuple[Store, str]:
+        """The folder that it lies in, and its name there."""
+        return place_of(self.output)
+
+    def look(self) -> Provenance:
+        """Returns what scores it."""
+        return self.by
+
+    def begin(self) -> Path:
+        """Returns a place for it on this machine."""
+        store, name = self.place
+        return store.begin(name)
+
+    def notes(self, counts: ScoreCounts) -> Mapping[bytes, bytes]:
+        """Returns unseen ids, and the summary."""
+        summary = json.dumps(self.guard.judge(counts).as_dict())
+        return as_unseen_ids(counts.unseen_ids()) | {SUMMARY_KEY: summary.encode()}
+
+    def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
+        """Gives it its name, if it is as expected; else it goes into `_rejected` beside it."""
+        store, name = self.place
+        if self.guard.judge(counts).failed:
+            place = store.begin(rejected(name))
+            written.replace(place)
+            store.put(place, rejected(name))
+        else:
+            store.put(written, name)
+            store.remove(rejected(name))
 
 
 def is_staged(name: str) -> bool:
@@ -390,23 +452,22 @@ def _earlier_inputs(job: FolderJob) -> set[tuple[int, str]]:
 
 def _of_others(job: FolderJob) -> Manifest | None:
     """The manifest that lies there, if it is not that of a call which died while it published."""
-    found = manifest_in(job.store)
+    found = read_manifest(job.store)
     if found is None or job.store.has(SUCCESS):
         return found
     own = {record.sha256 for record in job.records()}
     return None if {part.sha256 for part in found.parts} == own else found
 
 
-def _of_neighbours(address: str) -> list[Manifest]:
+def _of_neighbours(address: str) -> list[Manifest | None]:
     """Those of the last days: of what holds no scores, or none of ours, there is none."""
     above, own = store_at(posixpath.dirname(address)), posixpath.basename(address)
     key = own.partition("=")[0]
     others = sorted(n for n in above.folders() if n.startswith(f"{key}=") and n != own)
     found = []
     for name in others[-_NEIGHBOURS:]:
-        place = f"{name}/{MANIFEST}"
-        with suppress(FileNotFoundError, Damaged):
-            found.append(read_manifest(above.read(place), place))
+        with suppress(Damaged):
+            found.append(read_manifest(above, f"{name}/"))
     return found
 
 
@@ -463,17 +524,15 @@ def into_folder(job: FolderJob, guard: Guard, reporter: Reporter, score: ScorePa
     return counts
 
 
-def score_parts(
-    files: FileScorer,
-    job: FolderJob,
-    named: Callable[[DataFile], Paths],
-    any_file: DataFile,
-    tracker: Tracker,
-) -> ScoreCounts:
-    """Scores what is `mine` of a folder in this process; helps other ranks until all is done."""
-    mine = [ToWrite(named(p.file), OfFolder(job, p), p.span) for p in job.mine]
-    counts = files.score(mine, tracker)
-    files.help_others(named(any_file))
+def into_one_file(file: OneFile, reporter: Reporter, files: FileScorer) -> ScoreCounts:
+    """Has the file written, and shows what it was judged to be."""
+    rows = count_rows([(data, None) for data in resolve_files(file.source)])
+    with reporter.track("scoring", rows, "rows") as tracker:
+        counts = files.score([file], tracker)
+    store, name = file.place
+    place = f"{store.address.rstrip('/')}/{rejected(name)}"
+    file.guard.conclude(file.guard.judge(counts), str(file), place)
+    reporter.say(f"{counts.rows:,} rows scored into {file}")
     return counts
 
 

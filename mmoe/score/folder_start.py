@@ -1,4 +1,4 @@
-"""How scoring into a folder begins: which parts there are, what is refused, what is done."""
+"""How scoring begins: where scores may go, which parts a folder gets, which of them are done."""
 
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,19 @@ from typing import NamedTuple
 from mmoe.datasets.files.data_file import DataFile, is_address, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.formats import cut_file
+from mmoe.datasets.files.readers import column_names
 from mmoe.datasets.files.resolve import kind_of, resolve_files
 from mmoe.datasets.rows.sources import with_names
 from mmoe.errors import Damaged, RanksDiffer
-from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
-from mmoe.run.atomic_files import check_parents
+from mmoe.parallel import (
+    first_other,
+    from_first,
+    join_ranks,
+    launched_ranks,
+    rank,
+    world_size,
+)
+from mmoe.run.atomic_files import check_new_file, check_parents, remove_dead
 from mmoe.run.directory import RunDirectory
 from mmoe.run.store import (
     REJECTED,
@@ -25,12 +33,14 @@ from mmoe.run.store import (
     check_not_of_run,
     check_not_read,
     check_not_read_at,
+    place_of,
     store_at,
 )
 from mmoe.score.folder import (
     OURS,
     RECORD,
     SUMMARY,
+    Engine,
     FolderJob,
     OutputMode,
     Part,
@@ -45,14 +55,102 @@ from mmoe.score.provenance import (
     PartRecord,
     Provenance,
     difference,
-    is_scored,
-    manifest_in,
     note_of,
     print_of,
+    read_manifest,
     read_record,
 )
+from mmoe.score.scorer import ScoreRequest
 
 _AT_ONCE = 4  # files that are looked through
+_PARQUET = (".parquet", ".pq")
+_OTHER_FILES = (
+    ".csv", ".tsv", ".txt", ".json", ".jsonl", ".arrow", ".feather", ".ipc",
+    ".gz", ".bz2", ".zst", ".zip",
+)  # fmt: skip
+
+
+class Output(NamedTuple):
+    """Where scores go, and who writes them; as for `score_files`."""
+
+    path: str | Path
+    mode: OutputMode = "error"
+    resume: bool = False
+    rows_per_file: int | None = None
+    engine: Engine | None = None
+
+
+def folder_of(
+    run: RunDirectory, request: ScoreRequest, to: Output, by: Provenance
+) -> FolderJob | None:
+    """Looks at where scores are to go, before a model is loaded; None: into one file.
+
+    Raises:
+        ValueError: None may be written there, or not as the options say.
+    """
+    if is_one_file(to.path):
+        return _check_one_file(run, request.source, to)
+    if request.top is not None:
+        raise ValueError(
+            f"--top with --output {to.path}: the best of all rows are one file; name it, such "
+            f"as {to.path}/top.parquet"
+        )
+    config, rows_per_file = run.config(), to.rows_per_file
+    if rows_per_file is not None:  # before all of the input is looked through
+        there = column_names(with_names(config, request.source))
+        request.columns(config).reads(there, request.source, "--keep")
+        rows_per_file = whole_batches(rows_per_file, config.training.eval_batch_size)
+    return folder_job(run, request.source, to.path, by, to.mode, to.resume, rows_per_file)
+
+
+def is_one_file(output: str | Path) -> bool:
+    """Returns whether a name means one file; if not, it means a folder.
+
+    Raises:
+        ValueError: It means a file that is not Parquet.
+    """
+    suffix = PurePosixPath(str(output)).suffix.lower()
+    if suffix in _OTHER_FILES:
+        raise ValueError(
+            f"--output {output}: scores are written as Parquet; end the name in .parquet, or name "
+            "a folder"
+        )
+    return suffix in _PARQUET
+
+
+def _check_one_file(run: RunDirectory, source: str, to: Output) -> None:
+    output = to.path
+    folder = str(output)[: -len(PurePosixPath(str(output)).suffix)]
+    files = f"write a file for each input file, into a folder: say --output {folder}"
+    refused = {
+        f"--output {output}: several ranks {files}": launched_ranks() > 1,
+        f"--engine {to.engine and to.engine.name} with --output {output}: its workers {files}": (
+            to.engine is not None
+        ),
+        f"--resume with --output {output}: one file is written whole or not at all; name a folder "
+        "to score file by file": to.resume,
+        f"--rows-per-file with --output {output}: that is one file; name a folder, such as "
+        f"{folder}": to.rows_per_file is not None,
+        f"--mode overwrite-partitions with --output {output}: that is one file; name a folder": (
+            to.mode == "overwrite-partitions"
+        ),
+    }
+    for text, is_so in refused.items():
+        if is_so:
+            raise ValueError(text)
+    if is_address(str(output)):
+        check_not_read_at(str(output), resolve_files(source), source, folder=False)
+        store, name = place_of(output)
+        if to.mode == "error" and store.has(name):
+            raise ValueError(
+                f"--output {output}: exists already; choose another name, or say --mode overwrite"
+            )
+        return
+    path = Path(output)
+    check_new_file(path, "scores.parquet", to.mode == "overwrite")
+    check_not_of_run(path, run)
+    check_not_read(path, resolve_files(source), source, folder=False)
+    remove_dead(path.parent, path.name)
 
 
 def folder_job(
@@ -60,7 +158,6 @@ def folder_job(
     source: str | Path,
     folder: str | Path,
     by: Provenance,
-    *,
     mode: OutputMode = "error",
     resume: bool = False,
     rows_per_file: int | None = None,
@@ -223,7 +320,7 @@ def look(job: FolderJob, resume: bool) -> Found:
     begun = list(filter(is_staged, found))
     special = {MANIFEST, SUCCESS, SUMMARY, *begun}
     there = [name for name in found if name not in special and not _is_put_aside(name)]
-    manifest = manifest_in(job.store)
+    manifest = read_manifest(job.store)
     written = {} if manifest is None else {part.name: part for part in manifest.parts}
     strange = [name for name in begun if not _is_put_aside(name)]
     _check_scores(job, there + strange, bool(begun) or MANIFEST in found, set(written), resume)
@@ -266,7 +363,7 @@ def _check_scores(
     foreign = [name for name in there if not OURS.fullmatch(posixpath.basename(name))]
     if not foreign and job.mode != "error":  # a name alone makes nothing ours
         unknown = (name for name in there if name not in written)
-        foreign = [name for name in unknown if not is_scored(job.store, name)]
+        foreign = [name for name in unknown if note_of(job.store, name) is None]
     if foreign:
         name = foreign[0] if foreign[0].isprintable() else repr(foreign[0])
         raise ValueError(
@@ -295,7 +392,7 @@ def _put_aside(job: FolderJob, found: set[str]) -> dict[str, PartRecord]:
         place = rejected(part.name)
         if {place, place + RECORD} <= found and staged(part.name) not in found:
             with suppress(Damaged):
-                record = read_record(job.store.read(place + RECORD), f"{job.store.address}/{place}")
+                record = read_record(job.store, place + RECORD)
                 same = difference(record.scored_by, job.provenance(part)) is None
                 if same and job.store.digest(place) == (record.bytes, record.sha256):
                     records[part.name] = record
@@ -378,15 +475,13 @@ def _is_whole(store: Store, record: PartRecord, found: set[str]) -> bool:
     return store.digest(place) == (record.bytes, record.sha256)
 
 
-def whole_batches(rows: int | None, height: int) -> int | None:
+def whole_batches(rows: int, height: int) -> int:
     """Returns how many rows of whole scoring batches so many rows hold, one batch at least.
 
     Example:
         >>> whole_batches(10_000, 4096)
         8192
     """
-    if rows is None:
-        return None
     if rows < 1:
         raise ValueError(f"--rows-per-file {rows}: expected a number of rows of at least 1")
     return max(1, rows // height) * height

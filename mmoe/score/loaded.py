@@ -1,10 +1,6 @@
 """`load`: a trained run as one object, which scores whatever form rows come in."""
 
-import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,42 +11,12 @@ import pyarrow as pa
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.rows.frames import (
-    as_rows,
-    count_rows,
-    describe_mixed,
-    is_row_dicts,
-    origin_of,
-    plain_rows,
-)
-from mmoe.datasets.rows.locations import REQUEST_COLUMN
-from mmoe.datasets.rows.projection import required_columns
-from mmoe.errors import warn_caller
+from mmoe.datasets.rows.frames import is_row_dicts
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.addresses import open_run
 from mmoe.run.directory import RunDirectory
 from mmoe.score.columns import arrow_columns, output_columns, output_schema
 from mmoe.score.scorer import Scorer
-
-_ROWS_AT_A_TIME = 65_536  # encoded at a time: what a large table needs beside itself
-_FEW = 64  # rows
-
-
-class _Turns:
-    """Calls of few rows take turns: most of their time is the interpreter's, which they would
-    fight for (8 threads gave 0.63 of one thread's rows a second).
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        if hasattr(os, "register_at_fork"):  # a thread that a child lacks may have held it
-            os.register_at_fork(after_in_child=self._renew)
-
-    def _renew(self) -> None:
-        self.lock = threading.Lock()
-
-
-_TURNS = _Turns()
 
 
 def load(
@@ -96,8 +62,7 @@ class LoadedRun:
         self.predictor, self.encoder, self.config = predictor, encoder, config
         self.scorer = Scorer(predictor, encoder, config)
         self.tasks = [task.name for task in config.tasks]
-        self.columns = required_columns(config, labels=False)
-        self._told: set[str] = set()  # of which columns it was said that they are read as text
+        self.columns = self.scorer.features
 
     def __repr__(self) -> str:
         tasks, columns = ", ".join(self.tasks), len(self.columns)
@@ -129,76 +94,30 @@ class LoadedRun:
         if isinstance(rows, pa.RecordBatchReader):
             schema = output_schema(self.config.tasks)
             return pa.RecordBatchReader.from_batches(schema, self._of_batches(rows))
-        if isinstance(rows, Iterator) or _is_list_of_tables(rows):
+        tables = isinstance(rows, list | tuple) and bool(rows) and not is_row_dicts(rows)
+        if tables or isinstance(rows, Iterator):
             return self._of_batches(rows)
-        return self._like(rows, *self._scores(rows))
+        return self._like(rows, *self.scorer.answer(rows))
 
     def _of_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
         for number, batch in enumerate(batches, start=1):
-            yield self._like(batch, *self._scores(batch, f"batch {number}"))
-
-    def _scores(self, rows: Any, origin: str | None = None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Predictions of rows of any kind, [N, tasks]; of candidates also whose row each is of."""
-        rows = plain_rows(rows)
-        mixed: list[str] = []
-        if hasattr(rows, "__len__") and not count_rows(rows):
-            return np.zeros((0, len(prediction_columns(self.config.tasks))), np.float32), None
-        with _TURNS.lock:
-            row = self.encoder.encode_row(rows)
-            if row is not None:
-                return self.scorer.predict(row), None
-        table = as_rows(
-            rows,
-            self.config.data.requests,
-            lambda _: self.columns,
-            origin=origin,
-            mixed=mixed,
-            known=self.columns,
-        )
-        new = [name for name in mixed if name not in self._told]
-        if new:
-            self._told.update(new)
-            warn_caller(describe_mixed(new))
-        starts = range(0, table.num_rows, _ROWS_AT_A_TIME)
-        chunks = [table.slice(start, _ROWS_AT_A_TIME) for start in starts] or [table]
-        with _TURNS.lock if table.num_rows <= _FEW else nullcontext():
-            found = np.concatenate(
-                [self.scorer.predictions(chunk, origin or origin_of(rows)) for chunk in chunks]
-            )
-        nested = REQUEST_COLUMN in table.schema.names
-        return found, table[REQUEST_COLUMN].to_numpy() if nested else None
+            yield self._like(batch, *self.scorer.answer(batch, f"batch {number}"))
 
     def _like(self, rows: Any, predictions_NT: np.ndarray, of_row_N: np.ndarray | None) -> Any:
         """The predictions in the form of the rows."""
-        tasks = self.config.tasks
+        tasks, library = self.config.tasks, type(rows).__module__.partition(".")[0]
+        if library == "pandas":
+            index = rows.index if of_row_N is None else rows.index.take(of_row_N)
+            if all(task.outcomes is None for task in tasks):  # five times as fast as by name
+                return type(rows)(predictions_NT, index=index, columns=prediction_columns(tasks))
+            return type(rows)(output_columns(predictions_NT, tasks), index=index)
         columns = output_columns(predictions_NT, tasks)
         if is_row_dicts(rows):
             by_row = zip(*(column_N.tolist() for column_N in columns.values()), strict=True)
             return [dict(zip(columns, row, strict=True)) for row in by_row]
         if isinstance(rows, Mapping):
             return columns
-        if isinstance(rows, pa.RecordBatch):
-            columns = arrow_columns(predictions_NT, tasks)
-            return pa.RecordBatch.from_pydict(columns, output_schema(tasks))
-        library = type(rows).__module__.partition(".")[0]
-        if library == "pandas":
-            index = rows.index if of_row_N is None else rows.index.take(of_row_N)
-            if any(task.outcomes is not None for task in tasks):
-                return type(rows)(columns, index=index)
-            return type(rows)(predictions_NT, index=index, columns=self._frame_columns)
-        return (
-            type(rows)(columns)
-            if library == "polars"
-            else pa.table(arrow_columns(predictions_NT, tasks))
-        )
-
-    @cached_property
-    def _frame_columns(self) -> Any:
-        """Made once, as pandas takes five times as long for a frame of columns by name."""
-        import pandas as pd
-
-        return pd.Index(prediction_columns(self.config.tasks))
-
-
-def _is_list_of_tables(rows: Any) -> bool:
-    return isinstance(rows, list | tuple) and bool(rows) and not is_row_dicts(rows)
+        if library == "polars":
+            return type(rows)(columns)
+        made = pa.RecordBatch if isinstance(rows, pa.RecordBatch) else pa.Table
+        return made.from_pydict(arrow_columns(predictions_NT, tasks), output_schema(tasks))

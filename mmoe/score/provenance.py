@@ -2,15 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 from pydantic import Field, ValidationError
 
 from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.config import ScoringPrecision
 from mmoe.config.json_files import Count, Stored
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import RowsPrint, print_files
@@ -28,23 +26,8 @@ _INPUT, _ROWS = "the input", "the rows"
 _BEFORE = {"--tasks": "all", "--fuse": "none", "--keep-types": "no", _ROWS: "all"}
 
 
-def provenance_of(
-    run: RunDirectory,
-    table_precision: ScoringPrecision | None,
-    keep: Sequence[str],
-    keep_types: bool = False,
-    tasks: Sequence[str] | None = None,
-    fused: Mapping[str, str] = MappingProxyType({}),
-) -> Provenance:
-    """Returns what the scores of a file depend on: the model, its precision, what is written.
-
-    Args:
-        run: That scores; its config, fused columns among it, is part of the model.
-        table_precision: Of its tables.
-        keep: Columns of the input.
-        keep_types: Whether those of CSV are more than text.
-        tasks: Whose predictions are written; None: all.
-        fused: Further columns that were asked for, beside those of the config.
+def model_of(run: RunDirectory) -> str:
+    """Returns which model a run's best checkpoint is; its config, fused columns among it, is part.
 
     Raises:
         ValueError: The run has no checkpoint.
@@ -53,14 +36,7 @@ def provenance_of(
     digest = hashlib.sha256()
     for file in (run.config_file, step / "state.json"):
         digest.update(file.read_bytes())
-    return {
-        "the model": f"{step.name} {digest.hexdigest()[:16]}",
-        "--table-precision": table_precision or "none",
-        "--keep": ", ".join(keep) or "none",
-        "--keep-types": "yes" if keep_types else "no",
-        "--tasks": "all" if tasks is None else ", ".join(sorted(set(tasks))),
-        "--fuse": ", ".join(f"{name}={text}" for name, text in fused.items()) or "none",
-    }
+    return f"{step.name} {digest.hexdigest()[:16]}"
 
 
 def print_of(file: DataFile) -> RowsPrint:
@@ -73,20 +49,16 @@ def print_of(file: DataFile) -> RowsPrint:
     return found
 
 
-def with_input(by: Provenance, found: RowsPrint) -> Provenance:
-    """Adds which file was read."""
-    name = found.name.rpartition("/")[2]
-    return {**by, _INPUT: f"{name} of {found.size} bytes {found.digest[:16]}"}
-
-
-def with_rows(by: Provenance, rows: tuple[int, int] | None) -> Provenance:
-    """Adds which rows of the input they are.
+def of_rows(by: Provenance, found: RowsPrint, rows: tuple[int, int] | None) -> Provenance:
+    """Adds which file was read, and which of its rows.
 
     Example:
-        >>> with_rows({}, (0, 4096))
-        {'the rows': '0 to 4095'}
+        >>> of_rows({}, RowsPrint(name="a.parquet", size=9, digest="f0e1"), (0, 9))
+        {'the input': 'a.parquet of 9 bytes f0e1', 'the rows': '0 to 8'}
     """
-    return {**by, _ROWS: "all" if rows is None else f"{rows[0]} to {rows[1] - 1}"}
+    name = found.name.rpartition("/")[2]
+    read = f"{name} of {found.size} bytes {found.digest[:16]}"
+    return {**by, _INPUT: read, _ROWS: "all" if rows is None else f"{rows[0]} to {rows[1] - 1}"}
 
 
 def as_metadata(by: Provenance) -> dict[bytes, bytes]:
@@ -97,14 +69,6 @@ def as_metadata(by: Provenance) -> dict[bytes, bytes]:
 def as_unseen_ids(summary: Mapping[str, Mapping[str, Any]]) -> dict[bytes, bytes]:
     """Returns, as metadata of a Parquet file, how many of its rows had ids that are unseen."""
     return {UNSEEN_KEY: json.dumps(summary).encode()}
-
-
-def is_scored(store: Store, name: str) -> bool:
-    """Returns whether a file is Parquet that scoring wrote, by whatever model."""
-    try:
-        return isinstance(_note(store, name), dict)
-    except (OSError, ValueError, pa.ArrowException):
-        return False
 
 
 def difference(found: Provenance, by: Provenance) -> str | None:
@@ -119,17 +83,12 @@ def difference(found: Provenance, by: Provenance) -> str | None:
 
 
 def note_of(store: Store, name: str) -> Provenance | None:
-    """Returns what scored a file; None where it says nothing, or cannot be read."""
+    """Returns what scored a file; None where it says nothing, or is no Parquet that can be read."""
     try:
-        found = _note(store, name)
+        found = json.loads((store.schema(name).metadata or {}).get(KEY) or b"null")
     except (OSError, ValueError, pa.ArrowException):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _note(store: Store, name: str) -> object:
-    """JSON of the file's note; None where it has none."""
-    return json.loads((store.schema(name).metadata or {}).get(KEY) or b"null")
 
 
 MANIFEST, SUCCESS = "_manifest.json", "_SUCCESS"
@@ -209,33 +168,31 @@ def manifest_of(
     )
 
 
-def read_record(content: bytes, place: str) -> PartRecord:
-    """Reads the record of one part.
+def read_record(store: Store, name: str) -> PartRecord:
+    """Reads the record of one part; `name` is that of its file.
 
     Raises:
+        FileNotFoundError: There is none.
         Damaged: It is something else.
     """
-    return _read(PartRecord, content, place)
+    return _read(PartRecord, store, name)
 
 
-def read_manifest(content: bytes, place: str) -> Manifest:
-    """Reads a manifest.
+def read_manifest(store: Store, folder: str = "") -> Manifest | None:
+    """Reads the manifest of a store, or of a folder in it; None where there is none.
 
     Raises:
         Damaged: It is something else, or of a later version.
     """
-    found = _read(Manifest, content, place)
-    if found.version > _VERSION:
-        raise Damaged(place, f"version {found.version}; this mmoe knows {_VERSION}", "upgrade mmoe")
-    return found
-
-
-def manifest_in(store: Store) -> Manifest | None:
-    """Reads the manifest of a folder; None where there is none."""
+    name = f"{folder}{MANIFEST}"
     try:
-        return read_manifest(store.read(MANIFEST), f"{store.address}/{MANIFEST}")
+        found = _read(Manifest, store, name)
     except FileNotFoundError:
         return None
+    if found.version > _VERSION:
+        place = f"{store.address}/{name}"
+        raise Damaged(place, f"version {found.version}; this mmoe knows {_VERSION}", "upgrade mmoe")
+    return found
 
 
 def as_bytes(record: Stored) -> bytes:
@@ -243,12 +200,11 @@ def as_bytes(record: Stored) -> bytes:
     return record.model_dump_json(indent=2).encode() + b"\n"
 
 
-def _read(shape: Any, content: bytes, place: str) -> Any:
+def _read(shape: Any, store: Store, name: str) -> Any:
     try:
-        return shape.model_validate_json(content)
+        return shape.model_validate_json(store.read(name))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise Damaged(
-            place, f"{where}: {first['msg']}" if where else first["msg"], "remove it"
-        ) from None
+        reason = f"{where}: {first['msg']}" if where else first["msg"]
+        raise Damaged(f"{store.address}/{name}", reason, "remove it") from None

@@ -15,7 +15,7 @@ from mmoe.datasets.rows.splits import Splits
 from mmoe.predictor import load_predictor
 from mmoe.run import RunDirectory
 from mmoe.run.host_memory import available_bytes
-from mmoe.score.scorer import Scorer
+from mmoe.score.scorer import ScoreRequest
 from mmoe.train import train_run
 from tests.forked import Forked
 from tests.mapped_pages import mapped_pages
@@ -61,7 +61,7 @@ def test_scores_are_the_same_bits_as_of_weights_that_are_copied(
 ):
     run = run_of(kind)
     loaded, mapped = (
-        Scorer.load(run, keep=["row"], table_precision=precision, mapped=by, device="cpu")
+        ScoreRequest(keep=["row"], table_precision=precision, device="cpu").load(run, mapped=by)
         for by in (False, True)
     )
     assert bits(mapped.score(funnel_table)) == bits(loaded.score(funnel_table))

@@ -1,12 +1,14 @@
 """A run on Ray: bits of the local engine, whatever is cut, shuffled, or killed."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,13 +20,14 @@ from benchmarks.racing.child import descendants
 from mmoe.errors import Rejected
 from mmoe.integrations.ray import BatchScorer
 from mmoe.integrations.ray_engine import RayEngine
-from mmoe.integrations.ray_worker import Order, PartWorker
+from mmoe.integrations.ray_worker import PartWorker
 from mmoe.run.console import SilentReporter
 from mmoe.score import score_files
-from mmoe.score.file_scorer import ScoreRequest
+from mmoe.score.file_scorer import InputColumns
 from mmoe.score.folder import end_folder
 from mmoe.score.folder_start import folder_job
 from mmoe.score.guard import Guard, ScoreCounts
+from mmoe.score.scorer import ScoreRequest
 from tests.score.listing import WHOLE, contents, parts
 
 # Processes are started and killed: one test at a time
@@ -166,39 +169,37 @@ def test_a_batch_of_no_run(tmp_path):
         BatchScorer(tmp_path / "none")
 
 
-def order_of(run, log, out, **more) -> tuple[Order, object]:
+def worker_of(run, log, out) -> tuple[PartWorker, object]:
     request = ScoreRequest(str(log), keep=["row"])
     by = request.provenance(run)
     job = folder_job(run, log, out, by, rows_per_file=ROWS_PER_FILE)
-    found = request.look(request.columns(run.config()))
-    order = {
-        "run": str(run.path), "request": request, "found": found, "by": by, "output": str(out),
-        "mode": "error", "imports": (), "folder": str(Path.cwd()),
-    }  # fmt: skip
-    return Order(**{**order, **more}), job
+    found = InputColumns.of(request, request.columns(run.config()))
+    here = str(Path.cwd())
+    return PartWorker(str(run.path), request, found, by, str(out), "error", (), here), job
 
 
 def test_what_a_worker_writes(run, log, whole, tmp_path, monkeypatch):
     monkeypatch.setattr("os.chdir", lambda folder: None)
-    order, job = order_of(run, log, tmp_path / "out")
-    worker = PartWorker(order)
+    worker, job = worker_of(run, log, tmp_path / "out")
     assert worker.score(None) == ScoreCounts()
     job.start()
-    assert sum(worker.score(part).rows for part in job.mine) == 40_000
+    sent = [pickle.loads(pickle.dumps(part)) for part in reversed(job.mine)]  # as Ray does
+    answers = [worker.score(part).rows for part in sent]
+    assert answers == [part.rows[1] - part.rows[0] for part in sent]
+    assert sum(answers) == 40_000
     end_folder(job, Guard([], run.training_columns(), run.predicted()))
     job.store.unlock()
     assert contents(tmp_path / "out") == contents(whole)
 
 
 def test_what_a_worker_refuses(run, log, tmp_path, monkeypatch):
-    order, job = order_of(run, log, tmp_path / "out")
-    again = PartWorker(Order(**{**vars(order), "by": {**order.by, "the model": "another"}}))
+    worker, job = worker_of(run, log, tmp_path / "out")
+    again = replace(worker, by={**worker.by, "the model": "another"})
     assert "was trained while it was read" in again.score(None)
-    gone = PartWorker(Order(**{**vars(order), "run": str(tmp_path / "none")}))
+    gone = replace(worker, run=str(tmp_path / "none"))
     assert "there is no such run directory" in gone.score(None)
-    elsewhere = Order(**{**vars(order), "folder": str(tmp_path / "none"), "output": "scores"})
-    assert "scores: lies below" in PartWorker(elsewhere).score(job.mine[0])
-    worker = PartWorker(order)
+    elsewhere = replace(worker, folder=str(tmp_path / "none"), output="scores")
+    assert "scores: lies below" in elsewhere.score(job.mine[0])
     worker.score(None)
     monkeypatch.setattr(worker.files, "score", lambda files, tracker: {}["a key"])
     with pytest.raises(KeyError):  # a fault of the library is one
@@ -402,7 +403,7 @@ def test_a_part_that_kills_every_worker(cluster, run, log, whole, tmp_path, monk
 
 @needs_ray
 def test_a_cluster_that_others_hold_is_said(cluster, run, log, tmp_path, monkeypatch):
-    monkeypatch.setattr("mmoe.integrations.ray_engine._PLACE_SECONDS", 1.0)
+    monkeypatch.setattr("mmoe.integrations.ray_cluster._PLACE_SECONDS", 1.0)
     others = [cluster.remote(num_cpus=1)(lambda: time.sleep(600)).remote() for _ in range(2)]
     deadline = time.monotonic() + 60
     while cluster.available_resources().get("CPU", 0):

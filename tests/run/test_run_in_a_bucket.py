@@ -8,7 +8,7 @@ import pytest
 
 from mmoe.run import open_run
 from mmoe.run.mirror import mirrored
-from mmoe.score.scorer import Scorer
+from mmoe.score.scorer import ScoreRequest
 
 moto_server = pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
@@ -29,9 +29,10 @@ def test_a_run_in_a_bucket(run, bucket, funnel_table, tmp_path, monkeypatch):
     assert len(own) > 8
     assert all((opened.path / p).read_bytes() == (run.path / p).read_bytes() for p in own)
     assert open_run(address) == opened
-    here, there = (Scorer.load(of, keep=["row"]).score(funnel_table) for of in (run, opened))
+    request = ScoreRequest(keep=["row"])
+    here, there = (request.load(of).score(funnel_table) for of in (run, opened))
     assert here.equals(there)
-    mapped = Scorer.load(opened, keep=["row"], mapped=True).score(funnel_table)
+    mapped = request.load(opened, mapped=True).score(funnel_table)
     assert mapped.equals(here)
     with filesystem.open(f"{root}/config.yaml", "ab") as file:
         file.write(b"\n# changed\n")

@@ -1,9 +1,7 @@
 """`--rows-per-file`: one Parquet file is shared out, and scored to the same bits."""
 
 import json
-import pickle
 from dataclasses import replace
-from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -12,12 +10,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.integrations.ray_worker import Order, PartWorker
 from mmoe.score import folder_start, score_files
-from mmoe.score.file_scorer import ScoreRequest
-from mmoe.score.folder import end_folder
 from mmoe.score.folder_start import folder_job
-from mmoe.score.guard import Guard
+from mmoe.score.scorer import ScoreRequest
 from tests.parallel.launch import launch
 from tests.score.listing import WHOLE, contents, parts
 from tests.score.listing import names as names_in
@@ -126,25 +121,6 @@ def test_an_address_is_cut(run, log, cut, tmp_path):
     score_files(run, address, tmp_path / "out", **KEEP)
     for name in NAMES:
         assert pq.read_table(tmp_path / "out" / name).equals(pq.read_table(cut / name))
-
-
-def test_workers_get_pieces(run, log, cut, tmp_path, monkeypatch):
-    """As Ray hands them on."""
-    monkeypatch.setattr("os.chdir", lambda folder: None)
-    request = ScoreRequest(str(log), keep=KEEP["keep"])
-    by = request.provenance(run)
-    job = folder_job(run, log, tmp_path / "out", by, rows_per_file=1024)
-    found = request.look(request.columns(run.config()))
-    out = str(tmp_path / "out")
-    order = Order(str(run.path), request, found, by, out, "error", (), str(Path.cwd()))
-    worker = PartWorker(order)
-    job.start()
-    answers = [worker.score(pickle.loads(pickle.dumps(part))) for part in reversed(job.mine)]
-    wanted = [part.rows[1] - part.rows[0] for part in reversed(job.mine)]
-    assert [answer.rows for answer in answers] == wanted
-    end_folder(job, Guard([], run.training_columns(), run.predicted()))
-    job.store.unlock()
-    assert contents(tmp_path / "out") == contents(cut)
 
 
 @pytest.mark.torchrec

@@ -10,7 +10,7 @@ import pytest
 
 import mmoe
 from mmoe.run import RunDirectory
-from mmoe.score import load_predictor, loaded
+from mmoe.score import load_predictor, scorer
 from mmoe.train import train_run
 
 
@@ -101,7 +101,7 @@ def test_batches_are_read_one_at_a_time(model, expected, funnel_table):
 
 
 def test_a_large_table_is_encoded_in_parts(model, expected, funnel_table, monkeypatch):
-    monkeypatch.setattr(loaded, "_ROWS_AT_A_TIME", 999)
+    monkeypatch.setattr(scorer, "ROWS_PER_CHUNK", 999)
     assert np.array_equal(model.predict(funnel_table)["pred_click"].to_numpy(), expected[:, 0])
     wrong = funnel_table.to_pandas().astype({"price": object})
     wrong.loc[2500, "price"] = "dear"
@@ -140,8 +140,8 @@ def test_calls_of_few_rows_take_turns_also_in_a_child_that_was_forked_meanwhile(
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(lambda n: model.predict(funnel_table.slice(n, 1)), range(40))
     assert [one["pred_click"][0].as_py() for one in found] == expected[:40, 0].tolist()
-    with loaded._TURNS.lock:
+    with scorer._TURNS.lock:
         child = os.fork()
         if child == 0:
-            os._exit(0 if loaded._TURNS.lock.acquire(timeout=5) else 1)
+            os._exit(0 if scorer._TURNS.lock.acquire(timeout=5) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -11,7 +11,7 @@ import mmoe
 from mmoe.predictor import Predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.score import score_files
-from mmoe.score.scorer import Scorer
+from mmoe.score.scorer import ScoreRequest
 from mmoe.score.top_rows import Top
 from mmoe.train import train_run
 from tests.datasets.request_log import SPLIT, config_of, log_of_requests, nested_log, write_forms
@@ -102,8 +102,8 @@ def test_rows_in_memory_are_answered_by_candidates(run, log, scores, form):
 
 
 def test_an_engine_gets_candidates_with_the_columns_of_their_request(run, log, scores):
-    loaded, rows = mmoe.load(run), nested_log(log)
-    scorer = Scorer(loaded.predictor, loaded.encoder, loaded.config, keep=["age", "item"])
+    rows = nested_log(log)
+    scorer = ScoreRequest(keep=["age", "item"]).load(run)
     found = scorer.score(rows)
     assert found.schema == scorer.columns.written(scorer.columns.rows_schema(rows.schema))
     assert found["item"].equals(log["item"]) and found["age"].equals(log["age"])
@@ -142,7 +142,7 @@ def test_untyped_empty_lists_in_memory_have_no_scores(run, log):
     assert loaded.predict(rows).num_rows == 0
     assert loaded.predict(rows.to_pylist()) == []
     assert len(loaded.predict(rows.to_pandas())) == 0
-    scorer = Scorer(loaded.predictor, loaded.encoder, loaded.config, keep=["age", "item"])
+    scorer = ScoreRequest(keep=["age", "item"]).load(run)
     assert scorer.score(rows).column_names[:2] == ["age", "item"]
 
 
