@@ -88,7 +88,7 @@ def file_of(output: str, option: str, *, overwrite: bool) -> Generator[Place]:
     if local is not None:
         yield Place(local)
         return
-    from mmoe.run.store import sent_file
+    from mmoe.run.mirror import sent_file
 
     with sent_file(output, option, overwrite=overwrite) as path:
         yield Place(path, output)

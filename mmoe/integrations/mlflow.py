@@ -111,10 +111,8 @@ def _copy_scoring_files(run: RunDirectory, to: Path) -> None:
     """Config, vocabulary and the best weights; no optimizer state, and nothing of the log."""
     best = CheckpointFolder(run.checkpoint).step("best")
     step = to / run.checkpoint.name / best.name
-    step.mkdir(parents=True)
-    for path in best.iterdir():
-        if path.name.startswith("model"):
-            shutil.copy2(path, step)
+    others = [path.name for path in best.iterdir() if not path.name.startswith("model")]
+    shutil.copytree(best, step, ignore=lambda *_: others)
     index = {"latest": best.name, "best": best.name, "kept": [best.name]}
     (step.parent / "index.json").write_text(json.dumps(index), encoding="utf-8")
     shutil.copytree(run.vocabulary, to / run.vocabulary.name)

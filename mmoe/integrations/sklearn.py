@@ -32,26 +32,30 @@ from mmoe.integrations.estimator_config import (
     task_called,
     with_label,
 )
-from mmoe.integrations.estimator_data import (
-    Callback,
-    eval_pair,
-    judged_rows,
-    one_callback,
-    training_rows,
-    validation_rows,
-    without_weights,
-)
 from mmoe.integrations.estimator_rows import (
+    Callback,
     Rows,
+    eval_pair,
     feature_rows,
     joined,
+    judged_rows,
     label_rows,
+    one_callback,
     refuse_times,
+    training_rows,
+    validation_rows,
     weight_column,
+    without_weights,
 )
-from mmoe.integrations.label_values import ZERO_ONE, as_y_had_it, label_values
 from mmoe.integrations.run_pictures import RunPicturesMixin
-from mmoe.integrations.stored_fit import StoredFit, pack_files, unpack_files
+from mmoe.integrations.stored_fit import (
+    ZERO_ONE,
+    StoredFit,
+    as_y_had_it,
+    label_values,
+    pack_files,
+    unpack_files,
+)
 from mmoe.metrics.task_kinds import first_of, kind_of
 from mmoe.run import open_run
 from mmoe.run.console import ConsoleReporter, SilentReporter

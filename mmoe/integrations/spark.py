@@ -4,13 +4,9 @@ Each Python worker opens the run once; weights are pages of one file in the host
 workers of a host share.
 """
 
-import os
-import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -19,14 +15,15 @@ import pyarrow as pa
 
 from mmoe.config import ScoringPrecision
 from mmoe.datasets.files.data_file import is_address, without_protocol
+from mmoe.integrations.spark_daemon import local_session, pyspark
 from mmoe.plugins import import_modules
 from mmoe.run import open_run
 from mmoe.score.provenance import model_of
 from mmoe.score.scorer import Scorer, ScoreRequest
 
+__all__ = ["local_session", "schema", "score"]
+
 _ORIGIN = "df"  # what messages call the rows
-_JAVA = 17
-_DAEMON = "mmoe.integrations.spark_daemon"
 
 
 def score(
@@ -77,35 +74,6 @@ def schema(
     return _planned(df, run, ScoreRequest(tasks=tasks, keep=keep, fused=fused))[1]
 
 
-def local_session(cores: int = 2, settings: Mapping[str, str] | None = None) -> Any:
-    """Starts Spark on this machine alone, to try things: no cluster, no ports for others, no UI.
-
-    Args:
-        cores: Tasks at a time.
-        settings: Of Spark, such as `{"spark.driver.memory": "4g"}`.
-
-    Returns:
-        A `SparkSession`; the one that is there already, where one is.
-
-    Raises:
-        ValueError: There is no PySpark, or no Java.
-    """
-    sql = _imported("pyspark.sql")
-    _check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = sql.SparkSession.builder.master(f"local[{cores}]").appName("mmoe")
-    own = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.python.daemon.module": _DAEMON,
-    }
-    for key, value in {**own, **(settings or {})}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
-
-
 @dataclass(frozen=True)
 class _Job:
     """What a Python worker runs; Spark sends it there."""
@@ -146,7 +114,7 @@ def _loaded(
 
 def _planned(df: Any, address: str | Path, request: ScoreRequest) -> tuple[_Job, Any]:
     """What workers run, and the `StructType` of what comes of it."""
-    sql = _imported("pyspark.sql")
+    sql = pyspark("sql")
     if not isinstance(df, sql.DataFrame):
         raise ValueError(
             f"df: expected a DataFrame of Spark, got {type(df).__module__}.{type(df).__name__}; "
@@ -167,10 +135,10 @@ def _planned(df: Any, address: str | Path, request: ScoreRequest) -> tuple[_Job,
         )
     needed, kept = columns.needs(there, _ORIGIN), columns.kept(there)
     read = [name for name in there if name in needed]
-    types = _imported("pyspark.sql.pandas.types")
+    types = pyspark("sql.pandas.types")
     _check_columns(df, [*dict.fromkeys([*kept, *read])], types.to_arrow_type)
     of_arrow = types.from_arrow_type
-    written = _imported("pyspark.sql.types").StructType([df.schema[name] for name in kept])
+    written = pyspark("sql.types").StructType([df.schema[name] for name in kept])
     for field in columns.schema:
         written = written.add(field.name, of_arrow(field.type))
     request = replace(request, keep=tuple(kept))
@@ -195,24 +163,3 @@ def _check_columns(df: Any, names: Sequence[str], to_arrow: Any) -> None:
                 f"{_ORIGIN}: column {name!r} is {kind.simpleString()}, which Spark does not hand "
                 "to Python as Arrow; leave it out (keep=[…]), or cast it"
             ) from None
-
-
-def _imported(module: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ValueError(
-            f"pyspark cannot be imported ({error}); pip install 'mmoe[spark]'"
-        ) from None
-
-
-def _check_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").exists():
-        return
-    if shutil.which("java") is None:
-        raise ValueError(
-            f"Spark needs Java {_JAVA}, and there is no `java` in JAVA_HOME or on the PATH; "
-            f"install it (Debian, Ubuntu: apt-get install openjdk-{_JAVA}-jre-headless; Fedora: "
-            f"dnf install java-{_JAVA}-openjdk-headless; macOS: brew install openjdk@{_JAVA})"
-        )

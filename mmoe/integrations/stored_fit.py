@@ -1,17 +1,129 @@
-"""What an estimator keeps with its run: estimator.json, and the run's files in a pickle."""
+"""What an estimator keeps with its run: estimator.json, labels as y had them, files in a pickle."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 from pydantic import Field
 
+from mmoe.config import RunConfig, TaskConfig
 from mmoe.config.json_files import Stored, read_model
+from mmoe.datasets.labels.expressions import columns_of, evaluate_label, quote
 from mmoe.datasets.rows.projection import required_columns
-from mmoe.integrations.label_values import LabelValues
+from mmoe.datasets.values.arrow import pc, plain
+from mmoe.metrics.task_kinds import kind_of
 from mmoe.run import RunDirectory
 from mmoe.run.atomic_files import write_json
 
 _FILE = "estimator.json"
+
+
+class LabelValues(Stored):
+    """The two values of a binary label.
+
+    Attributes:
+        values: In sorted order.
+        positive: The place of the one that the task is the probability of.
+    """
+
+    values: list[str | bool | int | float] = Field(min_length=2, max_length=2)
+    positive: int = Field(ge=0, le=1)
+
+    @property
+    def classes(self) -> np.ndarray:
+        """Array of both values, sorted, as scikit-learn's `classes_`."""
+        return np.array(self.values)
+
+    def written(self, positive_N: np.ndarray) -> np.ndarray:
+        """Returns the value for each row: the positive one where this is so."""
+        return self.classes[np.where(positive_N, self.positive, 1 - self.positive)]
+
+
+ZERO_ONE = LabelValues(values=[0, 1], positive=1)
+
+
+def label_values(config: RunConfig, table: pa.Table) -> dict[str, LabelValues]:
+    """Finds the two values of each binary label that is one column of two values.
+
+    Args:
+        config: Says how 0 and 1 are made of it.
+        table: All rows that were fitted to.
+
+    Returns:
+        Task → values; `ZERO_ONE` where it is numbers, or made of several columns or values.
+    """
+    return {
+        task.name: _values(task, table) or ZERO_ONE
+        for task in config.tasks
+        if kind_of(task.kind).is_event
+    }
+
+
+def _values(task: TaskConfig, table: pa.Table) -> LabelValues | None:
+    try:
+        columns = [task.label] if task.label in table.column_names else columns_of(task.label)
+    except ValueError:  # training says so, and names the task
+        return None
+    if len(columns) != 1 or columns[0] not in table.column_names:
+        return None
+    found = pc.unique(plain(table[columns[0]]).drop_null())
+    values = sorted(value for value in found.to_pylist() if value == value)
+    if len(values) != 2 or not all(isinstance(v, str | bool | int | float) for v in values):
+        return None
+    if not any(isinstance(value, str | bool) for value in values) and values == [0, 1]:
+        return None  # also where missing ones have made them floats
+    pair = pa.table({columns[0]: pa.array(values, found.type)})
+    made = evaluate_label(task.label, pair, "y", f"task {task.name!r}")
+    outcomes = [] if made.is_text else np.asarray(made.data, np.float64).tolist()
+    if sorted(outcomes) != [0.0, 1.0]:
+        return None
+    return LabelValues(values=values, positive=outcomes.index(1.0))
+
+
+def as_y_had_it(
+    task: TaskConfig, predictions_N: np.ndarray, labels: Mapping[str, LabelValues]
+) -> np.ndarray:
+    """Turns a task's predictions into what y would have held.
+
+    Args:
+        task: Its config.
+        predictions_N: As the model gives them.
+        labels: Of each binary task the two values.
+    """
+    if task.outcomes is not None:
+        return np.array(task.outcomes)[predictions_N.astype(np.int64)]
+    decided_N = kind_of(task.kind).decide(predictions_N)
+    if not kind_of(task.kind).is_event:
+        return in_units_of_y(task, decided_N)
+    return labels.get(task.name, ZERO_ONE).written(decided_N.astype(bool))
+
+
+_NUMBER = r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"
+
+
+def in_units_of_y(task: TaskConfig, predictions_N: np.ndarray) -> np.ndarray:
+    """Undoes the scale on which a regression is trained: `y / 100`, `log1p(y)`.
+
+    Any other expression is the unit of its own.
+
+    Example:
+        >>> task = TaskConfig(name="ms", label="log1p(ms)", kind="regression")
+        >>> in_units_of_y(task, np.array([0.0, np.log(11)])).round(6).tolist()
+        [0.0, 10.0]
+    """
+    try:
+        names = columns_of(task.label)
+    except ValueError:  # a column whose name is no expression
+        return predictions_N
+    if len(names) != 1:
+        return predictions_N
+    name = re.escape(quote(names[0]))
+    if re.fullmatch(rf"log1p\({name}\)", task.label):
+        return np.expm1(predictions_N)
+    scaled = re.fullmatch(rf"{name} / ({_NUMBER})", task.label)
+    return predictions_N * float(scaled[1]) if scaled else predictions_N
 
 
 class StoredFit(Stored):

@@ -1,10 +1,11 @@
-"""An `--out` at an address: written on this machine, and sent there as it grows."""
+"""Outputs at an address: a folder is written on this machine and sent as it grows, or a file."""
 
 import hashlib
 import json
 import posixpath
 import shutil
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -15,6 +16,7 @@ from mmoe.datasets.files.remote import RemoteFolder
 from mmoe.parallel import from_all, from_first
 from mmoe.run.host_cache import cache_folder, cached_name
 from mmoe.run.locks import lock_file
+from mmoe.run.store import place_of
 
 # Between two looks at what is new: a killed run loses at most so much more than its last checkpoint
 _SECONDS = 5.0
@@ -50,6 +52,30 @@ def mirrored(
     begun = from_first(lambda: _Begun(_Mirror(out, say), resume), takes_long=True)
     with nullcontext() if begun.mirror is None else begun.mirror:
         yield begun.path
+
+
+@contextmanager
+def sent_file(output: str, option: str, *, overwrite: bool) -> Generator[Path]:
+    """Gives a place for a file, which is sent to its address when the block is left well.
+
+    Args:
+        output: The address.
+        option: That named it; starts error messages.
+        overwrite: Replace what is there.
+
+    Raises:
+        ValueError: There is something, without `overwrite`; or it cannot be reached.
+    """
+    store, name = place_of(output, option)
+    if store.has(name) and not overwrite:
+        raise ValueError(
+            f"{option} {output}: exists already; add --overwrite to replace it, or choose another "
+            "name"
+        )
+    with tempfile.TemporaryDirectory(prefix="mmoe-") as own:
+        path = Path(own) / name
+        yield path
+        store.put(path, name)
 
 
 class _Stamp(NamedTuple):

@@ -7,8 +7,8 @@ import posixpath
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -304,30 +304,6 @@ class AddressStore(RemoteFolder, Store):
         """Nobody is kept out: object stores have no locks that end with a process."""
 
 
-@contextmanager
-def sent_file(output: str, option: str, *, overwrite: bool) -> Generator[Path]:
-    """Gives a place for a file, which is sent to its address when the block is left well.
-
-    Args:
-        output: The address.
-        option: That named it; starts error messages.
-        overwrite: Replace what is there.
-
-    Raises:
-        ValueError: There is something, without `overwrite`; or it cannot be reached.
-    """
-    store, name = place_of(output, option)
-    if store.has(name) and not overwrite:
-        raise ValueError(
-            f"{option} {output}: exists already; add --overwrite to replace it, or choose another "
-            "name"
-        )
-    with tempfile.TemporaryDirectory(prefix="mmoe-") as own:
-        path = Path(own) / name
-        yield path
-        store.put(path, name)
-
-
 def digest_of(path: Path) -> tuple[int, str]:
     """Returns a file's bytes and SHA-256.
 
@@ -376,12 +352,18 @@ def local_path(file: DataFile) -> Path | None:
 
 
 def check_not_read(
-    output: Path, files: Iterable[DataFile], source: str | Path, *, folder: bool
+    output: str | Path,
+    run: RunDirectory,
+    files: Collection[DataFile],
+    source: str | Path,
+    *,
+    folder: bool,
 ) -> None:
-    """Refuses a place that holds what is read, or where it would be found by who reads next.
+    """Refuses a place of the run, one that holds what is read, and one that would be read next.
 
     Args:
-        output: A file or a folder to write.
+        output: A file or a folder to write, or the address of one.
+        run: That scores.
         files: That are read.
         source: What the user called them.
         folder: Whether `output` is one.
@@ -389,37 +371,31 @@ def check_not_read(
     Raises:
         ValueError: Says which of the files it is.
     """
+    if is_address(str(output)):
+        return _check_not_read_at(str(output), files, str(source), folder)
+    output = Path(output)
+    check_not_of_run(output, run)
     read = [path for file in files if (path := local_path(file)) is not None]
-    if not folder:
-        found = identities(read).get(identity(output) or (-1, -1))
-        if found is not None:
-            raise ValueError(
-                f"--output {output}: is {found}, which --input {source} reads; name another file"
-            )
-        _refuse_inside(output, source, "a file")
-        return
     place = identity(output) or (-1, -1)
-    held = next((path for path in read if identity(path.parent) == place), None)
-    if held is not None:
+    found = None if folder else identities(read).get(place)
+    if found is not None:
         raise ValueError(
-            f"--output {output}: holds {held.name}, which --input {source} reads; name another "
-            "folder"
+            f"--output {output}: is {found}, which --input {source} reads; name another file"
         )
-    _refuse_inside(output, source, "a folder")
+    for path in read if folder else ():
+        if identity(path.parent) == place:
+            raise ValueError(
+                f"--output {output}: holds {path.name}, which --input {source} reads; name another "
+                "folder"
+            )
+    if _lies_in(output, Path(str(source))):
+        raise ValueError(
+            f"--output {output}: lies in --input {source}, where the scores would be read as rows "
+            f"next time; name a {'folder' if folder else 'file'} outside it"
+        )
 
 
-def check_not_read_at(output: str, files: Iterable[DataFile], source: str, *, folder: bool) -> None:
-    """Refuses an address that is read, or lies where it would be read next.
-
-    Args:
-        output: The address of a file or a folder to write.
-        files: That are read.
-        source: What the user called them.
-        folder: Whether `output` is one.
-
-    Raises:
-        ValueError: Says which of the files it is.
-    """
+def _check_not_read_at(output: str, files: Collection[DataFile], source: str, folder: bool) -> None:
     filesystem, place = fsspec.url_to_fs(output)
     place = place.rstrip("/")
     for file in files:
@@ -441,14 +417,6 @@ def check_not_read_at(output: str, files: Iterable[DataFile], source: str, *, fo
                 f"--output {output}: lies in --input {source}, where the scores would be read as "
                 "rows next time; name a place outside it"
             )
-
-
-def _refuse_inside(output: Path, source: str | Path, what: str) -> None:
-    if _lies_in(output, Path(str(source))):
-        raise ValueError(
-            f"--output {output}: lies in --input {source}, where the scores would be read as rows "
-            f"next time; name {what} outside it"
-        )
 
 
 def _lies_in(output: Path, folder: Path) -> bool:

@@ -1,12 +1,12 @@
 """How scoring begins: where scores may go, which parts a folder gets, which of them are done."""
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mmoe.datasets.files.data_file import DataFile, is_address, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
@@ -30,9 +30,7 @@ from mmoe.run.store import (
     STAGING,
     LocalStore,
     Store,
-    check_not_of_run,
     check_not_read,
-    check_not_read_at,
     place_of,
     store_at,
 )
@@ -139,18 +137,16 @@ def _check_one_file(run: RunDirectory, source: str, to: Output) -> None:
         if is_so:
             raise ValueError(text)
     if is_address(str(output)):
-        check_not_read_at(str(output), resolve_files(source), source, folder=False)
         store, name = place_of(output)
         if to.mode == "error" and store.has(name):
             raise ValueError(
                 f"--output {output}: exists already; choose another name, or say --mode overwrite"
             )
-        return
-    path = Path(output)
-    check_new_file(path, "scores.parquet", to.mode == "overwrite")
-    check_not_of_run(path, run)
-    check_not_read(path, resolve_files(source), source, folder=False)
-    remove_dead(path.parent, path.name)
+    else:
+        check_new_file(Path(output), "scores.parquet", to.mode == "overwrite")
+    check_not_read(output, run, resolve_files(source), source, folder=False)
+    if not is_address(str(output)):
+        remove_dead(Path(output).parent, Path(output).name)
 
 
 def folder_job(
@@ -187,20 +183,31 @@ def folder_job(
     _check_same_files([file.name for file in files], str(source))
     _check_same_model(by)
     store = store_at(folder)
-    if isinstance(store, LocalStore):
-        from_first(lambda: _check_place(run, source, store.folder, files))
-    else:
-        check_not_read_at(str(folder), files, str(source), folder=True)
+    from_first(lambda: _check_folder(store, run, dict.fromkeys(files), str(source)))
     if mode == "error" and not resume:  # before large files are looked through
         from_first(lambda: look(FolderJob(store, by, mode, [], []), resume))
     cuts = _cuts(files, rows_per_file)
-    parts = [part for n, cut in enumerate(cuts) for part in _parts(folders, n, files[n], cut)]
+    parts = [p for n, cut in enumerate(cuts) for p in _parts(folders, n, files[n], *cut)]
     job = FolderJob(store, by, mode, parts, [])
     found = from_first(lambda: look(job, resume), takes_long=True)
-    left = [part for part in parts if part.name not in found.done]
+    left = [part for part in parts if part.name not in found["done"]]
     mine = left[rank() :: world_size()]
     notes = [] if rows_per_file is None else _of_whole(files)
-    return replace(job, mine=mine, resume=resume, notes=notes, **found._asdict())
+    return replace(job, mine=mine, resume=resume, notes=notes, **found)
+
+
+def _check_folder(
+    store: Store, run: RunDirectory, files: Collection[DataFile], source: str
+) -> None:
+    """Refuses a place where no scores may be written."""
+    if isinstance(store, LocalStore):
+        check_parents(store.folder)
+        if store.folder.exists() and not store.folder.is_dir():
+            raise ValueError(
+                f"--output {store.folder}: is a file; name a folder, or a file that ends in "
+                ".parquet"
+            )
+    check_not_read(store.address, run, files, source, folder=True)
 
 
 def _check_same_files(names: list[str], source: str) -> None:
@@ -225,28 +232,21 @@ def _check_same_model(by: Provenance) -> None:
         )
 
 
-class _Cut(NamedTuple):
-    """How a file is cut.
-
-    Attributes:
-        spans: Of all of its rows, in order; none where it is not cut.
-        cut_of: What it was before: its bytes and their digest.
-    """
-
-    spans: Sequence[range] = ()
-    cut_of: tuple[int, str] | None = None
+# Spans of all rows of a file, in order, none where it is not cut; and what it was before: its bytes
+# and their digest
+_Cut = tuple[Sequence[range], tuple[int, str] | None]
 
 
 def _cuts(files: Sequence[DataFile], rows_per_file: int | None) -> list[_Cut]:
     """How each file is cut; rank 0 looks for all."""
     if rows_per_file is None:
-        return [_Cut() for _ in files]
+        return [((), None) for _ in files]
 
     def cut(file: DataFile) -> _Cut:
         if kind_of(file) != "parquet":
-            return _Cut()
+            return (), None
         found = print_of(file)
-        return _Cut(cut_file(file, rows_per_file), (found.size, found.digest))
+        return cut_file(file, rows_per_file), (found.size, found.digest)
 
     def cut_all() -> list[_Cut]:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -269,7 +269,13 @@ def _of_whole(files: Sequence[DataFile]) -> list[str]:
     ]
 
 
-def _parts(folders: set[str], number: int, file: DataFile, cut: _Cut) -> list[Part]:
+def _parts(
+    folders: set[str],
+    number: int,
+    file: DataFile,
+    spans: Sequence[range],
+    cut_of: tuple[int, str] | None,
+) -> list[Part]:
     """In the order that the files are read, in folders `day=2024-01-31` as they are.
 
     Those that the output lies in already are not repeated.
@@ -280,42 +286,16 @@ def _parts(folders: set[str], number: int, file: DataFile, cut: _Cut) -> list[Pa
         if is_partition(part) and part not in folders
     ]
     name = "/".join([*partitions, f"{number:05d}-{file.name.split('.')[0]}"])
-    return [
-        Part(file, f"{name}-{n:05d}.parquet", span, cut.cut_of) for n, span in enumerate(cut.spans)
-    ] or [Part(file, f"{name}.parquet")]
+    cut = [Part(file, f"{name}-{n:05d}.parquet", span, cut_of) for n, span in enumerate(spans)]
+    return cut or [Part(file, f"{name}.parquet")]
 
 
-def _check_place(
-    run: RunDirectory, source: str | Path, folder: Path, files: Sequence[DataFile]
-) -> None:
-    """Refuses a place on this machine where no scores may be written."""
-    check_parents(folder)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(
-            f"--output {folder}: is a file; name a folder, or a file that ends in .parquet"
-        )
-    check_not_of_run(folder, run)
-    check_not_read(folder, dict.fromkeys(files), source, folder=True)
+def look(job: FolderJob, resume: bool) -> dict[str, Any]:
+    """Finds what is done, what is replaced and what stays; refuses what can be. Changes nothing.
 
-
-class Found(NamedTuple):
-    """What a folder holds at the beginning.
-
-    Attributes:
-        done: Records of parts that need not be scored.
-        before: Scores that are to go when the new ones are there.
-        kept: Records of scores that stay.
-        is_complete: Whether nothing is left to do.
+    Returns:
+        Of the job: `done`, `before`, `kept` and `is_complete`.
     """
-
-    done: dict[str, PartRecord]
-    before: list[str]
-    kept: list[PartRecord]
-    is_complete: bool
-
-
-def look(job: FolderJob, resume: bool) -> Found:
-    """Finds what is done, what is replaced and what stays; refuses what can be. Changes nothing."""
     found = job.store.names()
     begun = list(filter(is_staged, found))
     special = {MANIFEST, SUCCESS, SUMMARY, *begun}
@@ -340,7 +320,7 @@ def look(job: FolderJob, resume: bool) -> Found:
         and set(done) == known == set(before)
         and set(written) == {*known, *stay}
     )
-    return Found(done, before, kept, is_complete)
+    return {"done": done, "before": before, "kept": kept, "is_complete": is_complete}
 
 
 def _is_put_aside(name: str) -> bool:

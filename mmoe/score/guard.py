@@ -379,7 +379,8 @@ class Guard:
             ValueError: An expectation names no column, or nothing that training knows.
         """
         summary = summary_of(counts, self.training, self.predicted, repeated)
-        return replace(summary, findings=judged(summary, self.expectations))
+        found = [_finding(summary, expectation) for expectation in self.expectations]
+        return replace(summary, findings=found)
 
     def conclude(
         self, summary: Summary, output: str, rejected: str | None, *, was_whole: bool = True
@@ -476,32 +477,20 @@ def _column(
     return figures
 
 
-def judged(summary: Summary, expectations: Sequence[Expectation]) -> list[Finding]:
-    """Compares a summary with what was expected of it.
-
-    Raises:
-        ValueError: An expectation names no column that has such a figure, or training says
-            nothing of what it is compared with.
-    """
-    return [_finding(summary, expectation) for expectation in expectations]
-
-
 def _finding(summary: Summary, expected: Expectation) -> Finding:
     if expected.names is None:
         found = summary.rows if expected.measure == "rows" else summary.repeated
         holds = True if found is None else expected.holds(found)  # nothing to be repeated
         return Finding(expected.text, None, found, None, holds, int(not holds))
-    worst: Finding | None = None
-    failing = 0
-    for name, found, training in _measured(summary, expected):
-        holds = found is not None and expected.holds(found, training)
-        failing += not holds
-        if worst is None or (worst.holds and not holds):
-            shown = training if expected.relation else None
-            worst = Finding(expected.text, name, found, shown, holds)
-    if worst is None:  # of `usual`, and no column has it
+    each = [
+        Finding(expected.text, name, found, training if expected.relation else None, holds)
+        for name, found, training in _measured(summary, expected)
+        for holds in [found is not None and expected.holds(found, training)]
+    ]
+    if not each:  # of `usual`, and no column has it
         return Finding(expected.text, None, None, None, True)
-    return Finding(worst.expectation, worst.name, worst.found, worst.training, worst.holds, failing)
+    failing = [finding for finding in each if not finding.holds]
+    return replace((failing or each)[0], failing=len(failing))
 
 
 def _measured(

@@ -12,8 +12,7 @@ import yaml
 
 from mmoe.datasets.files.remote import RemoteFolder
 from mmoe.run import mirror as mirror_module
-from mmoe.run.mirror import mirrored
-from mmoe.run.store import sent_file
+from mmoe.run.mirror import mirrored, sent_file
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,8 @@ from mmoe.mixture.width import trial_run
 from mmoe.ops import FLOAT_DTYPES
 
 Activation = Callable[[Tensor], Tensor]
+# `(module, mixture)`: puts the mixture in, and returns what then stands in the module's place
+Replace = Callable[[nn.Module, nn.Module], nn.Module]
 
 # Those that a pool of equal MLPs computes within its products
 _KNOWN: tuple[ExpertActivation, ...] = ("relu", "gelu", "silu")
@@ -172,3 +174,16 @@ def _value(function: Activation, x: Tensor) -> Tensor | None:
     except Exception:  # of somebody's code, any: it wants other things than numbers
         return None
     return value if isinstance(value, Tensor) else None
+
+
+def plain_linear(module: object) -> nn.Linear | None:
+    """Returns a linear layer with a plain weight, and nothing else (quantised, parametrised).
+
+    One with hooks neither: they may change what it gives (`spectral_norm`, pruning), and a mixture
+    has no place to call them.
+    """
+    if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
+        return None
+    if module._forward_hooks or module._forward_pre_hooks:
+        return None
+    return None if nn.utils.parametrize.is_parametrized(module) else module

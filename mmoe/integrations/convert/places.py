@@ -8,9 +8,8 @@ from itertools import islice
 
 from torch import nn
 
-from mmoe.integrations.convert.feed_forward import FeedForward
+from mmoe.integrations.convert.feed_forward import FeedForward, plain_linear
 from mmoe.integrations.convert.layer import ConvertedMoE, converted
-from mmoe.integrations.convert.plain_layers import plain_linear
 from mmoe.integrations.convert.recognisers import RECOGNISERS, Recogniser
 from mmoe.mixture import MoE, MultiGateMixture
 

@@ -9,21 +9,18 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from mmoe.integrations.convert.blocks import (
+from mmoe.integrations.convert.feed_forward import FeedForward, Replace
+from mmoe.integrations.convert.forms import (
     fc,
     gated,
     into_fc,
     into_gated,
-    into_two_modules,
-    two_modules,
-)
-from mmoe.integrations.convert.feed_forward import FeedForward
-from mmoe.integrations.convert.plain_layers import Replace
-from mmoe.integrations.convert.torch_layers import (
     into_sequential,
     into_torch_layer,
+    into_two_modules,
     sequential,
     torch_layer,
+    two_modules,
 )
 
 Match = Callable[[nn.Module], FeedForward | None]

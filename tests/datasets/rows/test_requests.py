@@ -361,7 +361,7 @@ def test_validation_rows_drawn_from_training_files_are_whole_requests(log, tmp_p
 
 
 def test_an_estimator_holds_whole_requests_out(log):
-    from mmoe.integrations.estimator_data import training_rows
+    from mmoe.integrations.estimator_rows import training_rows
 
     _, splits, _ = training_rows(config_of("flat"), log, None, None, 0.3)
     ids = [set(table["request"].to_pylist()) for table in (splits.train, splits.validation)]
