@@ -312,14 +312,13 @@ def _held_out(table: pa.Table, share: Any, config: RunConfig) -> tuple[pa.Table,
     if not isinstance(share, int | float) or not 0 < share < 1:
         raise ValueError(f"validation: expected a share between 0 and 1, got {share!r}")
     table = text_cells(config).cleaned(table)
-    draw, requests = np.random.default_rng(config.split_seed), config.data.requests
-    if requests is None:
-        order = draw.permutation(table.num_rows)
-        count = min(max(1, round(table.num_rows * share)), table.num_rows - 1)
+    requests = config.data.requests
+    found = None if requests is None else find_requests(requests, table, "X")
+    total = table.num_rows if found is None else len(found.first_M)
+    order = np.random.default_rng(config.split_seed).permutation(total)
+    count = min(max(1, round(total * share)), total - 1)
+    if found is None:
         return table.take(order[count:]), table.take(order[:count])
-    found = find_requests(requests, table, "X")
-    order = draw.permutation(len(found.first_M))
-    count = min(max(1, round(len(order) * share)), len(order) - 1)
     held_N = np.isin(found.request_N, order[:count])
     return table.filter(pa.array(~held_N)), table.filter(pa.array(held_N))
 

@@ -492,7 +492,7 @@ class TaskView(BaseEstimator):
         refuse_times(own)
         self._check(own.column(0))
         name = str(self.task or own.column_names[0])
-        ranker = self._new_ranker()
+        ranker = cast(MultiTaskRanker, clone(self.ranker or MultiTaskRanker()))
         raw = raw_config(ranker.config)
         if raw is not None:
             name = task_called({task["name"]: task["label"] for task in raw["tasks"]}, name)
@@ -505,7 +505,9 @@ class TaskView(BaseEstimator):
             there = {*features.table.column_names, *together.column_names}
             ranker.config = raw = with_label(raw, name, column, own.column(0), there)
         kept = together.column_names if raw is None else [task["name"] for task in raw["tasks"]]
-        ranker.settings = _settings_of(kept, ranker.settings)
+        if isinstance(ranker.settings, Mapping):
+            settings = ranker.settings.items()
+            ranker.settings = {key: value for key, value in settings if _is_of(kept, key, value)}
         ranker._fit(
             features,
             together,
@@ -523,11 +525,6 @@ class TaskView(BaseEstimator):
     def _regressions(self, name: str) -> list[str]:
         """The task's name where its label is a number."""
         return []
-
-    def _new_ranker(self) -> "MultiTaskRanker":
-        return (
-            MultiTaskRanker() if self.ranker is None else cast(MultiTaskRanker, clone(self.ranker))
-        )
 
     def _take(self, ranker: "MultiTaskRanker", task: str) -> Self:
         self.ranker_, self.task_ = ranker, task
@@ -700,19 +697,12 @@ def _without(features: Rows, column: str) -> Rows:
     return replace(features, table=features.table.drop_columns([column]))
 
 
-def _settings_of(kept: Sequence[str], settings: Any) -> Any:
-    """The settings, without those of tasks that are not trained."""
-    if not isinstance(settings, Mapping):
-        return settings
-    return {key: value for key, value in settings.items() if not _is_of_others(key, value, kept)}
-
-
-def _is_of_others(key: Any, value: Any, kept: Sequence[str]) -> bool:
-    section, _, rest = str(key).partition(".")
-    task = rest.partition(".")[0]
+def _is_of(kept: Sequence[str], key: Any, value: Any) -> bool:
+    """Whether a setting is not that of tasks which are not trained."""
+    section, task = (*str(key).split("."), "")[:2]
     if section == "tasks":
-        return task not in kept and not task.isdigit()
-    return key == "training.monitor" and str(value).partition(".")[0] not in ("mean", *kept)
+        return task in kept or task.isdigit()
+    return key != "training.monitor" or str(value).partition(".")[0] in ("mean", *kept)
 
 
 def _named(eval_set: Any, column: str, features: Rows) -> Any:
