@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmoe.errors import NotImported
 
@@ -158,3 +158,19 @@ def _why(error: BaseException, name: str) -> str:
 def _is_part(missing: str | None, name: str) -> bool:
     """Whether what is missing is the module itself or a package that it is in."""
     return missing is not None and f"{name}.".startswith(f"{missing}.")
+
+
+def import_extra(module: str) -> Any:
+    """Imports a module of a package that an extra of mmoe installs, such as `pyspark.sql`.
+
+    Raises:
+        ValueError: It is not installed, or cannot be imported.
+    """
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ImportError as error:
+        extra = package.removeprefix("py")
+        raise ValueError(
+            f"{package} cannot be imported ({error}); pip install 'mmoe[{extra}]'"
+        ) from None

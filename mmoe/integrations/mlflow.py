@@ -22,6 +22,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets.rows.frames import TableLike
 from mmoe.datasets.rows.locations import missing_column
 from mmoe.datasets.rows.projection import required_columns
+from mmoe.plugins import import_extra
 from mmoe.run import RunDirectory, open_run
 from mmoe.score import LoadedRun, load
 from mmoe.score.columns import output_schema
@@ -45,7 +46,8 @@ def save_model(
     Raises:
         ValueError: There is no such run, or MLflow is not installed.
     """
-    mlflow = _mlflow()
+    import_extra("mlflow.pyfunc")
+    mlflow = import_extra("mlflow")
     with _model(mlflow, run_dir, input_example) as model:
         mlflow.pyfunc.save_model(path=str(path), **(model | arguments))
 
@@ -66,7 +68,8 @@ def log_model(
     Raises:
         ValueError: There is no such run, or MLflow is not installed.
     """
-    mlflow = _mlflow()
+    import_extra("mlflow.pyfunc")
+    mlflow = import_extra("mlflow")
     with _model(mlflow, run_dir, input_example) as model, _open_run(mlflow, run_dir):
         return mlflow.pyfunc.log_model(name=name, **(model | arguments))
 
@@ -160,14 +163,3 @@ def _open_run(mlflow: Any, run_dir: str | Path) -> Generator[None]:
             yield
     finally:
         mlflow.set_tracking_uri(before)
-
-
-def _mlflow() -> Any:
-    try:
-        mlflow = import_module("mlflow")
-        import_module("mlflow.pyfunc")
-    except ImportError as error:
-        raise ValueError(
-            f"mlflow cannot be imported ({error}); pip install 'mmoe[mlflow]'"
-        ) from None
-    return mlflow

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+
+from mmoe.plugins import import_extra
 
 # What a port must answer within, and a worker be given a CPU
 _PORT_SECONDS, _CHECK_SECONDS, _PLACE_SECONDS = 5.0, 30.0, 60.0
@@ -38,7 +39,7 @@ def cluster(address: str | None) -> Generator[Any]:
         ValueError: Ray is not installed, or no cluster answers there, or none can be started.
     """
     with _environment(_QUIET if address is not None else {**_QUIET, **_ON_LOOPBACK}):
-        ray = _import_ray()
+        ray = import_extra("ray")
         if ray.is_initialized():
             if address is not None:
                 raise ValueError(
@@ -60,16 +61,8 @@ def check_installed() -> None:
     Raises:
         ValueError: It is not installed.
     """
-    if "ray" not in sys.modules and find_spec("ray") is not None:
-        return
-    _import_ray()
-
-
-def _import_ray() -> Any:
-    try:
-        return import_module("ray")
-    except ImportError as error:
-        raise ValueError(f"ray cannot be imported ({error}); pip install 'mmoe[ray]'") from None
+    if "ray" in sys.modules or find_spec("ray") is None:
+        import_extra("ray")
 
 
 def check_room(

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from mmoe.config import ScoringPrecision
 from mmoe.datasets.files.data_file import is_address, without_protocol
-from mmoe.integrations.spark_daemon import local_session, pyspark
-from mmoe.plugins import import_modules
+from mmoe.integrations.spark_daemon import local_session
+from mmoe.plugins import import_extra, import_modules
 from mmoe.run import open_run
 from mmoe.score.provenance import model_of
 from mmoe.score.scorer import Scorer, ScoreRequest
@@ -114,7 +114,7 @@ def _loaded(
 
 def _planned(df: Any, address: str | Path, request: ScoreRequest) -> tuple[_Job, Any]:
     """What workers run, and the `StructType` of what comes of it."""
-    sql = pyspark("sql")
+    sql = import_extra("pyspark.sql")
     if not isinstance(df, sql.DataFrame):
         raise ValueError(
             f"df: expected a DataFrame of Spark, got {type(df).__module__}.{type(df).__name__}; "
@@ -135,10 +135,10 @@ def _planned(df: Any, address: str | Path, request: ScoreRequest) -> tuple[_Job,
         )
     needed, kept = columns.needs(there, _ORIGIN), columns.kept(there)
     read = [name for name in there if name in needed]
-    types = pyspark("sql.pandas.types")
+    types = import_extra("pyspark.sql.pandas.types")
     _check_columns(df, [*dict.fromkeys([*kept, *read])], types.to_arrow_type)
     of_arrow = types.from_arrow_type
-    written = pyspark("sql.types").StructType([df.schema[name] for name in kept])
+    written = import_extra("pyspark.sql.types").StructType([df.schema[name] for name in kept])
     for field in columns.schema:
         written = written.add(field.name, of_arrow(field.type))
     request = replace(request, keep=tuple(kept))

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from mmoe.plugins import import_extra
 from mmoe.run.allocator import return_freed_memory
 
 _JAVA = 17
@@ -54,7 +55,7 @@ def local_session(cores: int = 2, settings: Mapping[str, str] | None = None) -> 
     Raises:
         ValueError: There is no PySpark, or no Java.
     """
-    sql = pyspark("sql")
+    sql = import_extra("pyspark.sql")
     _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = sql.SparkSession.builder.master(f"local[{cores}]").appName("mmoe")
@@ -68,20 +69,6 @@ def local_session(cores: int = 2, settings: Mapping[str, str] | None = None) -> 
     for key, value in {**own, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
-
-
-def pyspark(module: str) -> Any:
-    """Imports a module of PySpark.
-
-    Raises:
-        ValueError: It is not installed.
-    """
-    try:
-        return import_module(f"pyspark.{module}")
-    except ImportError as error:
-        raise ValueError(
-            f"pyspark cannot be imported ({error}); pip install 'mmoe[spark]'"
-        ) from None
 
 
 def _check_java() -> None:

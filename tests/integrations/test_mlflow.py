@@ -45,13 +45,13 @@ def test_the_files_of_a_model(run, frame, tmp_path):
 
 
 def test_what_is_no_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("mmoe.integrations.mlflow._mlflow", lambda: None)
+    monkeypatch.setattr("mmoe.integrations.mlflow.import_extra", lambda module: None)
     with pytest.raises(ValueError, match="there is no such run directory"):
         save_model(RunDirectory(tmp_path / "none").path, tmp_path / "model")
 
 
 def test_an_example_that_lacks_a_column(run, frame, tmp_path, monkeypatch):
-    monkeypatch.setattr("mmoe.integrations.mlflow._mlflow", lambda: None)
+    monkeypatch.setattr("mmoe.integrations.mlflow.import_extra", lambda module: None)
     with pytest.raises(ValueError, match="input_example: there is no column 'price'"):
         save_model(run.path, tmp_path / "model", input_example=frame.drop(columns="price"))
 
