@@ -497,17 +497,14 @@ class TaskView(BaseEstimator):
         if raw is not None:
             name = task_called({task["name"]: task["label"] for task in raw["tasks"]}, name)
         column = name if raw is None else label_column(raw, name)
-        together = own.rename_columns([column])
-        if labels is not None:
-            together = _together(label_rows(labels, features), together)
+        together = _together(label_rows(labels, features), own.rename_columns([column]))
         if raw is not None:
             features = _without(features, column)
             there = {*features.table.column_names, *together.column_names}
             ranker.config = raw = with_label(raw, name, column, own.column(0), there)
-        kept = together.column_names if raw is None else [task["name"] for task in raw["tasks"]]
+        kept = together.column_names if raw is None else [t["name"] for t in raw["tasks"]]
         if isinstance(ranker.settings, Mapping):
-            settings = ranker.settings.items()
-            ranker.settings = {key: value for key, value in settings if _is_of(kept, key, value)}
+            ranker.settings = {k: v for k, v in ranker.settings.items() if _is_of(kept, k, v)}
         ranker._fit(
             features,
             together,

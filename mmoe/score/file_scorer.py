@@ -1,36 +1,47 @@
 """Rows of files in, files of scores out: a `Scorer` between a reader and a writer, in threads."""
 
+import json
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import chain
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
 from mmoe.alarms import TrainingColumns
-from mmoe.datasets.files.data_file import DataFile
+from mmoe.datasets.files.data_file import DataFile, is_address
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.readers import Paths, column_names, iter_tables
-from mmoe.datasets.files.resolve import kind_of
+from mmoe.datasets.files.resolve import kind_of, resolve_files
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.rows.locations import MissingColumnError, is_of_request, missing_column
 from mmoe.datasets.rows.prefetch import in_order, prefetch
 from mmoe.datasets.rows.sources import with_names
 from mmoe.datasets.values.arrow import may_use_threads, plain
+from mmoe.parallel import launched_ranks
 from mmoe.process_settings import spared_collections
-from mmoe.run.atomic_files import not_written
-from mmoe.run.console import Tracker
+from mmoe.run.atomic_files import check_new_file, not_written, remove_dead
+from mmoe.run.console import Reporter, Tracker
+from mmoe.run.directory import RunDirectory
+from mmoe.run.store import REJECTED, Store, check_not_read, place_of
 from mmoe.score.columns import ScoreColumns, as_kept, check_kept, kept_types
-from mmoe.score.guard import Counter, ScoreCounts, added
-from mmoe.score.provenance import Provenance, as_metadata
+from mmoe.score.guard import Counter, Guard, ScoreCounts, added
+from mmoe.score.provenance import SUMMARY_KEY, Provenance, as_metadata, as_unseen_ids
 from mmoe.score.scorer import ROWS_PER_CHUNK, Scorer, ScoreRequest
 from mmoe.score.top_rows import RANK, TopRows
 
+OutputMode = Literal["error", "overwrite", "overwrite-partitions"]
+_PARQUET = (".parquet", ".pq")
+_OTHER_FILES = (
+    ".csv", ".tsv", ".txt", ".json", ".jsonl", ".arrow", ".feather", ".ipc",
+    ".gz", ".bz2", ".zst", ".zip",
+)  # fmt: skip
 # Files that are asked how many rows they have; each answer of a store takes a while
 _MOST_COUNTED = 1000
 # What engines that read columns like: DuckDB's own row groups are as large
@@ -130,6 +141,128 @@ class Target(Protocol):
     def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
         """Takes the file when it is complete, written `by` what has scored it."""
         ...
+
+
+class Output(NamedTuple):
+    """Where scores go, and who writes them; as for `score_files`."""
+
+    path: str | Path
+    mode: OutputMode = "error"
+    resume: bool = False
+    rows_per_file: int | None = None
+    engine: str | None = None  # its name
+
+
+def is_one_file(output: str | Path) -> bool:
+    """Returns whether a name means one file; if not, it means a folder.
+
+    Raises:
+        ValueError: It means a file that is not Parquet.
+    """
+    suffix = PurePosixPath(str(output)).suffix.lower()
+    if suffix in _OTHER_FILES:
+        raise ValueError(
+            f"--output {output}: scores are written as Parquet; end the name in .parquet, or name "
+            "a folder"
+        )
+    return suffix in _PARQUET
+
+
+def check_one_file(run: RunDirectory, source: str, to: Output) -> None:
+    """Refuses what one file cannot be, and a place where it may not be written.
+
+    Raises:
+        ValueError: Says why.
+    """
+    output = to.path
+    folder = str(output)[: -len(PurePosixPath(str(output)).suffix)]
+    files = f"write a file for each input file, into a folder: say --output {folder}"
+    refused = {
+        f"--output {output}: several ranks {files}": launched_ranks() > 1,
+        f"--engine {to.engine} with --output {output}: its workers {files}": (
+            to.engine is not None
+        ),
+        f"--resume with --output {output}: one file is written whole or not at all; name a folder "
+        "to score file by file": to.resume,
+        f"--rows-per-file with --output {output}: that is one file; name a folder, such as "
+        f"{folder}": to.rows_per_file is not None,
+        f"--mode overwrite-partitions with --output {output}: that is one file; name a folder": (
+            to.mode == "overwrite-partitions"
+        ),
+    }
+    for text, is_so in refused.items():
+        if is_so:
+            raise ValueError(text)
+    if is_address(str(output)):
+        store, name = place_of(output)
+        if to.mode == "error" and store.has(name):
+            raise ValueError(
+                f"--output {output}: exists already; choose another name, or say --mode overwrite"
+            )
+    else:
+        check_new_file(Path(output), "scores.parquet", to.mode == "overwrite")
+    check_not_read(output, run, resolve_files(source), source, folder=False)
+    if not is_address(str(output)):
+        remove_dead(Path(output).parent, Path(output).name)
+
+
+@dataclass(frozen=True)
+class OneFile:
+    """A file by itself, which gets its name when it is complete.
+
+    Attributes:
+        output: As the user says it.
+        source: What is read.
+        by: What scores it.
+        guard: Judges it.
+        span: All rows.
+    """
+
+    output: str | Path
+    source: Paths
+    by: Provenance
+    guard: Guard
+    span: range | None = None
+
+    def __post_init__(self) -> None:
+        if any(found.measure == "repeated" for found in self.guard.expectations):
+            raise ValueError(
+                f"expectation 'repeated' with --output {self.output}: one file does not say what "
+                "it was made of; name a folder"
+            )
+
+    def __str__(self) -> str:
+        return str(self.output)
+
+    @cached_property
+    def place(self) -> tuple[Store, str]:
+        """The folder that it lies in, and its name there."""
+        return place_of(self.output)
+
+    def look(self) -> Provenance:
+        """Returns what scores it."""
+        return self.by
+
+    def begin(self) -> Path:
+        """Returns a place for it on this machine."""
+        store, name = self.place
+        return store.begin(name)
+
+    def notes(self, counts: ScoreCounts) -> Mapping[bytes, bytes]:
+        """Returns unseen ids, and the summary."""
+        summary = json.dumps(self.guard.judge(counts).as_dict())
+        return as_unseen_ids(counts.unseen_ids()) | {SUMMARY_KEY: summary.encode()}
+
+    def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
+        """Gives it its name, if it is as expected; else it goes into `_rejected` beside it."""
+        store, name = self.place
+        if self.guard.judge(counts).failed:
+            place = store.begin(f"{REJECTED}/{name}")
+            written.replace(place)
+            store.put(place, f"{REJECTED}/{name}")
+        else:
+            store.put(written, name)
+            store.remove(f"{REJECTED}/{name}")
 
 
 def count_rows(read: Sequence[tuple[DataFile, range | None]]) -> int | None:
@@ -295,6 +428,18 @@ class FileScorer:
         columns = self.scorer.columns.of(predictions_NP, chunk.table, chunk.origin)
         counts = self.counter.count(chunk.features, chunk.table, columns, chunk.origin)
         return _Scored(_result(chunk.table, self.kept_types, columns, chunk.origin), counts)
+
+
+def into_one_file(file: OneFile, reporter: Reporter, files: FileScorer) -> ScoreCounts:
+    """Has the file written, and shows what it was judged to be."""
+    rows = count_rows([(data, None) for data in resolve_files(file.source)])
+    with reporter.track("scoring", rows, "rows") as tracker:
+        counts = files.score([file], tracker)
+    store, name = file.place
+    place = f"{store.address.rstrip('/')}/{REJECTED}/{name}"
+    file.guard.conclude(file.guard.judge(counts), str(file), place)
+    reporter.say(f"{counts.rows:,} rows scored into {file}")
+    return counts
 
 
 def _result(

@@ -16,9 +16,19 @@ from mmoe.embeddings import memory_of_tables
 from mmoe.parallel import rank
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
-from mmoe.score.file_scorer import FileScorer, InputColumns, count_none
-from mmoe.score.folder import Engine, OfFolder, OneFile, OutputMode, into_folder, into_one_file
-from mmoe.score.folder_start import Output, folder_of
+from mmoe.score.file_scorer import (
+    FileScorer,
+    InputColumns,
+    OneFile,
+    Output,
+    OutputMode,
+    check_one_file,
+    count_none,
+    into_one_file,
+    is_one_file,
+)
+from mmoe.score.folder import Engine, OfFolder, into_folder
+from mmoe.score.folder_start import folder_of
 from mmoe.score.guard import Counter, Guard, ScoreCounts, SummaryCallback
 from mmoe.score.scorer import ScoreRequest
 from mmoe.score.top_rows import Top
@@ -81,23 +91,28 @@ def score_files(
     request = ScoreRequest(
         str(source), keep, keep_types, tasks, dict(fused), top, device, table_precision
     )
-    to = Output(without_protocol(output), mode, resume, rows_per_file, engine)
-    counts = _scored(run, request, to, expect, on_summary, reporter or SilentReporter())
-    return counts.rows
+    to = Output(without_protocol(output), mode, resume, rows_per_file, engine and engine.name)
+    said = reporter or SilentReporter()
+    return _scored(run, request, to, engine, expect, on_summary, said).rows
 
 
 def _scored(
     run: RunDirectory,
     request: ScoreRequest,
     to: Output,
+    engine: Engine | None,
     expect: Sequence[str] | None,
     on_summary: SummaryCallback | None,
     reporter: Reporter,
 ) -> ScoreCounts:
     check_room()
     config, by = run.config(), request.provenance(run)
-    job = folder_of(run, request, to, by)
-    scorer = request.load(run, by) if to.engine is None else None  # else its processes do
+    job = None
+    if is_one_file(to.path):
+        check_one_file(run, request.source, to)
+    else:
+        job = folder_of(run, request, to, by)
+    scorer = request.load(run) if engine is None else None  # else its processes do
     encoder = FeatureEncoder.load(run.vocabulary) if scorer is None else scorer.encoder
     columns, training = request.columns(config), run.training_columns()
     request.check_same(run, by)
@@ -111,8 +126,8 @@ def _scored(
     guard = Guard(expectations_of(expected), training, run.predicted(), on_summary)
     # An expectation that names no column is refused now
     guard.judge(count_none(request, Counter(encoder, training), columns, found.there))
-    if to.engine is not None and job is not None:
-        with to.engine.workers(run, request, found, job) as score:
+    if engine is not None and job is not None:
+        with engine.workers(run, request, found, job) as score:
             counts = into_folder(job, guard, reporter, score)
     else:
         assert scorer is not None, "an engine writes folders"

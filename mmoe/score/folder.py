@@ -1,4 +1,4 @@
-"""Where scores go: `FolderJob`, a folder that is published when it is whole, and `OneFile`."""
+"""`FolderJob`: a folder of scores in the making, judged and published when it is whole."""
 
 import json
 import posixpath
@@ -7,27 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.readers import Paths
-from mmoe.datasets.files.resolve import resolve_files
 from mmoe.errors import Damaged
 from mmoe.parallel import from_all, from_first, rank
 from mmoe.run.console import Reporter, Tracker
 from mmoe.run.directory import RunDirectory
-from mmoe.run.store import REJECTED, STAGING, Store, digest_of, place_of, store_at
-from mmoe.score.file_scorer import FileScorer, InputColumns, count_rows
+from mmoe.run.store import REJECTED, STAGING, Store, digest_of, store_at
+from mmoe.score.file_scorer import InputColumns, OutputMode, count_rows
 from mmoe.score.guard import Guard, ScoreCounts, Summary, added
 from mmoe.score.provenance import (
     MANIFEST,
     SUCCESS,
-    SUMMARY_KEY,
     InputRecord,
     Manifest,
     PartRecord,
@@ -43,7 +40,6 @@ from mmoe.score.provenance import (
 )
 from mmoe.score.scorer import ScoreRequest
 
-OutputMode = Literal["error", "overwrite", "overwrite-partitions"]
 SUMMARY = "_summary.json"
 OURS = re.compile(r"\d{5}-.*\.parquet", re.S)
 RECORD = ".json"
@@ -304,65 +300,6 @@ class OfFolder:
         self.job.put(self.part, written, record)
 
 
-@dataclass(frozen=True)
-class OneFile:
-    """A file by itself, which gets its name when it is complete.
-
-    Attributes:
-        output: As the user says it.
-        source: What is read.
-        by: What scores it.
-        guard: Judges it.
-        span: All rows.
-    """
-
-    output: str | Path
-    source: Paths
-    by: Provenance
-    guard: Guard
-    span: range | None = None
-
-    def __post_init__(self) -> None:
-        if any(found.measure == "repeated" for found in self.guard.expectations):
-            raise ValueError(
-                f"expectation 'repeated' with --output {self.output}: one file does not say what "
-                "it was made of; name a folder"
-            )
-
-    def __str__(self) -> str:
-        return str(self.output)
-
-    @cached_property
-    def place(self) -> tuple[Store, str]:
-        """The folder that it lies in, and its name there."""
-        return place_of(self.output)
-
-    def look(self) -> Provenance:
-        """Returns what scores it."""
-        return self.by
-
-    def begin(self) -> Path:
-        """Returns a place for it on this machine."""
-        store, name = self.place
-        return store.begin(name)
-
-    def notes(self, counts: ScoreCounts) -> Mapping[bytes, bytes]:
-        """Returns unseen ids, and the summary."""
-        summary = json.dumps(self.guard.judge(counts).as_dict())
-        return as_unseen_ids(counts.unseen_ids()) | {SUMMARY_KEY: summary.encode()}
-
-    def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
-        """Gives it its name, if it is as expected; else it goes into `_rejected` beside it."""
-        store, name = self.place
-        if self.guard.judge(counts).failed:
-            place = store.begin(rejected(name))
-            written.replace(place)
-            store.put(place, rejected(name))
-        else:
-            store.put(written, name)
-            store.remove(rejected(name))
-
-
 def is_staged(name: str) -> bool:
     """Returns whether a name in a folder is of what waits there."""
     return name.startswith(f"{STAGING}/")
@@ -521,18 +458,6 @@ def into_folder(job: FolderJob, guard: Guard, reporter: Reporter, score: ScorePa
     finally:
         job.store.unlock()
     reporter.say(_outcome(counts.rows, job))
-    return counts
-
-
-def into_one_file(file: OneFile, reporter: Reporter, files: FileScorer) -> ScoreCounts:
-    """Has the file written, and shows what it was judged to be."""
-    rows = count_rows([(data, None) for data in resolve_files(file.source)])
-    with reporter.track("scoring", rows, "rows") as tracker:
-        counts = files.score([file], tracker)
-    store, name = file.place
-    place = f"{store.address.rstrip('/')}/{rejected(name)}"
-    file.guard.conclude(file.guard.judge(counts), str(file), place)
-    reporter.say(f"{counts.rows:,} rows scored into {file}")
     return counts
 
 

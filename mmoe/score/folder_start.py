@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from mmoe.datasets.files.data_file import DataFile, is_address, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
@@ -19,11 +19,10 @@ from mmoe.parallel import (
     first_other,
     from_first,
     join_ranks,
-    launched_ranks,
     rank,
     world_size,
 )
-from mmoe.run.atomic_files import check_new_file, check_parents, remove_dead
+from mmoe.run.atomic_files import check_parents
 from mmoe.run.directory import RunDirectory
 from mmoe.run.store import (
     REJECTED,
@@ -31,14 +30,13 @@ from mmoe.run.store import (
     LocalStore,
     Store,
     check_not_read,
-    place_of,
     store_at,
 )
+from mmoe.score.file_scorer import Output
 from mmoe.score.folder import (
     OURS,
     RECORD,
     SUMMARY,
-    Engine,
     FolderJob,
     OutputMode,
     Part,
@@ -61,33 +59,14 @@ from mmoe.score.provenance import (
 from mmoe.score.scorer import ScoreRequest
 
 _AT_ONCE = 4  # files that are looked through
-_PARQUET = (".parquet", ".pq")
-_OTHER_FILES = (
-    ".csv", ".tsv", ".txt", ".json", ".jsonl", ".arrow", ".feather", ".ipc",
-    ".gz", ".bz2", ".zst", ".zip",
-)  # fmt: skip
 
 
-class Output(NamedTuple):
-    """Where scores go, and who writes them; as for `score_files`."""
-
-    path: str | Path
-    mode: OutputMode = "error"
-    resume: bool = False
-    rows_per_file: int | None = None
-    engine: Engine | None = None
-
-
-def folder_of(
-    run: RunDirectory, request: ScoreRequest, to: Output, by: Provenance
-) -> FolderJob | None:
-    """Looks at where scores are to go, before a model is loaded; None: into one file.
+def folder_of(run: RunDirectory, request: ScoreRequest, to: Output, by: Provenance) -> FolderJob:
+    """Looks at the folder that scores are to go into, before a model is loaded.
 
     Raises:
         ValueError: None may be written there, or not as the options say.
     """
-    if is_one_file(to.path):
-        return _check_one_file(run, request.source, to)
     if request.top is not None:
         raise ValueError(
             f"--top with --output {to.path}: the best of all rows are one file; name it, such "
@@ -99,54 +78,6 @@ def folder_of(
         request.columns(config).reads(there, request.source, "--keep")
         rows_per_file = whole_batches(rows_per_file, config.training.eval_batch_size)
     return folder_job(run, request.source, to.path, by, to.mode, to.resume, rows_per_file)
-
-
-def is_one_file(output: str | Path) -> bool:
-    """Returns whether a name means one file; if not, it means a folder.
-
-    Raises:
-        ValueError: It means a file that is not Parquet.
-    """
-    suffix = PurePosixPath(str(output)).suffix.lower()
-    if suffix in _OTHER_FILES:
-        raise ValueError(
-            f"--output {output}: scores are written as Parquet; end the name in .parquet, or name "
-            "a folder"
-        )
-    return suffix in _PARQUET
-
-
-def _check_one_file(run: RunDirectory, source: str, to: Output) -> None:
-    output = to.path
-    folder = str(output)[: -len(PurePosixPath(str(output)).suffix)]
-    files = f"write a file for each input file, into a folder: say --output {folder}"
-    refused = {
-        f"--output {output}: several ranks {files}": launched_ranks() > 1,
-        f"--engine {to.engine and to.engine.name} with --output {output}: its workers {files}": (
-            to.engine is not None
-        ),
-        f"--resume with --output {output}: one file is written whole or not at all; name a folder "
-        "to score file by file": to.resume,
-        f"--rows-per-file with --output {output}: that is one file; name a folder, such as "
-        f"{folder}": to.rows_per_file is not None,
-        f"--mode overwrite-partitions with --output {output}: that is one file; name a folder": (
-            to.mode == "overwrite-partitions"
-        ),
-    }
-    for text, is_so in refused.items():
-        if is_so:
-            raise ValueError(text)
-    if is_address(str(output)):
-        store, name = place_of(output)
-        if to.mode == "error" and store.has(name):
-            raise ValueError(
-                f"--output {output}: exists already; choose another name, or say --mode overwrite"
-            )
-    else:
-        check_new_file(Path(output), "scores.parquet", to.mode == "overwrite")
-    check_not_read(output, run, resolve_files(source), source, folder=False)
-    if not is_address(str(output)):
-        remove_dead(Path(output).parent, Path(output).name)
 
 
 def folder_job(
