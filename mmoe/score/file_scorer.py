@@ -144,13 +144,12 @@ class Target(Protocol):
 
 
 class Output(NamedTuple):
-    """Where scores go, and who writes them; as for `score_files`."""
+    """Where scores go, and how; as for `score_files`."""
 
     path: str | Path
     mode: OutputMode = "error"
     resume: bool = False
     rows_per_file: int | None = None
-    engine: str | None = None  # its name
 
 
 def is_one_file(output: str | Path) -> bool:
@@ -168,7 +167,7 @@ def is_one_file(output: str | Path) -> bool:
     return suffix in _PARQUET
 
 
-def check_one_file(run: RunDirectory, source: str, to: Output) -> None:
+def check_one_file(run: RunDirectory, source: str, to: Output, engine: str | None = None) -> None:
     """Refuses what one file cannot be, and a place where it may not be written.
 
     Raises:
@@ -179,9 +178,7 @@ def check_one_file(run: RunDirectory, source: str, to: Output) -> None:
     files = f"write a file for each input file, into a folder: say --output {folder}"
     refused = {
         f"--output {output}: several ranks {files}": launched_ranks() > 1,
-        f"--engine {to.engine} with --output {output}: its workers {files}": (
-            to.engine is not None
-        ),
+        f"--engine {engine} with --output {output}: its workers {files}": engine is not None,
         f"--resume with --output {output}: one file is written whole or not at all; name a folder "
         "to score file by file": to.resume,
         f"--rows-per-file with --output {output}: that is one file; name a folder, such as "

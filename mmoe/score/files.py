@@ -91,7 +91,7 @@ def score_files(
     request = ScoreRequest(
         str(source), keep, keep_types, tasks, dict(fused), top, device, table_precision
     )
-    to = Output(without_protocol(output), mode, resume, rows_per_file, engine and engine.name)
+    to = Output(without_protocol(output), mode, resume, rows_per_file)
     said = reporter or SilentReporter()
     return _scored(run, request, to, engine, expect, on_summary, said).rows
 
@@ -109,7 +109,7 @@ def _scored(
     config, by = run.config(), request.provenance(run)
     job = None
     if is_one_file(to.path):
-        check_one_file(run, request.source, to)
+        check_one_file(run, request.source, to, None if engine is None else engine.name)
     else:
         job = folder_of(run, request, to, by)
     scorer = request.load(run) if engine is None else None  # else its processes do
