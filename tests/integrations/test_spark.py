@@ -305,7 +305,7 @@ def _touching(run, there):
         from mmoe.run import open_run
 
         list(batches)
-        model = inside._model_of(open_run(run))
+        model = inside.model_of(open_run(run))
         scorer = inside._loaded(run, model, (), None)
         for table in scorer.predictor.ranker.embeddings.stored().values():
             float(table.sum())
