@@ -2,8 +2,6 @@
 
 import ctypes
 import gc
-import json
-import os
 import platform
 import sys
 from collections.abc import Hashable, Iterator
@@ -18,9 +16,8 @@ import torch
 import torch.distributed as dist
 
 from mmoe.embeddings import torchrec_problem
-from tests import thinning
+from tests import ranks, thinning
 from tests.costs import Costs, recorded_seconds
-from tests.forked import Forked
 
 # One thread: the tests' tensors are too small to share out, and a busy machine would wait for both.
 torch.set_num_threads(1)
@@ -272,40 +269,5 @@ def mmoe(capsys, monkeypatch):
 
 @pytest.fixture(scope="module")
 def run_ranks(tmp_path_factory):
-    """`run_ranks(script, ranks, patience, *arguments)` → what each rank wrote into its report.
-
-    The script, a path below tests/, gets RANK WORLD_SIZE STORE REPORT and the arguments; a world
-    that hangs is ended after `patience` seconds.
-    """
-
-    def run(script: str, num_ranks: int, patience: float, *arguments: object) -> list:
-        folder = tmp_path_factory.mktemp("world")
-        reports = [folder / f"{rank}.json" for rank in range(num_ranks)]
-        path = str(Path(__file__).parent / script)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        ranks = [
-            Forked(
-                [
-                    path,
-                    str(rank),
-                    str(num_ranks),
-                    str(folder / "store"),
-                    str(report),
-                    *map(str, arguments),
-                ],
-                environment=environment,
-                number=rank,
-                errors_of=["mmoe"],
-            )
-            for rank, report in enumerate(reports)
-        ]
-        try:
-            errors = [rank.communicate(timeout=patience)[1] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(errors)
-        assert not any("WARNING:" in error for error in errors), errors[0]
-        return [json.loads(report.read_text()) for report in reports]
-
-    return run
+    """`run_ranks(module, ranks, *arguments)` → what each rank's `main` of tests.MODULE returns."""
+    return lambda *given: ranks.run_ranks(tmp_path_factory.mktemp("world"), *given)

@@ -22,7 +22,7 @@ from mmoe.checkpoint import step_writer
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.parallel.sharded_tensors import Shard
-from tests.parallel.joining import PATIENCE, join_world
+from tests.ranks import PATIENCE, join_world
 
 # For each tensor the boxes of each of four ranks: (offsets, sizes).
 CUTS = {

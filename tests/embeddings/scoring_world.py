@@ -1,23 +1,16 @@
 """One rank of a gloo world that shares out tables to score with; run by test_scoring_ranks.py.
 
-    python tests/embeddings/scoring_world.py RANK WORLD_SIZE STORE REPORT
-
 Every rank looks its own rows up with the others, and alone those of all. What it finds goes to
 REPORT, a JSON file.
 """
 
-import json
-import sys
-from pathlib import Path
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 
 from mmoe.config import FeatureSpec, TableSpec
 from mmoe.embeddings import ScoringEmbeddings
 from mmoe.ops.jagged_sum import jagged_sum
-from tests.parallel.joining import join_world
 
 # `item` is more than a rank's share: it is cut, and its bags are added up from several ranks
 CUT = [
@@ -127,14 +120,6 @@ def compare(case, ranks, rank):
     }
 
 
-def main():
-    rank, ranks, store, report = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    join_world(rank, ranks, store)
+def main(rank, ranks, _):
     with torch.no_grad():
-        found = {name: compare(case, ranks, rank) for name, case in CASES.items()}
-    Path(report).write_text(json.dumps(found))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+        return {name: compare(case, ranks, rank) for name, case in CASES.items()}

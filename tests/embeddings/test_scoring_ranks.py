@@ -5,17 +5,13 @@ The ranks run `scoring_world.py`, all cases in one world, and report what they f
 
 import pytest
 
-# A world that hangs is ended after so many seconds.
-PATIENCE = 150
-
-
 RANKS = 3
 
 
 @pytest.fixture(scope="module")
 def world(run_ranks):
     """What every rank found of each case: `[rank][case][key]`."""
-    return run_ranks("embeddings/scoring_world.py", RANKS, PATIENCE)
+    return run_ranks("embeddings.scoring_world", RANKS)
 
 
 def test_ranks_equal_one_process(world):

@@ -1,4 +1,4 @@
-"""Tables over ranks equal one process: worlds of 2 and 4 gloo ranks, and what is refused.
+"""Tables over ranks equal one process: a world of 4 gloo ranks, and what is refused.
 
 The ranks run `sharded_world.py`, all cases in one world, and report what they found.
 """
@@ -7,16 +7,13 @@ import re
 
 import pytest
 
-# A world that hangs is ended after so many seconds.
-PATIENCE = 250
-
 pytestmark = pytest.mark.torchrec
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
-def reports(request, run_ranks):
+@pytest.fixture(scope="module")
+def reports(run_ranks):
     """What every rank found."""
-    return run_ranks("embeddings/sharded_world.py", request.param, PATIENCE)
+    return run_ranks("embeddings.sharded_world", 4)
 
 
 @pytest.fixture

@@ -1,19 +1,24 @@
-"""Gradients are taken once: differentiated again they raise, where they would be 0."""
+"""Public functions: gradients, taken once; compiled, under autocast, without gradients."""
 
 import pytest
 import torch
 
 from mmoe.mixture import MultiGateMixture, TopKGate, mlp_experts
 from mmoe.ops import (
+    RoutePlan,
     dense_combine,
+    dense_mlp,
     dense_mm,
     gate_mm,
     gated_combine,
+    gathered_mm,
     grouped_mm,
     mixed_towers,
+    permute,
     shared_mm,
     target_attention,
     topk_gate,
+    unpermute,
 )
 from mmoe.ops.gating import row_softmax
 from mmoe.ops.repeat_rows import Owners
@@ -23,6 +28,7 @@ SLOTS = torch.tensor([[[0, 1]], [[2, -1]]], dtype=torch.int32)
 OWNERS = Owners(torch.tensor([0, 1, 1]), 2)
 SIZES = torch.tensor([2, 1])
 SEEN = torch.ones(1, 4, dtype=torch.bool)
+PLAN = RoutePlan(torch.tensor([0, 0, 1], dtype=torch.int32), OFFSETS, SLOTS)
 CALLS = {
     "grouped_mm": (lambda x, w: grouped_mm(x, OFFSETS, w, None, "gelu"), (3, 4), (2, 4, 5)),
     "dense_mm": (lambda x, w: dense_mm(x, w, None, "gelu")[0], (3, 4), (2, 4, 5)),
@@ -52,12 +58,56 @@ CALLS = {
     "topk_gate": (lambda x, w: topk_gate(x * w, SEEN, 2)[0], (3, 1, 4), (3, 1, 4)),
 }
 
+# Those that are made of others, or whose gradients have gradients
+MORE = {
+    "permute": (lambda x, y: permute(x, PLAN) * y, (2, 4), (3, 4)),
+    "unpermute": (lambda x, y: unpermute(x, PLAN) * y, (3, 4), (2, 4)),
+    "gathered_mm": (lambda x, w: gathered_mm(x, PLAN, w, None, "gelu"), (2, 4), (2, 4, 5)),
+    "dense_mlp": (
+        lambda x, w: dense_mlp(x, [w, w.mT], [], "silu", "gelu")[0], (3, 4), (2, 4, 5),
+    ),
+}  # fmt: skip
+every = pytest.mark.parametrize("name", CALLS | MORE)
+
+
+def drawn(name, dtype=torch.float64):
+    call, *shapes = (CALLS | MORE)[name]
+    torch.manual_seed(0)
+    return call, [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+@every
+def test_gradcheck(name):
+    call, tensors = drawn(name)
+    assert torch.autograd.gradcheck(call, tensors)
+
+
+@every
+def test_it_compiles_to_one_graph_with_its_gradient(name):
+    call, tensors = drawn(name, torch.float32)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    results = [function(*tensors) for function in (compiled, call)]
+    gradients = [torch.autograd.grad(out.square().sum(), tensors) for out in results]
+    assert torch.equal(*results)
+    assert all(map(torch.equal, *gradients))
+
+
+@every
+def test_without_gradients_and_under_autocast_it_is_the_same(name):
+    call, tensors = drawn(name, torch.float32)
+    whole = call(*tensors)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(call(*tensors), whole)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            out = call(*tensors)
+        assert not out.requires_grad
+        assert torch.equal(out.clone(), whole)
+
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_gradient_of_a_gradient_is_refused(name):
-    call, *shapes = CALLS[name]
-    torch.manual_seed(0)
-    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    call, tensors = drawn(name)
     out = call(*tensors)
     expected = torch.autograd.grad(out.sum(), tensors, retain_graph=True)
     gradients = torch.autograd.grad(out.sum(), tensors, create_graph=True)

@@ -1,8 +1,4 @@
-"""The CUDA kernels of gate, routing and products against the CPU's, on the shared cases.
-
-The combines and the plan have theirs beside their other tests; the whole chain is in
-test_cuda_chain.py.
-"""
+"""What is special to the CUDA kernels of gate, routing and products; all calls are the smoke's."""
 
 import math
 import subprocess
@@ -65,48 +61,6 @@ def on_gpu(*tensors):
     return [None if tensor is None else tensor.cuda() for tensor in tensors]
 
 
-def gate_inputs(case, dtype):
-    """Logits with equals and infinities, and gates that do not see all experts."""
-    logits_BGE = case.random(case.B, case.G, case.E, seed=1).mul(4).round()
-    logits_BGE[case.random(case.B, case.G, case.E, seed=2) > 2] = -math.inf
-    logits_BGE[case.random(case.B, case.G, case.E, seed=3) > 2] = math.inf
-    visibility_GE = case.random(case.G, case.E, seed=4) > -0.5
-    visibility_GE[:, : case.K] = True
-    logits_BGE[~visibility_GE.expand_as(logits_BGE)] = math.nan
-    return logits_BGE.to(dtype), visibility_GE
-
-
-@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
-def test_topk_gate(case, dtype, close, after):
-    logits_BGE, visibility_GE = gate_inputs(case, dtype)
-    op, backward = torch.ops.mmoe.topk_gate, torch.ops.mmoe.topk_gate_backward
-
-    weights_BGK, experts_BGK = op(*on_gpu(logits_BGE, visibility_GE), case.K, after)
-
-    expected = op(logits_BGE, visibility_GE, case.K, after)
-    assert torch.equal(experts_BGK.cpu(), expected[1])
-    close(weights_BGK.cpu(), expected[0])
-
-    grad_BGK = case.random(*experts_BGK.shape, seed=5).to(weights_BGK.dtype)
-    arguments = (grad_BGK, logits_BGE, visibility_GE, expected[1])
-    grad_BGE = backward(*on_gpu(*arguments), after)
-    close(grad_BGE.cpu(), backward(*arguments, after))
-
-
-@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
-def test_topk_gate_backward_of_picks_that_repeat(case, dtype, close, after):
-    logits_BGE, visibility_GE = gate_inputs(case, dtype)
-    generator = torch.Generator().manual_seed(0)
-    experts_BGK = torch.randint(-1, case.E, (case.B, case.G, 5), generator=generator).int()
-    grad_BGK = case.random(*experts_BGK.shape, seed=5)
-    grad_BGK = grad_BGK.to(torch.float64 if dtype == torch.float64 else torch.float32)
-    arguments = (grad_BGK, logits_BGE, visibility_GE, experts_BGK)
-
-    grad_BGE = torch.ops.mmoe.topk_gate_backward(*on_gpu(*arguments), after)
-
-    close(grad_BGE.cpu(), torch.ops.mmoe.topk_gate_backward(*arguments, after))
-
-
 @pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
 def test_nan_makes_the_weights_of_its_row_and_gate_nan(after):
     logits_BGE = torch.zeros(2, 2, 20, device="cuda")
@@ -119,21 +73,6 @@ def test_nan_makes_the_weights_of_its_row_and_gate_nan(after):
     assert weights_BGK.isnan().all(-1).tolist() == [[False, False], [True, False]]
     assert weights_BGK.isnan().any(-1).tolist() == [[False, False], [True, False]]
     assert experts_BGK[1, 0].tolist() == [7, 0, 1]
-
-
-def test_permute_and_unpermute(case, dtype, close):
-    plan = ops.route_plan(case.experts_BGK(), case.E)
-    gpu_plan = ops.RoutePlan(*on_gpu(*plan))
-    pairs = int(plan.offsets_E1[-1])
-    x_BD = case.random(case.B, case.O, seed=1).to(dtype)
-    y_PD = case.random(plan.rows_P.numel(), case.O, seed=2).to(dtype)
-    y_PD[pairs:] = math.nan
-
-    x_PD, y_BD = ops.permute(x_BD.cuda(), gpu_plan), ops.unpermute(y_PD.cuda(), gpu_plan)
-
-    assert torch.equal(x_PD.cpu(), ops.permute(x_BD, plan))
-    close(y_BD.cpu(), ops.unpermute(y_PD, plan))
-    assert torch.equal(y_BD, ops.unpermute(y_PD.cuda(), gpu_plan))
 
 
 def layer_inputs(case, dtypes, D):
@@ -150,35 +89,6 @@ def layer_inputs(case, dtypes, D):
         grad_PH.to(rows),
         pairs,
     )
-
-
-@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
-@pytest.mark.parametrize("D", [40, 33])
-def test_grouped_mm(case, grouped_dtypes, near, activation, D):
-    if case.name == "large" and (D == 33) != (activation == "silu"):
-        pytest.skip("one width and activation is enough for the largest case")
-    (x_PD, offsets_E1, weight_EDH, bias_EH), grad_PH, pairs = layer_inputs(case, grouped_dtypes, D)
-    op, backward = torch.ops.mmoe.grouped_mm, torch.ops.mmoe.grouped_mm_backward
-    arguments = (x_PD, offsets_E1, weight_EDH, bias_EH)
-
-    y_PH, z_PH = op(*on_gpu(*arguments), activation)
-
-    y, z = op(*arguments, activation)
-    near(y_PH, y, x_PD.dtype)
-    near(z_PH, z, x_PD.dtype)
-    assert not y_PH[pairs:].any()
-
-    # Both sides start from the same y and z: a ReLU that rounds to the other side of 0 is no error.
-    y[pairs:] = math.nan
-    z[pairs:] = math.nan
-    arguments = (grad_PH, x_PD, offsets_E1, weight_EDH, y, z)
-    actual = backward(*on_gpu(*arguments), activation, True, True, True)
-    expected = backward(*arguments, activation, True, True, True)
-    for ours, theirs in zip(actual, expected, strict=True):
-        near(ours, theirs, x_PD.dtype)
-    assert not actual[0][pairs:].any()
-    again = backward(*on_gpu(*arguments), activation, True, True, True)
-    assert all(torch.equal(a, b) for a, b in zip(actual, again, strict=True))
 
 
 @pytest.mark.parametrize("activation", ["none", "gelu"])
@@ -257,36 +167,6 @@ def test_grouped_mm_in_extremes(grouped_dtypes, near, sizes):
     actual = backward(*on_gpu(*arguments), "gelu", True, True, True)
     expected = backward(*arguments, "gelu", True, True, True)
     for ours, theirs in zip(actual, expected, strict=True):
-        near(ours, theirs, rows)
-
-
-@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
-@pytest.mark.parametrize("form", ["shared-rows", "rows-of-their-own", "one-tensor"])
-@pytest.mark.parametrize(
-    ("B", "E", "D", "H"), [(300, 5, 40, 24), (130, 3, 33, 17), (7, 150, 8, 16)]
-)
-def test_dense_mm(dtypes, near, activation, form, B, E, D, H):
-    generator = torch.Generator().manual_seed(0)
-    rows, weights = dtypes
-    count = 1 if form == "shared-rows" else E
-    x = [torch.randn(B, D, generator=generator).to(rows) for _ in range(count)]
-    x = [torch.stack(x)] if form == "one-tensor" else x
-    weight_EDH = (torch.randn(E, D, H, generator=generator) / D**0.5).to(weights)
-    bias_EH = torch.randn(E, H, generator=generator).to(weights)
-    op, backward = torch.ops.mmoe.dense_mm, torch.ops.mmoe.dense_mm_backward
-
-    actual = op(on_gpu(*x), *on_gpu(weight_EDH, bias_EH), activation)
-
-    y, z = op(x, weight_EDH, bias_EH, activation)
-    for ours, theirs in zip([*actual[0], *actual[1]], [*y, *z], strict=True):
-        near(ours, theirs, rows)
-
-    grad = [torch.randn(B, H, generator=generator).to(rows) for _ in range(E)]
-    lists = (grad, x, weight_EDH, y, z)
-    on_device = [on_gpu(*part) if isinstance(part, list) else part.cuda() for part in lists]
-    grad_x, *others = backward(*on_device, activation, True, True, True)
-    expected_x, *expected = backward(*lists, activation, True, True, True)
-    for ours, theirs in zip([*grad_x, *others], [*expected_x, *expected], strict=True):
         near(ours, theirs, rows)
 
 

@@ -74,16 +74,6 @@ def check(arguments, grad_PH, activation, rows):
     assert all(map(torch.equal, found, backward(*on_gpu(back))))
 
 
-@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
-@pytest.mark.parametrize("D", [40, 33])
-def test_equals_the_cpu(case, types, activation, D):
-    if case.name == "large" and (D == 33) != (activation == "silu"):
-        pytest.skip("one width and activation is enough for the largest case")
-    arguments, grad_PH = layer_inputs(case, types, D)
-
-    check(arguments, grad_PH, activation, types[0])
-
-
 # Many parts of the depth, several tiles of columns; weights' gradients of rows in several parts.
 @pytest.mark.parametrize(
     ("rows", "experts", "D", "H"), [(70, 3, 300, 200), (45, 2, 517, 130), (2500, 1, 48, 136)]

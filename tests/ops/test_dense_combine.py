@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch.library import opcheck
 
 from mmoe.ops import dense_combine, reference
 from tests.ops.conftest import Case, distinct
@@ -46,28 +45,6 @@ def gradients(y, weights_BGE, grad_BGO, function=dense_combine):
     return torch.stack(grads) if is_list else grads[0], weights_BGE.grad
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_equals_reference(case, dtype, form, close):
-    y_EBO, weights_BGE = inputs(case, dtype)
-
-    out_BGO = dense_combine(form(y_EBO), weights_BGE)
-
-    assert out_BGO.dtype == dtype
-    close(out_BGO, reference.dense_combine([y_EBO], weights_BGE))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_gradients_equal_reference(case, dtype, form, close):
-    y_EBO, weights_BGE = inputs(case, dtype)
-    grad_BGO = case.random(case.B, case.G, case.O, seed=3).to(dtype)
-
-    grad_y_EBO, grad_weights_BGE = gradients(form(y_EBO), weights_BGE, grad_BGO)
-
-    expected = reference.dense_combine_backward(grad_BGO, [y_EBO], weights_BGE)
-    close(grad_y_EBO, expected[0][0])
-    torch.testing.assert_close(grad_weights_BGE, expected[1], rtol=1e-4, atol=1e-4)
-
-
 def test_reference_is_the_formula(usual):
     y_EBO, weights_BGE = inputs(usual, torch.float64)
 
@@ -77,20 +54,6 @@ def test_reference_is_the_formula(usual):
         for g in range(usual.G):
             mixed = sum(weights_BGE[b, g, e] * y_EBO[e, b] for e in range(usual.E))
             torch.testing.assert_close(out_BGO[b, g], torch.as_tensor(mixed))
-
-
-@pytest.mark.parametrize("form", [listed, torch.clone])
-def test_gradcheck(usual, form):
-    y_EBO, weights_BGE = inputs(usual, torch.float64)
-    y = form(y_EBO[:, :6, :5])
-    leaves = [part.requires_grad_() for part in (y if isinstance(y, list) else [y])]
-
-    assert torch.autograd.gradcheck(
-        lambda weights, *parts: dense_combine(
-            list(parts) if isinstance(y, list) else parts[0], weights
-        ),
-        (weights_BGE[:6].clone().requires_grad_(), *leaves),
-    )
 
 
 def test_narrow_weights_are_widened(usual, close):
@@ -151,51 +114,6 @@ def test_gradients_may_lie_as_they_like(case, dtype):
         assert torch.equal(actual[1], expected[1])
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(usual, mode, close):
-    y_EBO, weights_BGE = inputs(usual, torch.float32)
-    expected = reference.dense_combine([y_EBO], weights_BGE)
-
-    with mode():
-        out_BGO = dense_combine(y_EBO.requires_grad_(), weights_BGE)
-
-    assert not out_BGO.requires_grad
-    close(out_BGO.clone(), expected)
-
-
-def test_autocast_changes_nothing(usual):
-    arguments = inputs(usual, torch.float32)
-
-    with torch.autocast("cpu", torch.bfloat16):
-        out_BGO = dense_combine(*arguments)
-
-    assert torch.equal(out_BGO, dense_combine(*arguments))
-
-
-@pytest.mark.parametrize("form", [listed, lambda y_EBO: [y_EBO]], ids=["list", "stacked"])
-def test_opcheck(usual, form):
-    y_EBO, weights_BGE = inputs(usual, torch.float32)
-    grad_BGO = usual.random(usual.B, usual.G, usual.O)
-    y = [part.requires_grad_() for part in form(y_EBO)]
-
-    opcheck(torch.ops.mmoe.dense_combine.default, (y, weights_BGE.requires_grad_()))
-    detached = (grad_BGO, [part.detach() for part in y], weights_BGE.detach())
-    opcheck(torch.ops.mmoe.dense_combine_backward.default, detached)
-
-
-@pytest.mark.parametrize("form", [listed, torch.clone])
-def test_compiles_to_one_graph(usual, form):
-    y_EBO, weights_BGE = inputs(usual, torch.float32)
-    grad_BGO = usual.random(usual.B, usual.G, usual.O)
-    compiled = torch.compile(dense_combine, fullgraph=True, backend="aot_eager")
-
-    actual = gradients(form(y_EBO), weights_BGE, grad_BGO, compiled)
-
-    expected = gradients(form(y_EBO), weights_BGE, grad_BGO)
-    assert torch.equal(actual[0], expected[0])
-    assert torch.equal(actual[1], expected[1])
-
-
 def test_exports(usual):
     class Mix(torch.nn.Module):
         def forward(self, y_EBO, weights_BGE):
@@ -252,11 +170,6 @@ def test_says_what_is_wrong(y, weights, message):
         dense_combine(y, weights)
 
 
-def test_the_kernel_itself_checks_its_arguments():
-    with pytest.raises((ValueError, RuntimeError)):
-        torch.ops.mmoe.dense_combine([torch.zeros(2, 3)], torch.zeros(5, 1, 1))
-
-
 @pytest.mark.parametrize("operators", [torch.ops.mmoe, reference], ids=["kernel", "reference"])
 def test_no_experts_are_refused_not_read(operators):
     y, weights_BGE, grad_BGO = [torch.empty(0, 4, 8)], torch.empty(4, 2, 0), torch.ones(4, 2, 8)
@@ -274,22 +187,6 @@ def test_layouts_of_every_width(case, layout):
     y_EBO, weights_BGE = inputs(case, torch.float32)
 
     assert torch.equal(dense_combine(layout(y_EBO), weights_BGE), dense_combine(y_EBO, weights_BGE))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("form", [listed, sliced, columns])
-def test_cuda_is_cpu(case, dtype, form, close):
-    y_EBO, weights_BGE = inputs(case, dtype)
-    grad_BGO = case.random(case.B, case.G, case.O, seed=3).to(dtype)
-    y_gpu, weights_gpu, grad_gpu = form(y_EBO.cuda()), weights_BGE.cuda(), grad_BGO.cuda()
-
-    close(dense_combine(y_gpu, weights_gpu).cpu(), dense_combine(form(y_EBO), weights_BGE))
-    actual, again = (gradients(y_gpu, weights_gpu, grad_gpu) for _ in range(2))
-    expected = gradients(form(y_EBO), weights_BGE, grad_BGO)
-    close(actual[0].cpu(), expected[0])
-    torch.testing.assert_close(actual[1].cpu(), expected[1], rtol=1e-4, atol=1e-4)
-    assert torch.equal(actual[0], again[0])
-    assert torch.equal(actual[1], again[1])
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

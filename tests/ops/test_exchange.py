@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.library import opcheck
 
 from mmoe.ops.exchange import exchange_reference
 from tests.needs_kernels import needs_kernels
@@ -202,23 +201,6 @@ def test_a_mix_has_the_same_bits_whichever_way_it_comes(dtype, ways, picks):
         )
 
 
-def test_same_bits_for_every_thread_count(dtype, threads):
-    case = Case("", rows=(900, 700), O=70, D=66, K=3, G=4, picks="anything", dtype=dtype)
-    found = []
-    for count in (1, 1, 2, 3):
-        threads(count)
-        world = World(case)
-        found.append(
-            [
-                tensor
-                for name, step in STEPS.items()
-                for tensor in results(getattr(torch.ops.mmoe, name)(*getattr(world, step)(0)))
-            ]
-        )
-    for again in found[1:]:
-        assert all(map(torch.equal, found[0], again))
-
-
 FP64 = Case("", rows=(4, 3), G=2, K=2, D=3, O=3, S=2, picks="anything", dtype=torch.float64)
 
 
@@ -256,19 +238,6 @@ def test_rows_and_their_gradients_are_adjoint():
         x_BSD = torch.stack(world.sources(rank), 1)
         here += float((x_BSD * grad_BSD).sum() + (world.weights(rank) * grad_BGK).sum())
     assert there == pytest.approx(here, rel=1e-12)
-
-
-@pytest.mark.parametrize("name", ["outbound_plan", *STEPS])
-def test_opcheck(name):
-    world = World(Case("", D=5, O=6))
-    if name == "outbound_plan":
-        arguments = (world.experts[0], world.case.homes_E3(), 2, 1)
-    else:
-        arguments = getattr(world, STEPS[name])(0)
-    operator = getattr(torch.ops.mmoe, name).default
-    opcheck(operator, arguments)
-    if name in ("pack_returns", "mix_returns"):
-        opcheck(operator, (arguments[0].requires_grad_(), *arguments[1:]))
 
 
 def test_tensors_that_lie_apart():

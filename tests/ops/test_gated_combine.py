@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch.library import opcheck
 
 from mmoe.ops import gated_combine, reference, route_plan
 from tests.needs_kernels import needs_kernels
@@ -15,34 +14,6 @@ def inputs(case, dtype):
     weights_BGK = weights_BGK.masked_fill(plan.slots_BGK < 0, torch.nan)
     weights_dtype = torch.float64 if dtype == torch.float64 else torch.float32
     return y_PO.to(dtype), plan.slots_BGK, weights_BGK.to(weights_dtype)
-
-
-def gradients(function, y_PO, slots_BGK, weights_BGK, grad_BGO):
-    y_PO, weights_BGK = y_PO.clone().requires_grad_(), weights_BGK.clone().requires_grad_()
-    function(y_PO, slots_BGK, weights_BGK).backward(grad_BGO)
-    return y_PO.grad, weights_BGK.grad
-
-
-def test_equals_reference(case, dtype, close):
-    y_PO, slots_BGK, weights_BGK = inputs(case, dtype)
-
-    out_BGO = gated_combine(y_PO, slots_BGK, weights_BGK)
-
-    assert out_BGO.dtype == dtype
-    assert torch.isfinite(out_BGO).all()
-    close(out_BGO, reference.gated_combine(y_PO, slots_BGK, weights_BGK))
-
-
-def test_gradients_equal_reference(case, dtype, close):
-    y_PO, slots_BGK, weights_BGK = inputs(case, dtype)
-    grad_BGO = case.random(case.B, case.G, case.O, seed=3).to(dtype)
-
-    grad_y, grad_weights = gradients(gated_combine, y_PO, slots_BGK, weights_BGK, grad_BGO)
-
-    expected = reference.gated_combine_backward(grad_BGO, y_PO, slots_BGK, weights_BGK)
-    assert torch.isfinite(grad_y).all()
-    close(grad_y, expected[0])
-    torch.testing.assert_close(grad_weights, expected[1], rtol=1e-4, atol=1e-4)
 
 
 def test_reference_is_the_formula(usual):
@@ -60,16 +31,6 @@ def test_reference_is_the_formula(usual):
             torch.testing.assert_close(out_BGO[b, g], torch.as_tensor(mixed))
 
 
-def test_gradcheck(usual):
-    y_PO, slots_BGK, weights_BGK = inputs(usual, torch.float64)
-    y_PO, weights_BGK = y_PO[:, :3].nan_to_num(), weights_BGK.nan_to_num()
-
-    assert torch.autograd.gradcheck(
-        lambda y, weights: gated_combine(y, slots_BGK, weights),
-        (y_PO.requires_grad_(), weights_BGK.requires_grad_()),
-    )
-
-
 def test_wide_weights_for_narrow_experts(usual, close):
     y_PO, slots_BGK, weights_BGK = inputs(usual, torch.bfloat16)
     narrow_BGK = weights_BGK.bfloat16().requires_grad_()
@@ -83,32 +44,6 @@ def test_wide_weights_for_narrow_experts(usual, close):
     close(out_BGO, reference.gated_combine(y_PO, slots_BGK, narrow_BGK.detach().float()))
 
 
-def test_non_contiguous_input(usual, close):
-    y_PO, slots_BGK, weights_BGK = inputs(usual, torch.float32)
-    grad_BGO = usual.random(1, 1, usual.O, seed=3).expand(usual.B, usual.G, -1)
-    strided = (y_PO.t().contiguous().t(), slots_BGK.mT.contiguous().mT)
-    weights_GKB = weights_BGK.permute(1, 2, 0).contiguous()
-
-    actual = gradients(gated_combine, *strided, weights_GKB.permute(2, 0, 1), grad_BGO)
-
-    expected = gradients(gated_combine, y_PO, slots_BGK, weights_BGK, grad_BGO.contiguous())
-    assert torch.equal(actual[0], expected[0])
-    assert torch.equal(actual[1], expected[1])
-
-
-def test_same_bits_in_every_run_and_for_every_thread_count(large, dtype, threads):
-    y_PO, slots_BGK, weights_BGK = inputs(large, dtype)
-    grad_BGO = large.random(large.B, large.G, large.O, seed=3).to(dtype)
-    results = []
-    for count in (1, 1, 2, 3):
-        threads(count)
-        out_BGO = gated_combine(y_PO, slots_BGK, weights_BGK)
-        results.append((out_BGO, *gradients(gated_combine, y_PO, slots_BGK, weights_BGK, grad_BGO)))
-
-    for result in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
-
-
 def test_rows_of_no_pick_may_be_anything_and_get_no_gradient():
     y_PO = torch.tensor([[1.0], [torch.inf], [3.0]], requires_grad=True)
     slots_BGK = torch.tensor([[[0, -1]], [[2, 2]]], dtype=torch.int32)
@@ -119,50 +54,6 @@ def test_rows_of_no_pick_may_be_anything_and_get_no_gradient():
     assert out_BGO.flatten().tolist() == [1.0, 6.0]
     assert y_PO.grad is not None
     assert y_PO.grad.flatten().tolist() == [1.0, 0.0, 2.0]
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(usual, mode, close):
-    y_PO, slots_BGK, weights_BGK = inputs(usual, torch.float32)
-    expected = reference.gated_combine(y_PO, slots_BGK, weights_BGK)
-
-    with mode():
-        out_BGO = gated_combine(y_PO.requires_grad_(), slots_BGK, weights_BGK)
-
-    assert not out_BGO.requires_grad
-    close(out_BGO.clone(), expected)
-
-
-def test_autocast_changes_nothing(usual):
-    arguments = inputs(usual, torch.float32)
-
-    with torch.autocast("cpu", torch.bfloat16):
-        out_BGO = gated_combine(*arguments)
-
-    assert torch.equal(out_BGO, gated_combine(*arguments))
-
-
-def test_opcheck(usual):
-    y_PO, slots_BGK, weights_BGK = inputs(usual, torch.float32)
-    y_PO = y_PO.nan_to_num()
-    grad_BGO = usual.random(usual.B, usual.G, usual.O)
-
-    arguments = (y_PO.requires_grad_(), slots_BGK, weights_BGK.requires_grad_())
-    opcheck(torch.ops.mmoe.gated_combine.default, arguments)
-    detached = (grad_BGO, y_PO.detach(), slots_BGK, weights_BGK.detach())
-    opcheck(torch.ops.mmoe.gated_combine_backward.default, detached)
-
-
-def test_compiles_to_one_graph(usual):
-    y_PO, slots_BGK, weights_BGK = inputs(usual, torch.float32)
-    grad_BGO = usual.random(usual.B, usual.G, usual.O)
-    compiled = torch.compile(gated_combine, fullgraph=True, backend="aot_eager")
-
-    actual = gradients(compiled, y_PO, slots_BGK, weights_BGK, grad_BGO)
-
-    expected = gradients(gated_combine, y_PO, slots_BGK, weights_BGK, grad_BGO)
-    assert torch.equal(actual[0], expected[0])
-    assert torch.equal(actual[1], expected[1])
 
 
 @pytest.mark.parametrize(
@@ -215,22 +106,6 @@ def test_refuses_the_gradient_of_a_pair_with_two_samples():
 
     with pytest.raises(ValueError, match=r"slots_BGK: .* belong to one sample, got pair 1 in two"):
         out_BGO.sum().backward()
-
-
-@pytest.mark.gpu
-def test_cuda_is_cpu(case, dtype, close):
-    y_PO, slots_BGK, weights_BGK = inputs(case, dtype)
-    grad_BGO = case.random(case.B, case.G, case.O, seed=3).to(dtype)
-    arguments = (y_PO, slots_BGK, weights_BGK, grad_BGO)
-    on_gpu = [tensor.cuda() for tensor in arguments]
-
-    close(gated_combine(*on_gpu[:3]).cpu(), gated_combine(*arguments[:3]))
-    actual, again = gradients(gated_combine, *on_gpu), gradients(gated_combine, *on_gpu)
-    expected = gradients(gated_combine, *arguments)
-    close(actual[0].cpu(), expected[0])
-    torch.testing.assert_close(actual[1].cpu(), expected[1], rtol=1e-4, atol=1e-4)
-    assert torch.equal(actual[0], again[0])
-    assert torch.equal(actual[1].nan_to_num(), again[1].nan_to_num())
 
 
 @pytest.mark.gpu

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch.library import opcheck
 
 from mmoe.ops import grouped_mm, reference
 from tests.needs_kernels import needs_kernels
@@ -29,11 +28,6 @@ DTYPES = {
     "bf16 rows": (torch.bfloat16, torch.float32),
     "fp64": (torch.float64, torch.float64),
 }
-
-
-@pytest.fixture(params=LAYERS, ids=lambda name: name.replace(" ", "-"))
-def layer(request):
-    return LAYERS[request.param]
 
 
 @pytest.fixture(params=DTYPES, ids=lambda name: name.replace(" ", "-"))
@@ -83,31 +77,6 @@ def near():
     return check
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_equals_reference(layer, dtypes, activation, near):
-    x_PD, offsets_E1, weight_EDH, bias_EH, _ = inputs(layer, dtypes)
-
-    y_PH = grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)
-
-    expected_PH, _ = reference.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)
-    near(y_PH, expected_PH, dtypes[0])
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_gradients_equal_reference(layer, dtypes, activation, near):
-    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(layer, dtypes)
-
-    actual = gradients(x_PD, offsets_E1, weight_EDH, bias_EH, activation, grad_PH)
-
-    # The reference goes back from the same outputs: next to 0, another rounding is another ReLU.
-    y_PH, z_PH = torch.ops.mmoe.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)
-    expected = reference.grouped_mm_backward(
-        grad_PH, x_PD, offsets_E1, weight_EDH, y_PH, z_PH, activation, True, True, True
-    )
-    for gradient, wanted in zip(actual, expected, strict=True):
-        near(gradient, wanted, dtypes[0])
-
-
 def test_reference_is_a_loop_of_linear_layers():
     x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(
         LAYERS["usual"], DTYPES["fp64"], tail=0.0
@@ -130,18 +99,6 @@ def test_reference_is_a_loop_of_linear_layers():
         torch.testing.assert_close(gradient, wanted)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_gradcheck(activation):
-    x_PD, offsets_E1, weight_EDH, bias_EH, _ = inputs(
-        ([3, 0, 2], 2, 3, 4), DTYPES["fp64"], tail=1.0
-    )
-    leaves = [t.requires_grad_() for t in (x_PD, weight_EDH, bias_EH)]
-
-    assert torch.autograd.gradcheck(
-        lambda x, weight, bias: grouped_mm(x, offsets_E1, weight, bias, activation), leaves
-    )
-
-
 def test_no_bias(near):
     x_PD, offsets_E1, weight_EDH, _, _ = inputs(LAYERS["uneven"], DTYPES["fp32"])
 
@@ -161,25 +118,6 @@ def test_one_gradient_alone(wanted):
     y_PH.backward(grad_PH)
 
     assert torch.equal(leaves[wanted].grad, together[wanted])
-
-
-def test_views_are_read_right(near):
-    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(LAYERS["uneven"], DTYPES["fp32"])
-    apart = (
-        x_PD.t().contiguous().t(),
-        offsets_E1,
-        weight_EDH.transpose(1, 2).contiguous().transpose(1, 2),
-        bias_EH.t().contiguous().t(),
-    )
-    assert not any(t.is_contiguous() for t in (apart[0], apart[2], apart[3]))
-
-    actual = gradients(*apart, "relu", grad_PH[:, :1].expand_as(grad_PH))
-
-    expected = gradients(
-        x_PD, offsets_E1, weight_EDH, bias_EH, "relu", grad_PH[:, :1].repeat(1, 67)
-    )
-    for gradient, wanted in zip(actual, expected, strict=True):
-        assert torch.equal(gradient, wanted)
 
 
 def both_ways(tensors, activation):
@@ -214,19 +152,6 @@ def test_a_weight_made_by_transposing_is_read_right(near):
 
     experts = torch.tensor([0, 0, 1, 2, 2])
     near(y_PH, x_P1 * weight_EH1[experts, :, 0], torch.float32)
-
-
-@needs_kernels
-@pytest.mark.parametrize("name", ["uneven", "many blocks", "odd depth"])
-def test_same_bits_in_every_run_and_with_any_number_of_threads(name, dtypes, threads):
-    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(LAYERS[name], dtypes)
-    arguments = (x_PD, offsets_E1, weight_EDH, bias_EH, "gelu", grad_PH)
-    threads(1)
-    first = gradients(*arguments)
-
-    for count in (1, 2, 3):
-        threads(count)
-        assert all(map(torch.equal, gradients(*arguments), first))
 
 
 @needs_kernels
@@ -267,45 +192,6 @@ def test_nan_and_infinity_stay_visible():
 
         assert y_PH.flatten()[0].isnan(), activation
         assert y_PH.flatten()[1].isinf(), activation
-
-
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_opcheck(activation):
-    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(
-        LAYERS["usual"], DTYPES["fp32"], tail=0.0
-    )
-    leaves = [t.requires_grad_() for t in (x_PD, weight_EDH, bias_EH)]
-
-    opcheck(
-        torch.ops.mmoe.grouped_mm.default,
-        (leaves[0], offsets_E1, leaves[1], leaves[2], activation),
-    )
-    opcheck(torch.ops.mmoe.grouped_mm.default, (leaves[0], offsets_E1, leaves[1], None, "none"))
-    y_PH, z_PH = torch.ops.mmoe.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)
-    opcheck(
-        torch.ops.mmoe.grouped_mm_backward.default,
-        (
-            grad_PH,
-            x_PD.detach(),
-            offsets_E1,
-            weight_EDH.detach(),
-            y_PH.detach(),
-            z_PH.detach(),
-            activation,
-            True,
-            False,
-            True,
-        ),
-    )
-
-
-def test_compiles_without_a_break():
-    x_PD, offsets_E1, weight_EDH, bias_EH, _ = inputs(LAYERS["usual"], DTYPES["fp32"])
-    compiled = torch.compile(grouped_mm, fullgraph=True, backend="aot_eager")
-
-    y_PH = compiled(x_PD, offsets_E1, weight_EDH, bias_EH, "gelu")
-
-    assert torch.equal(y_PH, grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, "gelu"))
 
 
 def changed(**changes):

@@ -4,7 +4,6 @@ from itertools import combinations
 
 import pytest
 import torch
-from torch.library import opcheck
 
 from mmoe.ops import joint_select, reference
 
@@ -243,27 +242,6 @@ def test_it_has_no_gradient_and_takes_strided_input(usual):
     assert torch.equal(picked, joint_select(scores_BGE, visibility_GE, shared_k=1, private_k=2))
 
 
-@settings
-def test_opcheck(usual, setting):
-    scores_BGE, visibility_GE = inputs(usual)
-    votes_G, asked_BG = whom(usual)
-    s = {"shared_k": 0, "budget": 0, "floor": 1, "aggregate": "mean"} | setting
-    numbers = s["shared_k"], s["private_k"], s["budget"], s["floor"], s["aggregate"] == "max"
-
-    for asked in (None, asked_BG):
-        arguments = (scores_BGE, visibility_GE, votes_G, asked, *numbers)
-        opcheck(torch.ops.mmoe.joint_select.default, arguments)
-
-
-def test_compiles_to_one_graph(usual):
-    arguments = inputs(usual)
-    compiled = torch.compile(joint_select, fullgraph=True, backend="aot_eager")
-
-    actual = compiled(*arguments, private_k=2, budget=3)
-
-    assert torch.equal(actual, joint_select(*arguments, private_k=2, budget=3))
-
-
 SCORES, VISIBLE = torch.ones(2, 3, 4), torch.ones(3, 4, dtype=torch.bool)
 WRONG = {
     "scores_BGE: expected 3 dimensions": {"scores_BGE": SCORES[0]},
@@ -290,23 +268,3 @@ def test_what_does_not_fit_is_refused(message):
     arguments = {"scores_BGE": SCORES, "visibility_GE": VISIBLE, "private_k": 1} | WRONG[message]
     with pytest.raises(ValueError, match=f"^{message}"):
         joint_select(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({0: SCORES.half()}, "scores_BGE: expected one of torch.float32"),
-        ({1: VISIBLE[:2]}, "visibility_GE: expected size 3 in dimension 0, got 2"),
-        ({2: VISIBLE[0]}, "votes_G: expected size 3 in dimension 0, got 4"),
-        ({3: VISIBLE}, "asked_BG: expected size 2 in dimension 0, got 3"),
-        ({4: 4}, r"shared_k: expected shared_k \+ private_k from 1 to 4"),
-        ({4: 2, 6: 1}, r"budget: expected 2 or more \(shared_k is 2\), got 1"),
-        ({7: 3}, "floor: expected 0 or 1, got 3"),
-    ],
-)
-def test_the_operator_itself_refuses(changed, message):
-    arguments = [SCORES, VISIBLE, VISIBLE[:, 0], None, 0, 1, 0, 1, False]
-    for place, value in changed.items():
-        arguments[place] = value
-    with pytest.raises(ValueError, match=f"^{message}"):
-        torch.ops.mmoe.joint_select(*arguments)

@@ -2,7 +2,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.library import opcheck
 
 from mmoe.ops import RoutePlan, permute, reference, route_plan, unpermute
 from tests.needs_kernels import needs_kernels
@@ -93,15 +92,6 @@ def test_without_the_tail(usual):
     assert torch.equal(unpermute(y_PD[:pairs], cut), unpermute(y_PD, plan))
 
 
-def test_gradcheck(usual):
-    plan = plan_of(usual)
-    x_BD = usual.random(usual.B, 3, seed=1).double().requires_grad_()
-    y_PD = usual.random(plan.rows_P.numel(), 3, seed=2).double().requires_grad_()
-
-    assert torch.autograd.gradcheck(lambda x: permute(x, plan), (x_BD,))
-    assert torch.autograd.gradcheck(lambda y: unpermute(y, plan), (y_PD,))
-
-
 def test_pairs_that_no_slot_names_get_no_gradient(usual):
     """A plan whose picks were dropped afterwards, its pairs still there."""
     plan = plan_of(usual)
@@ -142,20 +132,6 @@ def test_rows_that_lie_apart(usual):
     assert torch.equal(permute(same_BD, plan), permute(same_BD.clone(), plan))
 
 
-def test_same_bits_in_every_run_and_for_every_thread_count(large, dtype, threads):
-    plan = plan_of(large)
-    x_BD = large.random(large.B, large.O, seed=4).to(dtype)
-    y_PD = rows_for(large, plan, dtype)
-    results = []
-    for count in (1, 1, 2, 3):
-        threads(count)
-        results.append((permute(x_BD, plan), unpermute(y_PD, plan)))
-
-    for gathered, added in results[1:]:
-        assert torch.equal(gathered, results[0][0])
-        assert torch.equal(added, results[0][1])
-
-
 @pytest.mark.parametrize("picks", [1, 5, 31, 32, 33, 70])
 def test_many_picks_of_few_experts(picks):
     """Short and long lists of slots are sorted in two ways."""
@@ -164,54 +140,6 @@ def test_many_picks_of_few_experts(picks):
     y_PD = torch.randn(plan.rows_P.numel(), 5, generator=torch.Generator().manual_seed(4)).double()
 
     torch.testing.assert_close(unpermute(y_PD, plan), added_up(y_PD, plan))
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(usual, mode):
-    plan = plan_of(usual)
-    x_BD = usual.random(usual.B, usual.O)
-    expected_PD = permute(x_BD, plan)
-
-    with mode():
-        x_PD = permute(x_BD.requires_grad_(), plan)
-        y_BD = unpermute(x_PD, plan)
-
-    assert not x_PD.requires_grad
-    assert not y_BD.requires_grad
-    assert torch.equal(x_PD.clone(), expected_PD)
-
-
-def test_autocast_changes_nothing(usual):
-    plan = plan_of(usual)
-    x_BD = usual.random(usual.B, usual.O)
-
-    with torch.autocast("cpu", torch.bfloat16):
-        y_BD = unpermute(permute(x_BD, plan), plan)
-
-    assert torch.equal(y_BD, unpermute(permute(x_BD, plan), plan))
-
-
-def test_opcheck(usual):
-    rows_P, _, slots_BGK = plan_of(usual)
-    x_BD, y_PD = usual.random(usual.B, usual.O), usual.random(rows_P.numel(), usual.O)
-
-    opcheck(torch.ops.mmoe.permute.default, (x_BD.requires_grad_(), rows_P, slots_BGK))
-    opcheck(torch.ops.mmoe.unpermute.default, (y_PD.requires_grad_(), rows_P, slots_BGK))
-
-
-def test_compiles_to_one_graph(usual):
-    plan = plan_of(usual)
-    x_BD = usual.random(usual.B, usual.O)
-    grad_BD = usual.random(usual.B, usual.O, seed=1)
-
-    def there_and_back(x_BD, plan):
-        return unpermute(permute(x_BD, plan).sin(), plan)
-
-    compiled = torch.compile(there_and_back, fullgraph=True, backend="aot_eager")
-
-    actual = gradient(compiled, x_BD, plan, grad_BD)
-
-    assert torch.equal(actual, gradient(there_and_back, x_BD, plan, grad_BD))
 
 
 def test_exports(usual):
@@ -320,45 +248,6 @@ def test_says_what_is_wrong(function, changed, message):
 
     with pytest.raises(ValueError, match=message):
         function(arguments["x"], plan)
-
-
-@needs_kernels
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("permute", {"x": torch.zeros(2)}, r"x_BD: expected 2 dimensions, got 1"),
-        (
-            "permute",
-            {"x": torch.zeros(2, 3).half()},
-            r"x_BD: expected one of torch.float32, .*, got torch.float16$",
-        ),
-        (
-            "permute",
-            {"rows": torch.zeros(4)},
-            r"rows_P: expected dtype torch.int32, got torch.float32; use",
-        ),
-        ("permute", {"rows": torch.zeros(4, 1).int()}, r"rows_P: expected 1 dimension, got 2"),
-        ("permute", {"slots": torch.zeros(2, 2).int()}, r"slots_BGK: expected 3 dimensions, got 2"),
-        (
-            "permute",
-            {"slots": torch.zeros(3, 1, 2).int()},
-            r"slots_BGK: expected size 2 in dimension 0, got 3",
-        ),
-        ("unpermute", {"x": torch.zeros(3, 3)}, r"rows_P: expected size 3 in dimension 0, got 4"),
-        (
-            "unpermute",
-            {"slots": torch.zeros(2, 1, 2)},
-            r"slots_BGK: expected dtype torch.int32, got",
-        ),
-    ],
-)
-def test_the_kernel_itself_checks_its_arguments(name, arguments, message):
-    rows = 2 if name == "permute" else 4
-    default = {"x": torch.zeros(rows, 3), "rows": torch.zeros(4).int(),
-               "slots": torch.zeros(2, 1, 2).int()}  # fmt: skip
-
-    with pytest.raises(ValueError, match=message):
-        getattr(torch.ops.mmoe, name)(*(default | arguments).values())
 
 
 INDEX = st.one_of(st.integers(-2, 9), st.sampled_from([-(2**31), 2**31 - 1]))

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.library import opcheck
 
 from mmoe.ops import dense_mm, reference, shared_mm
 from mmoe.ops.repeat_rows import Owners, repeat_rows, sum_by_owner
@@ -72,19 +71,6 @@ def test_equals_reference_with_its_gradients(layer, dtypes, activation):
         near(one, other, inputs[0].dtype)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("dtypes", DTYPES)
-@pytest.mark.parametrize("layer", LAYERS)
-def test_sums_equal_the_reference(layer, dtypes, activation):
-    *_, owners, grad = draw(LAYERS[layer], DTYPES[dtypes])
-    y = [torch.randn_like(part) for part in grad]
-    z = [torch.randn_like(part) for part in grad] if reference.keeps_z(activation) else []
-    given = grad, y, z, owners.order_B.int(), owners.bounds.int(), activation
-    found, expected = torch.ops.mmoe.shared_sums(*given), reference.shared_sums(*given)
-    for one, other in zip(found, expected, strict=True):
-        near(one, other, grad[0].dtype)
-
-
 @needs_kernels
 @pytest.mark.parametrize("dtypes", DTYPES)
 def test_a_row_depends_on_itself_and_its_owner_alone(dtypes):
@@ -106,14 +92,6 @@ def test_it_is_the_layer_of_all_columns(activation):
     together = torch.cat([repeat_rows(x_QP, owners), x_BD], dim=1)
     whole = dense_mm(together, torch.cat([own_EPH, weight_EDH], dim=1), bias_EH, activation)
     torch.testing.assert_close(found, whole)
-
-
-def test_opcheck():
-    x_BD, weight_EDH, bias_EH, shared, owners, _ = draw(LAYERS["usual"], DTYPES["fp32"])
-    leaves = [t.requires_grad_() for t in (x_BD, weight_EDH, bias_EH, *shared)]
-    numbers = owners.of_B.int(), owners.order_B.int(), owners.bounds.int()
-    for activation in ("relu", "silu"):
-        opcheck(torch.ops.mmoe.shared_mm.default, (*leaves[:3], leaves[3:], *numbers, activation))
 
 
 def test_messages():

@@ -5,11 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.library import opcheck
-from torch.utils import _pytree as pytree
 
 from mmoe.ops import extension_status, reference, target_attention
-from tests.ops.damage import flat
 
 # Events of each row; D; widths of the layers
 CASES = {
@@ -74,28 +71,6 @@ def called(e_VD, lengths_B, *others, softmax=False, function=target_attention):
     return function(e_VD, lengths_B, *first, deeper=deeper, softmax=softmax)
 
 
-def with_gradients(given, softmax, function=target_attention):
-    """Results, and the gradients of all arguments from random ones of both results."""
-    given = pytree.tree_map(lambda tensor: tensor.detach().clone(), given)
-    leaves = [leaf for leaf in pytree.tree_leaves(given) if leaf.is_floating_point()]
-    for leaf in leaves:
-        leaf.requires_grad_()
-    out_BD, weights_V = called(*given, softmax=softmax, function=function)
-    generator = torch.Generator().manual_seed(1)
-    grads = [torch.randn(out.shape, generator=generator).to(out) for out in (out_BD, weights_V)]
-    torch.autograd.backward([out_BD, weights_V], grads)
-    return out_BD.detach(), weights_V.detach(), *(leaf.grad for leaf in leaves)
-
-
-def near(found, wanted, dtype):
-    assert len(found) == len(wanted)
-    step = {torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float64: 1e-12}[dtype]
-    for ours, theirs in zip(found, wanted, strict=True):
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-        most = max(1.0, float(theirs.abs().max())) if theirs.numel() else 1.0
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=step * most)
-
-
 @pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float64], ids=["fp32", "bf16", "fp64"])
 def dtype(request):
     return request.param
@@ -119,43 +94,6 @@ def test_the_specification_is_the_formula(name, softmax):
         torch.testing.assert_close(out_BD[b], a_N @ own_ND)
 
 
-@SOFTMAX
-@pytest.mark.parametrize("name", CASES)
-def test_equals_the_specification(name, dtype, softmax):
-    given = of_operator(arguments(name, dtype))
-    out_BD, weights_V = torch.ops.mmoe.target_attention(*given, softmax)
-    wanted = reference.target_attention(*given, softmax)
-    near((out_BD, weights_V), wanted, dtype)
-
-    generator = torch.Generator().manual_seed(1)
-    grads = [torch.randn(out.shape, generator=generator).to(out.dtype) for out in wanted]
-    of_gradient = (*grads, *given[:-1], wanted[1], softmax)
-    found = torch.ops.mmoe.target_attention_backward(*of_gradient)
-    near(flat(found), flat(reference.target_attention_backward(*of_gradient)), dtype)
-
-
-@SOFTMAX
-@pytest.mark.parametrize("name", ["small", "small, deeper", "one number", "no events"])
-def test_gradcheck(name, softmax):
-    leaves, structure = pytree.tree_flatten(arguments(name, torch.float64))
-    leaves = [leaf.requires_grad_() if leaf.is_floating_point() else leaf for leaf in leaves]
-    assert torch.autograd.gradcheck(
-        lambda *all: tuple(called(*pytree.tree_unflatten(all, structure), softmax=softmax)), leaves
-    )
-
-
-@SOFTMAX
-@pytest.mark.parametrize("name", ["usual", "deeper"])
-def test_opcheck(name, softmax):
-    given = of_operator(arguments(name))
-    wanted = torch.ops.mmoe.target_attention(*given, softmax)
-    of_gradient = (*(one.clone() for one in wanted), *given[:-1], wanted[1], softmax)
-    opcheck(torch.ops.mmoe.target_attention_backward.default, of_gradient)
-    for leaf in flat(given):
-        leaf.requires_grad_(leaf.is_floating_point())
-    opcheck(torch.ops.mmoe.target_attention.default, (*given, softmax))
-
-
 @BUILT
 @SOFTMAX
 @pytest.mark.parametrize("name", ["usual", "deeper", "odd widths, deeper", "more than a tile"])
@@ -169,17 +107,6 @@ def test_a_row_does_not_depend_on_its_batch(name, dtype, softmax):
         alone = called(e_ND, lengths_B[row], *layer, *others, softmax=softmax)
         assert torch.equal(alone.out_BD, whole.out_BD[row])
         assert torch.equal(alone.weights_V, weights_N)
-
-
-@BUILT
-@pytest.mark.parametrize("name", ["many rows", "more than a tile, deeper"])
-def test_same_bits_in_every_run_and_thread_count(name, dtype, threads):
-    results = []
-    for count in (1, 1, 2, 3):
-        threads(count)
-        results.append(with_gradients(arguments(name, dtype), True))
-    for result in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
 
 
 def test_other_layouts_and_types_of_the_layers():
@@ -200,15 +127,6 @@ def test_other_layouts_and_types_of_the_layers():
     torch.testing.assert_close(out_BD, wide.out_BD)
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(mode):
-    given = arguments("deeper")
-    with mode(), torch.autocast("cpu", torch.bfloat16):
-        found = called(given[0].requires_grad_(), *given[1:])
-    assert not found.out_BD.requires_grad
-    near(found, reference.target_attention(*of_operator(arguments("deeper")), False), torch.float32)
-
-
 @SOFTMAX
 @pytest.mark.parametrize("name", ["usual", "deeper"])
 def test_nan_of_an_event_stays_in_its_row(name, softmax):
@@ -217,13 +135,6 @@ def test_nan_of_an_event_stays_in_its_row(name, softmax):
     out_BD, weights_V = called(e_VD, *others, softmax=softmax)
     assert out_BD.isnan().any(1).tolist() == [False, False, True, False]
     assert weights_V.isnan().sum() == (7 if softmax else 1)
-
-
-def test_compiles_to_one_graph():
-    given = arguments("deeper")
-    compiled = torch.compile(target_attention, fullgraph=True, backend="aot_eager")
-    found, wanted = (with_gradients(given, True, one) for one in (compiled, target_attention))
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 CHANGES = {
@@ -281,14 +192,3 @@ def test_offsets_of_other_events_are_refused(operators, offsets, message):
     e_VD, _, *others = of_operator(arguments("usual"))
     with pytest.raises(ValueError, match=f"offsets_B1: {message}"):
         operators.target_attention(e_VD, torch.tensor(offsets).int(), *others, False)
-
-
-@pytest.mark.gpu
-@SOFTMAX
-@pytest.mark.parametrize("name", CASES)
-def test_cuda_is_cpu(name, dtype, softmax):
-    given = arguments(name, dtype)
-    on_gpu = pytree.tree_map(lambda tensor: tensor.cuda(), given)
-    found, again = (with_gradients(on_gpu, softmax) for _ in range(2))
-    near([one.cpu() for one in found], with_gradients(given, softmax), dtype)
-    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))

@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.library import opcheck
 
 from mmoe.ops import reference, topk_gate
 
@@ -111,23 +110,6 @@ def test_gradients_equal_reference(case, dtype, softmax, close):
 
 
 @softmaxes
-@pytest.mark.parametrize("K", [1, 3, 5])
-def test_gradcheck(softmax, K):
-    generator = torch.Generator().manual_seed(K)
-    # No two logits within gradcheck's steps: an order that changes has no gradient.
-    logits_BGE = torch.stack([torch.randperm(5, generator=generator) / 3 for _ in range(8)]).view(
-        4, 2, 5
-    )
-    visibility_GE = torch.tensor([[True] * 5, [True, False, True, True, K > 3]])
-    visibility_GE[1, 1] = K > 3
-
-    assert torch.autograd.gradcheck(
-        lambda logits: topk_gate(logits, visibility_GE, K, softmax=softmax)[0],
-        (logits_BGE.double().requires_grad_(),),
-    )
-
-
-@softmaxes
 @pytest.mark.parametrize("E", [2, 7, 16, 17, 64, 100, 1024])
 @pytest.mark.parametrize("k", [1, 2, 8])
 def test_widths_and_picks(E, k, softmax, dtype):
@@ -207,42 +189,6 @@ def test_large_logits_neither_overflow_nor_lose_the_rest(softmax):
 
 
 @softmaxes
-def test_non_contiguous_input(usual, softmax):
-    logits_BGE, visibility_GE = inputs(usual, torch.float32)
-    logits_EGB = logits_BGE.permute(2, 1, 0).contiguous()
-    visibility_EG = visibility_GE.t().contiguous()
-    grad_BGK = usual.random(1, 1, usual.K, seed=3).expand(usual.B, usual.G, -1)
-    strided = (logits_EGB.permute(2, 1, 0), visibility_EG.t(), usual.K)
-    contiguous = (logits_BGE, visibility_GE, usual.K)
-
-    actual = topk_gate(*strided, softmax=softmax)
-
-    expected = topk_gate(*contiguous, softmax=softmax)
-    assert torch.equal(actual[0], expected[0])
-    assert torch.equal(actual[1], expected[1])
-    assert torch.equal(
-        gradient(topk_gate, *strided, grad_BGK, softmax=softmax),
-        gradient(topk_gate, *contiguous, grad_BGK.contiguous(), softmax=softmax),
-    )
-
-
-@softmaxes
-def test_same_bits_in_every_run_and_for_every_thread_count(large, dtype, threads, softmax):
-    logits_BGE, visibility_GE = inputs(large, dtype)
-    weights_BGK, _ = topk_gate(logits_BGE, visibility_GE, large.K, softmax=softmax)
-    grad_BGK = large.random(*weights_BGK.shape, seed=3).to(weights_BGK.dtype)
-    results = []
-    for count in (1, 1, 2, 3):
-        threads(count)
-        arguments = (logits_BGE, visibility_GE, large.K)
-        grad_BGE = gradient(topk_gate, *arguments, grad_BGK, softmax=softmax)
-        results.append((*topk_gate(*arguments, softmax=softmax), grad_BGE))
-
-    for result in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
-
-
-@softmaxes
 @pytest.mark.parametrize("E", [5, 16, 64])
 def test_a_row_does_not_depend_on_its_batch(E, softmax, dtype):
     generator = torch.Generator().manual_seed(E)
@@ -262,19 +208,6 @@ def test_a_row_does_not_depend_on_its_batch(E, softmax, dtype):
     assert torch.equal(alone, whole[part])
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(usual, mode):
-    logits_BGE, visibility_GE = inputs(usual, torch.float32)
-    expected = topk_gate(logits_BGE, visibility_GE, usual.K)
-
-    with mode():
-        weights_BGK, experts_BGK = topk_gate(logits_BGE.requires_grad_(), visibility_GE, usual.K)
-
-    assert not weights_BGK.requires_grad
-    assert torch.equal(weights_BGK.clone(), expected[0])
-    assert torch.equal(experts_BGK.clone(), expected[1])
-
-
 def test_experts_have_no_gradient(usual):
     logits_BGE, visibility_GE = inputs(usual, torch.float32)
 
@@ -282,39 +215,6 @@ def test_experts_have_no_gradient(usual):
 
     assert weights_BGK.requires_grad
     assert not experts_BGK.requires_grad
-
-
-def test_autocast_changes_nothing(usual):
-    arguments = (*inputs(usual, torch.float32), usual.K)
-
-    with torch.autocast("cpu", torch.bfloat16):
-        weights_BGK, _ = topk_gate(*arguments)
-
-    assert torch.equal(weights_BGK, topk_gate(*arguments)[0])
-
-
-@softmaxes
-def test_opcheck(usual, softmax):
-    logits_BGE, visibility_GE = inputs(usual, torch.float32)
-    after = softmax == "after"
-    arguments = (logits_BGE.requires_grad_(), visibility_GE, usual.K, after)
-    weights_BGK, experts_BGK = topk_gate(logits_BGE.detach(), visibility_GE, usual.K)
-
-    opcheck(torch.ops.mmoe.topk_gate.default, arguments)
-    detached = (weights_BGK, logits_BGE.detach(), visibility_GE, experts_BGK, after)
-    opcheck(torch.ops.mmoe.topk_gate_backward.default, detached)
-
-
-@softmaxes
-def test_compiles_to_one_graph(usual, softmax):
-    logits_BGE, visibility_GE = inputs(usual, torch.float32)
-    grad_BGK = usual.random(usual.B, usual.G, usual.K)
-    compiled = torch.compile(topk_gate, fullgraph=True, backend="aot_eager")
-    arguments = (logits_BGE, visibility_GE, usual.K, grad_BGK)
-
-    actual = gradient(compiled, *arguments, softmax=softmax)
-
-    assert torch.equal(actual, gradient(topk_gate, *arguments, softmax=softmax))
 
 
 LOGIT = st.one_of(

@@ -10,7 +10,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmoe.ops import reference, topk_gate
 from mmoe.ops._checks import accumulate_dtype
-from tests.needs_kernels import needs_kernels
 
 
 @pytest.mark.whole
@@ -135,59 +134,3 @@ def test_says_what_is_wrong(changed, message):
 def test_refuses_another_softmax():
     with pytest.raises(ValueError, match=r"softmax: expected 'after' or 'before', got 'both'"):
         topk_gate(torch.zeros(1, 1, 2), torch.ones(1, 2, dtype=torch.bool), 1, softmax="both")
-
-
-@needs_kernels
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"logits": torch.zeros(2, 3)}, r"logits_BGE: expected 3 dimensions, got 2"),
-        ({"logits": torch.zeros(2, 1, 3).half()}, r"logits_BGE: expected .*float32, .*bfloat16"),
-        ({"logits": torch.zeros(2, 1, 0)}, r"logits_BGE: expected at least one expert, got none"),
-        ({"visibility": torch.ones(3).bool()}, r"visibility_GE: expected 2 dimensions, got 1"),
-        ({"visibility": torch.ones(2, 3).bool()}, r"visibility_GE: expected size 1 in dimension 0"),
-        ({"visibility": torch.ones(1, 4).bool()}, r"visibility_GE: expected size 3 in dimension 1"),
-        ({"visibility": torch.ones(1, 3)}, r"visibility_GE: expected dtype .*bool"),
-        ({"k": 0}, r"k: expected at least 1 pick per gate, got 0"),
-        ({"k": -(2**63)}, r"k: expected at least 1 pick per gate, got -9223372036854775808"),
-    ],
-)
-def test_the_kernel_itself_checks_its_arguments(changed, message):
-    arguments = {"logits": torch.zeros(2, 1, 3), "visibility": torch.ones(1, 3).bool(), "k": 1}
-
-    with pytest.raises(ValueError, match=message):
-        torch.ops.mmoe.topk_gate(*(arguments | changed).values(), True)
-
-
-@pytest.mark.whole
-@needs_kernels
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (
-            {"grad": torch.zeros(2, 1, 2).double()},
-            r"grad_BGK: expected dtype torch.float32, got torch.float64",
-        ),
-        ({"grad": torch.zeros(2, 1, 3)}, r"grad_BGK: expected size 2 in dimension 2, got 3"),
-        ({"grad": torch.zeros(2, 2)}, r"grad_BGK: expected 3 dimensions, got 2"),
-        (
-            {"experts": torch.zeros(2, 1, 2)},
-            r"experts_BGK: expected dtype torch.int32, got torch.f",
-        ),
-        ({"experts": torch.zeros(3, 1, 2).int()}, r"experts_BGK: expected size 2 in dimension 0"),
-        ({"experts": torch.zeros(2, 2, 2).int()}, r"experts_BGK: expected size 1 in dimension 1"),
-        ({"experts": torch.full((2, 1, 2), 3).int()}, r"experts in \[0, 3\) or -1, got 3"),
-        ({"logits": torch.zeros(2, 1, 3).int()}, r"logits_BGE: expected .*float32, .*bfloat16"),
-    ],
-)
-@pytest.mark.parametrize("after", [True, False])
-def test_the_backward_kernel_itself_checks_its_arguments(changed, message, after):
-    arguments = {
-        "grad": torch.zeros(2, 1, 2),
-        "logits": torch.zeros(2, 1, 3),
-        "visibility": torch.ones(1, 3).bool(),
-        "experts": torch.zeros(2, 1, 2).int(),
-    }
-
-    with pytest.raises(ValueError, match=message):
-        torch.ops.mmoe.topk_gate_backward(*(arguments | changed).values(), after)

@@ -1,17 +1,12 @@
 """One rank of a gloo world that trains networks over ranks, and on its own; run by the tests.
 
-    python tests/parallel/dense_world.py RANK WORLD_SIZE STORE REPORT
-
 Every rank takes some training steps of each case with the others, on its rows; and one of them
 takes them alone, on the rows of all. What a rank finds goes to REPORT, a JSON file: for each case
 the largest errors.
 """
 
-import json
-import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -30,8 +25,8 @@ from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
 from mmoe.train.step_ranks import ONE_PROCESS, StepRanks
 from tests.own_kinds import own_keys
-from tests.parallel.dense_cases import CASES, TOP_2, Case
-from tests.parallel.joining import PATIENCE, join_world, one_group, shared_out
+from tests.parallel.dense_cases import CASES, ON_TWO, TOP_2, Case
+from tests.ranks import PATIENCE, one_group, shared_out
 
 D, F, STEPS = 10, 3, 3
 TASKS = ("click", "buy")
@@ -317,17 +312,11 @@ def spoil_weights(ranker, batch):
 SPOILED = (spoil_label, spoil_embedding, spoil_weights)
 
 
-def main(rank, world_size, store, report):
-    join_world(rank, world_size, store)
-    cases = {name: case for name, case in CASES.items() if world_size > 2 or case.on_two}
-    cases = cut(cases, world_size)
+def main(rank, world_size, _):
+    names = CASES if world_size > 2 else ON_TWO
+    cases = cut({name: CASES[name] for name in names}, world_size)
     with one_group():
         singles = shared_out(cases, alone)
         found = {name: run(case, rank, world_size, singles[name]) for name, case in cases.items()}
         said = [diverges(rank, world_size, spoil) for spoil in SPOILED]
-    Path(report).write_text(json.dumps({"cases": found, "diverged": said}))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    return {"cases": found, "diverged": said}

@@ -1,17 +1,12 @@
 """One rank of a gloo world that compares copied and sliced experts with one process; run by tests.
 
-    python tests/parallel/shadow_world.py RANK WORLD_SIZE STORE REPORT
-
 Every rank computes each case with the others, and one of them alone on the batch of all. What a
 rank finds goes to REPORT, a JSON file.
 """
 
-import json
-import sys
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Literal
 from unittest import mock
 
@@ -31,7 +26,7 @@ from mmoe.mixture.experts.sliced import cut_tensor
 from mmoe.parallel import AllToAllDispatcher, Mode
 from mmoe.parallel.experts.wire import PendingRows
 from tests.parallel import world
-from tests.parallel.joining import join_world, shared_out
+from tests.ranks import shared_out
 
 D, G = 6, 3
 ALL = "all"
@@ -350,15 +345,11 @@ def order(rank, world_size, case):
     return seen
 
 
-def main(rank, world_size, store, report):
-    join_world(rank, world_size, store)
+def main(rank, world_size, _):
     singles = shared_out(CASES, partial(alone, world_size=world_size))
     found = {name: run(case, rank, world_size, singles[name]) for name, case in CASES.items()}
-    found = {"cases": found, "trained": trained(rank, world_size)}
-    found["order"] = order(rank, world_size, CASES["one"])
-    Path(report).write_text(json.dumps(found))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    return {
+        "cases": found,
+        "trained": trained(rank, world_size),
+        "order": order(rank, world_size, CASES["one"]),
+    }

@@ -26,7 +26,7 @@ CASES = ("every mode", "a rank without rows", "by itself", "no room for copies",
 @pytest.fixture(scope="module", name="ranks")
 def _ranks(run_ranks):
     """What every rank found."""
-    return run_ranks("parallel/adaptive_world.py", RANKS, PATIENCE)
+    return run_ranks("parallel.adaptive_world", RANKS)
 
 
 @pytest.mark.parametrize("case", CASES)

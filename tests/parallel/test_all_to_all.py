@@ -13,14 +13,11 @@ from mmoe.mixture import ExpertPool, GateOutput, MultiGateMixture, mlp_experts
 from mmoe.mixture.width import find_width
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, ensure_process_group
 
-# A world that hangs is ended after so many seconds.
-PATIENCE = 200
-
 
 @pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
 def world(request, run_ranks):
     """What every rank found: `[rank][case][key]`."""
-    return run_ranks("parallel/world.py", request.param, PATIENCE)
+    return run_ranks("parallel.world", request.param)
 
 
 def tolerance(case):

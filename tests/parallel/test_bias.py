@@ -10,7 +10,7 @@ import pytest
 from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory
 from mmoe.train import evaluate_run, train_run
-from tests.parallel.launch import launch
+from tests.ranks import launch
 
 BIAS = {
     "drop": "{features: [position], dropout: 0}",

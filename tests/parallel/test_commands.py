@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.forked import ROOT
-from tests.parallel.launch import free_port, launch, start, start_program
+from tests.ranks import free_port, launch, start, start_program, wait_for
 
 CONFIG = """
 name: dense
@@ -109,7 +109,7 @@ def test_a_rank_that_is_killed_is_named(config, tmp_path):
     port = free_port()
     processes = [start(arguments, rank, 3, port) for rank in range(3)]
     try:
-        _wait_for(tmp_path / "run" / "history.json")
+        wait_for(tmp_path / "run" / "history.json")
         os.kill(processes[1].pid, signal.SIGKILL)
         before = time.monotonic()
         for rank in (0, 2):
@@ -123,13 +123,6 @@ def test_a_rank_that_is_killed_is_named(config, tmp_path):
             process.kill()
 
 
-def _wait_for(path):
-    end = time.monotonic() + 90
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} never came"
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_torchrun_starts_dead_ranks_again_and_the_run_goes_on(config, tmp_path):
     run, log = tmp_path / "run", tmp_path / "log"
@@ -141,7 +134,7 @@ def test_torchrun_starts_dead_ranks_again_and_the_run_goes_on(config, tmp_path):
             stdout=stream, stderr=stream, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         try:
-            _wait_for(run / "checkpoint" / "index.json")
+            wait_for(run / "checkpoint" / "index.json")
             ranks = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
             os.kill(int(ranks[-1]), signal.SIGKILL)
             assert agent.wait(180) == 0, log.read_text()[-3000:]

@@ -20,8 +20,8 @@ from mmoe.train.prepare import prepare
 from mmoe.train.run_folder import claim as run_start
 from mmoe.train.run_folder.claim import RunClaim
 from mmoe.train.warm_start import WarmStartReport
-from tests.parallel.launch import free_port, launch, start, start_program
-from tests.parallel.test_commands import CONFIG, _wait_for
+from tests.parallel.test_commands import CONFIG
+from tests.ranks import free_port, launch, start, start_program, wait_for
 
 # Without its watch a rank would wait for half an hour
 PATIENCE = 60
@@ -68,7 +68,7 @@ def test_a_signal_to_one_rank_ends_all(tmp_path, sent, code, message):
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.replace("EPOCHS", "10000"))
     with _started(["train", config, "--quiet", "--out", tmp_path / "run"], 2) as processes:
-        _wait_for(tmp_path / "run" / "history.json")
+        wait_for(tmp_path / "run" / "history.json")
         processes[1].send_signal(sent)
         errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
     assert errors[0] == ""

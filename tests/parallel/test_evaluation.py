@@ -8,7 +8,7 @@ import pytest
 from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory
 from mmoe.train import evaluate_run, train_run
-from tests.parallel.launch import launch
+from tests.ranks import launch
 
 
 # 400 rows in batches of 64 are seven; in batches of 256, two: one of three ranks has no row

@@ -8,7 +8,7 @@ import pytest
 from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory
 from mmoe.train import train_run
-from tests.parallel.launch import launch
+from tests.ranks import launch
 
 
 @pytest.mark.parametrize("kinds", [("jrc", "bpr"), ("softmax", "jrc")], ids="-".join)

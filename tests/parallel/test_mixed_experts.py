@@ -7,7 +7,7 @@ import torch
 
 from tests.models.interactions import frozen_modules
 from tests.parallel.funnel import write_config, write_log
-from tests.parallel.launch import launch
+from tests.ranks import launch
 
 KINDS = [
     {"kind": "mlp", "count": 2, "hidden": [6, 4]},

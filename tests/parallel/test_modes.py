@@ -18,14 +18,12 @@ from mmoe.parallel import (
 from tests.parallel.test_all_to_all import tolerance
 
 RANKS = 4
-# A world that hangs is ended after so many seconds.
-PATIENCE = 200
 
 
 @pytest.fixture(scope="module", name="ranks")
 def _ranks(run_ranks):
     """What every rank found."""
-    return run_ranks("parallel/modes_world.py", RANKS, PATIENCE)
+    return run_ranks("parallel.modes_world", RANKS)
 
 
 @pytest.fixture(name="cases")

@@ -12,9 +12,8 @@ from safetensors.torch import load_file
 from mmoe.checkpoint.folder import CheckpointFolder
 from tests.own_kinds import forget_own_kinds
 from tests.parallel.funnel import ODD_EXPERTS, write_config, write_log
-from tests.parallel.launch import kill_at_first_checkpoint, launch
+from tests.ranks import kill_at_first_checkpoint, launch
 
-ODD = {"expert": {"kind": "odd"}, "num_experts": 5}
 MIXED = {
     "experts": [
         {"kind": "odd", "count": 3},
@@ -37,15 +36,14 @@ def _folder(tmp_path_factory):
         "gradient_clip": 1.0,
         "checkpoint_every_steps": 2,
     }
-    for name, model in (("odd", ODD), ("mixed", MIXED)):
-        write_config(
-            folder / f"{name}.yaml",
-            log,
-            model,
-            imports=[ODD_EXPERTS],
-            training=training,
-            parallel={"experts": "spread"},
-        )
+    write_config(
+        folder / "mixed.yaml",
+        log,
+        MIXED,
+        imports=[ODD_EXPERTS],
+        training=training,
+        parallel={"experts": "spread"},
+    )
     return folder
 
 
@@ -59,10 +57,10 @@ def _known():
     del sys.modules[ODD_EXPERTS]
 
 
-@pytest.fixture(scope="module", name="runs", params=["odd", "mixed"])
-def _runs(request, folder):
+@pytest.fixture(scope="module", name="runs")
+def _runs(folder):
     """The same run on one process and on two ranks."""
-    name = request.param
+    name = "mixed"
     for ranks in (1, 2):
         _train(folder, name, f"{name}-{ranks}", ranks)
     return name
@@ -86,7 +84,7 @@ def test_two_ranks_train_as_one_process(folder, runs):
     alone = {name for name in one if name.startswith("random_state")}
     assert one.keys() - alone == {name for name in two if not name.startswith("random_state")}
     experts = [name for name in one if ".experts." in name and name.endswith("scale")]
-    assert len(experts) == 2 * (5 if runs == "odd" else 4), "the average and the raw weights"
+    assert len(experts) == 2 * 4, "the average and the raw weights"
     for name in one.keys() - alone:
         torch.testing.assert_close(
             one[name],
@@ -141,18 +139,12 @@ def test_a_killed_run_goes_on(folder, runs, ranks):
 
 def test_a_warm_start_keeps_each_expert(folder, runs):
     """From two ranks to three, with an expert more of the first kind."""
-    more = (
-        {**ODD, "num_experts": 6}
-        if runs == "odd"
-        else {"experts": [{"kind": "odd", "count": 4}, *MIXED["experts"][1:]]}
-    )
+    more = {"experts": [{"kind": "odd", "count": 4}, *MIXED["experts"][1:]]}
     raw = yaml.safe_load((folder / f"{runs}.yaml").read_text())
     raw["model"] |= more
     raw["training"] |= {"optimizer": {"learning_rate": 1e-12}, "epochs": 1}
     (folder / f"{runs}-more.yaml").write_text(yaml.safe_dump(raw))
-    _train(
-        folder, f"{runs}-more", f"{runs}-more", 3, "--warm-start", folder / f"{runs}-2"
-    )  # fmt: skip
+    _train(folder, f"{runs}-more", f"{runs}-more", 3, "--warm-start", folder / f"{runs}-2")
     old = CheckpointFolder(folder / f"{runs}-2" / "checkpoint").training("best")
     new = CheckpointFolder(folder / f"{runs}-more" / "checkpoint").training("latest")
     old = {

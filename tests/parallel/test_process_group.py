@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from mmoe.parallel import training_group
 from tests.forked import Forked
-from tests.parallel.launch import environment, free_port, start_program
+from tests.ranks import environment, free_port, start_program
 
 CODE = """
 import os, sys

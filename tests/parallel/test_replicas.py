@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
-from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict
 from mmoe.models.layout import Layout
 from mmoe.parallel import ReplicaGroups, ensure_process_group
 from tests.parallel.funnel import ODD_EXPERTS, write_config, write_log
-from tests.parallel.launch import kill_at_first_checkpoint, launch
+from tests.ranks import kill_at_first_checkpoint, launch
+from tests.runs import states
 
 
 @pytest.fixture(scope="module", name="folder")
@@ -41,22 +41,21 @@ def _train(folder, out, ranks, *more):
     return ended[0].err
 
 
-def _states(run):
-    checkpoint = CheckpointFolder(run / "checkpoint")
-    tensors = checkpoint.model("latest") | checkpoint.training("latest")
-    return {n: t for n, t in tensors.items() if not n.startswith(("random_state", "placement"))}
+@pytest.fixture(scope="module", name="four")
+def _four(folder):
+    """A run of four ranks, and what they said."""
+    return _train(folder, "four", 4), states(folder / "four")
 
 
-def test_four_ranks_in_two_groups_train_as_one_process(folder):
+def test_four_ranks_in_two_groups_train_as_one_process(folder, four):
     """And what they wrote goes on without groups, on three ranks, as on one process."""
     _train(folder, "one", 1)
-    said = _train(folder, "four", 4)
-    assert "experts spread in 2 groups, each with all of them" in said
+    assert "experts spread in 2 groups, each with all of them" in four[0]
     assert json.loads((folder / "four" / "plan.json").read_text())["replicas"] == 2
-    one, four = _states(folder / "one"), _states(folder / "four")
-    assert one.keys() == four.keys()
+    one, found = states(folder / "one"), four[1]
+    assert one.keys() == found.keys()
     for name in one:
-        torch.testing.assert_close(one[name], four[name], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(one[name], found[name], atol=1e-5, rtol=1e-4)
     own = ["--import", ODD_EXPERTS]
     ended = launch(["evaluate", folder / "four", "--json", *own], 3)
     assert [rank.code for rank in ended] == [0] * 3, ended
@@ -65,13 +64,12 @@ def test_four_ranks_in_two_groups_train_as_one_process(folder):
     assert found == pytest.approx(expected, abs=1e-3)
 
 
-def test_a_killed_run_goes_on_with_another_number_of_groups(folder):
+def test_a_killed_run_goes_on_with_another_number_of_groups(folder, four):
     """What two groups wrote is read without groups, and to the bit by two groups again."""
-    _train(folder, "whole", 4)
     for out, ranks, more in (("again", 4, []), ("other", 3, ["--set", "parallel.replicas=1"])):
         kill_at_first_checkpoint(folder / "config.yaml", folder / out, 4)
         _train(folder, out, ranks, "--resume", *more)
-        whole, found = _states(folder / "whole"), _states(folder / out)
+        whole, found = four[1], states(folder / out)
         assert whole.keys() == found.keys()
         for name in whole:
             if out == "again":

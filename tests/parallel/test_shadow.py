@@ -1,4 +1,4 @@
-"""Shadowed, gathered and sliced experts over ranks equal one process: worlds of 2 and 4 ranks.
+"""Shadowed, gathered and sliced experts over ranks equal one process: a world of 4 ranks.
 
 The ranks run `shadow_world.py`, all cases in one world, and report what they found.
 """
@@ -18,14 +18,11 @@ from mmoe.parallel import (
 )
 from tests.parallel.shadow_world import CASES, FALL_BACK, make_placement, make_pool
 
-# A world that hangs is ended after so many seconds.
-PATIENCE = 200
 
-
-@pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
-def world(request, run_ranks):
+@pytest.fixture(scope="module")
+def world(run_ranks):
     """What every rank found: `[rank][…]`."""
-    return run_ranks("parallel/shadow_world.py", request.param, PATIENCE)
+    return run_ranks("parallel.shadow_world", 4)
 
 
 def tolerance(case):

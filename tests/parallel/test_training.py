@@ -5,14 +5,11 @@ The ranks run `dense_world.py`, all cases in one world, and report what they fou
 
 import pytest
 
-# A world that hangs is ended after so many seconds.
-PATIENCE = 280
-
 
 @pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
 def world(request, run_ranks):
     """What every rank found: `[rank]["cases"][case][key]`."""
-    return run_ranks("parallel/dense_world.py", request.param, PATIENCE)
+    return run_ranks("parallel.dense_world", request.param)
 
 
 @pytest.fixture

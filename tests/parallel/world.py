@@ -1,16 +1,11 @@
 """One rank of a gloo world that compares experts over ranks with one process; run by the tests.
 
-    python tests/parallel/world.py RANK WORLD_SIZE STORE REPORT
-
 Every rank computes each case with the others, and one of them alone on the batch of all. What a
 rank finds goes to REPORT, a JSON file: for each case the largest errors, and what was sent.
 """
 
-import json
-import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import torch
@@ -20,8 +15,8 @@ from mmoe.mixture import ExpertPool, GateOutput, MLPExperts, MultiGateMixture, S
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement
 from mmoe.parallel.experts.mode import ROWS_TRAVEL
 from mmoe.parallel.experts.wire import PendingRows, Wire
-from tests.parallel.dispatch_cases import CASES, D, G
-from tests.parallel.joining import join_world, shared_out
+from tests.parallel.dispatch_cases import CASES, ON_TWO, D, G
+from tests.ranks import shared_out
 
 
 class AnyPicks(torch.nn.Module):
@@ -346,13 +341,7 @@ def sent(case, layer, x, placement, rank, rows):
     return wire.bytes_sent - before, bound(case, placement, picks, rank, *bytes_of(case))
 
 
-def main(rank, world_size, store, report):
-    join_world(rank, world_size, store)
-    singles = shared_out(CASES, partial(alone, world_size=world_size), of_one)
-    found = {name: run(case, rank, world_size, singles[name]) for name, case in CASES.items()}
-    Path(report).write_text(json.dumps(found))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+def main(rank, world_size, _):
+    cases = {name: CASES[name] for name in (CASES if world_size > 2 else ON_TWO)}
+    singles = shared_out(cases, partial(alone, world_size=world_size), of_one)
+    return {name: run(case, rank, world_size, singles[name]) for name, case in cases.items()}

@@ -13,7 +13,7 @@ import pytest
 from mmoe.score import folder_start, score_files
 from mmoe.score.folder_start import folder_job
 from mmoe.score.scorer import ScoreRequest
-from tests.parallel.launch import launch
+from tests.ranks import launch
 from tests.score.listing import WHOLE, contents, parts
 from tests.score.listing import names as names_in
 from tests.score.telling import Told

@@ -17,7 +17,7 @@ from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
 from mmoe.train import evaluate_run
 from mmoe.train.evaluate import _cost_of_precision
-from tests.parallel.launch import launch
+from tests.ranks import launch
 
 TASKS = ["pred_click", "pred_buy"]
 

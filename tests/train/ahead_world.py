@@ -1,7 +1,5 @@
 """One rank of a gloo world that trains with the next step's ids under way; run by the tests.
 
-    python tests/train/ahead_world.py RANK WORLD_SIZE STORE REPORT
-
 Every rank takes the steps of each case twice, with `parallel.pipeline` and without, and compares
 the bits. Whole runs follow: undisturbed, stopped and resumed, without. What it finds goes to
 REPORT, a JSON file.
@@ -9,10 +7,8 @@ REPORT, a JSON file.
 
 import json
 import os
-import sys
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -34,7 +30,7 @@ from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import Step, StepProgram, train_step
 from mmoe.train.step_ranks import StepRanks
 from tests.embeddings.sharded_world import FEATURES, TABLES, batch_of_all, part
-from tests.parallel.joining import PATIENCE, join_world
+from tests.ranks import PATIENCE
 
 F, TASKS = 3, ("click", "buy")
 # Rows of each rank in each batch of each step: even, uneven, a rank without any, none at all
@@ -379,20 +375,12 @@ def history(run):
     return [(epoch["loss"], epoch["validation"]) for epoch in epochs]
 
 
-def main():
-    rank, ranks, store, report = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+def main(rank, ranks, folder):
     os.environ["LOCAL_WORLD_SIZE"] = str(ranks)
-    join_world(rank, ranks, store)
-    found = {
+    return {
         "cases": {name: compare(case, rank) for name, case in CASES.items()},
         "diverged": diverges(rank),
         "stopped": stops_iterating(),
         "not_managed": not_with_managed_ids(rank),
-        "runs": whole_runs(Path(report).parent / "runs", rank),
+        "runs": whole_runs(folder / "runs", rank),
     }
-    Path(report).write_text(json.dumps(found))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

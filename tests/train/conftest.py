@@ -9,8 +9,8 @@ import torch
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.splits import Splits
-from mmoe.run.console import SilentReporter
 from mmoe.train import train_run
+from tests.runs import Dies
 
 
 @pytest.fixture
@@ -68,31 +68,7 @@ def assert_same(weights):
     return check
 
 
-class _Dies(SilentReporter):
-    """Raises after so many training steps, as a killed process stops there."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def track(self, what, total, unit, *, done=0):
-        outer = self
-
-        class Context:
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *_):
-                return None
-
-            def advance(self, amount, note=""):
-                outer.left -= what.startswith("epoch")
-                if outer.left < 0:
-                    raise KeyboardInterrupt
-
-        return Context()
-
-
 @pytest.fixture
 def dies_after():
     """A reporter that ends a run after so many training steps."""
-    return _Dies
+    return Dies

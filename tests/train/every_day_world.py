@@ -1,23 +1,18 @@
 """One rank of a gloo world that continues yesterday's model; run by test_every_day_ranks.py.
 
-    python tests/train/every_day_world.py RANK WORLD_SIZE STORE REPORT FOLDER
-
 FOLDER holds the configs. What the ranks make goes there too: runs, and for each case the state
 before the first step as a checkpoint.
 """
 
-import json
-import sys
 from pathlib import Path
 
 import numpy as np
-import torch.distributed as dist
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import config_from_dict, load_config, set_values
 from mmoe.datasets.stream import StreamSplits
-from mmoe.parallel import from_all, rank
+from mmoe.parallel import from_all
 from mmoe.predictor import Predictor
 from mmoe.run.locks import is_lock_file
 from mmoe.train import WarmStart, train_run
@@ -27,7 +22,6 @@ from mmoe.train.evaluate import predict_rows
 from mmoe.train.prepare import prepare
 from mmoe.train.step import StepProgram
 from mmoe.train.warm_start import EarlierRun, transfer
-from tests.parallel.joining import join_world
 
 WIDER = {
     "features": [{"kind": "numeric", "name": "row", "buckets": 3, "dim": 4}],
@@ -110,7 +104,8 @@ class FitsCounted:
         StreamSplits.fit = FitsCounted.fit
 
 
-def main(folder):
+def main(number, ranks, _, given):
+    folder = Path(given)
     monday, tuesday = (load_config(folder / f"{day}.yaml") for day in ("monday", "tuesday"))
     with FitsCounted() as fits:
         train_run(monday, folder / "monday-2")
@@ -139,9 +134,3 @@ def main(folder):
     )  # rank 0's, which may still hold it
     reports["backtest"] = backtest(days, folder / "days-2", settings, resume=True)
     return reports
-
-
-if __name__ == "__main__":
-    join_world(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
-    Path(sys.argv[4]).write_text(json.dumps(main(Path(sys.argv[5]))))
-    dist.destroy_process_group()

@@ -102,7 +102,7 @@ def raw_config(kind, folder: Path, **training):
         "model": model,
         "training": {
             "epochs": 2,
-            "batch_size": 64,
+            "batch_size": 100,
             "checkpoint_every_steps": 4,
             "monitor": "click.auc",
             "optimizer": {"learning_rate": 0.01},

@@ -10,14 +10,11 @@ from mmoe.config import ParallelConfig
 from mmoe.datasets.rows.batch import Batch
 from mmoe.train.step import Step
 
-# A world that hangs is ended after so many seconds.
-PATIENCE = 200
-
 
 @pytest.fixture(scope="module", name="reports")
 def _reports(run_ranks):
     """What each of two ranks found."""
-    return run_ranks("train/ahead_world.py", 2, PATIENCE)
+    return run_ranks("train.ahead_world", 2)
 
 
 @pytest.mark.torchrec

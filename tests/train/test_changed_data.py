@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,10 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.bundled import synthetic
 from mmoe.datasets.rows.splits import Splits
 from mmoe.run import RunDirectory
-from mmoe.run.console import SilentReporter
 from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.loop import Trainer
-from tests.parallel.launch import launch
+from tests.ranks import launch
+from tests.runs import Dies, Listens
 
 FILES, ROWS = 4, 150
 
@@ -89,32 +88,8 @@ def _runs(config, pristine):
     for how in ("memory", "stream"):
         train_run(config(epochs=4, how=how), folder / f"done-{how}")
         with pytest.raises(KeyboardInterrupt):
-            train_run(config(epochs=2, how=how), folder / f"dead-{how}", reporter=_Dies(11))
+            train_run(config(epochs=2, how=how), folder / f"dead-{how}", reporter=Dies(10))
     return folder
-
-
-class _Listens(SilentReporter):
-    def __init__(self):
-        self.said = []
-
-    def say(self, text):
-        self.said.append(text)
-
-
-class _Dies(SilentReporter):
-    """Raises after so many steps."""
-
-    def __init__(self, after):
-        self.left = after
-
-    @contextmanager
-    def track(self, what, total, unit, *, done=0):
-        yield self
-
-    def advance(self, amount, note=""):
-        self.left -= bool(note)
-        if not self.left:
-            raise KeyboardInterrupt
 
 
 def _remove(log):
@@ -159,10 +134,10 @@ LEAKS = "rows are split by their number, so test rows may have been trained on"
 
 
 def _evaluated(run, **keywords):
-    listener = _Listens()
+    listener = Listens()
     result = evaluate_run(RunDirectory.open(run), reporter=listener, **keywords)
     # Few positive rows and alarms are no words about their data
-    said = [line for line in listener.said if " auc rests on " not in line]
+    said = [line for line in listener.lines if " auc rests on " not in line]
     return result, " ".join(line for line in said if not line.startswith("alarm: "))
 
 
@@ -212,18 +187,18 @@ def test_changed_files_are_named(config, runs, log, harm, how):
 
 @pytest.mark.parametrize("how", ["memory", "stream"])
 def test_a_resume_with_changed_data_on_purpose(config, runs, log, tmp_path, how, assert_same):
-    run, listener = shutil.copytree(runs / f"dead-{how}", tmp_path / "run"), _Listens()
+    run, listener = shutil.copytree(runs / f"dead-{how}", tmp_path / "run"), Listens()
     _remove(log)
     keywords = {"resume": True, "changed_data": True, "reporter": listener}
     with pytest.raises(KeyboardInterrupt):  # before a checkpoint; what was asked for stays so
-        train_run(config(epochs=2, how=how), run, resume=True, changed_data=True, reporter=_Dies(1))
+        train_run(config(epochs=2, how=how), run, resume=True, changed_data=True, reporter=Dies(0))
     again = shutil.copytree(run, tmp_path / "again")
     train_run(config(epochs=2, how=how), again, resume=True)
     shutil.rmtree(run)
     shutil.copytree(runs / f"dead-{how}", run)
     finished = train_run(config(epochs=2, how=how), run, **keywords)
     assert_same(run, again)
-    assert "the data has changed since the run began" in " ".join(listener.said)
+    assert "the data has changed since the run began" in " ".join(listener.lines)
     assert finished.metrics["data_changed"] == ["part-1.parquet was removed"]
     assert finished.metrics["train"]["rows"] == (FILES - 1) * ROWS * 0.8
     assert json.loads((run / "metrics.json").read_text()) == finished.metrics
@@ -379,9 +354,9 @@ def test_runs_of_earlier_versions_do_not_remember(config, log, tmp_path):
     result, said = _evaluated(tmp_path / "run")
     assert said.startswith(f"note: {tmp_path / 'run'} does not remember its data")
     assert "data_changed" not in result
-    listener = _Listens()
+    listener = Listens()
     train_run(config(), tmp_path / "run", resume=True, reporter=listener)
-    assert any("does not remember its data" in line for line in listener.said)
+    assert any("does not remember its data" in line for line in listener.lines)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"data": {"kind": "files", "parts": []}}', "[1]"])
@@ -409,7 +384,7 @@ def test_a_warm_start_on_a_log_that_grew(config, log, tmp_path, split):
     """Another split of the same files tests rows that the earlier run was trained on."""
     first, start = tmp_path / "first", WarmStart(tmp_path / "first")
     train_run(config(split), first)
-    same, grown, new = _Listens(), _Listens(), _Listens()
+    same, grown, new = Listens(), Listens(), Listens()
     train_run(config(split), tmp_path / "same", warm_start=start, reporter=same)
     for seed in (8, 9):
         pq.write_table(_noise(seed), tmp_path / f"new-{seed}.parquet")
@@ -417,7 +392,7 @@ def test_a_warm_start_on_a_log_that_grew(config, log, tmp_path, split):
     train_run(alone, tmp_path / "new", warm_start=start, reporter=new)
     _add(log)
     train_run(config(split), tmp_path / "grown", warm_start=start, reporter=grown)
-    assert not any("trained on rows of" in line for line in (*same.said, *new.said))
+    assert not any("trained on rows of" in line for line in (*same.lines, *new.lines))
     words = "the run of the warm start was trained on rows of part-0.parquet, part-1.parquet, "
-    assert any(words in line for line in grown.said) == (not split)
+    assert any(words in line for line in grown.lines) == (not split)
     assert (words in _evaluated(tmp_path / "grown")[1]) == (not split)

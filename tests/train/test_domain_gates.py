@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 from mmoe.config import config_from_dict, load_config, set_values
-from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
 from mmoe.explain import prune_run
 from mmoe.parallel import ensure_process_group
 from mmoe.score import load_predictor
 from mmoe.train import train_run
 from mmoe.train.warm_start import WarmStart
+from tests.runs import scores
 from tests.train import domain_gates_world as world
 
 SMALL = ("model.expert.hidden=[8, 4]", "model.tower.hidden=[4]", "model.expert.dropout=0")
@@ -42,11 +42,6 @@ def _raw(funnel_config):
 
 def _splits(log):
     return Splits(train=log[:1000], validation=log[1000:1200], test=log[1200:], origin="log")
-
-
-def scores(run, table):
-    predictor, encoder, _ = load_predictor(run)
-    return predictor.predict(EncodedData(features=encoder.encode(table, "log")))
 
 
 def in_scene(table, scene):
@@ -127,7 +122,7 @@ def _folder(raw, log, tmp_path_factory):
 
 @pytest.fixture(scope="module", name="reports")
 def _reports(folder, run_ranks):
-    one, two = run_ranks("train/domain_gates_world.py", 2, 200, folder)
+    one, two = run_ranks("train.domain_gates_world", 2, folder)
     assert one == two
     ensure_process_group()
     return one

@@ -11,7 +11,6 @@ import torch
 
 import mmoe
 from mmoe.config import TaskConfig, config_from_dict, set_values
-from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
 from mmoe.explain import ExplainSettings, explain_run, prune_run
 from mmoe.report import write_report
@@ -21,7 +20,8 @@ from mmoe.score.columns import arrow_columns, output_columns
 from mmoe.train import evaluate_run, train_run
 from mmoe.train.scored import evaluate_scored
 from mmoe.train.warm_start import WarmStart
-from tests.parallel.launch import launch
+from tests.ranks import launch
+from tests.runs import scores
 
 SCENES = ("feed", "live", "shop")
 OWN = "model.domains.towers=own"
@@ -60,11 +60,6 @@ def _run(request, raw, log, train_funnel):
 
 def _splits(log):
     return Splits(train=log[:3000], validation=log[3000:3300], test=log[3300:], origin="log")
-
-
-def scores(run, table):
-    predictor, encoder, _ = load_predictor(run)
-    return predictor.predict(EncodedData(features=encoder.encode(table, "log")))
 
 
 def test_metrics_are_told_apart_by_domain(run, log):

@@ -15,12 +15,12 @@ from mmoe.config import load_config
 from mmoe.parallel import ensure_process_group
 from mmoe.train import WarmStart, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
-from tests.parallel.launch import launch
+from tests.ranks import launch
 from tests.train import every_day_world as world
 
 pytestmark = pytest.mark.torchrec
 
-RANKS, PATIENCE = 2, 200
+RANKS = 2
 
 
 @pytest.fixture(scope="module", name="folder")
@@ -71,7 +71,7 @@ def _raw(funnel_config, path, epochs):
 @pytest.fixture(scope="module", name="reports")
 def _reports(folder, run_ranks):
     """What two ranks made of all of it; see `every_day_world.py`."""
-    one, two = run_ranks("train/every_day_world.py", RANKS, PATIENCE, folder)
+    one, two = run_ranks("train.every_day_world", RANKS, folder)
     assert one == two
     ensure_process_group()
     return one

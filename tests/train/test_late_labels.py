@@ -11,10 +11,10 @@ import pytest
 from mmoe import MultiTaskRanker
 from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory
-from mmoe.run.console import SilentReporter
 from mmoe.train import evaluate_run, prepare, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
-from tests.parallel.launch import launch
+from tests.ranks import launch
+from tests.runs import Listens
 
 START = np.datetime64("2024-01-01", "us")
 DAY = 86_400_000_000
@@ -71,20 +71,12 @@ def _config(path):
     return make
 
 
-class Heard(SilentReporter):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, message, *rest):
-        self.lines.append(str(message))
-
-
 def rows_of(metrics):
     return {task: (values["rows"], values.get("masked")) for task, values in metrics.items()}
 
 
 def test_a_run_is_that_on_the_log_with_those_labels_empty(config, log, tmp_path, assert_same):
-    heard = Heard()
+    heard = Listens()
     masked = train_run(config(), tmp_path / "masked", reporter=heard)
     young = (log["at"].to_numpy().max() - log["at"].to_numpy()) < np.timedelta64(7, "D")
     empty = pa.array(log["buy"].to_numpy(), mask=young)
@@ -154,7 +146,7 @@ def test_other_rows_are_as_of_their_own_newest_time(config, log, path, tmp_path)
     before = log.filter(pa.array(day <= 20))
     pq.write_table(before, tmp_path / "before.parquet")
     for data in (before, tmp_path / "before.parquet"):
-        heard = Heard()
+        heard = Listens()
         found = evaluate_run(run, data, heard)
         assert found["as_of"].startswith("2024-01-20T23")
         end = day[day <= 20].max()
@@ -215,7 +207,7 @@ def test_a_run_without_its_moment_is_not_evaluated(config, tmp_path):
 def test_a_test_split_that_is_all_young_is_warned_of(config, tmp_path):
     days = [f"2024-01-{day:02}" for day in range(1, 23)]
     split = {"by": "day", "column": "day", "train_days": days, "test_days": ["2024-01-29"]}
-    heard = Heard()
+    heard = Listens()
     run = train_run(config("training.epochs=1", split=split), tmp_path / "run", reporter=heard)
     # The newest row is of a day in no split
     assert run.metrics["as_of"] == "2024-01-31T00:00:00"
@@ -302,15 +294,18 @@ def test_days_of_a_backtest_have_the_labels_of_the_whole_log(config, log, tmp_pa
     assert rows_of(found["days"][0]["tasks"])["buy"] == (40, 0)
 
 
-@pytest.mark.parametrize("how", [[], WEIGHTED, ["training.monitor=buy.auc"]])
-@pytest.mark.parametrize("from_scratch", [False, True], ids=["warm", "from scratch"])
+@pytest.mark.parametrize(
+    ("how", "from_scratch"),
+    [([], False), (WEIGHTED, True), (["training.monitor=buy.auc"], False)],
+    ids=["warm", "from scratch, weighted", "warm, by buy"],
+)
 def test_a_backtest_goes_on_over_days_whose_labels_are_all_young(
     how, from_scratch, config, log, tmp_path
 ):
     """As the last ones of every log are; a day is trained on, another tested."""
     days = pa.array(log["day"].to_pylist()).cast(pa.string())
     made = config("training.epochs=1", *how, path=str(tmp_path / "days"))
-    for day in (f"2024-01-{number:02d}" for number in range(20, 29)):
+    for day in (f"2024-01-{number:02d}" for number in range(20, 27)):
         folder = tmp_path / "days" / f"day={day}"
         folder.mkdir(parents=True)
         first = day if day > "2024-01-20" else "2024-01-17"  # enough to learn delays of
@@ -322,8 +317,8 @@ def test_a_backtest_goes_on_over_days_whose_labels_are_all_young(
     window = 1 if from_scratch else None
     settings = BacktestSettings(column="day", window=window, from_scratch=from_scratch)
     found = backtest(made, tmp_path / "walk", settings)
-    assert len(found["days"]) == 8
-    assert [day["tasks"]["click"]["rows"] > 0 for day in found["days"]] == [True] * 8
+    assert len(found["days"]) == 6
+    assert [day["tasks"]["click"]["rows"] > 0 for day in found["days"]] == [True] * 6
     assert found["days"][-1]["tasks"]["buy"]["rows"] == 0
     assert found["total"]["click"]["rows"] == sum(
         day["tasks"]["click"]["rows"] for day in found["days"]

@@ -9,16 +9,9 @@ from torch.profiler import record_function
 
 from mmoe.run.console import SilentReporter
 from mmoe.train.profiling import BACKWARD, INPUT, PAUSE, PREFIX, StepRecorder, part
+from tests.runs import Listens
 
 PARTS = ["input", "embeddings", "experts", "gates", "towers", "loss", "optimizer", "other"]
-
-
-class _Listens(SilentReporter):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
 
 
 class _Dies(SilentReporter):
@@ -44,8 +37,12 @@ def _train(train):
     "settings",
     [
         (),
-        ("model.kind=ple", "model.shared_experts=2", "model.task_experts=1"),
-        ("training.accumulate_batches=2",),
+        (
+            "model.kind=ple",
+            "model.shared_experts=2",
+            "model.task_experts=1",
+            "training.accumulate_batches=2",
+        ),
         pytest.param(("training.embedding_backend=torchrec",), marks=pytest.mark.torchrec),
     ],
     ids=str,
@@ -53,7 +50,7 @@ def _train(train):
 def test_a_profiled_run_trains_alike_and_its_parts_add_up(train, tmp_path, assert_same, settings):
     settings = ("training.batch_size=64", *settings)
     train("plain", *settings)
-    reporter = _Listens()
+    reporter = Listens()
     train("profiled", *settings, profile=True, reporter=reporter)
     assert_same(tmp_path / "plain", tmp_path / "profiled")
     folder = tmp_path / "profiled" / "profile"
@@ -74,7 +71,7 @@ def test_a_profiled_run_trains_alike_and_its_parts_add_up(train, tmp_path, asser
     assert times["other"]["backward"] < 0.2 * sum(part["backward"] for part in table["parts"])
     assert {"name", "ms", "calls"} == set(table["operators"][0])
     text = (folder / "table.txt").read_text()
-    assert text.splitlines() == [line for line in reporter.said if line in text.splitlines()]
+    assert text.splitlines() == [line for line in reporter.lines if line in text.splitlines()]
 
 
 def test_the_trace_holds_the_steps_that_the_table_is_about(train, tmp_path):
@@ -90,11 +87,11 @@ def test_the_trace_holds_the_steps_that_the_table_is_about(train, tmp_path):
 
 
 def test_a_short_epoch_is_profiled_as_far_as_it_goes(train, tmp_path):
-    reporter = _Listens()
+    reporter = Listens()
     train("run", profile=True, reporter=reporter)
     table = json.loads((tmp_path / "run" / "profile" / "table.json").read_text())
     assert (table["first_step"], table["steps"]) == (3, 6), "8 steps, a third to warm up"
-    assert any("the epoch had only 8 steps left" in line for line in reporter.said)
+    assert any("the epoch had only 8 steps left" in line for line in reporter.lines)
     train("one", "training.batch_size=3000", profile=True)
     table = json.loads((tmp_path / "one" / "profile" / "table.json").read_text())
     assert (table["steps"], table["step_ms_without_profiler"]) == (1, None)

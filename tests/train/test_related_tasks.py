@@ -1,6 +1,5 @@
 """Runs whose tasks come after one another: trained, resumed, continued, scored."""
 
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -33,42 +32,26 @@ SETTINGS = {
 every_setting = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 
 
-@every_setting
-def test_it_learns_and_scores_what_it_evaluated(train, splits, settings):
-    found: list[np.ndarray] = []
-    faster = "training.optimizer.learning_rate=0.005"
-    finished = train("run", faster, *settings, on_test=lambda rows, _: found.append(rows))
-    history = json.loads(finished.directory.history_file.read_text())["epochs"]
-    for task in ("click", "buy"):
-        assert history[-1]["loss"][task] < history[0]["loss"][task]
-    assert finished.metrics["tasks"]["click"]["auc"] > 0.6
-    scores = mmoe.load(finished.directory.path).predict(splits.test)
-    (evaluated,) = found
-    for column, task in enumerate(("click", "buy")):
-        assert np.array_equal(np.asarray(scores[f"pred_{task}"]), evaluated[:, column])
-
-
-@pytest.mark.parametrize("kind", ["ple", "cgc", "shared_bottom", "single_task", "omoe"])
-@pytest.mark.parametrize("transfer", ["aitm", "dbmtl"])
+@pytest.mark.parametrize(
+    ("kind", "transfer"),
+    [("ple", "aitm"), ("cgc", "dbmtl"), ("shared_bottom", "aitm"), ("single_task", "dbmtl")],
+)
 def test_every_model_takes_them(train, kind, transfer):
     settings = (*SETTINGS["dr"], f"model.transfer={transfer}", f"model.kind={kind}")
     metrics = train("run", "training.epochs=1", *settings).metrics["tasks"]
     assert all(np.isfinite(metrics[task]["logloss"]) for task in ("click", "buy"))
 
 
-@pytest.mark.parametrize("settings", [SETTINGS["aitm and dr"], SETTINGS["dbmtl and ips"]])
 @pytest.mark.parametrize(
-    "more",
+    ("settings", "more"),
     [
-        ("model.gate={kind: top_k, k: 2}",),
-        ("training.precision=bf16",),
-        ("model.wide=true",),
-        ("model.tower={hidden: []}",),
-        ("training.ema_decay=0.9",),
+        ("aitm and dr", ("model.gate={kind: top_k, k: 2}", "training.ema_decay=0.9")),
+        ("dbmtl and ips", ("training.precision=bf16", "model.wide=true")),
+        ("aitm and dr", ("model.tower={hidden: []}",)),
     ],
-    ids=lambda more: more[0],
 )
 def test_they_go_with_other_settings(train, settings, more):
+    settings = SETTINGS[settings]
     metrics = train("run", "training.epochs=1", *settings, *more).metrics["tasks"]
     assert all(np.isfinite(metrics[task]["logloss"]) for task in ("click", "buy"))
 

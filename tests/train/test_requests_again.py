@@ -14,6 +14,7 @@ from mmoe.predictor import load_predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.train import WarmStart, train_run
 from tests.datasets.request_log import SHARED, SPLIT, log_of_requests, nested_log
+from tests.runs import scores
 from tests.train.request_runs import MODEL, raw_config
 
 PLAIN = {**MODEL, "num_experts": 4}
@@ -39,10 +40,6 @@ def _run(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "run"
     train_run(config_from_dict(raw_config("flat", data, epochs=1)), folder)
     return folder
-
-
-def scores(folder, log):
-    return load_predictor(RunDirectory(folder))[0].predict(log)
 
 
 def test_a_run_without_requests_goes_on_with_them(data, log, tmp_path):

@@ -18,9 +18,9 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.splits import Splits
 from mmoe.run import RunDirectory
-from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor
 from mmoe.train import train_run
+from tests.runs import Listens
 
 
 def test_files_and_metrics_of_a_run(train):
@@ -255,19 +255,9 @@ def test_regression_beside_binary(train):
     assert set(finished.metrics["tasks"]["price"]) == {"rmse", "mae", "rows"}
 
 
-class _Said(SilentReporter):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.lines.append(message)
-
-
 def test_a_mean_is_over_the_tasks_that_have_the_metric_and_says_so(train):
     tasks = "[{name: click, label: click}, {name: price, label: price, kind: regression}]"
-    said = _Said()
+    said = Listens()
     for number, monitor in enumerate(("mean.logloss", "mean.rmse", "click.auc")):
         settings = [f"tasks={tasks}", f"training.monitor={monitor}", "training.epochs=1"]
         finished = train(f"run{number}", *settings, reporter=said)

@@ -18,7 +18,7 @@ from mmoe.datasets.rows.splits import Splits
 from mmoe.score import load_predictor, score_files
 from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.warm_start.earlier import differences
-from tests.parallel.launch import launch
+from tests.ranks import launch
 
 BACKENDS = ["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)]
 NEW = 20  # items of the file that the log has not

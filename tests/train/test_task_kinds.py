@@ -96,17 +96,6 @@ def test_scores_are_what_evaluation_saw(runs, splits, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", NEW)
-def test_rows_do_not_depend_on_batch_mates(runs, splits, kind):
-    predictor, _, _ = load_predictor(runs(kind).directory)
-    whole = predictor.predict(splits.test)
-    order = np.random.default_rng(0).permutation(len(whole))
-    assert np.array_equal(predictor.predict(splits.test.take(order)), whole[order])
-    assert np.array_equal(predictor.predict(splits.test[7:8]), whole[7:8])
-    nothing = mmoe.load(runs(kind).directory.path).predict(splits.test[:0])
-    assert (nothing.num_rows, nothing.num_columns) == (0, whole.shape[1])
-
-
-@pytest.mark.parametrize("kind", NEW)
 def test_a_report_draws_it(runs, kind, tmp_path):
     page = write_report(runs(kind).directory.path, tmp_path / "report.html").read_text()
     assert kind in page

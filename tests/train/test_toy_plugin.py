@@ -13,7 +13,7 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory
 from mmoe.train import train_run
 from tests.own_kinds import forget_own_kinds
-from tests.parallel.launch import free_port, start_program
+from tests.ranks import free_port, start_program
 
 TOY = Path(__file__).resolve().parent.parent / "toy_plugin"
 

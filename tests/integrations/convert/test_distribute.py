@@ -13,13 +13,11 @@ from mmoe.integrations.convert import convert, distribute
 from mmoe.mixture import MultiGateMixture, Pool, mlp_experts
 from mmoe.parallel import ensure_process_group
 
-PATIENCE = 200
-
 
 @pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
 def world(request, run_ranks):
     """What every rank found: `[rank][case][key]`."""
-    return run_ranks("integrations/convert/world.py", request.param, PATIENCE)
+    return run_ranks("integrations.convert.world", request.param)
 
 
 @pytest.mark.parametrize("what", ["experts", "others", "scores"])

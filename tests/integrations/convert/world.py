@@ -1,17 +1,12 @@
 """One rank of a gloo world that trains a converted network; run by test_distribute.py.
 
-    python tests/integrations/convert/world.py RANK WORLD_SIZE STORE REPORT
-
 Each case is trained twice: spread over the ranks, with DDP, FSDP2 or sums for the rest, and in one
 process on the rows of all. REPORT, a JSON file, gets the largest differences.
 """
 
 import copy
-import json
-import sys
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -24,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 from mmoe.integrations.convert import auxiliary_losses, convert, distribute
 from mmoe.mixture import MultiGateMixture
 from mmoe.parallel import replicated_parameters, spread_parameters
-from tests.parallel.joining import join_world
 
 D, ROWS, STEPS = 8, 4, 3
 
@@ -145,16 +139,8 @@ def run(case, rank, ranks):
     return found | {"scores": float(difference.abs().max())}
 
 
-def main():
-    rank, ranks, store, report = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    join_world(rank, ranks, store)
+def main(rank, ranks, _):
     cases = CASES | (REPLICATED if ranks == 4 else {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch's of FSDP2 on CPUs
-        found = {name: run(case, rank, ranks) for name, case in cases.items()}
-    Path(report).write_text(json.dumps(found))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+        return {name: run(case, rank, ranks) for name, case in cases.items()}

@@ -60,15 +60,6 @@ def test_the_temperature_is_learned_within_its_bounds():
     torch.testing.assert_close(sharpest, gate([x], ALL[:1]).weights)
 
 
-def test_gradients():
-    torch.manual_seed(0)
-    gate = CosineGate(D, G, E, k=E, projection_dim=3, hidden=[4]).double()
-    x = torch.randn(4, D, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(
-        lambda x, *_: gate([x] * G, ALL).weights, (x, *gate.parameters())
-    )
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

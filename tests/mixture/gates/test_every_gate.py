@@ -207,6 +207,22 @@ def test_in_a_mixture_both_ways_of_running_it_agree(gate, visibility):
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 
 
+SMOOTH = ["softmax_mlp", "top_k", "top_k_before", "cosine", "sigmoid", "static"]
+
+
+@pytest.mark.parametrize("gate", SMOOTH, indirect=True)
+def test_gradcheck_of_weights_and_losses_where_picks_do_not_change(gate, visibility):
+    torch.manual_seed(0)
+    module = gate.make(z_loss=0.1, balance_loss=0.1).double()
+
+    def outputs(x, *_):
+        output = module([x] * len(visibility), visibility)
+        return output.weights, *output.auxiliary_losses.values()
+
+    x = torch.randn(4, 13, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(outputs, (x, *module.parameters()))
+
+
 @pytest.mark.parametrize("gate", BLIND, indirect=True)
 def test_a_gate_that_reads_no_input_takes_any(gate, visibility):
     inputs = [{"ids": torch.zeros(20, dtype=torch.int64), "dense": torch.zeros(20, 3)}] * 3

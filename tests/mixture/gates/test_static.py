@@ -44,17 +44,6 @@ def test_gates_start_apart():
     assert len(experts.unique()) > 6
 
 
-def test_gradients():
-    torch.manual_seed(0)
-    gate = StaticGate(G, E, z_loss=0.1, balance_loss=0.2).double()
-
-    def outputs(_):
-        output = gate([torch.zeros(3, 1, dtype=torch.float64)] * G, VISIBILITY)
-        return output.weights, *output.auxiliary_losses.values()
-
-    assert torch.autograd.gradcheck(outputs, (gate.logits_GE,))
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

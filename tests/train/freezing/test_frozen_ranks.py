@@ -20,7 +20,7 @@ from tests.train.freezing.growing import config_of, grown_log
 
 pytestmark = pytest.mark.torchrec
 
-RANKS, PATIENCE = 2, 200
+RANKS = 2
 DOMAINS = "model.domains={column: scene, towers: own}"
 
 
@@ -60,7 +60,7 @@ def _folder(funnel_config, log, tmp_path_factory):
 
 @pytest.fixture(scope="module", name="reports")
 def _reports(folder, run_ranks):
-    one, two = run_ranks("train/freezing/frozen_world.py", RANKS, PATIENCE, folder)
+    one, two = run_ranks("train.freezing.frozen_world", RANKS, folder)
     assert one == two
     ensure_process_group()
     return one

@@ -1,0 +1,128 @@
+"""What every operator holds, on the shared calls: its specification, its bits, its schema.
+
+A call is an operator's name and its arguments, gradients being operators of their own; the builders
+are `benchmarks.gpu_check.operator_cases`. What is special to one operator is in its own file.
+"""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch.library import opcheck
+
+from benchmarks.gpu_check.operator_cases import as_numbers, expected
+from tests.needs_kernels import needs_kernels
+from tests.ops import conftest
+from tests.ops.cuda.calls import OPERATORS, Draw, calls, flat, run, same_bits, with_tensors
+from tests.ops.damage import apart
+
+FP32, BF16, FP64 = DTYPES = torch.float32, torch.bfloat16, torch.float64
+
+
+@dataclass(frozen=True)
+class Picked(Draw):
+    """A case of one way to pick experts."""
+
+    of: conftest.Case = field(default=conftest.CASES[0])
+
+    def experts_BGK(self):
+        return self.of.experts_BGK()
+
+
+def picked(case, D):
+    return Picked(case.B, case.G, case.K, case.E, D, case.O, of=case)
+
+
+# The last ones: depths and widths of several blocks, and of no multiple of a register
+CASES = [picked(case, 16 + n) for n, case in enumerate(conftest.CASES[:-1])]
+WIDE = [Draw(713, 1, 1, 2, 70, 300), Draw(32, 2, 1, 2, 1500, 33), Draw(224, 2, 2, 8, 100, 67, True)]
+# Exchanges are of as many ranks as divide the experts, and of no case without rows
+EXCHANGED = [Draw(40, 3, 2, 8, 24, 24), Draw(33, 9, 2, 8, 17, 17, unused=True)]
+PRODUCTS = {
+    "grouped_mm", "gathered_mm", "dense_mm", "shared_mm", "dense_mlp", "mixed_towers",
+}  # fmt: skip
+DIFFERENTIABLE = PRODUCTS - {"dense_mlp"} | {
+    "gated_combine", "dense_combine", "gate_mm", "topk_gate", "row_softmax", "target_attention",
+    "permute", "unpermute",
+}  # fmt: skip
+TOLERANCES = {
+    "products": {FP32: 5e-5, BF16: 2e-2, FP64: 1e-11},
+    "gate_mm": {FP32: 1e-5, BF16: 8e-3, FP64: 1e-13},
+    "others": {FP32: 2e-5, BF16: 1e-2, FP64: 1e-12},
+}
+by_name = pytest.mark.parametrize("name", OPERATORS)
+# On the CPU gathered_mm has no kernel of its own: its public function permutes rows
+with_kernels = pytest.mark.parametrize("name", [n for n in OPERATORS if n != "gathered_mm"])
+by_type = pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "bf16", "fp64"])
+
+
+def cases_of(name):
+    if name in ("dense_mlp", "mixed_towers"):  # whose specifications go tile by tile
+        return [*CASES[::5], WIDE[-1]]
+    return EXCHANGED if name == "exchange" else [*CASES, *WIDE]
+
+
+def called(name, case, dtype):
+    """Their calls; none where a case has no such call."""
+    return [] if name == "exchange" and dtype == FP64 else calls(name, case, dtype)
+
+
+def near(name, call, found, wanted):
+    """Within the rounding of the narrowest type there is, seen from the largest number."""
+    steps = TOLERANCES["products" if name in PRODUCTS else name if name == "gate_mm" else "others"]
+    # The kernels' normal distribution is exact to float32's rounding alone
+    smooth = name in ("dense_mlp", "mixed_towers") and {"gelu", "silu"} & set(map(str, call[1]))
+    narrowest = max(
+        [steps.get(tensor.dtype, 0.0) for tensor in flat(call[1])] + [1e-6] * bool(smooth)
+    )
+    ours, theirs = flat(found), flat(wanted)
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype), call[0]
+        if not other.is_floating_point():
+            assert torch.equal(one, other), call[0]
+        elif other.numel():
+            step = narrowest * max(1.0, float(other.nan_to_num().abs().max()))
+            torch.testing.assert_close(
+                one, other, rtol=0, atol=step, equal_nan=True, msg=lambda said: f"{call[0]}: {said}"
+            )
+
+
+@pytest.mark.whole
+@by_type
+@with_kernels
+def test_it_is_its_specification(name, dtype):
+    for case in cases_of(name):
+        for call in called(name, case, dtype):
+            found = getattr(torch.ops.mmoe, call[0])(*call[1])
+            near(name, call, as_numbers(call, found), as_numbers(call, expected(call)))
+
+
+@needs_kernels
+@by_type
+@with_kernels
+def test_same_bits_in_every_run_with_any_number_of_threads_and_layout(name, dtype, threads):
+    for call in called(name, Draw(700, 3, 2, 8, 65, 130, unused=True), dtype):
+        threads(1)
+        first = run(call)
+        for count in (1, 2, 3):
+            threads(count)
+            assert same_bits(run(call), first), call[0]
+        lying = call[0], [apart(argument) for argument in call[1]]
+        assert same_bits(run(lying), first), call[0]
+
+
+@by_name
+def test_its_schema_shapes_and_gradient_are_pytorchs(name):
+    """Of a call of each activation alone: it takes a second each."""
+    seen = set()
+    for operator, arguments in called(name, cases_of(name)[0], FP32):
+        kinds = {value for value in arguments if isinstance(value, str)}
+        if (operator, *sorted(kinds)) in seen or kinds - {"none", "relu", "gelu"}:
+            continue
+        seen.add((operator, *sorted(kinds)))
+        tensors = [tensor.nan_to_num() for tensor in flat(list(arguments))]
+        if operator == name and name in DIFFERENTIABLE:
+            tensors = [t.requires_grad_(t.is_floating_point()) for t in tensors]
+        given = with_tensors(list(arguments), iter(tensors))
+        opcheck(getattr(torch.ops.mmoe, operator).default, tuple(given))
