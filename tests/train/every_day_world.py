@@ -113,14 +113,14 @@ def main(number, ranks, _, given):
     for name in CASES:
         out = folder / f"{name}-2"
         reports[name], predictions_NT = begun(name, tuesday, folder / "monday-2", out)
-        if rank() == 0:
+        if number == 0:
             np.save(out / "predictions.npy", predictions_NT)
     warm = WarmStart(folder / "monday-2")
     train_run(tuesday, folder / "tuesday-2", warm_start=warm)
     with StoppedAfter(8):
         train_run(tuesday, folder / "stopped-2", warm_start=warm)
     try:
-        mixed = WarmStart(warm.run, "copy" if rank() else "fresh")
+        mixed = WarmStart(warm.run, "copy" if number else "fresh")
         train_run(tuesday, folder / "mixed", warm_start=mixed)
     except ValueError as error:  # on every rank
         reports["mixed"] = str(error)
