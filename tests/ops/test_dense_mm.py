@@ -117,8 +117,9 @@ def test_a_row_is_the_same_dense_and_grouped(dtypes):
 
 
 @pytest.mark.parametrize("activation", ["none", "silu"])
-def test_one_tensor_of_all_experts_rows_has_the_bits_of_a_list(layer, dtypes, activation):
-    x, weight_EDH, bias_EH, grad = inputs(layer, dtypes, shared=False)
+@pytest.mark.parametrize("name", LAYERS)
+def test_one_tensor_of_all_experts_rows_has_the_bits_of_a_list(name, dtypes, activation):
+    x, weight_EDH, bias_EH, grad = inputs(LAYERS[name], dtypes, shared=False)
     x_BED = torch.stack(x, dim=1)
     for x_EBD in (torch.stack(x), x_BED.transpose(0, 1)):
         leaves = [t.clone().requires_grad_() for t in (x_EBD, weight_EDH, bias_EH)]

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from mmoe.ops import extension_status, reference, target_attention
+from tests.ops.damage import flat
 
 # Events of each row; D; widths of the layers
 CASES = {
@@ -28,6 +29,8 @@ CASES = {
     "more rows than blocks": ([n % 3 for n in range(1100)], 4, [5, 2]),
     "wide": ([9, 4], 130, [70, 140]),
 }
+# What the calls of test_every_operator.py have not
+BESIDE_THE_SHARED = ["most layers", "no hidden layer", "no width", "more rows than blocks"]
 BUILT = pytest.mark.skipif(not extension_status().built, reason="plain PyTorch promises no bits")
 SOFTMAX = pytest.mark.parametrize("softmax", [False, True], ids=["sum", "softmax"])
 
@@ -71,6 +74,15 @@ def called(e_VD, lengths_B, *others, softmax=False, function=target_attention):
     return function(e_VD, lengths_B, *first, deeper=deeper, softmax=softmax)
 
 
+def near(found, wanted, dtype):
+    assert len(found) == len(wanted)
+    step = {torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float64: 1e-12}[dtype]
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        most = max(1.0, float(theirs.abs().max())) if theirs.numel() else 1.0
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=step * most)
+
+
 @pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float64], ids=["fp32", "bf16", "fp64"])
 def dtype(request):
     return request.param
@@ -92,6 +104,23 @@ def test_the_specification_is_the_formula(name, softmax):
         a_N = a_N.softmax(0) if softmax else a_N
         torch.testing.assert_close(next(weights), a_N)
         torch.testing.assert_close(out_BD[b], a_N @ own_ND)
+
+
+@SOFTMAX
+@pytest.mark.parametrize(
+    "name", ["most layers", "no hidden layer", "no width", "more rows than blocks"]
+)
+def test_equals_the_specification(name, dtype, softmax):
+    given = of_operator(arguments(name, dtype))
+    out_BD, weights_V = torch.ops.mmoe.target_attention(*given, softmax)
+    wanted = reference.target_attention(*given, softmax)
+    near((out_BD, weights_V), wanted, dtype)
+
+    generator = torch.Generator().manual_seed(1)
+    grads = [torch.randn(out.shape, generator=generator).to(out.dtype) for out in wanted]
+    of_gradient = (*grads, *given[:-1], wanted[1], softmax)
+    found = torch.ops.mmoe.target_attention_backward(*of_gradient)
+    near(flat(found), flat(reference.target_attention_backward(*of_gradient)), dtype)
 
 
 @BUILT
