@@ -149,8 +149,6 @@ def test_a_warm_start_fills_slices_as_whole_experts(folder, one, kept):
 REFUSED = {
     "three products": (["model.expert.hidden=[8,6,4]"], "hidden: expected two widths"),
     "norm": (["model.expert.norm=layer"], "norm: expected None"),
-    "activation": (["model.expert.output_activation=same"], "output_activation: expected None"),
-    "kind": (["model.expert={kind: deepfm}"], "experts: expected whole MLPExperts"),
     "units": (["parallel.slices=5"], "slices: expected a number that divides the 12 hidden units"),
 }
 
