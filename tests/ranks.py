@@ -23,7 +23,7 @@ from unittest.mock import patch
 from tests.forked import Forked
 
 # Seconds after which a rank that waits for another gives up, and a world is ended
-PATIENCE, LONGEST = 60, 600
+PATIENCE, LONGEST = 60, 280
 
 
 def run_ranks(folder: Path, module: str, ranks: int, *arguments: object) -> list:
