@@ -101,6 +101,12 @@ class Forked:
         return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
 
+def start_servers() -> None:
+    """Those of all ranks at once: the first rank would wait for the others' imports."""
+    for seed in HASH_SEEDS:
+        _server(seed)
+
+
 @functools.cache
 def _server(hash_seed: str) -> socket.socket:
     """One for each worker of pytest and hash seed; it ends with the worker."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tests.forked import Forked
+from tests.forked import Forked, start_servers
 
 # Seconds after which a rank that waits for another gives up, and a world is ended
 PATIENCE, LONGEST = 60, 280
@@ -28,6 +28,7 @@ PATIENCE, LONGEST = 60, 280
 
 def run_ranks(folder: Path, module: str, ranks: int, *arguments: object) -> list:
     """What each rank reports; the fixture of this name gives the folder."""
+    start_servers()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     given = [str(ranks), str(folder), f"tests.{module}", *map(str, arguments)]
     started = [
@@ -141,6 +142,8 @@ def launch(
     seconds: float = 120.0,
 ) -> list[Ended]:
     """Runs `mmoe` as ranks to their end, as torchrun does; `only` adds arguments for some."""
+    if ranks > 1:
+        start_servers()
     port = free_port()
     processes = [start([*arguments, *only.get(r, ())], r, ranks, port) for r in range(ranks)]
     try:
