@@ -13,16 +13,16 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.emulated_cuda.build import ROOT, NoCompiler, build
 from tests.emulated_cuda.device import Settings
+from tests.emulated_cuda.plugin import ASKED
 from tests.emulated_cuda.sanitizer import environment
 
 TESTS = ("tests/emulated_cuda", "tests/ops", "tests/mixture")
-PRODUCTS = ("-k", "grouped or chain or layer or mixture or random")
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,14 @@ class Round:
         settings: What the emulation varies.
         variant: Of the library.
         arguments: Further ones of pytest.
+        of_asking: Runs the cases alone that asked for the capability in an earlier round: others
+            go the same way whatever it is.
     """
 
     settings: Settings
     variant: str = "plain"
     arguments: tuple[str, ...] = ()
+    of_asking: bool = False
 
     def __str__(self) -> str:
         s = self.settings
@@ -47,16 +50,16 @@ class Round:
 
 SHORT = (
     Round(Settings()),
-    Round(Settings(capability=9), arguments=PRODUCTS),
+    Round(Settings(capability=9), of_asking=True),
 )
 WHOLE = (
     Round(Settings(), arguments=("--all",)),
     Round(Settings("backward", copies="early")),
     Round(Settings("shuffled", seed=1)),
     Round(Settings("shuffled", seed=2, copies="early", capability=9)),
-    Round(Settings("backward", capability=9), arguments=PRODUCTS),
+    Round(Settings("backward", capability=9), of_asking=True),
     Round(Settings(), "asan"),
-    Round(Settings("shuffled", seed=3, copies="early", capability=9), "asan", PRODUCTS),
+    Round(Settings("shuffled", seed=3, copies="early", capability=9), "asan", of_asking=True),
 )
 
 
@@ -69,38 +72,52 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rounds = WHOLE if settings.all or settings.variant == "asan" else SHORT
     if settings.variant is not None:
         rounds = tuple(part for part in rounds if part.variant == settings.variant)
+    libraries: dict[str, Path] = {}
     try:
         for variant in dict.fromkeys(part.variant for part in rounds):
             started = time.monotonic()
-            build(variant)
+            libraries[variant] = build(variant)
             print(f"{variant}: built in {time.monotonic() - started:.0f} s", flush=True)
     except NoCompiler as error:
         sys.exit(f"tests.emulated_cuda: {error}")
     cases, failed = 0, 0
+    asking: set[str] = set()
     for part in rounds:
-        ran, wrong = run(part, others)
-        cases, failed = cases + ran, failed + wrong
+        ran, wrong, asked = run(part, others, asking, libraries[part.variant])
+        cases, failed, asking = cases + ran, failed + wrong, asking | asked
     print(json.dumps({"cases": cases, "failed": failed}))
     sys.exit(0 if cases and not failed else 1)
 
 
-def run(part: Round, others: Sequence[str] = ()) -> tuple[int, int]:
-    """Returns how many cases ran, and how many of them failed."""
+def run(
+    part: Round,
+    others: Sequence[str] = (),
+    asking: Collection[str] = (),
+    library: Path | None = None,
+) -> tuple[int, int, set[str]]:
+    """Returns how many cases ran, how many of them failed, and which asked for the capability."""
+    if part.of_asking and not asking:
+        return 0, 0, set()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
+        report, names = Path(folder) / "report.xml", Path(folder) / "names.txt"
         surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
         if part.variant == "asan":
             surroundings |= environment()
         command = [sys.executable, "-m", "pytest", *options(part), f"--junit-xml={report}"]
+        if library is not None:
+            command.append(f"--emulated-library={library}")
+        if part.of_asking:
+            names.write_text("\n".join(asking), encoding="utf-8")
+            command.append(f"--emulated-tests={names}")
         command += [*part.arguments, *others, *(() if _name_tests(others) else TESTS)]
         code = subprocess.run(command, cwd=ROOT, env=surroundings).returncode
-        ran, wrong = _counts(report)
+        ran, wrong, asked = _read(report)
     # Also where pytest itself or the process gave up, and where nothing ran
     wrong = max(wrong, int(code != 0 or ran == 0))
     seconds = time.monotonic() - started
     print(f"{part}: {ran} cases, {wrong} failed, {seconds:.0f} s", flush=True)
-    return ran, wrong
+    return ran, wrong, asked
 
 
 def options(part: Round) -> list[str]:
@@ -113,6 +130,7 @@ def options(part: Round) -> list[str]:
         "capability": part.settings.capability,
     }
     plain = ["-q", "-p", "no:cacheprovider", "-m", "gpu and not real_gpu", "--maxprocesses=8"]
+    plain.append("--timeout=3600")  # it may have what others leave of the processor
     workers = ["-n", "auto", "--dist", "load", "-p", "tests.emulated_cuda.plugin"]
     return [*plain, *workers, *(f"--emulated-{name}={value}" for name, value in said.items())]
 
@@ -122,10 +140,12 @@ def _name_tests(arguments: Sequence[str]) -> bool:
     return any("/" in text and (ROOT / text.partition("::")[0]).exists() for text in arguments)
 
 
-def _counts(report: Path) -> tuple[int, int]:
+def _read(report: Path) -> tuple[int, int, set[str]]:
     if not report.exists():
-        return 0, 1
-    suites = ET.parse(report).getroot().iter("testsuite")
+        return 0, 1, set()
+    root = ET.parse(report).getroot()
+    asked = {p.get("value", "") for p in root.iter("property") if p.get("name") == ASKED}
+    suites = root.iter("testsuite")
     ran, wrong = 0, 0
     for suite in suites:
         count = {
@@ -133,7 +153,7 @@ def _counts(report: Path) -> tuple[int, int]:
         }
         ran += count["tests"] - count["skipped"]
         wrong += count["failures"] + count["errors"]
-    return ran, wrong
+    return ran, wrong, asked
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -197,10 +198,10 @@ def _wrap(tree: Any) -> Any:
 
 
 class Kernels:
-    """The library of emulated kernels."""
+    """The library of emulated kernels; compiled where it is not said where it lies."""
 
-    def __init__(self, variant: str = "plain") -> None:
-        self.path = build(variant)
+    def __init__(self, variant: str = "plain", library: Path | str | None = None) -> None:
+        self.path = library or build(variant)
         self.sanitized = variant == "asan"
         torch.ops.load_library(str(self.path))
         self.library = ctypes.CDLL(str(self.path))
@@ -216,6 +217,10 @@ class Kernels:
             int(settings.copies == "early"),
             settings.capability,
         )
+
+    def capability_asked(self) -> bool:
+        """Whether anybody asked for the capability since the last call."""
+        return bool(self.library.emulated_capability_asked())
 
     def call(self, name: str, args: Any, kwargs: Any = None) -> Any:
         """Runs an operator on tensors of the device; what else is among them is on the host.
@@ -326,6 +331,6 @@ _TORCH_CUDA: dict[str, Callable[..., Any]] = {
     "set_device": _nothing,
     "manual_seed": _nothing,
     "manual_seed_all": _nothing,
-    "get_device_capability": lambda *_: (_active().settings.capability, 0),
+    "get_device_capability": lambda *_: (_active().library.emulated_capability(), 0),
     "get_device_name": lambda *_: "emulated",
 }

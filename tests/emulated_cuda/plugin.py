@@ -6,6 +6,7 @@ What needs CUDA's runtime, marked `real_gpu`, is skipped. `--emulated-…` say w
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.emulated_cuda.device import ORDERS, EmulatedDevice, Kernels, Settings
 VARIANTS = ("plain", "asan")
 OPTIONS = ("variant", "order", "seed", "copies", "capability")
 LARGE = ("[large", "-large", "many-experts")
+ASKED = "asked for the capability"  # the property of such a test in the report
 _KERNELS = pytest.StashKey[Kernels]()
 
 
@@ -27,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--emulated-seed", type=int, default=0, help="of the shuffled order")
     group.addoption("--emulated-copies", choices=("late", "early"), default="late")
     group.addoption("--emulated-capability", type=int, choices=(8, 9), default=8)
+    group.addoption("--emulated-library", metavar="FILE", help="which is compiled")
+    group.addoption("--emulated-tests", metavar="FILE", help="runs those alone whose names it has")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Opens the device before test files are read: they look whether there is one."""
     variant, *varied = (_option(config, name) for name in OPTIONS)
     try:
-        kernels = Kernels(variant)
+        kernels = Kernels(variant, _option(config, "library"))
     except NoCompiler as error:
         raise pytest.UsageError(f"tests.emulated_cuda: {error}") from None
     kernels.configure(Settings(*varied))
@@ -50,12 +54,24 @@ def _option(config: pytest.Config, name: str) -> Any:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skips what CUDA's runtime is needed for, and without `--all` what is large."""
+    if names := config.getoption("--emulated-tests"):
+        wanted = set(Path(names).read_text(encoding="utf-8").splitlines())
+        config.hook.pytest_deselected(items=[i for i in items if i.nodeid not in wanted])
+        items[:] = [item for item in items if item.nodeid in wanted]
     whole = config.getoption("--all", default=False)
     for item in items:
         if item.get_closest_marker("real_gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a real GPU"))
         elif not whole and _is_large(item):
             item.add_marker(pytest.mark.skip(reason="large for an emulated device: --all"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+    """Notes of a test that it asked for the capability: with another it may go another way."""
+    if item.config.stash[_KERNELS].capability_asked() and call.when != "teardown":
+        item.user_properties.append((ASKED, item.nodeid))
+    return (yield)
 
 
 def _is_large(item: pytest.Item) -> bool:

@@ -37,7 +37,7 @@ def test_what_ran_and_what_failed(monkeypatch, code, report, counted):
 
     monkeypatch.setattr(command.subprocess, "run", pytest_runs)
 
-    assert command.run(command.Round(Settings())) == counted
+    assert command.run(command.Round(Settings())) == (*counted, set())
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,30 @@ def test_where_tests_are_looked_for(monkeypatch, arguments, whole):
 
     assert (asked[0][-3:] == list(command.TESTS)) is whole
     assert set(arguments) < set(asked[0])
+
+
+def test_another_capability_is_tried_where_somebody_asked_for_it(monkeypatch, capsys):
+    told = []
+
+    def pytest_runs(arguments, **_):
+        values = dict(a.split("=", 1) for a in arguments if a.startswith("--") and "=" in a)
+        names = values.get("--emulated-tests")
+        told.append((values["--emulated-capability"], names and Path(names).read_text()))
+        Path(values["--junit-xml"]).write_text(
+            '<testsuites><testsuite tests="2"><testcase><properties><property '
+            f'name="{command.ASKED}" value="tests/a.py::b[c]"/></properties></testcase>'
+            "</testsuite></testsuites>"
+        )
+        return subprocess.CompletedProcess(arguments, 0)
+
+    monkeypatch.setattr(command.subprocess, "run", pytest_runs)
+    monkeypatch.setattr(command, "build", lambda variant: None)
+
+    with pytest.raises(SystemExit) as ended:
+        command.main([])
+    assert ended.value.code == 0
+    assert told == [("8", None), ("9", "tests/a.py::b[c]")]
+    assert capsys.readouterr().out.endswith('{"cases": 4, "failed": 0}\n')
 
 
 def test_a_machine_without_a_compiler_is_told_in_a_line(monkeypatch, tmp_path):

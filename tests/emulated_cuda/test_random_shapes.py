@@ -43,7 +43,6 @@ TOLERANCE = {
 PRODUCTS = ("grouped_mm", "gathered_mm", "dense_mm", "gate_mm")
 REPEATED = {kind: 4 for kind in KINDS} | {"crowded": 2, "many_experts": 2, "packed": 8}
 DEEP = 12
-LIBRARY = torch.cuda.get_device_capability()[0] in (9, 10)
 
 
 def name_of(dtype):
@@ -95,7 +94,8 @@ def run(call, draw, inconvenient=True):
 def check(name, make_case, dtype, seed, inconvenient=True):
     """With either of two products, where there are two."""
     has_two = name in ("grouped_mm", "gathered_mm") and dtype == torch.bfloat16
-    for product in ("own", "library") if has_two and LIBRARY else ("auto",):
+    has_two = has_two and torch.cuda.get_device_capability()[0] in (9, 10)
+    for product in ("own", "library") if has_two else ("auto",):
         with grouped_product(product):
             check_one(name, make_case, dtype, seed, inconvenient)
 

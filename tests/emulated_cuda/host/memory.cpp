@@ -4,6 +4,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "emulator.h"
 #include "sanitized.h"
@@ -104,7 +105,11 @@ const char* operator_name(const char* name, const char* overload) {
 
 void reserve(size_t bytes) { settings.reserved = std::max(settings.reserved, bytes); }
 
-int attribute(int which) { return which == 0 ? settings.capability : settings.multiprocessors; }
+int attribute(int which) {
+  if (which != 0) return settings.multiprocessors;
+  settings.asked = true;
+  return settings.capability;
+}
 
 }  // namespace emulated
 
@@ -117,6 +122,11 @@ EXPORTED void emulated_configure(int order, unsigned seed, int copies_early, int
   settings.copies_early = copies_early != 0;
   settings.capability = capability;
 }
+
+EXPORTED int emulated_capability() { return emulated::attribute(0); }
+
+// Whether anybody asked for it since the last call.
+EXPORTED int emulated_capability_asked() { return std::exchange(emulated::settings.asked, false); }
 
 // Before a call: which of its tensors are not on the device.
 EXPORTED void emulated_begin_call(const void* const* host, int count) {

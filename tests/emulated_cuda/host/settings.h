@@ -15,6 +15,7 @@ struct Settings {
   uint32_t seed = 0;
   bool copies_early = false;
   int capability = 8;         // the major one
+  bool asked = false;         // for the capability, since somebody looked
   int multiprocessors = 132;  // of an H100
   size_t reserved = 0;        // the most dynamic shared memory asked for
 };
