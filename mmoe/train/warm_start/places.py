@@ -13,9 +13,9 @@ from torch import Tensor
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.mixture import DSelectKGate
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of, owners_of
 from mmoe.mixture.resize_experts import NewExperts
+from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.parallel.sharded_tensors import Shard, is_whole, lie_in_places
@@ -281,7 +281,7 @@ def _origins(level: Level, before: Level, new_experts: NewExperts) -> dict[str, 
         return kept
     places = expert_places(now, old, new_experts).tolist()
     moved = next((e for e, place in enumerate(places) if place not in (NEW, e)), None)
-    if moved is not None and any(isinstance(module, DSelectKGate) for module in level.modules()):
+    if moved is not None and traits_of(level.mixture.gate, GateTraits).spells_numbers:
         raise ValueError(
             f"{now[moved]!r} would get another number, which the codes of model.gate.kind "
             "dselect_k spell; add tasks and experts with another gate"
