@@ -49,7 +49,12 @@ def main() -> None:
     import mmoe
 
     getattr(mmoe, "tune_process", lambda: None)()  # an earlier mmoe does it when it is imported
-    from mmoe.score import RunDirectory, score_files
+    from mmoe.score import score_files
+
+    try:
+        from mmoe.run import RunDirectory
+    except ImportError:  # an earlier mmoe
+        from mmoe.score import RunDirectory  # pyright: ignore[reportAttributeAccessIssue]
 
     imported = time.perf_counter()
     first = FirstRow()
