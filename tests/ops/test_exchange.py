@@ -37,6 +37,7 @@ def test_the_plan_is_the_reference_s(world):
             assert torch.equal(found, wanted)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", STEPS)
 def test_every_operator_is_its_reference(world, name):
     for rank in range(world.case.W):
