@@ -1,7 +1,7 @@
 """One rank of a gloo world that shares out tables to score with; run by test_scoring_ranks.py.
 
-Every rank looks its own rows up with the others, and alone those of all. What it finds goes to
-REPORT, a JSON file.
+Every rank looks its own rows up with the others, and alone those of all. What it finds is its
+report.
 """
 
 from unittest import mock

@@ -1,7 +1,8 @@
 """One rank of a gloo world that compares tables over ranks with one process; run by the tests.
 
 Every rank trains each case with the others, on its own rows, and one of them alone on those of all,
-on the plain backend. What a rank finds goes to REPORT, a JSON file: for each case the largest
+on the plain backend. What a rank
+finds is its report: for each case the largest
 errors.
 """
 

@@ -1,6 +1,6 @@
 """One rank of a world of hosts of two ranks each, whose dispatcher chooses its mode.
 
-What it finds goes to REPORT, a JSON file.
+What it finds is its report.
 """
 
 from dataclasses import asdict, replace

@@ -1,7 +1,8 @@
 """One rank of a gloo world that trains networks over ranks, and on its own; run by the tests.
 
 Every rank takes some training steps of each case with the others, on its rows; and one of them
-takes them alone, on the rows of all. What a rank finds goes to REPORT, a JSON file: for each case
+takes them alone, on the rows of all. What a rank
+finds is its report: for each case
 the largest errors.
 """
 

@@ -1,6 +1,6 @@
 """One rank of a world of hosts of two ranks each, which compares every mode with one process.
 
-The cases are those of `world.py`, in other modes; what it finds goes to REPORT, a JSON file.
+The cases are those of `world.py`, in other modes; what it finds is its report.
 """
 
 import os

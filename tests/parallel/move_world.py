@@ -1,6 +1,6 @@
 """One rank of a gloo world whose experts change ranks in the middle of training; run by the tests.
 
-What it finds goes to REPORT, a JSON file. Training is that of `dense_world.py`.
+What it finds is its report. Training is that of `dense_world.py`.
 """
 
 import random

@@ -1,7 +1,7 @@
 """One rank of a gloo world that compares copied and sliced experts with one process; run by tests.
 
 Every rank computes each case with the others, and one of them alone on the batch of all. What a
-rank finds goes to REPORT, a JSON file.
+rank finds is its report.
 """
 
 import warnings

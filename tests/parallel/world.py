@@ -1,7 +1,7 @@
 """One rank of a gloo world that compares experts over ranks with one process; run by the tests.
 
 Every rank computes each case with the others, and one of them alone on the batch of all. What a
-rank finds goes to REPORT, a JSON file: for each case the largest errors, and what was sent.
+rank finds is its report: for each case the largest errors, and what was sent.
 """
 
 from dataclasses import replace

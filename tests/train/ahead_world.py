@@ -1,8 +1,7 @@
 """One rank of a gloo world that trains with the next step's ids under way; run by the tests.
 
 Every rank takes the steps of each case twice, with `parallel.pipeline` and without, and compares
-the bits. Whole runs follow: undisturbed, stopped and resumed, without. What it finds goes to
-REPORT, a JSON file.
+the bits. Whole runs follow: undisturbed, stopped and resumed, without. What it finds is its report.
 """
 
 import json

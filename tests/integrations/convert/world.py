@@ -1,7 +1,7 @@
 """One rank of a gloo world that trains a converted network; run by test_distribute.py.
 
 Each case is trained twice: spread over the ranks, with DDP, FSDP2 or sums for the rest, and in one
-process on the rows of all. REPORT, a JSON file, gets the largest differences.
+process on the rows of all. Its report is the largest differences.
 """
 
 import copy
