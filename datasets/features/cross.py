@@ -15,8 +15,8 @@ from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.seen import HELD_COLUMNS
 from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.hashing import mix64
-from mmoe.datasets.values.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys, widest
+from mmoe.datasets.values.hashing import hash_keys, mix64
+from mmoe.datasets.values.keys import KeyKind, key_kind, missing_mask, to_keys, widest
 
 
 @dataclass(frozen=True)

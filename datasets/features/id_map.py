@@ -15,14 +15,13 @@ from mmoe.config.json_files import Count, Stored
 from mmoe.config.tables import HashEncoding, ManagedEncoding, VocabularyEncoding
 from mmoe.datasets.features.fit_ids import CountFit, Counts, count_keys
 from mmoe.datasets.values.arrow import may_use_threads, pc
+from mmoe.datasets.values.hashing import hash_rows, raw_ids
 from mmoe.datasets.values.keys import (
     ARROW_TYPES,
     KeyIndex,
     KeyKind,
-    hash_keys,
     missing_mask,
     own_key,
-    raw_ids,
     to_keys,
     widest,
 )
@@ -398,9 +397,7 @@ class HashRule(_SizedRule):
     def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
         """Returns rows, int32 [N]: 0 missing, 1 no id of this kind, else 2 + hash mod size."""
         keys = to_keys(column, self.kind, label)
-        ids_N = (hash_keys(keys) % np.uint64(self.size)).astype(np.int32)
-        ids_N += FIRST_KNOWN
-        return _marked(ids_N, keys, column, self.kind)
+        return _marked(hash_rows(keys, self.size, FIRST_KNOWN), keys, column, self.kind)
 
 
 class ManagedRule(_SizedRule):

@@ -18,13 +18,12 @@ from mmoe.datasets.rows.locations import (
     place,
 )
 from mmoe.datasets.values.arrow import is_list, pc
-from mmoe.datasets.values.hashing import mix64
+from mmoe.datasets.values.hashing import hash_keys, mix64
 from mmoe.datasets.values.keys import (
     KeyKind,
     codes_of,
     first_rows,
     first_seen,
-    hash_keys,
     missing_mask,
     refuse_nested,
     to_keys,

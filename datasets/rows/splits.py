@@ -16,8 +16,8 @@ from mmoe.datasets.rows.requests import RowRequests, find_requests
 from mmoe.datasets.values.arrow import is_text
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.datetimes import TimeUnits
-from mmoe.datasets.values.hashing import mix64
-from mmoe.datasets.values.keys import KeyKind, hash_keys, key_kind, missing_mask, to_keys
+from mmoe.datasets.values.hashing import hash_keys, mix64
+from mmoe.datasets.values.keys import KeyKind, key_kind, missing_mask, to_keys
 
 _ROWS = 1 << 17  # hashed at a time
 _SHIFT = np.uint64(48)  # the top 16 bits choose one of 65,536 bins

@@ -6,12 +6,13 @@ Arrow has none, and those of pandas would give every id of an older run another 
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.values.arrow import pc
+from mmoe.datasets.values.arrow import is_text, pc
 
 # Constants of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators").
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
+_HASHED = 2**62  # raw ids from here on are hashes
 
 
 def mix64(values: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -92,3 +93,46 @@ def hash_one(text: str) -> np.uint64:
     data = np.frombuffer(text.encode(), np.uint8)
     parts = mix64(np.arange(len(data), dtype=np.uint64) * np.uint64(256) + data)
     return mix64(parts.sum(keepdims=True) + np.uint64(len(data)))[0]
+
+
+def hash_keys(keys: pa.ChunkedArray) -> np.ndarray:
+    """Hashes keys: uint64 [N], the same on every machine and in every version."""
+    if is_text(keys.type):
+        return hash_text(keys)
+    if pa.types.is_floating(keys.type):
+        return mix64(pc.fill_null(keys, 0.0).to_numpy().view(np.uint64))
+    return mix64(pc.fill_null(keys, 0).to_numpy().view(np.uint64))
+
+
+def hash_rows(keys: pa.ChunkedArray, size: int, first: int) -> np.ndarray:
+    """Hashes ids to rows of a table: `first + hash mod size`, int32 [N]; nulls give any row.
+
+    Args:
+        keys: N keys of one kind.
+        size: Rows that ids share.
+        first: The lowest of them; those below are the caller's (missing, unseen).
+    """
+    rows_N = (hash_keys(keys) % np.uint64(size)).astype(np.int32)
+    rows_N += first
+    return rows_N
+
+
+def raw_ids(keys: pa.ChunkedArray, first: int) -> np.ndarray:
+    """Returns keys as int64 from `first` to 2⁶³ - 2, the same on every machine.
+
+    Integers from 0 to 2⁶² - 1 are moved by `first` and never share an id; everything else is hashed
+    behind them, 62 bits: among ten million texts any two share an id with probability 1 in 90,000.
+    Nulls give any value.
+
+    Args:
+        keys: N keys of one kind.
+        first: The lowest id; those below are the caller's (missing, unseen).
+
+    Returns:
+        int64 [N].
+    """
+    hashed_N = (hash_keys(keys) % np.uint64(_HASHED - 2 - first)).astype(np.int64) + first
+    if is_text(keys.type) or pa.types.is_floating(keys.type):
+        return hashed_N + _HASHED
+    keys_N = pc.fill_null(keys, 0).to_numpy()
+    return np.where((keys_N >= 0) & (keys_N < _HASHED), keys_N + first, hashed_N + _HASHED)

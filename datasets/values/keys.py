@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import decoded, is_binary, is_text, pc
-from mmoe.datasets.values.hashing import hash_one, hash_text, mix64
+from mmoe.datasets.values.hashing import hash_one, hash_text
 
 _DATETIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d([.,]\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?$"
 _SHORTEST_MOMENT = len("2025-01-01 00:00")
@@ -122,7 +122,6 @@ ARROW_TYPES: dict[KeyKind, pa.DataType] = {
     "text": pa.large_string(),
 }
 _EXACT = 2.0**53  # whole numbers up to here are exact in float64
-_HASHED = 2**62  # raw ids from here on are hashes
 _FLOAT_DIGITS = 15  # decimals of so many digits keep apart as float64
 
 
@@ -192,36 +191,6 @@ def missing_mask(column: pa.ChunkedArray, kind: KeyKind) -> np.ndarray:
             return pc.fill_null(pc.equal(column, ""), True).to_numpy()
         return pc.is_null(text.blank_to_null(column)).to_numpy()
     return pc.is_null(column, nan_is_null=True).to_numpy()
-
-
-def hash_keys(keys: pa.ChunkedArray) -> np.ndarray:
-    """Hashes keys: uint64 [N], the same on every machine and in every version."""
-    if is_text(keys.type):
-        return hash_text(keys)
-    if pa.types.is_floating(keys.type):
-        return mix64(pc.fill_null(keys, 0.0).to_numpy().view(np.uint64))
-    return mix64(pc.fill_null(keys, 0).to_numpy().view(np.uint64))
-
-
-def raw_ids(keys: pa.ChunkedArray, first: int) -> np.ndarray:
-    """Returns keys as int64 from `first` to 2⁶³ - 2, the same on every machine.
-
-    Integers from 0 to 2⁶² - 1 are moved by `first` and never share an id; everything else is hashed
-    behind them, 62 bits: among ten million texts any two share an id with probability 1 in 90,000.
-    Nulls give any value.
-
-    Args:
-        keys: N keys of one kind.
-        first: The lowest id; those below are the caller's (missing, unseen).
-
-    Returns:
-        int64 [N].
-    """
-    hashed_N = (hash_keys(keys) % np.uint64(_HASHED - 2 - first)).astype(np.int64) + first
-    if is_text(keys.type) or pa.types.is_floating(keys.type):
-        return hashed_N + _HASHED
-    keys_N = pc.fill_null(keys, 0).to_numpy()
-    return np.where((keys_N >= 0) & (keys_N < _HASHED), keys_N + first, hashed_N + _HASHED)
 
 
 def codes_of(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:

@@ -28,7 +28,8 @@ from mmoe.datasets.rows.splits import Day, days_of
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.stream.open import times_in
 from mmoe.datasets.stream.source import survey
-from mmoe.datasets.values.keys import hash_keys, missing_mask, to_keys
+from mmoe.datasets.values.hashing import hash_keys
+from mmoe.datasets.values.keys import missing_mask, to_keys
 from mmoe.datasets.values.text import TextCells
 from mmoe.errors import Interrupted
 from mmoe.parallel import from_first, join_ranks, rank

@@ -13,7 +13,7 @@ from mmoe.config import ManagedIds, config_from_dict, dump_config
 from mmoe.datasets.features.cross import CrossColumns, cross_keys
 from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder
 from mmoe.datasets.rows.encoded import EncodedData
-from mmoe.datasets.values.keys import raw_ids
+from mmoe.datasets.values.hashing import raw_ids
 
 CROSS = {"kind": "cross", "name": "x", "columns": ["a", "b"]}
 HASHED = {**CROSS, "encoding": "hash", "hash_size": 100_000}
