@@ -386,7 +386,7 @@ def test_a_part_that_kills_every_worker(cluster, run, log, whole, tmp_path, monk
         "from mmoe.score.file_scorer import FileScorer\n"
         "scored = FileScorer.score\n"
         "def score(self, files, tracker):\n"
-        "    if files[0].target.part.name.endswith('00001.parquet'):\n"
+        "    if files[0].part.name.endswith('00001.parquet'):\n"
         "        os._exit(1)\n"
         "    return scored(self, files, tracker)\n"
         "FileScorer.score = score\n"
