@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # A worker more than cores, since ranks wait for one another in a third of their time; files that take
 # longest first (tests/seconds.json); make test COSTS=FILE prints what each file takes
-PYTEST := $(BIN)/python -m pytest -n $(shell expr $$(nproc) + 1) --maxprocesses 8 --dist loadgroup --no-loadscope-reorder $(if $(COSTS),--costs $(COSTS))
+PYTEST := $(BIN)/python -m pytest -n $(shell expr $$( (nproc || sysctl -n hw.ncpu) 2>/dev/null ) + 1) --maxprocesses 8 --dist loadgroup --no-loadscope-reorder $(if $(COSTS),--costs $(COSTS))
 
 .PHONY: setup demo test test-all lint typecheck cuda-check cuda-emulate cuda-emulate-all gpu-check gpu-bundle sanitize engines notebooks wheel wheel-check bench bench-peers clean
 

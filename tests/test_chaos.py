@@ -180,8 +180,11 @@ def _spoilt(monkeypatch, case, spoil):
 def test_how_a_scoring_ended(case, options, verdict):
     case.options = options
     assert score_cases.judge(0, case).verdict == verdict
+
+
+def test_what_had_to_be_refused_is_not_harmless(case):
     case.refused = True
-    assert verdict != "harmless" or score_cases.judge(0, case).verdict != "harmless"
+    assert score_cases.judge(0, case).verdict == "unclear"
 
 
 def test_what_is_half_written_is_noticed(case, monkeypatch):

@@ -292,7 +292,7 @@ def shadowed(bench: Bench) -> list[Result]:
         times = raced(world, layer, hows, bench.seconds / 2)
     # The first rank has these and half of the others, instead of half of all
     bound = (HOT + (1 - HOT) / LOAD_LAYER.ranks) * LOAD_LAYER.ranks
-    note = f"{HOT:.0%} of the picks on one of {LAYER.experts}, bound {bound:.2f}; {got}"
+    note = f"{HOT:.0%} of the picks on one of {LOAD_LAYER.experts}, bound {bound:.2f}; {got}"
     return [speedup("shadow_gain", times, "rows", "shadowed", note=note)]
 
 

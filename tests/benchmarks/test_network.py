@@ -148,7 +148,7 @@ def test_races_in_small(bench, monkeypatch):
     small = {"batch": 32, "experts": 16}
     monkeypatch.setattr(races, "LAYER", replace(LAYER, **small))
     monkeypatch.setattr(races, "WORLDS", {2: 4 / 3})
-    monkeypatch.setattr(races, "LAYER", replace(LOAD_LAYER, **small))
+    monkeypatch.setattr(races, "LOAD_LAYER", replace(LOAD_LAYER, **small))
     results = [
         *host_bytes(bench),
         *two_levels(bench, per_host=2),

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+import torch
+
 import mmoe.cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -207,12 +209,14 @@ def _verdict(pipe: Connection, number: int, process, *, late: bool) -> Verdict:
 
 def _answer(judge: Callable[[int], Verdict], number: int, pipe: Connection) -> None:
     os.dup2(2, 1)  # whatever a library prints is no answer
+    torch.set_num_threads(1)  # others judge beside it
     limit_memory(4 << 30)  # a damaged size must not take the machine's memory
     try:
         pipe.send(judge(number))
     except BaseException:
         why = traceback.format_exc()[-900:]
         pipe.send(Verdict(number, "the harness", "?", "traceback", why))
+    os._exit(0)  # a thread that hangs holds nobody up
 
 
 def limit_memory(more: int) -> None:
