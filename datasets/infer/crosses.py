@@ -353,8 +353,10 @@ def _of_label(
     chosen = [(codes_S[index_L], size) for codes_S, size, _ in found]
 
     def auc(training_L: np.ndarray, test_L: np.ndarray) -> float | None:
-        positives, rate = labels_L[test_L].sum(), labels_L[training_L].mean()
-        if min(positives, test_L.sum() - positives) < _LEAST or not 0 < rate < 1:
+        positives = labels_L[test_L].sum()
+        if min(positives, test_L.sum() - positives) < _LEAST or not training_L.any():
+            return None
+        if not 0 < labels_L[training_L].mean() < 1:
             return None
         p = additive(chosen, labels_L, training_L, True)[test_L]
         return auc_of_sums(labels_L[test_L], 1 - labels_L[test_L], p)

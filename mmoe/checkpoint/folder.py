@@ -252,6 +252,8 @@ class StoredTensors:
             for name, piece in _pieces_of(file):
                 self._stored.setdefault(name, _Stored(piece.dtype, [])).pieces.append(piece)
         for name, stored in self._stored.items():
+            if len({len(piece.sizes) for piece in stored.pieces}) > 1:
+                raise ValueError(f"{self.path}: is damaged: pieces of {name!r} are of unlike rank")
             if sum(math.prod(piece.sizes) for piece in stored.pieces) != math.prod(stored.shape):
                 raise ValueError(f"{self.path}: is damaged: pieces of tensor {name!r} are missing")
 
@@ -407,6 +409,8 @@ def _pieces_of(file: Path) -> Iterator[tuple[str, _Piece]]:
                 sizes = tuple(part.get_shape())
                 dtype = (part[:0] if sizes else part[...]).dtype
                 offsets = saved[name]["saved_offsets"] if name in saved else [0] * len(sizes)
+                if len(offsets) != len(sizes):
+                    raise ValueError(f"is damaged: tensor {name!r} lies at {offsets} of {sizes}")
                 yield name, _Piece(file, dtype, tuple(map(int, offsets)), sizes)
     except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{file}: cannot be read as a checkpoint: {error}") from None

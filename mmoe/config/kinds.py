@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
@@ -30,13 +31,29 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **keywords: Any) -> None:
+        """Refuses a key that a base class says of its kinds: it would never be read."""
+        super().__pydantic_init_subclass__(**keywords)
+        for key in vars(cls).get("__annotations__", {}).keys() & cls.model_fields.keys():
+            base = next((b for b in cls.__mro__ if isinstance(vars(b).get(key), property)), None)
+            if base is not None:
+                raise TypeError(
+                    f"{cls.__name__}: expected a name for the key {key!r} that {base.__name__} "
+                    "has not for itself; call it otherwise"
+                )
+
     @model_validator(mode="after")
     def _run_checks(self) -> Self:
-        known = [name for cls in reversed(type(self).__mro__) for name in vars(cls)]
-        for name in dict.fromkeys(known):
-            if name.startswith("_ensure_"):
-                getattr(self, name)()
+        for name in _checks_of(type(self)):
+            getattr(self, name)()
         return self
+
+
+@cache
+def _checks_of(section: type[Strict]) -> tuple[str, ...]:
+    known = (name for cls in reversed(section.__mro__) for name in vars(cls))
+    return tuple(name for name in dict.fromkeys(known) if name.startswith("_ensure_"))
 
 
 def _is_noun(section: type) -> bool:

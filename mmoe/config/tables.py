@@ -245,7 +245,12 @@ class TableSettings(Strict):
         encoding = ENCODINGS.validate({key: raw[key] for key in raw if key in theirs})
         settings = handler({key: raw[key] for key in raw if key not in theirs})
         settings._encoding = encoding
-        return settings
+        return Strict._run_checks(settings)
+
+    @model_validator(mode="after")
+    def _run_checks(self) -> Self:
+        """Waits: the encoding is not there yet, which a check may ask for."""
+        return self
 
     @model_serializer(mode="wrap")
     def _write(

@@ -199,7 +199,8 @@ def _check_names(
 def _check_numbers(layer: nn.Module, sources: Sequence[int | None]) -> None:
     """Refuses to renumber the experts of gates that learned their numbers."""
     moved = [(e, old) for e, old in enumerate(sources) if old not in (None, e)]
-    gates = [traits_of(mixture.gate, GateTraits) for _, mixture in mixtures_in(layer)]
+    parts = (part for _, mixture in mixtures_in(layer) for part in mixture.gate.modules())
+    gates = [traits_of(part, GateTraits) for part in parts]
     if moved and any(gate.spells_numbers for gate in gates):
         raise ValueError(
             "sources: expected every kept expert of a DSelectKGate under its old number, which "

@@ -26,7 +26,9 @@ class _Below:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __get__(self, run: "RunDirectory", _: type) -> Path:
+    def __get__(self, run: "RunDirectory | None", _: type) -> Path:
+        if run is None:
+            raise AttributeError(f"{self.name}: expected a run's folder, got the class")
         return run.path / self.name
 
 

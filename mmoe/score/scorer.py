@@ -27,6 +27,9 @@ from mmoe.score.top_rows import Top
 
 # Rows of a chunk: some 25 MB of 200 columns, of which each thread has one in work
 ROWS_PER_CHUNK = 16_384
+# Rows in memory: what a large table needs beside itself. Rows of one request that differ in what
+# they share are noticed within so many
+_ROWS_AT_A_TIME = 65_536
 _FEW = 64  # rows
 
 
@@ -166,7 +169,7 @@ class Scorer:
             kept = [rows[name] for name in keep]
         found = pa.concat_tables(
             pa.table(self.columns.of(self.predictions(chunk, origin), chunk, origin))
-            for chunk in _chunks(read)
+            for chunk in _chunks(read, ROWS_PER_CHUNK)
         )
         return pa.table([*kept, *found.columns], names=[*keep, *found.column_names])
 
@@ -197,7 +200,8 @@ class Scorer:
             self._told.update(new)
             warn_caller(describe_mixed(new))
         with _TURNS.lock if table.num_rows <= _FEW else nullcontext():
-            found = [self.predictions(c, origin or origin_of(rows)) for c in _chunks(table)]
+            chunks = _chunks(table, _ROWS_AT_A_TIME)
+            found = [self.predictions(c, origin or origin_of(rows)) for c in chunks]
         nested = REQUEST_COLUMN in table.schema.names
         return np.concatenate(found), table[REQUEST_COLUMN].to_numpy() if nested else None
 
@@ -221,7 +225,7 @@ class Scorer:
         return self.predictor.predict(EncodedData(features=features))
 
 
-def _chunks(table: pa.Table) -> Iterator[pa.Table]:
+def _chunks(table: pa.Table, rows: int) -> Iterator[pa.Table]:
     """The same rows, so many at a time that they need little beside them; of none, none."""
-    for start in range(0, max(table.num_rows, 1), ROWS_PER_CHUNK):
-        yield table.slice(start, ROWS_PER_CHUNK)
+    for start in range(0, max(table.num_rows, 1), rows):
+        yield table.slice(start, rows)

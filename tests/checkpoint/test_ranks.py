@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 
-from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
 from mmoe.parallel import ensure_process_group
 from mmoe.parallel.sharded_tensors import Shard
 
@@ -180,6 +181,15 @@ def test_files_of_another_checkpoint_are_noticed(written):
     )
     with pytest.raises(ValueError, match=r"is damaged: pieces of tensor .* are missing"):
         written.model("latest")
+
+
+@pytest.mark.parametrize("offsets", [[0], [0, 0, 0]])
+def test_a_place_of_another_rank_is_damaged(offsets, tmp_path):
+    where = json.dumps({"x": {"saved_offsets": offsets}})
+    file = tmp_path / "model.safetensors"
+    save_file({"x": torch.zeros(2, 2)}, file, {"DCP_SHARDING_INFO": where})
+    with pytest.raises(ValueError, match=r"model\.safetensors: .* is damaged: tensor 'x' lies at"):
+        StoredTensors(tmp_path, "model")
 
 
 def test_another_model_is_refused_by_name(world):

@@ -7,7 +7,8 @@ import pytest
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
-from mmoe.config import FEATURES, Feature, config_from_dict, dump_config
+from mmoe.config import FEATURES, Feature, GateConfig, config_from_dict, dump_config
+from mmoe.config.features import CategoricalFeature
 from mmoe.config.features import Feature as FeatureBase
 from mmoe.config.kinds import HasKinds, Kinds
 
@@ -90,6 +91,29 @@ def test_a_feature_says_its_name_and_where_it_is_read_from():
     for config_class, lacks in ((Nameless, "key `name`"), (Rootless, "property `source_columns`")):
         with pytest.raises(ValueError, match=f"'bare': {config_class.__name__} has no {lacks}"):
             FEATURES.add("bare", config_class, print)
+
+
+@pytest.mark.filterwarnings("ignore:Field name")
+def test_a_key_that_a_base_class_says_of_its_kinds_is_refused():
+    """It would never be read."""
+    with pytest.raises(TypeError, match="Voting: expected a name for the key 'voters' that Gate"):
+
+        class Voting(GateConfig):
+            kind: Literal["voting"] = "voting"
+            voters: int = 3
+
+
+def test_a_check_may_ask_for_the_encoding_of_a_table():
+    class Frugal(CategoricalFeature):
+        kind: Literal["frugal"] = "frugal"
+
+        def _ensure_few(self):
+            if self.table_encoding.encoding != "hash":
+                raise ValueError("expected hashed ids")
+
+    assert Frugal(name="user", encoding="hash").table_encoding.hash_size
+    with pytest.raises(ValidationError, match="expected hashed ids"):
+        Frugal(name="user")
 
 
 def test_the_class_of_the_noun_gives_that_of_the_kind(lamps):

@@ -55,8 +55,8 @@ class Pool(nn.Module):
         if "grouped" in own and "gathered" not in own:
             cls.gathered = Pool.gathered
         if "of_requests" not in own:
-            cls.of_requests, cls.shared_work = Pool.of_requests, Pool.shared_work
-            cls.shared_outputs = Pool.shared_outputs
+            for name in {"of_requests", "shared_work", "shared_outputs"} - own.keys():
+                setattr(cls, name, getattr(Pool, name))
 
     @property
     def traits(self) -> PoolTraits:

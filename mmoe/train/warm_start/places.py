@@ -281,7 +281,8 @@ def _origins(level: Level, before: Level, new_experts: NewExperts) -> dict[str, 
         return kept
     places = expert_places(now, old, new_experts).tolist()
     moved = next((e for e, place in enumerate(places) if place not in (NEW, e)), None)
-    if moved is not None and traits_of(level.mixture.gate, GateTraits).spells_numbers:
+    gates = [traits_of(part, GateTraits) for part in level.mixture.gate.modules()]
+    if moved is not None and any(gate.spells_numbers for gate in gates):
         raise ValueError(
             f"{now[moved]!r} would get another number, which the codes of model.gate.kind "
             "dselect_k spell; add tasks and experts with another gate"

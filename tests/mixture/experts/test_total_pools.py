@@ -72,3 +72,12 @@ def test_every_pool_says_what_its_experts_are(name):
     assert [e for _, own in pool.expert_kinds(len(pool)) for e in own] == list(range(len(pool)))
     assert pool.expert_stages == ((range(2), range(2, 3)) if name == "of stages" else ())
     assert (pool.expert_modules is not None) == (name == "modules")
+
+
+def test_what_a_class_says_itself_of_requests_stays():
+    class Sharing(MLPExperts):
+        def shared_work(self, rows):
+            return "mine"
+
+    assert Sharing.of_requests is Pool.of_requests
+    assert Sharing.shared_work is not Pool.shared_work
