@@ -1,4 +1,4 @@
-"""No module imports another one in a circle, however many lie between, types included."""
+"""What `.ci/check_structure.py` counts; no imports go round in a circle, types included."""
 
 import importlib.util
 from pathlib import Path
@@ -9,17 +9,41 @@ ROOT = Path(__file__).parents[1]
 FILE = ROOT / ".ci" / "check_structure.py"
 
 
-@pytest.fixture(name="circle_of_imports", scope="module")
-def _circle_of_imports():
+@pytest.fixture(name="structure", scope="module")
+def _structure():
     spec = importlib.util.spec_from_file_location("check_structure", FILE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.circle_of_imports
+    return module
+
+
+@pytest.fixture(name="circle_of_imports", scope="module")
+def _circle_of_imports(structure):
+    return lambda root: structure.circle_of_imports(structure.Code.read(root))
 
 
 def test_there_is_none(circle_of_imports):
     assert circle_of_imports(ROOT) == []
+
+
+def test_what_makes_code_hard_to_read_is_counted(structure, tmp_path):
+    rooms = {"mmoe": "", "mmoe/a": "from mmoe.a.shallow import A", "mmoe/b": "", "mmoe/c": ""}
+    for room, text in rooms.items():
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").write_text(text)
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "mmoe/a/shallow.py").write_text("class A: ...\n")
+    (tmp_path / "mmoe/a/tiny.py").write_text("T = 1\n")
+    (tmp_path / "mmoe/a/deep.py").write_text("from mmoe.a.tiny import T\n" + "T\n" * 80)
+    long = "def f(x):\n" + "    x\n" * 60
+    use = "from mmoe.a import A\nfrom mmoe.a.deep import B\nisinstance(1, A)\ngetattr(1, 'b')\n"
+    (tmp_path / "mmoe/b/one.py").write_text(use + long)
+    found = dict(
+        zip(structure.LIMITS, structure.counted(structure.Code.read(tmp_path)), strict=True)
+    )
+    counts = [len(places) for places in found.values()]
+    assert counts == [0, 1, 1, 1, 1, 1, 1], found
 
 
 @pytest.mark.parametrize(

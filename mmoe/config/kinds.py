@@ -45,6 +45,9 @@ class Strict(BaseModel):
 
     @model_validator(mode="after")
     def _run_checks(self) -> Self:
+        return self._checked()
+
+    def _checked(self) -> Self:
         for name in _checks_of(type(self)):
             getattr(self, name)()
         return self

@@ -245,7 +245,7 @@ class TableSettings(Strict):
         encoding = ENCODINGS.validate({key: raw[key] for key in raw if key in theirs})
         settings = handler({key: raw[key] for key in raw if key not in theirs})
         settings._encoding = encoding
-        return Strict._run_checks(settings)
+        return settings._checked()
 
     @model_validator(mode="after")
     def _run_checks(self) -> Self:
