@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.inputs.section import Measured, Section, log_loss, predictions, split_rows
 from benchmarks.racing.harness import Clock, Target
+from benchmarks.train.ours import LogSteps
 from benchmarks.train.plain_torch import Model
 from benchmarks.train.workloads import (
     BATCH,
@@ -35,18 +36,12 @@ from benchmarks.train.workloads import (
 )
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.bundled.synthetic import FunnelLog, generate_funnel
-from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch import Batch
-from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
 from mmoe.metrics.auc import auc
 from mmoe.metrics.calibration import expected_calibration_error
 from mmoe.metrics.ranking import grouped_ndcg
-from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
-from mmoe.train.optim import build_average, build_optimizer
-from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import Step, StepProgram
 
 # A generated log of people who look at items, and what they looked at before
 
@@ -142,18 +137,6 @@ _HIDDEN = (36,)  # of DIN's activation unit, here and there
 _STEPS, _SECONDS = 2, 40.0
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """Trains `_STEPS` steps of ours when it is called."""
-
-    program: StepProgram
-    batches: Sequence[Batch]
-
-    def __call__(self) -> None:
-        for batch in self.batches:
-            self.program.train(Step.of([batch]))
-
-
 def _config(encoder: str | None) -> RunConfig:
     """`big` and a sequence of its items; `encoder` None: a list feature in its place."""
     seen: dict[str, Any] = {"kind": "list", "name": "seen", "table": "items"}
@@ -212,21 +195,6 @@ def _log(lengths_N: np.ndarray) -> pa.Table:
 def _zipf(rng: np.random.Generator, ids: int, count: int) -> np.ndarray:
     """Ids of which a few are met often: uniform in the logarithm."""
     return np.exp(rng.random(count) * np.log(ids)).astype(np.int64) - 1
-
-
-def _ours(encoder: str | None, log: pa.Table) -> _Steps:
-    ensure_process_group()
-    config = _config(encoder)
-    fitted = FeatureEncoder.fit(config, log, "log")
-    data = BatchSource.of_table(log, fitted, "log", config).held
-    assert data is not None
-    torch.manual_seed(0)
-    ranker = build_ranker(config, fitted).train()
-    optimizer = build_optimizer(ranker.network, config.training.optimizer)
-    average = build_average(ranker.network, config.training.ema_decay)
-    state = TrainingState(ranker, optimizer, average, Position())
-    batches = [data.batch(slice(n * BATCH, (n + 1) * BATCH)) for n in range(_STEPS)]
-    return _Steps(StepProgram(state, config, total_steps=1_000_000), batches)
 
 
 class _PaddedDIN(nn.Module):
@@ -298,18 +266,19 @@ def _padded(batch: Batch, lengths_B: np.ndarray) -> tuple[Any, ...]:
 
 
 def _measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
+    ensure_process_group()
     clock = Clock(device="cpu", rounds=None, seconds=_SECONDS, say=say)
     rows = _STEPS * BATCH
     full = _log(np.full(rows, _SPEED_MOST))
     times = clock.race(
         "a step with 50 events a row",
-        {name: _ours(encoder, full) for name, encoder in
+        {name: LogSteps(_config(encoder), full) for name, encoder in
          (("din", "din"), ("mean", "mean"), ("list", None))},
     )  # fmt: skip
     draws = np.random.default_rng(1).geometric(1 / (_MEAN + 1), rows) - 1
     lengths_N = np.minimum(draws, _SPEED_MOST)
     short = _log(lengths_N)
-    ours = _ours("din", short)
+    ours = LogSteps(_config("din"), short)
     rivals = clock.race(
         f"a step with {lengths_N.mean():.1f} events a row, at most {_MOST}",
         {"din": ours, "padded": _Padded(ours.batches, lengths_N)},

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.racing.harness import Clock, Race, Result, Spread, Target, speedup
+from benchmarks.train.ours import LogSteps
 from benchmarks.train.workloads import (
     BATCH,
     EXPERTS,
@@ -45,7 +46,7 @@ from mmoe.train.begin import training_state
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import Step, StepProgram, train_step
+from mmoe.train.step import train_step
 
 # What every key should reach
 
@@ -453,7 +454,7 @@ def domain_steps(bench: Bench) -> list[Result]:
     """Races steps without domains, with gates of 16 domains, and with towers of theirs as well."""
     with training_group():
         log = draw_domain_log(DOMAIN_STEPS * BATCH)
-        steps = {way: _Steps(step_config(way), log) for way in DOMAIN_WAYS}
+        steps = {way: LogSteps(step_config(way), log) for way in DOMAIN_WAYS}
         times = bench.clock.race("steps", steps)
     results = []
     for key, way in (("domains_16_over_1", "shared"), ("domains_16_over_1_own_towers", "own")):
@@ -468,28 +469,6 @@ def domain_steps(bench: Bench) -> list[Result]:
             )
         )
     return results
-
-
-class _Steps:
-    """A model in training, and its batches."""
-
-    def __init__(self, config: RunConfig, log: pa.Table) -> None:
-        encoder = FeatureEncoder.fit(config, log, "log")
-        data = BatchSource.of_table(log, encoder, "log", config).held
-        assert data is not None
-        torch.manual_seed(0)
-        ranker = build_ranker(config, encoder).train()
-        optimizer = build_optimizer(ranker.network, config.training.optimizer)
-        average = build_average(ranker.network, config.training.ema_decay)
-        state = TrainingState(ranker, optimizer, average, Position())
-        self.program = StepProgram(state, config, total_steps=1_000_000)
-        self.batches = [
-            data.batch(slice(first, first + BATCH)) for first in range(0, len(log), BATCH)
-        ]
-
-    def __call__(self) -> None:
-        for batch in self.batches:
-            self.program.train(Step.of([batch]))
 
 
 def step_config(way: str) -> RunConfig:

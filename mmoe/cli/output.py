@@ -34,7 +34,7 @@ def print_grids(grids: Iterable[Any]) -> None:
     from mmoe.run.metrics_table import plain_table
 
     for grid in grids:
-        print_table(plain_table(grid.headings, grid.rows))
+        print_table(plain_table(grid.headings, grid.rows, grid.title))
         print()
 
 

@@ -1,5 +1,6 @@
 """`EmbeddingBackend`: what every backend of embedding tables offers."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from mmoe.embeddings.sharded.ids_ahead import IdsAhead
 
 
-class EmbeddingBackend(nn.Module):
+class EmbeddingBackend(nn.Module, ABC):
     """A backend of embedding tables: a base class, whose defaults are for one process.
 
     Called, it gives `Lookups`: pooled embeddings, the features side by side in the order they were
@@ -22,9 +23,9 @@ class EmbeddingBackend(nn.Module):
 
     output_dim: int
 
+    @abstractmethod
     def table_weights(self) -> dict[str, Tensor]:
         """Returns the tables themselves (not copies) by name, each [rows, dim] float32."""
-        raise NotImplementedError
 
     def table_shards(self) -> dict[str, Sharded]:
         """Returns the tables (not copies) by name: whole, or the shards that are here.
@@ -33,6 +34,7 @@ class EmbeddingBackend(nn.Module):
         """
         return dict(self.table_weights())
 
+    @abstractmethod
     def optimizer_state(self) -> dict[str, Tensor]:
         """Returns what a resumed run needs (not copies): `TABLE/NAME`, a row for each row.
 
@@ -40,7 +42,6 @@ class EmbeddingBackend(nn.Module):
         [rows, dim], and `steps`, int64 [1], of all tables together; SGD: nothing. Tables that decay
         also have `last_step`, int32 [rows], and then there are `steps`.
         """
-        raise NotImplementedError
 
     def optimizer_shards(self) -> dict[str, Sharded]:
         """Returns the tensors of `optimizer_state`, cut as `table_shards` cuts the tables."""
@@ -55,13 +56,13 @@ class EmbeddingBackend(nn.Module):
         """
         return []
 
+    @abstractmethod
     def scale_learning_rates(self, factor: float) -> None:
         """Multiplies every table's rate, as the config has it, for the next backward pass."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self) -> None:
         """Applies the gradients where the backward pass has not done it already."""
-        raise NotImplementedError
 
     def ids_ahead(
         self, steps: Iterator[StepT], phases: StepPhases[StepT]

@@ -209,8 +209,8 @@ def comparison_grids(result: Mapping[str, Any]) -> list[tables.Grid]:
             [model["title"], *judged_cells(model["results"][measure["key"]], measure["form"])]
             for model in result["models"]
         ]
-        headings = [title, "mean ± sd", f"less {result['first']}", "95 % interval", ""]
-        grids.append(tables.Grid(headings, rows))
+        headings = ["model", "mean ± sd", f"less {result['first']}", "95 % interval", ""]
+        grids.append(tables.Grid(headings, rows, title))
     headings = ["model", "seeds", "parameters", "rows a second", "time", "gains", "pays"]
     rows = [
         [

@@ -272,7 +272,7 @@ def _task_grid(task: Mapping[str, Any], result: Mapping[str, Any]) -> tables.Gri
     ]
     title = f"{task['name']}, {tables.count(task['rows'])} rows: {', '.join(values) or NONE}"
     refills = any(expert["tasks"][task["name"]]["refilled"] for expert in result["experts"])
-    headings = [title, "#", "share"]
+    headings = ["expert", "#", "share"]
     for metric in task["metrics"]:
         headings += [metric["heading"], "95 % interval", *["refilled"] * refills]
     rows = []
@@ -286,7 +286,7 @@ def _task_grid(task: Mapping[str, Any], result: Mapping[str, Any]) -> tables.Gri
             cells += interval_cells(found["renormalised"][metric["key"]], form)
             cells += interval_cells(again, form)[:1] * refills
         rows.append([*cells, _verdict(found, task)])
-    return tables.Grid([*headings, "verdict"], rows)
+    return tables.Grid([*headings, "verdict"], rows, title)
 
 
 def _verdict(one: Mapping[str, Any], task: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ class Grid:
 
     headings: list[str]
     rows: list[list[str]]
+    title: str = ""
 
 
 def results_tables(tasks: Mapping[str, Mapping[str, Any]]) -> list[Table]:

@@ -12,9 +12,9 @@ from mmoe.metrics.task_kinds import KINDS
 _MOST_DOMAINS = 8  # a task; metrics.json has all
 
 
-def plain_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def plain_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
     """Makes a table without lines, its first column at the left."""
-    table = Table(box=None, padding=(0, 1, 0, 0))
+    table = Table(box=None, padding=(0, 1, 0, 0), title=title or None, title_justify="left")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     for row in rows:
