@@ -133,7 +133,7 @@ def _check_tables(tables: Sequence[TableSpec], features: Sequence[FeatureSpec]) 
 
 
 def _plain_alone(optimizer: EmbeddingOptimizerConfig) -> bool:
-    """Whether nothing but the plain backend has such an optimizer here."""
+    """Returns whether only the plain backend has such an optimizer here."""
     ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     return optimizer.kind == "adam" or (optimizer.needs_copies and ranks == 1)
 

@@ -1,4 +1,4 @@
-"""What a row holds before it has learnt anything."""
+"""Initial values of rows of embeddings."""
 
 import zlib
 from collections.abc import Mapping

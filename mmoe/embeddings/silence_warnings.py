@@ -19,7 +19,7 @@ def quiet_import() -> Iterator[None]:
 
 
 def quiet_tracing() -> None:
-    """Has torch say now, unheard, what TorchRec's first forward makes it say once a process.
+    """Silences what TorchRec's first forward makes torch say once a process.
 
     It is of a check inside TorchRec. The logger is as it was afterwards.
     """

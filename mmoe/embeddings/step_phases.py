@@ -1,4 +1,4 @@
-"""What training tells embeddings about a step, where these send the next one's ids ahead."""
+"""Phases of a step, told to embeddings that send the next step's ids ahead."""
 
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar

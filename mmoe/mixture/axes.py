@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a module says of one inside it.
+    """Statement of a module about one inside it.
 
     Attributes:
         child: Its dotted name there.
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorAxes:
-    """What the dimensions of a tensor are.
+    """Meaning of each dimension of a tensor.
 
     Attributes:
         dims: By dimension, its kind and the name of each entry, on all ranks together; absent: it

@@ -184,7 +184,7 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _kernel_takes(x: Tensor, weight_HD: Tensor, *bias_H: Tensor) -> bool:
-    """Whether the operator knows what came; all else is for `F.linear` to compute or to refuse."""
+    """Returns whether the operator takes these tensors; `F.linear` computes or refuses others."""
     if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return False
     return (

@@ -36,7 +36,7 @@ _PASSES_FORWARD, _PASSES_TRAINING = 1, 3
 
 
 class Work(NamedTuple):
-    """What one call of a mixture has to compute, in numbers.
+    """Amount of work in one call of a mixture.
 
     Attributes:
         rows: B.
@@ -370,7 +370,7 @@ class ProductRates:
 
 @dataclass(frozen=True, kw_only=True)
 class CostRates:
-    """What decides between dense and grouped execution on one type of device.
+    """Measured rates of a device type that decide between dense and grouped execution.
 
     Attributes:
         device: Its type, as torch names it.
@@ -396,7 +396,7 @@ class CostRates:
 
     @property
     def seconds_per_byte(self) -> float:
-        """Of one pass over rows."""
+        """Seconds per byte of one pass over rows."""
         return 1 / self.bytes_per_second
 
     def as_line(self) -> str:

@@ -132,28 +132,28 @@ class Inputs:
 
     @property
     def shape(self) -> torch.Size:
-        """That of whole rows."""
+        """Shape of whole rows."""
         shape = first_leaf(self).shape
         return shape if self.columns is None else torch.Size([shape[0], self.columns.width])
 
     @property
     def shares(self) -> bool:
-        """Whether rows share columns with others of their request."""
+        """Returns whether rows share columns with others of their request."""
         return self.x_QP is not None
 
     @property
     def shared_width(self) -> int:
-        """How many of the columns are the request's."""
+        """Number of columns that are the request's."""
         return 0 if self.columns is None else len(self.columns.of_request)
 
     @property
     def rows_a_request(self) -> float | None:
-        """How many rows a request has on average; None: there are no requests."""
+        """Mean number of rows a request; None: there are no requests."""
         return None if self.owners is None else len(self) / max(self.owners.count, 1)
 
     @property
     def whole(self) -> Tree:
-        """Every row with its request's columns, `x_BD`."""
+        """Returns every row with its request's columns, `x_BD`."""
         return self._joined if self.shares else self.x_BR
 
     def for_gate(self, gate: object) -> "Tree | Inputs":
@@ -385,7 +385,7 @@ def first_leaf(x: "Tree | Inputs") -> Tensor:
 
 
 def knows_requests(part: object) -> bool:
-    """Whether a gate says `reads_requests`.
+    """Returns whether a gate says `reads_requests`.
 
     Its very class: what is derived from one may read its input otherwise.
 

@@ -22,7 +22,7 @@ _ROWS = 512
 
 
 class LeftOutBlock(NamedTuple):
-    """What is needed to mix some rows without each of some experts.
+    """Inputs for mixing some rows without each of some experts.
 
     Attributes:
         experts: Which L of those that were asked for.
@@ -47,12 +47,12 @@ class LeftOutBlock(NamedTuple):
             yield LeftOutBlock(self.experts, at, self.weights_BLGE[rows], own)
 
     def mixes(self) -> list[Tensor]:
-        """For each gate `[B, L, O]`."""
+        """Returns each gate's mixes, `[B, L, O]`."""
         return [dense_combine(self.y, weights_BLE) for weights_BLE in self.weights_BLGE.unbind(2)]
 
 
 class LeftOutMixes(NamedTuple):
-    """What a mixture gives, and what it would give without each of some experts.
+    """Mixes, and those that would be without each of some experts.
 
     Attributes:
         out_BGO: As the mixture itself, all experts run on all rows.
@@ -123,7 +123,7 @@ def mixes_without(
 
 
 class _Again:
-    """What the gates give where nobody sees one of some experts, when it is asked for."""
+    """Gates' decisions without one of some experts, computed on demand."""
 
     def __init__(
         self, layer: MultiGateMixture, sources: Sequence[Inputs], experts: Sequence[int]
@@ -147,7 +147,7 @@ class _Again:
 
     @cached_property
     def weights_BLGE(self) -> Tensor:
-        """Without each of them."""
+        """Returns the weights without each of the experts."""
         return torch.stack([self.of(place) for place in range(len(self.experts))], dim=1)
 
 

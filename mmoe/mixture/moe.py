@@ -17,7 +17,7 @@ from mmoe.mixture.statistics import MixtureStatistics
 
 
 class MoEOutput(NamedTuple):
-    """What a `MoE` returns beside its output, where it is asked for more.
+    """Output of a `MoE` with losses and statistics, where a caller asks for them.
 
     Attributes:
         out: `[..., O]`; where experts return tuples or dicts, the same structure.
@@ -33,7 +33,7 @@ class MoEOutput(NamedTuple):
 
 
 class MoE(nn.Module):
-    """One gate over a pool of experts, for `[..., D]`: `y = Σ_e w_e(x) · expert_e(x)`.
+    """Mixture of experts with one gate, for `[..., D]`: `y = Σ_e w_e(x) · expert_e(x)`.
 
     A `MultiGateMixture` with one gate. Losses and statistics are returned, not kept in the module:
     a gate with losses (`balance_loss`, …) trains by them only if you call the layer with

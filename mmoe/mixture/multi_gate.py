@@ -56,7 +56,7 @@ from mmoe.ops._checks import for_autocast
 
 
 class Unmixed(NamedTuple):
-    """What the gates' mixes are made of, for who can do with less than all mixes at once.
+    """Parts of the gates' mixes, for callers that can do with less than all mixes at once.
 
     Attributes:
         y: `y_BO` of each expert.
@@ -95,7 +95,7 @@ class Unmixed(NamedTuple):
 
 
 class MixtureOutput(NamedTuple):
-    """What a mixture returns: mixes, losses and, on request, gates and statistics.
+    """Output of a mixture: mixes, losses and, on request, gates and statistics.
 
     Attributes:
         out_BGO: One mix of expert outputs per gate; where experts return tuples or dicts, the same
@@ -238,7 +238,7 @@ class MultiGateMixture(nn.Module):
 
     @property
     def execution(self) -> Execution:
-        """How calls are run, as the caller asked: auto, dense, grouped or padded."""
+        """Execution that the caller asked for: auto, dense, grouped or padded."""
         return self.policy.execution
 
     def named_parts(self, names: Names) -> list[Part]:
@@ -360,7 +360,7 @@ class MultiGateMixture(nn.Module):
         return sources, rows
 
     def _within(self, capacity: Capacity, decision: GateOutput) -> tuple[GateOutput, Tensor, int]:
-        """What experts have room for, how much was dropped, and the most rows of an expert."""
+        """Applies capacities; returns the routes, the share dropped and an expert's most rows."""
         experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
         k, most = self.policy.k, self.policy.most_pairs
         room = drop_over_capacity(capacity, experts_BGK, weights_BGK, self.num_experts, k, most)
@@ -368,13 +368,13 @@ class MultiGateMixture(nn.Module):
         return kept, room.dropped, room.limit
 
     def _records(self) -> dict[str, Record]:
-        """What a pool is handed that has dead units, and adds what its units gave to."""
+        """Returns the record that a pool with dead units adds its units' outputs to."""
         return {"record": []} if self.policy.pool.has_dead_units else {}
 
     def _choose(
         self, sources: Sequence[Tree], parts: Inputs | None, kept: GateOutput, limit: int | None
     ) -> tuple[Literal["dense", "grouped", "padded"], RoutePlan | None]:
-        """How this call runs, and the routes where the choice counted distinct pairs."""
+        """Chooses this call's execution; returns the routes where the choice counted pairs."""
         routes = None
         shared = SharedWork() if parts is None else self.experts.shared_work(parts)
         counted = without_first(kept, shared.experts).experts if shared.experts else kept.experts
@@ -400,7 +400,7 @@ class MultiGateMixture(nn.Module):
         mix: bool,
         record: Record | None = None,
     ) -> tuple[Tree, Unmixed | None, Tensor | None]:
-        """Every expert on all rows, and one pass that reads each output once for all gates."""
+        """Runs every expert on all rows, and reads each output once for all gates."""
         read = self.expert_source
         read = read[:1] if len(set(read)) == 1 else read  # one input serves all experts
         recorded = {} if record is None else {"record": record}
@@ -429,7 +429,7 @@ class MultiGateMixture(nn.Module):
         limit: int | None,
         record: Record | None = None,
     ) -> tuple[Tree, Tensor | None]:
-        """Each expert on the rows that some gate picked it for."""
+        """Runs each expert on the rows that some gate picked it for."""
         shared_BGO, most = None, self.policy.most_pairs
         if parts is not None:
             if execution == "grouped" and self.policy.local:
@@ -459,7 +459,7 @@ class MultiGateMixture(nn.Module):
         return out_BGO if shared_BGO is None else out_BGO + shared_BGO, dead_E
 
     def _mix_shared(self, rows: Inputs, kept: GateOutput) -> tuple[GateOutput, Tensor | None]:
-        """What is left to pick, and mixes of experts that run once a request, if there are any."""
+        """Mixes the experts that run once a request, if any; returns the rest of the picks too."""
         count = self.experts.shared_work(rows).experts
         if not count or kept.experts is None:  # every expert is wanted: nothing is left to group
             return kept, None
@@ -492,7 +492,7 @@ class MultiGateMixture(nn.Module):
     def _padded(
         self, sources: Sequence[Tree], plan: DispatchPlan, width: int, record: Record | None
     ) -> tuple[Tree, Tensor | None]:
-        """Each expert on `width` rows, zeros where it has fewer: shapes that never change."""
+        """Runs each expert on `width` rows, padded with zeros, so that shapes never change."""
         assert plan.routes is not None
         dispatcher = LocalDispatcher()
         rows, _, handle = dispatcher.dispatch(sources, plan)

@@ -16,7 +16,7 @@ NewExperts = Literal["fresh", "copy"]
 
 
 class LoadReport(NamedTuple):
-    """What `load_experts` did with each tensor; `print` it.
+    """Report of what `load_experts` did with each tensor; `print` it.
 
     Attributes:
         before: Experts in the state.
@@ -50,7 +50,7 @@ class LoadReport(NamedTuple):
         return cls(before, len(sources), kept, new, dropped, resized)
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Renders the report as one line."""
         kept = ", ".join(str(e) if e == old else f"{old} as {e}" for e, old in self.kept)
         new = ", ".join(
             f"{e} (initialised)" if old is None else f"{e} (copy of {old})" for e, old in self.new
@@ -255,7 +255,7 @@ def _resized(
 
 
 def _differ_in(own: Tensor, old: Tensor, dim: int, after: int, before: int) -> bool:
-    """Whether dimension `dim` can be the experts': all others are equal."""
+    """Returns whether dimension `dim` can be the experts': all others are equal."""
     if own.dim() != old.dim() or (own.shape[dim], old.shape[dim]) != (after, before):
         return False
     return own.shape[:dim] + own.shape[dim + 1 :] == old.shape[:dim] + old.shape[dim + 1 :]

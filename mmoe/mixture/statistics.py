@@ -1,4 +1,4 @@
-"""What the gates and the experts of a mixture did with a batch, computed on request."""
+"""Statistics of a mixture's gates and experts over a batch, computed on request."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -89,7 +89,7 @@ def dead_share(record: Record, rows: Tensor | Sequence[Tensor]) -> Tensor:
 
 
 def _alive_units(units: Tensor | list[Tensor], rows: Tensor | Sequence[Tensor]) -> Tensor:
-    """Which units were above 0 for a row that counts, bool `[E, H]`."""
+    """Marks the units that were above 0 for a row that counts, bool `[E, H]`."""
     if isinstance(units, Tensor):
         assert isinstance(rows, Tensor)
         return segment_sum((units > 0).float(), rows) > 0

@@ -1,4 +1,4 @@
-"""What pools, gates and dispatchers say of themselves beside what they do."""
+"""Traits: what pools, gates and dispatchers declare about themselves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolTraits:
-    """What a pool says of how it may be run.
+    """Traits of a pool: how it may be run.
 
     Attributes:
         static_shapes: `grouped` never reads `offsets_E1` on the host, so that it can run inside
@@ -32,7 +32,7 @@ class PoolTraits:
 
 
 class SharedWork(NamedTuple):
-    """What rows of requests share in dense execution, and is left out of its cost.
+    """Work that rows of a request share in dense execution, left out of its cost.
 
     Attributes:
         experts: How many, the first ones, run once a request whatever the execution.
@@ -45,7 +45,7 @@ class SharedWork(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GateTraits:
-    """What a gate says of how it picks.
+    """Traits of a gate: how it picks.
 
     Attributes:
         k: How many experts each gate picks; None: all of them, or it does not say.
@@ -70,7 +70,7 @@ class GateTraits:
 
 @dataclass(frozen=True, kw_only=True)
 class DispatcherTraits:
-    """What a dispatcher says it places, and whether it calls the experts itself.
+    """Traits of a dispatcher: what it places, and whether it calls the experts itself.
 
     Attributes:
         num_experts: E, over all ranks; None: what the mixture's `visibility` says.

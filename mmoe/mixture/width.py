@@ -1,4 +1,4 @@
-"""How wide the rows are that experts return, where nobody has said it: one tiny run tells."""
+"""Width of experts' outputs, found by one tiny run where nobody has said it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

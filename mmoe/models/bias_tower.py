@@ -24,7 +24,7 @@ from mmoe.models.sequences.inputs import sequence_columns
 
 @dataclass(frozen=True, kw_only=True)
 class BiasColumns:
-    """Which columns of a network's inputs belong to the display, and which values are fixed.
+    """Columns of a network's inputs that belong to the display, and the values that are fixed.
 
     Attributes:
         dense: Numbers of the tower's columns among dense ones, as `InputLayers` returns them.
@@ -44,7 +44,7 @@ class BiasColumns:
 
     @property
     def width(self) -> int:
-        """How many columns the tower reads, and the rest of the network does not."""
+        """Number of columns that the tower reads, and the rest of the network does not."""
         return len(self.dense) + len(self.ids)
 
     @classmethod
@@ -174,7 +174,7 @@ class BiasTower(nn.Module):
 
     @property
     def scores(self) -> bool:
-        """Whether a scored row has its logit, with the values that are fixed."""
+        """Returns whether a scored row has its logit, with the values that are fixed."""
         return self.config.scoring == "fixed"
 
     def fix(self, batch: Batch) -> Batch:
@@ -230,7 +230,7 @@ def own_dense(bias: BiasConfig | None, encoder: FeatureEncoder) -> list[int]:
 
 
 def _dense_names(codec: Codec[Any], encoder: FeatureEncoder, bias: BiasConfig) -> list[str]:
-    """Of the columns that one feature has, before and behind `InputLayers`."""
+    """Names the columns that one feature has, before and behind `InputLayers`."""
     if codec.feature.name not in bias.features:
         return []
     layers = codec.input_layers(encoder.rules, 0)

@@ -250,7 +250,7 @@ def _add_gates(level: Level, config: RunConfig, domains: Domains) -> None:
 
 
 def _known_to(gate_name: str, config: RunConfig, domains: Domains) -> int:
-    """How many domains the gates know that came with one of these."""
+    """Returns the number of domains that such gates know."""
     stages = [stage for stage in config.model.stages if stage.experts]
     # A gate of no task has been there from the first
     tasks = [task.name for task in config.tasks]
@@ -343,7 +343,7 @@ def _check_towers(network: MixtureNetwork, what: str, mend: str) -> None:
 
 
 def _width(network: MixtureNetwork) -> int:
-    """Of what towers read."""
+    """Returns the width of the towers' input."""
     width = network.levels[-1].mixture.output_dim
     assert width is not None, "build_experts asks for it"
     return width

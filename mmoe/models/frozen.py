@@ -94,7 +94,7 @@ class FrozenExpert(nn.Module):
 
 
 def _factory(path: str) -> Callable[[int], Any]:
-    """What makes it, out of a module that may be imported."""
+    """Imports the function that makes it, out of a module that may be imported."""
     name, _, attribute = path.partition(":")
     # What a run's folder names is called here, so it must not be just anything that there is
     if name.partition(".")[0] in sys.stdlib_module_names:

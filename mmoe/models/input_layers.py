@@ -157,7 +157,7 @@ def _key(name: str) -> str:
 
 
 def _distinct(in_pieces: Sequence[PiecesSpec]) -> list[int]:
-    """How many pieces there are, of features of as many each."""
+    """Returns the number of distinct pieces, of features of as many each."""
     return sorted({spec.pieces for spec in in_pieces})
 
 

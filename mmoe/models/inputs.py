@@ -22,12 +22,12 @@ class NetworkInputs(NamedTuple):
 
     @property
     def wide(self) -> Tensor:
-        """All of them side by side, float32."""
+        """Joins all of them side by side, float32."""
         return self.dense_NF if self.x_NE is None else torch.cat([self.dense_NF, self.x_NE], dim=1)
 
     @property
     def joined(self) -> Tensor:
-        """All of them side by side, as the network reads them."""
+        """Joins all of them side by side, as the network reads them."""
         return self.dense_NF if self.x_NE is None else join_inputs(self.dense_NF, self.x_NE)
 
 
@@ -41,12 +41,12 @@ class Rows(Protocol):
 
     @property
     def all(self) -> NetworkInputs:
-        """All columns of each row."""
+        """Returns all columns of each row."""
         ...
 
     @property
     def others(self) -> NetworkInputs:
-        """All columns but those of the display, which `model.bias` reads alone."""
+        """Returns all columns but those of the display, which `model.bias` reads alone."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Where a model computes: on which device, and over ranks by its `Layout`."""
+"""Placement of a model: its device, and its `Layout` over ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from mmoe.parallel.launch.launcher import local_rank, local_ranks
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a network lies over ranks: who holds which experts; towers and gates are on all.
+    """Layout of a network over ranks: who holds which experts; towers and gates are on all.
 
     Attributes:
         world_size: W.
@@ -267,7 +267,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def _cuda_problem(backend: str) -> str | None:
-    """Why no GPU can be used, and what to do about it; or None."""
+    """Returns why no GPU can be used and how to mend it; or None."""
     if not torch.cuda.is_available():
         if torch.version.cuda is None and torch.version.hip is None:
             return f"torch {torch.__version__} is built without CUDA: install a build with it"

@@ -23,7 +23,7 @@ from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer, LabelLoss
 
 
 class NetworkOutput(NamedTuple):
-    """What a network returns.
+    """Output of a network.
 
     Attributes:
         logits_BT: One column per task, or as many as its kind needs, fp32.
@@ -111,7 +111,7 @@ class ImputationTowers(nn.ModuleDict):
 
 
 class NetworkDomains(nn.Module):
-    """Which domains a network knows, and which tasks there are in each.
+    """Domains that a network knows, and the tasks of each.
 
     Args:
         names: Of the M domains.
@@ -300,7 +300,7 @@ class MixtureNetwork(nn.Module):
 
     @property
     def of_requests(self) -> RequestInputs:
-        """What makes both parts of rows of requests, where the encoder has such."""
+        """Inputs that make both parts of rows of requests, where the encoder has such."""
         assert self.requests is not None, "the encoder of this network has requests"
         return self.requests
 
@@ -371,7 +371,7 @@ class MixtureNetwork(nn.Module):
         )
 
     def _prepared(self, x_BD: Tensor) -> Tensor:
-        """What levels read of whole rows."""
+        """Prepares the levels' input from whole rows."""
         if self.input_dropout and self.training:
             x_BD = fast_dropout(x_BD, self.input_dropout, training=True)
         if self.crossing is not None:
@@ -409,7 +409,7 @@ class MixtureNetwork(nn.Module):
     def _record(
         self, number: int, output: MixtureOutput, read: Sequence[Any], rows: Inputs | None
     ) -> GateRecord:
-        """What the gates of a level, numbered from 1, did with a batch."""
+        """Records what the gates of a level, numbered from 1, did with a batch."""
         level = self.levels[number - 1]
         assert output.gate_weights_BGE is not None
         return GateRecord(

@@ -1,4 +1,4 @@
-"""From a `ModelConfig` to its network, and modules of its sections: levels, gates, experts, towers.
+"""Builders from a `ModelConfig`'s sections to modules: levels, gates, experts, towers.
 
 A model is a file here with a function that builds it (`omoe.py` is the shortest), and a class of
 config with its line in `mmoe.config.model.MODELS`.
@@ -183,7 +183,7 @@ class _Grown:
 
     @property
     def is_one(self) -> bool:
-        """Whether nothing has come to what there was, so that one module does for all."""
+        """Returns whether nothing was added, so that one module does for all."""
         return len(self.gates) == 1
 
     def visibility(self, visibility_GE: Tensor | None) -> Tensor:
@@ -213,7 +213,7 @@ class _Grown:
 
     @property
     def _known(self) -> list[int]:
-        """How many experts there are when each stage is over."""
+        """Returns the number of experts at the end of each stage."""
         return [sum(self.experts[: stage + 1]) for stage in range(len(self.experts))]
 
 
@@ -365,7 +365,7 @@ def _mixture(
     num_gates: int,
     **which: Any,
 ) -> MultiGateMixture:
-    """Of all experts, or of this rank's part of them."""
+    """Builds the mixture of all experts, or of this rank's part of them."""
     dispatcher = None
     experts = pool
     # A rank that has an expert alone sees all of its rows; with copies it does not
@@ -565,7 +565,7 @@ def _selection(
     num_gates: int,
     first: nn.Module | None,
 ) -> Selection:
-    """How the gates decide together."""
+    """Returns the rule by which the gates decide together."""
     votes = None
     if first is not None:
         there = cast(Selector, first.select)

@@ -1,4 +1,4 @@
-"""Where the operators come from: defined here, with kernels from the extension where it is built.
+"""Library of operators: defined here, with kernels from the extension where it is built.
 
 Each operator's file defines it, once: schema, shapes, gradient. The extension holds kernels for CPU
 and CUDA, and no schemas; the reference in plain PyTorch is the kernel of every other device, and of
@@ -27,7 +27,7 @@ REBUILD = "in the clone, pip install --no-build-isolation --no-deps --editable .
 
 @dataclass(frozen=True)
 class ExtensionStatus:
-    """What the compiled extension of this installation can do: built, with CUDA or not.
+    """State of this installation's compiled extension: built or not, with CUDA or not.
 
     Attributes:
         built: The extension was found and loaded, so CPU kernels are there.

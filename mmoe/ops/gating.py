@@ -1,4 +1,4 @@
-"""What gates decide by: `gate_mm`, `topk_gate`, `joint_select`, and softmaxes of few numbers."""
+"""Operators of gates: `gate_mm`, `topk_gate`, `joint_select`, softmaxes of few numbers."""
 
 from typing import Any, Literal, get_args
 

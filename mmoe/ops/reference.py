@@ -1,4 +1,4 @@
-"""What every operator computes, in plain PyTorch: the specification, written to be read.
+"""Specification of every operator in plain PyTorch, written to be read.
 
 Letters: B samples, G gates, E experts, K picks of a gate, D input width, H hidden width, O output
 width, R routed pairs (distinct sample and expert), P = B * min(G * K, E) the most R can be.
@@ -171,7 +171,7 @@ def _shared(
 
 
 def _gain(voted_BGE: Tensor, own_BE: Tensor, private_k: int) -> Tensor:
-    """What an expert more adds to the `private_k` best that each gate keeps of a set."""
+    """Computes what one more expert adds to the `private_k` best that each gate keeps of a set."""
     own_BGE = voted_BGE.masked_fill(~own_BE.unsqueeze(1), 0)
     least_BG1 = own_BGE.topk(min(private_k, own_BE.shape[1]), dim=2).values[:, :, -1:]
     return _sum_in_order((voted_BGE - least_BG1).clamp(min=0))
@@ -298,7 +298,7 @@ def keeps_z(activation: str) -> bool:
 def _layer(
     x_ND: Tensor, weight_DH: Tensor, bias_H: Tensor | None, activation: str
 ) -> tuple[Tensor, Tensor]:
-    """One expert's layer on its rows: y_NH and z_NH."""
+    """Computes one expert's layer on its rows: y_NH and z_NH."""
     z_NH = _accumulate(x_ND) @ _accumulate(weight_DH.to(x_ND.dtype))
     z_NH = z_NH if bias_H is None else z_NH + _accumulate(bias_H)
     return _activate(z_NH, activation).to(x_ND.dtype), z_NH.to(x_ND.dtype)

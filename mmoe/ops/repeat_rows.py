@@ -12,7 +12,7 @@ from mmoe.ops.reference import sums_by_bounds
 
 @dataclass(frozen=True)
 class Owners:
-    """Which of Q owners each of B rows belongs to.
+    """Owner of each of B rows, one of Q.
 
     Attributes:
         of_B: The owner's number, int64, 0 … Q − 1; rows of one need not lie side by side.
@@ -35,7 +35,7 @@ class Owners:
 
     @cached_property
     def bounds(self) -> Tensor:
-        """Where each owner's rows begin in `order_B`, and B; int64 [Q + 1]. Nothing is awaited."""
+        """Returns each owner's first row in `order_B`, and B; int64 [Q + 1]. Nothing is awaited."""
         numbers = torch.arange(self.count + 1, device=self.of_B.device)
         return torch.searchsorted(self.of_B.index_select(0, self.order_B), numbers)
 

@@ -16,7 +16,7 @@ MOST_DEEPER = 7  # a GPU's launch carries pointers to so many layers after the f
 
 
 class TargetAttention(NamedTuple):
-    """What `target_attention` returns.
+    """Output of `target_attention`.
 
     Attributes:
         out_BD: Weighted sums of the rows' events, in their type.
@@ -107,7 +107,7 @@ def _checked_layers(
     score_bias_1: Tensor,
     deeper: Sequence[tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor], Tensor, Tensor]:
-    """All that is learnt, in the type of sums: first layer, deeper ones, scores."""
+    """Checks the learnt tensors and casts them to the type of sums: first layer, deeper, scores."""
     (B, D), dtype = q_BD.shape, accumulate_dtype(e_VD.dtype)
 
     def parameter(name: str, tensor: Tensor, shape: Sequence[int], like: str) -> Tensor:

@@ -100,7 +100,7 @@ class Hosts:
 
     @property
     def are_levels(self) -> bool:
-        """Whether two levels differ from one: several hosts of several ranks each."""
+        """Returns whether two levels differ from one: several hosts of several ranks each."""
         return 1 < self.size < self.num_ranks
 
     def of(self, rank: int) -> int:
@@ -127,7 +127,7 @@ class Hosts:
 
     @cached_property
     def down(self) -> dist.ProcessGroup | None:
-        """All ranks once more, for what crosses to lower ones (`Wire.down`), as `peers_down`."""
+        """Second group of all ranks, for what goes to lower ones (`Wire.down`), as `peers_down`."""
         return self._group_down(list(range(self.num_ranks)))
 
     @cached_property

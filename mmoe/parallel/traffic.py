@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass
 
 @dataclass(slots=True)
 class Traffic:
-    """What one rank sent so far, over one wire or over several that share it.
+    """Traffic that one rank sent so far, over one wire or several that share it.
 
     The seconds are those of the host: with NCCL, where waiting for rows keeps a stream of the GPU
     and not the host, they say nothing.
@@ -30,7 +30,7 @@ class Traffic:
     seconds_under_way: float = 0.0
 
     def __add__(self, other: "Traffic") -> "Traffic":
-        """Both together."""
+        """Adds both."""
         pairs = zip(astuple(self), astuple(other), strict=True)
         return Traffic(*(mine + theirs for mine, theirs in pairs))
 

@@ -1,4 +1,4 @@
-"""Which ids own the rows of one table, learnt while training: TorchRec's managed collisions."""
+"""Admission of ids to the rows of a table, learnt while training: managed collisions."""
 
 from collections.abc import Mapping
 
@@ -169,7 +169,7 @@ class IdAdmission:
         self.counters |= {"evicted": 0, "steps": 0, "learnt_at": 0}  # of this run
 
     def _ranks(self) -> dict[str, Tensor]:
-        """How often and when owners were seen (not a copy)."""
+        """Returns how often and when owners were seen (not a copy)."""
         state = self.collisions.state_dict()
         return {name: state[name] for name in _RANKS if name in state}
 

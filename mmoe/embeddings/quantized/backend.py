@@ -144,7 +144,7 @@ def row_bytes(dim: int, precision: str) -> int:
 
 
 def _sums(table_RD: Tensor, ids_V: Tensor, bounds: Tensor, weights_V: Tensor | None) -> Tensor:
-    """One id after the other, as FBGEMM's fused tables add them up: to the same bits on the CPU."""
+    """Adds rows id after id, as FBGEMM's fused tables do: to the same bits on the CPU."""
     # Not F.embedding_bag, whose checks take longer than one row's sum
     scale_by_frequency, sum_of_ids, sparse, last_offset = False, 0, False, True
     return torch.embedding_bag(

@@ -55,7 +55,7 @@ def pool_over_ranks(
 def _exchange(
     wire: Wire, requests: Sequence[Sequence[Bags]], height: int, weighted: Sequence[bool]
 ) -> list[tuple[int, list[Bags]]]:
-    """Every rank's number of rows, and its bags for this one.
+    """Exchanges every rank's number of rows, and its bags for this one.
 
     Args:
         wire: Of all ranks.

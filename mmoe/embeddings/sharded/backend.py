@@ -246,7 +246,7 @@ class ShardedEmbeddings(EmbeddingBackend):
 
 
 def _kernel_optimizers(optimizer: KeyedOptimizer) -> Iterator[KeyedOptimizer]:
-    """One for each group of tables that share a kernel call."""
+    """Returns the optimizer of each group of tables that share a kernel call."""
     if isinstance(optimizer, CombinedOptimizer):
         for _, inner in optimizer.optimizers:
             yield from _kernel_optimizers(inner)
@@ -269,12 +269,12 @@ def _held(value: object) -> Sharded:
 
 
 def _flat_rows(state: Tensor) -> Tensor:
-    """One number a row comes as [rows] or [rows, 1], by the version."""
+    """Flattens one number a row, which comes as [rows] or [rows, 1] by the version."""
     return state.view(-1) if state.dim() == 2 and state.shape[1] == 1 else state
 
 
 def _of_flat(shard: Shard) -> Shard:
-    """As many dimensions in its description as it has."""
+    """Gives a flat tensor's description as many dimensions as the tensor has."""
     dims = shard.tensor.dim()
     return Shard(shard.tensor, shard.shape[:dims], shard.offsets[:dims])
 

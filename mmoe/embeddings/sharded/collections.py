@@ -133,7 +133,7 @@ def _waited(found: Any) -> Any:
 def _table(
     table: TableSpec, features: Sequence[FeatureSpec], parallel: ParallelConfig
 ) -> dict[str, Any]:
-    """What TorchRec asks of a table, pooled or not."""
+    """Describes a table to TorchRec, pooled or not."""
     return {
         "name": module_name(table.name),
         "num_embeddings": table.num_rows,

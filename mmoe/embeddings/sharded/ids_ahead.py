@@ -99,7 +99,7 @@ class IdsAhead(TrainPipelineSparseDist, Generic[StepT]):
 
 
 class _Lookup(nn.Module):
-    """What TorchRec traces to find where in a batch the ids are; never called."""
+    """Module that TorchRec traces to find a batch's ids; never called."""
 
     def __init__(self, collection: ShardedEmbeddingBagCollection) -> None:
         super().__init__()

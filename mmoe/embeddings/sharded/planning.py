@@ -1,4 +1,4 @@
-"""Which rank holds which rows: TorchRec's planner, and what it is allowed to do."""
+"""Planning of tables over ranks: TorchRec's planner, and what it is allowed to do."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -147,7 +147,7 @@ def _placements(
     whole: bool,
     of_events: Collection[str],
 ) -> dict[str, ParameterConstraints]:
-    """What the planner may choose from, by table.
+    """Returns the planner's choices, by table.
 
     With `whole`, `auto` on the CPU means table_wise for a table that is no more than a rank's share
     of all. TorchRec estimates for GPUs, and cuts the smallest tables by rows; over gloo that sends
@@ -268,7 +268,7 @@ def _cuts(sharding: str, world: World) -> int:
 
 
 def _fills(rows: int, ranks: int) -> bool:
-    """Has every rank rows, where each takes the same number, rounded up? FBGEMM wants some.
+    """Returns whether every rank gets rows, as FBGEMM wants, where each takes as many, rounded up.
 
     Example:
         >>> _fills(10, 4), _fills(9, 4)  # 3 + 3 + 3 + 1 and 3 + 3 + 3 + 0
@@ -280,7 +280,7 @@ def _fills(rows: int, ranks: int) -> bool:
 def _sharding(
     table: TableSpec, parallel: ParallelConfig, optimizer: EmbeddingOptimizerConfig
 ) -> str:
-    """What the config says; auto of a table that decays is data_parallel, which alone can."""
+    """Returns the config's sharding; auto of a table that decays is data_parallel."""
     asked = parallel.placement(table.name).sharding or "auto"
     return "data_parallel" if asked == "auto" and _has_copies(table, optimizer) else asked
 
@@ -342,7 +342,7 @@ def _too_large(
     parallel: ParallelConfig,
     world: World,
 ) -> str:
-    """What is missing where: in all ranks together, or on the one with the largest shard."""
+    """Says how much memory is missing, in all ranks together or on the largest shard's."""
     needs = {table.name: _need(table, optimizer, parallel, world) for table in tables}
     total = sum(all_bytes for all_bytes, _ in needs.values())
     largest = max(needs, key=lambda name: needs[name][0])

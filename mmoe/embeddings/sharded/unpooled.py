@@ -77,7 +77,7 @@ class UnpooledLookups:
         )
 
     def _weights(self, bags: Sequence[Bags]) -> Tensor | None:
-        """Of the pooled tables' ids; a collection is weighted if any feature of the run is."""
+        """Returns weights of pooled ids; a collection is weighted if any feature of the run is."""
         if not any(feature.weighted for feature in self.features):
             return None
         return torch.cat(

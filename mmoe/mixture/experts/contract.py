@@ -46,7 +46,7 @@ class Pool(nn.Module):
     slices = 1  # of each whole expert, where these are slices (`cut_into_slices`)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """What a class changes in `grouped`, `gathered` does as well; requests it reads if it says.
+        """Makes `gathered` follow a class's own `grouped`; requests are read if the class says so.
 
         What is derived from a pool may read its input otherwise.
         """
@@ -60,7 +60,7 @@ class Pool(nn.Module):
 
     @property
     def traits(self) -> PoolTraits:
-        """What it says of how it may be run."""
+        """Describes how it may be run."""
         return PoolTraits()
 
     def __len__(self) -> int:

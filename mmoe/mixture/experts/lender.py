@@ -22,7 +22,7 @@ _OF_PARTS = frozenset({"num_experts", "device"})
 
 
 class TensorFormat(NamedTuple):
-    """One of the tensors that an expert consists of.
+    """Shape and place of one of an expert's tensors.
 
     Attributes:
         name: In the pool that `Lender.compute_by` calls.
@@ -87,7 +87,7 @@ class Lender:
 
     @property
     def _whole_gradient(self) -> bool:
-        """Whether every call of the pool gives each of its tensors a gradient that is dense."""
+        """Returns whether every call of the pool gives each of its tensors a dense gradient."""
         return type(self._shell).grouped is MLPExperts.grouped
 
     def compute_by(self, num_experts: int, tensors: Mapping[str, Tensor]) -> Compute:
@@ -129,12 +129,12 @@ class _Held(nn.Module):
         self.pool = pool
 
     def forward(self, rows: Tree, offsets_E1: Tensor | None) -> Tree:
-        """As `PoolCompute`."""
+        """Computes as `PoolCompute` does."""
         return PoolCompute(self.pool)(rows, offsets_E1)
 
 
 def _rows(tensor: Tensor, places: Sequence[int], sparse: bool) -> Tensor:
-    """Some experts' entries; sparse: so is their gradient, which is added to a dense one."""
+    """Picks some experts' entries; sparse: so is their gradient, which is added to a dense one."""
     if list(places) == list(range(len(tensor))):
         return tensor
     numbers = torch.tensor(places, dtype=torch.int64, device=tensor.device)

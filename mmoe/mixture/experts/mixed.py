@@ -173,7 +173,7 @@ class MixedExperts(Pool):
         return self._dense(number, [cast_for_autocast(rows.whole)])
 
     def shared_outputs(self, rows: Inputs) -> list[Tensor]:
-        """What the experts of the request give each row."""
+        """Computes what the request's experts give each row."""
         if self.requests is None or not len(self._each()[0]):
             return []
         return rows.once_a_request(self._each()[0])
@@ -208,11 +208,11 @@ class MixedExperts(Pool):
         return torch.cat(of_one_type(outputs))
 
     def _dense(self, number: int, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """One pool on all rows."""
+        """Runs one pool on all rows."""
         return self._each()[number].dense(self._choice(number).of(inputs))
 
     def _grouped(self, number: int, rows: Tensor, offsets_E1: Tensor) -> Tensor:
-        """One pool on its experts' rows."""
+        """Runs one pool on its experts' rows."""
         return self._each()[number].grouped(self._choice(number)(rows), offsets_E1)
 
     def _choice(self, number: int) -> ColumnChoice:

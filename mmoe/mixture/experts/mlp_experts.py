@@ -261,7 +261,7 @@ class MLPExperts(Pool):
         )
 
     def _activate(self, layer: int, y: Tensor) -> Tensor:
-        """What a layer's product left to do."""
+        """Applies what the layer's product left out: activation and dropout."""
         activation = self.activations[layer]
         if activation == "swiglu":
             gate, value = y.chunk(2, dim=1)
@@ -295,7 +295,7 @@ class MLPExperts(Pool):
         return [weight_EDH for weight_EDH, _ in pairs], biases, self.fused[0], self.fused[-1]
 
     def _end_of_dense(self, layer: int, y: Sequence[Tensor], record: Record | None) -> list[Tensor]:
-        """What follows a layer's products."""
+        """Finishes a dense layer after its products."""
         if self.norms:
             y = self._norm_dense(layer, y)
         y = [self._activate(layer, part) for part in y]
@@ -316,7 +316,7 @@ class MLPExperts(Pool):
     def _end_of_layer(
         self, layer: int, y_PH: Tensor, offsets_E1: Tensor, record: Record | None
     ) -> Tensor:
-        """What follows a grouped layer's product."""
+        """Finishes a grouped layer after its product."""
         if self.norms:
             y_PH = self.norms[layer](y_PH, offsets_E1)
         y_PH = self._activate(layer, y_PH)

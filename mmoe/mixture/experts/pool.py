@@ -174,7 +174,7 @@ class ExpertPool(Pool, nn.ModuleList):
         )
 
     def __getitem__(self, index: Any) -> Any:
-        """By its place here, which in a part of a pool is not its number."""
+        """Returns an expert by its index here, which in a part of a pool is not its number."""
         return list(self)[index]
 
     def __setitem__(self, index: int, module: nn.Module) -> None:
@@ -308,7 +308,7 @@ class ExpertPool(Pool, nn.ModuleList):
     def _check(
         self, experts: Sequence[nn.Module], outputs: Sequence[Tree], sizes: Sequence[int]
     ) -> None:
-        """All experts must return what expert 0 does, a row for each row."""
+        """Checks that every expert returns a row for each row, of expert 0's shape and type."""
         first = _shapes(outputs[0])
         if self.output_dim is not None and isinstance(outputs[0], Tensor):
             first = [[self.output_dim]]
@@ -340,7 +340,7 @@ class _Expert(nn.Module):
         self.parts = (stacked, tensors)  # in a tuple, so that they are not registered
 
     def forward(self, rows: Tree) -> Any:
-        """As the expert itself."""
+        """Calls the expert."""
         stacked, tensors = self.parts
         return functional_call(stacked, tensors, (rows,))
 

@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many there are along each dimension."""
+        """Size along each dimension."""
         return tuple(span.stop - span.start for span in self.place)
 
 
@@ -189,7 +189,7 @@ def whole_shape(
 
 
 def _halves(pool: MLPExperts) -> int:
-    """How many blocks of hidden units the first product has."""
+    """Returns the number of blocks of hidden units in the first product."""
     return 2 if pool.activation == "swiglu" else 1
 
 

@@ -1,4 +1,4 @@
-"""What a gate takes and what it gives back: the seam between gates and the mixture.
+"""Contract between gates and the mixture: a gate's inputs and outputs.
 
 A gate is a file here; what a config may say of it is a class and a line in `mmoe.config.gates`.
 """
@@ -18,7 +18,7 @@ from mmoe.ops._checks import host_is_near
 
 
 class GateOutput(NamedTuple):
-    """What a gate decided: weights of all experts, or picks with their weights.
+    """Decision of a gate: weights of all experts, or picks with their weights.
 
     Attributes:
         weights: `weights_BGE`, a weight for every expert, where `experts` is None; else

@@ -280,7 +280,7 @@ def selectors(codes_BGKM: Tensor, visibility_GE: Tensor) -> Tensor:
 def _of_rows(
     shared_GX: Tensor, own_GMX: Tensor | None, rows: Inputs | None, dtype: torch.dtype
 ) -> Tensor:
-    """What static gates have for each row's domain, or, without domains, for all rows: one row."""
+    """Returns static gates' entries for each row's domain; without domains one row for all."""
     shared_GX = shared_GX.to(dtype)
     if own_GMX is None or rows is None:
         return shared_GX[None]

@@ -79,7 +79,7 @@ class JoinedGates(nn.Module):
 
     @property
     def traits(self) -> GateTraits:
-        """What the first module says: all are of its kind; of pairs, how many those of all pick."""
+        """Traits of the first module, whose kind all share; pairs are summed over all."""
         said = traits_of(self.gates[0], GateTraits)
         if said.most_pairs is None:
             return said
@@ -145,13 +145,13 @@ class JoinedGates(nn.Module):
     def _own(
         self, number: int, inputs: Sequence[Tensor], visibility_GE: Tensor
     ) -> tuple[list[Tensor], Tensor]:
-        """What a module is called with: its gates' inputs, and which experts these see."""
+        """Returns a module's arguments: its gates' inputs, and the experts that these see."""
         group, choice = self.groups[number], cast(ColumnChoice, self.choices[number])
         seen_GE = visibility_GE[self.get_buffer(f"places_{number}"), : group.num_experts]
         return _read(self.gates[number], choice, [inputs[g] for g in group.places]), seen_GE
 
     def _said(self, number: int, rows: Inputs | None) -> dict[str, Any]:
-        """What rows say to the gates of a module."""
+        """Returns the part of the inputs that concerns a module's gates."""
         if rows is None:
             return {}
         known, asked_BG = rows.first_domains(self.num_domains[number]), rows.asked_BG
@@ -189,7 +189,7 @@ def groups_of(gate: nn.Module) -> Sequence[GateGroup]:
 
 
 def _read(gate: nn.Module, choice: ColumnChoice, inputs: Sequence[Any]) -> list[Any]:
-    """What a module reads; rows of requests in two parts where it would have read them so alone."""
+    """Returns a module's inputs; rows of requests in two parts where it takes them so by itself."""
     knows = gate if choice.columns_C is None else None
     read: list[Any] = [Inputs.of(x).for_gate(knows) for x in inputs]
     return choice.of(read)

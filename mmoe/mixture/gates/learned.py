@@ -1,4 +1,4 @@
-"""What all learned gates share: their options, and one way from what they read to a decision."""
+"""Base of all learned gates: their options, and one way from inputs to a decision."""
 
 import inspect
 from collections.abc import Sequence
@@ -115,7 +115,7 @@ class GateSettings:
         )
 
     def _survivors(self, candidates_BGE: Tensor, like_BGE: Tensor) -> Tensor:
-        """Which of the candidates stay: each with 1 − dropout, and the luckiest in any case."""
+        """Keeps each candidate with probability 1 − dropout, and the luckiest in any case."""
         luck_BGE = torch.rand_like(like_BGE.detach()).masked_fill(~candidates_BGE, -1)
         return (luck_BGE >= self.dropout) | (luck_BGE == luck_BGE.amax(-1, keepdim=True))
 
@@ -167,7 +167,7 @@ def _own_keywords(gate: nn.Module) -> dict[str, Any]:
 
 
 class Scored(NamedTuple):
-    """What gates decide by in one call.
+    """Scores that gates decide by in one call.
 
     Attributes:
         logits_BGE: What they have learnt, over the temperature.

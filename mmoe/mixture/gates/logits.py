@@ -229,7 +229,7 @@ def domain_logits(
 
 
 def _of_each_gate(shared_GX: Tensor, own_GMX: Tensor) -> list[Tensor]:
-    """What each gate computes with, domain by domain."""
+    """Returns each gate's parameters, domain by domain."""
     # unbind, not indexing: each gate's gradient would have the size of all
     pairs = zip(shared_GX.unbind(0), own_GMX.unbind(0), strict=True)
     return [of_each_domain(shared_X, own_MX) for shared_X, own_MX in pairs]

@@ -21,7 +21,7 @@ from mmoe.ops.gating import (
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """How gates decide together: shared and private picks, or a budget of experts for each row.
+    """Rule by which gates decide together: shared and private picks, or a budget for each row.
 
     Attributes:
         shared_k: Experts that all gates of a row share; 0: none, then there is a budget.
@@ -98,7 +98,7 @@ class Selection:
 
 @dataclass
 class Votes:
-    """What gates with a vote wanted, for gates of other modules that mix what these decide for.
+    """Wishes of gates with a vote, for gates of other modules that mix what these decide for.
 
     One is made for a call of several gate modules: the first one says here what its gates wanted,
     and those after it read it.

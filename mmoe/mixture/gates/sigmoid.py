@@ -146,7 +146,7 @@ class SigmoidGate(LearnedGate):
         self.load_GE.zero_()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SigmoidGate":
-        """As every module, but a narrow type would swallow updates of the bias: it stays fp32."""
+        """Casts as modules do, but keeps the bias fp32: a narrow type swallows its updates."""
         bias_GE = self.bias_GE
         super()._apply(fn, recurse)
         if self.bias_GE.dtype.itemsize < bias_GE.dtype.itemsize:

@@ -17,7 +17,7 @@ Priority = Literal["position", "choice", "probability"]
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many rows an expert computes in a training step at most, and which rows stay.
+    """Limit of the rows that an expert computes in a training step, and which rows stay.
 
     With B rows, E experts and G gates of K picks, all gates together ask an expert for
     `n̄ = B · min(G · K, E) / E` distinct rows at most on average. The capacity C is
@@ -189,7 +189,7 @@ def _ranks(priority: Priority, plan: ops.RoutePlan, weights_BGK: Tensor) -> Tens
 
 
 def _places(plan: ops.RoutePlan, ranks_P: Tensor | None) -> Tensor:
-    """Every pair's place in its expert's queue, from 0 on."""
+    """Numbers every pair in its expert's queue, from 0 on."""
     expert_P = experts_of_pairs(plan)
     start_P = plan.offsets_E1[expert_P]
     place_P = torch.arange(expert_P.shape[0], device=expert_P.device) - start_P

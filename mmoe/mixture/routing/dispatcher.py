@@ -1,4 +1,4 @@
-"""How rows reach the experts and come back: routes of pairs, and the seam to other ranks.
+"""Dispatchers: carry rows to experts and back, here or to other ranks.
 
 A dispatcher holds no parameters, so it is no module. The mixture hands it the rows and the picks of
 all gates; whether the experts are here or on other ranks is the dispatcher's business alone.
@@ -18,7 +18,7 @@ from mmoe.ops._checks import host_is_near
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DispatchPlan:
-    """What the gates decided about one batch.
+    """Decisions of all gates about one batch.
 
     Attributes:
         experts_BGK: The experts that gate g picked for sample b, int32; −1 = an unused pick.
@@ -100,7 +100,7 @@ def source_places(expert_source: Sequence[int]) -> Tensor:
 
 
 class LocalHandle(NamedTuple):
-    """What `LocalDispatcher.combine` needs of a batch."""
+    """State that `LocalDispatcher.combine` needs of a batch."""
 
     slots_BGK: Tensor
     weights_BGK: Tensor

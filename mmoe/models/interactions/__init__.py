@@ -1,1 +1,1 @@
-"""What multiplies features: before the mixture, in every logit, or as experts of a pool."""
+"""Interactions: products of features before the mixture, in every logit, or as experts."""

@@ -23,7 +23,7 @@ from mmoe.models.sequences.inputs import sequence_columns
 
 @dataclass(frozen=True)
 class Columns:
-    """What stands where in a row of inputs: numbers first, then embeddings.
+    """Layout of a row of inputs: numbers first, then embeddings.
 
     Those of `model.bias`, which its tower alone reads, are not among them.
 
@@ -67,7 +67,7 @@ class Columns:
 
     @property
     def number_runs(self) -> dict[str, list[tuple[int, int]]]:
-        """By feature, the runs [start, stop) of its columns of numbers."""
+        """Returns, by feature, the runs [start, stop) of its columns of numbers."""
         runs: dict[str, list[tuple[int, int]]] = {}
         start = 0
         for feature, columns in groupby(self.numbers, _feature):
@@ -167,7 +167,7 @@ def _keys(interaction: InteractionConfig) -> dict[str, Any]:
 
 
 def _paired(config: RunConfig, encoder: FeatureEncoder) -> Sequence[int]:
-    """Where embeddings of ids of the common width begin, among embeddings that the model reads."""
+    """Returns where embeddings of ids of the common width begin among those the model reads."""
     dim, starts, start = config.model.embedding_dim, [], 0
     biased = own_lookups(config.model.bias, encoder)
     tables = {table.name: table for table in encoder.tables}

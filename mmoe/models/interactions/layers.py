@@ -1,4 +1,4 @@
-"""What the modules of this folder share: what they say of themselves, linear layers, checks."""
+"""Base of this folder's modules: what they declare, linear layers, checks."""
 
 from typing import Literal
 

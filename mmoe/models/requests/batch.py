@@ -35,7 +35,7 @@ class RequestBatch:
 
     @cached_property
     def owners(self) -> Owners:
-        """Each row's request."""
+        """Returns each row's request."""
         return Owners(self.requests_B, len(self.dense_QF))
 
 

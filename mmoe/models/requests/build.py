@@ -56,7 +56,7 @@ def check_stages(encoder: FeatureEncoder, stages: Sequence[Sequence[int] | None]
 
 
 def _read(encoder: FeatureEncoder) -> tuple[RequestColumns, list[int], list[int]] | None:
-    """What `model.bias` leaves to the network, and which columns of each part these are."""
+    """Returns the columns of each part that `model.bias` leaves to the network."""
     bias = encoder.config.model.bias
     if bias is None:
         return None

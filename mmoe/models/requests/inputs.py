@@ -130,7 +130,7 @@ class RequestInputs(nn.Module):
         sequences: SequenceInputs | None,
         height: int,
     ) -> tuple[NetworkInputs, NetworkInputs]:
-        """Both parts of a batch; the requests' gets so many rows: Q, or more."""
+        """Splits a batch into both parts; the requests' part gets Q rows or more."""
         dense_QF = requests.dense_QF
         missing = dense_QF.new_zeros(height - len(dense_QF), dense_QF.shape[1])
         dense_QF = torch.cat([dense_QF, missing]) if len(missing) else dense_QF
@@ -241,12 +241,12 @@ class RowsOfRequests:
 
     @property
     def all(self) -> NetworkInputs:
-        """All columns of each row."""
+        """Returns all columns of each row."""
         return self._whole
 
     @property
     def others(self) -> NetworkInputs:
-        """All columns but those of the display."""
+        """Returns all columns but those of the display."""
         return self.all if self.bias is None else self.bias.others(self.all)
 
     @cached_property
@@ -264,7 +264,7 @@ class RowsOfRequests:
 
 
 def _height(requests: RequestBatch, batch: Batch) -> tuple[int, bool]:
-    """How many rows requests get, and whether their products are those of tiles.
+    """Returns the number of rows that requests get, and whether their products are tiled.
 
     Elsewhere than on the CPU a product of another height may round otherwise: what is scored
     has as many places for requests as rows, and products of a fixed height.
@@ -287,7 +287,7 @@ def _runs(widths: Sequence[tuple[int, bool]]) -> list[Run]:
 
 
 def _repeat_events(events: Events, owners: Owners) -> Events:
-    """Every row's events: those of its request."""
+    """Repeats each request's events for its rows."""
     index_W, lengths_B = repeated_lists(events.lengths_B, owners.of_B)
     return Events(repeat_rows(events.e_VD, Owners(index_W, len(events.e_VD))), lengths_B)
 

@@ -1,1 +1,1 @@
-"""What the network makes of sequences: an encoder a file, and `SequenceInputs`, which has them."""
+"""Sequence encoders, one a file, and `SequenceInputs`, which has them."""

@@ -28,7 +28,7 @@ class Events(NamedTuple):
 
     @property
     def starts_B(self) -> Tensor:
-        """Where each row's events begin, int64."""
+        """Returns each row's first event, int64."""
         lengths_B = self.lengths_B.to(torch.int64)
         return lengths_B.cumsum(0) - lengths_B
 

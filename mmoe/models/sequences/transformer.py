@@ -116,7 +116,7 @@ def _attend(q_NHQK: Tensor, k_NHLK: Tensor, v_NHLK: Tensor) -> Tensor:
 
 
 def _wide(x_ND: Tensor) -> Tensor:
-    """At least fp32: weights of 200 events, and what they leave, are lost in bfloat16's 8 bits."""
+    """Returns at least fp32: bfloat16's 8 bits lose the weights of 200 events."""
     return x_ND.to(torch.promote_types(x_ND.dtype, torch.float32))
 
 

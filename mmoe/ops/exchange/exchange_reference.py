@@ -1,4 +1,4 @@
-"""What the operators of an exchange between ranks compute, in plain PyTorch: the specification.
+"""Specification of the operators of an exchange between ranks, in plain PyTorch.
 
 Letters beside those of `reference`: W ranks, S sources, L = W · S lanes, a lane being a (rank,
 source); N rows that travel (distinct sample and lane), M = B · min(G · K, L, E) the most N can be;
@@ -88,7 +88,7 @@ def outbound_plan(
 
 
 def _begins(values_Q: Tensor) -> Tensor:
-    """Where a value differs from the one before."""
+    """Marks where a value differs from the one before."""
     begins_Q = torch.ones_like(values_Q, dtype=torch.bool)
     begins_Q[1:] = values_Q[1:] != values_Q[:-1]
     return begins_Q

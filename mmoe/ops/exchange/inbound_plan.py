@@ -65,7 +65,7 @@ def decode_picks(
 
 
 class ReturnPlan(NamedTuple):
-    """Where each output lies in the message back, int32; −1 = it does not go back so.
+    """Index of each output in the message back, int32; −1: it does not go back so.
 
     Attributes:
         back_R: Of each pair.

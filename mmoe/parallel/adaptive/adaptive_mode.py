@@ -177,11 +177,11 @@ class AdaptiveMode:
             self._trial = _Trial({mode: predicted[mode] for mode in near}, self.repeats)
 
     def _within(self, mode: Mode) -> float:
-        """How many times as slow as the best a mode may be expected to be, and is timed."""
+        """Returns how many times as slow as the best a mode may be predicted and still be timed."""
         return _TIMED_WITHIN if _kind(mode) in self._off else self.within
 
     def _settle(self, trial: "_Trial", step: int, group: dist.ProcessGroup | None) -> None:
-        """Of every call the slowest rank counts, of a mode's calls their median."""
+        """Settles on a mode by the median of its calls, each as slow as its slowest rank."""
         self._trial = None
         seconds = trial.seconds(group)
         for mode, took in seconds.items():
@@ -217,7 +217,7 @@ class _Trial:
 
     @property
     def is_over(self) -> bool:
-        """Whether all calls have been made."""
+        """Returns whether all calls have been made."""
         return not self._left
 
     def next(self, device: torch.device) -> tuple[Mode, CallClock]:
@@ -238,11 +238,11 @@ class _Trial:
 
 
 def _copies(mode: Mode, call: Call) -> int:
-    """How many experts are copied to every rank."""
+    """Returns the number of experts that are copied to every rank."""
     return len(call.loads) if mode.shadowed == "all" else len(mode.shadowed)
 
 
 def _kind(mode: Mode) -> tuple[object, ...]:
-    """What modes have in common whose predictions are wrong alike."""
+    """Returns the key that modes share whose predictions are wrong alike."""
     shadowed = mode.shadowed if mode.shadowed == "all" else bool(mode.shadowed)
     return mode.hierarchical, mode.chunks, shadowed

@@ -48,7 +48,7 @@ class CallClock:
 
     @property
     def seconds(self) -> float:
-        """Of the forward pass, and of the backward pass where there was one."""
+        """Seconds of the forward pass, and of the backward pass where there was one."""
         return self._forward + self._backward
 
     def time(

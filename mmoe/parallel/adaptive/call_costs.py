@@ -18,7 +18,7 @@ _COPIES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a mixture, the same on all ranks.
+    """Call of a mixture, the same on all ranks.
 
     Attributes:
         rows: B, of each rank.
@@ -58,7 +58,7 @@ class Call:
 
     @cached_property
     def by_load(self) -> list[int]:
-        """All experts, the most wanted first."""
+        """Orders all experts, the most wanted first."""
         return sorted(range(len(self.loads)), key=lambda e: (-self.loads[e], e))
 
     def shares(self, shadowed: Collection[int]) -> list[float]:
@@ -155,7 +155,7 @@ class CallParts:
         return rows * width * number + picks * PICK_BYTES, min(pairs, sums) * output * number
 
     def _straight(self, to: Sequence[float]) -> ExchangeCost:
-        """Every rank exchanges so many bytes with each other rank, both ways once."""
+        """Prices an exchange of so many bytes of every rank with each other, once each way."""
         hosts, total = self.call.hosts, sum(to)
         ranks, size = hosts.num_ranks, hosts.size
         of_hosts = [sum(to[r] for r in hosts.ranks_on(h)) for h in range(hosts.count)]
@@ -165,14 +165,14 @@ class CallParts:
         return self._exchange(between, inside, handled)
 
     def _across(self, to: Sequence[float]) -> ExchangeCost:
-        """Every rank exchanges so many bytes with its peer on each other host."""
+        """Prices an exchange of so many bytes of every rank with its peer on each other host."""
         hosts, total = self.call.hosts, sum(to)
         between = max(hosts.size * max(total - own, (hosts.count - 1) * own) for own in to)
         handled = max(total - own + (hosts.count - 1) * own for own in to)
         return self._exchange(between, 0.0, handled)
 
     def _inside(self, to: Sequence[float]) -> ExchangeCost:
-        """Every rank passes on what came from its peers, and its own."""
+        """Prices passing on, inside a host, what came from peers and a rank's own rows."""
         hosts = self.call.hosts
         inside = handled = 0.0
         for host in range(hosts.count):

@@ -1,4 +1,4 @@
-"""What a call takes in each mode, told from bytes, products and measured rates.
+"""Cost model: a call's seconds in each mode, by bytes, products and measured rates.
 
 Seconds are of forward and backward pass together, and all ranks have as many rows. An exchange
 takes what its busiest link takes; chunks hide the links behind the products, but not what a rank's
@@ -16,7 +16,7 @@ from mmoe.parallel.experts.mode import Mode
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a call takes of what, in seconds.
+    """Cost of a call by its parts, in seconds.
 
     Attributes:
         seconds: The whole call.

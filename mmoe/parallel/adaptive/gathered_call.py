@@ -1,4 +1,4 @@
-"""What all ranks together know of a call, before they choose how it is to run."""
+"""Numbers of a call gathered from all ranks before they choose how it runs."""
 
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -19,19 +19,19 @@ from mmoe.parallel.hosts import Hosts
 
 
 class Asking(Protocol):
-    """What it reads of a dispatcher whose call it is."""
+    """Part of a dispatcher that a gathered call reads."""
 
     wire: Wire
     wire_dtype: torch.dtype | None
 
     @property
     def placement(self) -> ExpertPlacement:
-        """Where the experts are."""
+        """Placement of the experts."""
         ...
 
     @property
     def hosts(self) -> Hosts:
-        """How the ranks lie on hosts."""
+        """Hosts of the ranks."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What all ranks agree on before a batch travels; refused on all alike, or some would wait."""
+"""Agreement of all ranks before a batch travels; refused on all alike, or some would wait."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -90,7 +90,7 @@ def _check_codes(plan: DispatchPlan, placement: ExpertPlacement, host_size: int)
 
 
 def _kind(x: Tree) -> tuple[int, torch.dtype] | None:
-    """What the sources must agree in; None: cannot travel."""
+    """Returns what the sources must agree in; None: cannot travel."""
     rows = isinstance(x, Tensor) and x.dim() == 2 and x.dtype in FLOAT_DTYPES
     return (x.shape[1], x.dtype) if rows else None
 

@@ -149,7 +149,7 @@ class AllToAllDispatcher:
 
     @property
     def mode(self) -> Mode:
-        """How rows and weights travel; `auto` may be set too, on all ranks alike."""
+        """Mode by which rows and weights travel; may be set, on all ranks alike, `auto` too."""
         return self._mode
 
     @mode.setter
@@ -165,7 +165,7 @@ class AllToAllDispatcher:
 
     @property
     def mode_used(self) -> Mode:
-        """What `mode` came to, without what these hosts and experts cannot take."""
+        """Mode in use: `mode` without what these hosts and experts cannot take."""
         mode = self._mode
         return replace(
             mode,
@@ -176,7 +176,7 @@ class AllToAllDispatcher:
 
     @property
     def placement(self) -> ExpertPlacement:
-        """Who holds which expert; may be set where the experts have moved, on all ranks alike."""
+        """Rank of each expert; may be set where the experts have moved, on all ranks alike."""
         return self._placement
 
     @placement.setter
@@ -193,7 +193,7 @@ class AllToAllDispatcher:
 
     @property
     def hosts(self) -> Hosts:
-        """How the ranks lie on hosts; asked for on first use, which all ranks must reach."""
+        """Hosts of the ranks; asked for on first use, which all ranks must reach."""
         return self._roads.hosts
 
     @hosts.setter
@@ -311,7 +311,7 @@ class AllToAllDispatcher:
         return self._rows_travel(sources, plan, compute)
 
     def _rows_travel(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
-        """All picks are computed where their experts are."""
+        """Runs all picks where their experts are."""
         piece, terms = self._agree(sources, plan)
         whole, road = self.asks_whole(False), self._roads.of(self.mode)
         chunks = 1 if whole else self.mode.chunks
@@ -355,7 +355,7 @@ class AllToAllDispatcher:
         return plan
 
     def _overlaps(self, plan: DispatchPlan) -> bool:
-        """Each rank is free to: what it sends, and when, is the same but for its own rows."""
+        """Returns whether to overlap; each rank may choose, since what it sends stays the same."""
         if self.wire.world_size == 1 or not self.num_local_experts or not torch.is_grad_enabled():
             return False
         rows = plan.experts_BGK.shape[0]
@@ -397,7 +397,7 @@ class Roads:
 
     @property
     def hosts(self) -> Hosts:
-        """How the ranks lie on hosts; asked for on first use."""
+        """Hosts of the ranks; asked for on first use."""
         if self._hosts is None:
             self.hosts = Hosts.of_group(self._wire.group)
         assert self._hosts is not None, "just set"

@@ -20,7 +20,7 @@ from mmoe.parallel.experts.wire import Wire
 
 
 class Terms(NamedTuple):
-    """What the two ends of an exchange know beforehand, the same on all ranks.
+    """Terms that both ends of an exchange know beforehand, the same on all ranks.
 
     Attributes:
         rows: What the rows are.
@@ -60,7 +60,7 @@ class Departure(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """What the way back needs of a batch.
+    """State of a batch that the way back needs.
 
     Attributes:
         crossing: The plan of what this rank sent, and the links in both directions.

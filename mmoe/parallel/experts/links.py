@@ -18,7 +18,7 @@ WayBack = Literal["auto", "pairs", "sums"]
 
 
 class Sizes(NamedTuple):
-    """How many rows, picks, pairs and sums go from one rank to another, told before they go.
+    """Numbers of rows, picks, pairs and sums that go to another rank, told before they go.
 
     Attributes:
         rows: Distinct (sample, source) whose source is read by an expert there that was picked.
@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
 
 
 class WayCosts(NamedTuple):
-    """What both ends of a link know, so that they choose the same way back without asking.
+    """Costs that both ends of a link know, so that they choose the same way back unasked.
 
     Attributes:
         way: What the user asked for.

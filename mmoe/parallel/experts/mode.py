@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """How one call of a mixture brings rows and experts together; parameters never move.
+    """Mode in which a call brings rows and experts together; parameters never move.
 
     All ranks must use the same one for a call. It may change from call to call, and changes no
     number but by rounding.
@@ -48,7 +48,7 @@ class Mode:
             raise ValueError(f"shadowed: expected every expert once, got {self.shadowed}")
 
     def __str__(self) -> str:
-        """What a log says of it."""
+        """Name of the mode in logs."""
         if self.shadowed == "all":
             return "weights travel"
         words = ["rows travel"]

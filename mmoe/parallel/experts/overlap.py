@@ -1,4 +1,4 @@
-"""What ranks compute for themselves, or for their host, while other rows are on their way."""
+"""Overlap: what ranks compute for themselves or their host while other rows travel."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -104,7 +104,7 @@ def mix_here(sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> T
 
 
 def _every_row(plan: DispatchPlan, routes: RoutePlan) -> bool:
-    """Whether each of several experts was picked for all rows; not asked of a GPU, which waits."""
+    """Returns whether each of several experts was picked for all rows; unasked on a GPU."""
     offsets_E1, pairs = routes.offsets_E1, len(plan.experts_BGK) * plan.num_experts
     one_source = len(set(plan.expert_source)) == 1 < plan.num_experts
     return one_source and offsets_E1.device.type == "cpu" and 0 < pairs == int(offsets_E1[-1])

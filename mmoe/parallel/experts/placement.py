@@ -1,4 +1,4 @@
-"""Which rank holds which experts."""
+"""Placement of experts on ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from mmoe.mixture import DispatchPlan
 
 @dataclass(frozen=True, slots=True)
 class ExpertPlacement:
-    """Which of W ranks holds which of E experts: one rank each; a rank holds any number.
+    """Placement of E experts on W ranks: one rank each; a rank holds any number.
 
     Attributes:
         experts: For each rank its experts, in the order in which it computes them; `()` for a rank
@@ -102,7 +102,7 @@ class ExpertPlacement:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """All experts, rank by rank."""
+        """Lists all experts, rank by rank."""
         return tuple(expert for own in self.experts for expert in own)
 
     def on(self, rank: int) -> tuple[int, ...]:

@@ -67,7 +67,7 @@ class Arrived(NamedTuple):
 
     @property
     def offsets_E1(self) -> Tensor | None:
-        """Where each expert's rows start; None where every expert computes all of them."""
+        """Returns each expert's first row; None where every expert computes all of them."""
         return None if self.every_row else self.routes.offsets_E1
 
 
@@ -159,7 +159,7 @@ def _plan_picks(picks_NGK: Tensor, num_experts: int, theirs: Links) -> ops.Route
 
 
 def _every_row(crossing: Crossing) -> bool:
-    """Whether each expert here was picked for all rows that came: with gates that see all experts.
+    """Returns whether each expert here was picked for all rows that came.
 
     Then the experts read the rows as they lie, instead of a copy for each expert.
     """

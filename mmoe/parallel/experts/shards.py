@@ -1,4 +1,4 @@
-"""Which of a network's tensors are sharded: those of experts that are spread over ranks."""
+"""Sharded tensors of a network: those of experts that are spread over ranks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

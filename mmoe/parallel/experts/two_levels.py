@@ -24,7 +24,7 @@ from mmoe.parallel.hosts import Hosts
 
 
 class WayHome(NamedTuple):
-    """What `pack_returns` makes of the Z rows that came back inside the host.
+    """Plan that `pack_returns` makes for the Z rows that came back inside the host.
 
     Attributes:
         back: Where each row that came back, or each sum of them, lies in what goes back across.
@@ -38,7 +38,7 @@ class WayHome(NamedTuple):
 
 
 class HostsHandle(NamedTuple):
-    """What the way back over two levels needs of a batch.
+    """State of a batch that the way back over two levels needs.
 
     Attributes:
         across: Of the exchange between hosts.
@@ -52,7 +52,7 @@ class HostsHandle(NamedTuple):
 
     @property
     def arrived(self) -> Arrived:
-        """What came for the experts of this rank."""
+        """Rows that came for the experts of this rank."""
         return (self.inside or self.across).arrived
 
 
@@ -188,7 +188,7 @@ def way_home(across: Handle, inside: Crossing, ranks_E: Tensor) -> WayHome:
 
 
 def _places(picks_NGK: Tensor, inside: Crossing, ranks_E: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each pick the row that comes back for it (−1: unused), and whether that is a sum."""
+    """Returns each pick's row in what comes back (−1: unused), and whether that is a sum."""
     ours, out = inside.ours, inside.out
     rank_NGK = ranks_E[picks_NGK.clamp(min=0).long()]
     _, _, _, pairs_W, sums_W, back_W = ours.table(picks_NGK.device)[:-1].unbind(1)
@@ -202,7 +202,7 @@ def _places(picks_NGK: Tensor, inside: Crossing, ranks_E: Tensor) -> tuple[Tenso
 
 
 def _again(slots_NGK: Tensor, num_rows: int) -> Tensor:
-    """Whether a pick before it has the same row."""
+    """Marks picks whose row an earlier pick has."""
     slots_X = torch.where(slots_NGK < 0, num_rows, slots_NGK).flatten()
     numbers_X = torch.arange(len(slots_X), device=slots_X.device)
     first_Z = numbers_X.new_full((num_rows + 1,), len(slots_X))

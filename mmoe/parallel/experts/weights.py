@@ -15,7 +15,7 @@ _ALIGNED = 64
 
 
 class Layout:
-    """Where each tensor of n experts lies in a message, which is bytes.
+    """Layout of n experts' tensors in a message of bytes.
 
     Args:
         formats: Of the tensors, in this order.

@@ -56,7 +56,7 @@ class Wire:
 
     @property
     def bytes_sent(self) -> int:
-        """What left this rank so far, sizes included; what it sends itself is not counted."""
+        """Bytes that left this rank so far, sizes included; what it sends itself is not counted."""
         return self.traffic.bytes_sent
 
     @property
@@ -66,7 +66,7 @@ class Wire:
 
     @property
     def collectives(self) -> int:
-        """How many all-to-alls this rank took part in."""
+        """Number of all-to-alls that this rank took part in."""
         return self.traffic.collectives
 
     def exchange_sizes(self, sizes_WN: Tensor) -> list[list[int]]:
@@ -127,7 +127,7 @@ class Wire:
         receive: Sequence[int],
         down: dist.ProcessGroup,
     ) -> "_Works":
-        """What goes up from rank to rank by one group, what goes down by the other."""
+        """Sends to higher ranks by one group and to lower ranks by the other."""
         me, none = self.rank, [0] * self.world_size
         below, own, above = rows.split([sum(send[:me]), send[me], sum(send[me + 1 :])])
         from_below, here, from_above = received.split(

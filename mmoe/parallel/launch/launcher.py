@@ -1,4 +1,4 @@
-"""What the launcher says in the environment (torchrun's variables); read here alone."""
+"""Launcher's variables in the environment (torchrun's); read here alone."""
 
 import os
 import warnings
@@ -126,6 +126,6 @@ def rendezvous_failure(why: str) -> str:
 
 
 def _number(name: str, default: int) -> int:
-    """As torchrun sets it; what is no number is refused where the ranks meet."""
+    """Reads a number that torchrun sets; anything else is refused where the ranks meet."""
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else default

@@ -162,12 +162,12 @@ def world_size() -> int:
 
 
 def _backend(*, cuda: bool) -> str:
-    """Of both kinds of tensors; numbers and errors of the host keep to gloo."""
+    """Returns the backend of both kinds of tensors; the host's numbers and errors keep to gloo."""
     return "cpu:gloo,cuda:nccl" if cuda and dist.is_nccl_available() else "gloo"
 
 
 def _set_patience(patience: timedelta) -> None:
-    """Of a group that exists: the command line joins the ranks before it has read the config."""
+    """Sets the patience of a group that the command line made before it read the config."""
     if world_size() > 1:
         dist.distributed_c10d._set_pg_timeout(patience)
 

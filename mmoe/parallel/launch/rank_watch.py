@@ -35,7 +35,7 @@ _GONE = (
 
 @dataclass(frozen=True)
 class Failure:
-    """What the ranks tell each other about the first one that failed.
+    """Message of the ranks to each other about the first one that failed.
 
     Attributes:
         rank: That says so.
@@ -260,7 +260,7 @@ def _failure_or_none(store: Store) -> Failure | None:
 
 
 def _rank_0_is_host() -> bool:
-    """Whether no launcher holds the store that the ranks met at."""
+    """Returns whether no launcher holds the store that the ranks met at."""
     return not is_torchrun()
 
 

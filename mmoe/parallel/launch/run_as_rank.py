@@ -130,7 +130,7 @@ def _run_quietly(command: Callable[[], None]) -> None:
 
 
 class _Words(NamedTuple):
-    """How a rank ends.
+    """Endings of a rank, in words.
 
     Attributes:
         code: The exit code.
@@ -191,7 +191,7 @@ def _say(text: str) -> None:
 
 
 def _tell_torchrun(line: str) -> None:
-    """For the summary that torchrun ends with, some forty lines below what the rank wrote."""
+    """Writes the error where torchrun's summary finds it, forty lines below the rank's own."""
     path = error_file()
     if path is None:
         return

@@ -31,7 +31,7 @@ class Balance(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """How many times faster the busiest rank's experts are done, as predicted."""
+        """Predicted speed-up of the busiest rank's experts."""
         return self.before / self.after
 
 
@@ -90,7 +90,7 @@ def better_placement(
 
 
 class _Search:
-    """What both searches know."""
+    """State that both searches share."""
 
     def __init__(
         self, placement: ExpertPlacement, loads_E: Sequence[float], sizes_E: Sequence[float]
@@ -110,11 +110,11 @@ class _Search:
         return max(self.of_ranks(ranks_E, self.loads_E))
 
     def fits(self, ranks_E: Sequence[int]) -> bool:
-        """Whether no rank holds much more than the fullest one today."""
+        """Returns whether no rank holds much more than the fullest one today."""
         return max(self.of_ranks(ranks_E, self.sizes_E)) <= self.room
 
     def dealt_out(self) -> list[int]:
-        """All experts anew, the largest first."""
+        """Deals all experts out anew, the largest first."""
         places = [len(own) for own in self.placement.experts]
         sums, ranks_E = [0.0] * len(places), list(self.placement.ranks)
         for e in sorted(range(len(self.loads_E)), key=lambda e: (-self.loads_E[e], e)):
@@ -137,7 +137,7 @@ class _Search:
         return ranks_E
 
     def balance(self, ranks_E: Sequence[int]) -> Balance:
-        """What comes of a placement, beside today's."""
+        """Compares a placement with today's."""
         old, numbers = self.placement.ranks, range(self.placement.num_ranks)
         mean = float(sum(self.loads_E)) / len(numbers)
         held = (tuple(e for e, rank in enumerate(ranks_E) if rank == r) for r in numbers)

@@ -12,7 +12,7 @@ from mmoe.parallel.experts.placement import ExpertPlacement
 
 
 class Parcel(NamedTuple):
-    """One expert under way.
+    """Expert under way to another rank.
 
     Attributes:
         rows: Its entries of stacked tensors, by name, and of moments, by `NAME/MOMENT`.

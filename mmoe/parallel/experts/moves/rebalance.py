@@ -139,7 +139,7 @@ def place_as(
 def _dispatchers(
     network: nn.Module,
 ) -> dict[str, tuple[AllToAllDispatcher, list[Pool]]]:
-    """Each dispatcher with the pools whose experts it places, by the name of the first mixture."""
+    """Returns each dispatcher and the pools that it places, by the name of the first mixture."""
     names: dict[int, str] = {}
     found: dict[str, tuple[AllToAllDispatcher, list[Pool]]] = {}
     for prefix, mixture, dispatcher in mixtures_of(network):
