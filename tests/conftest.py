@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import os
 import platform
 import sys
 from collections.abc import Hashable, Iterator
@@ -21,6 +22,12 @@ from tests.costs import Costs, recorded_seconds
 
 # One thread: the tests' tensors are too small to share out, and a busy machine would wait for both.
 torch.set_num_threads(1)
+
+# No test cuts the power: nobody waits for the disk, 15 times a run
+os.fsync = lambda descriptor: None
+
+# All that is imported and collected stays: see `pytest_collection_finish`
+gc.disable()
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -109,6 +116,8 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: no collection of garbage goes through it again, 0.2 s each."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # of what tests make, thousands are garbage at a time
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
