@@ -7,7 +7,6 @@ all of them without the extension. Either way `torch.compile` and `opcheck` see 
 
 import functools
 import importlib
-import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,7 +116,8 @@ def define(schema: str, fake: Callable[..., Any]) -> None:
 
     Args:
         schema: `NAME(arguments) -> results`; kernels in `csrc` and the reference go by it.
-        fake: The kernel for tensors without values, which computes shapes alone.
+        fake: The kernel for tensors without values, which computes shapes alone; gets all arguments
+            by their names in the schema.
 
     Raises:
         ImportError: The extension is older than this file, and defines another operator.
@@ -134,18 +134,19 @@ def define(schema: str, fake: Callable[..., Any]) -> None:
             ) from error
     # A kernel for a backend (CPU, CUDA) is preferred over this one.
     LIBRARY.impl(name, _without_autocast(reference_of(name)), "CompositeExplicitAutograd")
-    signature = inspect.signature(fake)
+    names = [argument.name for argument in getattr(torch.ops.mmoe, name).default._schema.arguments]
 
-    @functools.wraps(fake)
     def checked(*arguments: Any, **named: Any) -> Any:
+        named |= zip(names, arguments, strict=False)
         tensors: list[tuple[str, torch.Tensor]] = []
-        for argument, value in signature.bind(*arguments, **named).arguments.items():
+        for argument in names:
+            value = named[argument]
             parts = value if isinstance(value, list | tuple) else [value]
             tensors += [(argument, part) for part in parts if isinstance(part, torch.Tensor)]
         # As the kernels do: a traced program must not hide two devices until it runs
         like, first = tensors[0]
         for argument, tensor in tensors:
             check_device(argument, tensor, first.device, like)
-        return fake(*arguments, **named)
+        return fake(**named)
 
     torch.library.register_fake(f"mmoe::{name}", checked, lib=LIBRARY)

@@ -170,11 +170,11 @@ def check_plan(name: str, rows: Tensor, plan: RoutePlan) -> None:
     check_device("slots_BGK", plan.slots_BGK, rows.device, name)
 
 
-def _fake_permute(x_BD: Tensor, rows_P: Tensor, slots_BGK: Tensor) -> Tensor:
+def _fake_permute(x_BD: Tensor, rows_P: Tensor, **rest: Any) -> Tensor:
     return x_BD.new_empty(rows_P.shape[0], x_BD.shape[1])
 
 
-def _fake_unpermute(y_PD: Tensor, rows_P: Tensor, slots_BGK: Tensor) -> Tensor:
+def _fake_unpermute(y_PD: Tensor, slots_BGK: Tensor, **rest: Any) -> Tensor:
     return y_PD.new_empty(slots_BGK.shape[0], y_PD.shape[1])
 
 
@@ -252,12 +252,12 @@ def gated_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tenso
     return torch.ops.mmoe.gated_combine(y_PO, slots_BGK, weights_BGK)
 
 
-def _fake_gated_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tensor:
+def _fake_gated_combine(y_PO: Tensor, slots_BGK: Tensor, **rest: Any) -> Tensor:
     return y_PO.new_empty(slots_BGK.shape[0], slots_BGK.shape[1], y_PO.shape[1])
 
 
 def _fake_gated_combine_backward(
-    grad_BGO: Tensor, y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor
+    y_PO: Tensor, weights_BGK: Tensor, **rest: Any
 ) -> tuple[Tensor, Tensor]:
     return y_PO.new_empty(y_PO.shape), weights_BGK.new_empty(weights_BGK.shape)
 
@@ -365,7 +365,7 @@ def _fake_dense_combine(y: Sequence[Tensor], weights_BGE: Tensor) -> Tensor:
 
 
 def _fake_dense_combine_backward(
-    grad_BGO: Tensor, y: Sequence[Tensor], weights_BGE: Tensor
+    y: Sequence[Tensor], weights_BGE: Tensor, **rest: Any
 ) -> tuple[list[Tensor], Tensor]:
     return [part.new_empty(part.shape) for part in y], weights_BGE.new_empty(weights_BGE.shape)
 

@@ -55,17 +55,12 @@ def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None = None) -> Te
     return torch.ops.mmoe.gate_mm(x_BD, weight_DN.to(dtype), bias_N)
 
 
-def _fake_gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None) -> Tensor:
+def _fake_gate_mm(x_BD: Tensor, weight_DN: Tensor, **rest: Any) -> Tensor:
     return weight_DN.new_empty(x_BD.shape[0], weight_DN.shape[1])
 
 
 def _fake_gate_mm_backward(
-    grad_BN: Tensor,
-    x_BD: Tensor,
-    weight_DN: Tensor,
-    need_x: bool,
-    need_weight: bool,
-    need_bias: bool,
+    x_BD: Tensor, weight_DN: Tensor, need_x: bool, need_weight: bool, need_bias: bool, **rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
         x_BD.new_empty(x_BD.shape if need_x else 0),
@@ -157,22 +152,14 @@ def topk_gate(
     return torch.ops.mmoe.topk_gate(logits_BGE, visibility_GE, k, softmax == "after")
 
 
-def _fake_topk_gate(
-    logits_BGE: Tensor, visibility_GE: Tensor, k: int, softmax_after: bool
-) -> tuple[Tensor, Tensor]:
+def _fake_topk_gate(logits_BGE: Tensor, k: int, **rest: Any) -> tuple[Tensor, Tensor]:
     B, G, E = logits_BGE.shape
     shape = (B, G, min(k, E))
     weights_BGK = logits_BGE.new_empty(shape, dtype=accumulate_dtype(logits_BGE.dtype))
     return weights_BGK, logits_BGE.new_empty(shape, dtype=torch.int32)
 
 
-def _fake_topk_gate_backward(
-    grad_BGK: Tensor,
-    logits_BGE: Tensor,
-    visibility_GE: Tensor,
-    experts_BGK: Tensor,
-    softmax_after: bool,
-) -> Tensor:
+def _fake_topk_gate_backward(logits_BGE: Tensor, **rest: Any) -> Tensor:
     return logits_BGE.new_empty(logits_BGE.shape)
 
 
@@ -273,7 +260,7 @@ def _fake_row_softmax(x_RN: Tensor) -> Tensor:
     return x_RN.new_empty(x_RN.shape)
 
 
-def _fake_row_softmax_backward(grad_RN: Tensor, p_RN: Tensor) -> Tensor:
+def _fake_row_softmax_backward(p_RN: Tensor, **rest: Any) -> Tensor:
     return p_RN.new_empty(p_RN.shape)
 
 
@@ -422,17 +409,7 @@ def _check_bool(name: str, tensor: Tensor, shape: tuple[int, ...], like: Tensor)
     check_device(name, tensor, like.device, "scores_BGE")
 
 
-def _fake_joint_select(
-    scores_BGE: Tensor,
-    visibility_GE: Tensor,
-    votes_G: Tensor,
-    asked_BG: Tensor | None,
-    shared_k: int,
-    private_k: int,
-    budget: int,
-    floor: int,
-    largest: bool,
-) -> Tensor:
+def _fake_joint_select(scores_BGE: Tensor, **rest: Any) -> Tensor:
     return scores_BGE.new_empty(scores_BGE.shape, dtype=torch.bool)
 
 

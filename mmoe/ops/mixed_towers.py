@@ -122,11 +122,10 @@ def _fake(
     y: Sequence[Tensor],
     weights_BGE: Tensor,
     weight_GOH: Tensor,
-    bias_GH: Tensor,
     head_GH: Tensor,
-    head_bias_G: Tensor,
     activation: str,
     keep: bool,
+    **rest: Any,
 ) -> tuple[Tensor, list[Tensor]]:
     B, G, _ = weights_BGE.shape
     tables = 0 if not keep else 2 if keeps_z(activation) else 1
@@ -135,14 +134,12 @@ def _fake(
 
 
 def _fake_backward(
-    grad_BG: Tensor,
     y: Sequence[Tensor],
     weights_BGE: Tensor,
     weight_GOH: Tensor,
     head_GH: Tensor,
-    kept: Sequence[Tensor],
-    activation: str,
     need_mixes: bool,
+    **rest: Any,
 ) -> tuple[list[Tensor], Tensor, Tensor, Tensor, Tensor, Tensor]:
     G, _, H = weight_GOH.shape
     return (

@@ -147,22 +147,13 @@ def new_gradients(
 
 
 def _fake_grouped_mm(
-    x_PD: Tensor, offsets_E1: Tensor, weight_EDH: Tensor, bias_EH: Tensor | None, activation: str
+    x_PD: Tensor, weight_EDH: Tensor, activation: str, **rest: Any
 ) -> tuple[Tensor, Tensor]:
     return new_outputs(x_PD, x_PD.shape[0], weight_EDH, activation)
 
 
 def _fake_grouped_mm_backward(
-    grad_PH: Tensor,
-    x_PD: Tensor,
-    offsets_E1: Tensor,
-    weight_EDH: Tensor,
-    y_PH: Tensor,
-    z_PH: Tensor,
-    activation: str,
-    need_x: bool,
-    need_weight: bool,
-    need_bias: bool,
+    x_PD: Tensor, weight_EDH: Tensor, need_x: bool, need_weight: bool, need_bias: bool, **rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     return new_gradients(x_PD, x_PD.shape[0], weight_EDH, need_x, need_weight, need_bias)
 
@@ -277,29 +268,19 @@ def gathered_mm(
 
 
 def _fake_gathered_mm(
-    x_BD: Tensor,
-    rows_P: Tensor,
-    offsets_E1: Tensor,
-    slots_BGK: Tensor,
-    weight_EDH: Tensor,
-    bias_EH: Tensor | None,
-    activation: str,
+    x_BD: Tensor, rows_P: Tensor, weight_EDH: Tensor, activation: str, **rest: Any
 ) -> tuple[Tensor, Tensor]:
     return new_outputs(x_BD, rows_P.shape[0], weight_EDH, activation)
 
 
 def _fake_gathered_mm_backward(
-    grad_PH: Tensor,
     x_BD: Tensor,
     rows_P: Tensor,
-    offsets_E1: Tensor,
     weight_EDH: Tensor,
-    y_PH: Tensor,
-    z_PH: Tensor,
-    activation: str,
     need_x: bool,
     need_weight: bool,
     need_bias: bool,
+    **rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return new_gradients(x_BD, rows_P.shape[0], weight_EDH, need_x, need_weight, need_bias)
 
@@ -416,7 +397,7 @@ def check_rows(
 
 
 def _fake_dense_mm(
-    x: Sequence[Tensor], weight_EDH: Tensor, bias_EH: Tensor | None, activation: str
+    x: Sequence[Tensor], weight_EDH: Tensor, activation: str, **rest: Any
 ) -> tuple[list[Tensor], list[Tensor]]:
     E, _, H = weight_EDH.shape
     y = [x[0].new_empty(x[0].shape[-2], H) for _ in range(E)]
@@ -424,15 +405,12 @@ def _fake_dense_mm(
 
 
 def _fake_dense_mm_backward(
-    grad: Sequence[Tensor],
     x: Sequence[Tensor],
     weight_EDH: Tensor,
-    y: Sequence[Tensor],
-    z: Sequence[Tensor],
-    activation: str,
     need_x: bool,
     need_weight: bool,
     need_bias: bool,
+    **rest: Any,
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     E, D, H = weight_EDH.shape
     return (
@@ -558,28 +536,14 @@ def check_shared(
 
 
 def _fake_shared_mm(
-    x_BD: Tensor,
-    weight_EDH: Tensor,
-    bias_EH: Tensor | None,
-    shared: Sequence[Tensor],
-    owners_B: Tensor,
-    order_B: Tensor | None,
-    bounds: Tensor | None,
-    activation: str,
+    x_BD: Tensor, weight_EDH: Tensor, activation: str, **rest: Any
 ) -> tuple[list[Tensor], list[Tensor]]:
     E, _, H = weight_EDH.shape
     y = [x_BD.new_empty(x_BD.shape[0], H) for _ in range(E)]
     return y, [torch.empty_like(part) for part in y] if keeps_z(activation) else []
 
 
-def _fake_sums(
-    grad: Sequence[Tensor],
-    y: Sequence[Tensor],
-    z: Sequence[Tensor],
-    order_B: Tensor,
-    bounds: Tensor,
-    activation: str,
-) -> list[Tensor]:
+def _fake_sums(grad: Sequence[Tensor], bounds: Tensor, **rest: Any) -> list[Tensor]:
     return [part.new_empty(bounds.shape[0] - 1, part.shape[1]) for part in grad]
 
 
@@ -729,15 +693,7 @@ def _checked_layers(
     return tensors, layers
 
 
-def _fake_dense_mlp(
-    x: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    activation: str,
-    output_activation: str,
-    shared: Sequence[Tensor],
-    owners_B: Tensor | None,
-) -> list[Tensor]:
+def _fake_dense_mlp(x: Sequence[Tensor], weights: Sequence[Tensor], **rest: Any) -> list[Tensor]:
     E, _, H = weights[-1].shape
     return [x[0].new_empty(x[0].shape[-2], H) for _ in range(E)]
 

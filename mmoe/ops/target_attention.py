@@ -134,34 +134,19 @@ def _checked_layers(
     return weight_2DH, bias_BH, weights, biases, score_N, score_bias_1
 
 
-def _fake(
-    e_VD: Tensor,
-    offsets_B1: Tensor,
-    q_BD: Tensor,
-    weight_2DH: Tensor,
-    bias_BH: Tensor,
-    deep_weights: list[Tensor],
-    deep_biases: list[Tensor],
-    score_N: Tensor,
-    score_bias_1: Tensor,
-    softmax: bool,
-) -> tuple[Tensor, Tensor]:
+def _fake(e_VD: Tensor, q_BD: Tensor, score_N: Tensor, **rest: Any) -> tuple[Tensor, Tensor]:
     return q_BD.new_empty(q_BD.shape), score_N.new_empty(e_VD.shape[0])
 
 
 def _fake_backward(
-    grad_BD: Tensor,
-    grad_weights_V: Tensor,
     e_VD: Tensor,
-    offsets_B1: Tensor,
     q_BD: Tensor,
     weight_2DH: Tensor,
     bias_BH: Tensor,
     deep_weights: list[Tensor],
     deep_biases: list[Tensor],
     score_N: Tensor,
-    weights_V: Tensor,
-    softmax: bool,
+    **rest: Any,
 ) -> tuple[Tensor | list[Tensor], ...]:
     def like(tensor: Tensor) -> Tensor:
         return tensor.new_empty(tensor.shape)

@@ -80,50 +80,19 @@ def mix_returns(
     )
 
 
-def _fake_pack(
-    y_RO: Tensor,
-    weights_NGK: Tensor,
-    back_R: Tensor,
-    back_NG: Tensor,
-    slots_NGK: Tensor,
-    num_rows: int,
-    wire: torch.dtype,
-) -> Tensor:
+def _fake_pack(y_RO: Tensor, num_rows: int, wire: torch.dtype, **rest: Any) -> Tensor:
     return y_RO.new_empty(num_rows, y_RO.shape[1], dtype=wire)
 
 
-def _fake_pack_backward(
-    grad_ZO: Tensor,
-    y_RO: Tensor,
-    weights_NGK: Tensor,
-    back_R: Tensor,
-    back_NG: Tensor,
-    slots_NGK: Tensor,
-) -> tuple[Tensor, Tensor]:
+def _fake_pack_backward(y_RO: Tensor, weights_NGK: Tensor, **rest: Any) -> tuple[Tensor, Tensor]:
     return y_RO.new_empty(y_RO.shape), weights_NGK.new_empty(weights_NGK.shape)
 
 
-def _fake_mix(
-    back_ZO: Tensor,
-    weights_BGK: Tensor,
-    rows_BGK: Tensor,
-    pairs_BGK: Tensor,
-    sums_BGK: Tensor,
-    links_WL: Tensor,
-    dtype: torch.dtype,
-) -> Tensor:
+def _fake_mix(back_ZO: Tensor, rows_BGK: Tensor, dtype: torch.dtype, **rest: Any) -> Tensor:
     return back_ZO.new_empty(*rows_BGK.shape[:2], back_ZO.shape[1], dtype=dtype)
 
 
-def _fake_mix_backward(
-    grad_BGO: Tensor,
-    back_ZO: Tensor,
-    weights_BGK: Tensor,
-    rows_BGK: Tensor,
-    pairs_BGK: Tensor,
-    sums_BGK: Tensor,
-    links_WL: Tensor,
-) -> tuple[Tensor, Tensor]:
+def _fake_mix_backward(back_ZO: Tensor, weights_BGK: Tensor, **rest: Any) -> tuple[Tensor, Tensor]:
     return back_ZO.new_empty(back_ZO.shape), weights_BGK.new_empty(weights_BGK.shape)
 
 

@@ -6,7 +6,7 @@ Messages are bytes, which have no gradient; the gradients travel the other way b
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -146,29 +146,12 @@ def unpack_rows_backward(
     )
 
 
-def _fake_pack(
-    sources: Sequence[Tensor],
-    weights_BGK: Tensor,
-    rows_M: Tensor,
-    entries_Q: Tensor,
-    codes_Q: Tensor,
-    links_WL: Tensor,
-    wire: torch.dtype,
-    num_bytes: int,
-) -> Tensor:
+def _fake_pack(weights_BGK: Tensor, num_bytes: int, **rest: Any) -> Tensor:
     return weights_BGK.new_empty(num_bytes, dtype=torch.uint8)
 
 
 def _fake_pack_backward(
-    message: Tensor,
-    rows_M: Tensor,
-    rows_BGK: Tensor,
-    entries_Q: Tensor,
-    links_WL: Tensor,
-    num_sources: int,
-    width: int,
-    dtype: torch.dtype,
-    wire: torch.dtype,
+    message: Tensor, rows_BGK: Tensor, num_sources: int, width: int, dtype: torch.dtype, **rest: Any
 ) -> tuple[Tensor, Tensor]:
     return (
         message.new_empty(rows_BGK.shape[0], num_sources, width, dtype=dtype),
@@ -177,25 +160,12 @@ def _fake_pack_backward(
 
 
 def _fake_unpack(
-    message: Tensor,
-    rows_R: Tensor,
-    links_WL: Tensor,
-    width: int,
-    dtype: torch.dtype,
-    wire: torch.dtype,
+    message: Tensor, rows_R: Tensor, width: int, dtype: torch.dtype, **rest: Any
 ) -> Tensor:
     return message.new_empty(rows_R.shape[0], width, dtype=dtype)
 
 
-def _fake_unpack_backward(
-    grad_RD: Tensor,
-    grad_weights_NGK: Tensor,
-    slots_NGK: Tensor,
-    places_Q: Tensor,
-    links_WL: Tensor,
-    wire: torch.dtype,
-    num_bytes: int,
-) -> Tensor:
+def _fake_unpack_backward(grad_RD: Tensor, num_bytes: int, **rest: Any) -> Tensor:
     return grad_RD.new_empty(num_bytes, dtype=torch.uint8)
 
 

@@ -1,6 +1,6 @@
 """`decode_picks` and `return_plan`: what came from other ranks, and where its outputs go back."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -100,15 +100,12 @@ def return_plan(routes: RoutePlan, links_WL: Tensor) -> ReturnPlan:
 
 def _fake_decode(
     message: Tensor,
-    links_WL: Tensor,
     num_rows: int,
     num_picks: int,
     num_gates: int,
     k: int,
-    num_experts: int,
-    width: int,
     dtype: torch.dtype,
-    wire: torch.dtype,
+    **rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     shape = (num_rows, num_gates, k)
     return (
@@ -118,9 +115,7 @@ def _fake_decode(
     )
 
 
-def _fake_return(
-    rows_R: Tensor, offsets_E1: Tensor, slots_NGK: Tensor, links_WL: Tensor
-) -> tuple[Tensor, Tensor]:
+def _fake_return(rows_R: Tensor, slots_NGK: Tensor, **rest: Any) -> tuple[Tensor, Tensor]:
     return rows_R.new_empty(rows_R.shape), rows_R.new_empty(slots_NGK.shape[:2])
 
 
