@@ -10,47 +10,27 @@ import pytest
 import torch
 
 from benchmarks.convert import example, races
-from benchmarks.convert.__main__ import KEYS, RACES
 from benchmarks.convert.networks import (
     ALPHABET,
-    CLASSES,
-    FORMS,
-    SIZE,
-    SPACE,
     Grammar,
-    SwinBlock,
-    SwinClassifier,
-    WindowAttention,
     best_loss,
     draw_grammar,
-    draw_pictures,
 )
 from benchmarks.convert.races import (
-    CLASSIFIERS,
     MODES,
     NETWORKS,
-    PATIENCE,
     Bench,
     PictureSettings,
-    TextJob,
     TextSettings,
-    Training,
-    accuracies,
     added_lines,
-    against_loops,
     check_above,
-    converted_network,
     differences,
     equal_at_start,
-    own_form_known,
     reached,
-    schedule,
-    steps_to_dense_loss,
     text_of,
-    trained,
 )
 from benchmarks.racing.harness import Clock
-from mmoe.integrations.convert import RECOGNISERS, convert, parameter_counts
+from mmoe.integrations.convert import convert, parameter_counts
 
 TEXT = TextSettings(
     words=30,
@@ -118,24 +98,6 @@ def test_the_best_reader_reaches_the_entropy_and_no_less():
     assert best_loss(grammar, text_NC[:, :2000].reshape(-1, 10)) > 1.1 * found
 
 
-def test_texts_are_of_the_grammar_s_words():
-    grammar = draw_grammar(0, words=30, states=6, of_state=4)
-    assert len(set(grammar.words)) == 30
-    text = grammar.text(20_000, seed=0, streams=4)
-    assert text.shape == (4, 5000)
-    spelled = {bytes(word) for word in grammar.words}
-    words = [word for row in text for word in row.tobytes().split(bytes([SPACE]))[:-1]]
-    assert len(words) > 2000 and set(words) <= spelled
-
-
-def test_the_benchmark_s_grammar_is_one_chain_whose_states_are_all_met():
-    settings = TextSettings()
-    sizes = {"words": settings.words, "states": settings.states, "of_state": settings.of_state}
-    share_S = draw_grammar(0, **sizes).stationary_S()
-    assert share_S.sum() == pytest.approx(1) and share_S.min() > -1e-12
-    assert (share_S > 1e-5).mean() > 0.95
-
-
 def test_training_windows_are_new_and_the_same_for_both_networks():
     settings = replace(TEXT, words=300, states=50, of_state=8, context=40)
     text = text_of(settings)
@@ -183,117 +145,7 @@ def test_both_transformers_start_from_the_same_weights_but_experts():
     assert all(torch.equal(dense.state_dict()[name], mine[name]) for name in shared)
 
 
-def test_the_rate_rises_falls_and_stays():
-    assert schedule(10, 1500) == pytest.approx(0.1, rel=0.01)
-    assert schedule(750, 1500) == pytest.approx(0.55)
-    assert schedule(1500, 1500) == schedule(2500, 1500) == pytest.approx(0.1)
-
-
-def test_training_learns():
-    settings = replace(TEXT, steps=60, batch=16)
-    network = converted_network(settings, 0)
-    training = Training(network, text_of(settings), 1e-2, 0)
-    curve = training.until(60)
-    assert [step for step, _ in curve] == [20, 40, 60]
-    assert curve[-1][1] < curve[0][1] < 1.05 * math.log(len(ALPHABET))
-
-
-def test_a_converted_network_that_is_slower_goes_on():
-    job = TextJob("converted", 1e-4, 0, wanted=0.0)
-    assert trained(TEXT, job)[-1][0] == PATIENCE * TEXT.steps
-
-
-def test_the_race_of_steps_sweeps_both_and_has_its_keys(monkeypatch):
-    monkeypatch.setattr(races, "RATES", (1e-3, 1e-2))
-    found = {r.key: r for r in steps_to_dense_loss(bench(seeds=2))}
-    assert set(found) == {"steps_to_dense_loss", "steps_to_dense_loss_in_time"}
-    result = found["steps_to_dense_loss"]
-    sweeps, runs = result.details[:2], result.details[2:]
-    for sweep in sweeps:
-        best = min(sweep["sweep"], key=sweep["sweep"].get)
-        assert f"{sweep['rate']:g}" == best
-    assert [run["seed"] for run in runs] == [0, 1]
-    shares = [
-        reached(run["converted"], run["dense"][-1][1], TEXT.steps) / TEXT.steps for run in runs
-    ]
-    assert result.spread.median == pytest.approx(np.median(shares))
-
-
-@pytest.mark.slow
-def test_workers_find_the_same():
-    jobs = [TextJob(name, 1e-2, 0) for name in NETWORKS]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        alone = [trained(TEXT, job) for job in jobs]
-        assert bench(workers=2).each(_train_tiny, jobs) == alone
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _train_tiny(job):
-    return trained(TEXT, job)
-
-
-# --- pictures ---
-
-
-def test_pictures_have_all_classes_and_the_same_seed_gives_the_same():
-    pictures, classes = draw_pictures(600, 0)
-    assert pictures.shape == (600, SIZE, SIZE, 3)
-    assert set(classes.tolist()) == set(range(CLASSES))
-    assert torch.equal(pictures, draw_pictures(600, 0)[0])
-    assert not torch.equal(pictures, draw_pictures(600, 1)[0])
-
-
-def test_shifted_windows_do_not_look_across_the_edge():
-    torch.manual_seed(0)
-    attention = WindowAttention(8, shift=2).double()
-    x_BHWC = torch.randn(1, 8, 8, 8, dtype=torch.float64)
-    changed = x_BHWC.clone()
-    changed[:, 0] += 1.0  # the first row of places
-    moved = (attention(changed) - attention(x_BHWC)).abs().sum((0, 2, 3))
-    assert (moved[:2] > 1e-3).all() and (moved[2:] < 1e-12).all()
-
-
-def test_windows_are_attended_apart():
-    torch.manual_seed(0)
-    attention = WindowAttention(8, shift=0).double()
-    x_BHWC = torch.randn(2, 8, 8, 8, dtype=torch.float64)
-    out = attention(x_BHWC)
-    part = attention(x_BHWC[:, 4:, :4])
-    torch.testing.assert_close(out[:, 4:, :4], part)
-
-
-def test_blocks_of_the_classifier_are_converted_but_not_the_positions():
-    model = convert(SwinClassifier(8, 5), 3)
-    blocks = [module for module in model.modules() if isinstance(module, SwinBlock)]
-    assert len(blocks) == 4
-    for block in blocks:
-        assert isinstance(block.attn.distance[0], torch.nn.Linear)
-        assert not isinstance(block.mlp[0], torch.nn.Linear)
-
-
-def test_a_place_costs_both_classifiers_as_much():
-    dense, converted = (
-        parameter_counts(network(PictureSettings(), 0)).active for network in CLASSIFIERS.values()
-    )
-    assert dense < converted < 1.02 * dense
-
-
-def test_the_race_of_pictures_has_its_keys():
-    found = {r.key: r for r in accuracies(bench(seeds=1))}
-    assert set(found) == {"swin_accuracy", "swin_accuracy_dense"}
-    assert all(0 <= result.spread.median <= 1 for result in found.values())
-
-
-# --- equality, loops, lines ---
-
-
-def test_every_recogniser_has_a_form():
-    with own_form_known():
-        assert {form.recogniser for form in FORMS.values()} == set(RECOGNISERS.names())
-    assert "one's own" not in RECOGNISERS.names()
+# --- equality, lines ---
 
 
 def test_the_worst_of_all_is_told(monkeypatch):
@@ -319,12 +171,6 @@ def test_outputs_that_are_no_numbers_are_the_worst(monkeypatch):
     assert differences("sequential", torch.float64)["eval"] == math.inf
 
 
-def test_loops_compute_what_the_layer_does(monkeypatch):
-    monkeypatch.setattr(races, "ROWS", 64)
-    found = {result.key for result in against_loops(bench())}
-    assert {"vs_naive_index_E16", "vs_naive_mask_E16"} <= found
-
-
 def test_lines_are_those_that_name_the_library():
     source = Path(example.__file__).read_text(encoding="utf-8")
     assert len(added_lines(source)) == 1
@@ -334,7 +180,3 @@ def test_lines_are_those_that_name_the_library():
         "    if c:\n        c += sum(losses(b))\n    return m.z(c)\n"
     )
     assert added_lines(program) == [5, 6, 9, 10]
-
-
-def test_all_keys_come_from_a_race():
-    assert {key for race in RACES for key in race.keys} == set(KEYS)

@@ -14,12 +14,7 @@ from benchmarks.sharing.quality import (
     small_domains,
 )
 from benchmarks.sharing.steps import (
-    DOMAIN_WAYS,
-    DOMAINS,
-    TASKS,
     Bench,
-    draw_domain_log,
-    step_config,
 )
 
 
@@ -48,15 +43,3 @@ def test_the_smaller_of_two_gains_is_told(monkeypatch):
     assert result.key == "small_domain_gain"
     assert result.spread.median == pytest.approx(np.mean(found), abs=1e-4)
     assert result.spread.median > 0.1
-
-
-def test_steps_train_alike_models_but_for_their_domains():
-    configs = {way: step_config(way) for way in DOMAIN_WAYS}
-    assert configs["none"].model.domains is None
-    assert configs["own"].model.domains.towers == "own"
-    for config in configs.values():
-        assert config.model.model_copy(update={"domains": None}) == configs["none"].model
-        assert config.training.precision == "fp32"
-        assert [task.name for task in config.tasks] == list(TASKS)
-    scenes = draw_domain_log(64 * DOMAINS)["scene"].to_numpy()
-    assert len(np.unique(scenes)) == DOMAINS

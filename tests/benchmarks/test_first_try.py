@@ -6,14 +6,6 @@ import pytest
 from benchmarks.first_try.logs import LOGS
 from benchmarks.first_try.race import Verdict, paired_difference
 
-FAMILIES = ("additive", "trees", "factors", "shared")
-
-
-def test_there_are_enough_of_each_family():
-    assert len(LOGS) >= 16
-    for family in FAMILIES:
-        assert sum(log.family == family for log in LOGS.values()) >= 4
-
 
 @pytest.mark.parametrize("name", ["loans", "wells", "videos", "mail"])
 def test_rows_follow_from_the_seed_and_labels_from_their_probabilities(name):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.inputs import sections
-from benchmarks.inputs.sections import _JOINT, _LOG, _WAYS, _after_config, _gaps
-from mmoe.config import config_from_dict
+from benchmarks.inputs.sections import _JOINT, _LOG, _WAYS, _gaps
 from mmoe.datasets.bundled.synthetic import generate_funnel
 
 
@@ -24,10 +23,3 @@ def test_the_truth_has_no_gap_whatever_a_way_predicts(way, monkeypatch):
     }
     wrong = _gaps(way, {"click": click, "purchase": np.sqrt(purchase)}, log)
     assert wrong["rate"] > 0.01 and wrong["click"] == pytest.approx(0)
-
-
-@pytest.mark.parametrize("way", _WAYS)
-def test_each_way_is_a_config(way):
-    config = config_from_dict(_after_config(way))
-    assert config.model.transfer.kind in (way, "none")
-    assert getattr(config.tasks[1], "counterfactual", None) in (way, None)

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.mixture.layers import correlated_logits, draw
 from benchmarks.racing.harness import Clock
-from benchmarks.sharing import quality, step_races, steps
+from benchmarks.sharing import quality, step_races
 from benchmarks.sharing.quality import (
     CORRELATIONS,
     EQUAL_TIME_KEYS,
@@ -21,26 +21,13 @@ from benchmarks.sharing.quality import (
     qualities,
     time,
 )
-from benchmarks.sharing.step_races import LAYER, WAYS, step_gains
+from benchmarks.sharing.step_races import LAYER, WAYS
 from benchmarks.sharing.steps import (
-    SCORE_KEYS,
-    TARGETS,
-    TASK_RACES,
-    TRAIN_KEYS,
-    WORKLOAD,
     Bench,
     RechubForm,
-    Steps,
     TzrecForm,
-    draw_table,
-    many_tasks,
-    request_columns,
-    score_gains,
-    train_gains,
 )
-from benchmarks.train.workloads import WORKLOADS
 from mmoe.config import config_from_dict
-from mmoe.datasets.files.nested import nested
 
 
 def test_all_ways_mix_four_experts_a_gate_and_compute_fewer_pairs():
@@ -54,18 +41,6 @@ def test_all_ways_mix_four_experts_a_gate_and_compute_fewer_pairs():
     assert pairs["alone"] > 14 * 64
     assert 6 * 64 < pairs["joint"] <= 7 * 64
     assert pairs["budget"] == 4 * 64
-
-
-def test_results_have_the_keys_and_say_what_is_possible(monkeypatch):
-    small = replace(LAYER, B=32, D=8, hidden=(8, 4))
-    monkeypatch.setattr(step_races, "LAYER", small)
-    trained = [correlated_logits(small, 0.5)]
-    monkeypatch.setattr(step_races, "trained_logits", lambda *_: trained)
-
-    results = {r.key: r for r in step_gains(Bench(Clock(device="cpu", rounds=1, seconds=1.0)))}
-
-    assert set(results) == {f"{key}{end}" for key in step_races.KEYS for end in ("", "_trained")}
-    assert "4.00 pairs a row" in results["budget_step_gain"].note
 
 
 def test_the_oracle_s_tasks_are_as_alike_as_was_asked():
@@ -138,33 +113,6 @@ def test_sizes_of_equal_time_lie_on_the_line_between_two(monkeypatch):
     assert len(results["dense_equal_time"].details) == 2 * len(CORRELATIONS)
 
 
-def test_the_log_of_requests_is_the_same_in_both_forms():
-    table = draw_table(120)
-    shared = request_columns()
-    rows = nested(table, "request", sorted(shared), "items")
-    assert rows["request"].to_pylist() == [0, 1, 2]
-    assert [len(items) for items in rows["items"].to_pylist()] == [50, 50, 20]
-    for name in shared:  # one value a request
-        assert (
-            len(set(zip(table["request"].to_pylist(), table[name].to_pylist(), strict=True))) == 3
-        )
-    assert len(shared) == (len(WORKLOAD.ids) + WORKLOAD.dense) // 2
-
-
-def test_races_of_requests_have_their_keys_and_equal_scores(monkeypatch):
-    small = replace(WORKLOAD, ids=[replace(c, rows=50) for c in WORKLOAD.ids])
-    monkeypatch.setattr(steps, "WORKLOAD", small)
-    for module in (steps,):
-        monkeypatch.setattr(module, "BATCH", 128)
-    monkeypatch.setattr(steps, "_STORED", 500)
-    bench = Bench(Clock(device="cpu", rounds=1, seconds=1.0))
-    found = {r.key: r for r in (*train_gains(bench), *score_gains(bench))}
-    bytes_ = {"request_bytes", "request_bytes_mixed"}
-    keys = {*TRAIN_KEYS, *SCORE_KEYS, "request_equal"}
-    assert set(found) == keys | bytes_
-    assert found["request_equal"].spread.median == 1
-
-
 def test_other_forms_compute_the_same_function():
     torch.manual_seed(0)
     one, other, x_BD = RechubForm(12, 3), TzrecForm(12, 3), torch.randn(9, 12)
@@ -172,33 +120,3 @@ def test_other_forms_compute_the_same_function():
 
     torch.testing.assert_close(one(x_BD).logits_BT, other(x_BD).logits_BT)
     assert one(x_BD).logits_BT.shape == (9, 3)
-
-
-def test_steps_of_many_tasks_train_ours_and_other_forms(monkeypatch):
-    monkeypatch.setattr(steps, "BATCH", 64)
-    workload = many_tasks(5, WORKLOADS["tiny"])
-    singles = [column for column in workload.ids if column.length is None]
-    many = Steps(replace(workload, ids=singles), batches=2)
-    assert len(many.config.tasks) == 5
-    for network in (None, RechubForm, TzrecForm):
-        state = many.state(network)
-        before = {name: w.clone() for name, w in state.ranker.network.named_parameters()}
-        step = many.step(state)
-        for _ in range(3):  # into the next epoch
-            step()
-        after = dict(state.ranker.network.named_parameters())
-        assert all(not torch.equal(before[name], after[name]) for name in before)
-
-
-def test_races_of_many_tasks_have_keys_with_targets(monkeypatch):
-    class NoSteps:
-        def __init__(self, workload):
-            self.tasks = len(workload.tasks)
-
-        def of(self, network=None):
-            return lambda: None
-
-    monkeypatch.setattr(steps, "Steps", NoSteps)
-    bench = Bench(Clock(device="cpu", rounds=1, seconds=1.0))
-    found = {result.key for race in TASK_RACES for result in race.run(bench)}
-    assert found == {key for key in TARGETS if "tasks" in key or "form" in key}

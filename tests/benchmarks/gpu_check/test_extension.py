@@ -1,4 +1,4 @@
-"""Where the CUDA kernels of a check come from, and how setup.py finds what it builds them with."""
+"""Where the CUDA kernels of a check come from, and what setup.py says of a toolkit."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.gpu_check import bundle, extension
+from benchmarks.gpu_check import extension
 from benchmarks.gpu_check.record import ROOT, digest
 
 CODE = digest(extension.SOURCES)
@@ -72,12 +72,6 @@ def test_what_does_not_run_is_not_used(paths, monkeypatch, capsys):
     assert printed[1:] == ["bundle: no kernel image is available", "mmoe._C: built"]
 
 
-def test_the_newest_symbols_of_a_library_are_named():
-    says = bundle.describe(extension.ROOT / "nothing.so", ["9.0"])
-    assert (says["code"], says["architectures"], says["GLIBC"]) == (CODE, ["9.0"], None)
-    assert max(["2.4", "2.34", "2.5"], key=bundle._numbers) == "2.34"
-
-
 NVCC = """#!/bin/sh
 case "$*" in
   *--version*) echo "Cuda compilation tools, release 13.0, V13.0.1" ;;
@@ -122,45 +116,3 @@ def test_an_unknown_architecture_is_one_line_before_anything_is_compiled(tmp_pat
     assert "MMOE_CUDA_ARCHITECTURES: expected some of 80, 90" in done.stderr.splitlines()[-1]
     assert "got '12'" in done.stderr
     assert not (tmp_path / "objects").exists()
-
-
-@pytest.fixture
-def earlier(tmp_path, monkeypatch):
-    """A bundle of before, and a compiler that makes another one."""
-    folder = tmp_path / "gpu-bundle"
-    folder.mkdir()
-    (folder / "_C.abi3.so").write_text("of before")
-
-    def compiled(architectures, temporary):
-        (temporary / "made.so").write_text("compiled")
-        return temporary / "made.so"
-
-    monkeypatch.setattr(bundle, "_compile", compiled)
-    return folder
-
-
-def test_a_bundle_takes_the_place_of_the_one_before(earlier, capsys):
-    bundle.main(["--out", str(earlier)])
-
-    assert json.loads(capsys.readouterr().out)["code"] == CODE
-    assert (earlier / "_C.abi3.so").read_text() == "compiled"
-    assert {path.name for path in earlier.parent.iterdir()} == {"gpu-bundle"}
-
-
-def test_packages_that_pip_cannot_fetch_are_one_line_and_leave_the_bundle_alone(
-    earlier, monkeypatch
-):
-    said = "WARNING: Retrying\nERROR: Could not find a version\nERROR: No matching distribution\n"
-    script = f"import sys; sys.stderr.write({said!r}); sys.exit(1)"
-    run = subprocess.run
-    monkeypatch.setattr(
-        bundle.subprocess, "run", lambda _, **rest: run([sys.executable, "-c", script], **rest)
-    )
-
-    with pytest.raises(SystemExit) as stop:
-        bundle.main(["--out", str(earlier), "--packages", "pydantic"])
-
-    wanted = "gpu-bundle: pip could not fetch pydantic: ERROR: No matching distribution"
-    assert stop.value.code == wanted
-    assert (earlier / "_C.abi3.so").read_text() == "of before"
-    assert {path.name for path in earlier.parent.iterdir()} == {"gpu-bundle"}
