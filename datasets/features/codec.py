@@ -35,6 +35,7 @@ class Section:
     Attributes:
         name: Its key in the file.
         entry: What one entry looks like, a type that pydantic checks.
+        rule: Dataclass whose fields are an entry's keys; None: the entry itself is the rule.
         required: Has the file of every run it? A kind that came later says False.
         tells_apart: Do its rules tell encoders apart? Not where the last bits of numbers may
             differ from machine to machine.
@@ -42,6 +43,7 @@ class Section:
 
     name: str
     entry: Any = Any
+    rule: Any = None
     required: bool = False
     tells_apart: bool = True
 
@@ -55,12 +57,19 @@ class Section:
 
     def read(self, entry: Any, folder: Path) -> Any:
         """Reads what `write` wrote; lists as tuples."""
-        return tuple(entry) if isinstance(entry, list) else entry
+        read = _with_tuples(entry)
+        return read if self.rule is None else self.rule(**read)
 
     def marks(self, rules: dict[str, Any]) -> Iterator[bytes | memoryview]:
         """Yields what tells encoders of different rows apart, cheaply, on any machine alike."""
         if rules and self.tells_apart:
             yield repr(rules).encode()
+
+
+def _with_tuples(entry: Any) -> Any:
+    if isinstance(entry, dict):
+        return {key: _with_tuples(value) for key, value in entry.items()}
+    return tuple(map(_with_tuples, entry)) if isinstance(entry, list) else entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,8 +387,11 @@ def width_of(columns_NK: np.ndarray) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LevelColumns:
-    """What some of an encoder's features become: its columns, in its order."""
+class FeatureColumns:
+    """Columns that features become, in the features' order.
+
+    An encoder has them of all features, and of those of one level.
+    """
 
     codecs: Sequence[Codec[Any]]  # of these features
     rules: Rules  # what training rows taught

@@ -1,15 +1,15 @@
 """Parts of a datetime, each looked up in a small table of its own: hour, weekday, …"""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import DatetimeFeature, Part, TableSpec
+from mmoe.config import DatetimeFeature, Part
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
-from mmoe.datasets.features.seen import SEEN_IDS, extend_seen, only_seen
+from mmoe.datasets.features.seen import SEEN_IDS, SeenCodec, only_seen
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.datetimes import local_datetimes
 
@@ -45,7 +45,7 @@ def part_ids(local_N: pa.ChunkedArray, part: Part) -> np.ndarray:
     return pc.fill_null(values, MISSING).to_numpy().astype(np.int32)
 
 
-class DatetimeCodec(Codec[DatetimeFeature]):
+class DatetimeCodec(SeenCodec[DatetimeFeature]):
     """Codec of a column of datetimes; a part's values are known, it learns which training had."""
 
     by_cell = True
@@ -60,38 +60,20 @@ class DatetimeCodec(Codec[DatetimeFeature]):
         names = self.feature.derived_names if self.feature.cyclic else []
         return [f"{name}_{wave}" for name in names for wave in _WAVES]
 
-    def tables(self, rules: Rules) -> list[TableSpec]:
-        """Returns a table for each part."""
+    @property
+    def buckets(self) -> dict[str, int]:
+        """A table for each part."""
         named = zip(self.feature.derived_names, self.feature.parts, strict=True)
-        return [TableSpec(name=n, num_rows=_part_rows(part), dim=self.dim) for n, part in named]
+        return {name: _part_rows(part) for name, part in named}
 
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses what is no datetime."""
         local_datetimes(table, self.feature, origin)
 
-    def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> list[np.ndarray]:
-        """Returns for each part which of its rows training has, bool."""
-        return [np.zeros(_part_rows(part), bool) for part in self.feature.parts]
-
-    def add(self, fit: list[np.ndarray], table: pa.Table, origin: str) -> None:
-        """Learns which values more training rows have."""
-        for seen_R, ids_N in zip(fit, self._ids(table, origin), strict=True):
-            seen_R[ids_N] = True
-
-    def finish(self, fits: Sequence[list[np.ndarray]], rules: Rules) -> None:
-        """Keeps the values that training rows had."""
-        for name, seen_R in zip(self.feature.derived_names, fits[0], strict=True):
-            rules[SEEN_IDS][name] = tuple(np.flatnonzero(seen_R).tolist())
-
-    def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
-        """Adds the values that an earlier run had."""
-        for name in self.feature.derived_names:
-            extend_seen(name, rules, earlier)
-
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: an id a part, and the point on its circle."""
-        found = self._ids(table, origin)
-        seen = [rules[SEEN_IDS].get(name) for name in self.feature.derived_names]
+        found = self.bucket_ids(table, origin)
+        seen = [rules[SEEN_IDS].get(name) for name in self.buckets]
         ids = [only_seen(ids_N, some) for ids_N, some in zip(found, seen, strict=True)]
         # A value between those of training has its own place on the circle
         circle = [
@@ -110,10 +92,10 @@ class DatetimeCodec(Codec[DatetimeFeature]):
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
     ) -> list[LookedUp]:
         """Returns its parts."""
-        parts = zip(self.encode(table, rules, origin).ids, self.feature.parts, strict=True)
-        return [LookedUp.single(ids_N, _part_rows(part)) for ids_N, part in parts]
+        parts = zip(self.encode(table, rules, origin).ids, self.buckets.values(), strict=True)
+        return [LookedUp.single(ids_N, num_rows) for ids_N, num_rows in parts]
 
-    def _ids(self, table: pa.Table, origin: str) -> list[np.ndarray]:
-        """The ids of each part, whether training had them or not."""
+    def bucket_ids(self, table: pa.Table, origin: str) -> list[np.ndarray]:
+        """Returns the ids of each part, whether training had them or not."""
         local_N = local_datetimes(table, self.feature, origin)
         return [part_ids(local_N, part) for part in self.feature.parts]

@@ -59,10 +59,6 @@ class DomainsSection(Section):
     name = DOMAINS
     entry = DomainsEntry
 
-    def write(self, rule: Domains, folder: Path, stem: str) -> Any:
-        """Returns the names."""
-        return {"names": rule.names}
-
     def read(self, entry: Any, folder: Path) -> Domains:
         """Reads what `write` wrote."""
         return Domains(list(entry["names"]))

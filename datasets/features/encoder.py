@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -14,10 +14,7 @@ from pydantic import Field, create_model
 
 from mmoe.config import (
     FEATURES,
-    FeatureSpec,
-    InputLayerSpec,
     RunConfig,
-    SequenceSpec,
     TableSpec,
     config_from_dict,
 )
@@ -25,7 +22,7 @@ from mmoe.config.json_files import Stored, read_stored
 from mmoe.datasets.features.codec import (
     Codec,
     Coded,
-    LevelColumns,
+    FeatureColumns,
     Rules,
     Section,
     joined,
@@ -122,50 +119,6 @@ def _shape(_: tuple[str, ...]) -> type[Stored]:
     return create_model("Encoder", __base__=Stored, **fields)
 
 
-def _save(folder: Path, config: RunConfig, rules: Rules) -> None:
-    """Writes a fitted encoder, under temporary names first; encoder.json last, as the seal."""
-    folder.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {"format": _FORMAT, "config": config.model_dump(mode="json")}
-    for key, section in sections().items():
-        # The number keeps names apart that differ in case only, for disks that ignore case.
-        content[key] = {
-            name: section.write(rule, folder, f"{number:03d}-{name}")
-            for number, (name, rule) in enumerate(rules.get(key, {}).items())
-        }
-    target = folder / "encoder.json"
-    temporary = target.with_suffix(".json.tmp")
-    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    temporary.replace(target)
-
-
-def _load(folder: Path) -> tuple[RunConfig, Rules]:
-    """Reads what `save` wrote.
-
-    Raises:
-        ValueError: The folder holds no complete encoder, or needs a module that is not allowed.
-    """
-    file = folder / "encoder.json"
-    try:
-        content = read_stored(file, _shape(tuple(sections())), "copy the run again")
-        config = config_from_dict(content["config"], origin=str(file), of_run=True)
-        rules = {
-            key: {name: section.read(entry, folder) for name, entry in content.get(key, {}).items()}
-            for key, section in sections().items()
-        }
-        for section, name in (key for codec in codecs_of(config) for key in codec.keys):
-            if name not in rules[section]:
-                raise ValueError(f"{file}: {section}.{name}: is missing")
-    except NotImported:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise out_of_memory(error, str(folder)) or ValueError(
-            f"{folder}: holds no complete encoder ({reason}); expected the vocabulary folder of a "
-            "run that mmoe train wrote"
-        ) from None
-    return config, rules
-
-
 class EncoderFit:
     """Learns chunk by chunk what `FeatureEncoder.of` is made from.
 
@@ -247,7 +200,7 @@ class EncoderFit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureEncoder:
+class FeatureEncoder(FeatureColumns):
     """Scaling, buckets, pieces and ids of every feature, fitted on training rows.
 
     Ids are int32: 0 = missing (null, NaN, ""), 1 = not in the vocabulary, 2 and up known ids,
@@ -258,6 +211,7 @@ class FeatureEncoder:
         config: The run; its features decide the order of everything below.
         rules: What training rows taught: section of encoder.json → feature or table → rule.
         checked: Rows of a request are known to share what features of requests read.
+        codecs: Codec of each feature, in their order.
 
     Example:
         >>> from mmoe.config import config_from_dict
@@ -273,8 +227,11 @@ class FeatureEncoder:
     """
 
     config: RunConfig
-    rules: Rules
     checked: bool = False
+    codecs: Sequence[Codec[Any]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codecs", codecs_of(self.config))
 
     @classmethod
     def fit(
@@ -320,11 +277,6 @@ class FeatureEncoder:
             for mark in section.marks(self.rules.get(name, {})):
                 digest.update(mark)
         return digest.hexdigest()[:16]
-
-    @cached_property
-    def codecs(self) -> list[Codec[Any]]:
-        """Codec of each feature, in their order."""
-        return codecs_of(self.config)
 
     @property
     def numeric(self) -> dict[str, NumericRule]:
@@ -380,12 +332,12 @@ class FeatureEncoder:
         """Returns whose value a feature is: a request's, or a row's."""
         return self.levels.get(feature, "row")
 
-    def of_level(self, level: Level) -> LevelColumns:
+    def of_level(self, level: Level) -> FeatureColumns:
         """Returns what the features of one level become; their dense columns are counted apart.
 
         Without requests all features are of rows.
         """
-        return LevelColumns(codecs=at_level(self.codecs, self.levels, level), rules=self.rules)
+        return FeatureColumns(codecs=at_level(self.codecs, self.levels, level), rules=self.rules)
 
     def places(self) -> Iterator[tuple[Codec[Any], Level, tuple[slice, slice, slice]]]:
         """Yields each codec, its level, and its dense columns, ids and lists among its level's."""
@@ -402,46 +354,12 @@ class FeatureEncoder:
     def layout(self) -> LevelLayout:
         """Which columns are of requests, in the order of all."""
 
-        def flags(width: Callable[[Codec[Any]], int]) -> tuple[bool, ...]:
-            of_codecs = (
-                (self.level_of(c.feature.name) == "request", width(c)) for c in self.codecs
-            )
-            return tuple(flag for flag, columns in of_codecs for _ in range(columns))
-
-        return LevelLayout(
-            dense=flags(lambda codec: len(codec.dense_columns(self.rules))),
-            ids=flags(lambda codec: len(codec.lookups)),
-            lists=flags(lambda codec: len(codec.lists)),
-        )
-
-    @property
-    def _all(self) -> LevelColumns:
-        return LevelColumns(codecs=self.codecs, rules=self.rules)
-
-    @property
-    def dense_names(self) -> list[str]:
-        """Names of all dense columns: numbers, positions, those of vectors, sines."""
-        return self._all.dense_names
-
-    @property
-    def input_layers(self) -> list[InputLayerSpec]:
-        """What the network makes of dense columns, where there are no requests."""
-        return self._all.input_layers
-
-    @property
-    def categorical(self) -> list[FeatureSpec]:
-        """Features of one id a row, also buckets and parts, of both levels."""
-        return self._all.categorical
-
-    @property
-    def lists(self) -> list[FeatureSpec]:
-        """List features, of both levels."""
-        return self._all.lists
-
-    @property
-    def sequences(self) -> list[SequenceSpec]:
-        """Sequences, in their order; their events are among the lists."""
-        return self._all.sequences
+        flags: tuple[list[bool], list[bool], list[bool]] = [], [], []
+        for _, level, places in self.places():
+            for of_sort, place in zip(flags, places, strict=True):
+                of_sort += [level == "request"] * (place.stop - place.start)
+        dense, ids, lists = map(tuple, flags)
+        return LevelLayout(dense=dense, ids=ids, lists=lists)
 
     @property
     def domains(self) -> Domains | None:
@@ -474,9 +392,7 @@ class FeatureEncoder:
             return found
         table = self.read(table, origin)
         links = row_links(self.config, self.rules, table, origin)
-        domains_N = None
-        if self.config.model.domains is not None:
-            domains_N = encode_domains(self.config, self.rules, table, origin)
+        domains_N = encode_domains(self.config, self.rules, table, origin)
         if not self.has_requests:
             found = self._encode(self.codecs, table, origin, to_score)
             return replace(found, links=links, domains_N=domains_N)
@@ -555,17 +471,54 @@ class FeatureEncoder:
         return found
 
     def save(self, folder: str | Path) -> None:
-        """Writes encoder.json and one Parquet file for each vocabulary; no pickle."""
-        _save(Path(folder), self.config, self.rules)
+        """Writes encoder.json and one Parquet file for each vocabulary; no pickle.
+
+        All under temporary names first; encoder.json comes last, as the seal.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        content: dict[str, Any] = {"format": _FORMAT, "config": self.config.model_dump(mode="json")}
+        for key, section in sections().items():
+            # The number keeps names apart that differ in case only, for disks that ignore case.
+            content[key] = {
+                name: section.write(rule, folder, f"{number:03d}-{name}")
+                for number, (name, rule) in enumerate(self.rules.get(key, {}).items())
+            }
+        target = folder / "encoder.json"
+        temporary = target.with_suffix(".json.tmp")
+        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        temporary.replace(target)
 
     @classmethod
     def load(cls, folder: str | Path) -> "FeatureEncoder":
         """Reads what `save` wrote.
 
         Raises:
-            ValueError: The folder holds no complete encoder.
+            ValueError: The folder holds no complete encoder, or needs a module that is not allowed.
         """
-        config, rules = _load(Path(folder))
+        folder = Path(folder)
+        file = folder / "encoder.json"
+        try:
+            content = read_stored(file, _shape(tuple(sections())), "copy the run again")
+            config = config_from_dict(content["config"], origin=str(file), of_run=True)
+            rules = {
+                key: {
+                    name: section.read(entry, folder)
+                    for name, entry in content.get(key, {}).items()
+                }
+                for key, section in sections().items()
+            }
+            for section, name in (key for codec in codecs_of(config) for key in codec.keys):
+                if name not in rules[section]:
+                    raise ValueError(f"{file}: {section}.{name}: is missing")
+        except NotImported:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            reason = " ".join(str(error).split())
+            raise out_of_memory(error, str(folder)) or ValueError(
+                f"{folder}: holds no complete encoder ({reason}); expected the vocabulary folder "
+                "of a run that mmoe train wrote"
+            ) from None
         return cls(config=config, rules=rules)
 
 

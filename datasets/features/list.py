@@ -10,19 +10,18 @@ from mmoe.config import FeatureSpec, ListFeature
 from mmoe.datasets.features.codec import Coded, Rules, limits_of
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.ragged import (
+    ListRows,
     Ragged,
     Unpadded,
     blank_items,
     fill_empty,
     ids_with_missing,
-    items_of,
     kept_items,
-    lists_of,
     shortened,
     unpad,
 )
 from mmoe.datasets.features.seen import SEEN_LENGTHS, SEEN_WEIGHTS
-from mmoe.datasets.rows.locations import cell_place, first_true, times_of
+from mmoe.datasets.rows.locations import first_true, times_of
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import is_text, offsets_of, pc
 from mmoe.datasets.values.columns import numbers_of
@@ -62,15 +61,15 @@ def list_ids(
         >>> ragged.values.to_pylist(), ragged.offsets.tolist(), ragged.weights.tolist()
         (['sports', 'news', 'art'], [0, 2, 2, 3], [0.75, 0.25, 1.0])
     """
-    column = lists_of(table, feature.source_column, feature, origin)
-    values, all_N = items_of(column, feature.separator)
-    unpadded = unpad(table, feature, values, all_N, origin)
+    rows = ListRows(table, feature, origin)
+    values, all_N = rows.items(feature.source_column)
+    unpadded = unpad(rows, values, all_N)
     values, lengths_N = blank_items(unpadded.of(values), words), unpadded.lengths_N
     if not feature.weighted:
         keep_V, lengths_N = kept_items(values, lengths_N, feature)
         values = values if keep_V is None else values.filter(pa.array(keep_V))
         return Ragged(values, offsets_of(lengths_N))
-    reader = _Weights(table, feature, origin)
+    reader = _Weights(rows)
     if feature.weight_separator is not None:
         values, weights_V = reader.cut(values, lengths_N)
         values = blank_items(values, words)
@@ -94,9 +93,9 @@ def list_ids(
 class _Weights:
     """Reads one feature's weights, float64 [V], NaN where there is none."""
 
-    def __init__(self, table: pa.Table, feature: ListFeature, origin: str) -> None:
-        self.table, self.feature, self.origin = table, feature, origin
-        self.column = feature.weights or feature.source_column
+    def __init__(self, rows: ListRows[ListFeature]) -> None:
+        self.rows, self.feature = rows, rows.feature
+        self.column = self.feature.weights or self.feature.source_column
 
     def cut(
         self, items: pa.ChunkedArray, lengths_N: np.ndarray
@@ -107,7 +106,7 @@ class _Weights:
         if not is_text(items.type):
             if items.null_count < len(items):
                 raise ValueError(
-                    f"{self.origin}: column {self.column!r} (of feature {self.feature.name!r}) "
+                    f"{self.rows.origin}: column {self.column!r} (of {self.rows.used_by}) "
                     f"holds items of {items.type}, expected text such as 'sports{separator}0.7', "
                     "as the feature has weight_separator; remove it, or name a column in weights"
                 )
@@ -131,11 +130,10 @@ class _Weights:
 
     def beside(self, lengths_N: np.ndarray, unpadded: Unpadded) -> np.ndarray:
         """The column of weights; every row must have as many as ids, padding among both."""
-        column = lists_of(self.table, self.column, self.feature, self.origin)
-        weights, counts_N = items_of(column, self.feature.separator)
+        weights, counts_N = self.rows.items(self.column)
         if (row := first_true(counts_N != lengths_N)) is not None:
             raise ValueError(
-                f"{self._place(row)} has {counts_N[row]} weights, but column "
+                f"{self.rows.cell(row, self.column)} has {counts_N[row]} weights, but column "
                 f"{self.feature.source_column!r} has {lengths_N[row]} ids in that row; give each "
                 "id one weight"
             )
@@ -160,8 +158,8 @@ class _Weights:
         kind = weights.type
         if numbers is None or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
             raise ValueError(
-                f"{self.origin}: column {self.column!r} (weights of feature "
-                f"{self.feature.name!r}) holds {kind}, expected lists of numbers"
+                f"{self.rows.origin}: column {self.column!r} (weights of {self.rows.used_by}) "
+                f"holds {kind}, expected lists of numbers"
             )
         if is_text(kind):
             wrong = pc.is_valid(text.blank_to_null(weights)).to_numpy() & np.isnan(numbers)
@@ -173,11 +171,8 @@ class _Weights:
         return numbers
 
     def _row(self, item: int, lengths_N: np.ndarray) -> str:
-        return self._place(int(np.searchsorted(np.cumsum(lengths_N), item, side="right")))
-
-    def _place(self, row: int) -> str:
-        used_by = f"feature {self.feature.name!r}"
-        return cell_place(self.table, self.origin, row, self.column, used_by)
+        row = int(np.searchsorted(np.cumsum(lengths_N), item, side="right"))
+        return self.rows.cell(row, self.column)
 
 
 _ROUNDING = 1e-6  # of a constant that another file holds as float32

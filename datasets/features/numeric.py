@@ -271,6 +271,7 @@ class _NumericRules(Section):
 
     name = "numeric"
     entry = _StoredRule
+    rule = NumericRule
     required = True
     tells_apart = False
 
@@ -279,12 +280,6 @@ class _NumericRules(Section):
         fields = asdict(rule)
         of_pieces = {key: fields.pop(key) for key in ("ends", "missing")}
         return fields | {key: value for key, value in of_pieces.items() if value}
-
-    def read(self, entry: Any, folder: Path) -> NumericRule:
-        """Reads what `write` wrote."""
-        seen, ends = entry.get("seen"), tuple(entry.get("ends", ()))
-        seen = None if seen is None else tuple(seen)
-        return NumericRule(**{**entry, "edges": tuple(entry["edges"]), "ends": ends, "seen": seen})
 
 
 class NumericCodec(RuleCodec[NumericFeature]):

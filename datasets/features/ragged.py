@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,30 +38,53 @@ class Ragged:
     written: np.ndarray | None = None
 
 
-def lists_of(
-    table: pa.Table, name: str, feature: ListFeature | SequenceFeature, origin: str
-) -> pa.ChunkedArray:
-    """Returns a column of lists, or of text with separators: lists in text are parsed."""
-    used_by = f"feature {feature.name!r}"
-    column = find_column(table, name, origin, used_by)
-    kind = column.type
-    if pa.types.is_nested(kind.value_type if is_list(kind) else kind):  # lists of lists, structs
-        raise ValueError(
-            f"{origin}: column {name!r} (of {used_by}) holds {kind}, expected one list of plain "
-            "values a row; flatten it"
-        )
-    if feature.format != "json" or not is_text(column.type):
-        return column
-    lists, wrong = parse_lists(column)
-    if (row := first_true(wrong.to_numpy())) is not None:
-        cell = column[row].as_py()
-        raise ValueError(
-            f"{cell_place(table, origin, row, name, used_by)} is "
-            f"{cell if len(cell) <= _SHOWN else cell[:_SHOWN] + '…'!r}, expected a list of plain "
-            """values such as ["a", "b"] or [1, 2], as the feature has format: json; mend the """
-            "cell, or leave it empty"
-        )
-    return lists
+ListsT = TypeVar("ListsT", bound=ListFeature | SequenceFeature)
+
+
+@dataclass(frozen=True)
+class ListRows(Generic[ListsT]):
+    """Rows of a table as a feature of lists reads them, and how errors name its cells."""
+
+    table: pa.Table  # N rows
+    feature: ListsT
+    origin: str  # starts error messages
+
+    @property
+    def used_by(self) -> str:
+        """What reads them, for errors."""
+        return f"feature {self.feature.name!r}"
+
+    def cell(self, row: int, column: str) -> str:
+        """Returns where a cell is, for errors."""
+        return cell_place(self.table, self.origin, row, column, self.used_by)
+
+    def lists(self, name: str) -> pa.ChunkedArray:
+        """Returns a column of lists, or of text with separators: lists in text are parsed."""
+        column = find_column(self.table, name, self.origin, self.used_by)
+        kind = column.type
+        if pa.types.is_nested(
+            kind.value_type if is_list(kind) else kind
+        ):  # lists of lists, structs
+            raise ValueError(
+                f"{self.origin}: column {name!r} (of {self.used_by}) holds {kind}, expected one "
+                "list of plain values a row; flatten it"
+            )
+        if self.feature.format != "json" or not is_text(column.type):
+            return column
+        lists, wrong = parse_lists(column)
+        if (row := first_true(wrong.to_numpy())) is not None:
+            cell = column[row].as_py()
+            raise ValueError(
+                f"{self.cell(row, name)} is "
+                f"{cell if len(cell) <= _SHOWN else cell[:_SHOWN] + '…'!r}, expected a list of "
+                """plain values such as ["a", "b"] or [1, 2], as the feature has format: json; """
+                "mend the cell, or leave it empty"
+            )
+        return lists
+
+    def items(self, name: str) -> tuple[pa.ChunkedArray, np.ndarray]:
+        """Returns the items of a column, and how many each row has."""
+        return items_of(self.lists(name), self.feature.separator)
 
 
 def items_of(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
@@ -68,19 +92,12 @@ def items_of(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, 
     if is_text(column.type):
         column = text.empty_to_null(pc.utf8_trim_whitespace(column))
     if is_text(column.type) or is_list(column.type):
-        return split_lists(column, separator)
+        whole = column if is_list(column.type) else pc.split_pattern(column, separator)
+        lists = one_chunk(whole)
+        return plain(pa.chunked_array([lists.flatten()])), list_lengths(lists)
     present = pc.is_null(column, nan_is_null=True).to_numpy()
     column = column.filter(pa.array(~present))
     return column, (~present).astype(np.int64)
-
-
-def split_lists(column: pa.ChunkedArray, separator: str) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """Returns all items of a column of lists, and how many each row has."""
-    if is_list(column.type):
-        lists = one_chunk(column)
-    else:
-        lists = one_chunk(pc.split_pattern(column, separator))
-    return plain(pa.chunked_array([lists.flatten()])), list_lengths(lists)
 
 
 def blank_items(values: pa.ChunkedArray, words: Sequence[str] | None = None) -> pa.ChunkedArray:
@@ -194,44 +211,37 @@ class Unpadded:
         return items if self.keep_V is None else items.filter(pa.array(self.keep_V))
 
 
-def unpad(
-    table: pa.Table,
-    feature: ListFeature | SequenceFeature,
-    values: pa.ChunkedArray,
-    lengths_N: np.ndarray,
-    origin: str,
-) -> Unpadded:
+def unpad(rows: ListRows[Any], values: pa.ChunkedArray, lengths_N: np.ndarray) -> Unpadded:
     """Finds the run of padding at one end of each row.
 
     Args:
-        table: N rows.
-        feature: padding, padding_side, length, mask.
+        rows: Of a feature with padding, padding_side, length, mask.
         values: All items of its first column.
         lengths_N: How many each row has.
-        origin: Starts error messages.
 
     Raises:
         ValueError: A row has padding at both ends, a length that its list has not, or a mask that
             is not one run of ones; names file, row and column.
 
     Example:
-        >>> feature = ListFeature(name="h", padding=0)
+        >>> rows = ListRows(pa.table({}), ListFeature(name="h", padding=0), "log.csv")
         >>> values = pa.chunked_array([[7, 0, 8, 0, 0, 0, 9, 0, 0]])
-        >>> unpadded = unpad(pa.table({}), feature, values, np.array([5, 2, 2]), "log.csv")
+        >>> unpadded = unpad(rows, values, np.array([5, 2, 2]))
         >>> unpadded.of(values).to_pylist(), unpadded.lengths_N.tolist()
         ([7, 0, 8, 9], [3, 1, 0])
     """
+    feature = rows.feature
     if feature.padding is None and not feature.padding_columns:
         return Unpadded(None, lengths_N)
-    rows = _Rows(table, feature, blank_items(values), np.asarray(lengths_N, np.int64), origin)
+    padded = _Padded(rows, blank_items(values), np.asarray(lengths_N, np.int64))
     if feature.length is not None:
-        first_N, end_N = rows.by_length()
+        first_N, end_N = padded.by_length()
     elif feature.mask is not None:
-        first_N, end_N = rows.by_mask()
+        first_N, end_N = padded.by_mask()
     else:
-        first_N, end_N = rows.by_value()
+        first_N, end_N = padded.by_value()
     kept_N = end_N - first_N
-    if np.array_equal(kept_N, rows.lengths_N):
+    if np.array_equal(kept_N, padded.lengths_N):
         return Unpadded(None, lengths_N)
     some = kept_N > 0
     steps = np.zeros(len(values) + 1, np.int8)
@@ -239,7 +249,7 @@ def unpad(
     steps[end_N[some]] -= 1
     keep_V = np.cumsum(steps[:-1], dtype=np.int8).astype(bool)
     if feature.padding is None and feature.padding_side is None:
-        rows.refuse_items_cut(keep_V)
+        padded.refuse_items_cut(keep_V)
     return Unpadded(keep_V, kept_N)
 
 
@@ -283,22 +293,14 @@ def _number(value: int | float | str) -> int | float | None:
     return None
 
 
-class _Rows:
+class _Padded:
     """The items of rows, of which some are padding."""
 
-    def __init__(
-        self,
-        table: pa.Table,
-        feature: ListFeature | SequenceFeature,
-        values: pa.ChunkedArray,
-        lengths_N: np.ndarray,
-        origin: str,
-    ) -> None:
-        self.table, self.feature, self.values, self.origin = table, feature, values, origin
-        self.lengths_N = lengths_N
+    def __init__(self, rows: ListRows[Any], values: pa.ChunkedArray, lengths_N: np.ndarray) -> None:
+        self.rows, self.feature, self.values, self.lengths_N = rows, rows.feature, values, lengths_N
         offsets = offsets_of(lengths_N)
         self.starts_N, self.ends_N = offsets[:-1], offsets[1:]
-        self.column = feature.source_columns[0]
+        self.column = self.feature.source_columns[0]
 
     def by_value(self) -> tuple[np.ndarray, np.ndarray]:
         """Where each row's items begin and end, between runs of a value."""
@@ -321,7 +323,7 @@ class _Rows:
         """Likewise, by the column of how many items there are."""
         name = self.feature.length
         assert name is not None
-        said_N = to_numbers(self.table, name, self.origin, f"feature {self.feature.name!r}")
+        said_N = to_numbers(self.rows.table, name, self.rows.origin, self.rows.used_by)
         said_N = np.where(np.isnan(said_N) & (self.lengths_N == 0), 0, said_N)
         wrong_N = ~((said_N >= 0) & (said_N <= self.lengths_N) & (said_N == np.floor(said_N)))
         if (row := first_true(wrong_N)) is not None:
@@ -340,8 +342,7 @@ class _Rows:
         """Likewise, by the column of ones and zeros."""
         name, side = self.feature.mask, self.feature.padding_side
         assert name is not None
-        lists = lists_of(self.table, name, self.feature, self.origin)
-        items, counts_N = items_of(lists, self.feature.separator)
+        items, counts_N = self.rows.items(name)
         other_N = counts_N != self.lengths_N
         if (row := first_true(other_N)) is not None:
             raise ValueError(
@@ -409,6 +410,4 @@ class _Rows:
         return np.where(none_N, self.starts_N, first_N), np.where(none_N, self.starts_N, end_N)
 
     def _row(self, wrong_N: np.ndarray, column: str | None = None) -> str:
-        used_by = f"feature {self.feature.name!r}"
-        row = int(wrong_N.argmax())
-        return cell_place(self.table, self.origin, row, column or self.column, used_by)
+        return self.rows.cell(int(wrong_N.argmax()), column or self.column)

@@ -5,6 +5,7 @@ holds later. Of the others numbers far outside training's range are clipped (`li
 of datetimes and times of events that training never had share the row of unseen ids (`only_seen`).
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from mmoe.config import TableSpec
 from mmoe.config.json_files import Count, Stored
-from mmoe.datasets.features.codec import Codec, Coded, Finite, Rules, Section
+from mmoe.datasets.features.codec import Codec, Coded, FeatureT, Finite, Rules, Section
 from mmoe.datasets.features.id_map import MISSING, UNSEEN
 from mmoe.datasets.values.arrow import is_text, one_chunk, pc, plain
 from mmoe.datasets.values.text import empty_to_null
@@ -36,13 +38,44 @@ SECTIONS = (
 )
 
 
-def extend_seen(name: str, rules: Rules, earlier: Rules) -> None:
-    """Adds the ids of an earlier run; one that does not know its own has rows for all of them."""
-    known = earlier[SEEN_IDS].get(name)
-    if known is None:
-        rules[SEEN_IDS].pop(name, None)
-    else:
-        rules[SEEN_IDS][name] = tuple(sorted({*known, *rules[SEEN_IDS][name]}))
+class SeenCodec(Codec[FeatureT]):
+    """Base of codecs whose tables have a row for each bucket; training rows have some of them."""
+
+    @property
+    @abstractmethod
+    def buckets(self) -> dict[str, int]:
+        """Its tables, and how many rows each has."""
+
+    @abstractmethod
+    def bucket_ids(self, table: pa.Table, origin: str) -> list[np.ndarray]:
+        """Returns the rows of each table that are looked up, whether training had them or not."""
+
+    def tables(self, rules: Rules) -> list[TableSpec]:
+        """Returns the tables of its buckets."""
+        return [TableSpec(name=n, num_rows=rows, dim=self.dim) for n, rows in self.buckets.items()]
+
+    def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> list[np.ndarray]:
+        """Returns for each table which of its rows training has, bool."""
+        return [np.zeros(num_rows, bool) for num_rows in self.buckets.values()]
+
+    def add(self, fit: list[np.ndarray], table: pa.Table, origin: str) -> None:
+        """Learns which buckets more training rows have."""
+        for seen_R, ids in zip(fit, self.bucket_ids(table, origin), strict=True):
+            seen_R[ids] = True
+
+    def finish(self, fits: Sequence[list[np.ndarray]], rules: Rules) -> None:
+        """Keeps the buckets that training rows had."""
+        for name, seen_R in zip(self.buckets, fits[0], strict=True):
+            rules[SEEN_IDS][name] = tuple(np.flatnonzero(seen_R).tolist())
+
+    def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
+        """Adds the buckets of an earlier run; one that does not know its own has rows for all."""
+        for name in self.buckets:
+            known = earlier[SEEN_IDS].get(name)
+            if known is None:
+                rules[SEEN_IDS].pop(name, None)
+            else:
+                rules[SEEN_IDS][name] = tuple(sorted({*known, *rules[SEEN_IDS][name]}))
 
 
 def extend_lists(rules: Rules, earlier: Rules, known: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
 """Sequences: a list of ids for each column of events, and one of the times since them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,14 +13,13 @@ from mmoe.config import (
     SequenceFeature,
     SequenceSpec,
     TableConfig,
-    TableSpec,
 )
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.ragged import blank_items, items_of, lists_of, unpad
-from mmoe.datasets.features.seen import SEEN_IDS, extend_seen, only_seen
-from mmoe.datasets.rows.locations import cell_place, find_column, first_true, place, times_of
+from mmoe.datasets.features.ragged import ListRows, blank_items, items_of, unpad
+from mmoe.datasets.features.seen import SEEN_IDS, SeenCodec, only_seen
+from mmoe.datasets.rows.locations import find_column, first_true, place, times_of
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import is_list, is_text, offsets_of, pc
 from mmoe.datasets.values.columns import numbers_of
@@ -35,68 +34,49 @@ class EventRows(NamedTuple):
     lengths_N: np.ndarray  # how many each row has
 
 
-def events_of(
-    table: pa.Table,
-    feature: SequenceFeature,
-    number: int,
-    origin: str,
-    words: Sequence[str] | None = None,
-) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """Reads the items of one column of a sequence, and how many each row has.
+def event_items(rows: ListRows[SequenceFeature], column: str) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Reads the items of a column, and how many each row has.
 
-    A missing item stays, as null: it is part of an event. Padding does not. So is one of `words`.
+    Items that are padding in the sequence's first column are left out; a missing one stays, as it
+    is part of an event.
 
     Raises:
         ValueError: The column is missing or holds no lists, or a row has not as many items as the
             first column; names file, row and column.
     """
-    values, lengths_N = event_items(table, feature.columns[number], feature, origin)
-    return blank_items(values, words), lengths_N
-
-
-def event_items(
-    table: pa.Table, column: str, feature: SequenceFeature, origin: str
-) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """Reads the items of a column without those that are padding in the sequence's first one.
-
-    Raises:
-        ValueError: As `events_of`.
-    """
-    values, lengths_N = _items(table, column, feature, origin)
+    values, lengths_N = _items(rows, column)
     first, first_N = values, lengths_N
-    if column != feature.columns[0]:
-        first, first_N = _items(table, feature.columns[0], feature, origin)
+    own = rows.feature.columns[0]
+    if column != own:
+        first, first_N = _items(rows, own)
         if (row := first_true(lengths_N != first_N)) is not None:
-            used_by = f"feature {feature.name!r}"
             raise ValueError(
-                f"{cell_place(table, origin, row, column, used_by)} has {lengths_N[row]} items, "
-                f"but column {feature.columns[0]!r} has {first_N[row]} in that row; columns of one "
-                "sequence say one thing each of every event: give them as many"
+                f"{rows.cell(row, column)} has {lengths_N[row]} items, but column {own!r} has "
+                f"{first_N[row]} in that row; columns of one sequence say one thing each of every "
+                "event: give them as many"
             )
-    unpadded = unpad(table, feature, first, first_N, origin)
+    unpadded = unpad(rows, first, first_N)
     return unpadded.of(values), unpadded.lengths_N
 
 
-def _items(
-    table: pa.Table, column: str, feature: SequenceFeature, origin: str
-) -> tuple[pa.ChunkedArray, np.ndarray]:
+def _items(rows: ListRows[SequenceFeature], column: str) -> tuple[pa.ChunkedArray, np.ndarray]:
     """Reads all items of a column of lists, and how many each row has.
 
     A blank cell is one missing item where another column of its row has one item: text has no other
     way to write that.
     """
-    lists = lists_of(table, column, feature, origin)
+    feature, lists = rows.feature, rows.lists(column)
     values, lengths_N = items_of(lists, feature.separator)
     lengths_N = np.asarray(lengths_N, np.int64)
     if is_list(lists.type) or lengths_N.all():
         return values, lengths_N
     blank = np.flatnonzero(lengths_N == 0)
     names = [*feature.columns, *([] if feature.times is None else [feature.times])]
-    others = [name for name in names if name != column]
     beside_N = np.zeros(len(blank), bool)
-    for other in others:
-        some = lists_of(table, other, feature, origin).take(pa.array(blank))
-        beside_N |= items_of(some, feature.separator)[1] == 1
+    for other in names:
+        if other != column:
+            some = rows.lists(other).take(pa.array(blank))
+            beside_N |= items_of(some, feature.separator)[1] == 1
     before = blank[beside_N]
     if not len(before):
         return values, lengths_N
@@ -151,15 +131,11 @@ def gap_ids(since_V: np.ndarray) -> np.ndarray:
     return np.where(known_V, FIRST_KNOWN + bucket_V, MISSING).astype(np.int32)
 
 
-def seconds_since(
-    table: pa.Table, feature: SequenceFeature, origin: str
-) -> tuple[np.ndarray, np.ndarray]:
+def seconds_since(rows: ListRows[SequenceFeature]) -> tuple[np.ndarray, np.ndarray]:
     """Reads how long before the row's time each event was, and how many each row has.
 
     Args:
-        table: N rows.
-        feature: A sequence with times.
-        origin: Starts error messages.
+        rows: Of a sequence with times.
 
     Returns:
         Seconds, float64 [V], NaN where a time is missing; and lengths, int64 [N].
@@ -169,97 +145,52 @@ def seconds_since(
             event after the row's own time, or one so long before it that their units must differ;
             names file, row and column.
     """
+    feature = rows.feature
     assert feature.times is not None
-    values, lengths_N = event_items(table, feature.times, feature, origin)
+    values, lengths_N = event_items(rows, feature.times)
     row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
-    at_V = _seconds(values, feature, feature.times, table, origin, row_V)
-    _refuse_backwards(at_V, row_V, table, feature, origin)
+    at_V = _Times(rows, feature.times, values, row_V).seconds()
+    _refuse_backwards(rows, at_V, row_V)
     if feature.now is None:
-        now_N = _newest(at_V, row_V, len(lengths_N))
+        now_N = np.full(len(lengths_N), -np.inf)  # that of the latest event
+        known_V = ~np.isnan(at_V)
+        np.maximum.at(now_N, row_V[known_V], at_V[known_V])
     else:
-        column = find_column(table, feature.now, origin, f"feature {feature.name!r}")
-        rows_N = np.arange(table.num_rows)
-        now_N = _seconds(column, feature, feature.now, table, origin, rows_N)
+        column = find_column(rows.table, feature.now, rows.origin, rows.used_by)
+        now_N = _Times(rows, feature.now, column, np.arange(rows.table.num_rows)).seconds()
     since_V = now_N[row_V] - at_V
-    used_by = f"feature {feature.name!r}"
     if (first := first_true(since_V < 0)) is not None:
         raise ValueError(
-            f"{cell_place(table, origin, int(row_V[first]), feature.times, used_by)} has an event "
-            f"{-since_V[first]:g} s after {feature.now!r}, the row's own time; leave out what "
-            "happens later: when rows are scored it is not known"
+            f"{rows.cell(int(row_V[first]), feature.times)} has an event {-since_V[first]:g} s "
+            f"after {feature.now!r}, the row's own time; leave out what happens later: when rows "
+            "are scored it is not known"
         )
     # Times in other units would all be in the last bucket
     if (first := first_true(np.isfinite(since_V) & (since_V >= _LONGEST))) is not None:
         until = "the row's latest event" if feature.now is None else f"{feature.now!r}"
         raise ValueError(
-            f"{cell_place(table, origin, int(row_V[first]), feature.times, used_by)} has an event "
-            f"{since_V[first]:g} s before {until}, more than 136 years: are they in other units? "
-            "Numbers count seconds unless `unit` says otherwise; give both the same unit, and "
-            "leave out a time that is not known"
+            f"{rows.cell(int(row_V[first]), feature.times)} has an event {since_V[first]:g} s "
+            f"before {until}, more than 136 years: are they in other units? Numbers count seconds "
+            "unless `unit` says otherwise; give both the same unit, and leave out a time that is "
+            "not known"
         )
     return since_V, lengths_N
 
 
-def _newest(at_V: np.ndarray, row_V: np.ndarray, rows: int) -> np.ndarray:
-    newest_N = np.full(rows, -np.inf)
-    known_V = ~np.isnan(at_V)
-    np.maximum.at(newest_N, row_V[known_V], at_V[known_V])
-    return newest_N
-
-
-def _refuse_backwards(
-    at_V: np.ndarray, row_V: np.ndarray, table: pa.Table, feature: SequenceFeature, origin: str
-) -> None:
+def _refuse_backwards(rows: ListRows[SequenceFeature], at_V: np.ndarray, row_V: np.ndarray) -> None:
     known_V = np.flatnonzero(~np.isnan(at_V))
     steps = np.diff(at_V[known_V])
-    wrong = (steps < 0) if feature.newest == "last" else (steps > 0)
+    wrong = (steps < 0) if rows.feature.newest == "last" else (steps > 0)
     wrong &= np.diff(row_V[known_V]) == 0
     if (first := first_true(wrong)) is not None:
-        row, used_by = int(row_V[known_V[first]]), f"feature {feature.name!r}"
         other, order = "first", "the oldest first"
-        if feature.newest != "last":
+        if rows.feature.newest != "last":
             other, order = "last", "the newest first"
         raise ValueError(
-            f"{cell_place(table, origin, row, feature.times or '', used_by)} has times that run "
+            f"{rows.cell(int(row_V[known_V[first]]), rows.feature.times or '')} has times that run "
             f"backwards (by {abs(steps[first]):g} s), expected {order}; sort each row's events, or "
             f"say newest: {other} if all rows are that way round"
         )
-
-
-def _seconds(
-    column: pa.ChunkedArray,
-    feature: SequenceFeature,
-    name: str,
-    table: pa.Table,
-    origin: str,
-    row_V: np.ndarray,
-) -> np.ndarray:
-    """Seconds since 1970, or since any moment where they are numbers; NaN where missing."""
-    kind = column.type
-    if len(column) == 0 or column.null_count == len(column):
-        return np.full(len(column), np.nan)
-    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    if numeric or is_text(kind):
-        column = blank_items(column)
-        numbers = numbers_of(column)
-        assert numbers is not None, "of numbers and text"
-        is_number_V = ~np.isnan(numbers)
-        told_V = is_number_V if numeric else pc.is_valid(text.blank_to_null(column)).to_numpy()
-        refuse = _Refusal(column, name, feature, table, origin, row_V)
-        if is_number_V.any() and not is_number_V[told_V].all():
-            refuse.two_ways(told_V, is_number_V)
-        refuse.infinite(numbers)
-        if is_number_V.any() or not told_V.any():
-            unit = feature.unit or "s"
-            return _of_nanos(column, numbers) if unit == "ns" else numbers / _PER_SECOND[unit]
-    read = DatetimeFeature(name=feature.name, column=name, parts=["weekday"])
-    named = pa.table({name: column})
-    try:
-        micros = local_datetimes(named, read, "times")
-    except ValueError as error:
-        raise ValueError(_of_row(str(error), table, origin, row_V)) from None
-    seconds = micros.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.float64) / 1e6
-    return np.where(micros.is_null().to_numpy(zero_copy_only=False), np.nan, seconds)
 
 
 def _of_nanos(column: pa.ChunkedArray, numbers: np.ndarray) -> np.ndarray:
@@ -271,46 +202,72 @@ def _of_nanos(column: pa.ChunkedArray, numbers: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(numbers), np.nan, whole / 1e6)
 
 
-class _Refusal(NamedTuple):
-    """Says which row of a table has an item that is no time."""
+class _Times(NamedTuple):
+    """A column of times, of events or of rows, and which row each item is of."""
 
-    column: pa.ChunkedArray
+    rows: ListRows[SequenceFeature]
     name: str
-    feature: SequenceFeature
-    table: pa.Table
-    origin: str
+    column: pa.ChunkedArray
     row_V: np.ndarray
 
-    def two_ways(self, told_V: np.ndarray, is_number_V: np.ndarray) -> None:
+    def seconds(self) -> np.ndarray:
+        """Seconds since 1970, or since any moment where they are numbers; NaN where missing."""
+        column, kind = self.column, self.column.type
+        if len(column) == 0 or column.null_count == len(column):
+            return np.full(len(column), np.nan)
+        numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        numeric |= pa.types.is_decimal(kind)
+        if numeric or is_text(kind):
+            column = blank_items(column)
+            numbers = numbers_of(column)
+            assert numbers is not None, "of numbers and text"
+            is_number_V = ~np.isnan(numbers)
+            told_V = is_number_V if numeric else pc.is_valid(text.blank_to_null(column)).to_numpy()
+            if is_number_V.any() and not is_number_V[told_V].all():
+                self._refuse_two_ways(column, told_V, is_number_V)
+            # It would make the times of the row's other events infinite, too
+            if (item := first_true(np.isinf(numbers))) is not None:
+                mend = "expected a time; leave out what is not known"
+                raise ValueError(f"{self._item(column, item)}, {mend}")
+            if is_number_V.any() or not told_V.any():
+                unit = self.rows.feature.unit or "s"
+                return _of_nanos(column, numbers) if unit == "ns" else numbers / _PER_SECOND[unit]
+        read = DatetimeFeature(name=self.rows.feature.name, column=self.name, parts=["weekday"])
+        try:
+            micros = local_datetimes(pa.table({self.name: column}), read, "times")
+        except ValueError as error:
+            raise ValueError(self._of_row(str(error))) from None
+        seconds = micros.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.float64) / 1e6
+        return np.where(micros.is_null().to_numpy(zero_copy_only=False), np.nan, seconds)
+
+    def _refuse_two_ways(
+        self, column: pa.ChunkedArray, told_V: np.ndarray, is_number_V: np.ndarray
+    ) -> None:
         """Numbers and text beside one another: one of them would be lost."""
         first = int(told_V.argmax())
         other = int((told_V & (is_number_V != is_number_V[first])).argmax())
-        row = place(self.table, self.origin, int(self.row_V[first]))
         raise ValueError(
-            f"{self._item(other)}, but {self.column[first].as_py()!r} in {row}: numbers and "
-            "datetimes in one column; write all times in one way, or leave out what is no time"
+            f"{self._item(column, other)}, but {column[first].as_py()!r} in {self._row(first)}: "
+            "numbers and datetimes in one column; write all times in one way, or leave out what is "
+            "no time"
         )
 
-    def infinite(self, numbers: np.ndarray) -> None:
-        """It would make the times of the row's other events infinite, too."""
-        if (item := first_true(np.isinf(numbers))) is not None:
-            raise ValueError(f"{self._item(item)}, expected a time; leave out what is not known")
+    def _row(self, item: int) -> str:
+        return place(self.rows.table, self.rows.origin, int(self.row_V[item]))
 
-    def _item(self, index: int) -> str:
-        row = place(self.table, self.origin, int(self.row_V[index]))
+    def _item(self, column: pa.ChunkedArray, item: int) -> str:
         return (
-            f"{row}: column {self.name!r} (of feature {self.feature.name!r}) has the time "
-            f"{self.column[index].as_py()!r}"
+            f"{self._row(item)}: column {self.name!r} (of {self.rows.used_by}) has the time "
+            f"{column[item].as_py()!r}"
         )
 
-
-def _of_row(message: str, table: pa.Table, origin: str, row_V: np.ndarray) -> str:
-    """Says the row of the table where an error says that of an item, counted from 1."""
-    start, found, rest = message.partition("times: row ")
-    number, colon, rest = rest.partition(":")
-    if start or not found or not number.isdigit() or not colon:
-        return message.replace("times:", f"{origin}:", 1)
-    return f"{place(table, origin, int(row_V[int(number) - 1]))}:{rest}"
+    def _of_row(self, message: str) -> str:
+        """Says the row of the table where an error says that of an item, counted from 1."""
+        start, found, rest = message.partition("times: row ")
+        number, colon, rest = rest.partition(":")
+        if start or not found or not number.isdigit() or not colon:
+            return message.replace("times:", f"{self.rows.origin}:", 1)
+        return f"{self._row(int(number) - 1)}:{rest}"
 
 
 class SequenceCodec(IdCodec[Any]):
@@ -405,8 +362,8 @@ class SequenceCodec(IdCodec[Any]):
         return super().looked_up(table, rules, origin, ())
 
     def _items(self, table: pa.Table, origin: str) -> tuple[pa.ChunkedArray, np.ndarray]:
-        words = self.config.data.missing_words
-        return events_of(table, self.feature, self.number, origin, words)
+        values, lengths_N = event_items(ListRows(table, self.feature, origin), self.column)
+        return blank_items(values, self.config.data.missing_words), lengths_N
 
     def _events(self, table: pa.Table, origin: str) -> tuple[pa.ChunkedArray, EventRows]:
         values, lengths_N = self._items(table, origin)
@@ -414,7 +371,7 @@ class SequenceCodec(IdCodec[Any]):
         return (values if rows.index_V is None else values.take(pa.array(rows.index_V))), rows
 
 
-class _GapCodec(Codec[SequenceFeature]):
+class _GapCodec(SeenCodec[SequenceFeature]):
     """Codec of the times of events: how long ago each was, in buckets."""
 
     content = "times since events"
@@ -435,30 +392,18 @@ class _GapCodec(Codec[SequenceFeature]):
         name = self.feature.gap_name
         return [FeatureSpec(name=name, table=name, pooling="none")]
 
-    def tables(self, rules: Rules) -> list[TableSpec]:
-        """Returns the table of its buckets."""
-        return [TableSpec(name=self.feature.gap_name, num_rows=GAP_ROWS, dim=self.dim)]
+    @property
+    def buckets(self) -> dict[str, int]:
+        """A table of them."""
+        return {self.feature.gap_name: GAP_ROWS}
 
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses times that run backwards, and what is no time."""
-        seconds_since(table, self.feature, origin)
+        seconds_since(ListRows(table, self.feature, origin))
 
-    def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> np.ndarray:
-        """Returns which buckets training has, bool."""
-        return np.zeros(GAP_ROWS, bool)
-
-    def add(self, fit: np.ndarray, table: pa.Table, origin: str) -> None:
-        """Learns which buckets more training rows have."""
-        [(ids_V, _, _)] = self._coded(table, origin).lists
-        fit[ids_V] = True
-
-    def finish(self, fits: Sequence[np.ndarray], rules: Rules) -> None:
-        """Keeps the buckets that training rows had."""
-        rules[SEEN_IDS][self.feature.gap_name] = tuple(np.flatnonzero(fits[0]).tolist())
-
-    def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
-        """Adds the buckets that an earlier run had."""
-        extend_seen(self.feature.gap_name, rules, earlier)
+    def bucket_ids(self, table: pa.Table, origin: str) -> list[np.ndarray]:
+        """Returns the bucket of each event, whether training had it or not."""
+        return [self._coded(table, origin).lists[0][0]]
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: a bucket for each of the latest events, the oldest first."""
@@ -467,7 +412,7 @@ class _GapCodec(Codec[SequenceFeature]):
         return Coded(lists=[(ids_V, offsets, None)])
 
     def _coded(self, table: pa.Table, origin: str) -> Coded:
-        since_V, lengths_N = seconds_since(table, self.feature, origin)
+        since_V, lengths_N = seconds_since(ListRows(table, self.feature, origin))
         rows = kept_events(lengths_N, self.feature)
         ids_V = gap_ids(since_V if rows.index_V is None else since_V[rows.index_V])
         return Coded(lists=[(ids_V, offsets_of(rows.lengths_N), None)])

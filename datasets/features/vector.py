@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -46,6 +45,11 @@ class VectorRule:
     # whatever it is later. Empty: not known.
     seen: tuple[tuple[float, float], ...] = ()
     clips: bool = False  # numbers beyond `limits_of` these are taken as the limit
+
+    def __post_init__(self) -> None:
+        for what, numbers in (("deviations", self.deviation), ("ranges", self.seen or self.mean)):
+            if len(numbers) != self.length:
+                raise ValueError(f"vectors: {self.length} means and {len(numbers)} {what}")
 
     @property
     def length(self) -> int:
@@ -169,22 +173,7 @@ class _VectorRules(Section):
 
     name = "vectors"
     entry = _StoredRule
-
-    def read(self, entry: Any, folder: Path) -> VectorRule:
-        """Reads what `write` wrote."""
-        mean, deviation = tuple(entry["mean"]), tuple(entry["deviation"])
-        if len(mean) != len(deviation):
-            raise ValueError(f"vectors: {len(mean)} means and {len(deviation)} deviations")
-        seen = tuple((low, high) for low, high in entry.get("seen", ()))
-        if seen and len(seen) != len(mean):
-            raise ValueError(f"vectors: {len(mean)} means and {len(seen)} ranges")
-        return VectorRule(
-            mean=mean,
-            deviation=deviation,
-            missing=entry["missing"],
-            seen=seen,
-            clips=entry.get("clips", False),
-        )
+    rule = VectorRule
 
     def marks(self, rules: dict[str, VectorRule]) -> Iterator[bytes]:
         """Yields lengths alone: last bits of numbers may differ from machine to machine."""

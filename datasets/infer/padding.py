@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import ListFeature
-from mmoe.datasets.features.ragged import blank_items, items_of, lists_of, unpad
+from mmoe.datasets.features.ragged import ListRows, blank_items, unpad
 from mmoe.datasets.infer.profile import ColumnProfile
 from mmoe.datasets.values.arrow import pc
 
@@ -28,11 +28,15 @@ _SIDES = {"right": "behind", "left": "before"}
 class _Lists(NamedTuple):
     """A column of lists of one length, some rows of it; a row without items has none."""
 
-    table: pa.Table
-    feature: ListFeature
+    rows: ListRows[ListFeature]
     values: pa.ChunkedArray
     lengths_N: np.ndarray
     longest: int
+
+    def with_keys(self, keys: dict[str, Any]) -> ListRows[ListFeature]:
+        """Returns the rows as a feature with these keys reads them."""
+        feature = self.rows.feature.model_copy(update=keys)
+        return replace(self.rows, feature=feature)
 
 
 def with_padding(
@@ -80,7 +84,7 @@ def with_padding(
         if keys:
             found[profile.name] = _described(profile, keys)
             if "padding" in keys:
-                known.append(lists._replace(feature=lists.feature.model_copy(update=keys)))
+                known.append(lists._replace(rows=lists.with_keys(keys)))
             continue
         others.append((profile, lists))
         if ends:
@@ -100,12 +104,12 @@ def _lists(table: pa.Table, profile: ColumnProfile) -> _Lists | None:
     if not (profile.nature == "list" or profile.separator) or profile.no_input:
         return None
     feature = ListFeature(name="x", column=profile.name, **profile.keys)
-    column = lists_of(table, profile.name, feature, "log")
-    values, lengths_N = items_of(column, feature.separator)
+    rows = ListRows(table, feature, "log")
+    values, lengths_N = rows.items(profile.name)
     longest = int(lengths_N.max(initial=0))
     if longest < 2 or not np.isin(lengths_N, (0, longest)).all():
         return None
-    return _Lists(table, feature, blank_items(values), lengths_N, longest)
+    return _Lists(rows, blank_items(values), lengths_N, longest)
 
 
 def _paddings(lists: _Lists) -> Iterator[tuple[int | float | str, str]]:
@@ -158,19 +162,21 @@ def _beside(lists: _Lists, other: _Lists) -> dict[str, Any] | str | None:
     """
     if not np.array_equal(lists.lengths_N, other.lengths_N):
         return None
-    unpadded = unpad(other.table, other.feature, other.values, other.lengths_N, "log")
+    unpadded = unpad(other.rows, other.values, other.lengths_N)
     assert unpadded.keep_V is not None, "the key was found by what it removes"
     cut = pc.unique(lists.values.filter(pa.array(~unpadded.keep_V)))
     value = cut[0].as_py() if len(cut) == 1 else None
     if not isinstance(value, int | float | str) or isinstance(value, bool) or value != value:
         return None
     value = int(value) if isinstance(value, float) and value == int(value) else value
-    keys = {"padding": value, "padding_side": other.feature.padding_side}
+    keys = {"padding": value, "padding_side": other.rows.feature.padding_side}
     kept_N = _kept(lists, keys)
     if kept_N is not None and np.array_equal(kept_N, unpadded.lengths_N):
         return keys
-    where = f"{value!r} where {other.feature.source_column!r} is padded, and at that end elsewhere"
-    return f"{_QUESTION} {lists.feature.source_column!r} has {where}; {_ALL_ITEMS}"
+    where = (
+        f"{value!r} where {other.rows.feature.source_column!r} is padded, and at that end elsewhere"
+    )
+    return f"{_QUESTION} {lists.rows.feature.source_column!r} has {where}; {_ALL_ITEMS}"
 
 
 def _said(
@@ -194,9 +200,11 @@ def _said(
 
 def _candidates(lists: _Lists, profiles: Sequence[ColumnProfile]) -> Iterator[dict[str, Any]]:
     for one in profiles:
-        if one.name == lists.feature.source_column:
+        if one.name == lists.rows.feature.source_column:
             continue
-        if one.nature == "list" or (one.separator and one.separator == lists.feature.separator):
+        if one.nature == "list" or (
+            one.separator and one.separator == lists.rows.feature.separator
+        ):
             yield {"mask": one.name}
         elif one.nature == "integer" and one.numbers_N is not None and one.distinct > 1:
             low, high = np.nanmin(one.numbers_N), np.nanmax(one.numbers_N)
@@ -207,8 +215,7 @@ def _candidates(lists: _Lists, profiles: Sequence[ColumnProfile]) -> Iterator[di
 
 def _kept(lists: _Lists, keys: dict[str, Any]) -> np.ndarray | None:
     """How many items of each row are no padding; None: it is not one value, or hardly any."""
-    feature = lists.feature.model_copy(update=keys)
-    unpadded = unpad(lists.table, feature, lists.values, lists.lengths_N, "log")
+    unpadded = unpad(lists.with_keys(keys), lists.values, lists.lengths_N)
     if unpadded.keep_V is None or (unpadded.lengths_N < lists.lengths_N).sum() < _FEWEST:
         return None
     cut = lists.values.filter(pa.array(~unpadded.keep_V))

@@ -270,11 +270,8 @@ class LabelsSection(Section):
 
     name = LABELS
     entry = LabelEntry
+    rule = LabelSpec
     tells_apart = False
-
-    def read(self, entry: Any, folder: Path) -> LabelSpec:
-        """Reads what `write` wrote."""
-        return LabelSpec(**{**entry, "shares": tuple(entry["shares"])})
 
 
 @dataclass

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +36,11 @@ class VectorScaling:
     # Of each number over the file, L of them; of vectors of length 1, where they are made that
     mean: tuple[float, ...]
     deviation: tuple[float, ...]  # likewise, times L^¼; 1 where all vectors have one value
+
+    def __post_init__(self) -> None:
+        means, deviations = len(self.mean), len(self.deviation)
+        if means != deviations:
+            raise ValueError(f"table_vectors: {means} means and {deviations} deviations")
 
     @property
     def dim(self) -> int:
@@ -120,13 +124,7 @@ class VectorScalings(Section):
 
     name = "table_vectors"
     entry = _StoredScaling
-
-    def read(self, entry: Any, folder: Path) -> VectorScaling:
-        """Reads what `write` wrote."""
-        mean, deviation = tuple(entry["mean"]), tuple(entry["deviation"])
-        if len(mean) != len(deviation):
-            raise ValueError(f"table_vectors: {len(mean)} means and {len(deviation)} deviations")
-        return VectorScaling(mean=mean, deviation=deviation)
+    rule = VectorScaling
 
     def marks(self, rules: dict[str, VectorScaling]) -> Iterator[bytes]:
         """Yields lengths alone: last bits of numbers may differ from machine to machine."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from mmoe.config import FeatureSpec, InputLayerSpec
 from mmoe.config.model import BiasConfig
-from mmoe.datasets.features.codec import LevelColumns
+from mmoe.datasets.features.codec import FeatureColumns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture.columns import RequestColumns
 from mmoe.models.input_layers import replaced_names
@@ -106,14 +106,14 @@ def _names(encoder: FeatureEncoder) -> tuple[list[str], list[str]]:
     return of_request, of_row
 
 
-def _numbers_and_pooled(level: LevelColumns, dims: Mapping[str, int]) -> list[str]:
+def _numbers_and_pooled(level: FeatureColumns, dims: Mapping[str, int]) -> list[str]:
     pooled = [spec for spec in _looked_up(level) if spec.pooling != "none"]
     return replaced_names(level.dense_names, level.input_layers) + [
         f"{spec.name}@{spec.table}[{i}]" for spec in pooled for i in range(dims[spec.table])
     ]
 
 
-def _looked_up(level: LevelColumns) -> list[FeatureSpec]:
+def _looked_up(level: FeatureColumns) -> list[FeatureSpec]:
     return [*level.categorical, *level.lists]
 
 
