@@ -370,6 +370,19 @@ class _SizedRule(IdMap):
         """Reads both."""
         return cls(kind=entry["kind"], size=entry["size"])
 
+    @abstractmethod
+    def ids_of(self, keys: pa.ChunkedArray) -> np.ndarray:
+        """Returns what stands for keys of this kind: 2 and up [N]."""
+
+    def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
+        """Returns [N]: 0 missing, 1 no id of this kind, else what `ids_of` says."""
+        keys = to_keys(column, self.kind, label)
+        ids_N = self.ids_of(keys)
+        if keys.null_count:
+            ids_N[pc.is_null(keys).to_numpy()] = UNSEEN
+            ids_N[missing_mask(column, self.kind)] = MISSING
+        return ids_N
+
     def _extended(self, earlier: Self, kind: KeyKind, encoding: Any, label: str) -> Self:
         """The earlier rule: neither keeps ids, so what was said of known ones stays as it is."""
         if kind != earlier.kind:
@@ -394,10 +407,9 @@ class HashRule(_SizedRule):
         """Makes one of `hash_size` rows."""
         return cls(kind=widest(found), size=encoding.hash_size)
 
-    def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
-        """Returns rows, int32 [N]: 0 missing, 1 no id of this kind, else 2 + hash mod size."""
-        keys = to_keys(column, self.kind, label)
-        return _marked(hash_rows(keys, self.size, FIRST_KNOWN), keys, column, self.kind)
+    def ids_of(self, keys: pa.ChunkedArray) -> np.ndarray:
+        """Returns rows, int32 [N]: 2 + hash mod size."""
+        return hash_rows(keys, self.size, FIRST_KNOWN)
 
 
 class ManagedRule(_SizedRule):
@@ -410,21 +422,10 @@ class ManagedRule(_SizedRule):
         """Makes one of `rows` ids that own a row."""
         return cls(kind=widest(found), size=encoding.managed.rows)
 
-    def lookup(self, column: pa.ChunkedArray, label: str) -> np.ndarray:
-        """Returns int64 [N]: 0 missing, 1 no id of this kind, else the raw id, 2 and up."""
-        keys = to_keys(column, self.kind, label)
-        return _marked(raw_ids(keys, FIRST_KNOWN), keys, column, self.kind)
+    def ids_of(self, keys: pa.ChunkedArray) -> np.ndarray:
+        """Returns raw ids, int64 [N]."""
+        return raw_ids(keys, FIRST_KNOWN)
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """Returns raw ids as rows by their remainder: a baseline has no owners to ask."""
         return np.where(ids < FIRST_KNOWN, ids, FIRST_KNOWN + (ids - FIRST_KNOWN) % self.size)
-
-
-def _marked(
-    ids_N: np.ndarray, keys: pa.ChunkedArray, column: pa.ChunkedArray, kind: KeyKind
-) -> np.ndarray:
-    """The ids, in place: 1 where a value is no id of this kind, 0 where it is missing."""
-    if keys.null_count:
-        ids_N[pc.is_null(keys).to_numpy()] = UNSEEN
-        ids_N[missing_mask(column, kind)] = MISSING
-    return ids_N

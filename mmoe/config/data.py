@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from mmoe.config.features import DatetimeFormat, Feature, TimeUnit
 from mmoe.config.kinds import Strict
@@ -251,6 +251,54 @@ MISSING_WORDS = (
 )  # fmt: skip
 
 
+def check_column_names(names: list[str]) -> list[str]:
+    """Returns the names.
+
+    Raises:
+        ValueError: There is none, one is empty, or one comes twice.
+    """
+    if not names:
+        raise ValueError("expected the names of all columns, such as a,b,c")
+    for place, name in enumerate(names):
+        if not name.strip():
+            raise ValueError(f"column {place + 1} has no name; name every column")
+        if name in names[:place]:
+            raise ValueError(f"{name!r} comes twice; give each column a name of its own")
+    return names
+
+
+def check_delimiter(delimiter: str) -> str:
+    """Returns what parts cells; a tab may be written as a backslash and a t.
+
+    Raises:
+        ValueError: It is empty, or holds a quote or an end of line.
+    """
+    delimiter = delimiter.replace("\\t", "\t")
+    if not delimiter or any(character in '"\r\n\0' for character in delimiter):
+        raise ValueError(f"expected characters without quotes or ends of lines, got {delimiter!r}")
+    return delimiter
+
+
+def check_encoding(encoding: str) -> str:
+    """Returns the name of an encoding.
+
+    Raises:
+        ValueError: Python knows no encoding of text of that name.
+    """
+    try:
+        "".encode(encoding)
+    except (LookupError, ValueError):
+        raise ValueError(
+            f"expected an encoding of text, such as latin-1, cp1252 or utf-16, got {encoding!r}"
+        ) from None
+    return encoding
+
+
+ColumnNames = Annotated[list[str], Field(min_length=1), AfterValidator(check_column_names)]
+
+Delimiter = Annotated[str, Field(min_length=1, max_length=20), AfterValidator(check_delimiter)]
+
+
 class DataConfig(Strict):
     """`source: files` reads `path` (or train, validation, test); other sources are bundled."""
 
@@ -263,21 +311,18 @@ class DataConfig(Strict):
         description="file, folder, glob or fsspec address; CSV or JSON lines (.gz, .bz2, .zip), "
         "Parquet or Arrow; or a Delta or Iceberg table, FOLDER@12 at version 12",
     )
-    column_names: list[str] | None = Field(
+    column_names: ColumnNames | None = Field(
         default=None,
-        min_length=1,
         description="of CSV files that have no header line: what their columns are called, in "
         "order; a first line of just these names is a header all the same",
     )
-    delimiter: str | None = Field(
+    delimiter: Delimiter | None = Field(
         default=None,
-        min_length=1,
-        max_length=20,
         description="between cells of CSV files, such as '::'; \\t is a tab. Where it has several "
         "characters, quotes are characters like any other; null: a comma, tab, semicolon or bar, "
         "by the first line",
     )
-    encoding: str | None = Field(
+    encoding: Annotated[str, AfterValidator(check_encoding)] | None = Field(
         default=None,
         description="of the text of CSV files, as Python calls it: latin-1, cp1252, utf-16; null: "
         "UTF-8",
@@ -343,21 +388,6 @@ class DataConfig(Strict):
         """Returns the section for rows that are not split; their times are found as before."""
         return self.model_copy(update={"split": SplitConfig(), "time": self.row_time or self.time})
 
-    @field_validator("column_names")
-    @classmethod
-    def _names_are_distinct(cls, names: list[str] | None) -> list[str] | None:
-        return None if names is None else check_column_names(names)
-
-    @field_validator("delimiter")
-    @classmethod
-    def _delimiter_parts_cells(cls, delimiter: str | None) -> str | None:
-        return None if delimiter is None else check_delimiter(delimiter)
-
-    @field_validator("encoding")
-    @classmethod
-    def _encoding_is_known(cls, encoding: str | None) -> str | None:
-        return None if encoding is None else check_encoding(encoding)
-
     @property
     def csv_keys(self) -> list[str]:
         """Keys that say how CSV files are written, of those that are set."""
@@ -387,46 +417,3 @@ class DataConfig(Strict):
         raise ValueError(
             f"requests.candidates is for files, but source is {self.source}; set requests.column"
         )
-
-
-def check_column_names(names: list[str]) -> list[str]:
-    """Returns the names.
-
-    Raises:
-        ValueError: There is none, one is empty, or one comes twice.
-    """
-    if not names:
-        raise ValueError("expected the names of all columns, such as a,b,c")
-    for place, name in enumerate(names):
-        if not name.strip():
-            raise ValueError(f"column {place + 1} has no name; name every column")
-        if name in names[:place]:
-            raise ValueError(f"{name!r} comes twice; give each column a name of its own")
-    return names
-
-
-def check_delimiter(delimiter: str) -> str:
-    """Returns what parts cells; a tab may be written as a backslash and a t.
-
-    Raises:
-        ValueError: It is empty, or holds a quote or an end of line.
-    """
-    delimiter = delimiter.replace("\\t", "\t")
-    if not delimiter or any(character in '"\r\n\0' for character in delimiter):
-        raise ValueError(f"expected characters without quotes or ends of lines, got {delimiter!r}")
-    return delimiter
-
-
-def check_encoding(encoding: str) -> str:
-    """Returns the name of an encoding.
-
-    Raises:
-        ValueError: Python knows no encoding of text of that name.
-    """
-    try:
-        "".encode(encoding)
-    except (LookupError, ValueError):
-        raise ValueError(
-            f"expected an encoding of text, such as latin-1, cp1252 or utf-16, got {encoding!r}"
-        ) from None
-    return encoding

@@ -1,6 +1,6 @@
 """Keys that do nothing beside others: a table of what each needs, by which configs are refused."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,7 +187,7 @@ def without_unused(run: RunConfig) -> RunConfig:
 
 
 def _unused(run: RunConfig) -> Iterator[tuple[_Place, str, Needs]]:
-    for place, section in _sections(run, ()):
+    for place, section in sections_of(run):
         for needs in NEEDS:
             for key in needs.keys if isinstance(section, needs.section) else ():
                 if _says(section, key) and not needs.has_effect(section, run):
@@ -217,15 +217,16 @@ def _words(run: RunConfig, place: _Place, key: str, needs: Needs) -> str:
     return f"{'.'.join([*path, key])} is {said}, which has no effect: {why}"
 
 
-def _sections(value: Any, place: _Place) -> Iterator[tuple[_Place, BaseModel]]:
-    """A section and those inside it, each with the keys and numbers that lead to it."""
+def sections_of(value: Any, place: _Place = ()) -> Iterator[tuple[_Place, BaseModel]]:
+    """Yields a section and those inside it, each with the keys and numbers that lead to it."""
+    inside: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, BaseModel):
         yield place, value
-        for key in type(value).model_fields:
-            yield from _sections(getattr(value, key), (*place, key))
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _sections(item, (*place, number))
+        inside = ((key, getattr(value, key)) for key in type(value).model_fields)
+    elif isinstance(value, list | dict):
+        inside = enumerate(value) if isinstance(value, list) else value.items()
+    for key, item in inside:
+        yield from sections_of(item, (*place, key))
 
 
 def _at(node: Any, place: _Place) -> Any:

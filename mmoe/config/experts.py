@@ -63,6 +63,7 @@ class ExpertConfig(HasKinds):
     # and returns a pool
     makes_pools: ClassVar[bool] = False
     called: ClassVar[str] = ""  # in a report; none: its kind
+    not_built_with = frozenset({"count"})
 
     @property
     def uses_batch(self) -> bool:
@@ -78,10 +79,6 @@ class ExpertConfig(HasKinds):
     def needed_modules(self) -> list[str]:
         """Modules that its keys name, which have to be imported before it is built."""
         return []
-
-    def keywords(self) -> dict[str, Any]:
-        """Returns what it is built with, beside the width of its input."""
-        return {key: value for key, value in self if key not in ("kind", "count")}
 
 
 class MLPExpertConfig(ExpertConfig):
@@ -219,10 +216,6 @@ class TowerConfig(HasKinds):
     def title(self) -> str:
         """Name of it in a report."""
         return f"{self.kind} tower"
-
-    def keywords(self) -> dict[str, Any]:
-        """Returns what it is built with, beside the width of its input."""
-        return {key: value for key, value in self if key != "kind"}
 
 
 class MLPTowerConfig(TowerConfig):
@@ -419,10 +412,6 @@ class SequenceEncoderConfig(HasKinds):
     if TYPE_CHECKING:
 
         def __init__(self, **keys: Any) -> None: ...
-
-    def keywords(self) -> dict[str, Any]:
-        """Returns what it is built with, beside the width of an event and the most there are."""
-        return {key: value for key, value in self if key != "kind"}
 
 
 class MeanEncoderConfig(SequenceEncoderConfig):

@@ -10,7 +10,7 @@ from zoneinfo import available_timezones
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mmoe.config.experts import SequenceEncoderConfig
-from mmoe.config.kinds import HasKinds, Kinds, Name
+from mmoe.config.kinds import HasKinds, Kinds, Name, OrName
 from mmoe.config.tables import ENCODINGS, TableEncoding, TableSettings, VectorTable
 
 NAME_OF_FEATURE = "of the feature, in reports and files of a run"
@@ -23,6 +23,8 @@ LEVEL = (
 Level = Literal["request", "row"]
 
 Outside = Literal["clip", "keep"]
+
+Column = Annotated[str | None, Field(description="column in the data; default: the feature's name")]
 
 OUTSIDE = (
     "numbers more than one width of training's range below or above it: clip takes them as that "
@@ -181,9 +183,7 @@ class NumericFeature(ColumnFeature):
 
     kind: Literal["numeric"] = "numeric"
     name: Name = Field(description=NAME_OF_FEATURE)
-    column: str | None = Field(
-        default=None, description="column in the data; default: the feature's name"
-    )
+    column: Column = None
     log: bool = Field(default=False, description="sign(x)·log(1 + |x|) before scaling")
     standardise: bool = Field(
         default=True, description="zero mean, unit variance on the training split"
@@ -305,9 +305,7 @@ class DatetimeFeature(ColumnFeature):
 
     kind: Literal["datetime"] = "datetime"
     name: Name = Field(description="of the feature, in reports and files of a run")
-    column: str | None = Field(
-        default=None, description="column in the data; default: the feature's name"
-    )
+    column: Column = None
     parts: list[Part] = Field(min_length=1, description="each becomes a feature NAME__PART")
     timezone: str = Field(
         default="UTC",
@@ -427,9 +425,7 @@ class CategoricalFeature(VectorTable, IdFeature, ColumnFeature):
     grows = True
 
     kind: Literal["categorical"] = "categorical"
-    column: str | None = Field(
-        default=None, description="column in the data; default: the feature's name"
-    )
+    column: Column = None
     beyond: list[str] = Field(
         default_factory=list,
         description="written by `mmoe train` with training.extend_ids: tables whose ids have no "
@@ -591,7 +587,7 @@ class SequenceFeature(PaddedLists):
     format: Literal["separated", "json"] = Field(
         default="separated", description="of lists in text, as that of a list feature"
     )
-    encoder: SequenceEncoderConfig = Field(
+    encoder: OrName[SequenceEncoderConfig] = Field(
         default=SequenceEncoderConfig(),
         description="what makes a vector of events; a bare name is short for {kind: name}",
     )
@@ -663,11 +659,6 @@ class SequenceFeature(PaddedLists):
                     f"kind categorical, with the candidate's id: {', '.join(usable) or 'add one'}"
                 )
 
-    @field_validator("encoder", mode="before")
-    @classmethod
-    def _a_name_is_a_kind(cls, raw: Any) -> Any:
-        return {"kind": raw} if isinstance(raw, str) else raw
-
     def _ensure_keys_agree(self) -> None:
         for column in self.columns:
             if self.columns.count(column) > 1:
@@ -694,9 +685,7 @@ class VectorFeature(ColumnFeature):
 
     kind: Literal["vector"] = "vector"
     name: Name = Field(description=NAME_OF_FEATURE)
-    column: str | None = Field(
-        default=None, description="column in the data; default: the feature's name"
-    )
+    column: Column = None
     standardise: bool = Field(
         default=True,
         description="zero mean of each number on the training split, and one variance for all: "

@@ -46,7 +46,7 @@ class GateConfig(HasKinds):
 
     def keywords(self) -> dict[str, Any]:
         """Returns what its gate is built with, beside sizes; null is the gate's default."""
-        return {key: value for key, value in self if key != "kind" and value is not None}
+        return {key: value for key, value in super().keywords().items() if value is not None}
 
 
 class LearnedGateConfig(GateConfig):

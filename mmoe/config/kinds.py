@@ -6,7 +6,14 @@ from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    model_validator,
+)
 from pydantic_core import (
     CoreSchema,
     PydanticKnownError,
@@ -86,11 +93,17 @@ class HasKinds(Strict):
     registry: ClassVar["Kinds[Any]"]  # the noun's `Kinds` puts itself here
     # Key of other kinds → why this one has none, and the mend; may name {kind}
     why_not: ClassVar[Mapping[str, str]] = {}
+    not_built_with: ClassVar[frozenset[str]] = frozenset()  # keys that `keywords` leaves out
 
     def __new__(cls, *_: Any, **data: Any) -> "HasKinds":
         """An empty section: of a kind's class, also where the noun's was called."""
         made: Any = cls.registry.class_of(data) if _is_noun(cls) else cls
         return super().__new__(made)
+
+    def keywords(self) -> dict[str, Any]:
+        """Returns what its implementation is built with, beside sizes: keys but for the kind's."""
+        without = {self.registry.key, *self.not_built_with}
+        return {key: value for key, value in self if key not in without}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -126,6 +139,8 @@ class HasKinds(Strict):
 
 
 Noun = TypeVar("Noun", bound=HasKinds)
+# A bare name is short for {kind: name}
+OrName = Annotated[Noun, BeforeValidator(lambda v: {"kind": v} if isinstance(v, str) else v)]
 
 
 class Kinds(Generic[Noun]):

@@ -4,7 +4,7 @@ import difflib
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
-from mmoe.config.effects import refuse_without_effect
+from mmoe.config.effects import refuse_without_effect, sections_of
 from mmoe.config.kinds import NAME, HasKinds, Kinds, kinds_of
 from mmoe.config.run import RunConfig, of_earlier_run
 from mmoe.config.tables import ENCODINGS, TableSettings
@@ -523,8 +523,11 @@ def with_used_modules(config: RunConfig) -> RunConfig:
         []
     """
     # A kind was registered where what implements it is
-    implementations = [one.registry.implementation(one) for one in _of_others(config)]
-    used = dict.fromkeys(implementation.__module__ for implementation in implementations)
+    used = dict.fromkeys(
+        section.registry.implementation(section).__module__
+        for _, section in sections_of(config)
+        if isinstance(section, HasKinds) and not type(section).__module__.startswith("mmoe.")
+    )
     named = list(config.imports)
     if used:
         known = [*named, *installed_modules(), "__main__"]
@@ -534,16 +537,3 @@ def with_used_modules(config: RunConfig) -> RunConfig:
             if not any(f"{module}.".startswith(f"{name}.") for name in known)
         ]
     return config.model_copy(update={"imports": named})
-
-
-def _of_others(value: Any) -> Iterator[HasKinds]:
-    """Sections whose kind is not built in."""
-    if isinstance(value, HasKinds) and not type(value).__module__.startswith("mmoe."):
-        yield value
-    if isinstance(value, BaseModel):
-        value = [getattr(value, name) for name in type(value).model_fields]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for inside in value:
-            yield from _of_others(inside)

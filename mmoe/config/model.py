@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
+from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from mmoe.config.experts import (
     CapacityConfig,
@@ -15,7 +15,7 @@ from mmoe.config.experts import (
 )
 from mmoe.config.features import Feature, ListFeature, SequenceFeature, VectorFeature
 from mmoe.config.gates import GateConfig, SelectingGateConfig, Width
-from mmoe.config.kinds import HasKinds, Kinds, Name, Strict
+from mmoe.config.kinds import HasKinds, Kinds, Name, OrName, Strict
 from mmoe.config.relations import TransferConfig, entire_space_tasks
 from mmoe.config.tasks import BinaryTask, EntireSpaceTask, TaskConfig, refuse_sampled
 from mmoe.config.training import StageConfig
@@ -260,13 +260,13 @@ class ModelConfig(HasKinds):
     input_dropout: float = Field(
         default=0.0, ge=0, lt=1, description="of the input: dense features and embeddings"
     )
-    interaction: InteractionConfig = Field(
+    interaction: OrName[InteractionConfig] = Field(
         default=InteractionConfig(),
         description="products of features; a bare name is short for {kind: name}",
     )
     expert: ExpertConfig = Field(default=ExpertConfig(), description="every expert")
     tower: TowerConfig = Field(default=TowerConfig(), description="the head of every task")
-    transfer: TransferConfig = Field(
+    transfer: OrName[TransferConfig] = Field(
         default=TransferConfig(),
         description="what towers read of those of the tasks that theirs comes after; a bare name "
         "is short for {kind: name}",
@@ -338,11 +338,6 @@ class ModelConfig(HasKinds):
         """What a report calls them."""
         kinds = [f"{n} × {expert.title}" if n else expert.title for expert, n in self.expert_kinds]
         return " and ".join(kinds)
-
-    @field_validator("interaction", "transfer", mode="before")
-    @classmethod
-    def _a_name_is_a_kind(cls, raw: Any) -> Any:
-        return {"kind": raw} if isinstance(raw, str) else raw
 
     def _ensure_an_expert_is_not_counted(self) -> None:
         if self.expert.count is not None:

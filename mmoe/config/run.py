@@ -1,6 +1,6 @@
 """One run: data, features, tasks, model, training."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -14,7 +14,7 @@ from mmoe.config.model import ModelConfig, check_domains
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.relations import check_relations
 from mmoe.config.scoring import ScoreConfig
-from mmoe.config.tables import TableConfig, TableSettings, TableVectors, VectorTable
+from mmoe.config.tables import TableConfig, TableSettings, VectorTable
 from mmoe.config.tasks import (
     METRICS,
     TASKS,
@@ -117,7 +117,30 @@ class RunConfig(Strict):
                     )
 
     def _ensure_vectors_have_rows_that_stay(self) -> None:
-        check_vectors(self)
+        """Refuses vectors for rows that are no one id's, and keys without effect beside them."""
+        for where, item in self._with_tables:
+            if not isinstance(item, VectorTable) or item.vectors is None:
+                continue
+            encoding = item.table_encoding.encoding
+            if encoding != "vocabulary":
+                raise ValueError(
+                    f"{where} has vectors and encoding {encoding}, whose rows are shared or change "
+                    "hands, so that no vector stays one's own; say encoding: vocabulary, or remove "
+                    "vectors"
+                )
+            if item.vectors.frozen and item.learning_rate is not None:
+                raise ValueError(
+                    f"{where}: learning_rate is {item.learning_rate}, but vectors.frozen is true, "
+                    "so that its rows are never moved; remove learning_rate, or say frozen: false"
+                )
+        begun = {table.name for table in self.tables if table.vectors is not None}
+        for feature in self.features:
+            if feature.id_columns > 1 and begun.intersection(feature.table_names):
+                raise ValueError(
+                    f"features.{feature.name} is a {feature.kind} of {feature.id_columns} columns "
+                    f"and uses the table {feature.table_names[0]!r}, but vectors are those of the "
+                    "ids of one column; give it another table"
+                )
 
     def _ensure_some_task_is_trained(self) -> None:
         if not any(task.weight for task in self.tasks):
@@ -190,11 +213,10 @@ class RunConfig(Strict):
             )
 
     def _ensure_wide_part_has_rows_that_stay(self) -> None:
-        sections = [("tables", t) for t in self.tables] + [("features", f) for f in self.features]
-        for section, item in sections if self.model.wide else ():
+        for where, item in self._with_tables if self.model.wide else ():
             if isinstance(item, TableSettings) and item.table_encoding.managed is not None:
                 raise ValueError(
-                    f"model.wide is true, but {section}.{item.name} has encoding managed, whose "
+                    f"model.wide is true, but {where} has encoding managed, whose "
                     "rows pass from id to id, so that no fitted weight stays one's own; set "
                     "encoding: vocabulary or hash there, or model.wide: false"
                 )
@@ -278,6 +300,12 @@ class RunConfig(Strict):
         tasks, features = ([item.name for item in items] for items in (self.tasks, self.features))
         if self.model.stages:
             check_stages(self.model.stages, tasks, features)
+
+    @property
+    def _with_tables(self) -> list[tuple[str, Any]]:
+        """Tables and features, each with its place."""
+        items = {"tables": self.tables, "features": self.features}
+        return [(f"{key}.{item.name}", item) for key, some in items.items() for item in some]
 
     @property
     def delayed_tasks(self) -> list[TaskConfig]:
@@ -367,35 +395,6 @@ def _unique(what: str, names: list[str]) -> None:
         seen.add(name)
 
 
-def check_vectors(config: RunConfig) -> None:
-    """Refuses vectors for rows that stand for no one id, and keys without effect beside them.
-
-    Raises:
-        ValueError: Names the table or feature, and the way out.
-    """
-    for where, item, vectors in _with_vectors(config):
-        encoding = item.table_encoding.encoding
-        if encoding != "vocabulary":
-            raise ValueError(
-                f"{where} has vectors and encoding {encoding}, whose rows are shared or change "
-                "hands, so that no vector stays one's own; say encoding: vocabulary, or remove "
-                "vectors"
-            )
-        if vectors.frozen and item.learning_rate is not None:
-            raise ValueError(
-                f"{where}: learning_rate is {item.learning_rate}, but vectors.frozen is true, so "
-                "that its rows are never moved; remove learning_rate, or say frozen: false"
-            )
-    begun = {table.name for table in config.tables if table.vectors is not None}
-    for feature in config.features:
-        if feature.id_columns > 1 and begun.intersection(feature.table_names):
-            raise ValueError(
-                f"features.{feature.name} is a {feature.kind} of {feature.id_columns} columns and "
-                f"uses the table {feature.table_names[0]!r}, but vectors are those of the ids of "
-                "one column; give it another table"
-            )
-
-
 def with_vector_paths(config: RunConfig, change: Callable[[str], str]) -> RunConfig:
     """Returns the config with another path for each file of vectors."""
     update = {}
@@ -407,14 +406,3 @@ def with_vector_paths(config: RunConfig, change: Callable[[str], str]) -> RunCon
                 items[n] = item.model_copy(update={"vectors": vectors})
                 update[section] = items
     return config.model_copy(update=update) if update else config
-
-
-def _with_vectors(
-    config: RunConfig,
-) -> Iterator[tuple[str, VectorTable, TableVectors]]:
-    """What has vectors, and where it stands."""
-    for section in ("tables", "features"):
-        for item in getattr(config, section):
-            place = f"{section}.{item.name}"
-            if isinstance(item, VectorTable) and item.vectors is not None:
-                yield place, item, item.vectors

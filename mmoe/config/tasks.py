@@ -229,7 +229,36 @@ class TaskConfig(HasKinds):
             )
 
     def _ensure_young_rows_can_be_weighted(self) -> None:
-        refuse_unweighable(self)
+        """Refuses `immature: weight` without what it needs, and its keys without it."""
+        where = f"task {self.name!r}: "
+        if self.immature == "mask":
+            if self.happened_at is not None:
+                raise ValueError(
+                    f"{where}happened_at is read for immature: weight alone; set that, or remove "
+                    "happened_at"
+                )
+            return
+        if self.matures_after is None:
+            raise ValueError(
+                f"{where}immature is weight, but nothing says how long a label can change; set "
+                "matures_after, such as 7d, or remove immature"
+            )
+        if self.happened_at is None:
+            raise ValueError(
+                f"{where}immature is weight, which learns from events' delays; set happened_at, "
+                "the column of the event's time, or immature: mask"
+            )
+        if self.kind not in _WEIGHABLE:
+            raise ValueError(
+                f"{where}immature is weight, which is for events (kind {' or '.join(_WEIGHABLE)}), "
+                f"but the task is of kind {self.kind}; set immature: mask"
+            )
+        if self.negative_sampling_rate != 1:
+            raise ValueError(
+                f"{where}immature is weight, which sampled negatives (negative_sampling_rate "
+                f"{self.negative_sampling_rate}) do not go with, as some of them will be "
+                "positives; set immature: mask"
+            )
 
     def _ensure_metrics_fit_the_task(self) -> None:
         names = [metric.kind for metric in self.metrics]
@@ -263,43 +292,6 @@ class TaskConfig(HasKinds):
         Raises:
             ValueError: One is missing, or is of another kind than this one needs.
         """
-
-
-def refuse_unweighable(task: TaskConfig) -> None:
-    """Refuses `immature: weight` without what it needs, and its keys without it.
-
-    Raises:
-        ValueError: A key is missing, has no effect, or does not go with weights.
-    """
-    where = f"task {task.name!r}: "
-    if task.immature == "mask":
-        if task.happened_at is not None:
-            raise ValueError(
-                f"{where}happened_at is read for immature: weight alone; set that, or remove "
-                "happened_at"
-            )
-        return
-    if task.matures_after is None:
-        raise ValueError(
-            f"{where}immature is weight, but nothing says how long a label can change; set "
-            "matures_after, such as 7d, or remove immature"
-        )
-    if task.happened_at is None:
-        raise ValueError(
-            f"{where}immature is weight, which learns from events' delays; set happened_at, the "
-            "column of the event's time, or immature: mask"
-        )
-    if task.kind not in _WEIGHABLE:
-        raise ValueError(
-            f"{where}immature is weight, which is for events (kind {' or '.join(_WEIGHABLE)}), "
-            f"but the task is of kind {task.kind}; set immature: mask"
-        )
-    if task.negative_sampling_rate != 1:
-        raise ValueError(
-            f"{where}immature is weight, which sampled negatives (negative_sampling_rate "
-            f"{task.negative_sampling_rate}) do not go with, as some of them will be positives; "
-            "set immature: mask"
-        )
 
 
 def prediction_columns(tasks: Sequence[TaskConfig]) -> list[str]:

@@ -226,11 +226,10 @@ OPTIMIZERS.add("adam", AdamConfig, "torch.optim:Adam")
 OPTIMIZERS.add("adamw", AdamWConfig, "torch.optim:AdamW")
 
 
-_OF_ALL = ("kind", "learning_rate", "weight_decay")
-
-
 class EmbeddingOptimizerConfig(HasKinds):
     """Optimizer of the tables. Each step moves the rows that its batch looked up, and no others."""
+
+    not_built_with = frozenset({"learning_rate", "weight_decay"})
 
     kind: Any = Field(description="how rows are moved")
     learning_rate: float = Field(default=0.05, gt=0, description="of tables that set none")
@@ -249,10 +248,6 @@ class EmbeddingOptimizerConfig(HasKinds):
     def needs_copies(self) -> bool:
         """Whether several ranks train copies of a table of ids: fused kernels have no decay."""
         return self.weight_decay > 0
-
-    def keywords(self) -> dict[str, Any]:
-        """Returns what the rule of its steps is built with; not rate and decay."""
-        return {key: value for key, value in self if key not in _OF_ALL}
 
 
 class _RootConfig(EmbeddingOptimizerConfig):
