@@ -297,15 +297,5 @@ def same_order(left: Coded, right: Coded) -> bool:
 
 def one_to_one(left: Coded, right: Coded) -> bool:
     """Returns whether each value of one goes with one of the other, in rows enough to tell."""
-    rows = len(left.codes_S)
-    if left.size < 2 or rows < 20:
-        return False
-    if left.size > rows / 2:
-        return same_order(left, right)
-    if left.size != right.size:
-        return False
-    to_V = np.full(left.cells, -1)
-    to_V[left.codes_S] = right.codes_S
-    if not np.array_equal(to_V[left.codes_S], right.codes_S):
-        return False
-    return len(np.unique(to_V[to_V >= 0])) == (to_V >= 0).sum()
+    key = _one_to_one_key(left)
+    return key is not None and key == _one_to_one_key(right)

@@ -18,7 +18,6 @@ from mmoe.config import (
 from mmoe.config.data import MISSING_WORDS
 from mmoe.config.effects import without_unused
 from mmoe.datasets.infer.coded import draw
-from mmoe.datasets.infer.crosses import flattered
 from mmoe.datasets.infer.guess_features import group_column, offered
 from mmoe.datasets.infer.guess_tasks import GuessedTask, consequence_notes, guess_task
 from mmoe.datasets.infer.inputs import Inputs, Names
@@ -322,7 +321,7 @@ class _Look:
         if chosen.config.by == "time" and chosen.time_column:
             times_N = to_times(self.table, chosen.time_column, origin, chosen.config.format)
             times_S = times_N[inputs.sample.rows_S]
-            flattery = flattered(inputs.strongest, inputs.numbers, inputs.sample, times_S)
+            flattery = inputs.together.flattered(times_S)
         about = "about " * (total > self.table.num_rows)
         sizes = f"sizes for {about}{total} rows"
         if (product := inputs.product) is not None:

@@ -27,20 +27,6 @@ _BUCKETS = 30  # of a column of numbers
 _RIDGE = 4.0  # in units of a row's information
 
 
-def levels(coded: Coded, is_number: bool) -> tuple[np.ndarray, int]:
-    """Returns the level of each row, of ids their value, of numbers their bucket; and how many.
-
-    Returns:
-        int64 [S], and the number of levels with that of missing values.
-    """
-    if not is_number or coded.values_V is None or coded.size <= _BUCKETS:
-        return coded.codes_S, coded.cells
-    counts_V = np.bincount(coded.codes_S, minlength=coded.cells)[:-1]
-    edges = bucket_edges(coded.values_V, counts_V, _BUCKETS)
-    bucket_V = np.append(np.searchsorted(edges, coded.values_V), len(edges) + 1)
-    return bucket_V[coded.codes_S], len(edges) + 2
-
-
 def additive(
     columns: Sequence[tuple[np.ndarray, int]],
     labels_L: np.ndarray,
@@ -81,18 +67,6 @@ def additive(
     return 1 / (1 + np.exp(-scores_L)) if is_event else scores_L
 
 
-def of_both_halves(
-    columns: Mapping[str, tuple[np.ndarray, int]],
-    labels_L: np.ndarray,
-    half_L: np.ndarray,
-    is_event: bool,
-) -> np.ndarray:
-    """Predicts each half by a model of the other: float64 [L]."""
-    found = list(columns.values())
-    first_L = additive(found, labels_L, ~half_L, is_event)
-    return np.where(half_L, first_L, additive(found, labels_L, half_L, is_event))
-
-
 _COLUMNS = 14  # of ids, that are paired: those of the most values that rows can tell apart
 _MOST = 4  # crosses of a config
 _ROWS_PER_PAIR = 2.0  # fewer, and a pair is not seen again
@@ -127,68 +101,184 @@ class Leftover:
     explained: float  # what the predictions take off the loss, over all rows
 
 
-def find_crosses(
-    columns: Mapping[str, Coded], numbers: set[str], sample: Sample, over: Sequence[Leftover]
-) -> list[Cross]:
-    """Finds pairs of id columns whose cross adds to an additive model of all columns.
+@dataclass(frozen=True)
+class Product:
+    """Two columns whose hidden numbers predict a label together."""
 
-    Halves of the sample are predicted by models of the other half, pairs by means of what is left
-    there.
-
-    Args:
-        columns: All that are inputs.
-        numbers: Which of them are numbers.
-        sample: The rows.
-        over: What an additive model leaves of every label.
-    """
-    ids = [name for name in columns if name not in numbers and columns[name].size >= 2]
-    rows = len(sample.rows_S)
-    ids = sorted(ids, key=lambda name: -min(columns[name].size, rows / 20))[:_COLUMNS]
-    paired = {}
-    for left, right in combinations([name for name in columns if name in ids], 2):
-        codes_S, size = _pairs(columns[left], columns[right])
-        if size * _ROWS_PER_PAIR <= rows and size > 1.05 * max(
-            columns[left].size, columns[right].size
-        ):
-            paired[left, right] = codes_S, size
-    if not paired:
-        return []
-    best: dict[tuple[str, str], Cross] = {}
-    for one in over:
-        for names, (codes_S, size) in paired.items():
-            codes_L = codes_S[one.index_L]
-            gain, z, shrinkage = _gain(codes_L, size, one.left_L, one.information_L, one.half_L)
-            known = best.get(names)
-            worth = z > _SURE and gain > _WORTH * one.explained
-            if worth and (known is None or known.z < z):
-                share = gain / max(one.explained, gain)
-                best[names] = Cross(names, one.task, share, z, size, shrinkage)
-    return sorted(best.values(), key=lambda cross: -cross.share)[:_MOST]
+    columns: tuple[str, str]  # their names
+    task: str  # the label
+    z: float  # in standard errors
 
 
-def leftovers(
-    columns: Mapping[str, Coded], numbers: set[str], sample: Sample
-) -> Iterator[Leftover]:
-    """Yields what is left of each label that has rows enough; see `find_crosses`."""
-    half_S = sample.folds_S % 2 == 0
-    for target in sample.targets:
-        index_L, half_L = target.index_L, half_S[target.index_L]
-        labels_L = target.raw_L if target.is_event else target.labels_L
-        halves = labels_L[half_L], labels_L[~half_L]
-        if not all(len(part) > 50 and part.std() > 0 for part in halves):
-            continue
-        found = {}
-        for name, coded in columns.items():
-            codes_S, size = levels(coded, name in numbers)
-            found[name] = codes_S[index_L], size
-        p_L = of_both_halves(found, labels_L, half_L, target.is_event)
-        yield Leftover(
-            task=target.task,
-            index_L=index_L,
-            half_L=half_L,
-            left_L=labels_L - p_L,
-            information_L=p_L * (1 - p_L) if target.is_event else np.ones_like(p_L),
-            explained=_explained(labels_L, p_L, target.is_event),
+_MULTIPLIED = 6  # of ids, that are paired: those of the most values that rows can tell apart
+_VALUES = 20  # a column of fewer has crosses
+_DIRECTIONS = 4
+_ROUNDS = 4  # of the power iteration
+_SHRINKAGE = 8.0  # in units of a row's information
+_SURE_OF_PRODUCTS = 5.0
+
+_FUTURE = 0.2  # of the rows, the last ones, as the split has them
+_PAST = 0.5  # of the rows, before them: what both models learn from
+_LEAST = 100  # positive and negative rows of the test, at least
+# Below, chance: two standard errors of an AUC with 100 positives are 0.05, with 10,000 0.005
+_ERRORS = 2.0
+
+
+@dataclass(frozen=True)
+class Together:
+    """Columns that are inputs together, in the sampled rows."""
+
+    columns: Mapping[str, Coded]
+    numbers: Collection[str]  # which of them are numbers
+    sample: Sample
+
+    def levels(self, index_L: np.ndarray) -> list[tuple[np.ndarray, int]]:
+        """Returns of each column the levels of rows: of ids their value, of numbers their bucket.
+
+        Args:
+            index_L: Which of the sampled rows.
+
+        Returns:
+            int64 [L], and the number of levels with that of missing values.
+        """
+        found = []
+        for name, coded in self.columns.items():
+            codes_S, size = coded.codes_S, coded.cells
+            if name in self.numbers and coded.values_V is not None and coded.size > _BUCKETS:
+                counts_V = np.bincount(codes_S, minlength=coded.cells)[:-1]
+                edges = bucket_edges(coded.values_V, counts_V, _BUCKETS)
+                bucket_V = np.append(np.searchsorted(edges, coded.values_V), len(edges) + 1)
+                codes_S, size = bucket_V[codes_S], len(edges) + 2
+            found.append((codes_S[index_L], size))
+        return found
+
+    def ids(self, least: int, most: int) -> list[str]:
+        """Returns columns of ids with so many values: those of the most that rows tell apart."""
+        rows = len(self.sample.rows_S)
+        ids = [n for n, coded in self.columns.items() if coded.size >= least]
+        ids = [name for name in ids if name not in self.numbers]
+        return sorted(ids, key=lambda name: -min(self.columns[name].size, rows / 20))[:most]
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """Yields what is left of each label that has rows enough.
+
+        Halves of the sample are predicted by models of the other half.
+        """
+        half_S = self.sample.folds_S % 2 == 0
+        for target in self.sample.targets:
+            index_L, half_L = target.index_L, half_S[target.index_L]
+            labels_L = target.raw_L if target.is_event else target.labels_L
+            halves = labels_L[half_L], labels_L[~half_L]
+            if not all(len(part) > 50 and part.std() > 0 for part in halves):
+                continue
+            found = self.levels(index_L)
+            ends = [
+                additive(found, labels_L, some_L, target.is_event) for some_L in (~half_L, half_L)
+            ]
+            p_L = np.where(half_L, *ends)
+            yield Leftover(
+                task=target.task,
+                index_L=index_L,
+                half_L=half_L,
+                left_L=labels_L - p_L,
+                information_L=p_L * (1 - p_L) if target.is_event else np.ones_like(p_L),
+                explained=_explained(labels_L, p_L, target.is_event),
+            )
+
+    def crosses(self, over: Sequence[Leftover]) -> list[Cross]:
+        """Finds pairs of id columns whose cross adds to an additive model of all columns.
+
+        Pairs are predicted by means of what is left in the other half of the sample.
+
+        Args:
+            over: What an additive model leaves of every label.
+        """
+        rows, ids = len(self.sample.rows_S), self.ids(2, _COLUMNS)
+        paired = {}
+        for names in combinations([name for name in self.columns if name in ids], 2):
+            left, right = (self.columns[name] for name in names)
+            codes_S, size = _pairs(left, right)
+            if size * _ROWS_PER_PAIR <= rows and size > 1.05 * max(left.size, right.size):
+                paired[names] = codes_S, size
+        best: dict[tuple[str, str], Cross] = {}
+        for one in over if paired else ():
+            for names, (codes_S, size) in paired.items():
+                gain, z, shrinkage = _gain(codes_S, size, one)
+                known = best.get(names)
+                worth = z > _SURE and gain > _WORTH * one.explained
+                if worth and (known is None or known.z < z):
+                    share = gain / max(one.explained, gain)
+                    best[names] = Cross(names, one.task, share, z, size, shrinkage)
+        return sorted(best.values(), key=lambda cross: -cross.share)[:_MOST]
+
+    def product(self, over: Sequence[Leftover]) -> Product | None:
+        """Finds the pair of id columns whose products predict a label best; None: there is none.
+
+        Directions come from one half of the sample, and are judged on the other.
+
+        Args:
+            over: What an additive model leaves of every label.
+
+        Source: the power iteration with a few vectors: Halko, Martinsson & Tropp, "Finding
+            structure with randomness" (SIAM Review 2011), algorithm 4.4.
+        """
+        found = [
+            Product((one, two), label.task, _z(self.columns[one], self.columns[two], label))
+            for label in over
+            for one, two in combinations(self.ids(_VALUES, _MULTIPLIED), 2)
+        ]
+        best = max(found, key=lambda product: product.z, default=None)
+        return best if best is not None and best.z > _SURE_OF_PRODUCTS else None
+
+    def flattered(self, times_S: np.ndarray) -> str:
+        """Says how much better a random split would look, of the label where it is most; or "".
+
+        Args:
+            times_S: When each row was, in any unit that sorts.
+        """
+        found = [self._flattered(target, times_S) for target in self.sample.targets]
+        best = max((one for one in found if one is not None), default=None)
+        if best is None:
+            return ""
+        _, random, future, task = best
+        return (
+            f"a random split would overstate: an additive model's AUC on {task!r} is {random:.3f} "
+            f"there, {future:.3f} on the future"
+        )
+
+    def _flattered(
+        self, target: Target, times_S: np.ndarray
+    ) -> tuple[float, float, float, str] | None:
+        """Gap, AUC at random, AUC on the future, task; None where that may be chance."""
+        if not target.is_event:
+            return None
+        index_L, labels_L = target.index_L, target.raw_L
+        order = np.argsort(times_S[index_L], kind="stable")
+        place_L = np.empty(len(order))
+        place_L[order] = np.arange(len(order)) / len(order)
+        future_L = place_L >= 1 - _FUTURE
+        past_L = (place_L >= 1 - _FUTURE - _PAST) & ~future_L
+        drawn_L = np.random.default_rng(0).permutation(place_L)
+        chosen = self.levels(index_L)
+
+        def auc(training_L: np.ndarray, test_L: np.ndarray) -> float | None:
+            positives = labels_L[test_L].sum()
+            if min(positives, test_L.sum() - positives) < _LEAST or not training_L.any():
+                return None
+            if not 0 < labels_L[training_L].mean() < 1:
+                return None
+            p = additive(chosen, labels_L, training_L, True)[test_L]
+            return auc_of_sums(labels_L[test_L], 1 - labels_L[test_L], p)
+
+        future = auc(past_L, future_L)
+        random_L = drawn_L >= 1 - _FUTURE
+        random = auc((drawn_L >= 1 - _FUTURE - _PAST) & ~random_L, random_L)
+        if future is None or random is None:
+            return None
+        rarest = min(labels_L[future_L].sum(), (1 - labels_L[future_L]).sum())
+        gap = random - future
+        return (
+            (gap, random, future, target.task) if gap > _ERRORS * 0.25 / np.sqrt(rarest) else None
         )
 
 
@@ -207,72 +297,20 @@ def _explained(labels_L: np.ndarray, p_L: np.ndarray, is_event: bool) -> float:
     return max(float(gains.sum()), 0.0)
 
 
-def _gain(
-    codes_L: np.ndarray,
-    size: int,
-    left_L: np.ndarray,
-    information_L: np.ndarray,
-    half_L: np.ndarray,
-) -> tuple[float, float, float]:
+def _gain(codes_S: np.ndarray, size: int, over: Leftover) -> tuple[float, float, float]:
     """What pairs' own means take off the loss, to second order; in standard errors; by what m."""
-    cells_L = codes_L * 2 + half_L
-    sums = np.bincount(cells_L, weights=left_L, minlength=2 * size)
-    weights = np.bincount(cells_L, weights=information_L, minlength=2 * size)
-    other_L = codes_L * 2 + ~half_L
+    codes_L = codes_S[over.index_L]
+    cells_L, other_L = codes_L * 2 + over.half_L, codes_L * 2 + ~over.half_L
+    sums = np.bincount(cells_L, weights=over.left_L, minlength=2 * size)
+    weights = np.bincount(cells_L, weights=over.information_L, minlength=2 * size)
     best = (0.0, 0.0, np.inf)
     for shrinkage in _SHRINKAGES:
         step_L = np.clip(sums[other_L] / (weights[other_L] + shrinkage), -3, 3)
-        gains_L = left_L * step_L - information_L * step_L**2 / 2
+        gains_L = over.left_L * step_L - over.information_L * step_L**2 / 2
         total = float(gains_L.sum())
         if total > best[0]:
             best = total, total / float(np.sqrt((gains_L**2).sum())), shrinkage
     return best
-
-
-_MULTIPLIED = 6  # of ids, that are paired: those of the most values that rows can tell apart
-_VALUES = 20  # a column of fewer has crosses
-_DIRECTIONS = 4
-_ROUNDS = 4  # of the power iteration
-_SHRINKAGE = 8.0  # in units of a row's information
-_SURE_OF_PRODUCTS = 5.0
-
-
-@dataclass(frozen=True)
-class Product:
-    """Two columns whose hidden numbers predict a label together."""
-
-    columns: tuple[str, str]  # their names
-    task: str  # the label
-    z: float  # in standard errors
-
-
-def find_product(
-    columns: Mapping[str, Coded], numbers: set[str], rows: int, over: Sequence[Leftover]
-) -> Product | None:
-    """Finds the pair of id columns whose products predict a label best; None: there is none.
-
-    Directions come from one half of the sample, and are judged on the other.
-
-    Args:
-        columns: All that are inputs.
-        numbers: Which of them are numbers.
-        rows: Of the sample.
-        over: What an additive model leaves of every label.
-
-    Source: the power iteration with a few vectors: Halko, Martinsson & Tropp, "Finding structure
-        with randomness" (SIAM Review 2011), algorithm 4.4.
-    """
-    ids = [name for name in columns if name not in numbers and columns[name].size >= _VALUES]
-    ids = sorted(ids, key=lambda name: -min(columns[name].size, rows / 20))[:_MULTIPLIED]
-    if len(ids) < 2:
-        return None
-    found = [
-        Product((one, two), label.task, _z(columns[one], columns[two], label))
-        for label in over
-        for one, two in combinations(ids, 2)
-    ]
-    best = max(found, key=lambda product: product.z, default=None)
-    return best if best is not None and best.z > _SURE_OF_PRODUCTS else None
 
 
 def _z(one: Coded, two: Coded, left: Leftover) -> float:
@@ -305,67 +343,3 @@ def _predicted(
     right = matrix.T @ across  # its columns are as long as the singular values
     u, i = u_L[~half_L], i_L[~half_L]
     return np.einsum("nk,nk->n", across[u], right[i]) / (weights[0][u] * weights[1][i])
-
-
-_FUTURE = 0.2  # of the rows, the last ones, as the split has them
-_PAST = 0.5  # of the rows, before them: what both models learn from
-_LEAST = 100  # positive and negative rows of the test, at least
-# Below, chance: two standard errors of an AUC with 100 positives are 0.05, with 10,000 0.005
-_ERRORS = 2.0
-
-
-def flattered(
-    columns: Mapping[str, Coded], numbers: Collection[str], sample: Sample, times_S: np.ndarray
-) -> str:
-    """Says how much better a random split would look, of the label where it is most; or nothing.
-
-    Args:
-        columns: All that are inputs.
-        numbers: Which of them are numbers.
-        sample: The rows, and the labels.
-        times_S: When each row was, in any unit that sorts.
-    """
-    found = [_of_label(columns, numbers, target, times_S) for target in sample.targets]
-    best = max((one for one in found if one is not None), default=None)
-    if best is None:
-        return ""
-    _, random, future, task = best
-    return (
-        f"a random split would overstate: an additive model's AUC on {task!r} is {random:.3f} "
-        f"there, {future:.3f} on the future"
-    )
-
-
-def _of_label(
-    columns: Mapping[str, Coded], numbers: Collection[str], target: Target, times_S: np.ndarray
-) -> tuple[float, float, float, str] | None:
-    """Gap, AUC at random, AUC on the future, task; None where that may be chance."""
-    if not target.is_event:
-        return None
-    index_L, labels_L = target.index_L, target.raw_L
-    order = np.argsort(times_S[index_L], kind="stable")
-    place_L = np.empty(len(order))
-    place_L[order] = np.arange(len(order)) / len(order)
-    future_L = place_L >= 1 - _FUTURE
-    past_L = (place_L >= 1 - _FUTURE - _PAST) & ~future_L
-    drawn_L = np.random.default_rng(0).permutation(place_L)
-    found = [(*levels(coded, name in numbers), name) for name, coded in columns.items()]
-    chosen = [(codes_S[index_L], size) for codes_S, size, _ in found]
-
-    def auc(training_L: np.ndarray, test_L: np.ndarray) -> float | None:
-        positives = labels_L[test_L].sum()
-        if min(positives, test_L.sum() - positives) < _LEAST or not training_L.any():
-            return None
-        if not 0 < labels_L[training_L].mean() < 1:
-            return None
-        p = additive(chosen, labels_L, training_L, True)[test_L]
-        return auc_of_sums(labels_L[test_L], 1 - labels_L[test_L], p)
-
-    future = auc(past_L, future_L)
-    random_L = drawn_L >= 1 - _FUTURE
-    random = auc((drawn_L >= 1 - _FUTURE - _PAST) & ~random_L, random_L)
-    if future is None or random is None:
-        return None
-    rarest = min(labels_L[future_L].sum(), (1 - labels_L[future_L]).sum())
-    gap = random - future
-    return (gap, random, future, target.task) if gap > _ERRORS * 0.25 / np.sqrt(rarest) else None

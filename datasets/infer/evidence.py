@@ -6,7 +6,7 @@ as much as there are values, not rows. Labels have mean 0 and deviation 1, and w
 gains is the squared error that it takes off: Σ y² - (y - p)².
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,22 +43,26 @@ class Sums:
             )
         )
 
+    def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Sums":
+        return Sums(*map(change, (self.rows_VK, self.labels_VK, self.squares_VK)))
+
     def take(self, some: np.ndarray | slice) -> "Sums":
         """Returns those of some values."""
-        return Sums(self.rows_VK[some], self.labels_VK[some], self.squares_VK[some])
+        return self._each(lambda part: part[some])
 
     def over_folds(self) -> "Sums":
         """Returns the sums over all folds, float64 [V, 1]."""
-        parts = (self.rows_VK, self.labels_VK, self.squares_VK)
-        return Sums(*(part.sum(axis=1, keepdims=True) for part in parts))
+        return self._each(lambda part: part.sum(axis=1, keepdims=True))
 
     def grouped(self, groups_V: np.ndarray) -> "Sums":
         """Returns the sums of groups of values."""
         size = int(groups_V.max(initial=-1)) + 1
         cells = (groups_V[:, None] * FOLDS + np.arange(FOLDS)).ravel()
-        parts = (self.rows_VK, self.labels_VK, self.squares_VK)
-        sums = (np.bincount(cells, part.ravel(), minlength=size * FOLDS) for part in parts)
-        return Sums(*(part.reshape(size, FOLDS) for part in sums))
+        return self._each(
+            lambda part: np.bincount(cells, part.ravel(), minlength=size * FOLDS).reshape(
+                size, FOLDS
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -256,25 +260,6 @@ class Evidence:
         return max(self.z_ids, self.z_number)
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """Both readings of a column, in the rows of one label."""
-
-    target: Target
-    sums: Sums
-    light_V: np.ndarray
-    ids_VK: np.ndarray
-    number_V1: np.ndarray
-    shrinkage: float
-    over_mean: Gain
-    smooth: Gain
-    z_log: float
-
-    @property
-    def strength(self) -> float:
-        return max(self.over_mean.z, self.smooth.z_values)
-
-
 def weigh(coded: Coded, sample: Sample, folds_S: np.ndarray) -> Evidence | None:
     """Weighs both readings of a column, by the label of which it says most.
 
@@ -291,27 +276,8 @@ def weigh(coded: Coded, sample: Sample, folds_S: np.ndarray) -> Evidence | None:
     repeats = coded.size <= UNREPEATED * len(coded.codes_S)
     if not repeats and coded.values_V is not None:
         coded = _coarse(coded)
-    found = [_compare(coded, target, folds_S, repeats) for target in sample.targets]
-    best = max(found, key=lambda one: one.strength)
-    buckets, z_beyond = _best_buckets(coded, best)
-    z_beyond *= repeats
-    light = best.sums.take(np.append(best.light_V, False))
-    gains = best.over_mean.total, best.smooth.total
-    ids, number = _scores(coded, best, folds_S)
-    return Evidence(
-        task=best.target.task,
-        is_event=best.target.is_event,
-        ids=ids,
-        number=number,
-        z=gain(light, best.ids_VK, best.number_V1).z,
-        z_ids=best.over_mean.z,
-        z_number=best.smooth.z_values,
-        share=gains[1] / max(*gains, 1e-12),
-        shrinkage=best.shrinkage,
-        buckets=buckets,
-        z_beyond=z_beyond,
-        z_log=best.z_log,
-    )
+    found = [_Compared(coded, target, folds_S, repeats) for target in sample.targets]
+    return max(found, key=lambda one: one.strength).evidence()
 
 
 def _coarse(coded: Coded) -> Coded:
@@ -325,74 +291,91 @@ def _coarse(coded: Coded) -> Coded:
     return Coded(group_V[coded.codes_S], coded.values_V[firsts], size)
 
 
-def _compare(coded: Coded, target: Target, folds_S: np.ndarray, repeats: bool) -> _Compared:
-    codes_L, folds_L = coded.codes_S[target.index_L], folds_S[target.index_L]
-    sums = Sums.of(codes_L, coded.cells, target.labels_L, folds_L)
-    rows_V = sums.rows_VK[: coded.size].sum(axis=1)
-    light_V = light_values(rows_V)
-    some = sums.take(np.append(light_V, False))
-    ids_VK, shrinkage = best_ids(some) if repeats else (np.zeros_like(some.rows_VK), np.inf)
-    number_V1, smooth, z_log = np.zeros((len(ids_VK), 1)), Gain(0.0, 0.0, 0.0), 0.0
-    if coded.values_V is not None and len(ids_VK):
-        group_V = fine_buckets(rows_V[light_V], coded.values_V[light_V], _GROUPS)
-        groups, firsts = some.grouped(group_V), np.flatnonzero(np.diff(group_V, prepend=-1))
-        values = coded.values_V[light_V][firsts]
-        number_G1 = as_number(groups, values)
-        smooth = gain(groups.over_folds(), number_G1)
-        z_log = gain(groups.over_folds(), *straight_lines(groups, values)).z
-        number_V1 = number_G1[group_V]
-    return _Compared(
-        target=target,
-        sums=sums,
-        light_V=light_V,
-        ids_VK=ids_VK,
-        number_V1=number_V1,
-        shrinkage=shrinkage,
-        over_mean=gain(some, ids_VK),
-        smooth=smooth,
-        z_log=z_log,
-    )
-
-
 def light_values(rows_V: np.ndarray) -> np.ndarray:
     """Returns the values by which a kind is told: without those of very many rows, bool [V]."""
     light_V = (rows_V > 0) & (rows_V <= _HEAVY * rows_V.sum())
     return light_V if light_V.sum() >= _FEW else rows_V > 0
 
 
-def _best_buckets(coded: Coded, compared: _Compared) -> tuple[int, float]:
-    """How many buckets predict best, 0 where none do, and by how much ids are better than they."""
-    if coded.values_V is None or compared.strength < _SOME:
-        return 0, 0.0
-    sums = compared.sums.take(slice(coded.size))
-    group_V = fine_buckets(sums.rows_VK.sum(axis=1), coded.values_V, _GROUPS)
-    groups = sums.grouped(group_V)
-    values = np.arange(len(groups.rows_VK), dtype=np.float64)
-    chosen, chosen_GK = 0, np.zeros_like(groups.rows_VK)
-    for buckets in sorted({*BUCKETS, min(coded.size, BUCKETS[-1])}):
-        p_GK = as_buckets(groups, values, buckets)
-        if gain(groups, p_GK, chosen_GK).z > _FINER:
-            chosen, chosen_GK = buckets, p_GK
-        if buckets >= len(values):
-            break
-    return chosen, gain(sums, best_ids(sums)[0], chosen_GK[group_V]).z
+class _Compared:
+    """Both readings of a column, in the rows of one label; light values are told apart alone."""
 
+    def __init__(self, coded: Coded, target: Target, folds_S: np.ndarray, repeats: bool) -> None:
+        self.coded, self.target, self.repeats = coded, target, repeats
+        self.codes_L, self.folds_L = coded.codes_S[target.index_L], folds_S[target.index_L]
+        self.sums = Sums.of(self.codes_L, coded.cells, target.labels_L, self.folds_L)
+        rows_V = self.sums.rows_VK[: coded.size].sum(axis=1)
+        self.light_V = light_values(rows_V)
+        self.light = some = self.sums.take(np.append(self.light_V, False))
+        self.ids_VK, self.shrinkage = np.zeros_like(some.rows_VK), np.inf
+        if repeats:
+            self.ids_VK, self.shrinkage = best_ids(some)
+        self.over_mean = gain(some, self.ids_VK)
+        self.number_V1, self.z_log = np.zeros((len(self.ids_VK), 1)), 0.0
+        self.smooth = Gain(0.0, 0.0, 0.0)
+        if coded.values_V is not None and len(self.ids_VK):
+            values_V = coded.values_V[self.light_V]
+            group_V = fine_buckets(rows_V[self.light_V], values_V, _GROUPS)
+            groups, firsts = some.grouped(group_V), np.flatnonzero(np.diff(group_V, prepend=-1))
+            number_G1 = as_number(groups, values_V[firsts])
+            self.smooth = gain(groups.over_folds(), number_G1)
+            self.z_log = gain(groups.over_folds(), *straight_lines(groups, values_V[firsts])).z
+            self.number_V1 = number_G1[group_V]
 
-def _scores(coded: Coded, compared: _Compared, folds_S: np.ndarray) -> tuple[float, float]:
-    """AUC as ids and as a number, or shares of variance; heavy and missing values as they are."""
-    target, sums = compared.target, compared.sums
-    p_VK = as_ids(sums, 8.0)
-    positives_VK = np.zeros(0)
-    if target.is_event:
-        codes_L, folds_L = coded.codes_S[target.index_L], folds_S[target.index_L]
-        cells_L = codes_L * FOLDS + folds_L
+    @property
+    def strength(self) -> float:
+        """How surely the column says anything of the label."""
+        return max(self.over_mean.z, self.smooth.z_values)
+
+    def evidence(self) -> Evidence:
+        """Returns what is known of the column by this label."""
+        buckets, z_beyond = self._best_buckets()
+        ids, number = self._scores()
+        return Evidence(
+            task=self.target.task,
+            is_event=self.target.is_event,
+            ids=ids,
+            number=number,
+            z=gain(self.light, self.ids_VK, self.number_V1).z,
+            z_ids=self.over_mean.z,
+            z_number=self.smooth.z_values,
+            share=self.smooth.total / max(self.over_mean.total, self.smooth.total, 1e-12),
+            shrinkage=self.shrinkage,
+            buckets=buckets,
+            z_beyond=z_beyond * self.repeats,
+            z_log=self.z_log,
+        )
+
+    def _best_buckets(self) -> tuple[int, float]:
+        """How many buckets predict best, 0 where none do; by how much ids are better than they."""
+        coded = self.coded
+        if coded.values_V is None or self.strength < _SOME:
+            return 0, 0.0
+        sums = self.sums.take(slice(coded.size))
+        group_V = fine_buckets(sums.rows_VK.sum(axis=1), coded.values_V, _GROUPS)
+        groups = sums.grouped(group_V)
+        values = np.arange(len(groups.rows_VK), dtype=np.float64)
+        chosen, chosen_GK = 0, np.zeros_like(groups.rows_VK)
+        for buckets in sorted({*BUCKETS, min(coded.size, BUCKETS[-1])}):
+            p_GK = as_buckets(groups, values, buckets)
+            if gain(groups, p_GK, chosen_GK).z > _FINER:
+                chosen, chosen_GK = buckets, p_GK
+            if buckets >= len(values):
+                break
+        return chosen, gain(sums, best_ids(sums)[0], chosen_GK[group_V]).z
+
+    def _scores(self) -> tuple[float, float]:
+        """AUC as ids and as a number, or shares of variance; heavy and missing values as is."""
+        target, sums = self.target, self.sums
+        p_VK = as_ids(sums, 8.0)
+        cells_L = self.codes_L * FOLDS + self.folds_L
         positives_VK = np.bincount(cells_L, weights=target.raw_L, minlength=p_VK.size)
         positives_VK = positives_VK.reshape(p_VK.shape)
-    found = []
-    for light_VK in (compared.ids_VK, compared.number_V1):
-        p_VK[: coded.size][compared.light_V] = light_VK
-        if target.is_event:
-            found.append(held_out_auc(positives_VK, sums.rows_VK - positives_VK, p_VK))
-        else:
-            found.append(total_gain(sums, p_VK) / max(len(target.index_L), 1))
-    return found[0], found[1]
+        found = []
+        for light_VK in (self.ids_VK, self.number_V1):
+            p_VK[: self.coded.size][self.light_V] = light_VK
+            if target.is_event:
+                found.append(held_out_auc(positives_VK, sums.rows_VK - positives_VK, p_VK))
+            else:
+                found.append(total_gain(sums, p_VK) / max(len(target.index_L), 1))
+        return found[0], found[1]

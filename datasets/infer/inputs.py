@@ -19,7 +19,7 @@ from mmoe.datasets.infer.coded import (
     relate,
     same_order,
 )
-from mmoe.datasets.infer.crosses import Product, find_crosses, find_product, leftovers
+from mmoe.datasets.infer.crosses import Product, Together
 from mmoe.datasets.infer.decide import LARGE_ID, SURE, Facts, Shape, Verdict, decide, hint, shape_of
 from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.guess_features import (
@@ -101,7 +101,7 @@ class Inputs:
     sampled: bool = False  # whether the table is a part of the rows
     coded: dict[str, Coded] = field(default_factory=dict)  # column → its sampled rows
     numbers: set[str] = field(default_factory=set)  # columns that are read as numbers
-    strongest: dict[str, Coded] = field(default_factory=dict)  # those of `coded` that predict most
+    together: Together = field(init=False)  # those of `coded` that predict most
     product: Product | None = None  # two of them whose hidden numbers multiply
     # Datetimes of which parts are inputs, and the reasons
     moments: dict[str, tuple[DatetimeFeature, str]] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Inputs:
         for profile in kept:
             if profile.name in verdicts:
                 self._add(profile, names, verdicts[profile.name], evidence.get(profile.name))
-        self.strongest = self._strongest(evidence)
+        self.together = Together(self._strongest(evidence), self.numbers, self.sample)
         self._cross(names)
         self.left_out.sort(key=lambda one: order[one[0]])
 
@@ -335,16 +335,16 @@ class Inputs:
         return {name: coded for name, coded in self.coded.items() if name in chosen}
 
     def _cross(self, names: Names) -> None:
-        over = list(leftovers(self.strongest, self.numbers, self.sample))
+        over = list(self.together.leftovers())
         rows = len(self.sample.rows_S)
-        self.product = find_product(self.strongest, self.numbers, rows, over)
-        for cross in find_crosses(self.strongest, self.numbers, self.sample, over):
+        self.product = self.together.product(over)
+        for cross in self.together.crosses(over):
             left, right = cross.columns
             if self.product is not None and is_rare(cross.pairs, rows):
                 continue
             name = names.feature(f"{left}_x_{right}")
             least = least_rows(cross.shrinkage)
-            rare = least > 1 and cross.pairs > len(self.sample.rows_S) / ROWS_PER_ID
+            rare = least > 1 and cross.pairs > rows / ROWS_PER_ID
             settings: dict[str, Any] = {"min_count": least} if rare else {}
             feature = CrossFeature(name=name, columns=[left, right], **settings)
             reason = f"together they predict {cross.task!r} (z {cross.z:.0f}), "

@@ -6,6 +6,7 @@ brackets, lists with separators, free text; what is left are ids.
 
 import re
 import unicodedata
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -604,13 +605,13 @@ def _of_lists(
     brackets = in_brackets(rows)
     if brackets == "lists":
         keys = {"format": "json"}
-        return _replaced(profile, nature="list", keys=keys, said="lists in brackets, in text")
+        return replace(profile, nature="list", keys=keys, said="lists in brackets, in text")
     if brackets == "nested":
         return _left_out(name, column, "objects, or lists of lists, in text; flatten them")
     mark = vector_separator(rows)
     length = length_of_all(present, mark) if mark is not None else None
     if length is not None:
-        return _replaced(profile, nature="vector", vector=VectorFacts(length))
+        return replace(profile, nature="vector", vector=VectorFacts(length))
     if brackets == "fractions" or mark is not None:
         why = "numbers with fractions, which are no ids, nor as many in each row as in a vector"
         return _left_out(name, column, why)
@@ -622,9 +623,9 @@ def _of_lists(
         if mark is not None:
             keys["weight_separator"] = mark
             said += f", and {shown(mark)} before their weights"
-        return _replaced(profile, separator=separator, keys=keys, said=said)
+        return replace(profile, separator=separator, keys=keys, said=said)
     why = free_text(rows, len(present), distinct)
-    return _replaced(profile, no_input=why)
+    return replace(profile, no_input=why)
 
 
 def _without_sentinels(profile: ColumnProfile) -> ColumnProfile:
@@ -649,8 +650,4 @@ def _written(column: pa.ChunkedArray) -> str:
 
 
 def _left_out(name: str, column: pa.ChunkedArray, why: str) -> ColumnProfile:
-    return _replaced(profile_column(name, column), no_input=why)
-
-
-def _replaced(profile: ColumnProfile, **facts: Any) -> ColumnProfile:
-    return ColumnProfile(**{**vars(profile), **facts})
+    return replace(profile_column(name, column), no_input=why)

@@ -5,7 +5,7 @@ import pytest
 
 from mmoe.datasets.infer import coded as sampled
 from mmoe.datasets.infer import decide
-from mmoe.datasets.infer.coded import Coded, copies_of, one_to_one, relate
+from mmoe.datasets.infer.coded import Coded, copies_of, one_to_one, relate, same_order
 
 ROWS = 400
 RNG = np.random.default_rng(5)
@@ -30,12 +30,25 @@ def wide(count):
     return columns
 
 
+def each_goes_with_one(left, right):
+    """As `one_to_one`, value by value."""
+    if left.size > ROWS / 2:
+        return same_order(left, right)
+    to_V = np.full(left.cells, -1)
+    to_V[left.codes_S] = right.codes_S
+    same = left.size == right.size and np.array_equal(to_V[left.codes_S], right.codes_S)
+    return same and len(np.unique(to_V[to_V >= 0])) == (to_V >= 0).sum()
+
+
 def test_copies_are_those_of_every_pair():
     columns = wide(40)
     names = list(columns)
     expected = {}
     for place, name in enumerate(names):
         for earlier in names[:place]:
+            assert one_to_one(columns[earlier], columns[name]) == each_goes_with_one(
+                columns[earlier], columns[name]
+            )
             if earlier not in expected and one_to_one(columns[earlier], columns[name]):
                 expected[name] = earlier
                 break
