@@ -78,7 +78,6 @@ from mmoe.datasets.rows.frames import one_row
 from mmoe.datasets.rows.projection import with_missing
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.values.arrow import out_of_memory
-from mmoe.datasets.values.keys import KeyKind
 from mmoe.errors import NotImported
 
 
@@ -287,11 +286,6 @@ class FeatureEncoder(FeatureColumns):
     def ids(self) -> dict[str, IdMap]:
         """Vocabulary, hash or rule for raw ids of each table of ids."""
         return self.rules["tables"]
-
-    @property
-    def crosses(self) -> dict[str, tuple[KeyKind, ...]]:
-        """Kinds of ids in the columns of each table of crosses."""
-        return self.rules["crosses"]
 
     @property
     def constants(self) -> dict[str, Constant]:

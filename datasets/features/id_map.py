@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -77,14 +77,14 @@ class IdMap(ABC):
         """
         return None
 
-    @abstractmethod
     def write(self, folder: Path, stem: str) -> dict[str, Any]:
         """Returns it as plain JSON; what is large goes into a file of this stem."""
+        return dict(vars(self))
 
     @classmethod
-    @abstractmethod
     def read(cls, entry: Any, folder: Path) -> Self:
         """Reads what `write` wrote."""
+        return cls(**{key: value for key, value in entry.items() if key != "encoding"})
 
     def marks(self, table: str) -> Iterator[bytes | memoryview]:
         """Yields what tells it from another one, cheaply."""
@@ -104,7 +104,6 @@ class IdMap(ABC):
 
         Example:
             >>> from mmoe.config import TableEncoding
-            >>> from mmoe.datasets.features.id_map import Vocabulary
             >>> tuesday, monday = (
             ...     Vocabulary.fit([pa.chunked_array([ids])], ["item"], min_count=1)
             ...     for ids in (["c", "c", "a", "d"], ["a", "b", "b"]))
@@ -360,15 +359,6 @@ class _SizedRule(IdMap):
     def num_rows(self) -> int:
         """Rows of the embedding table."""
         return FIRST_KNOWN + self.size
-
-    def write(self, folder: Path, stem: str) -> dict[str, Any]:
-        """Returns both."""
-        return asdict(self)
-
-    @classmethod
-    def read(cls, entry: Any, folder: Path) -> Self:
-        """Reads both."""
-        return cls(kind=entry["kind"], size=entry["size"])
 
     @abstractmethod
     def ids_of(self, keys: pa.ChunkedArray) -> np.ndarray:

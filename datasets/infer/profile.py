@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import TimeUnit, VectorFeature
+from mmoe.config import TimeUnit
 from mmoe.datasets.values.arrow import is_list, is_text, pc, plain
 from mmoe.datasets.values.columns import items_of, numbers_of, parse_datetimes, reals_of
 from mmoe.datasets.values.text import settle
@@ -17,12 +17,6 @@ from mmoe.datasets.values.text import settle
 _LOOKED_AT = 1000  # rows whose numbers are looked at
 _FEW = 20  # different numbers: as few are names, or flags
 _SHORTEST = 2
-# Longer vectors are projected, where there are so many rows to learn the projection from. Test AUCs
-# on invented logs, as they are and with dim 32: of 64 numbers 0.683 and 0.690 (2,000 rows), 0.730
-# and 0.724 (10,000), 0.748 and 0.754 (40,000); of 256 numbers 0.651 and 0.636 (2,000), 0.717 and
-# 0.714 (10,000). One run each.
-_WIDEST = 32
-_ROWS_TO_PROJECT = 20_000
 
 
 @dataclass(frozen=True)
@@ -69,15 +63,6 @@ def look_for_vectors(column: pa.ChunkedArray) -> VectorFacts | None:
             f"{other}: vectors need one length; beside a list of ids they may be its `weights`",
         )
     return VectorFacts(length) if length >= _SHORTEST else None
-
-
-def guess_vector(
-    facts: VectorFacts, rows: int, name: str, column: str | None
-) -> tuple[VectorFeature, str]:
-    """Returns the feature, and what it is."""
-    dim = _WIDEST if facts.length > _WIDEST and rows >= _ROWS_TO_PROJECT else None
-    reason = f"vectors of {facts.length} numbers" + (f"; projected to {dim}" if dim else "")
-    return VectorFeature(name=name, column=column, dim=dim), reason
 
 
 def _are_real(glance: pa.ChunkedArray) -> bool:

@@ -23,109 +23,6 @@ _FLOATS = ("F16", "BF16", "F32", "F64")
 _INTEGERS = ("I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64")
 
 
-def _signed(ids_N: np.ndarray, vectors: TableVectors, used_by: str) -> np.ndarray:
-    if ids_N.dtype == np.uint64 and len(ids_N) and ids_N.max() > np.iinfo(np.int64).max:
-        raise ValueError(
-            f"{vectors.path}: tensor {vectors.id!r} (ids of {used_by}) holds {ids_N.max()}, "
-            "expected ids below 2^63; write them as text, in Parquet"
-        )
-    return ids_N.astype(np.int64)
-
-
-def is_tensor_file(path: str) -> bool:
-    """Returns whether it is a safetensors file, by its name."""
-    return path.lower().endswith(".safetensors")
-
-
-def tensor_pieces(
-    vectors: TableVectors, used_by: str
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yields number of the first row, ids int64 [N] and vectors [N, L], float32 or float64.
-
-    Raises:
-        ValueError: The file is missing or damaged, or a tensor has another shape or type.
-    """
-    try:
-        with safe_open(_local(vectors.path), framework="pt") as file:
-            yield from _pieces(file, vectors, used_by)
-    except (OSError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"{vectors.path}: cannot be read as safetensors ({reason[:200]}); write it again"
-        ) from None
-
-
-def _pieces(
-    file: Any, vectors: TableVectors, used_by: str
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    numbers = _tensor(file, vectors.vector, vectors.path, used_by)
-    rows, width = _shape(numbers, vectors, used_by)
-    ids = None
-    if vectors.id is not None:
-        ids = _tensor(file, vectors.id, vectors.path, used_by)
-        kind, shape = ids.get_dtype(), list(ids.get_shape())
-        if kind not in _INTEGERS or shape != [rows]:
-            raise ValueError(
-                f"{vectors.path}: tensor {vectors.id!r} (ids of {used_by}) is {kind} {shape}, "
-                f"expected whole numbers [{rows}], one for each vector; for ids of text write "
-                "Parquet"
-            )
-    step = max(1, _NUMBERS // width)
-    for first in range(0, rows, step):
-        stop = min(first + step, rows)
-        piece = numbers[first:stop]
-        if numbers.get_dtype() in ("F16", "BF16"):
-            piece = piece.float()
-        ids_N = (
-            np.arange(first, stop)
-            if ids is None
-            else _signed(ids[first:stop].numpy(), vectors, used_by)
-        )
-        yield first, ids_N, piece.numpy()
-
-
-def _shape(numbers: Any, vectors: TableVectors, used_by: str) -> tuple[int, int]:
-    kind, shape = numbers.get_dtype(), list(numbers.get_shape())
-    if kind not in _FLOATS or len(shape) != 2 or shape[1] == 0:
-        raise ValueError(
-            f"{vectors.path}: tensor {vectors.vector!r} (of {used_by}) is {kind} {shape}, expected "
-            "floats [N, dim]; name another tensor, or write it so"
-        )
-    return shape[0], shape[1]
-
-
-def _tensor(file: Any, name: str, path: str, used_by: str) -> Any:
-    there = sorted(file.keys())
-    if name not in there:
-        close = get_close_matches(name, there, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(
-            f"{path}: there is no tensor {name!r}, which vectors of {used_by} needs{hint}; the "
-            f"tensors are: {', '.join(there[:60])}"
-        )
-    return file.get_slice(name)
-
-
-def _local(path: str) -> str:
-    """Its path on this machine; of an address a copy's, which goes when the process ends."""
-    files: list[DataFile] = resolve_files(path)
-    if len(files) > 1:
-        raise ValueError(
-            f"{path}: means {len(files)} files; name one .safetensors file, or write the vectors "
-            "as Parquet, of which there may be many"
-        )
-    if not is_address(path):
-        return str(files[0])
-    try:
-        # One address gives one path, a list of them a list
-        return cast(str, fsspec.open_local(f"simplecache::{files[0]}", mode="rb"))
-    except Exception as error:  # each file system raises its own kind
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(
-            f"{path}: cannot be copied ({reason}); copy it here, and name the copy"
-        ) from None
-
-
 # Rows of a file read at once: 32 MiB of numbers at the greatest width of a table
 _ROWS = 2048
 WIDEST = 4096  # of a table
@@ -151,7 +48,7 @@ def vector_chunks(vectors: TableVectors, used_by: str) -> Iterator[VectorChunk]:
         ValueError: The file is missing or damaged, lacks a column or tensor, or holds no vectors of
             one length and of finite numbers; names the row.
     """
-    pieces = _of_tensors if is_tensor_file(vectors.path) else _of_tables
+    pieces = _of_tensors if vectors.path.lower().endswith(".safetensors") else _of_tables
     width = None
     for chunk in pieces(vectors, used_by):
         if not len(chunk.ids):
@@ -193,13 +90,95 @@ def _of_tables(vectors: TableVectors, used_by: str) -> Iterator[VectorChunk]:
 
 
 def _of_tensors(vectors: TableVectors, used_by: str) -> Iterator[VectorChunk]:
-    for first, ids_N, numbers_NL in tensor_pieces(vectors, used_by):
+    try:
+        with safe_open(_local(vectors.path), framework="pt") as file:
+            numbers = _tensor(file, vectors.vector, vectors.path, used_by)
+            kind, (rows, width) = numbers.get_dtype(), _shape(numbers, vectors, used_by)
+            ids = None if vectors.id is None else _ids_of(file, vectors, rows, used_by)
+            step = max(1, _NUMBERS // width)
+            for first in range(0, rows, step):
+                stop = min(first + step, rows)
+                piece = numbers[first:stop]
+                numbers_NL = (piece.float() if kind in ("F16", "BF16") else piece).numpy()
+                ids_N = np.arange(first, stop) if ids is None else ids(first, stop)
+                row = partial(_row_from_0, vectors.path, first)
+                numbers_NL = _finite(numbers_NL, row, f"tensor {vectors.vector!r} (of {used_by})")
+                yield VectorChunk(pa.chunked_array([pa.array(ids_N)]), numbers_NL, row)
+    except (OSError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{vectors.path}: cannot be read as safetensors ({reason[:200]}); write it again"
+        ) from None
 
-        def row(index: int, first: int = first) -> str:
-            return f"{vectors.path}: row {first + index} (from 0)"
 
-        numbers_NL = _finite(numbers_NL, row, f"tensor {vectors.vector!r} (of {used_by})")
-        yield VectorChunk(pa.chunked_array([pa.array(ids_N)]), numbers_NL, row)
+def _row_from_0(path: str, first: int, index: int) -> str:
+    return f"{path}: row {first + index} (from 0)"
+
+
+def _shape(numbers: Any, vectors: TableVectors, used_by: str) -> tuple[int, int]:
+    kind, shape = numbers.get_dtype(), list(numbers.get_shape())
+    if kind not in _FLOATS or len(shape) != 2 or shape[1] == 0:
+        raise ValueError(
+            f"{vectors.path}: tensor {vectors.vector!r} (of {used_by}) is {kind} {shape}, expected "
+            "floats [N, dim]; name another tensor, or write it so"
+        )
+    return shape[0], shape[1]
+
+
+def _ids_of(
+    file: Any, vectors: TableVectors, rows: int, used_by: str
+) -> Callable[[int, int], np.ndarray]:
+    """What reads the ids of rows [first, stop), int64."""
+    ids = _tensor(file, str(vectors.id), vectors.path, used_by)
+    kind, shape = ids.get_dtype(), list(ids.get_shape())
+    if kind not in _INTEGERS or shape != [rows]:
+        raise ValueError(
+            f"{vectors.path}: tensor {vectors.id!r} (ids of {used_by}) is {kind} {shape}, "
+            f"expected whole numbers [{rows}], one for each vector; for ids of text write Parquet"
+        )
+
+    def read(first: int, stop: int) -> np.ndarray:
+        ids_N = ids[first:stop].numpy()
+        if ids_N.dtype == np.uint64 and len(ids_N) and ids_N.max() > np.iinfo(np.int64).max:
+            raise ValueError(
+                f"{vectors.path}: tensor {vectors.id!r} (ids of {used_by}) holds {ids_N.max()}, "
+                "expected ids below 2^63; write them as text, in Parquet"
+            )
+        return ids_N.astype(np.int64)
+
+    return read
+
+
+def _tensor(file: Any, name: str, path: str, used_by: str) -> Any:
+    there = sorted(file.keys())
+    if name not in there:
+        close = get_close_matches(name, there, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(
+            f"{path}: there is no tensor {name!r}, which vectors of {used_by} needs{hint}; the "
+            f"tensors are: {', '.join(there[:60])}"
+        )
+    return file.get_slice(name)
+
+
+def _local(path: str) -> str:
+    """Its path on this machine; of an address a copy's, which goes when the process ends."""
+    files: list[DataFile] = resolve_files(path)
+    if len(files) > 1:
+        raise ValueError(
+            f"{path}: means {len(files)} files; name one .safetensors file, or write the vectors "
+            "as Parquet, of which there may be many"
+        )
+    if not is_address(path):
+        return str(files[0])
+    try:
+        # One address gives one path, a list of them a list
+        return cast(str, fsspec.open_local(f"simplecache::{files[0]}", mode="rb"))
+    except Exception as error:  # each file system raises its own kind
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"{path}: cannot be copied ({reason}); copy it here, and name the copy"
+        ) from None
 
 
 def _finite(numbers_NL: np.ndarray, row: Callable[[int], str], what: str) -> np.ndarray:

@@ -119,7 +119,11 @@ class HasKinds(Strict):
     @classmethod
     def _keys_are_its_own(cls, raw: Any) -> Any:
         """Refuses keys of other kinds; where a kind has to be named they are unknown keys."""
-        if isinstance(raw, Mapping) and hasattr(cls, "registry") and not cls.registry.must_be_named:
+        if (
+            isinstance(raw, Mapping)
+            and hasattr(cls, "registry")
+            and cls.registry.default is not None
+        ):
             theirs = cls.registry.keys_of(cls)
             for key in filter(theirs.__contains__, raw):
                 raise ValueError(cls._refused(key, raw[key], theirs[key]))
@@ -165,11 +169,6 @@ class Kinds(Generic[Noun]):
         self._classes: dict[str, type[Noun]] = {}
         self._implementations: dict[str, Any] = {}
         base.registry = self
-
-    @property
-    def must_be_named(self) -> bool:
-        """Whether a section has to name its kind."""
-        return self.default is None
 
     def add(self, kind: str, config_class: type[Noun], implementation: Any) -> None:
         """Makes a kind known.
@@ -272,7 +271,7 @@ class Kinds(Generic[Noun]):
         """
         if isinstance(value, self.base):
             return value
-        if self.must_be_named:
+        if self.default is None:
             if isinstance(value, Mapping):
                 self.knows(value.get(self.key))
             return self._tagged().validate_python(value)

@@ -514,8 +514,6 @@ def with_used_modules(config: RunConfig) -> RunConfig:
     (`__main__`) have none that another process could import.
 
     Example:
-        >>> from mmoe.config import config_from_dict
-        >>> from mmoe.config.loading import with_used_modules
         >>> config = config_from_dict({
         ...     "features": [{"kind": "numeric", "name": "age"}],
         ...     "tasks": [{"name": "click", "label": "click"}]})

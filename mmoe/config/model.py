@@ -56,22 +56,17 @@ def check_domains(model: "ModelConfig", tasks: Sequence[TaskConfig]) -> None:
             )
     if domains is None:
         return
-    if domains.towers == "own":
-        _check_own_towers(model)
-    for task in tasks:
-        _check_event(task, tasks)
-
-
-def _check_own_towers(model: "ModelConfig") -> None:
     for key, kind, mend in (
         ("tower.kind", model.tower.kind, "mlp"),
         ("transfer", model.transfer.kind, "none"),
     ):
-        if kind != mend:
+        if domains.towers == "own" and kind != mend:
             raise ValueError(
                 f"model.domains.towers is own, which model.{key} {kind} does not go with; set "
                 f"model.{key}: {mend}, or model.domains.towers: shared"
             )
+    for task in tasks:
+        _check_event(task, tasks)
 
 
 def _check_event(task: TaskConfig, tasks: Sequence[TaskConfig]) -> None:

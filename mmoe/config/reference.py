@@ -43,7 +43,6 @@ def reference(config: type[BaseModel] = RunConfig) -> str:
         ValueError: A key has no description; names it.
 
     Example:
-        >>> from mmoe.config.reference import reference
         >>> reference().splitlines()[2]
         '### The top level'
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StrictInt, StrictStr, field_validator, model_validator
 
@@ -620,6 +620,17 @@ def refuse_sampled(task: TaskConfig, what: str, event: str) -> None:
         )
 
 
+PointwiseWeight = Annotated[
+    float,
+    Field(
+        ge=0,
+        lt=1,
+        description="share of the cross-entropy of each row in the loss; the rest is that of its "
+        "group",
+    ),
+]
+
+
 class GroupedTask(TaskConfig):
     """A task whose loss looks at several rows of a group at a time."""
 
@@ -632,13 +643,7 @@ class GroupedTask(TaskConfig):
         description="column of what belongs together, a request or a session: the rows of a group "
         "are in one training batch; default: data.group_column. The same for all tasks",
     )
-    pointwise_weight: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="share of the cross-entropy of each row in the loss; the rest is that of its "
-        "group",
-    )
+    pointwise_weight: PointwiseWeight = 0.0
 
     def _ensure_scores_have_no_rate(self) -> None:
         if self.negative_sampling_rate != 1 and not self.calibrated:
@@ -673,13 +678,7 @@ class JrcTask(GroupedTask):
     calibrated: ClassVar[bool] = True
 
     kind: Literal["jrc"] = "jrc"
-    pointwise_weight: float = Field(
-        default=0.5,
-        ge=0,
-        lt=1,
-        description="share of the cross-entropy of each row in the loss; the rest is that of its "
-        "group",
-    )
+    pointwise_weight: PointwiseWeight = 0.5
 
 
 def group_of(tasks: Sequence[TaskConfig], default: str | None) -> str | None:

@@ -46,7 +46,6 @@ def stage_of(name: str, stages: Sequence[Sequence[str]]) -> int:
         stages: Names by stage.
 
     Example:
-        >>> from mmoe.config.training import stage_of
         >>> [stage_of(name, [["click"], ["click", "like"]]) for name in ("click", "like", "buy")]
         [0, 1, 2]
     """
@@ -64,8 +63,6 @@ def domains_known_to(
         domains: All that there are, in their order: those of a stage are the first ones.
 
     Example:
-        >>> from mmoe.config.training import StageConfig
-        >>> from mmoe.config.training import domains_known_to
         >>> stage = StageConfig(tasks=["click"], features=["user"], domains=["feed"])
         >>> [list(domains_known_to(t, [stage], ["feed", "live"])) for t in ("click", "buy")]
         [['feed'], ['feed', 'live']]
@@ -123,7 +120,6 @@ def names_part(pattern: str, name: str) -> bool:
     """Returns whether a pattern names a part that a dotted name lies in, or is.
 
     Example:
-        >>> from mmoe.config.training import names_part
         >>> [names_part(p, "towers.click.mlp.weight") for p in ("towers", "towers.cl*", "*.buy")]
         [True, True, False]
     """
@@ -134,8 +130,6 @@ def frozen_tables(freeze: Sequence[str], stages: Sequence[StageConfig]) -> set[s
     """Returns the tables that were there before and are frozen.
 
     Example:
-        >>> from mmoe.config.training import StageConfig
-        >>> from mmoe.config.training import frozen_tables
         >>> stage = StageConfig(tasks=["click"], features=["user"], tables=["user", "item"])
         >>> sorted(frozen_tables(["tables"], [stage])), frozen_tables(["tables.u*"], [stage])
         (['item', 'user'], {'user'})

@@ -110,7 +110,7 @@ def test_crosses_share_a_table():
     other = {"kind": "cross", "name": "y", "columns": ["c", "b"], "table": "t"}
     train = {"a": [1, 2], "b": ["u", "u"], "c": ["2", "z"]}
     encoder = fitted(train, {**CROSS, "table": "t"}, other, tables=[{"name": "t"}])
-    assert encoder.crosses == {"t": ("text", "text")}, "c makes all of them text"
+    assert encoder.rules["crosses"] == {"t": ("text", "text")}, "c makes all of them text"
     assert ids(encoder, train, 0)[1] == ids(encoder, train, 1)[0] == 2, "2 × u, seen twice"
     assert [table.num_rows for table in encoder.tables] == [2 + 3]
 
@@ -126,7 +126,7 @@ def test_chunks_change_nothing_and_files_keep_everything(feature, tmp_path):
     chunked = FeatureEncoder.of(fit)
     chunked.save(tmp_path)
     loaded = FeatureEncoder.load(tmp_path)
-    assert loaded.crosses == whole.crosses == {"x": ("float", "text")}
+    assert loaded.rules["crosses"] == whole.rules["crosses"] == {"x": ("float", "text")}
     assert ids(loaded, table) == ids(chunked, table) == ids(whole, table)
 
 
