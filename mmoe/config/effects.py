@@ -34,13 +34,13 @@ class Needs:
     """Keys of a section that have an effect beside some values of others only.
 
     Attributes:
-        section: Class of the section.
+        section: Class or classes of the section.
         keys: That do nothing else; `_ITSELF` is the whole section.
         has_effect: Told the section and the run.
         why: Words for why not, and what to set; `{...}` are attributes of the section.
     """
 
-    section: type[BaseModel]
+    section: type[BaseModel] | tuple[type[BaseModel], ...]
     keys: Sequence[str]
     has_effect: Callable[[Any, RunConfig], object]
     why: str
@@ -95,14 +95,11 @@ NEEDS: Sequence[Needs] = (
         lambda f, _: f.buckets,
         "it is the width of buckets, and there are none; set buckets, or remove dim",
     ),
-    *(
-        Needs(
-            of_lists,
-            ["separator"],
-            lambda f, _: f.format != "json",
-            "format: json says where items end; remove one of them",
-        )
-        for of_lists in (ListFeature, SequenceFeature)
+    Needs(
+        (ListFeature, SequenceFeature),
+        ["separator"],
+        lambda f, _: f.format != "json",
+        "format: json says where items end; remove one of them",
     ),
     Needs(
         MLPTowerConfig,

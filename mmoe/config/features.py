@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from zoneinfo import available_timezones
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from mmoe.config.experts import SequenceEncoderConfig
 from mmoe.config.kinds import HasKinds, Kinds, Name, OrName
@@ -46,6 +46,7 @@ class Feature(HasKinds):
         level: Any
 
     grows: ClassVar[bool] = False  # whether another feature may read new ids of its column
+    makes_numbers: ClassVar[bool] = False  # whether it makes numbers of its columns
     derived_are: ClassVar[str] = "parts"  # what `derived_names` are names of, in an error
 
     @property
@@ -81,7 +82,8 @@ class Feature(HasKinds):
     @property
     def missing_texts(self) -> set[str] | None:
         """Texts that are missing numbers in its columns alone; None: it makes no numbers."""
-        return None
+        words = dict(self).get("missing_values", ())
+        return {str(value).strip() for value in words} if self.makes_numbers else None
 
     @property
     def table_encoding(self) -> TableEncoding | None:
@@ -179,6 +181,7 @@ class PaddedLists(Feature):
 class NumericFeature(ColumnFeature):
     """A number: scaled, and if asked its quantile bucket's embedding and its pieces as well."""
 
+    makes_numbers = True
     derived_are: ClassVar[str] = "buckets"
 
     kind: Literal["numeric"] = "numeric"
@@ -225,25 +228,15 @@ class NumericFeature(ColumnFeature):
     level: Level | None = Field(default=None, description=LEVEL)
 
     @property
-    def missing_texts(self) -> set[str] | None:
-        """Those of `missing_values`."""
-        return {str(value).strip() for value in self.missing_values}
-
-    @property
     def text_columns(self) -> list[str]:
         """Its column, where a key says how its text is read."""
         written = (self.decimal, self.thousands, self.unit) != (".", None, None)
         return [self.source_column] if written else []
 
     @property
-    def bucket_name(self) -> str:
-        """Name of the feature and table that embed the number's bucket."""
-        return f"{self.name}__bucket"
-
-    @property
     def derived_names(self) -> list[str]:
-        """Names of further features and tables that it makes."""
-        return [self.bucket_name] if self.buckets else []
+        """Name of the feature and table that embed the number's bucket."""
+        return [f"{self.name}__bucket"] if self.buckets else []
 
     def _ensure_marks_differ(self) -> None:
         if self.decimal == self.thousands:
@@ -300,14 +293,30 @@ def _says_a_day(form: str) -> str:
 DatetimeFormat = Annotated[str, AfterValidator(_says_a_day)]
 
 
+def _is_a_zone(name: str) -> str:
+    if name == "UTC":  # also where no time zones are installed
+        return name
+    known = available_timezones() - _NO_ZONES
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(
+            f"there is no time zone {name!r}{hint}; expected a name of the IANA database, such as "
+            "Europe/Berlin"
+        )
+    return name
+
+
 class DatetimeFeature(ColumnFeature):
     """Parts of a datetime: hour, weekday, …, each looked up in a small table of its own."""
+
+    makes_numbers = True
 
     kind: Literal["datetime"] = "datetime"
     name: Name = Field(description="of the feature, in reports and files of a run")
     column: Column = None
     parts: list[Part] = Field(min_length=1, description="each becomes a feature NAME__PART")
-    timezone: str = Field(
+    timezone: Annotated[str, AfterValidator(_is_a_zone)] = Field(
         default="UTC",
         description="whose clock and calendar are read, such as Europe/Berlin; datetimes without a "
         "zone are UTC, dates stay the days they are",
@@ -332,11 +341,6 @@ class DatetimeFeature(ColumnFeature):
     level: Level | None = Field(default=None, description=LEVEL)
 
     @property
-    def missing_texts(self) -> set[str] | None:
-        """Those of `missing_values`."""
-        return {text.strip() for text in self.missing_values}
-
-    @property
     def text_columns(self) -> list[str]:
         """Its column, where `format` says how its text is read."""
         return [self.source_column] if self.format is not None else []
@@ -345,21 +349,6 @@ class DatetimeFeature(ColumnFeature):
     def derived_names(self) -> list[str]:
         """Names of the features and tables of its parts."""
         return [f"{self.name}__{part}" for part in self.parts]
-
-    @field_validator("timezone")
-    @classmethod
-    def _is_a_zone(cls, name: str) -> str:
-        if name == "UTC":  # also where no time zones are installed
-            return name
-        known = available_timezones() - _NO_ZONES
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ValueError(
-                f"there is no time zone {name!r}{hint}; expected a name of the IANA database, "
-                "such as Europe/Berlin"
-            )
-        return name
 
     def _ensure_one_way_to_read(self) -> None:
         if self.unit is not None and self.format is not None:
@@ -683,6 +672,8 @@ class SequenceFeature(PaddedLists):
 class VectorFeature(ColumnFeature):
     """A list of numbers, as many in every row: a pretrained embedding."""
 
+    makes_numbers = True
+
     kind: Literal["vector"] = "vector"
     name: Name = Field(description=NAME_OF_FEATURE)
     column: Column = None
@@ -700,11 +691,6 @@ class VectorFeature(ColumnFeature):
     )
     outside: Outside = Field(default="clip", description=OUTSIDE)
     level: Level | None = Field(default=None, description=LEVEL)
-
-    @property
-    def missing_texts(self) -> set[str] | None:
-        """None of its own."""
-        return set()
 
 
 class _Features(Kinds[Feature]):

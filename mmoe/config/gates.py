@@ -15,6 +15,7 @@ class GateConfig(HasKinds):
 
     learns: ClassVar[bool] = False  # whether it has the options of learned gates
     varies: ClassVar[bool] = False  # whether rows are to be weighed unlike, by more than a few
+    always_picks: ClassVar[int | None] = None  # so many experts, whatever is said
 
     kind: Any = Field(description="see mmoe/mixture/README.md")
 
@@ -25,7 +26,7 @@ class GateConfig(HasKinds):
     @property
     def picks(self) -> int | None:
         """Number of experts that a gate picks for one sample; None: it weighs all."""
-        return None
+        return self.always_picks
 
     called: ClassVar[str] = ""  # in a report, {k} the experts it picks; none: its kind
 
@@ -296,13 +297,9 @@ class SwitchGateConfig(_ReadingGateConfig):
     why_not: ClassVar[Mapping[str, str]] = {"k": "switch always picks 1; remove k"}
 
     called: ClassVar[str] = "Switch"
+    always_picks = 1
     kind: Literal["switch"] = "switch"
     jitter: float = Field(default=0.0, ge=0, lt=1, description="noise on the input")
-
-    @property
-    def picks(self) -> int:
-        """Number of experts that it picks: one."""
-        return 1
 
 
 class GShardGateConfig(_ReadingGateConfig):
@@ -312,12 +309,8 @@ class GShardGateConfig(_ReadingGateConfig):
     why_not: ClassVar[Mapping[str, str]] = {"k": "gshard always picks 2; remove k"}
 
     called: ClassVar[str] = "GShard"
+    always_picks = 2
     kind: Literal["gshard"] = "gshard"
-
-    @property
-    def picks(self) -> int:
-        """Number of experts that it picks: two."""
-        return 2
 
 
 class CosineGateConfig(SelectingGateConfig):

@@ -235,6 +235,7 @@ class ModelConfig(HasKinds):
     """
 
     title: ClassVar[str] = ""  # what a report calls the model; default: its kind
+    of_experts: ClassVar[str] = "a network"  # what a report says of its experts
     has_gates: ClassVar[bool] = False  # whether tasks weigh experts, as `gate` says
     has_one_pool: ClassVar[bool] = False  # whether num_experts, or experts, says what there is
     why_not: ClassVar[Mapping[str, str]] = {
@@ -321,7 +322,7 @@ class ModelConfig(HasKinds):
     @property
     def pool_title(self) -> str:
         """Returns what a report says of its experts."""
-        return "a network"
+        return self.of_experts
 
     @property
     def expert_kinds(self) -> list[tuple[ExpertConfig, int | None]]:
@@ -393,24 +394,16 @@ class SharedBottomConfig(ModelConfig):
     """One network for all tasks."""
 
     title: ClassVar[str] = "Shared-Bottom"
+    of_experts: ClassVar[str] = "1 shared network"
     kind: Literal["shared_bottom"] = "shared_bottom"
-
-    @property
-    def pool_title(self) -> str:
-        """Returns what a report says of its experts."""
-        return "1 shared network"
 
 
 class SingleTaskConfig(ModelConfig):
     """A network for each task."""
 
     title: ClassVar[str] = "Single-task"
+    of_experts: ClassVar[str] = "1 network a task"
     kind: Literal["single_task"] = "single_task"
-
-    @property
-    def pool_title(self) -> str:
-        """Returns what a report says of its experts."""
-        return "1 network a task"
 
     def expert_names(self, tasks: Sequence[str]) -> list[str]:
         """Names the experts: the tasks'."""

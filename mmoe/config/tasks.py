@@ -85,6 +85,7 @@ class TaskConfig(HasKinds):
     """One label. A row whose label is missing counts neither in the loss nor in a metric."""
 
     compares: ClassVar[bool] = False  # whether it learns from pairs of rows shown together
+    means: ClassVar[tuple[str, ...]] = ()  # keys that say what its logits mean
 
     name: Name = Field(description="of the task; predictions are the column pred_NAME")
     label: str = Field(
@@ -212,7 +213,7 @@ class TaskConfig(HasKinds):
     @property
     def meaning(self) -> dict[str, Any]:
         """Keys that say what its logits mean, with their values; a warm start keeps them."""
-        return {}
+        return {key: getattr(self, key) for key in self.means}
 
     @property
     def monitored(self) -> list[str]:
@@ -326,6 +327,7 @@ class NumberTask(TaskConfig):
     """Base of kinds whose label is a number in units of its own: money, seconds, degrees."""
 
     shifted: ClassVar[bool] = True  # `standard` centres the label; else 0 stays 0
+    means = ("target",)  # the unit of the logits
 
     target: Literal["none", "standard"] = Field(
         default="standard",
@@ -333,11 +335,6 @@ class NumberTask(TaskConfig):
         "deviation that training rows have (watch_time, ziln: by its mean alone, never shifted); "
         "none: the label itself. Predictions, metrics and intervals are in the label's units",
     )
-
-    @property
-    def meaning(self) -> dict[str, Any]:
-        """The unit of the logits."""
-        return {"target": self.target}
 
     def scaling(self, label: LabelSpec) -> tuple[float, float]:
         """Returns mean and deviation, or 0 and the mean; what cannot be a scale is left out."""
@@ -411,6 +408,7 @@ _MOST_LEVELS = 100
 class MulticlassTask(TaskConfig):
     """One of several classes, each with a probability."""
 
+    means = ("classes",)  # they are logits
     kind: Literal["multiclass"] = "multiclass"
     classes: list[StrictInt | StrictStr] = Field(
         min_length=2,
@@ -436,11 +434,6 @@ class MulticlassTask(TaskConfig):
         """Numbers of the classes."""
         return [float(number) for number in range(len(self.classes))]
 
-    @property
-    def meaning(self) -> dict[str, Any]:
-        """The classes: they are logits."""
-        return {"classes": self.classes}
-
     def _ensure_classes_differ(self) -> None:
         names = self.further
         for name in self.classes:
@@ -457,6 +450,7 @@ class MulticlassTask(TaskConfig):
 class OrdinalTask(TaskConfig):
     """Levels in an order, whole numbers such as ratings from 1 to 5."""
 
+    means = ("lowest", "highest")  # there is a threshold between each level and the next
     kind: Literal["ordinal"] = "ordinal"
     lowest: int = Field(ge=-(2**24), le=2**24, description="level of the label, such as 1")
     highest: int = Field(
@@ -476,11 +470,6 @@ class OrdinalTask(TaskConfig):
         """The levels."""
         return [float(level) for level in range(self.lowest, self.highest + 1)]
 
-    @property
-    def meaning(self) -> dict[str, Any]:
-        """The levels: there is a threshold between each and the next."""
-        return {"lowest": self.lowest, "highest": self.highest}
-
     def _ensure_there_are_levels(self) -> None:
         if not 0 < self.highest - self.lowest < _MOST_LEVELS:
             raise ValueError(
@@ -492,6 +481,7 @@ class OrdinalTask(TaskConfig):
 class D2QTask(TaskConfig):
     """Seconds watched, learnt as a quantile among videos of about the same duration (D2Q)."""
 
+    means = ("duration", "groups")  # what its quantiles are taken within
     kind: Literal["d2q"] = "d2q"
     duration: str = Field(
         min_length=1, description="column of the video's duration, above 0; scoring reads it too"
@@ -507,11 +497,6 @@ class D2QTask(TaskConfig):
     def inputs(self) -> list[str]:
         """The duration."""
         return [self.duration]
-
-    @property
-    def meaning(self) -> dict[str, Any]:
-        """What its quantiles are taken within."""
-        return {"duration": self.duration, "groups": self.groups}
 
     def untrainable(self, lowest: float, highest: float) -> str | None:
         """Says that nothing is watched."""
