@@ -3,17 +3,14 @@
 python -m benchmarks.explain [--seconds N] [--rows N] [--threads N] [--out FILE]
 """
 
-import argparse
 import copy
-import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from benchmarks.racing.harness import Clock, Race, Result, Spread, Target, report, run_races, talker
+from benchmarks.racing.harness import Clock, Race, Result, Spread, Target, clock_of, options, run
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
@@ -30,7 +27,7 @@ from mmoe.run.console import SilentReporter
 # As `big` of benchmarks.train: 20 columns of ids of width 16, 10 numbers, 8 experts 256-128
 _IDS, _NUMBERS, _TASKS, _BATCH = 20, 10, 4, 4096
 # Whose numbers are checked, each as a model of its own
-KINDS: Mapping[str, Mapping[str, object]] = {
+MODELS: Mapping[str, Mapping[str, object]] = {
     "mmoe": {"kind": "mmoe", "num_experts": 8},
     "ple": {"kind": "ple", "levels": 2},
     "top_k": {"kind": "mmoe", "num_experts": 8, "gate": {"kind": "top_k", "k": 2}},
@@ -63,7 +60,7 @@ def workload(rows: int, model: Mapping[str, object]) -> tuple[Ranker, RunConfig,
 
 def race_passes(clock: Clock, rows: int) -> list[Result]:
     """A pass that predicts, and one that leaves each of eight experts out as well, in turns."""
-    ranker, config, source = workload(rows, KINDS["mmoe"])
+    ranker, config, source = workload(rows, MODELS["mmoe"])
     places, predictor = _places(ranker), Predictor(ranker, config)
     times = clock.race(
         "one pass, and with every expert left out",
@@ -89,7 +86,7 @@ def race_passes(clock: Clock, rows: int) -> list[Result]:
 def largest_error(rows: int) -> Result:
     """The largest difference to a copy of the model that really does without the expert."""
     worst, details = 0.0, []
-    for name, model in KINDS.items():
+    for name, model in MODELS.items():
         ranker, config, source = workload(rows, model)
         places = _places(ranker)
         found_VNP = _without(ranker, config, source, places)
@@ -101,8 +98,7 @@ def largest_error(rows: int) -> Result:
         ]
         details.append({"model": name, "experts": len(places), "error": max(errors)})
         worst = max(worst, *errors)
-    spread = Spread(worst, worst, worst, 1)
-    return Result(key="explain_error", spread=spread, digits=9, details=details)
+    return Result(key="explain_error", spread=Spread.single(worst), digits=9, details=details)
 
 
 def _places(ranker: Ranker) -> list[ExpertPlace]:
@@ -141,41 +137,30 @@ def _masked(ranker: Ranker, place: ExpertPlace) -> Ranker:
     return model
 
 
-# What `mmoe explain` costs and how right it is; last, one JSON line
+def main() -> None:
+    """Runs the command line."""
+    parser = options("explain", KEYS, seconds=30.0)
+    parser.add_argument("--rows", type=int, default=40_000, help="that are predicted in it")
+    arguments = parser.parse_args()
+    if arguments.rows < 1:
+        parser.error(f"--rows is {arguments.rows}, expected 1+")
+    rows = arguments.rows
+    races: list[Race[Clock]] = [
+        Race({"explain_passes": KEYS["explain_passes"]}, lambda clock: race_passes(clock, rows)),
+        Race(
+            {"explain_error": KEYS["explain_error"]},
+            lambda _: [largest_error(min(rows, _ERROR_ROWS))],
+        ),
+    ]
+    title = "Explanations: median and 10–90 % range"
+    run(arguments, races, clock_of(arguments), title=title)
 
-TARGETS: Mapping[str, Target] = {
+
+KEYS = {
     "explain_passes": Target(0.5, at_most=True),
     "explain_error": Target(1e-6, at_most=True),
 }
 _ERROR_ROWS = 10_000
-
-
-def main() -> None:
-    arguments = _arguments()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    started, say = time.perf_counter(), talker()
-    clock = Clock(device="cpu", rounds=None, seconds=arguments.seconds, say=say)
-    races: list[Race[Clock]] = [
-        Race(("explain_passes",), lambda clock: race_passes(clock, arguments.rows)),
-        Race(("explain_error",), lambda _: [largest_error(min(arguments.rows, _ERROR_ROWS))]),
-    ]
-    found = run_races(races, clock, arguments.only or tuple(TARGETS), say)
-    title = "Explanations: median and 10–90 % range"
-    report(found, TARGETS, {}, arguments.out, started=started, title=title)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.explain")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of the race")
-    parser.add_argument("--rows", type=int, default=40_000, help="that are predicted in it")
-    parser.add_argument("--only", nargs="+", choices=TARGETS, metavar="KEY")
-    parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as cores")
-    parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
-    arguments = parser.parse_args()
-    if arguments.rows < 1:
-        parser.error(f"--rows is {arguments.rows}, expected 1+")
-    return arguments
 
 
 if __name__ == "__main__":

@@ -4,37 +4,18 @@ python -m benchmarks.convert [--threads N] [--rounds N] [--only KEY ...] [--seco
                              [--seeds N] [--out FILE]
 """
 
-from benchmarks.convert.races import (
-    BESIDE,
-    EQUAL_RACES,
-    FEWEST_SEEDS,
-    LINE_RACES,
-    PICTURE_RACES,
-    RACES,
-    TARGETS,
-    TEXT_RACES,
-    Bench,
-)
-from benchmarks.racing.harness import Clock, options, run
-
-KEYS = (*TARGETS, *BESIDE)
-RACES = (
-    *LINE_RACES,
-    *RACES,
-    *TEXT_RACES,
-    *PICTURE_RACES,
-    # Last: compilers leave threads and memory behind
-    *EQUAL_RACES,
-)
+from benchmarks.convert.races import FEWEST_SEEDS, RACES, Bench
+from benchmarks.racing.harness import clock_of, keys_of, options, run
 
 
 def main() -> None:
-    arguments = options("convert", KEYS, seeds=FEWEST_SEEDS).parse_args()
-
-    def bench(clock: Clock) -> Bench:
-        return Bench(clock=clock, seeds=arguments.seeds, workers=arguments.threads)
-
-    run(arguments, RACES, TARGETS, bench, fewest_seeds=FEWEST_SEEDS)
+    """Runs the command line."""
+    keys = keys_of(RACES)
+    options_ = options("convert", keys, seconds=60.0, rounds=True, seeds=FEWEST_SEEDS)
+    arguments = options_.parse_args()
+    seeds = arguments.seeds
+    bench = Bench(clock=clock_of(arguments), seeds=seeds, workers=arguments.threads)
+    run(arguments, RACES, bench, settings={"seeds": seeds}, fewest_seeds=FEWEST_SEEDS)
 
 
 if __name__ == "__main__":

@@ -17,17 +17,356 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks.gpu_check.device import DEVICES
-from benchmarks.gpu_check.record import ROOT, Record, done_by, file_name, machine_name
-from benchmarks.gpu_check.running import Item, run_items
-from benchmarks.gpu_check.settings import Settings
-from benchmarks.gpu_check.stages import EMULATED, FIRST, STAGES, Stage, slower
-from benchmarks.gpu_check.summary import problems, summary
+import torch
+
+from benchmarks.gpu_check import kernels, smoke, train
+from benchmarks.gpu_check.pytest_file import TEST_SECONDS
+from benchmarks.gpu_check.record import (
+    DEVICES,
+    FAILED,
+    LEFT_OUT,
+    MEASURED,
+    NO_TIME,
+    PASSED,
+    ROOT,
+    STATUSES,
+    Item,
+    Record,
+    done_by,
+    file_name,
+    machine_name,
+    run_items,
+)
+
+# What a check is asked for
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every stage gets.
+
+    Attributes:
+        device: cuda; for a rehearsal cpu, or emulated: the CUDA sources compiled for the host.
+        record: The file that lines go to.
+        bundle: The folder with a prebuilt extension, if it is there.
+        small: A rehearsal's sizes: nothing that is measured with them means anything.
+    """
+
+    device: str
+    record: Path
+    bundle: Path
+    small: bool = False
+
+    @property
+    def words(self) -> tuple[object, ...]:
+        """Options of a process."""
+        small = ("--small",) if self.small else ()
+        return ("--record", self.record, "--device", self.device, *small)
+
+
+# The stages of a check: what each runs, in which order, and its clock
+
+
+MODULE = "benchmarks.gpu_check"
+RANKS_SECONDS = 80
+# Emulated, every clock is so many times as long
+EMULATED_TIMES = 8
+# Which name the mark, and hold no test with it
+OWN_TESTS = ROOT / "tests" / "benchmarks" / "gpu_check"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Items that are run one after another, or a few at a time.
+
+    Attributes:
+        name: On the command line.
+        seconds: Its clock.
+        about: One line for people.
+        plan: Its items, in order of value.
+        workers: Items at a time; times are taken one by one.
+    """
+
+    name: str
+    seconds: float
+    about: str
+    plan: Callable[[Settings], list[Item]]
+    workers: int = 1
+
+
+def _own(module: str, *arguments: object) -> tuple[str, ...]:
+    return ("-m", f"{MODULE}.{module}", *map(str, arguments))
+
+
+def env(settings: Settings) -> list[Item]:
+    """Versions, and kernels that run."""
+    described = _own("record", "--record", settings.record, "--device", settings.device)
+    items = [Item("env/described", described, 40)]
+    extension = {
+        "cuda": _own("extension", "--bundle", settings.bundle),
+        "emulated": ("-m", "tests.emulated_cuda.build"),
+    }
+    if settings.device in extension:
+        items.append(Item("env/extension", extension[settings.device], 130))
+    return items
+
+
+def smokes(settings: Settings) -> list[Item]:
+    """Every operator against its specification."""
+    few = ("--few",) if settings.small else ()
+    return [
+        Item(f"smoke/{name}", _own("smoke", name, "--device", settings.device, *few), 45)
+        for name in smoke.NAMES
+    ]
+
+
+def tests(settings: Settings) -> list[Item]:
+    """Files with tests for a GPU; those of the operators first."""
+    where = "--record", settings.record, "--device", settings.device
+    if settings.device == "emulated":
+        where = *where, "--seconds", TEST_SECONDS * EMULATED_TIMES
+    files = test_files(settings.device)
+    return [Item(f"tests/{file}", _own("pytest_file", file, *where), 150) for file in files]
+
+
+def test_files(device: str) -> list[str]:
+    """Files that hold a test marked gpu, those of the emulation only where it is the device."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        serves = device == "emulated" or "mark.of_emulation" not in text
+        if "mark.gpu" in text and serves and OWN_TESTS not in path.parents:
+            found.append(path.relative_to(ROOT).as_posix())
+    folders = ("tests/ops/test_cuda", "tests/ops/cuda/", "tests/ops/", "tests/mixture/")
+
+    def place(file: str) -> int:
+        return next((n for n, start in enumerate(folders) if file.startswith(start)), len(folders))
+
+    return sorted(found, key=place)
+
+
+def timed_kernels(settings: Settings) -> list[Item]:
+    """Times of the operators beside their alternatives."""
+    where = settings.words
+    return [
+        Item(f"kernels/{group}", _own("kernels", group, *where, "--seconds", seconds), seconds + 15)
+        for group, seconds in kernels.GROUPS.items()
+    ]
+
+
+def training(settings: Settings) -> list[Item]:
+    """Whole steps, and training itself where its packages are."""
+    where = settings.words
+    steps = [Item(f"train/{name}", _own("train", name, *where), 120) for name in train.STEPS]
+    needs = ("pydantic", "pyarrow", "mmoe.train")
+    whole = [
+        Item(f"train/whole-{batch}", _own("train", f"whole-{batch}", *where), 120, needs)
+        for batch in train.BATCHES
+    ]
+    # The smaller batch first, with tables and without
+    return [*steps[:2], whole[0], *steps[2:], whole[1]]
+
+
+def ranks(settings: Settings) -> list[Item]:
+    """The exchange of a mixture by NCCL: one rank, then as many as there are GPUs."""
+    where = settings.words
+    here = torch.cuda.device_count() if settings.device == "cuda" else 0
+    worlds = sorted(
+        {*((1, 2) if settings.device == "cpu" else (1, 2, 4, 8)), *([here] if here else [])}
+    )
+    return [
+        Item(
+            f"ranks/{world}",
+            _own("ranks", world, *where, "--seconds", RANKS_SECONDS - 10),
+            RANKS_SECONDS,
+            needs=("mmoe.parallel",),
+        )
+        for world in worlds
+    ]
+
+
+def rivals(settings: Settings) -> list[Item]:
+    """What `auto` goes by; the benchmarks of operators and layer, beside what others use."""
+    device = ("--device", settings.device)
+    operators = ("-m", "benchmarks.bench_ops", *device, "--rounds", "1" if settings.small else "15")
+    rounds = ("--rounds", "1") if settings.small else ("--seconds", "3")
+    layer = ("-m", "benchmarks.mixture", *device, *rounds)
+    rates = _own("cost_rates", *settings.words)
+    return [
+        Item("rivals/cost-rates", rates, 60),
+        Item("rivals/operators", operators, 200, needs=("mmoe.parallel",)),
+        Item("rivals/mixture", layer, 300, needs=("rich",)),
+    ]
+
+
+def sanitize(settings: Settings) -> list[Item]:
+    """Every operator's smoke under compute-sanitizer."""
+    return [
+        Item(
+            f"sanitize/{tool}/{name}",
+            _own("smoke", name, "--device", settings.device, "--tool", tool),
+            90,
+        )
+        for tool in ("memcheck", "racecheck")
+        for name in smoke.NAMES
+    ]
+
+
+def slower(stage: Stage) -> Stage:
+    """The same with the clocks of an emulation."""
+
+    def plan(settings: Settings) -> list[Item]:
+        items = stage.plan(settings)
+        return [replace(item, seconds=item.seconds * EMULATED_TIMES) for item in items]
+
+    return replace(stage, seconds=stage.seconds * EMULATED_TIMES, plan=plan)
+
+
+# env, smoke, tests and kernels together take at most nine minutes, and so does each of the others
+STAGES = {
+    stage.name: stage
+    for stage in (
+        Stage("env", 140, "versions, and kernels that run: in place, a bundle's, or built", env),
+        Stage("smoke", 65, "every operator against its specification", smokes, workers=8),
+        Stage("tests", 150, "pytest -m gpu, a process for each file", tests, workers=8),
+        Stage("kernels", 180, "times of the operators beside their alternatives", timed_kernels),
+        Stage("train", 520, "whole training steps beside plain torch", training),
+        Stage("ranks", 300, "a mixture's exchange by NCCL, a GPU for each rank", ranks),
+        Stage("rivals", 520, "the benchmarks of operators and layer", rivals),
+        Stage("sanitize", 520, "memcheck and racecheck of the smoke", sanitize, workers=2),
+    )
+}
+FIRST = ("env", "smoke", "tests", "kernels")
+# Times of an emulation mean nothing, and it has neither streams nor graphs
+EMULATED = ("env", "smoke", "tests")
+
+
+# What a record says, in at most 100 lines
+
+
+MOST_LINES = 100
+WIDTH = 160
+FAILURES, REASONS, TIMES = 25, 15, 45
+OF_KIND = 3
+Lines = Mapping[str, Mapping[str, Any]]
+
+
+def summary(lines: Lines, stages: Sequence[str]) -> list[str]:
+    """A line for each stage, what failed, why things were left out, times, and the verdict.
+
+    Args:
+        lines: The last line of each key.
+        stages: Those that were asked for.
+    """
+    own = {
+        key: line for key, line in lines.items() if _stage(key) in stages and "marks" not in line
+    }
+    found = [_counts(stage, own) for stage in stages]
+    found += _section("failed", _reasons(own, (FAILED,)), FAILURES)
+    found += _section("not reached, or left out", _grouped(own), REASONS)
+    found += _section(
+        "times: ours in ms, how many times as long the others take", _times(own), TIMES
+    )
+    found = [line[:WIDTH] for line in found]
+    return [*found[: MOST_LINES - 1], verdict(own, stages)]
+
+
+def verdict(lines: Lines, stages: Sequence[str]) -> str:
+    """The last line."""
+    counts = Counter(line["status"] for line in lines.values())
+    words = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    state = "all well" if not problems(lines, stages) else "; ".join(problems(lines, stages))
+    if counts[NO_TIME]:
+        state += " (run the same command again: what is done stays)"
+    return f"gpu-check: {words or 'nothing ran'}: {state}"
+
+
+def problems(lines: Lines, stages: Sequence[str]) -> list[str]:
+    """Why the check is no success; nothing that was left out counts as one."""
+    found = []
+    counts = Counter(line["status"] for line in lines.values())
+    for status in (FAILED, NO_TIME):
+        if counts[status]:
+            found.append(f"{counts[status]} {status}")
+    for stage in stages:
+        own = [line["status"] for key, line in lines.items() if _stage(key) == stage]
+        if not {PASSED, MEASURED} & set(own):
+            found.append(f"nothing of {stage} ran")
+    return found
+
+
+def _stage(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def _counts(stage: str, lines: Lines) -> str:
+    own = [line for key, line in lines.items() if _stage(key) == stage]
+    counts = Counter(line["status"] for line in own)
+    words = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    return f"{stage:<9} {words or 'nothing ran'}"
+
+
+def _section(title: str, lines: Sequence[str], most: int) -> list[str]:
+    if not lines:
+        return []
+    more = [f"  and {len(lines) - most} more: see the record"] if len(lines) > most else []
+    return [f"{title}:", *(f"  {line}" for line in lines[:most]), *more]
+
+
+def _reasons(lines: Lines, statuses: Iterable[str]) -> list[str]:
+    return [
+        f"{key}: {' '.join(str(line.get('reason', '')).split())}"
+        for key, line in lines.items()
+        if line["status"] in statuses
+    ]
+
+
+def _grouped(lines: Lines) -> list[str]:
+    """Reasons with how often each was given: a thousand tests may be left out for one."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for key, line in lines.items():
+        if line["status"] in (LEFT_OUT, NO_TIME):
+            reason = " ".join(str(line.get("reason", "")).split())
+            found.setdefault((_stage(key), line["status"], reason), []).append(key)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [
+        f"{len(keys)} of {stage}, {status}: {reason} ({keys[0]})"
+        for (stage, status, reason), keys in ordered
+    ]
+
+
+def _times(lines: Lines) -> list[str]:
+    """The first of each kind: the most telling sizes are measured first."""
+    found, of_kind = [], Counter[tuple[str, ...]]()
+    for key, line in lines.items():
+        kind = tuple(key.split()[:3])
+        of_kind[kind] += 1
+        if line["status"] != MEASURED or of_kind[kind] > OF_KIND:
+            continue
+        share = line.get("share_of_product_rate")
+        of_rate = f", {share:.0%} of the product rate" if share is not None else ""
+        if "times_as_fast" in line:
+            others = "  ".join(f"{who} {ratio}x" for who, ratio in line["times_as_fast"].items())
+            found.append(f"{key}, hoped for {line['hoped_for']}x: {others}")
+        elif "rows_per_second" in line:
+            waits = line.get("share_waiting_for_host")
+            host = f", {waits:.0%} waits for the host" if waits is not None else ""
+            tables = f", tables {line['tables']}" if "tables" in line else ""
+            found.append(f"{key}: {line['rows_per_second']:,} rows/s{of_rate}{host}{tables}")
+        elif "mmoe" in line.get("milliseconds", {}):
+            others = "  ".join(f"{who} {ratio}x" for who, ratio in line["times_as_long"].items())
+            found.append(f"{key}: {line['milliseconds']['mmoe']:.4g} ms{of_rate}  {others}")
+    return found
+
+
+# The command line
 
 READY = """
 import sys

@@ -7,18 +7,15 @@ table, `cost_rates_DEVICE.jsonl` beside the record: put in the place of the tabl
 default. Calls are timed as in `kernels`; what a call costs without rows, by the host's clock.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_check.clock import Call, timed
-from benchmarks.gpu_check.extension import require_kernels
-from benchmarks.gpu_check.record import MEASURED, Record, machine_name
+from benchmarks.gpu_check.contest import Call, timed
+from benchmarks.gpu_check.record import MEASURED, machine_name, opened_record, process_options
 from mmoe import ops
 from mmoe.mixture import MLPExperts, MultiGateMixture, TopKGate
 from mmoe.mixture.execution import CostRates, ProductRates, rates_of
@@ -44,18 +41,13 @@ CALLS, ROUNDS = 20, 7
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints and writes."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.cost_rates")
-    parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--small", action="store_true", help="a rehearsal's sizes")
-    settings = parser.parse_args(arguments)
-    if settings.device == "cuda":
-        require_kernels()
+    settings = process_options("cost_rates").parse_args(arguments)
+    record = opened_record(settings)
     device, name = settings.device, machine_name(settings.device)
     rates = measure(device, SMALL if settings.small else FULL[device], name)
     if settings.small:
         rates = replace(rates, source=f"{rates.source}, of a rehearsal's sizes: means nothing")
-    Record(settings.record, name).add(KEY, MEASURED, rates=asdict(rates))
+    record.add(KEY, MEASURED, rates=asdict(rates))
     place = settings.record.with_name(f"cost_rates_{device}.jsonl")
     place.write_text(rates.as_line() + "\n", encoding="utf-8")
     print("\n".join(beside(rates, rates_of(device))))

@@ -50,18 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit("there are no CUDA kernels to check: the lines above say why")
 
 
-def require_kernels() -> None:
-    """Ends the process where operators on a GPU would be plain PyTorch.
-
-    Raises:
-        SystemExit: There are no CUDA kernels.
-    """
-    from mmoe.ops import extension_status
-
-    if not extension_status().cuda:
-        sys.exit(f"mmoe has no CUDA kernels here: {extension_status().detail}")
-
-
 def _has_gpu() -> bool:
     import torch  # not before it is needed: --help should be quick
 

@@ -2,21 +2,30 @@
 
 python -m benchmarks.gpu_check.pytest_file FILE --record FILE [--device cuda|cpu|emulated]
                                            [--seconds S] [--mark gpu]
+
+It is a plugin of that pytest as well, whose options say where the lines go: a line and a clock for
+each test, and what a fixture lacks. A kernel that never ends cannot be interrupted from Python: a
+watcher beside the interpreter ends the process, and the file that says what was running tells the
+next process what to leave out.
 """
 
 import argparse
+import faulthandler
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.gpu_check.device import DEVICES
-from benchmarks.gpu_check.pytest_plugin import CLOCK, ENDED, FILE, RECORD, RUNNING
+import pytest
+
 from benchmarks.gpu_check.record import (
+    DEVICES,
+    EXIT_LEFT_OUT,
     FAILED,
     LEFT_OUT,
     MACHINE,
@@ -24,22 +33,24 @@ from benchmarks.gpu_check.record import (
     ROOT,
     Record,
     machine_name,
+    process_options,
 )
-from benchmarks.gpu_check.running import EXIT_LEFT_OUT
 
 TEST_SECONDS = 30.0
 # Without these tests/conftest.py, or what it imports, stops pytest
 CONFTEST_NEEDS = ("pyarrow", "pydantic", "mmoe.embeddings")
 MOST_PROCESSES = 4
 NO_TESTS = 5  # pytest's exit status
+RECORD, RUNNING, CLOCK = "--gpu-check-record", "--gpu-check-running", "--gpu-check-seconds"
+FILE, ENDED = "--gpu-check-file", "--gpu-check-ended"
+REASON = 400  # characters
+STDERR = 2  # the file itself: pytest puts others in the place of sys.stderr
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Exit status 0 only where a test passed and none failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.pytest_file")
+    parser = process_options("pytest_file", DEVICES)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--device", choices=DEVICES, default="cuda")
     parser.add_argument("--seconds", type=float, default=TEST_SECONDS, help="of each test")
     parser.add_argument("--mark", default="gpu", help="pytest's -m")
     settings = parser.parse_args(arguments)
@@ -70,7 +81,7 @@ def _pytest(settings: argparse.Namespace, running: Path, ended: Sequence[str]) -
     """One process; the tests named in `ended` are left out."""
     told = [f"{RECORD}={settings.record}", f"{RUNNING}={running}", f"{CLOCK}={settings.seconds}"]
     told += [f"{FILE}={settings.file}", *(f"{ENDED}={key}" for key in ended)]
-    options = [*pytest_options(settings.file, settings.device), *told, "-m", settings.mark]
+    options = [*options_of_pytest(settings.file, settings.device), *told, "-m", settings.mark]
     command = [sys.executable, "-m", "pytest", *options]
     # The plugin's lines are of the machine that this process' are of
     environment = {**os.environ, MACHINE: machine_name(settings.device)}
@@ -80,10 +91,10 @@ def _pytest(settings: argparse.Namespace, running: Path, ended: Sequence[str]) -
     return code
 
 
-def pytest_options(file: Path, device: str = "cuda") -> list[str]:
+def options_of_pytest(file: Path, device: str = "cuda") -> list[str]:
     """Without the project's own options, which ask for plugins that may not be here."""
     options = ["-o", "addopts=", "--import-mode=importlib", "-q", "-p", "no:cacheprovider"]
-    options += ["-p", "benchmarks.gpu_check.pytest_plugin"]
+    options += ["-p", "benchmarks.gpu_check.pytest_file"]
     if device == "emulated":
         options += ["-p", "tests.emulated_cuda.plugin"]
     conftest = [sys.executable, "-c", f"import {', '.join(CONFTEST_NEEDS)}"]
@@ -114,6 +125,118 @@ def _verdict(file: Path, record: Record, code: int) -> int:
     reasons = [line["reason"] for line in own.values() if "reason" in line]
     print(reasons[0] if reasons else "no test of it was chosen")
     return EXIT_LEFT_OUT if counts[LEFT_OUT] or code == NO_TESTS else code or 1
+
+
+# The plugin: a line for each test
+
+
+class Lines:
+    """Writes a line for each test that ends; leaves out those that have one.
+
+    Args:
+        record: Where.
+        file: Whose tests these are, as keys have it.
+        running: A file that names the test under way.
+        seconds: The clock of each test.
+        ended: Keys of those that took an earlier process with them.
+    """
+
+    def __init__(
+        self, record: Record, file: str, running: Path, seconds: float, ended: Collection[str]
+    ) -> None:
+        self.record, self.file, self.running, self.seconds = record, file, running, seconds
+        self.ended = set(ended)
+        self.began, self.failed = 0.0, False
+
+    def key(self, nodeid: str) -> str:
+        """Of a test, or of reading the file."""
+        return f"tests/{self.file}::{nodeid.partition('::')[2] or 'collection'}"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Those of an earlier process of this file are not run again."""
+        done = self.record.done() | self.ended
+        again = [item for item in items if self.key(item.nodeid) in done]
+        if again:
+            config.hook.pytest_deselected(items=again)
+            items[:] = [item for item in items if item not in again]
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Starts the clock."""
+        self.began, self.failed = time.monotonic(), False
+        self.running.write_text(self.key(nodeid), encoding="utf-8")
+        faulthandler.dump_traceback_later(self.seconds, exit=True, file=STDERR)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test passes with its call; it fails or is left out in any part."""
+        key, seconds = self.key(report.nodeid), round(time.monotonic() - self.began, 3)
+        if report.failed and not self.failed:
+            self.failed = True
+            reason = f"{report.when}: {_last(report.longreprtext)}"
+            self.record.add(key, FAILED, seconds=seconds, reason=reason)
+        elif report.skipped:
+            self.record.add(key, LEFT_OUT, seconds=seconds, reason=_skip_reason(report))
+        elif report.when == "call" and report.passed:
+            self.record.add(key, PASSED, seconds=seconds)
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Stops the clock."""
+        faulthandler.cancel_dump_traceback_later()
+        self.running.write_text("", encoding="utf-8")
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that cannot be read for want of a package is left out, and so is a skipped one."""
+        key = self.key(report.nodeid)
+        if report.skipped:
+            self.record.add(key, LEFT_OUT, reason=_skip_reason(report))
+        elif report.failed:
+            reason = _last(report.longreprtext)
+            status = LEFT_OUT if "ModuleNotFoundError" in reason else FAILED
+            self.record.add(key, status, reason=reason)
+
+
+def _last(text: str) -> str:
+    """The line of a traceback that says what was wrong."""
+    said = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
+    lines = said or text.strip().splitlines() or ["nothing was said"]
+    return lines[0][:REASON]
+
+
+def _skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    where = report.longrepr
+    text = where[2] if isinstance(where, tuple) else str(where)
+    return text.removeprefix("Skipped: ")[:REASON]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `Lines` is given."""
+    group = parser.getgroup("gpu-check")
+    group.addoption(RECORD, type=Path, help="file that gets a line for each test")
+    group.addoption(RUNNING, type=Path, help="file that names the test under way")
+    group.addoption(CLOCK, type=float, help="seconds of each test")
+    group.addoption(FILE, help="whose tests these are, as keys have it")
+    group.addoption(ENDED, action="append", default=[], help="key of a test to leave out")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Joins where a record is named."""
+    options = (RECORD, FILE, RUNNING, CLOCK, ENDED)
+    path, file, running, seconds, ended = (_option(config, name) for name in options)
+    if path is not None:
+        lines = Lines(Record(path, machine_name("cuda")), file, running, seconds, ended)
+        config.pluginmanager.register(lines)
+
+
+def _option(config: pytest.Config, name: str) -> Any:
+    return config.getoption(name)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The repository's root, where tests/conftest.py is not read."""
+    return ROOT
 
 
 if __name__ == "__main__":

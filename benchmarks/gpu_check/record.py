@@ -1,15 +1,30 @@
-"""The record of a check: a line of JSON for each thing, on the disk as soon as it is known."""
+"""The record of a check: a line of JSON for each thing, and the processes whose lines they are.
 
+As a process, it writes down what this machine has: versions, the GPU, packages that are missing.
+
+python -m benchmarks.gpu_check.record --record FILE [--device cuda|cpu|emulated]
+"""
+
+import argparse
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
 import re
+import shutil
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+# Lines, on the disk as soon as they are known
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSED, MEASURED, FAILED = "passed", "measured", "failed"
@@ -127,3 +142,301 @@ def machine_name(device: str) -> str:
 def file_name(machine: str) -> str:
     """Of a machine's record."""
     return f"gpu_check_{re.sub(r'[^a-z0-9]+', '-', machine.lower()).strip('-')}.jsonl"
+
+
+# Runs the items of a stage, each in a process and with a clock of its own
+
+# How a process says that nothing failed and yet not all was done
+EXIT_LEFT_OUT, EXIT_NO_TIME = 77, 75
+# Its own clock had time left: it says nothing about the process
+CUT = "the stage's clock ended in it"
+TAIL = 600  # characters of the last words of a process that failed
+
+
+@dataclass(frozen=True)
+class Item:
+    """One process of a stage.
+
+    Attributes:
+        key: Of the line that says how it ended.
+        command: Arguments of this Python, or a whole command where the first is not `-m`.
+        seconds: Its clock.
+        needs: Modules without which it is left out.
+        environment: Variables set for it.
+    """
+
+    key: str
+    command: tuple[str, ...]
+    seconds: float
+    needs: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def argv(self) -> list[str]:
+        """The whole command."""
+        before = [sys.executable] if self.command[0].startswith("-") else []
+        return [*before, *self.command]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: None for the code where its clock ran out."""
+
+    code: int | None
+    seconds: float
+    words: str
+
+
+def run_items(
+    items: Sequence[Item],
+    record: Record,
+    log: Path,
+    seconds: float,
+    workers: int = 1,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Runs what is not done yet until the clock of the stage ends; the record says the rest.
+
+    Args:
+        items: In order of value.
+        record: Of what is known.
+        log: A file that gets all that the processes print.
+        seconds: The clock.
+        workers: Processes at a time.
+        say: Told of each end.
+    """
+    ends_at, done = time.monotonic() + seconds, record.done()
+
+    def one(item: Item) -> None:
+        if item.key not in done:
+            _run_item(item, record, log, ends_at - time.monotonic(), say)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(one, items))
+
+
+def _run_item(
+    item: Item, record: Record, log: Path, left: float, say: Callable[[str], None]
+) -> None:
+    missing = missing_modules(item.needs)
+    if missing:
+        record.add(item.key, LEFT_OUT, reason=f"without {', '.join(missing)}")
+    elif left < 1:
+        record.add(item.key, NO_TIME, reason="the stage's clock ended before it began")
+    else:
+        # What stands at the start of a line that never came tells of a machine that stopped
+        say(f"  {item.key}: at most {min(item.seconds, left):.0f} s")
+        ended = run_process(item, log, min(item.seconds, left), record)
+        cut = ended.code is None and left < item.seconds
+        status, reason = (NO_TIME, CUT) if cut else _judged(ended)
+        rest = {"reason": reason} if reason else _result(ended.words)
+        record.add(item.key, status, seconds=round(ended.seconds, 2), **rest)
+        say(f"  {item.key}: {status} in {ended.seconds:.1f} s{f', {reason}' if reason else ''}")
+
+
+def run_process(item: Item, log: Path, seconds: float, record: Record) -> Ended:
+    """Runs one process, and ends it and all that it started when its time is over."""
+    environment = {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        MACHINE: record.machine,
+        **item.environment,
+    }
+    started = time.monotonic()
+    with subprocess.Popen(
+        item.argv,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        code: int | None
+        try:
+            words, _ = process.communicate(timeout=max(seconds, 0.1))
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            words, _ = process.communicate()
+            code = None
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"== {item.key}\n{words}\n")
+    return Ended(code, time.monotonic() - started, words)
+
+
+def _judged(ended: Ended) -> tuple[str, str]:
+    """Status and reason of a process that ended."""
+    words = ended.words.strip()
+    last = words.splitlines()[-1] if words else "it said nothing"
+    if ended.code is None:
+        return FAILED, f"its clock of {ended.seconds:.0f} s ended; its last line: {last[-TAIL:]}"
+    if ended.code == 0:
+        return PASSED, ""
+    named = {EXIT_LEFT_OUT: LEFT_OUT, EXIT_NO_TIME: NO_TIME}
+    if ended.code in named:
+        return named[ended.code], last[-TAIL:]
+    return FAILED, f"exit status {ended.code}: {last[-TAIL:]}"
+
+
+def _result(words: str) -> dict[str, Any]:
+    """The JSON that a benchmark prints last, if it does."""
+    last = (words.strip().splitlines() or [""])[-1]
+    try:
+        found = json.loads(last)
+    except ValueError:
+        return {}
+    return {"result": found} if isinstance(found, dict) else {}
+
+
+def missing_modules(names: Sequence[str]) -> list[str]:
+    """Those that a process of this Python could not import; asked of one, as hooks may refuse."""
+    return [name for name in names if not _importable(name)]
+
+
+_ASKED: dict[str, bool] = {}
+
+
+def _importable(name: str) -> bool:
+    if name not in _ASKED:
+        call = [sys.executable, "-c", f"import {name}"]
+        _ASKED[name] = subprocess.run(call, cwd=ROOT, capture_output=True).returncode == 0
+    return _ASKED[name]
+
+
+# What a process of a check is told, and works on: a GPU, the emulated one, or the CPU
+
+DEVICES = ("cuda", "cpu", "emulated")
+
+
+def process_options(
+    module: str, devices: Sequence[str] = ("cuda", "cpu"), small: str = "a rehearsal's sizes"
+) -> argparse.ArgumentParser:
+    """Returns the options that all processes have, which each adds its own to."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.gpu_check.{module}")
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--device", choices=devices, default="cuda")
+    parser.add_argument("--small", action="store_true", help=small)
+    return parser
+
+
+def opened_record(settings: argparse.Namespace) -> Record:
+    """Returns the record of a process's options, once kernels for its device are there.
+
+    Raises:
+        SystemExit: There are no CUDA kernels for a GPU.
+    """
+    if settings.device == "cuda":
+        require_kernels()
+    return Record(settings.record, machine_name(settings.device))
+
+
+def require_kernels() -> None:
+    """Ends the process where operators on a GPU would be plain PyTorch.
+
+    Raises:
+        SystemExit: There are no CUDA kernels.
+    """
+    from mmoe.ops import extension_status
+
+    if not extension_status().cuda:
+        sys.exit(f"mmoe has no CUDA kernels here: {extension_status().detail}")
+
+
+@contextmanager
+def opened(device: str) -> Iterator[str]:
+    """Gives the name under which tensors are put on it, while kernels for it are there.
+
+    Emulated, "cuda" means the CUDA sources compiled for the host, in this process.
+
+    Raises:
+        SystemExit: There are no CUDA kernels for a GPU.
+    """
+    if device == "emulated":
+        from tests.emulated_cuda.device import EmulatedDevice, Kernels  # compiles where it must
+
+        with EmulatedDevice(Kernels()):
+            yield "cuda"
+        return
+    if device == "cuda":
+        require_kernels()
+    yield device
+
+
+# What this machine has
+
+PACKAGES = (
+    "numpy",
+    "pyarrow",
+    "pandas",
+    "pydantic",
+    "pytest",
+    "hypothesis",
+    "torchrec",
+    "fbgemm_gpu",
+    "triton",
+    "rich",
+    "scattermoe",
+)
+ASKED = "name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.limit,temperature.gpu"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """One line of the record."""
+    settings = process_options("record", DEVICES).parse_args(arguments)
+    found = describe(settings.device)
+    Record(settings.record, machine_name(settings.device)).add("env/versions", MEASURED, **found)
+    for name, value in found.items():
+        print(f"{name}: {value}")
+
+
+def describe(device: str) -> dict[str, Any]:
+    """What is here, by name."""
+    import torch  # not before it is needed: --help should be quick
+
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "cores": os.cpu_count(),
+        "nvcc": _said(["nvcc", "--version"]).splitlines()[-2:],
+        "nvidia_smi": _said(["nvidia-smi", f"--query-gpu={ASKED}", "--format=csv,noheader"]),
+        "compute_sanitizer": shutil.which("compute-sanitizer"),
+        "packages": {name: version(name) for name in PACKAGES},
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        found |= {
+            "gpu": properties.name,
+            "gpus": torch.cuda.device_count(),
+            "capability": [properties.major, properties.minor],
+            "memory": properties.total_memory,
+            "multiprocessors": properties.multi_processor_count,
+            "l2": properties.L2_cache_size,
+        }
+    return found
+
+
+def version(name: str) -> str | None:
+    """Of a package; None where it cannot be imported."""
+    if missing_modules([name]):
+        return None
+    try:
+        return importlib.metadata.version(name.replace("_", "-"))
+    except importlib.metadata.PackageNotFoundError:
+        return "?"
+
+
+def _said(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"none ({error})"
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,39 +1,63 @@
-"""A whole training step of what `benchmarks.train` calls `big`, beside the same in plain torch.
+"""Training steps of what `benchmarks.train` calls `big`, beside the same in plain torch; and whole.
 
 python -m benchmarks.gpu_check.train STEP --record FILE [--device cuda|cpu] [--small]
 
 Mixture, towers, loss, gradients and Adam in bf16 under autocast; the rows are given, without the
 tables of embeddings, which the line says. `STEP` is dense-8192, top2-65536 and the like.
+
+whole-8192 and whole-65536 are `big` trained by mmoe itself, tables and all, from Parquet to updated
+weights: two epochs, of which the last is timed; a few steps of the first are profiled. Then the
+same without `training.cuda_graphs`. These need what mmoe needs, pydantic among it.
 """
 
-import argparse
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.gpu_check.clock import timed
-from benchmarks.gpu_check.extension import require_kernels
-from benchmarks.gpu_check.plain_layers import DenseGroupedLayer, DenseLayer, GroupedLayer
-from benchmarks.gpu_check.product_contests import product_rate
-from benchmarks.gpu_check.record import FAILED, LEFT_OUT, MEASURED, Record, machine_name
-from benchmarks.train.workloads import EXPERTS, HIDDEN, LEARNING_RATE, TOWER, WORKLOADS
+from benchmarks.gpu_check.contest import timed
+from benchmarks.gpu_check.kernels import product_rate
+
+if TYPE_CHECKING:
+    from mmoe.config import DeviceKind
+import json
+import tempfile
+
+from benchmarks.gpu_check.record import (
+    FAILED,
+    LEFT_OUT,
+    MEASURED,
+    Record,
+    opened_record,
+    process_options,
+)
+from benchmarks.train.workloads import (
+    BIG_FLOPS_PER_ROW,
+    EXPERTS,
+    HIDDEN,
+    LEARNING_RATE,
+    TOWER,
+    WORKLOADS,
+    raw_config,
+    write_log,
+)
 from mmoe.mixture import MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
 
 BATCHES = (8_192, 65_536)
 # Gates, and picks of each: as `big` has it, and what sparse gates would be
 GATES = {"dense": (2, None), "top2": (4, 2)}
 STEPS = tuple(f"{kind}-{batch}" for batch in BATCHES for kind in GATES)
+WHOLE = tuple(f"whole-{batch}" for batch in BATCHES)
 WIDTH = WORKLOADS["big"].input_dim
 SETS, ROUNDS = 3, 20
-TABLES = "none"  # rows are given; `whole.py` has them
+TABLES = "none"  # rows are given
 # Of the fastest of plain torch, by gates
 HOPED_FOR = {"dense": 1.2, "top2": 2.0}
 PROFILED = 3  # steps
@@ -60,16 +84,13 @@ class Ranker(nn.Module):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """A line for ours and one for each rival."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.train")
-    parser.add_argument("step", choices=STEPS)
-    parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--small", action="store_true", help="64 rows, nothing compiled")
-    settings = parser.parse_args(arguments)
-    if settings.device == "cuda":
-        require_kernels()
-    record = Record(settings.record, machine_name(settings.device))
-    if not run(settings.step, settings.device, settings.small, record):
+    options = process_options("train", small="64 rows, nothing compiled; whole: 4,096 in all")
+    options.add_argument("step", choices=(*STEPS, *WHOLE))
+    settings = options.parse_args(arguments)
+    record = opened_record(settings)
+    if settings.step in WHOLE:
+        _whole(settings.step, settings.device, settings.small, record)
+    elif not run(settings.step, settings.device, settings.small, record):
         sys.exit("a step failed; the record says which")
 
 
@@ -244,6 +265,151 @@ def measured_rate(device: str, small: bool) -> float:
     """FLOP/s of one large product in bf16."""
     contest = product_rate(torch.bfloat16, 64 if small else 8192, device)
     return contest.flops / timed(contest.calls["mm"], device).low
+
+
+# Whole
+
+LEAST_ROWS, LEAST_STEPS = 400_000, 16
+SMALL_ROWS, SMALL_BATCH = 4_096, 256
+# In a trace: what a GPU itself does
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def _whole(step: str, device: "DeviceKind", small: bool, record: Record) -> None:
+    """One line of the record."""
+    with tempfile.TemporaryDirectory(prefix="gpu-check-whole-") as folder:
+        batch = SMALL_BATCH if small else int(step.removeprefix("whole-"))
+        values = measure_whole(batch, device, small, Path(folder))
+    record.add(f"train/{step}/mmoe", MEASURED, **values)
+    print(values)
+
+
+def measure_whole(batch: int, device: "DeviceKind", small: bool, folder: Path) -> dict[str, Any]:
+    """Rows/s of the last epoch, and what they are of the product rate and of the host's time."""
+    # Only here: steps are timed where mmoe's packages are missing, too
+    from benchmarks.train.ours import with_overrides
+    from mmoe.embeddings import torchrec_problem
+    from mmoe.run.atomic_files import read_json
+    from mmoe.train import train_run
+
+    rows = SMALL_ROWS if small else max(LEAST_ROWS, LEAST_STEPS * batch)
+    log = write_log(WORKLOADS["big"], rows, folder)
+    raw = raw_config(log, precision="bf16", epochs=2)
+    rates = {}
+    for graphs in (False, True):  # what is said below is of the second
+        keys = f"training.batch_size={batch}", f"training.cuda_graphs={str(graphs).lower()}"
+        out = folder / f"run-{graphs}"
+        run = train_run(with_overrides(raw, keys), out, device=device, profile=True)
+        rates[graphs] = read_json(run.directory.history_file)["epochs"][-1]["rows_per_second"]
+    per_second = rates[True]
+    busy = kernel_seconds(run.directory.path / "profile", batch)
+    share = BIG_FLOPS_PER_ROW * per_second / measured_rate(device, small)
+    return {
+        "rows": batch,
+        "rows_per_second": round(per_second),
+        "rows_per_second_without_cuda_graphs": round(rates[False]),
+        "share_of_product_rate": round(share, 4),
+        "share_waiting_for_host": None if busy is None else round(1 - busy * per_second, 4),
+        "tables": "plain" if torchrec_problem(torch.device(device)) else "torchrec, FBGEMM",
+        "auc": run.metrics["tasks"][log.workload.tasks[0]]["auc"],
+    }
+
+
+def kernel_seconds(profile: Path, batch: int) -> float | None:
+    """Of a row of the profiled steps, on the GPU alone; None where the trace knows of no GPU."""
+    steps = json.loads((profile / "table.json").read_text(encoding="utf-8"))["steps"]
+    events = json.loads((profile / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    microseconds = sum(event["dur"] for event in events if event.get("cat") in ON_DEVICE)
+    return microseconds / 1e6 / steps / batch or None
+
+
+# The mixture as one writes it in plain torch today: batched products, `F.grouped_mm`
+
+
+class _Experts(nn.Module):
+    """Weights of all experts and of linear gates."""
+
+    def __init__(self, width: int, hidden: Sequence[int], experts: int, gates: int) -> None:
+        super().__init__()
+        shapes = list(zip((width, *hidden), hidden, strict=False))
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.randn(experts, a, b) * (2 / a) ** 0.5) for a, b in shapes
+        )
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(experts, b)) for _, b in shapes)
+        self.gate = nn.Linear(width, gates * experts, bias=False)
+        self.experts, self.gates = experts, gates
+
+    def logits(self, x_BD: Tensor) -> Tensor:
+        """`[B, gates, experts]`, in fp32."""
+        with torch.autocast(x_BD.device.type, enabled=False):
+            return self.gate(x_BD.float()).view(len(x_BD), self.gates, self.experts)
+
+
+class DenseLayer(_Experts):
+    """Every expert on all rows, by batched products; softmax gates."""
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """`x_BD` → `out_BGO`."""
+        y_EBH = x_BD.to(torch.bfloat16).expand(self.experts, -1, -1)
+        for weight_EDH, bias_EH in zip(self.weights, self.biases, strict=True):
+            y_EBH = torch.baddbmm(bias_EH.unsqueeze(1), y_EBH, weight_EDH).relu()
+        weights_BGE = self.logits(x_BD).softmax(-1).to(y_EBH.dtype)
+        return torch.bmm(weights_BGE, y_EBH.transpose(0, 1))
+
+
+class DenseGroupedLayer(_Experts):
+    """Every expert on all rows, by `F.grouped_mm` of a copy of the rows for each; softmax gates."""
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """`x_BD` → `out_BGO`."""
+        y_EBH = _padded(x_BD.to(torch.bfloat16)).expand(self.experts, -1, -1).contiguous()
+        for weight_EDH, bias_EH in zip(self.weights, self.biases, strict=True):
+            weight_EDH = _padded(weight_EDH.to(torch.bfloat16), dim=1)
+            y_EBH = F.grouped_mm(y_EBH, weight_EDH)
+            y_EBH = (y_EBH + bias_EH.to(y_EBH.dtype).unsqueeze(1)).relu()
+        weights_BGE = self.logits(x_BD).softmax(-1).to(y_EBH.dtype)
+        return torch.bmm(weights_BGE, y_EBH.transpose(0, 1))
+
+
+class GroupedLayer(_Experts):
+    """Sort the picks of all gates by expert, gather, `F.grouped_mm`, weigh, add.
+
+    Args:
+        width: Of rows.
+        hidden: Widths of an expert's layers.
+        experts: How many.
+        gates: How many.
+        k: Picks of each gate.
+    """
+
+    def __init__(self, width: int, hidden: Sequence[int], experts: int, gates: int, k: int) -> None:
+        super().__init__(width, hidden, experts, gates)
+        self.k = k
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """`x_BD` → `out_BGO`."""
+        B, G = len(x_BD), self.gates
+        top_BGK, experts_BGK = self.logits(x_BD).topk(self.k, dim=-1)
+        picks = experts_BGK.flatten()
+        order = picks.argsort(stable=True)
+        bounds = torch.arange(self.experts, device=picks.device)
+        ends_E = torch.searchsorted(picks[order], bounds, right=True).to(torch.int32)
+        y = _padded(x_BD.to(torch.bfloat16)).index_select(0, order // (G * self.k))
+        for weight_EDH, bias_EH in zip(self.weights, self.biases, strict=True):
+            weight_EDH = _padded(weight_EDH.to(torch.bfloat16), dim=1)
+            y = F.grouped_mm(y, weight_EDH, offs=ends_E)
+            y = (y + bias_EH.to(y.dtype)[picks[order]]).relu()
+        y = y * top_BGK.softmax(-1).flatten()[order].unsqueeze(-1).to(y.dtype)
+        out = y.new_zeros(B * G, y.shape[1]).index_add(0, order // self.k, y)
+        return out.view(B, G, -1)
+
+
+def _padded(tensor: Tensor, dim: int = -1) -> Tensor:
+    """With zeros up to whole packs of 16 bytes, which the grouped product asks for."""
+    more = -tensor.shape[dim] % 8
+    if more == 0:
+        return tensor
+    return F.pad(tensor, (0, more) if dim == -1 else (0, 0, 0, more))
 
 
 if __name__ == "__main__":

@@ -50,13 +50,19 @@ class Section:
 # Training in this process, on a log in memory
 
 
-def predictions(config: Mapping[str, Any], splits: Splits, seed: int) -> dict[str, np.ndarray]:
+def predictions(
+    config: Mapping[str, Any],
+    splits: Splits,
+    seed: int,
+    read: Callable[[Path], object] = lambda _: None,
+) -> dict[str, np.ndarray]:
     """Trains with a seed, and predicts the rows of the test split.
 
     Args:
         config: As in a YAML file.
         splits: Rows to train on, to choose the checkpoint by, and to predict.
         seed: Of the run.
+        read: Called with the run's folder, before it is removed.
 
     Returns:
         Task → float64 [N], in the order of the test rows.
@@ -70,6 +76,7 @@ def predictions(config: Mapping[str, Any], splits: Splits, seed: int) -> dict[st
     run = config_from_dict({**config, "seed": seed})
     try:
         train_run(run, folder / "run", splits=splits, on_test=keep)
+        read(folder / "run")
     finally:
         shutil.rmtree(folder)
     (predictions_NP,) = found

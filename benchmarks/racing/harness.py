@@ -3,10 +3,13 @@
 import argparse
 import json
 import platform
+import shutil
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -31,6 +34,11 @@ class Spread:
     low: float
     high: float
     count: int
+
+    @classmethod
+    def single(cls, value: float) -> "Spread":
+        """Of one measurement."""
+        return cls(value, value, value, 1)
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
@@ -200,11 +208,9 @@ def print_table(
         enough_rounds: Whether the medians can be held against the targets at all.
     """
     below = set(missed(results, targets))
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    right = ("ours, ms", "other, ms", "median", "10–90 %", "target")
-    for column in ("key", *right, "", "note"):
-        justify = "right" if column in right else "left"
-        table.add_column(column, justify=justify, no_wrap=column != "note")
+    table = new_table(("key", "ours, ms", "other, ms", "median", "10–90 %", "target"), title)
+    for column in ("", "note"):
+        table.add_column(column, no_wrap=not column)
     for result in results:
         target = targets.get(result.key)
         spread, digits = result.spread, result.digits
@@ -217,7 +223,7 @@ def print_table(
             _verdict(result.key in below, enough_rounds) if target else "",
             result.note,
         )
-    Console(width=140, highlight=False).print(table)
+    show("", table)
 
 
 def _verdict(missed: bool, enough_rounds: bool) -> str:
@@ -394,14 +400,6 @@ class Clock:
             torch.cuda.synchronize()
 
 
-class RankClock(Clock):
-    """All ranks begin together, and a call lasts until the last of them is done."""
-
-    def time(self, call: Callable[[], object]) -> float:
-        """Seconds, the same on every rank."""
-        return time_on_all_ranks(call)
-
-
 def time_on_all_ranks(call: Callable[[], object]) -> float:
     """Seconds until the last rank is done, the same on every rank; all begin together."""
     dist.barrier()
@@ -423,9 +421,14 @@ class NothingToMeasure(Exception):
 
 @dataclass(frozen=True)
 class Race(Generic[Bench]):
-    """One race and the keys that come out of it."""
+    """One race.
 
-    keys: tuple[str, ...]
+    Attributes:
+        keys: That come out of it, and what each should reach; None: shown for information.
+        run: Measures them.
+    """
+
+    keys: Mapping[str, Target | None]
     run: Callable[[Bench], list[Result]]
 
 
@@ -543,7 +546,7 @@ def report(
         print(f"best product, {dtype}: {shown or 'none'} GFLOP/s")
     outcome = f"missed: {', '.join(missed(results, targets)) or 'none'}"
     print(f"{context['seconds']} s; {outcome if enough else 'too few rounds: it runs, no more'}")
-    line = json.dumps(
+    last_line(
         {
             **{r.key: round(r.spread.median, max(4, r.digits)) for r in results},
             **context,
@@ -552,69 +555,139 @@ def report(
             "failed": failed,
             "results": {r.key: r.as_json() for r in results},
         },
-        ensure_ascii=False,
+        out,
     )
-    if out:
-        out.write_text(line + "\n", encoding="utf-8")
-    print(line)
     if failed:
         sys.exit(1)
 
 
-# What programs that race in one process share: options, races, the table, the last line
+# What programs share: options, races, the table, the last line
 
 
-def options(name: str, keys: Sequence[str], *, seeds: int) -> argparse.ArgumentParser:
-    """Those that all have; a program adds its own.
+def keys_of(races: Iterable[Race[Any]]) -> dict[str, Target | None]:
+    """Returns all keys that may be asked for, and what each should reach."""
+    return {key: target for race in races for key, target in race.keys.items()}
+
+
+def targets_of(races: Iterable[Race[Any]]) -> dict[str, Target]:
+    """Returns the targets of the keys that have one."""
+    return {key: target for key, target in keys_of(races).items() if target is not None}
+
+
+def options(
+    name: str,
+    keys: Iterable[str],
+    *,
+    seconds: float | None = None,
+    rounds: bool = False,
+    seeds: int | None = None,
+    device: bool = False,
+    threads: int | None = None,
+) -> argparse.ArgumentParser:
+    """Returns those that programs share; a program adds its own.
 
     Args:
-        name: Of the package.
+        name: Of the program.
         keys: That may be asked for.
-        seeds: Unless told otherwise.
+        seconds: Of a race, unless told otherwise; None: no option.
+        rounds: Whether their number may be told.
+        seeds: Unless told otherwise; None: one, and no option.
+        device: Whether it may be a GPU.
+        threads: Of this process; None: an option.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
-    parser.set_defaults(device="cpu")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument(
-        "--rounds", type=int, help="of every race; default: as many as fit into --seconds"
-    )
-    parser.add_argument("--seconds", type=float, default=60.0, help="of a race")
-    parser.add_argument("--seeds", type=int, default=seeds, help="of compared trainings")
+    parser.set_defaults(device="cpu", rounds=None, seeds=1, threads=threads)
+    if device:
+        parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    if threads is None:
+        parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    if rounds:
+        words = "of every race; default: as many as fit into --seconds"
+        parser.add_argument("--rounds", type=int, help=words)
+    if seconds is not None:
+        parser.add_argument("--seconds", type=float, default=seconds, help="of a race")
+    if seeds is not None:
+        parser.add_argument("--seeds", type=int, default=seeds, help="of compared trainings")
+    keys = tuple(keys)
     parser.add_argument("--only", nargs="+", choices=keys, default=keys, metavar="KEY")
     parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
     return parser
 
 
+def clock_of(arguments: argparse.Namespace) -> Clock:
+    """Returns the clock of a program's options."""
+    return Clock(
+        device=arguments.device, rounds=arguments.rounds, seconds=arguments.seconds, say=talker()
+    )
+
+
 def run(
     arguments: argparse.Namespace,
     races: Sequence[Race[Bench]],
-    targets: Mapping[str, Target],
-    bench: Callable[[Clock], Bench],
+    bench: Bench,
     *,
-    fewest_seeds: int,
+    settings: Mapping[str, Any] | None = None,
+    skipped: Mapping[str, str] | None = None,
+    fewest_seeds: int = 0,
+    between: Callable[[], None] = lambda: None,
+    **shown: Any,
 ) -> None:
     """Prints a table and, last, one JSON line; exits with 1 where a race failed.
 
     Args:
         arguments: Of `options`.
         races: In turn.
-        targets: Of the keys that have one.
-        bench: What each race gets, made of the clock.
+        bench: What each race gets.
+        settings: That the JSON line holds too.
+        skipped: Why keys have no value although their race has run; read in the end.
         fewest_seeds: With fewer of them medians are not held against targets.
+        between: Called around each race.
+        shown: How, as `report` has it.
     """
     torch.set_num_threads(arguments.threads)
-    started, say = time.perf_counter(), talker()
-    clock = Clock(
-        device=arguments.device, rounds=arguments.rounds, seconds=arguments.seconds, say=say
-    )
-    found = run_races(races, bench(clock), arguments.only, say)
+    started = time.perf_counter()
+    results, failed, reasons = run_races(races, bench, arguments.only, talker(), between)
     enough = arguments.rounds is None or arguments.rounds >= FEWEST_ROUNDS
     report(
-        found,
-        targets,
-        {"seeds": arguments.seeds},
+        (results, failed, {**reasons, **(skipped or {})}),
+        targets_of(races),
+        settings or {},
         arguments.out,
         started=started,
         device=arguments.device,
         enough=enough and arguments.seeds >= fewest_seeds,
+        **shown,
     )
+
+
+@contextmanager
+def temporary_folder(name: str) -> Iterator[Path]:
+    """Gives a folder that is removed in the end."""
+    folder = Path(tempfile.mkdtemp(prefix=f"mmoe-bench-{name}-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def new_table(columns: Sequence[str], title: str | None = None) -> Table:
+    """Returns a table whose first column is text, and the others numbers."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def show(title: str, table: Table) -> None:
+    """Prints a table; a title that may be longer than it is wide comes before."""
+    if title:
+        print(title)
+    Console(width=140, highlight=False).print(table)
+
+
+def last_line(line: Mapping[str, Any], out: Path | None = None) -> None:
+    """Prints what a program found as one JSON line, and writes it to a file where one is named."""
+    text = json.dumps(line, ensure_ascii=False)
+    if out:
+        out.write_text(text + "\n", encoding="utf-8")
+    print(text)

@@ -7,7 +7,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +28,7 @@ from benchmarks.racing.harness import (
     rotated,
     speedup,
 )
-from benchmarks.racing.ranks import ROOT, environment, with_modules_of
+from benchmarks.racing.ranks import ROOT, ask_child, run_child, with_modules_of
 from benchmarks.train.races import MODULES, PYTHON, imports
 from benchmarks.train.workloads import (
     BATCH,
@@ -40,73 +39,6 @@ from benchmarks.train.workloads import (
     raw_config,
     write_log,
 )
-
-# What every key should reach
-
-TARGETS: Mapping[str, Target] = {
-    "gemm_share_score_bf16": Target(0.50),
-    "gemm_share_score_fp32": Target(0.60),
-    "vs_before": Target(1.3),
-    "vs_torch_rechub_score": Target(3.2),
-    "vs_deepctr_score": Target(2.2),
-    "peak_rss_ratio": Target(1.15, at_most=True),
-    "cores_gain": Target(1.7),
-    "ray_overhead": Target(1.25, at_most=True),
-    "spark_rss_ratio": Target(1.3, at_most=True),
-}
-
-
-# Processes that are measured: each does one thing, and its last line is what it found, as JSON
-
-WITHIN_SECONDS = 1200.0
-
-
-def run_child(
-    command: Sequence[str],
-    *,
-    threads: int,
-    cwd: Path,
-    variables: Mapping[str, str] | None = None,
-) -> tuple[str, float]:
-    """Runs a command to its end; returns what it printed, and its seconds from start to end.
-
-    Args:
-        command: The program and its arguments.
-        threads: Of OpenMP, for a process that does not say so itself.
-        cwd: Its folder.
-        variables: Of its environment, beside ours.
-
-    Raises:
-        RuntimeError: It failed or took too long; the message ends with its last words.
-    """
-    started = time.perf_counter()
-    try:
-        finished = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            cwd=cwd,
-            env={**environment(threads), **(variables or {})},
-            check=False,
-            timeout=WITHIN_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"{_named(command)} took over {WITHIN_SECONDS:.0f} s") from None
-    if finished.returncode:
-        words = finished.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise RuntimeError(f"{_named(command)} failed: {words[0]}")
-    return finished.stdout, time.perf_counter() - started
-
-
-def ask_child(command: Sequence[str], **settings: Any) -> dict[str, Any]:
-    """The JSON of its last line, and `whole`, its seconds; arguments as of `run_child`."""
-    printed, whole = run_child(command, **settings)
-    return {**json.loads(printed.strip().splitlines()[-1]), "whole": whole}
-
-
-def _named(command: Sequence[str]) -> str:
-    return " ".join(word if len(word) < 80 else f"{word[:77]}..." for word in command)
-
 
 # What every race gets: logs, trained runs, and scorings in turn
 
@@ -233,10 +165,6 @@ class Bench:
             self.rates.measure()
         return answers
 
-    def remove(self, folder: Path) -> None:
-        """Of what is not needed any more."""
-        shutil.rmtree(folder, ignore_errors=True)
-
 
 def times_of(answers: Mapping[str, Sequence[Answer]], what: str = "seconds") -> Times:
     """Seconds of `BATCH` rows, round by round."""
@@ -256,7 +184,6 @@ def rows_per_second(answer: Answer) -> str:
 # mmoe as it was before scoring was made fast: its sources and its own compiled operators
 
 COMMIT = "7da9e84"
-BUILD = ("setup.py", "build_ext", "--inplace")
 
 
 def earlier_mmoe(folder: Path, say: Callable[[str], None]) -> Path:
@@ -284,22 +211,10 @@ def earlier_mmoe(folder: Path, say: Callable[[str], None]) -> Path:
     problem = clone or _git(partial, "checkout", "--quiet", COMMIT)
     if problem is not None:
         raise RuntimeError(f"commit {COMMIT}: {problem}")
-    _build(partial)
+    command = [sys.executable, "setup.py", "build_ext", "--inplace"]
+    run_child(command, threads=1, cwd=partial, variables={"MMOE_BUILD": "cpu"})
     partial.rename(place)  # a killed run leaves no half build
     return place
-
-
-def _build(folder: Path) -> None:
-    built = subprocess.run(
-        ["env", "MMOE_BUILD=cpu", sys.executable, *BUILD],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if built.returncode:
-        words = built.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise RuntimeError(f"commit {COMMIT} cannot be built: {words[0]}")
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -441,7 +356,9 @@ def _median(answers: Sequence[Answer], what: str) -> float:
     return float(statistics.median(answer[what] for answer in answers))
 
 
-SPEED_RACES = (Race((*SHARES, "vs_before"), ours),)
+SPEED_RACES = (
+    Race({SHARES[0]: Target(0.50), SHARES[1]: Target(0.60), "vs_before": Target(1.3)}, ours),
+)
 
 
 # What more rows cost in memory, and what a second core gives
@@ -495,7 +412,10 @@ def cores(bench: Bench) -> list[Result]:
     return [speedup("cores_gain", times_of(answers), "1 cores", "2 cores", note=note)]
 
 
-GROWTH_RACES = (Race(("peak_rss_ratio",), peaks), Race(("cores_gain",), cores))
+GROWTH_RACES = (
+    Race({"peak_rss_ratio": Target(1.15, at_most=True)}, peaks),
+    Race({"cores_gain": Target(1.7)}, cores),
+)
 
 
 # Our scoring beside libraries that are installed in an environment of their own
@@ -544,12 +464,12 @@ def _score(bench: Bench, name: str, source: Path) -> Answer:
         "threads": bench.threads,
     }
     command = [str(PYTHON), "-m", "benchmarks.score.peer", json.dumps(asked)]
-    answer = ask_child(command, threads=bench.threads, cwd=ROOT)
+    answer = ask_child(command, threads=bench.threads)
     output.unlink()
     return answer
 
 
-PEER_RACES = (Race(tuple(f"vs_{name}_score" for name in MODULES), peers),)
+PEER_RACES = (Race({"vs_torch_rechub_score": Target(3.2), "vs_deepctr_score": Target(2.2)}, peers),)
 
 
 # Scoring on Ray and on Spark, in an environment that has them
@@ -616,7 +536,7 @@ def spark(bench: Bench) -> list[Result]:
     bench.say(f"  training a run of {bench.table_bytes / 2**30:.2f} GiB of tables")
     run = bench.train(config_of_size(bench.config("fp32"), bench.table_bytes))
     answers = [_spark(bench, run, log, slots) for slots in SLOTS]
-    bench.remove(run)
+    shutil.rmtree(run, ignore_errors=True)
     return [memory(answers)]
 
 
@@ -630,10 +550,9 @@ def memory(answers: Sequence[Mapping[str, Any]]) -> Result:
         if answer["workers"] < slots:
             raise RuntimeError(f"{answer['workers']} of {slots} slots had a worker")
     one, all_of_them = (answer["peak"] for answer in answers)
-    ratio = all_of_them / one
     return Result(
         key="spark_rss_ratio",
-        spread=Spread(ratio, ratio, ratio, 1),
+        spread=Spread.single(all_of_them / one),
         note=f"{all_of_them / 2**30:.2f} over {one / 2**30:.2f} GiB",
         details=[{**answer, "peak": answer["peak"] / 2**30} for answer in answers],
     )
@@ -647,12 +566,10 @@ def check_there(python: Path, code: str) -> None:
     """
     if not python.exists():
         raise NothingToMeasure(f"{python} is not there; --engines names one with Ray and PySpark")
-    tried = subprocess.run(
-        [str(python), "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if tried.returncode:
-        words = tried.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise NothingToMeasure(f"{python}: {words[0]}")
+    try:
+        run_child([str(python), "-c", code], threads=1)
+    except RuntimeError as error:
+        raise NothingToMeasure(str(error)) from None
 
 
 def _command(bench: Bench, engine: str, source: Path, piece: int, rows: int) -> Answer:
@@ -665,8 +582,8 @@ def _command(bench: Bench, engine: str, source: Path, piece: int, rows: int) -> 
         command += ["--engine", "ray", "--workers", str(WORKERS)]
     threads = 1 if engine == "ray" else WORKERS
     own = {**with_modules_of(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
-    _, whole = run_child(command, threads=threads, cwd=ROOT, variables=own)
-    bench.remove(output)
+    _, whole = run_child(command, threads=threads, variables=own)
+    shutil.rmtree(output, ignore_errors=True)
     return {"whole": whole, "seconds": whole, "rows": rows}
 
 
@@ -676,9 +593,12 @@ def _spark(bench: Bench, run: Path, log: Path, slots: int) -> dict[str, Any]:
     return ask_child(
         [str(bench.engines), "-m", "benchmarks.score.spark_program", json.dumps(asked)],
         threads=1,
-        cwd=ROOT,
         variables={**with_modules_of(ROOT), "PYSPARK_PYTHON": str(bench.engines)},
     )
 
 
-ENGINE_RACES = (Race(("ray_overhead",), ray), Race(("spark_rss_ratio",), spark))
+ENGINE_RACES = (
+    Race({"ray_overhead": Target(1.25, at_most=True)}, ray),
+    Race({"spark_rss_ratio": Target(1.3, at_most=True)}, spark),
+)
+RACES = (*SPEED_RACES, *PEER_RACES, *GROWTH_RACES, *ENGINE_RACES)

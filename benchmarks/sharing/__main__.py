@@ -4,38 +4,23 @@ python -m benchmarks.sharing [--device cpu|cuda] [--threads N] [--rounds N] [--o
                              [--seconds S] [--seeds N] [--rows N] [--out FILE]
 """
 
-from benchmarks.racing.harness import Clock, options, run
-from benchmarks.sharing import step_races
-from benchmarks.sharing.quality import (
-    DOMAIN_QUALITY_RACES,
-    EQUAL_TIME_KEYS,
-    EQUAL_TIME_RACES,
-    QUALITY_RACES,
-)
-from benchmarks.sharing.steps import DOMAIN_RACES, REQUEST_RACES, TARGETS, TASK_RACES, Bench
+from benchmarks.racing.harness import clock_of, keys_of, options, run
+from benchmarks.sharing import quality, steps
 
 FEWEST_SEEDS = 10
-RACES = (
-    *step_races.RACES,
-    *REQUEST_RACES,
-    *TASK_RACES,
-    *DOMAIN_RACES,
-    *QUALITY_RACES,
-    *EQUAL_TIME_RACES,
-    *DOMAIN_QUALITY_RACES,
-)
+RACES = (*steps.RACES, *quality.RACES)
 
 
 def main() -> None:
-    parser = options("sharing", (*TARGETS, *EQUAL_TIME_KEYS), seeds=FEWEST_SEEDS)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    """Runs the command line."""
+    parser = options(
+        "sharing", keys_of(RACES), seconds=60.0, rounds=True, seeds=FEWEST_SEEDS, device=True
+    )
     parser.add_argument("--rows", type=int, default=40_000, help="of the logs of trainings")
     arguments = parser.parse_args()
-
-    def bench(clock: Clock) -> Bench:
-        return Bench(clock, arguments.seeds, arguments.rows)
-
-    run(arguments, RACES, TARGETS, bench, fewest_seeds=FEWEST_SEEDS)
+    bench = steps.Bench(clock_of(arguments), arguments.seeds, arguments.rows)
+    settings = {"seeds": arguments.seeds}
+    run(arguments, RACES, bench, settings=settings, fewest_seeds=FEWEST_SEEDS)
 
 
 if __name__ == "__main__":

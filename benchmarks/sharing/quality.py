@@ -1,12 +1,10 @@
 """What sharing costs or gains in quality."""
 
 import json
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,17 +17,16 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from benchmarks.inputs.section import log_loss, predictions, split_rows
-from benchmarks.racing.harness import Race, Result, Spread
+from benchmarks.racing.harness import Race, Result, Spread, Target
 from benchmarks.sharing.steps import Bench
 from mmoe.config import GATES, config_from_dict
 from mmoe.config.gates import SelectingGateConfig
-from mmoe.datasets.rows.encoded import EncodedLabels
+from mmoe.datasets.rows.splits import Splits
 from mmoe.mixture import GateOutput, TopKGate
 from mmoe.mixture.gates.select import Votes
 from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.traits import GateTraits
 from mmoe.ops import joint_select, topk_gate
-from mmoe.train import train_run
 
 # A log of twelve labels whose true probabilities are known, and how alike they are is a number
 
@@ -240,7 +237,7 @@ def _as_results(
     name: str, gaps: Sequence[float], note: str, details: Sequence[Mapping[str, Any]]
 ) -> list[Result]:
     spread = interval(gaps)
-    low = Spread(spread.low, spread.low, spread.low, spread.count)
+    low = replace(spread, median=spread.low, high=spread.low)
     return [
         Result(key=f"{name}_quality", spread=spread, note=note, details=details, digits=1),
         Result(key=f"{name}_quality_low", spread=low, note="lower end, 95 %", digits=1),
@@ -299,29 +296,28 @@ def _config(model: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _train(raw: Mapping[str, Any], splits: Any, seed: int) -> tuple[dict[str, np.ndarray], float]:
+def _train(
+    raw: Mapping[str, Any], splits: Splits, seed: int
+) -> tuple[dict[str, np.ndarray], float]:
     """Predictions of the test rows, and the pairs that a row of them computed."""
-    folder = Path(tempfile.mkdtemp(prefix="sharing-"))
-    found: list[np.ndarray] = []
+    gates: list[dict[str, Any]] = []
 
-    def keep(predictions_NP: np.ndarray, labels: EncodedLabels) -> None:
-        found.append(predictions_NP.astype(np.float64))
+    def keep(run: Path) -> None:
+        gates.extend(json.loads((run / "curves.json").read_text())["gates"])
 
-    run = config_from_dict({**raw, "seed": seed})
-    try:
-        train_run(run, folder / "run", splits=splits, on_test=keep)
-        gates = json.loads((folder / "run" / "curves.json").read_text())["gates"]
-    finally:
-        shutil.rmtree(folder)
-    (predictions_NP,) = found
-    predicted = {task.name: predictions_NP[:, i] for i, task in enumerate(run.tasks)}
+    predicted = predictions(raw, splits, seed, keep)
+    model = config_from_dict(raw).model
     ratio = gates[0]["distinct_pair_ratio"] if gates else None
     if ratio is None:
-        return predicted, float(run.model.visible_experts)
-    return predicted, ratio * len(TASKS) * (run.model.gate.picks or 0)
+        return predicted, float(model.visible_experts)
+    return predicted, ratio * len(TASKS) * (model.gate.picks or 0)
 
 
-KEYS = ("joint_quality", "joint_quality_low", "budget_quality", "budget_quality_low")
+KEYS = {
+    f"{name}_quality{end}": Target(least)
+    for name in TOGETHER
+    for end, least in (("", 0.0), ("_low", -1.0))
+}
 QUALITY_RACES = (Race(KEYS, qualities),)
 
 
@@ -401,7 +397,7 @@ def _sizes(bench: Bench) -> dict[str, int]:
     return sizes
 
 
-EQUAL_TIME_RACES = (Race(EQUAL_TIME_KEYS, equal_times),)
+EQUAL_TIME_RACES = (Race(dict.fromkeys(EQUAL_TIME_KEYS), equal_times),)
 
 
 # A log of a big domain and four small ones, which weigh the same signals differently
@@ -594,5 +590,5 @@ def _domain_config(domains: Mapping[str, Any] | None, batch_size: int = 256) -> 
     }
 
 
-DOMAIN_QUALITY_KEYS = ("small_domain_gain",)
-DOMAIN_QUALITY_RACES = (Race(DOMAIN_QUALITY_KEYS, small_domains),)
+DOMAIN_QUALITY_RACES = (Race({"small_domain_gain": Target(0.0)}, small_domains),)
+RACES = (*QUALITY_RACES, *EQUAL_TIME_RACES, *DOMAIN_QUALITY_RACES)

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
 
-from benchmarks.racing.harness import Clock, Race, Result, Spread, Target, speedup
+from benchmarks.racing.harness import Clock, Race, Result, Spread, Target, Times, speedup
+from benchmarks.racing.layers import Values, correlated_logits, draw, ours, trained_logits
+from benchmarks.racing.layers import Workload as LayerWorkload
 from benchmarks.train.ours import LogSteps
 from benchmarks.train.workloads import (
     BATCH,
@@ -36,6 +38,9 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
+from mmoe.mixture import Selection
+from mmoe.mixture.gates.learned import LearnedGate
+from mmoe.mixture.inputs import Inputs
 from mmoe.models.build import build_ranker
 from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
@@ -47,28 +52,6 @@ from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
-
-# What every key should reach
-
-TARGETS: Mapping[str, Target] = {
-    "joint_step_gain": Target(1.9),
-    "budget_step_gain": Target(2.8),
-    "tasks_64_over_2": Target(2.1, at_most=True),
-    "vs_rechub_form_T64": Target(2.0),
-    "vs_tzrec_form_T64": Target(3.0),
-    "joint_quality": Target(0.0),
-    "joint_quality_low": Target(-1.0),
-    "budget_quality": Target(0.0),
-    "budget_quality_low": Target(-1.0),
-    "request_train_gain": Target(1.6),
-    "request_train_gain_exact": Target(1.35),
-    "request_score_gain": Target(1.7),
-    "request_score_gain_exact": Target(1.35),
-    "request_equal": Target(1.0),
-    "domains_16_over_1": Target(1.2, at_most=True),
-    "small_domain_gain": Target(0.0),
-}
-
 
 # What every race gets
 
@@ -180,7 +163,7 @@ def train_gains(bench: Bench) -> list[Result]:
     results = []
     for ending, exact in REQUEST_WAYS.items():
         log = draw_log(_BATCHES * BATCH, exact=exact)
-        calls = {"alone": _steps(log, log.flat), "shared": _steps(log, log.data)}
+        calls = {"alone": _request_steps(log, log.flat), "shared": _request_steps(log, log.data)}
         times = bench.clock.race(f"steps{ending}", calls, share=0.5)
         rate = BATCH / times.median("shared")
         note = f"{CANDIDATES} candidates a request, {rate:,.0f} rows/s"
@@ -205,9 +188,8 @@ def score_gains(bench: Bench) -> list[Result]:
         note = f"{CANDIDATES} candidates a request, {rate:,.0f} rows/s"
         results.append(speedup(f"request_score_gain{ending}", times, "alone", "shared", note))
         equal &= _equal(found["shared"], found["alone"], exact=exact)
-    share = float(equal)
-    spread = Spread(share, share, share, 1)
-    return [*results, Result(key="request_equal", spread=spread, digits=0), *stored_bytes()]
+    same = Result(key="request_equal", spread=Spread.single(float(equal)), digits=0)
+    return [*results, same, *stored_bytes()]
 
 
 def stored_bytes() -> list[Result]:
@@ -217,9 +199,8 @@ def stored_bytes() -> list[Result]:
     own = _bytes(nested(table, "request", sorted(request_columns()), "items"))
     results = []
     for ending, flat in (("", _bytes(table)), ("_mixed", _bytes(mixed))):
-        share = own / flat
         note = f"{own / 2**20:.1f} MiB, flat {flat / 2**20:.1f}"
-        spread = Spread(share, share, share, 1)
+        spread = Spread.single(own / flat)
         results.append(Result(key=f"request_bytes{ending}", spread=spread, note=note))
     return results
 
@@ -236,7 +217,7 @@ def _ranker(log: RequestLog) -> Ranker:
     return build_ranker(log.config, log.encoder)
 
 
-def _steps(log: RequestLog, data: EncodedData) -> Callable[[], None]:
+def _request_steps(log: RequestLog, data: EncodedData) -> Callable[[], None]:
     ranker = _ranker(log)
     optimizer = build_optimizer(ranker.network, log.config.training.optimizer)
     average = build_average(ranker.network, log.config.training.ema_decay)
@@ -262,8 +243,11 @@ def _equal(shared: np.ndarray, alone: np.ndarray, *, exact: bool) -> bool:
 
 
 REQUEST_RACES = (
-    Race(TRAIN_KEYS, train_gains),
-    Race((*SCORE_KEYS, "request_equal"), score_gains),
+    Race({TRAIN_KEYS[0]: Target(1.6), TRAIN_KEYS[1]: Target(1.35)}, train_gains),
+    Race(
+        {SCORE_KEYS[0]: Target(1.7), SCORE_KEYS[1]: Target(1.35), "request_equal": Target(1.0)},
+        score_gains,
+    ),
 )
 
 
@@ -291,7 +275,9 @@ class Steps:
     def __init__(self, workload: Workload, batches: int = BATCHES) -> None:
         log = Log(workload, Path("unused"), batches * BATCH)
         self.config: RunConfig = config_from_dict(raw_config(log, precision="fp32"))
-        self.data: PreparedData = prepare(self.config, splits=_splits(workload, batches * BATCH))
+        self.data: PreparedData = prepare(
+            self.config, splits=_task_splits(workload, batches * BATCH)
+        )
         self.input_dim = workload.input_dim
 
     def of(self, network: Network | None = None) -> Callable[[], None]:
@@ -329,7 +315,7 @@ class Steps:
             yield from self.data.train.epoch_batches(self.config.seed, epoch, BATCH)
 
 
-def _splits(workload: Workload, rows: int) -> Splits:
+def _task_splits(workload: Workload, rows: int) -> Splits:
     """Training rows, and a few of each other split."""
     world = World(workload, 0)
     columns = world.draw(rows, [0, 1])
@@ -433,7 +419,10 @@ def over_other_forms(bench: Bench) -> list[Result]:
     return [speedup(key, times, name) for key, name in zip(FORM_KEYS, FORMS, strict=True)]
 
 
-TASK_RACES = (Race((OVER_FEW,), over_few_tasks), Race(FORM_KEYS, over_other_forms))
+TASK_RACES = (
+    Race({OVER_FEW: Target(2.1, at_most=True)}, over_few_tasks),
+    Race({FORM_KEYS[0]: Target(2.0), FORM_KEYS[1]: Target(3.0)}, over_other_forms),
+)
 
 
 # A whole training step of `big` with four tasks: 16 domains over none
@@ -488,5 +477,81 @@ def draw_domain_log(rows: int) -> pa.Table:
     return pa.table(columns | {task: rng.integers(0, 2, rows) for task in TASKS})
 
 
-DOMAIN_KEYS = ("domains_16_over_1",)
-DOMAIN_RACES = (Race(DOMAIN_KEYS, domain_steps),)
+DOMAIN_RACES = (Race({"domains_16_over_1": Target(1.2, at_most=True)}, domain_steps),)
+
+
+# A training step of the sparse layer: gates that decide together over gates that decide alone. The
+# four gates of each contestant have the same logits and mix four experts each; how many distinct
+# pairs of row and expert that makes is the difference
+
+LAYER = LayerWorkload(B=4096, D=256, hidden=(512, 256), E=64, G=4, k=4)
+WAYS: Mapping[str, Selection | None] = {
+    "alone": None,
+    "joint": Selection(shared_k=3, private_k=1),
+    "budget": Selection(private_k=4, budget=4),
+}
+STEP_KEYS = ("joint_step_gain", "budget_step_gain")
+
+
+class GivenLogits(LearnedGate):
+    """Gates whose logits are parameters, and which decide alone or together."""
+
+    def __init__(self, logits_BGE: Tensor, k: int, selection: Selection | None) -> None:
+        _, G, E = logits_BGE.shape
+        super().__init__(None, G, E, {}, k=k, selection=selection)
+        self.logits_BGE = nn.Parameter(logits_BGE.clone())
+
+    def scores(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
+        """Returns the logits, whatever the input."""
+        return self.logits_BGE
+
+
+def step_gains(bench: Bench) -> list[Result]:
+    """On independent logits, and on those of gates that were trained without this."""
+    clock = bench.clock
+    work = replace(LAYER, device=clock.device)
+    values = draw(work)
+    results = _gains(clock, work, values, [correlated_logits(work, shared=0.0)], "")
+    trained = trained_logits(work.E, work, clock)
+    return results + _gains(clock, work, values, trained, "_trained")
+
+
+def _gains(
+    clock: Clock, work: LayerWorkload, values: Values, batches: Sequence[Tensor], ending: str
+) -> list[Result]:
+    times: Times | None = None
+    pairs = dict.fromkeys(WAYS, 0)
+    for logits_BGE in batches:
+        steps = {way: _step(work, values, logits_BGE, way, pairs) for way in WAYS}
+        found = clock.race(f"steps{ending}", steps, share=1 / len(batches))
+        times = found if times is None else times.then(found)
+    assert times is not None
+    rows = work.B * len(batches)
+    return [
+        speedup(
+            f"{way}_step_gain{ending}",
+            times,
+            "alone",
+            way,
+            f"{pairs[way] / rows:.2f} pairs a row, not {pairs['alone'] / rows:.2f}: "
+            f"bound {pairs['alone'] / pairs[way]:.2f}",
+        )
+        for way in ("joint", "budget")
+    ]
+
+
+def _step(
+    work: LayerWorkload, values: Values, logits_BGE: Tensor, way: str, pairs: dict[str, int]
+) -> Callable[[], None]:
+    """One way's training step; counts the pairs that it computes."""
+    assert work.k is not None
+    gate = GivenLogits(logits_BGE, work.k, WAYS[way]).to(work.device)
+    visible_GE = torch.ones(work.G, work.E, dtype=torch.bool, device=work.device)
+    with torch.no_grad():
+        output = gate([values.x_BD] * work.G, visible_GE)
+    pairs[way] += int(output.picked(visible_GE).any(1).sum())
+    return ours(work, values, gate=gate).step
+
+
+STEP_RACES = (Race({STEP_KEYS[0]: Target(1.9), STEP_KEYS[1]: Target(2.8)}, step_gains),)
+RACES = (*STEP_RACES, *REQUEST_RACES, *TASK_RACES, *DOMAIN_RACES)

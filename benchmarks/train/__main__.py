@@ -4,26 +4,7 @@ python -m benchmarks.train [--only KEY ...] [--seconds S] [--rows N] [--seeds N]
                            [--folder DIR] [--set KEY.PATH=VALUE ...] [--out FILE]
 """
 
-import mmoe  # noqa: F401 - first: it says how OpenMP waits, for this process and all it starts
-from benchmarks.train.races import (
-    COMMAND_RACES,
-    PEER_RACES,
-    QUALITY_RACES,
-    SPEED_RACES,
-    TARGETS,
-    Program,
-    print_step_tables,
-)
-
-PROGRAM = Program(
-    name="train",
-    races=(*SPEED_RACES, *PEER_RACES, *QUALITY_RACES, *COMMAND_RACES),
-    targets=TARGETS,
-    title="Paired ratios (ms: of 4,096 rows): median and 10–90 % range",
-    print_details=print_step_tables,
-    seeds=True,
-)
-
+from benchmarks.train.races import PROGRAM
 
 if __name__ == "__main__":
     PROGRAM.run()

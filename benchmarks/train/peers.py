@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.train.pacer import Pacer
+from benchmarks.train.worker import Pacer
 from benchmarks.train.workloads import (
     BATCH,
     DIM,

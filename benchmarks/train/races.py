@@ -1,12 +1,10 @@
 """Races of training against other libraries, and the program that runs such races."""
 
-import argparse
 import itertools
 import json
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,9 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
@@ -33,13 +28,17 @@ from benchmarks.racing.harness import (
     Spread,
     Target,
     Times,
-    report,
+    keys_of,
+    new_table,
+    options,
     rotated,
-    run_races,
+    run,
+    show,
     speedup,
     talker,
+    temporary_folder,
 )
-from benchmarks.racing.ranks import ROOT, Ranks, Seat, environment
+from benchmarks.racing.ranks import ROOT, Ranks, Seat, run_child
 from benchmarks.train.ours import with_overrides
 from benchmarks.train.workloads import (
     BATCH,
@@ -53,25 +52,6 @@ from benchmarks.train.workloads import (
     write_log,
 )
 from mmoe.train.profiling import StepTimes, parts_text
-
-# What every key should reach
-
-TARGETS: Mapping[str, Target] = {
-    "gemm_share_train_big_bf16": Target(0.60),
-    "gemm_share_train_big_fp32": Target(0.55),
-    "vs_plain_torch_big_bf16": Target(1.5),
-    "vs_plain_torch_big_fp32": Target(1.8),
-    "vs_plain_torch_ranker_bf16": Target(1.3),
-    "vs_torch_rechub_big": Target(9),
-    "vs_deepctr_big": Target(12),
-    "big_over_small": Target(0.85),
-    "auc_gap": Target(0.001, at_most=True),
-    "ne_gap": Target(0.001, at_most=True),
-    "peak_rss_ratio_stream": Target(1.15, at_most=True),
-    "startup_seconds": Target(8, at_most=True),
-    "help_seconds": Target(0.5, at_most=True),
-}
-
 
 # Contestants as processes of their own, of which, in a race, one runs at a time
 
@@ -257,21 +237,7 @@ def print_operators(title: str, operators: Sequence[Mapping[str, Any]]) -> None:
     table = new_table(("operator", "ms", "calls"))
     for operator in operators:
         table.add_row(operator["name"][:90], f"{operator['ms']:.2f}", f"{operator['calls']:.0f}")
-    print_under(title, table)
-
-
-def print_under(title: str, table: Table) -> None:
-    """The title may be longer than the table is wide."""
-    print(title)
-    Console(width=140, highlight=False).print(table)
-
-
-def new_table(columns: Sequence[str]) -> Table:
-    """The first column is text, the others are numbers."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
-    return table
+    show(title, table)
 
 
 # What programs that race whole steps share: options, races, tables, the last line
@@ -284,71 +250,53 @@ class Program:
     Attributes:
         name: Of the package.
         races: In turn.
-        targets: Of every key.
         title: Of the table.
         print_details: What comes before the table.
         threads: Of one process; None: an option.
         changes: What `--set` changes.
-        seeds: Whether the number of seeds is an option.
+        seeds: Of compared trainings, unless told otherwise; None: one, and no option.
     """
 
     name: str
     races: Sequence[Race[Bench]]
-    targets: Mapping[str, Target]
     title: str
     print_details: Callable[[Sequence[Result]], None]
     threads: int | None = None
     changes: str = "our config"
-    seeds: bool = False
+    seeds: int | None = None
 
     def run(self) -> None:
         """Prints tables and, last, one JSON line; exits with 1 where a race failed."""
-        arguments = self._arguments()
-        torch.set_num_threads(arguments.threads)
-        started = time.perf_counter()
-        temporary = Path(tempfile.mkdtemp(prefix=f"mmoe-bench-{self.name}-"))
-        bench = Bench(
-            folder=arguments.folder or temporary / "logs",
-            runs=temporary,
-            rows=arguments.rows,
-            seconds=arguments.seconds,
-            seeds=arguments.seeds,
-            threads=arguments.threads,
-            overrides=tuple(arguments.set),
-            rates=ProductRates("cpu"),
-            say=talker(),
+        parser = options(
+            self.name, keys_of(self.races), seconds=90.0, seeds=self.seeds, threads=self.threads
         )
-        try:
-            found = run_races(self.races, bench, arguments.only or list(self.targets), bench.say)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        report(
-            found,
-            self.targets,
-            {"rows": arguments.rows, "overrides": list(bench.overrides)},
-            arguments.out,
-            started=started,
-            title=self.title,
-            rates=bench.rates,
-            details=self.print_details,
-        )
-
-    def _arguments(self) -> argparse.Namespace:
-        parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{self.name}")
-        parser.add_argument("--only", nargs="+", choices=tuple(self.targets), metavar="KEY")
-        parser.add_argument("--seconds", type=float, default=90.0, help="of a race")
         parser.add_argument("--rows", type=int, default=400_000, help="of big")
-        parser.set_defaults(seeds=1, threads=self.threads)
-        if self.seeds:
-            parser.add_argument("--seeds", type=int, default=5, help="of auc_gap and ne_gap")
-        if self.threads is None:
-            parser.add_argument("--threads", type=int, default=torch.get_num_threads())
         parser.add_argument("--folder", type=Path, help="logs are kept there for the next run")
         parser.add_argument(
             "--set", nargs="+", default=[], metavar="KEY.PATH=VALUE", help=f"changes {self.changes}"
         )
-        parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
-        return parser.parse_args()
+        arguments = parser.parse_args()
+        with temporary_folder(self.name) as temporary:
+            bench = Bench(
+                folder=arguments.folder or temporary / "logs",
+                runs=temporary,
+                rows=arguments.rows,
+                seconds=arguments.seconds,
+                seeds=arguments.seeds,
+                threads=arguments.threads,
+                overrides=tuple(arguments.set),
+                rates=ProductRates("cpu"),
+                say=talker(),
+            )
+            run(
+                arguments,
+                self.races,
+                bench,
+                settings={"rows": arguments.rows, "overrides": list(bench.overrides)},
+                title=self.title,
+                rates=bench.rates,
+                details=self.print_details,
+            )
 
 
 # Our training speed beside plain torch, and as a share of what the machine's products reach
@@ -432,9 +380,19 @@ def _profile(found: list[Mapping[str, Any]], running: Mapping[str, Contestant]) 
 
 
 SPEED_RACES = (
-    Race(("gemm_share_train_big_bf16", "vs_plain_torch_big_bf16", "big_over_small"), big_bf16),
-    Race(("gemm_share_train_big_fp32", "vs_plain_torch_big_fp32"), big_fp32),
-    Race(("vs_plain_torch_ranker_bf16",), ranker),
+    Race(
+        {
+            "gemm_share_train_big_bf16": Target(0.60),
+            "vs_plain_torch_big_bf16": Target(1.5),
+            "big_over_small": Target(0.85),
+        },
+        big_bf16,
+    ),
+    Race(
+        {"gemm_share_train_big_fp32": Target(0.55), "vs_plain_torch_big_fp32": Target(1.8)},
+        big_fp32,
+    ),
+    Race({"vs_plain_torch_ranker_bf16": Target(1.3)}, ranker),
 )
 
 
@@ -474,7 +432,7 @@ def imports(module: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-PEER_RACES = (Race(("vs_torch_rechub_big", "vs_deepctr_big"), peers),)
+PEER_RACES = (Race({"vs_torch_rechub_big": Target(9), "vs_deepctr_big": Target(12)}, peers),)
 
 
 # The command line: how soon it answers, and how much memory it takes
@@ -485,7 +443,7 @@ LARGER = 10
 STREAM_PRECISION = "bf16"
 # What turns on input whose memory does not grow with the data
 STREAM = ("data.input=stream",)
-MODULE = {"train": "benchmarks.train.first_step", "help": "mmoe"}
+MODULE = {"train": "benchmarks.train.ours", "help": "mmoe"}
 
 
 def startup(bench: Bench, workload: str = "big") -> list[Result]:
@@ -520,7 +478,7 @@ def streaming_memory(bench: Bench, workload: str = "big") -> list[Result]:
     small, large = peaks.values()
     ratio = large / small
     note = f"{large / 2**30:.2f} over {small / 2**30:.2f} GiB"
-    return [Result(key="peak_rss_ratio_stream", spread=Spread(ratio, ratio, ratio, 1), note=note)]
+    return [Result(key="peak_rss_ratio_stream", spread=Spread.single(ratio), note=note)]
 
 
 def _write_config(bench: Bench, raw: Mapping[str, Any], overrides: Sequence[str]) -> Path:
@@ -532,15 +490,14 @@ def _write_config(bench: Bench, raw: Mapping[str, Any], overrides: Sequence[str]
 
 
 def _seconds(bench: Bench, arguments: Sequence[str], module: str) -> float:
-    started = time.perf_counter()
-    _run(bench, [sys.executable, "-m", module, *arguments])
-    return time.perf_counter() - started
+    return run_child([sys.executable, "-m", module, *arguments], threads=bench.threads)[1]
 
 
 def _peak_bytes(bench: Bench, arguments: Sequence[str]) -> int:
     # A new process begins with the peak of the one that started it: here one that did nothing else
     command = [sys.executable, "-c", _WATCH, sys.executable, "-m", MODULE["help"], *arguments]
-    return int(_run(bench, command)) * 1024  # Linux counts in KiB
+    printed, _ = run_child(command, threads=bench.threads)
+    return int(printed) * 1024  # Linux counts in KiB
 
 
 _WATCH = """
@@ -552,35 +509,15 @@ sys.exit(code)
 """
 
 
-def _run(bench: Bench, command: Sequence[str]) -> str:
-    """Runs a command to its end; what it printed.
-
-    Raises:
-        RuntimeError: It failed; the message ends with its last words.
-    """
-    finished = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment(bench.threads),
-        check=False,
-    )
-    if finished.returncode:
-        words = finished.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise RuntimeError(f"{' '.join(command)} failed: {words[0]}")
-    return finished.stdout
-
-
 def _in_seconds(key: str, seconds: Sequence[float], note: str) -> Result:
     spread = Spread.of(seconds)
     return Result(key=key, spread=spread, ours_ms=spread.median * 1e3, note=note)
 
 
 COMMAND_RACES = (
-    Race(("peak_rss_ratio_stream",), streaming_memory),
-    Race(("startup_seconds",), startup),
-    Race(("help_seconds",), help_text),
+    Race({"peak_rss_ratio_stream": Target(1.15, at_most=True)}, streaming_memory),
+    Race({"startup_seconds": Target(8, at_most=True)}, startup),
+    Race({"help_seconds": Target(0.5, at_most=True)}, help_text),
 )
 
 
@@ -639,7 +576,6 @@ class FirstWeights:
 
 def _ours(bench: Bench, log: Log, seed: int) -> tuple[Scores, FirstWeights]:
     """By the library's own report on the test rows; and what it started from."""
-    from benchmarks.train.ours import with_overrides
     from mmoe.train import train_run
 
     # As the rival has a row for every id, not a hash that lets ids collide
@@ -690,4 +626,12 @@ def _theirs(log: Log, held_out: list[Tensors], first: FirstWeights, seed: int) -
     }
 
 
-QUALITY_RACES = (Race(("auc_gap", "ne_gap"), gaps),)
+_GAP = Target(0.001, at_most=True)
+QUALITY_RACES = (Race({"auc_gap": _GAP, "ne_gap": _GAP}, gaps),)
+PROGRAM = Program(
+    name="train",
+    races=(*SPEED_RACES, *PEER_RACES, *QUALITY_RACES, *COMMAND_RACES),
+    title="Paired ratios (ms: of 4,096 rows): median and 10–90 % range",
+    print_details=print_step_tables,
+    seeds=5,
+)

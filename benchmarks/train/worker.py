@@ -1,14 +1,155 @@
-"""A contestant's process: `python -m benchmarks.train.worker SPEC` (started by `processes`)."""
+"""A contestant's process: `python -m benchmarks.train.worker SPEC` (started by `Contestant`).
 
+It trains a window when told to, and waits between windows.
+"""
+
+import json
+import os
+import resource
 import sys
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from itertools import cycle
+from typing import Any, Protocol, TextIO
 
 import torch
 
 from benchmarks.racing.child import onednn_products, private_stdout
-from benchmarks.train.pacer import Pacer
 from benchmarks.train.workloads import Spec, read_batches
+
+EPOCH = "epoch"  # how the library's progress begins while it trains
+
+
+class Paced(Protocol):
+    """What is told of steps."""
+
+    def started(self) -> None:
+        """Steps begin, or begin again after something that is no training (validation)."""
+        ...
+
+    def stepped(self, rows: int) -> None:
+        """A step over so many rows is done."""
+        ...
+
+
+class Job(Protocol):
+    """What is asked of a contestant for some steps."""
+
+    def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
+        """One step is done; an answer ends the job."""
+        ...
+
+
+class Window:
+    """Times steps.
+
+    Args:
+        rows: To train on.
+        settle: Rows before that which are not counted: caches warm up again, and what background
+            threads of a contestant did while others ran is used up.
+    """
+
+    def __init__(self, rows: int, settle: int) -> None:
+        self.rows, self.settle = rows, settle
+        self.done, self.seconds, self.faults = 0, 0.0, minor_faults()
+
+    def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
+        """See `Job`."""
+        if self.settle > 0:
+            self.settle -= rows
+            self.faults = minor_faults()
+            return None
+        self.done += rows
+        self.seconds += seconds
+        if self.done < self.rows:
+            return None
+        faults = minor_faults() - self.faults
+        return {"rows": self.done, "seconds": self.seconds, "minor_faults": faults}
+
+
+class Pacer:
+    """Is told of every step, and does not come back from there until the next one is wanted.
+
+    So the steps between two commands run without interruption, in the contestant's own loop and
+    thread, and nothing of it runs while another contestant does.
+
+    Args:
+        jobs: From the name of a command to what makes its job of the command's other values.
+        answers: Where answers go; commands come from standard input.
+    """
+
+    def __init__(self, jobs: Mapping[str, Callable[..., Job]], answers: TextIO) -> None:
+        self.jobs = {"run": Window, **jobs}
+        self.answers = answers
+        self.job: Job = _Ready()
+        self.last = time.perf_counter()
+
+    def started(self) -> None:
+        """Steps begin, or begin again after something that is no training (validation)."""
+        self.last = time.perf_counter()
+
+    def stepped(self, rows: int) -> None:
+        """A step over so many rows is done."""
+        answer = self.job.add(rows, time.perf_counter() - self.last)
+        if answer is not None:
+            self.answers.write(json.dumps(answer) + "\n")
+            self.answers.flush()
+            self.job = self._next()
+        self.last = time.perf_counter()
+
+    def _next(self) -> Job:
+        line = sys.stdin.readline()
+        command = json.loads(line) if line.strip() else {"do": "stop"}
+        name = command.pop("do")
+        if name == "stop":
+            os._exit(0)  # in the middle of an epoch that nobody will finish
+        return self.jobs[name](**command)
+
+
+class _Ready:
+    def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
+        return {"ready": True}
+
+
+class PacedReporter:
+    """Hands every finished step to the pacer; the library reports each one as progress."""
+
+    def __init__(self, pacer: Paced) -> None:
+        self.pacer = pacer
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    @contextmanager
+    def track(
+        self, what: str, total: int | None, unit: str, *, done: int = 0
+    ) -> Iterator["PacedTracker"]:
+        """Validation and checkpoints lie between two epochs and are not counted."""
+        training = what.startswith(EPOCH)
+        if training:
+            self.pacer.started()
+        yield PacedTracker(self.pacer if training else None)
+
+
+class PacedTracker:
+    """Progress of one epoch, or of something that is not training."""
+
+    def __init__(self, pacer: Paced | None) -> None:
+        self.pacer = pacer
+
+    def advance(self, amount: int, note: str = "") -> None:
+        """A step over `amount` rows is done."""
+        if self.pacer is not None:
+            self.pacer.stepped(amount)
+
+
+def minor_faults() -> int:
+    """Pages that the process touched for the first time since the system gave them."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+# The process
 
 
 def main() -> None:
@@ -17,11 +158,9 @@ def main() -> None:
     spec = Spec.from_json(sys.argv[1])
     torch.set_num_threads(spec.threads)
     if spec.kind == "mmoe":
-        from benchmarks.parallel import collectives
-        from benchmarks.train import step_parts
-        from benchmarks.train.ours import run_ours
+        from benchmarks.train.ours import JOBS, run_ours
 
-        run_ours(spec, Pacer({**step_parts.JOBS, **collectives.JOBS}, answers))
+        run_ours(spec, Pacer(JOBS, answers))
     elif spec.kind == "plain":
         _run_plain(spec, Pacer({}, answers))
     else:

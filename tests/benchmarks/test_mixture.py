@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.mixture.layers import Workload, correlated_logits, draw, ours
-from benchmarks.mixture.races import SPARSE, _chosen, _without_experts
+from benchmarks.mixture import SPARSE, _chosen, _without_experts
+from benchmarks.racing.layers import Workload, correlated_logits, draw, ours
 
 
 @pytest.mark.parametrize(("experts", "chosen"), [(64, "grouped"), (2, "dense")])

@@ -2,12 +2,12 @@
 
 import pytest
 
-from benchmarks.network.races import (
+from benchmarks.network import (
     AUTO,
     FIXED,
     _results,
 )
-from benchmarks.parallel.layers import sums_of
+from benchmarks.racing.spread import sums_of
 
 
 def test_regret_and_gain_of_a_choice():

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.parallel.layers import Traffic, count_link
-from benchmarks.parallel.races import (
+from benchmarks.parallel import (
     collective_costs,
 )
+from benchmarks.racing.spread import Traffic, count_link
 from mmoe.parallel import ensure_process_group
 
 

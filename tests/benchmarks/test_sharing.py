@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.mixture.layers import correlated_logits, draw
 from benchmarks.racing.harness import Clock
-from benchmarks.sharing import quality, step_races
+from benchmarks.racing.layers import correlated_logits, draw
+from benchmarks.sharing import quality, steps
 from benchmarks.sharing.quality import (
     CORRELATIONS,
     EQUAL_TIME_KEYS,
@@ -21,8 +21,9 @@ from benchmarks.sharing.quality import (
     qualities,
     time,
 )
-from benchmarks.sharing.step_races import LAYER, WAYS
 from benchmarks.sharing.steps import (
+    LAYER,
+    WAYS,
     Bench,
     RechubForm,
     TzrecForm,
@@ -35,9 +36,9 @@ def test_all_ways_mix_four_experts_a_gate_and_compute_fewer_pairs():
     logits_BGE, pairs = correlated_logits(work, 0.0), dict.fromkeys(WAYS, 0)
     visible = torch.ones(work.G, work.E, dtype=torch.bool)
     for way in WAYS:
-        gate = step_races.GivenLogits(logits_BGE, 4, WAYS[way])
+        gate = steps.GivenLogits(logits_BGE, 4, WAYS[way])
         assert (gate([torch.zeros(work.B, work.D)] * work.G, visible).experts >= 0).all()
-        step_races._step(work, draw(work), logits_BGE, way, pairs)()
+        steps._step(work, draw(work), logits_BGE, way, pairs)()
     assert pairs["alone"] > 14 * 64
     assert 6 * 64 < pairs["joint"] <= 7 * 64
     assert pairs["budget"] == 4 * 64

@@ -1,14 +1,14 @@
 """A check of the emulated device runs the tests with its mark."""
 
-from benchmarks.gpu_check.pytest_file import pytest_options
+from benchmarks.gpu_check.__main__ import test_files as files_of_tests
+from benchmarks.gpu_check.pytest_file import options_of_pytest
 from benchmarks.gpu_check.record import ROOT
-from benchmarks.gpu_check.stages import test_files as files_of_tests
 
 
 def test_tests_get_the_plugin_that_emulates():
     file = ROOT / "tests" / "ops" / "test_cuda.py"
-    assert "tests.emulated_cuda.plugin" in pytest_options(file, "emulated")
-    assert "tests.emulated_cuda.plugin" not in pytest_options(file, "cuda")
+    assert "tests.emulated_cuda.plugin" in options_of_pytest(file, "emulated")
+    assert "tests.emulated_cuda.plugin" not in options_of_pytest(file, "cuda")
 
 
 def test_files_of_tests_are_those_with_the_mark():

@@ -7,18 +7,21 @@ import pytest
 import torch
 
 from benchmarks.gpu_check import smoke
+from benchmarks.gpu_check.__main__ import problems
 from benchmarks.gpu_check.operator_cases import BUILDERS, CASES, EXCHANGE_CASES
 from benchmarks.gpu_check.record import (
+    EXIT_LEFT_OUT,
+    EXIT_NO_TIME,
     FAILED,
     LEFT_OUT,
     MEASURED,
     NO_TIME,
     PASSED,
     ROOT,
+    Item,
     Record,
+    run_items,
 )
-from benchmarks.gpu_check.running import EXIT_LEFT_OUT, EXIT_NO_TIME, Item, run_items
-from benchmarks.gpu_check.summary import problems
 
 
 @pytest.fixture

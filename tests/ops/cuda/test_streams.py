@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu_check.layer_cases import LAYERS, D
+from benchmarks.gpu_check.smoke import LAYERS, D
 from tests.ops.cuda.calls import (
     Draw,
     calls,

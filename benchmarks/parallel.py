@@ -1,38 +1,29 @@
-"""Races of ranks against one process."""
+"""Races ranks against one process, prints tables and, last, one JSON line.
+
+python -m benchmarks.parallel [--only KEY ...] [--seconds S] [--rows N] [--folder DIR]
+                              [--set KEY.PATH=VALUE ...] [--out FILE]
+"""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.parallel.layers import ROWS, sums_of, wire_cases
-from benchmarks.racing.harness import Race, Result, Spread, Target, Times, speedup
+from benchmarks.racing.harness import Race, Result, Spread, Target, Times, new_table, show, speedup
 from benchmarks.racing.ranks import Ranks
+from benchmarks.racing.spread import sums_of
 from benchmarks.train.races import (
     Bench,
     Contestant,
-    new_table,
+    Program,
     print_operators,
-    print_under,
     window,
 )
 from benchmarks.train.workloads import BATCH, Spec
 from mmoe.train.profiling import StepTimes
-
-# What every key should reach
-
-TARGETS: Mapping[str, Target] = {
-    "wire_bytes_over_bound": Target(1.03, at_most=True),
-    "vs_t_dispatches": Target(2.5),
-    "two_rank_efficiency_fp32": Target(0.85),
-    "two_rank_efficiency_bf16": Target(0.85),
-    "weak_scaling": Target(0.80),
-}
-
 
 # What ranks cost: parts of a step beside those of one process, and what was waited for
 
@@ -98,6 +89,28 @@ def _products(times: Mapping[str, Any]) -> float:
     return sum(op["ms"] for op in times["operators"] if PRODUCTS.search(op["name"]))
 
 
+# What is sent for a layer: the cases
+
+ROWS = 1024  # of each rank
+DENSE = {"E": 8, "D": 330, "hidden": (128,)}  # of `big`; hidden layers send nothing
+TOP_2 = {"E": 64, "D": 256, "hidden": (256,), "k": 2}
+
+
+def wire_cases(rows: int = ROWS) -> list[dict[str, Any]]:
+    """Dense gates, and top-2 gates that are alike or not, on both wires, for `count_bytes`."""
+    cases = []
+    for wire in ("fp32", "bf16"):
+        for gates in (2, 8):
+            sizes = {**DENSE, "G": gates, "B": rows}
+            case = {"sizes": sizes, "shared": 0.0, "wire": wire}
+            cases.append({"name": f"{gates} gates, all of 8", **case})
+        for gates, shared in ((1, 0.0), (4, 0.0), (4, 0.8), (8, 0.0), (8, 0.8)):
+            sizes = {**TOP_2, "G": gates, "B": rows}
+            name = f"{gates} gate{'s' * (gates > 1)}, top-2 of 64{', correlated' * bool(shared)}"
+            cases.append({"name": name, "sizes": sizes, "shared": shared, "wire": wire})
+    return cases
+
+
 # Races of single layers, all contestants in one world of ranks: bytes, dispatches, growth
 
 RANKS = 2
@@ -116,8 +129,9 @@ def wire_bytes(bench: Bench, rows: int = ROWS) -> list[Result]:
     found = []
     with layer_ranks() as ranks:
         for case in wire_cases(rows):
-            answers = ranks.ask_all("bytes", **asdict(case))
-            found.append({"case": case.name, "wire": case.wire, **_sums(answers)})
+            name = case.pop("name")
+            answers = ranks.ask_all("bytes", **case)
+            found.append({"case": name, "wire": case["wire"], **_sums(answers)})
     ratios = Spread.of([row["over_bound"] for row in found])
     worst = max(found, key=lambda row: row["over_bound"])
     spread = Spread(worst["over_bound"], ratios.low, ratios.high, ratios.count)
@@ -143,15 +157,9 @@ def layer_growth(bench: Bench) -> Result:
     return speedup("weak_scaling_layer", times, "one", "many", note="the layer alone, even loads")
 
 
-@contextmanager
-def layer_ranks() -> Iterator[Ranks]:
+def layer_ranks() -> Ranks:
     """Two ranks that run layers."""
-    ranks = Ranks("layers over ranks", "benchmarks.parallel.layer_rank", "", ranks=RANKS)
-    try:
-        ranks.wait_until_ready()
-        yield ranks
-    finally:
-        ranks.close()
+    return Ranks("layers over ranks", "benchmarks.racing.spread", "", ranks=RANKS)
 
 
 def _race(bench: Bench, job: str, seconds: float, sizes: dict[str, Any]) -> Times:
@@ -173,8 +181,8 @@ def _sums(answers: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 LAYER_RACES: tuple[Race[Bench], ...] = (
-    Race(("wire_bytes_over_bound",), wire_bytes),
-    Race(("vs_t_dispatches",), t_dispatches),
+    Race({"wire_bytes_over_bound": Target(1.03, at_most=True)}, wire_bytes),
+    Race({"vs_t_dispatches": Target(2.5)}, t_dispatches),
 )
 
 
@@ -287,9 +295,9 @@ def _look(found: list[Mapping[str, Any]], running: Mapping[str, Contestant]) -> 
 
 
 STEP_RACES: tuple[Race[Bench], ...] = (
-    Race(("two_rank_efficiency_fp32",), partial(efficiency, precision="fp32")),
-    Race(("two_rank_efficiency_bf16",), partial(efficiency, precision="bf16")),
-    Race(("weak_scaling",), weak_scaling),
+    Race({"two_rank_efficiency_fp32": Target(0.85)}, partial(efficiency, precision="fp32")),
+    Race({"two_rank_efficiency_bf16": Target(0.85)}, partial(efficiency, precision="bf16")),
+    Race({"weak_scaling": Target(0.80)}, weak_scaling),
 )
 
 
@@ -307,7 +315,7 @@ def print_wire(results: Sequence[Result]) -> None:
                 ratios = (f"{row[key]:.2f}" for key in ("per_gate", "per_pick"))
                 sent, over = f"{row['counted'] / 1e6:.2f}", f"{row['over_bound']:.4f}"
                 table.add_row(row["case"], row["wire"], *counts, sent, over, *ratios)
-            print_under(
+            show(
                 "Sent in a step by two ranks; times as much: a message per gate, a row per pick",
                 table,
             )
@@ -337,7 +345,7 @@ def _print_parts(key: str, costs: Mapping[str, Any]) -> None:
     rows = costs["parts"]
     add("step", sum(r["one"] for r in rows), [sum(r["ranks"][n] for r in rows) for n in numbers])
     add("products", costs["products"][0], costs["products"][1:])
-    print_under(
+    show(
         f"A step, {key}, ms while it is recorded; collectives count where they were waited for",
         table,
     )
@@ -354,4 +362,23 @@ def _print_collectives(key: str, costs: Mapping[str, Any]) -> None:
             *(f"{row[k]:.2f}" for k in ("waiting", "wire")),
             f"{share:.1%}",
         )
-    print_under(f"A step, {key}: what a rank stands still for, ms (mean of ranks and steps)", table)
+    show(f"A step, {key}: what a rank stands still for, ms (mean of ranks and steps)", table)
+
+
+def _details(results: Sequence[Result]) -> None:
+    print_wire(results)
+    print_costs(results)
+
+
+PROGRAM = Program(
+    name="parallel",
+    races=(*LAYER_RACES, *STEP_RACES),
+    title="Paired ratios (ms of a whole step: of 4,096 rows): median and 10–90 % range",
+    print_details=_details,
+    threads=2,  # ranks have one each
+    changes="every config",
+)
+
+
+if __name__ == "__main__":
+    PROGRAM.run()

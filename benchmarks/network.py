@@ -1,34 +1,40 @@
-"""Races of exchanges, loads and steps over several hosts."""
+"""Races modes of dispatchers over several hosts, prints tables and, last, one JSON line.
 
+python -m benchmarks.network [--only KEY ...] [--seconds S] [--out FILE]
+
+Hosts are network namespaces of this machine, joined by shaped links.
+"""
+
+import signal
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from benchmarks.network.hosts import World, check_bandwidth, host_network, network_world, seats
-from benchmarks.network.layers import GRID, Setting
-from benchmarks.parallel.layers import sums_of
-from benchmarks.racing.harness import NothingToMeasure, Race, Result, Spread, Target, Times, speedup
-from benchmarks.train.races import Bench, Contestant, window
+from benchmarks.racing.harness import (
+    NothingToMeasure,
+    Race,
+    Result,
+    Spread,
+    Target,
+    Times,
+    new_table,
+    show,
+    speedup,
+)
+from benchmarks.racing.hosts import (
+    World,
+    check_bandwidth,
+    host_network,
+    network_world,
+    seats,
+    why_not,
+)
+from benchmarks.racing.spread import Setting, sums_of
+from benchmarks.train.races import Bench, Contestant, Program, window
 from benchmarks.train.workloads import Spec
-
-# What every key should reach
-
-TARGETS: Mapping[str, Target] = {
-    "hierarchical_bytes_over_bound": Target(1.05, at_most=True),
-    "hierarchical_gain_2x2": Target(1.2),
-    "hierarchical_gain_2x4": Target(1.3),
-    "pipelined_gain": Target(1.25),
-    "pipelined_over_own_rows": Target(1.0),
-    "adaptive_regret": Target(1.05, at_most=True),
-    "adaptive_regret_worst": Target(1.25, at_most=True),
-    "adaptive_gain": Target(1.2),
-    "shadow_gain": Target(1.4),
-    "placement_gain": Target(1.25),
-    "step_gain": Target(1.1),
-}
-
 
 # Races of how rows travel: over two levels, and in chunks
 
@@ -36,14 +42,7 @@ TARGETS: Mapping[str, Target] = {
 MARGIN = 240.0
 # Independent gates, of whose picks every rank and every host gets some
 LAYER = Setting(
-    hosts=2,
-    per_host=2,
-    batch=1024,
-    experts=64,
-    k=2,
-    gates=4,
-    widths=(256, 256),
-    gbits=1.0,
+    hosts=2, per_host=2, batch=1024, experts=64, k=2, gates=4, widths=(256, 256), gbits=1.0
 )
 WHOLE = (256, 512, 256)  # widths of the whole layer
 # Rows out and sums back, over flat: 2p / (p + 1) of hosts of p ranks
@@ -175,15 +174,44 @@ def shape_links(bench: Bench, world: World, gbits: float) -> str:
 
 
 EXCHANGE_RACES: tuple[Race[Bench], ...] = (
-    Race(("hierarchical_bytes_over_bound",), host_bytes),
-    Race(("hierarchical_gain_2x2",), partial(two_levels, per_host=2)),
-    Race(("hierarchical_gain_2x4",), partial(two_levels, per_host=4)),
-    Race(("pipelined_gain", "pipelined_over_own_rows"), pipelined),
+    Race({"hierarchical_bytes_over_bound": Target(1.05, at_most=True)}, host_bytes),
+    Race({"hierarchical_gain_2x2": Target(1.2)}, partial(two_levels, per_host=2)),
+    Race({"hierarchical_gain_2x4": Target(1.3)}, partial(two_levels, per_host=4)),
+    Race({"pipelined_gain": Target(1.25), "pipelined_over_own_rows": Target(1.0)}, pipelined),
 )
 
 
-# The mode that is chosen beside every fixed one, on the grid
+# The mode that is chosen beside every fixed one, on a grid of settings that was fixed before there
+# was a cost model
 
+# hosts, ranks of each, batch, experts, k, gates, widths, Gbit/s, skew
+_ROWS = (
+    (2, 1, 256, 4, 1, 1, (64, 64), 0.1, 0.0),
+    (2, 1, 256, 64, 2, 2, (256, 128), 0.1, 0.0),
+    (2, 1, 1024, 8, 2, 4, (256, 64), 1.0, 0.0),
+    (2, 1, 1024, 256, 2, 4, (256, 256), 1.0, 0.0),
+    (2, 1, 2048, 16, 1, 1, (512, 256, 128), 3.0, 0.0),
+    (2, 1, 2048, 32, 4, 2, (512, 512, 256), 3.0, 1.0),
+    (2, 1, 4096, 8, 2, 2, (256, 512, 256), 10.0, 0.0),
+    (2, 1, 4096, 64, 2, 1, (128, 128), 0.3, 1.5),
+    (2, 1, 8192, 4, 1, 2, (128, 64), 1.0, 0.0),
+    (2, 1, 8192, 16, 2, 3, (256, 128, 64), 10.0, 1.0),
+    (2, 2, 256, 16, 2, 4, (1024, 256), 1.0, 0.0),
+    (2, 2, 256, 128, 4, 2, (512, 256), 0.3, 0.0),
+    (2, 2, 512, 64, 2, 4, (256, 256), 0.3, 0.0),
+    (2, 2, 1024, 8, 4, 1, (256, 128), 0.3, 0.0),
+    (2, 2, 1024, 64, 2, 4, (256, 512, 256), 1.0, 1.0),
+    (2, 2, 2048, 256, 4, 1, (256, 128), 1.0, 1.5),
+    (2, 2, 2048, 16, 1, 3, (512, 128), 3.0, 0.0),
+    (2, 2, 4096, 4, 2, 2, (128, 128, 64), 1.0, 0.0),
+    (2, 2, 4096, 32, 3, 1, (256, 256), 10.0, 0.0),
+    (4, 1, 256, 8, 1, 2, (512, 512, 128), 1.0, 0.0),
+    (4, 1, 512, 32, 2, 1, (1024, 128), 1.0, 1.0),
+    (4, 1, 1024, 128, 2, 2, (256, 256), 0.3, 0.0),
+    (4, 1, 2048, 16, 2, 4, (128, 64), 0.3, 0.0),
+    (4, 1, 4096, 64, 1, 1, (256, 256, 128), 3.0, 1.5),
+)
+GRID = tuple(Setting(*row) for row in _ROWS)
 AUTO = "auto"
 FIXED: Mapping[str, Mapping[str, Any]] = {
     "rows": {},
@@ -262,7 +290,14 @@ def _told(row: Mapping[str, Any]) -> str:
 
 
 ADAPTIVE_RACES: tuple[Race[Bench], ...] = (
-    Race(("adaptive_regret", "adaptive_regret_worst", "adaptive_gain"), adaptive),
+    Race(
+        {
+            "adaptive_regret": Target(1.05, at_most=True),
+            "adaptive_regret_worst": Target(1.25, at_most=True),
+            "adaptive_gain": Target(1.2),
+        },
+        adaptive,
+    ),
 )
 
 
@@ -272,14 +307,7 @@ HOT = 0.9  # of the picks, on one expert
 UNEVEN = 0.8  # of the picks, on the first rank: loads of 4 to 1
 # Much to compute beside what travels
 LOAD_LAYER = Setting(
-    hosts=2,
-    per_host=1,
-    batch=4096,
-    experts=16,
-    k=1,
-    gates=1,
-    widths=(256, 2048, 256),
-    gbits=1.0,
+    hosts=2, per_host=1, batch=4096, experts=16, k=1, gates=1, widths=(256, 2048, 256), gbits=1.0
 )
 
 
@@ -313,8 +341,8 @@ def placed(bench: Bench) -> list[Result]:
 
 
 LOAD_RACES: tuple[Race[Bench], ...] = (
-    Race(("shadow_gain",), shadowed),
-    Race(("placement_gain",), placed),
+    Race({"shadow_gain": Target(1.4)}, shadowed),
+    Race({"placement_gain": Target(1.25)}, placed),
 )
 
 
@@ -356,4 +384,40 @@ def _spec(bench: Bench, workload: str, exchange: str) -> Spec:
     return replace(one, threads=1, ranks=HOSTS * PER_HOST, overrides=overrides)
 
 
-STEP_RACES: tuple[Race[Bench], ...] = (Race(("step_gain",), step),)
+STEP_RACES: tuple[Race[Bench], ...] = (Race({"step_gain": Target(1.1)}, step),)
+
+
+def _details(results: Sequence[Result]) -> None:
+    """Milliseconds of every mode in every setting of the grid."""
+    for result in results:
+        if result.key == "adaptive_regret":
+            table = new_table(("setting", "carries", *FIXED, AUTO, "regret"))
+            for row in result.details:
+                ms = (f"{row['ms'][name]:,.1f}" for name in (*FIXED, AUTO))
+                table.add_row(row["setting"], row["carries"], *ms, f"{row['regret']:.2f}")
+            show("The grid, ms", table)
+
+
+PROGRAM = Program(
+    name="network",
+    races=(*EXCHANGE_RACES, *LOAD_RACES, *ADAPTIVE_RACES, *STEP_RACES),
+    title="Paired ratios: median and 10–90 % range",
+    print_details=_details,
+    threads=1,
+    changes="every config",
+)
+
+
+def main() -> None:
+    """Races where hosts can be built; else says in one line why not."""
+    reason = why_not()
+    if reason is not None:
+        sys.stderr.write(f"benchmarks.network: nothing measured: {reason}\n")
+        return
+    # Hosts are removed on the way out
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    PROGRAM.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,8 @@
-"""Races of the layer against the alternatives."""
+"""Races our layer against the alternatives, prints a table and, last, one JSON line.
+
+python -m benchmarks.mixture [--device cpu|cuda] [--threads N] [--rounds N] [--only KEY ...]
+                             [--seconds S] [--out FILE]
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -9,7 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.mixture.layers import (
+from benchmarks.racing.child import onednn_is_exact, onednn_products
+from benchmarks.racing.harness import (
+    DTYPES,
+    Clock,
+    ProductRates,
+    Race,
+    Result,
+    Spread,
+    Target,
+    Times,
+    clock_of,
+    keys_of,
+    new_table,
+    options,
+    run,
+    show,
+    speedup,
+)
+from benchmarks.racing.layers import (
     Contestant,
     GivenLogits,
     GroupedMMLayer,
@@ -29,50 +51,12 @@ from benchmarks.mixture.layers import (
     our_layer,
     ours,
     skewed_logits,
-)
-from benchmarks.racing.child import onednn_is_exact, onednn_products
-from benchmarks.racing.harness import (
-    DTYPES,
-    Clock,
-    NothingToMeasure,
-    ProductRates,
-    Race,
-    Result,
-    Spread,
-    Target,
-    Times,
-    speedup,
+    trained_logits,
 )
 from mmoe import ops
 from mmoe.mixture import Capacity, DispatchPlan
 from mmoe.ops import RoutePlan, unpermute
 from mmoe.ops.dispatch import permute
-
-# What every key should reach
-
-TARGETS: Mapping[str, Target] = {
-    "gemm_share_dense_bf16": Target(0.75),
-    "gemm_share_dense_fp32": Target(0.70),
-    "vs_loop_dense_bf16": Target(1.3),
-    "vs_loop_dense_fp32": Target(2.0),
-    "vs_grouped_mm_E8_fp32": Target(1.8),
-    "vs_grouped_mm_E64_fp32": Target(1.8),
-    "vs_grouped_mm_E256_fp32": Target(1.8),
-    "vs_grouped_mm_E8_bf16": Target(1.15),
-    "vs_grouped_mm_E64_bf16": Target(1.15),
-    "vs_grouped_mm_E256_bf16": Target(1.15),
-    "vs_naive_mask_E64": Target(30),
-    "vs_naive_index_E256": Target(3),
-    "vs_t_layers_independent": Target(1.25),
-    "vs_t_layers_correlated": Target(2.5),
-    "vs_merged_independent": Target(0.95),
-    "vs_merged_correlated": Target(1.6),
-    "vs_best_trained": Target(1.2),
-    "vs_capacity_padded": Target(1.2),
-    "planning_share": Target(0.15, at_most=True),
-    "auto_regret": Target(1.15, at_most=True),
-}
-
 
 # What every race gets, and what a race is
 
@@ -160,9 +144,9 @@ def _rate(key: str, work: Workload, seconds: list[float], dtype_name: str) -> Re
 
 
 DENSE_RACES = (
-    Race(("gemm_share_dense_fp32", "vs_loop_dense_fp32"), fp32),
-    Race(("gemm_share_dense_bf16",), bf16),
-    Race(("vs_loop_dense_bf16",), autocast),
+    Race({"gemm_share_dense_fp32": Target(0.70), "vs_loop_dense_fp32": Target(2.0)}, fp32),
+    Race({"gemm_share_dense_bf16": Target(0.75)}, bf16),
+    Race({"vs_loop_dense_bf16": Target(1.3)}, autocast),
 )
 
 
@@ -170,13 +154,14 @@ DENSE_RACES = (
 
 SPARSE = Workload(B=4096, D=256, hidden=(512, 256), E=8, k=2)
 EXPERTS = (8, 64, 256)
+Layer = Callable[[Workload, Values], nn.Module]
 
 
 def against(
     bench: Bench,
     *,
     key: str,
-    kind: Callable[[Workload, Values], nn.Module],
+    kind: Layer,
     num_experts: int,
     dtype: torch.dtype = torch.float32,
 ) -> list[Result]:
@@ -246,30 +231,26 @@ class _Ready(torch.autograd.Function):
 
 
 def _without_experts(work: Workload, values: Values) -> Contestant:
-    layer = our_layer(work, values, execution="grouped")
+    layer: Any = our_layer(work, values, execution="grouped")
     layer.experts = FreeExperts(work)
     x_BD = leaf(values.x_BD)
     return contestant(lambda: [layer(x_BD).out_BGO], [values.grad_BGO], x_BD, [layer])
 
 
-def _race(
-    key: str, kind: Callable[[Workload, Values], nn.Module], num_experts: int, dtype: str = "fp32"
-) -> Race:
-    return Race(
-        (key,),
-        partial(against, key=key, kind=kind, num_experts=num_experts, dtype=DTYPES[dtype]),
-    )
+def _race(key: str, kind: Layer, num_experts: int, target: float, dtype: str = "fp32") -> Race:
+    call = partial(against, key=key, kind=kind, num_experts=num_experts, dtype=DTYPES[dtype])
+    return Race({key: Target(target)}, call)
 
 
 SPARSE_RACES = (
     *(
-        _race(f"vs_grouped_mm_E{num_experts}_{dtype}", GroupedMMLayer, num_experts, dtype)
-        for dtype in DTYPES
+        _race(f"vs_grouped_mm_E{num_experts}_{dtype}", GroupedMMLayer, num_experts, target, dtype)
+        for dtype, target in (("fp32", 1.8), ("bf16", 1.15))
         for num_experts in EXPERTS
     ),
-    _race("vs_naive_mask_E64", MaskLayer, 64),
-    _race("vs_naive_index_E256", IndexLayer, 256),
-    Race(("planning_share",), planning_share),
+    _race("vs_naive_mask_E64", MaskLayer, 64, 30),
+    _race("vs_naive_index_E256", IndexLayer, 256, 3),
+    Race({"planning_share": Target(0.15, at_most=True)}, planning_share),
 )
 
 
@@ -336,12 +317,6 @@ def _trained(bench: Bench, num_experts: int) -> Result:
     assert work.k is not None
     values = draw(work)
     times, notes = None, []
-    # Only here: training needs the whole library, the other races the operators alone.
-    try:
-        from benchmarks.mixture.layers import trained_logits
-    except ModuleNotFoundError as error:
-        raise NothingToMeasure(f"training needs what is not installed: {error}") from error
-
     batches = trained_logits(num_experts, work, bench.clock)
     for number, logits_BGE in enumerate(batches):
         contestants = {
@@ -389,11 +364,14 @@ def _pairs_note(logits_BGE: Tensor, k: int) -> str:
 
 GATE_RACES = (
     *(
-        Race((f"vs_t_layers_{name}", f"vs_merged_{name}"), partial(several_gates, name=name))
-        for name in SHARED
+        Race(
+            {f"vs_t_layers_{name}": Target(layers), f"vs_merged_{name}": Target(merged)},
+            partial(several_gates, name=name),
+        )
+        for name, layers, merged in (("independent", 1.25, 0.95), ("correlated", 2.5, 1.6))
     ),
-    Race(("vs_best_trained",), trained),
-    Race(("vs_capacity_padded",), capacity),
+    Race({"vs_best_trained": Target(1.2)}, trained),
+    Race({"vs_capacity_padded": Target(1.2)}, capacity),
 )
 
 
@@ -509,13 +487,14 @@ def _chosen(work: Workload, values: Values, logits_BGE: Tensor) -> str:
     assert work.k is not None
     layer = our_layer(work, values, GivenLogits(logits_BGE, work.k))
     calls: list[str] = []
-    dense: Any = layer.experts.dense
+    experts: Any = layer.experts
+    dense = experts.dense
 
     def spy(*arguments: Any) -> list[Tensor]:
         calls.append("dense")
         return dense(*arguments)
 
-    layer.experts.dense = spy
+    experts.dense = spy
     layer(values.x_BD)
     return "dense" if calls else "grouped"
 
@@ -524,15 +503,32 @@ def _name(work: Workload) -> str:
     return f"B {work.B}, E {work.E}, G {work.G}, K {work.k}"
 
 
-def format_choices(choices: Sequence[Mapping[str, Any]]) -> str:
-    """The settings as a table."""
-    head = f"{'B':>5} {'E':>3} {'G':>2} {'K':>2}  {'experts':<12} {'pairs':>6} "
-    lines = [f"{head}{'dense, ms':>10} {'grouped, ms':>12}  {'auto':<8} {'regret':>6}"]
-    for c in choices:
-        left = f"{c['B']:>5} {c['E']:>3} {c['G']:>2} {c['K']:>2}  {c['experts']:<12} "
-        times = f"{c['pair_share']:>6.1%} {c['dense_ms']:>10.2f} {c['grouped_ms']:>12.2f}  "
-        lines.append(f"{left}{times}{c['chosen']:<8} {c['regret']:>6.3f}")
-    return "\n".join(lines)
+def print_choices(results: Sequence[Result]) -> None:
+    """The settings of `auto_regret` as a table."""
+    columns = ("experts", "B", "E", "G", "K", "pairs", "dense, ms", "grouped, ms", "auto", "regret")
+    for result in results:
+        if result.key == "auto_regret":
+            table = new_table(columns)
+            for c in result.details:
+                numbers = (f"{c[name]}" for name in ("experts", "B", "E", "G", "K"))
+                ms = (f"{c[name]:.2f}" for name in ("dense_ms", "grouped_ms"))
+                pairs, regret = f"{c['pair_share']:.1%}", f"{c['regret']:.3f}"
+                table.add_row(*numbers, pairs, *ms, c["chosen"], regret)
+            show("", table)
 
 
-AUTO_RACES = (Race(("auto_regret",), auto_regret),)
+AUTO_RACES = (Race({"auto_regret": Target(1.15, at_most=True)}, auto_regret),)
+RACES = (*DENSE_RACES, *SPARSE_RACES, *GATE_RACES, *AUTO_RACES)
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = options("mixture", keys_of(RACES), seconds=20.0, rounds=True, device=True)
+    arguments = parser.parse_args()
+    bench = Bench(clock_of(arguments), ProductRates(arguments.device))
+    between = bench.rates.measure
+    run(arguments, RACES, bench, between=between, rates=bench.rates, details=print_choices)
+
+
+if __name__ == "__main__":
+    main()

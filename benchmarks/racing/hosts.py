@@ -197,7 +197,7 @@ class World:
     """Ranks that run, and the links between their hosts.
 
     Attributes:
-        ranks: Answer commands, see `benchmarks.network.rank`.
+        ranks: Answer commands, see `benchmarks.racing.spread`.
         network: May be shaped between two commands.
         per_host: Ranks of a host.
     """
@@ -236,18 +236,14 @@ def network_world(hosts: int, per_host: int, gbits: float) -> Iterator[World]:
     """
     with host_network(hosts) as network:
         network.shape(gbits)
-        ranks = Ranks(
+        with Ranks(
             f"layers on {hosts} × {per_host} ranks",
-            "benchmarks.network.rank",
+            "benchmarks.racing.spread",
             "",
             ranks=hosts * per_host,
             seats=seats(network, per_host),
-        )
-        try:
-            ranks.wait_until_ready()
+        ) as ranks:
             yield World(ranks, network, per_host)
-        finally:
-            ranks.close()
 
 
 def seats(network: HostNetwork, per_host: int) -> list[Seat]:

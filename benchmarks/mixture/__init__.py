@@ -1,1 +1,0 @@
-"""The multi-gate layer against the alternatives: `python -m benchmarks.mixture`."""

@@ -1,1 +1,0 @@
-"""What many ranks cost: bytes sent, gates that share a message, rows per second, growth."""
