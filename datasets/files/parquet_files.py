@@ -9,6 +9,7 @@ into them: versions of Arrow before 26 end the process there.
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from io import BytesIO
 from threading import Lock
 from typing import Any
 
@@ -19,10 +20,10 @@ from mmoe.datasets.files.data_file import DataFile, is_address
 from mmoe.datasets.rows.locations import distinct_names, refuse_missing, refuse_repeated
 from mmoe.datasets.values.arrow import MOST_DEPTH, may_use_threads, out_of_memory, plain, too_deep
 
-_BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _TEXT = (1, 2), 3, (4, 5, 6), 7, 8
-_LISTS, _MAP, _STRUCT, _UUID = (9, 10), 11, 12, 13
-_SIZES = {_BYTE: 1, _DOUBLE: 8, _UUID: 16}
-_SCHEMA, _NAME, _CHILDREN = 2, 4, 5  # fields of a footer, and of each element of its schema
+# Kinds of values in Thrift's compact protocol
+_BOOLEANS, _INTEGERS, _TEXT, _LISTS, _MAP, _STRUCT = (1, 2), (4, 5, 6), 8, (9, 10), 11, 12
+_SIZES = {3: 1, 7: 8, 13: 16}  # bytes of the others: byte, double, UUID
+_SCHEMA, _NAME, _CHILDREN = 2, (4, _TEXT), (5, 5)  # fields of a footer, and of its elements
 
 
 def refuse_deep(footer: bytes, origin: str) -> None:
@@ -37,120 +38,79 @@ def refuse_deep(footer: bytes, origin: str) -> None:
     Raises:
         ValueError: A column, which it names, has more than `MOST_DEPTH` groups inside one another.
     """
+    stream = BytesIO(footer)
     try:
-        _follow(_Compact(footer), origin)
-    except (IndexError, RecursionError):
-        return
+        for field, kind in _fields(stream):
+            if field == _SCHEMA and kind in _LISTS:
+                return _refuse_deep(stream, origin)
+            _value(stream, kind)
+    except (IndexError, OverflowError, RecursionError):
+        return None
 
 
-def _follow(compact: "_Compact", origin: str) -> None:
-    for field, kind in compact.fields():
-        if field == _SCHEMA and kind in _LISTS:
-            break
-        compact.skip(kind)
-    else:
-        return
-    elements, _ = compact.list_header()
-    _, top = compact.element()
+def _refuse_deep(stream: BytesIO, origin: str) -> None:
+    elements, _ = _list_header(stream)
+    top = _value(stream, _STRUCT).get(_CHILDREN, 0)
     if elements - 1 - top <= MOST_DEPTH:
         return  # too few groups, as where no column has any
     column, left = b"", [top]  # of each group that is open, the elements to come
     for _ in range(elements - 1):
         while left and left[-1] <= 0:
             left.pop()
-        name, children = compact.element()
-        column = name if len(left) <= 1 else column
+        element = _value(stream, _STRUCT)
+        column = element.get(_NAME, b"") if len(left) <= 1 else column
         if left:
             left[-1] -= 1
-        left.append(children)
+        left.append(element.get(_CHILDREN, 0))
         if len(left) - 2 > MOST_DEPTH:
             raise too_deep(column.decode(errors="replace"), origin)
 
 
-class _Compact:
-    """Bytes of Thrift's compact protocol, and how far they have been read.
+def _fields(stream: BytesIO) -> Iterator[tuple[int, int]]:
+    """Number and kind of each field of a struct; who gets one has to read its value."""
+    number = 0
+    while (start := _take(stream, 1)[0]) & 0x0F:
+        number = number + (start >> 4) if start >> 4 else _value(stream, _INTEGERS[0])
+        yield number, start & 0x0F
 
-    Raises:
-        IndexError: They end before what they hold.
-    """
 
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-        self.at = 0
-
-    def fields(self) -> Iterator[tuple[int, int]]:
-        """Yields number and kind of each field of a struct; who gets one has to read or skip it."""
-        number = 0
-        while (start := self._byte()) & 0x0F:
-            step = start >> 4
-            number = number + step if step else self.integer()
-            yield number, start & 0x0F
-
-    def element(self) -> tuple[bytes, int]:
-        """Reads an element of a schema: its name, and how many follow that are inside it."""
-        name, children = b"", 0
-        for field, kind in self.fields():
-            if field == _NAME and kind == _TEXT:
-                size = self._varint()
-                name = self.content[self.at : self.at + size]
-                self.at += size
-            elif field == _CHILDREN and kind in _INTEGERS:
-                children = self.integer()
-            else:
-                self.skip(kind)
-        return name, children
-
-    def list_header(self) -> tuple[int, int]:
-        """Reads how many items a list has, and their kind."""
-        start = self._byte()
-        size = start >> 4
-        return (self._varint() if size == 15 else size), start & 0x0F
-
-    def integer(self) -> int:
-        """Reads a whole number."""
-        found = self._varint()
+def _value(stream: BytesIO, kind: int, *, in_list: bool = False) -> Any:
+    """Reads a value; of a struct the values by number and kind of their fields."""
+    if kind in _BOOLEANS:  # in a struct the kind says which
+        return _take(stream, int(in_list))
+    if kind in _INTEGERS:
+        found = _varint(stream)
         return (found >> 1) ^ -(found & 1)
+    if kind == _STRUCT:
+        return {field: _value(stream, field[1]) for field in _fields(stream)}
+    if kind in _LISTS:
+        size, item = _list_header(stream)
+        return [_value(stream, item, in_list=True) for _ in range(size)]
+    if kind == _MAP:
+        size = _varint(stream)
+        kinds = divmod(_take(stream, 1)[0], 16) if size else ()
+        return [_value(stream, one, in_list=True) for _ in range(size) for one in kinds]
+    return _take(stream, _varint(stream) if kind == _TEXT else _SIZES.get(kind, 1 << 62))
 
-    def skip(self, kind: int, *, in_list: bool = False) -> None:
-        """Goes behind a value."""
-        if kind in _BOOLEANS:
-            self.at += in_list
-        elif kind in _INTEGERS:
-            self._varint()
-        elif kind == _TEXT:
-            self.at += self._varint()
-        elif kind in _LISTS:
-            size, item = self.list_header()
-            for _ in range(size):
-                self.skip(item, in_list=True)
-        elif kind == _MAP:
-            if size := self._varint():
-                kinds = self._byte()
-                for _ in range(size):
-                    self.skip(kinds >> 4, in_list=True)
-                    self.skip(kinds & 0x0F, in_list=True)
-        elif kind == _STRUCT:
-            for _, inner in self.fields():
-                self.skip(inner)
-        elif kind in _SIZES:
-            self.at += _SIZES[kind]
-        else:
-            raise IndexError
-        if self.at > len(self.content):
-            raise IndexError
 
-    def _byte(self) -> int:
-        self.at += 1
-        return self.content[self.at - 1]
+def _list_header(stream: BytesIO) -> tuple[int, int]:
+    """How many items a list has, and their kind."""
+    size, kind = divmod(_take(stream, 1)[0], 16)
+    return (_varint(stream) if size == 15 else size), kind
 
-    def _varint(self) -> int:
-        found = shift = 0
-        while (byte := self._byte()) & 0x80:
-            found |= (byte & 0x7F) << shift
-            shift += 7
-            if shift > 63:
-                raise IndexError
-        return found | byte << shift
+
+def _varint(stream: BytesIO) -> int:
+    found = shift = 0
+    while (byte := _take(stream, 1)[0]) & 0x80 and shift < 64:
+        found |= (byte & 0x7F) << shift
+        shift += 7
+    return found | byte << shift
+
+
+def _take(stream: BytesIO, size: int) -> bytes:
+    if len(found := stream.read(size)) < size:
+        raise IndexError  # it ends before what it holds
+    return found
 
 
 # Bytes of each column read at once, instead of all that a row group has of it. A request to an
