@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from mmoe.config import RunConfig
+from mmoe.datasets.bundled import raw_path
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.values.arrow import pc
 
@@ -30,51 +31,24 @@ HOW_TO_GET = (
 )
 _INCOME_VALUES = ("- 50000.", "50000+.")
 
-# In the order of the files. Codes (industry, occupation, …) are whole numbers without an order.
+# Codes (industry, occupation, …) are whole numbers without an order
+_WHOLE = """
+    age det_ind_code det_occ_code wage_per_hour capital_gains capital_losses stock_dividends num_emp
+    own_or_self vet_benefits weeks_worked year
+""".split()
+# In the order of the files
 COLUMNS: dict[str, pa.DataType] = {
-    "age": pa.int64(),
-    "class_worker": pa.string(),
-    "det_ind_code": pa.int64(),
-    "det_occ_code": pa.int64(),
-    "education": pa.string(),
-    "wage_per_hour": pa.int64(),
-    "hs_college": pa.string(),
-    "marital_stat": pa.string(),
-    "major_ind_code": pa.string(),
-    "major_occ_code": pa.string(),
-    "race": pa.string(),
-    "hisp_origin": pa.string(),
-    "sex": pa.string(),
-    "union_member": pa.string(),
-    "unemp_reason": pa.string(),
-    "full_or_part_emp": pa.string(),
-    "capital_gains": pa.int64(),
-    "capital_losses": pa.int64(),
-    "stock_dividends": pa.int64(),
-    "tax_filer_stat": pa.string(),
-    "region_prev_res": pa.string(),
-    "state_prev_res": pa.string(),
-    "det_hh_fam_stat": pa.string(),
-    "det_hh_summ": pa.string(),
-    "instance_weight": pa.float64(),
-    "mig_chg_msa": pa.string(),
-    "mig_chg_reg": pa.string(),
-    "mig_move_reg": pa.string(),
-    "mig_same": pa.string(),
-    "mig_prev_sunbelt": pa.string(),
-    "num_emp": pa.int64(),
-    "fam_under_18": pa.string(),
-    "country_father": pa.string(),
-    "country_mother": pa.string(),
-    "country_self": pa.string(),
-    "citizenship": pa.string(),
-    "own_or_self": pa.int64(),
-    "vet_question": pa.string(),
-    "vet_benefits": pa.int64(),
-    "weeks_worked": pa.int64(),
-    "year": pa.int64(),
-    "income_50k": pa.string(),
-}
+    name: pa.int64() if name in _WHOLE else pa.string()
+    for name in """
+        age class_worker det_ind_code det_occ_code education wage_per_hour hs_college marital_stat
+        major_ind_code major_occ_code race hisp_origin sex union_member unemp_reason
+        full_or_part_emp capital_gains capital_losses stock_dividends tax_filer_stat
+        region_prev_res state_prev_res det_hh_fam_stat det_hh_summ instance_weight mig_chg_msa
+        mig_chg_reg mig_move_reg mig_same mig_prev_sunbelt num_emp fam_under_18 country_father
+        country_mother country_self citizenship own_or_self vet_question vet_benefits weeks_worked
+        year income_50k
+    """.split()
+} | {"instance_weight": pa.float64()}
 
 
 def load(config: RunConfig, data: Path | None) -> Splits:
@@ -151,14 +125,11 @@ def read_census_file(path: Path) -> pa.Table:
 
 
 def _folder(config: RunConfig, data: Path | None) -> Path:
-    if data is None and isinstance(config.data.path, str):
-        data = Path(config.data.path)
-    if data is None:
-        raise ValueError(f"census-income: needs --data (or data.path in the config); {HOW_TO_GET}")
+    folder = raw_path(config, data, HOW_TO_GET)
     for name in (TRAIN_FILE, TEST_FILE):
-        if not (data / name).is_file():
-            raise ValueError(f"{data / name}: no such file; {HOW_TO_GET}")
-    return data
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder / name}: no such file; {HOW_TO_GET}")
+    return folder
 
 
 def _unpacked(path: Path) -> bytes:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from mmoe.config import RunConfig
+from mmoe.datasets.bundled import raw_path
 from mmoe.datasets.rows.splits import Splits
 
 FILE = "hillstrom.csv"
@@ -66,10 +67,7 @@ def files(config: RunConfig, data: Path | None) -> dict[str, list[Path]]:
 
 
 def _path(config: RunConfig, data: Path | None) -> Path:
-    if data is None and isinstance(config.data.path, str):
-        data = Path(config.data.path)
-    if data is None:
-        raise ValueError(f"hillstrom: needs --data (or data.path in the config); {HOW_TO_GET}")
+    data = raw_path(config, data, HOW_TO_GET)
     path = data / FILE if data.is_dir() else data
     if not path.is_file():
         raise ValueError(f"{path}: no such file; {HOW_TO_GET}")
