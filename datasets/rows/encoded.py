@@ -70,37 +70,18 @@ class EncodedFeatures:
 
     def rows(self, start: int, stop: int) -> "EncodedFeatures":
         """Returns rows [start, stop), not copied."""
-        lists = [
-            (values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start])
-            for values, offsets in self.lists
-        ]
-        weights = [
-            None if weights is None else weights[offsets[start] : offsets[stop]]
-            for weights, (_, offsets) in zip(self.list_weights, self.lists, strict=False)
-        ]
-        return EncodedFeatures(
-            dense_NF=self.dense_NF[start:stop],
-            ids_NC=self.ids_NC[start:stop],
-            lists=lists,
-            list_weights=weights,
-            links={t: link.rows(slice(start, stop)) for t, link in self.links.items()},
-            domains_N=None if self.domains_N is None else self.domains_N[start:stop],
-            requests=None if self.requests is None else self.requests.rows(start, stop),
-        )
+        return self.take(slice(start, stop))
 
-    def take(self, rows: np.ndarray) -> "EncodedFeatures":
-        """Returns the given rows, copied, in that order."""
-        kept = [RaggedRows(offsets, rows, len(rows)) for _, offsets in self.lists]
+    def take(self, rows: np.ndarray | slice) -> "EncodedFeatures":
+        """Returns the given rows, copied, in that order; those of a slice are not copied."""
+        kept = [_items_of(offsets, rows) for _, offsets in self.lists]
         return EncodedFeatures(
             dense_NF=self.dense_NF[rows],
             ids_NC=self.ids_NC[rows],
-            lists=[
-                (values[ragged.index], offsets_of(ragged.lengths_B))
-                for ragged, (values, _) in zip(kept, self.lists, strict=True)
-            ],
+            lists=[(self.lists[n][0][items], offsets) for n, (items, offsets) in enumerate(kept)],
             list_weights=[
-                None if weights is None else weights[ragged.index]
-                for ragged, weights in zip(kept, self.list_weights, strict=False)
+                None if weights is None else weights[items]
+                for weights, (items, _) in zip(self.list_weights, kept, strict=False)
             ],
             links={t: link.rows(rows) for t, link in self.links.items()},
             domains_N=None if self.domains_N is None else self.domains_N[rows],
@@ -153,26 +134,27 @@ class EncodedRequests:
         """M."""
         return len(self.keys_M)
 
-    def rows(self, start: int, stop: int) -> "EncodedRequests":
-        """Returns those of rows [start, stop); what the requests are is not copied."""
-        request_N = self.request_N[start:stop]
-        first, last = (int(request_N.min()), int(request_N.max()) + 1) if len(request_N) else (0, 0)
-        return replace(
-            self,
-            features=self.features.rows(first, last),
-            request_N=request_N - first,
-            keys_M=self.keys_M[first:last],
-        )
+    def take(self, rows: np.ndarray | slice) -> "EncodedRequests":
+        """Returns those of the given rows, copied; of a slice what the requests are is not."""
+        request_N, kept_M = self.request_N[rows], slice(0, 0)
+        if not isinstance(rows, slice):
+            kept_M, request_N = first_seen(request_N)
+        elif len(request_N):
+            kept_M = slice(int(request_N.min()), int(request_N.max()) + 1)
+            request_N = request_N - kept_M.start
+        features = self.features.take(kept_M)
+        return replace(self, features=features, request_N=request_N, keys_M=self.keys_M[kept_M])
 
-    def take(self, rows: np.ndarray) -> "EncodedRequests":
-        """Returns those of the given rows, copied."""
-        kept_M, request_N = first_seen(self.request_N[rows])
-        return replace(
-            self,
-            features=self.features.take(kept_M),
-            request_N=request_N,
-            keys_M=self.keys_M[kept_M],
-        )
+
+def _items_of(
+    offsets: np.ndarray, rows: np.ndarray | slice
+) -> tuple[np.ndarray | slice, np.ndarray]:
+    """Where the items of some rows' lists are, and the offsets of these."""
+    if isinstance(rows, slice):
+        own = offsets[rows.start : rows.stop + 1]
+        return slice(own[0], own[-1]), own - own[0]
+    ragged = RaggedRows(offsets, rows, len(rows))
+    return ragged.index, offsets_of(ragged.lengths_B)
 
 
 def merged(of_request: Sequence[bool], shared: Iterable[Any], own: Iterable[Any]) -> list[Any]:
@@ -348,28 +330,27 @@ class EncodedData:
             )
         index_Q, requests_B, dense_QF = self._requests(rows_B, height)
         values, lengths, id_weights = ids_of_batch(self.features, rows_B, height, index_Q)
-        of_labels = (None, None, None)
-        if self.labels is not None:
-            targets_NT = self.labels.targets_NT
-            trained_NT = self.labels.labels_NT if targets_NT is None else targets_NT
-            arrays = (trained_NT, self.labels.observed_NT, self.labels.weights_NT)
-            of_labels = tuple(torch.from_numpy(gather(array, rows_B, height)) for array in arrays)
-        domains_B, domains_N = None, self.features.domains_N
-        if domains_N is not None:  # of padding 0: what is computed of it nobody reads
-            domains_B = torch.from_numpy(gather(domains_N[:, None], rows_B, height)[:, 0])
+
+        def rows_of(array_NX: np.ndarray | None) -> torch.Tensor | None:
+            return None if array_NX is None else torch.from_numpy(gather(array_NX, rows_B, height))
+
+        trained_NT = observed_NT = weights_NT = None
+        if (labels := self.labels) is not None:
+            trained_NT = labels.labels_NT if labels.targets_NT is None else labels.targets_NT
+            observed_NT, weights_NT = labels.observed_NT, labels.weights_NT
         return Batch(
             dense_BF=torch.from_numpy(gather(self.features.dense_NF, rows_B, height)),
             values=torch.from_numpy(values),
             lengths_CB=torch.from_numpy(lengths),
-            labels_BT=of_labels[0],
-            observed_BT=of_labels[1],
-            weights_BT=of_labels[2],
+            labels_BT=rows_of(trained_NT),
+            observed_BT=rows_of(observed_NT),
+            weights_BT=rows_of(weights_NT),
             num_rows=len(rows_B),
-            id_weights=None if id_weights is None else torch.from_numpy(id_weights),
-            groups_B=None if groups_B is None else torch.from_numpy(groups_B),
-            requests_B=None if requests_B is None else torch.from_numpy(requests_B),
-            request_dense_QF=None if dense_QF is None else torch.from_numpy(dense_QF),
-            domains_B=domains_B,
+            id_weights=_tensor(id_weights),
+            groups_B=_tensor(groups_B),
+            requests_B=_tensor(requests_B),
+            request_dense_QF=_tensor(dense_QF),
+            domains_B=rows_of(self.features.domains_N),  # of padding 0, which nobody reads
         )
 
     def _requests(
@@ -482,13 +463,17 @@ def _joined(values: np.ndarray, lengths: np.ndarray, lists: list[Ids]) -> Ids:
     return all_values, all_lengths, np.concatenate([ones, *weights])
 
 
+def _tensor(array: np.ndarray | None) -> torch.Tensor | None:
+    return None if array is None else torch.from_numpy(array)
+
+
 def gather(source_NX: np.ndarray, rows_B: np.ndarray, height: int) -> np.ndarray:
-    """Rows of a matrix, zeros (missing, unobserved) below them.
+    """Returns rows of an array, zeros (missing, unobserved) below them.
 
     NumPy on one thread: as quick as torch's gather here, and it leaves the cores to the network.
     """
     if height == len(rows_B):
         return source_NX.take(rows_B, axis=0)
-    out = np.zeros((height, source_NX.shape[1]), source_NX.dtype)
+    out = np.zeros((height, *source_NX.shape[1:]), source_NX.dtype)
     out[: len(rows_B)] = source_NX.take(rows_B, axis=0)
     return out
