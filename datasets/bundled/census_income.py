@@ -35,19 +35,18 @@ _INCOME_VALUES = ("- 50000.", "50000+.")
 _WHOLE = """
     age det_ind_code det_occ_code wage_per_hour capital_gains capital_losses stock_dividends num_emp
     own_or_self vet_benefits weeks_worked year
-""".split()
+"""
 # In the order of the files
+_NAMES = """
+    age class_worker det_ind_code det_occ_code education wage_per_hour hs_college marital_stat
+    major_ind_code major_occ_code race hisp_origin sex union_member unemp_reason full_or_part_emp
+    capital_gains capital_losses stock_dividends tax_filer_stat region_prev_res state_prev_res
+    det_hh_fam_stat det_hh_summ instance_weight mig_chg_msa mig_chg_reg mig_move_reg mig_same
+    mig_prev_sunbelt num_emp fam_under_18 country_father country_mother country_self citizenship
+    own_or_self vet_question vet_benefits weeks_worked year income_50k
+"""
 COLUMNS: dict[str, pa.DataType] = {
-    name: pa.int64() if name in _WHOLE else pa.string()
-    for name in """
-        age class_worker det_ind_code det_occ_code education wage_per_hour hs_college marital_stat
-        major_ind_code major_occ_code race hisp_origin sex union_member unemp_reason
-        full_or_part_emp capital_gains capital_losses stock_dividends tax_filer_stat
-        region_prev_res state_prev_res det_hh_fam_stat det_hh_summ instance_weight mig_chg_msa
-        mig_chg_reg mig_move_reg mig_same mig_prev_sunbelt num_emp fam_under_18 country_father
-        country_mother country_self citizenship own_or_self vet_question vet_benefits weeks_worked
-        year income_50k
-    """.split()
+    name: pa.int64() if name in _WHOLE.split() else pa.string() for name in _NAMES.split()
 } | {"instance_weight": pa.float64()}
 
 
