@@ -18,6 +18,7 @@ from mmoe.datasets.files.resolve import kind_of
 from mmoe.datasets.values.arrow import list_lengths, plain
 
 _ROWS = 1 << 16  # of a chunk, where all of them are joined
+_FOOTERS = Footers()  # of files that are read group by group
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,6 @@ def iter_file(
     rows: int,
     row_group: int | range | None = None,
     folders: dict[str, str | None] | None = None,
-    footers: Footers | None = None,
     first_request: int = 0,
 ) -> Iterator[pa.Table]:
     """Yields the same rows in the same order, at most about `rows` at a time (CSV: a block).
@@ -101,7 +101,6 @@ def iter_file(
         rows: Most rows of a table.
         row_group: Only this one, or these; Parquet alone has them.
         folders: What `folder_columns` said of the file, so that it need not look again.
-        footers: Those of Parquet files that are read group by group.
         first_request: Number of the first request that is read, where rows are candidates.
 
     Raises:
@@ -110,7 +109,7 @@ def iter_file(
     if file.candidates is not None:
         of_requests, asked = _of_requests(file, names)
         at_once = _requests_at_once(rows)
-        tables = iter_file(of_requests, asked, at_once, row_group, folders, footers)
+        tables = iter_file(of_requests, asked, at_once, row_group, folders)
         for table in tables:
             flat = unnested(table, file.candidates, names, str(file), first_request)
             first_request += table.num_rows
@@ -120,7 +119,7 @@ def iter_file(
     folders = folder_columns(file) if folders is None else folders
     own = [name for name in names if name not in folders]
     if row_group is not None:
-        tables = iter_parquet(file, own, rows, row_group, footers)
+        tables = iter_parquet(file, own, rows, row_group, _FOOTERS)
     else:
         tables = format_of(file).chunks(file, own, rows)
     for table in tables:
@@ -192,9 +191,9 @@ def candidate_counts(file: DataFile, rows: int) -> list[tuple[int, int]]:
     of_requests, asked = _of_requests(file, [])
     is_parquet = kind_of(file) == "parquet"
     groups = range(len(parquet_layout(file)[1])) if is_parquet else [None]
-    found, footers = [], Footers()
+    found = []
     for group in groups:
-        tables = iter_file(of_requests, asked, _requests_at_once(rows), group, footers=footers)
+        tables = iter_file(of_requests, asked, _requests_at_once(rows), group)
         lengths = (list_lengths(plain(table[asked[-1]])) for table in tables)
         counts = [(len(of_some), int(of_some.sum())) for of_some in lengths]
         found.append((sum(n for n, _ in counts), sum(n for _, n in counts)))

@@ -18,7 +18,15 @@ import pyarrow.json as pajson
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.text_files import one_line, open_text, read_start, unreadable
 from mmoe.datasets.rows.locations import MissingColumnError
-from mmoe.datasets.values.arrow import MOST_DEPTH, is_list, is_text, out_of_memory, pc
+from mmoe.datasets.values.arrow import (
+    ANY_INTEGER,
+    MOST_DEPTH,
+    is_list,
+    is_text,
+    out_of_memory,
+    pc,
+    widen,
+)
 
 _ONE_TYPE = "write the column with one type"
 _SHOWN = 60  # characters of a line
@@ -97,17 +105,16 @@ def without_columns(block: bytes, columns: Collection[str]) -> bytes:
     """Returns the same lines without some keys; a line that is no object stays as it is."""
     if not columns:
         return block
-    return b"\n".join(_without(line, columns) for line in block.split(b"\n"))
-
-
-def _without(line: bytes, columns: Collection[str]) -> bytes:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    if not isinstance(row, dict):
-        return line
-    return json.dumps({key: value for key, value in row.items() if key not in columns}).encode()
+    lines = block.split(b"\n")
+    for number, line in enumerate(lines):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            kept = {key: value for key, value in row.items() if key not in columns}
+            lines[number] = json.dumps(kept).encode()
+    return b"\n".join(lines)
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -173,7 +180,6 @@ _KEY = re.compile(rb'"([^"]*)"[ \t\r\n]*:')
 # Arrow's work grows with lines times keys: many keys of which a line has few are no columns
 _MANY_KEYS, _FEW_OF_THEM = 1_000, 50
 _BOM = b"\xef\xbb\xbf"
-_ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
 _HEAD_BYTES = 1 << 14
 _EXACT = 2.0**53  # whole numbers below are exact in float64
 
@@ -291,7 +297,7 @@ def _joined_kinds(
     whole = _kept_digits(block, found)
     for name in found.column_names:
         kind, known = whole[name], before.get(name, pa.null())
-        joined = _joined(known, kind)
+        joined = widen(known, kind)
         if joined is None:
             what = f"{kind} from line {line} on, but {known} before"
             raise explain_line(file, line, block, before) or MixedColumnError(name, str(file), what)
@@ -487,7 +493,7 @@ def _with_integer(kind: pa.DataType, path: Sequence[str]) -> pa.DataType:
     if is_list(kind):
         return pa.list_(_with_integer(kind.value_type, path))
     if not path:
-        return _ANY_INTEGER
+        return ANY_INTEGER
     kinds = [_with_integer(f.type, path[1:]) if f.name == path[0] else f.type for f in kind]
     return pa.struct([f.with_type(changed) for f, changed in zip(kind, kinds, strict=True)])
 
@@ -501,30 +507,3 @@ def _plain_kind(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_plain_kind(field.type)) for field in kind])
     return kind
-
-
-def _joined(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """The type that holds both, or None."""
-    if left == right or pa.types.is_null(right):
-        return left
-    if pa.types.is_null(left):
-        return right
-    if is_list(left) and is_list(right):
-        item = _joined(left.value_type, right.value_type)
-        return None if item is None else pa.list_(item)
-    if pa.types.is_struct(left) and pa.types.is_struct(right):
-        return _joined_structs(left, right)
-    numbers = {left, right}
-    if numbers <= {pa.int64(), _ANY_INTEGER}:
-        return _ANY_INTEGER
-    return pa.float64() if numbers <= {pa.int64(), _ANY_INTEGER, pa.float64()} else None
-
-
-def _joined_structs(left: pa.StructType, right: pa.StructType) -> pa.DataType | None:
-    kinds = {field.name: field.type for field in left}
-    for field in right:
-        joined = _joined(kinds.get(field.name, pa.null()), field.type)
-        if joined is None:
-            return None
-        kinds[field.name] = joined
-    return pa.struct(list(kinds.items()))

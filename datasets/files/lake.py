@@ -27,7 +27,7 @@ from mmoe.datasets.files.data_file import (
     natural_key,
     without_protocol,
 )
-from mmoe.datasets.files.parquet_files import iter_parquet, parquet_columns
+from mmoe.datasets.files.parquet_files import iter_parquet, parquet_layout
 from mmoe.datasets.files.remote import not_reached
 from mmoe.datasets.rows.locations import refuse_missing
 
@@ -379,7 +379,7 @@ class DeltaTable:
     def read(self, address: str, columns: list[str], rows: int) -> Iterator[pa.Table]:
         """Yields the live rows of one file; columns that are younger than it are null."""
         file, values = DataFile(address), self._partitions[address]
-        there = [name for name in parquet_columns(file) if name not in values]
+        there = [name for name in parquet_layout(file)[0].names if name not in values]
         own = [name for name in columns if name in there]
         kept_N, first = self._kept.get(_own_name(address)), 0
         # Of a file that has none of the columns some column counts the rows

@@ -74,6 +74,8 @@ def flat_schema(
 ) -> pa.Schema:
     """Returns the columns that rows of candidates have: those beside them, then their fields.
 
+    Those beside them are dictionaries: their values, and which one each row has.
+
     Raises:
         ValueError: As `candidate_fields`.
 
@@ -84,7 +86,7 @@ def flat_schema(
     """
     fields = candidate_fields(schema, candidates, origin, known)
     shared = [
-        pa.field(field.name, shared_type(field.type))
+        field.with_type(pa.dictionary(pa.int32(), plain_type(field.type)))
         for field in schema
         if field.name != candidates
     ]
@@ -113,11 +115,6 @@ def fields_among(
         if name not in there:
             raise MissingColumnError(name, flat_schema(schema, candidates, origin).names, origin)
     return [name for name in names if name in own]
-
-
-def shared_type(kind: pa.DataType) -> pa.DataType:
-    """Returns the type of a column beside candidates: its values, and which one each row has."""
-    return pa.dictionary(pa.int32(), plain_type(kind))
 
 
 def unnested(

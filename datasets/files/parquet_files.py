@@ -121,12 +121,6 @@ _TAIL = 1 << 16  # bytes in which most footers are
 _LEVELS_OF_LIST = 3  # names before a field of a list's items: the column, list, element
 
 
-def parquet_columns(path: DataFile) -> list[str]:
-    """Lists the top-level columns' names; of equal ones the second becomes NAME.1."""
-    with _open(path) as file:
-        return distinct_names(file.schema_arrow.names)
-
-
 def read_parquet(path: DataFile, columns: list[str] | None) -> pa.Table:
     """Reads the whole file, `columns` in their order.
 

@@ -20,11 +20,10 @@ from mmoe.datasets.files.nested import renumbered, requests_of
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.resolve import Source, resolve_files
 from mmoe.datasets.rows.locations import REQUEST_COLUMN, cast_column, number_rows
-from mmoe.datasets.values.arrow import is_list, is_text, pc, plain
+from mmoe.datasets.values.arrow import is_list, is_text, pc, plain, widen
 from mmoe.datasets.values.text import PLAIN_CELLS, TextCells, settle
 
 Paths = Source | Iterable[Source]
-_ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
 
 
 def column_names(paths: Paths) -> list[str]:
@@ -63,7 +62,7 @@ def read_table(
     """
     files = resolve_files(paths)
     names = column_names(files) if columns is None else list(dict.fromkeys(columns))
-    tables = [_read(file, names) for file in files]
+    tables = [plain_columns(read_file(file, names)) for file in files]
     # Rows of the files themselves: requests, where those of the tables are candidates
     requests = [requests_of(table) for table in tables]
     counts = [t.num_rows if n is None else n for t, n in zip(tables, requests, strict=True)]
@@ -136,7 +135,8 @@ def iter_tables(
                 any_rows = True
     if not any_rows:
         # Of a span of requests without candidates the file has rows all the same
-        yield number_rows(_concat(files, [_read(file, names)[:0] for file in files]), [])
+        none = [plain_columns(read_file(file, names))[:0] for file in files]
+        yield number_rows(_concat(files, none), [])
 
 
 def _iter_rows(
@@ -162,10 +162,6 @@ def _iter_rows(
             yield part.slice(begin, end - begin)
         if here >= stop:
             return  # what follows in the row group is of others
-
-
-def _read(file: DataFile, names: list[str]) -> pa.Table:
-    return plain_columns(read_file(file, names))
 
 
 def plain_columns(table: pa.Table) -> pa.Table:
@@ -221,30 +217,6 @@ def common_schema(files: Iterable[DataFile], schemas: Iterable[pa.Schema]) -> pa
     return pa.schema(list(kinds.items()))
 
 
-def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """Returns the type that holds both, or None where there is none worth having."""
-    if isinstance(left, pa.DictionaryType) and isinstance(right, pa.DictionaryType):
-        values = widen(left.value_type, right.value_type)
-        return None if values is None else pa.dictionary(left.index_type, values)
-    if left == right or pa.types.is_null(right):
-        return left
-    if pa.types.is_null(left):
-        return right
-    if pa.types.is_timestamp(left) and pa.types.is_timestamp(right):
-        return None  # two units or time zones: rather asked than guessed
-    left, right = _beside_decimals(left, right), _beside_decimals(right, left)
-    if pa.uint64() in (left, right) and any(map(pa.types.is_signed_integer, (left, right))):
-        return _ANY_INTEGER
-    try:
-        fields = [pa.schema([("x", left)]), pa.schema([("x", right)])]
-        found = pa.unify_schemas(fields, promote_options="permissive").field("x").type
-    except (pa.ArrowTypeError, pa.ArrowInvalid):
-        return None
-    if is_list(found) and widen(left.value_type, right.value_type) == _ANY_INTEGER:
-        return pa.large_list(_ANY_INTEGER)
-    return found
-
-
 def signed_where_it_fits(
     schemas: Sequence[pa.Schema], largest: Sequence[Callable[[str], int]]
 ) -> list[pa.Schema]:
@@ -288,9 +260,3 @@ def _leaf(kind: pa.DataType) -> pa.DataType:
 
 def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
     return pa.large_list(_with_leaf(kind.value_type, leaf)) if is_list(kind) else leaf
-
-
-def _beside_decimals(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Integers as decimals that hold 64 bits of any sign: Arrow itself leaves a digit too few."""
-    whole = pa.types.is_integer(kind) and pa.types.is_decimal(other)
-    return _ANY_INTEGER if whole else kind

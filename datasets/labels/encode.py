@@ -393,19 +393,19 @@ def _compared(
     name = config.compared_group
     if name is None or name == config.data.group_column:
         return None if name is None else groups_N
-    column = find_column(table, name, origin, "group of tasks")
-    refuse_nested(column, f"{origin}: column {name!r} (group of tasks)")
-    return codes_of(column)[0]
+    return codes_of(find_groups(table, name, origin, "group of tasks"))[0]
 
 
-def find_groups(table: pa.Table, name: str, origin: str) -> pa.ChunkedArray:
+def find_groups(
+    table: pa.Table, name: str, origin: str, used_by: str = "data.group_column"
+) -> pa.ChunkedArray:
     """Finds the column by which rows belong together.
 
     Raises:
         ValueError: It is not there, or holds what is no id.
     """
-    column = find_column(table, name, origin, "data.group_column")
-    refuse_nested(column, f"{origin}: column {name!r} (of data.group_column)")
+    column = find_column(table, name, origin, used_by)
+    refuse_nested(column, f"{origin}: column {name!r} (of {used_by})")
     return column
 
 

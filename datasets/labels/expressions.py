@@ -112,14 +112,8 @@ def quote(column: str) -> str:
 
 
 _FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "abs": np.abs,
-    "ceil": np.ceil,
-    "exp": np.exp,
-    "floor": np.floor,
-    "log": np.log,
-    "log1p": np.log1p,
-    "round": np.round,
-    "sqrt": np.sqrt,
+    name: getattr(np, name)
+    for name in ("abs", "ceil", "exp", "floor", "log", "log1p", "round", "sqrt")
 }
 _ARITHMETIC: dict[type, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     ast.Add: np.add,

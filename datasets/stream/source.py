@@ -18,7 +18,7 @@ from mmoe.datasets.files.formats import (
     format_of,
     iter_file,
 )
-from mmoe.datasets.files.parquet_files import Footers, parquet_layout
+from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.readers import (
     Paths,
     common_schema,
@@ -70,8 +70,6 @@ class StreamSource:
     chunk_rows: int  # rows decoded at a time
     # Words that mean a missing value, and columns of keys in which they are null
     cells: TextCells = PLAIN_CELLS
-    # Of the Parquet files among them, whose row groups are read one by one
-    footers: Footers = field(default_factory=Footers, init=False, repr=False, compare=False)
 
     @property
     def num_rows(self) -> int:
@@ -104,9 +102,7 @@ class StreamSource:
         done = 0
         folders, group = self.folders[piece.file], piece.row_group
         request = piece.requests_before + piece.first_request
-        tables = iter_file(
-            piece.file, columns, self.chunk_rows, group, folders, self.footers, request
-        )
+        tables = iter_file(piece.file, columns, self.chunk_rows, group, folders, request)
         place = [("", piece.requests_before), (str(piece.file), _ENDLESS)]
         for table in tables:
             typed = self.cells.cleaned(self._typed(plain_columns(table), piece))

@@ -78,6 +78,7 @@ def out_of_memory(error: Exception, where: str) -> MemoryError | None:
 
 
 _MOST_DIGITS = 76  # of a decimal
+ANY_INTEGER = pa.decimal128(20, 0)  # of 64 bits, with a sign or without
 MOST_DEPTH = 64  # of lists and objects inside one another; parsers and types go down by calls
 
 
@@ -184,6 +185,37 @@ def is_list(kind: pa.DataType) -> bool:
     return (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
+
+
+def widen(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """Returns the type that holds both, or None where there is none worth having."""
+    if isinstance(left, pa.DictionaryType) and isinstance(right, pa.DictionaryType):
+        values = widen(left.value_type, right.value_type)
+        return None if values is None else pa.dictionary(left.index_type, values)
+    if left == right or pa.types.is_null(right):
+        return left
+    if pa.types.is_null(left):
+        return right
+    if pa.types.is_timestamp(left) and pa.types.is_timestamp(right):
+        return None  # two units or time zones: rather asked than guessed
+    left, right = _beside_decimals(left, right), _beside_decimals(right, left)
+    if pa.uint64() in (left, right) and any(map(pa.types.is_signed_integer, (left, right))):
+        return ANY_INTEGER
+    try:
+        fields = [pa.schema([("x", left)]), pa.schema([("x", right)])]
+        found = pa.unify_schemas(fields, promote_options="permissive").field("x").type
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return None
+    whole = is_list(found) and widen(left.value_type, right.value_type) == ANY_INTEGER
+    if whole and found.value_type != ANY_INTEGER:
+        return pa.large_list(ANY_INTEGER)
+    return found
+
+
+def _beside_decimals(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Integers as decimals that hold 64 bits of any sign: Arrow itself leaves a digit too few."""
+    whole = pa.types.is_integer(kind) and pa.types.is_decimal(other)
+    return ANY_INTEGER if whole else kind
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:

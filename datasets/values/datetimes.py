@@ -87,19 +87,8 @@ def parse_iso(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _cast(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """int64, null where a cell cannot be read: Arrow stops at the first, so they go one by one."""
-    found = text.cast_or_none(values, kind)
-    if found is None:
-        cells = [_cast_one(cell, kind) for cell in values]
-        found = pa.chunked_array([pa.array(cells, pa.int64())])
-    return found.cast(pa.int64())
-
-
-def _cast_one(cell: pa.Scalar, kind: pa.DataType) -> int | None:
-    try:
-        return cell.cast(kind).cast(pa.int64()).as_py()
-    except pa.ArrowInvalid:
-        return None
+    """int64, null where a cell cannot be read."""
+    return text.cast_each(values, kind).cast(pa.int64())
 
 
 # What is outside has the offset of the first or last second of these years

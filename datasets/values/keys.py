@@ -91,18 +91,8 @@ def _to_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pc.any(shifted).as_py():
         return values
     found = pc.replace_substring_regex(values.filter(shifted), r" ([+-])", r"\1")
-    try:
-        moved = datetimes_to_text(found.cast(pa.timestamp("us", "UTC")))
-    except pa.ArrowInvalid:  # one of them is none; the others must not depend on it
-
-        def one_moved(value: pa.Scalar) -> str:
-            try:
-                one = pa.chunked_array([pa.array([value]).cast(pa.timestamp("us", "UTC"))])
-            except pa.ArrowInvalid:
-                return value.as_py()
-            return datetimes_to_text(one)[0].as_py()
-
-        moved = pa.chunked_array([[one_moved(value) for value in found]], values.type)
+    moved = datetimes_to_text(text.cast_each(found, pa.timestamp("us", "UTC")))
+    moved = pc.coalesce(moved, found.cast(pa.large_string()))
     return _put(values, shifted, moved)
 
 

@@ -165,6 +165,21 @@ def cast_or_none(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray 
         return None
 
 
+def cast_each(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Casts the values to `kind`, null where one cannot be: Arrow stops at the first of these."""
+    found = cast_or_none(values, kind)
+    if found is not None:
+        return found
+
+    def one(cell: pa.Scalar) -> pa.Scalar | None:
+        try:
+            return cell.cast(kind)
+        except pa.ArrowInvalid:
+            return None
+
+    return pa.chunked_array([pa.array([one(cell) for cell in values], kind)])
+
+
 def loses_digits(text: pa.ChunkedArray, real: pa.ChunkedArray) -> bool:
     """Returns whether ids of many digits parse as float64, but no longer differ."""
     if not pc.any(pc.greater_equal(pc.abs(real), 2.0**53)).as_py():

@@ -17,12 +17,12 @@ from mmoe.config.tasks import TaskConfig, prediction_columns
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import file_types, format_of, has_rows, iter_file
 from mmoe.datasets.files.nested import candidate_fields
-from mmoe.datasets.files.readers import Paths, largest_in_file, signed_where_it_fits, widen
+from mmoe.datasets.files.readers import Paths, largest_in_file, signed_where_it_fits
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.labels.expressions import columns_of, evaluate
 from mmoe.datasets.rows.locations import check_columns, missing_column
 from mmoe.datasets.rows.projection import column_uses, required_columns
-from mmoe.datasets.values.arrow import is_text, plain, plain_type
+from mmoe.datasets.values.arrow import is_text, plain, plain_type, widen
 from mmoe.datasets.values.text import blank_to_null, loses_digits, settle, to_booleans
 from mmoe.score.top_rows import RANK, Top
 
