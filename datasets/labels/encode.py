@@ -302,7 +302,7 @@ class _LabelEncoder:
             task = self.tasks[name]
             used_by = f"task {task.name!r}"
             values = evaluate_label(task.label, self.table, self.origin, used_by)
-            column = _column(values, task.label, used_by, self.table, self.origin, task)
+            column = self._column(values, task.label, used_by, task)
             values_N = kind_of(task.kind).numbers(column)
             observed = ~values.missing & self._observed_when(task, (*waiting, name))
             exists_N = exists_in(task, self.domains)
@@ -323,6 +323,20 @@ class _LabelEncoder:
             values_N = np.where(young.young_N & ~young.happened_N, 0.0, values_N)
         return _Label(np.where(observed, values_N, 0.0), observed, young, there_N & young.young_N)
 
+    def _column(
+        self, values: Values, label: str, used_by: str, task: TaskConfig | None = None
+    ) -> LabelColumn:
+        return LabelColumn(
+            **vars(values),
+            is_text=values.is_text,
+            is_flag=values.is_flag,
+            label=label,
+            shown=shown(label),
+            config=task,
+            used_by=used_by,
+            place=lambda index: place(self.table, self.origin, index),
+        )
+
     def _observed_when(self, task: TaskConfig, waiting: tuple[str, ...]) -> np.ndarray:
         condition = task.observed_when
         if condition is None:
@@ -340,30 +354,8 @@ class _LabelEncoder:
             return other.observed_N & (other.values_N == 1)
         used_by = f"observed_when of task {task.name!r}"
         values = evaluate_label(condition, self.table, self.origin, used_by)
-        flags_N = zero_or_one(_column(values, condition, used_by, self.table, self.origin))
+        flags_N = zero_or_one(self._column(values, condition, used_by))
         return ~values.missing & (flags_N == 1)
-
-
-def _column(
-    values: Values,
-    label: str,
-    used_by: str,
-    table: pa.Table,
-    origin: str,
-    task: TaskConfig | None = None,
-) -> LabelColumn:
-    return LabelColumn(
-        data=values.data,
-        missing=values.missing,
-        is_text=values.is_text,
-        is_flag=values.is_flag,
-        source=values.source,
-        label=label,
-        shown=shown(label),
-        config=task,
-        used_by=used_by,
-        place=lambda index: place(table, origin, index),
-    )
 
 
 def _weights(task: TaskConfig, label: _Label, table: pa.Table, origin: str) -> np.ndarray:

@@ -1,18 +1,18 @@
 """How many labels of each split are masked, since their rows are young; and what is said of it."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.rows.encoded import EncodedLabels
 
-Counts = dict[str, int]
-Masked = dict[str, dict[str, Counts]]
+Masked = dict[str, dict[str, Counter[str]]]
 """Split → task → labels that are `masked`, `left`, and of those left `weighted`."""
 
 _ROWS = {"train": "training", "validation": "validation", "test": "test"}
 
 
-def masked_counts(config: RunConfig, labels: EncodedLabels) -> dict[str, Counts]:
+def masked_counts(config: RunConfig, labels: EncodedLabels) -> dict[str, dict[str, int]]:
     """Counts labels of each task whose labels mature."""
     counts = {}
     for t, task in enumerate(config.tasks):
@@ -36,11 +36,8 @@ class MaskedFit:
 
     def add(self, split: str, labels: EncodedLabels) -> None:
         """Counts labels of more rows of a split."""
-        mine = self.found.setdefault(split, {})
         for task, counts in masked_counts(self.config, labels).items():
-            sums = mine.setdefault(task, dict.fromkeys(counts, 0))
-            for key, count in counts.items():
-                sums[key] += count
+            self.found.setdefault(split, {}).setdefault(task, Counter()).update(counts)
 
 
 def describe_masked(config: RunConfig, masked: Masked, as_of: str | None) -> Iterator[str]:

@@ -234,19 +234,6 @@ class WatchLink:
         return self.table.watch(quantile_N.astype(np.float64), self.duration_N).astype(np.float32)
 
 
-def watch_links(
-    config: RunConfig, rules: Mapping[str, Mapping[str, Any]], table: pa.Table, origin: str
-) -> dict[int, WatchLink]:
-    """Makes the links of a table's rows, by the tasks' places."""
-    found = {}
-    for t, task in d2q_tasks(config).items():
-        duration_N = durations(task, table, origin, config)
-        fitted = rules.get(WATCH_QUANTILES, {}).get(task.name)
-        if fitted is not None:  # else no row has its label
-            found[t] = WatchLink(fitted, duration_N)
-    return found
-
-
 LABELS = "labels"
 _BLOCK = 8192
 _IDENTITY = (0.0, 1.0)
@@ -423,9 +410,12 @@ def row_links(
     config: RunConfig, rules: Mapping[str, Mapping[str, Any]], table: pa.Table, origin: str
 ) -> dict[int, RowLink]:
     """Makes the links of a table's rows, by the places of tasks whose targets are not labels."""
-    found: dict[int, RowLink] = {
-        t: link for t, link in watch_links(config, rules, table, origin).items()
-    }
+    found: dict[int, RowLink] = {}
+    for t, task in d2q_tasks(config).items():
+        duration_N = durations(task, table, origin, config)
+        fitted = rules.get(WATCH_QUANTILES, {}).get(task.name)
+        if fitted is not None:  # else no row has its label
+            found[t] = WatchLink(fitted, duration_N)
     labels = rules.get(LABELS, {})
     for t, task in enumerate(config.tasks):
         spec = labels.get(task.name)

@@ -186,7 +186,12 @@ class BatchSource:
     ) -> Generator[Batch]:
         rows = window_rows(self.streaming.shuffle_buffer_rows, size)
         lanes, share = LanesOfRank.of(share, self.streaming.lanes)
-        schedule = self._schedule(rows, seed, epoch, first * size, lanes)
+        # The windows from the one with the first row on, and what each lane gives to them
+        counts_P, interleave = self.reader.counts_P, self.streaming.interleave
+        of_lanes = [
+            windows(counts_P, rows, seed, epoch, first * size, interleave, lane) for lane in lanes
+        ]
+        schedule = list(zip(*of_lanes, strict=True))
         filled = self._filled(schedule, lanes)
         try:
             for of_lanes, data in zip(schedule, filled, strict=True):
@@ -198,16 +203,6 @@ class BatchSource:
                 del data  # the next window may take its place
         finally:
             filled.close()
-
-    def _schedule(
-        self, rows: int, seed: int, epoch: int, first_row: int, lanes: Sequence[Lane]
-    ) -> list[Windows]:
-        """The windows from the one that holds `first_row` on, and what each lane gives to them."""
-        counts_P, interleave = self.reader.counts_P, self.streaming.interleave
-        of_lanes = [
-            windows(counts_P, rows, seed, epoch, first_row, interleave, lane) for lane in lanes
-        ]
-        return list(zip(*of_lanes, strict=True))
 
     def _filled(self, schedule: list[Windows], lanes: Sequence[Lane]) -> Generator[EncodedData]:
         """The windows' rows; those of one that holds the whole split are read once."""

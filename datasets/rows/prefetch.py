@@ -3,10 +3,10 @@
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -32,61 +32,38 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T]:
         >>> list(prefetch((n * n for n in range(4)), depth=2))
         [0, 1, 4, 9]
     """
-    worker = _Worker(items, depth)
-    worker.thread.start()
-    try:
-        yield from worker.results()
-    finally:
-        worker.stop()
+    # A slot is taken before an item is made, and given back when it is handed out
+    slots, stopping = threading.Semaphore(depth), threading.Event()
+    ready: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
 
-
-class _Worker(Generic[T]):
-    """One thread; a slot is taken before an item is made, and given back when it is handed out."""
-
-    def __init__(self, items: Iterable[T], depth: int) -> None:
-        self.items = items
-        self.slots = threading.Semaphore(depth)
-        self.ready: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self.stopping = False
-        # A daemon: a process that has to end does not wait for a disk
-        self.thread = threading.Thread(target=self._run, name="mmoe-input", daemon=True)
-
-    def results(self) -> Iterator[T]:
-        while True:
-            what, value = self.ready.get()
-            if what == "error":
-                raise value
-            if what == "end":
-                return
-            self.slots.release()
-            yield value
-            del value  # while the next one is waited for, this one may go
-
-    def stop(self) -> None:
-        self.stopping = True
-        self.slots.release()
-        self.thread.join(_SECONDS_TO_STOP)
-
-    def _run(self) -> None:
-        iterator = iter(self.items)
+    def make() -> None:
+        iterator, error = iter(items), None
         try:
-            while True:
-                self.slots.acquire()
-                if self.stopping:
-                    return
-                try:
-                    item = next(iterator)
-                except StopIteration:
-                    self.ready.put(("end", None))
-                    return
-                self.ready.put(("item", item))
-                del item
-        except BaseException as error:  # whatever it is, the user's thread has to see it
-            self.ready.put(("error", error))
-        finally:
-            close = getattr(iterator, "close", None)
-            if close is not None:
-                close()
+            while slots.acquire() and not stopping.is_set():
+                ready.put((next(iterator),))
+        except StopIteration:
+            pass
+        except BaseException as raised:  # whatever it is, the user's thread has to see it
+            error = raised
+        ready.put(error)
+        close = getattr(iterator, "close", None)
+        if close is not None:
+            close()
+
+    # A daemon: a process that has to end does not wait for a disk
+    thread = threading.Thread(target=make, name="mmoe-input", daemon=True)
+    thread.start()
+    try:
+        while isinstance(found := ready.get(), tuple):
+            slots.release()
+            yield found[0]
+            del found  # while the next one is waited for, this one may go
+        if found is not None:
+            raise found
+    finally:
+        stopping.set()
+        slots.release()
+        thread.join(_SECONDS_TO_STOP)
 
 
 def in_order(

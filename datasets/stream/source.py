@@ -138,17 +138,17 @@ class StreamSource:
 
 @dataclass(frozen=True)
 class _Found:
-    """What one file is like; `groups` are rows of row groups, or of the whole file.
-
-    Where rows are candidates, `requests` are those of each.
-    """
+    """What one file is like."""
 
     file: DataFile
     size: int
     schema: pa.Schema
-    groups: list[int]
-    by_group: bool
-    requests: list[int]
+    # Of each row group, or of the whole file: requests, where rows are candidates, and rows
+    counts: list[tuple[int, int]]
+
+    @property
+    def has_rows(self) -> bool:
+        return any(rows for _, rows in self.counts)
 
 
 def survey(
@@ -177,14 +177,14 @@ def survey(
     texts = {name: TextKind(cells.known) for name in settled}
     found = [_look_at(file, uses, texts, chunk_rows) for file in files]
     _settle_folders(files, uses, texts)
-    held = [one for one in found if any(one.groups)] or found  # others hold no type of anything
+    held = [one for one in found if one.has_rows] or found  # others hold no type of anything
     schemas = [_settled_schema(one, texts) for one in held]
     largest = [partial(largest_in_file, one.file, rows_per_chunk=chunk_rows) for one in held]
     schema = common_schema([one.file for one in held], signed_where_it_fits(schemas, largest))
     pieces = _pieces(found)
     if not pieces:
         what = "rows, only columns"
-        if any(sum(one.requests) for one in found):
+        if any(requests for one in found for requests, _ in one.counts):
             what = "candidates, as every list of them is empty"
         raise ValueError(f"{origin}: holds no {what}; nothing can be trained on it")
     return StreamSource(
@@ -206,17 +206,14 @@ def _look_at(
     for name in uses:
         if name not in known:
             raise MissingColumnError(name, there.names, str(file)).needed_by(uses[name])
-    nested, is_parquet = file.candidates is not None, kind_of(file) == "parquet"
+    nested = file.candidates is not None
     kinds = {name: there.field(name).type for name in uses}
     schema = pa.schema([(n, k if nested else plain_type(k)) for n, k in kinds.items()])
     size = file.size()
     if nested:
-        counts = candidate_counts(file, chunk_rows)
-        groups, requests = [rows for _, rows in counts], [requests for requests, _ in counts]
-        return _Found(file, size, schema, groups, is_parquet, requests)
-    if is_parquet:
-        groups = parquet_layout(file)[1]
-        return _Found(file, size, schema, groups, True, [0] * len(groups))
+        return _Found(file, size, schema, candidate_counts(file, chunk_rows))
+    if kind_of(file) == "parquet":
+        return _Found(file, size, schema, [(0, rows) for rows in parquet_layout(file)[1]])
     folders = folder_columns(file)
     own = [name for name in uses if name not in folders] or there.names[:1]
     # Where types are known one column is enough to count the rows.
@@ -226,7 +223,7 @@ def _look_at(
         if is_text:
             for name in texts.keys() & set(own):
                 texts[name].add(table[name])
-    return _Found(file, size, schema, [rows], False, [0])
+    return _Found(file, size, schema, [(0, rows)])
 
 
 def _settle_folders(
@@ -257,9 +254,10 @@ def _pieces(found: list[_Found]) -> list[Piece]:
     pieces, before, requests_before = [], 0, 0
     for one in found:
         first = first_request = 0
-        for group, (rows, requests) in enumerate(zip(one.groups, one.requests, strict=True)):
+        by_group = kind_of(one.file) == "parquet"
+        for group, (requests, rows) in enumerate(one.counts):
             if rows:  # writers such as Spark leave files without rows
-                row_group = group if one.by_group else None
+                row_group = group if by_group else None
                 place = (first, before, first_request, requests_before)
                 pieces.append(Piece(one.file, row_group, rows, *place))
             first, before = first + rows, before + rows
