@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -316,24 +316,21 @@ def _blocks(file: DataFile) -> Iterator[tuple[int, bytes]]:
                 is_start = False
                 end = data.rfind(b"\n") + 1
                 block, rest = data[:end], data[end:]
+                after = line + block.count(b"\n")
                 if len(rest) > _LINE_BYTES:
-                    _refuse_long(file, line + block.count(b"\n"))
+                    raise ValueError(
+                        f"{file}: line {after} has more than {_LINE_BYTES >> 20} MiB, expected a "
+                        "JSON object of one row on each line; write one line for each row"
+                    )
                 if block.strip():
                     _refuse_deep(file, line, block)
                     yield line, block
-                line += block.count(b"\n")
+                line = after
     except (pa.ArrowException, OSError, EOFError) as error:
         raise out_of_memory(error, str(file)) or unreadable(file, error) from None
     if rest.strip():
         _refuse_deep(file, line, rest)
         yield line, rest
-
-
-def _refuse_long(file: DataFile, line: int) -> NoReturn:
-    raise ValueError(
-        f"{file}: line {line} has more than {_LINE_BYTES >> 20} MiB, expected a JSON object of one "
-        "row on each line; write one line for each row"
-    )
 
 
 def _without_escapes(block: bytes) -> bytes:

@@ -319,16 +319,14 @@ def _leaves(path: DataFile, file: pq.ParquetFile, columns: list[str] | None) -> 
     wanted = [prefix for prefix, (field, _) in inside.items() if field in path.fields]
     if wanted:
         return wanted
-    sizes = {prefix: _bytes_of(file, numbers) for prefix, (_, numbers) in inside.items()}
-    return [min(sizes, key=lambda prefix: sizes[prefix])]
-
-
-def _bytes_of(file: pq.ParquetFile, numbers: list[int]) -> int:
-    """Of these leaves in the first row group, as others may be many."""
     if not file.num_row_groups:
-        return 0
-    group = file.metadata.row_group(0)
-    return sum(group.column(n).total_compressed_size for n in numbers)
+        return [next(iter(inside))]
+    group = file.metadata.row_group(0)  # alone, as others may be many
+    sizes = {
+        prefix: sum(group.column(n).total_compressed_size for n in numbers)
+        for prefix, (_, numbers) in inside.items()
+    }
+    return [min(sizes, key=lambda prefix: sizes[prefix])]
 
 
 def _select(table: pa.Table, columns: list[str] | None) -> pa.Table:

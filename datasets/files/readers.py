@@ -149,18 +149,16 @@ def _iter_rows(
     bounds = [0, *accumulate(parquet_layout(file)[1])]
     groups = range(bisect_right(bounds, first) - 1, bisect_left(bounds, stop))
     here = bounds[groups.start]
-    if file.candidates is not None:
-        for part in iter_file(file, names, rows, groups, first_request=here):
+    nested = file.candidates is not None
+    for part in iter_file(file, names, rows, groups, first_request=here):
+        if nested:
             begin, end = np.searchsorted(part[REQUEST_COLUMN].to_numpy(), [first, stop])
-            if begin < end:
-                yield part.slice(begin, end - begin)
-        return
-    for part in iter_file(file, names, rows, groups):
-        begin, end = max(first - here, 0), min(stop - here, part.num_rows)
-        here += part.num_rows
+        else:
+            begin, end = max(first - here, 0), min(stop - here, part.num_rows)
+            here += part.num_rows
         if begin < end:
             yield part.slice(begin, end - begin)
-        if here >= stop:
+        if not nested and here >= stop:
             return  # what follows in the row group is of others
 
 

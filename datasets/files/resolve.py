@@ -5,6 +5,7 @@ import glob
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mmoe.datasets.files.data_file import (
     CsvForm,
@@ -36,30 +37,21 @@ _WORDS = {"csv": "CSV", "parquet": "Parquet", "ipc": "Arrow", "json": "JSON line
 
 
 @dataclass(frozen=True)
-class AsCsv:
-    """Paths of files, and how those among them that are CSV are written."""
-
-    paths: "Source | list[str]"
-    form: CsvForm
-
-    def __str__(self) -> str:
-        return describe(self.paths)
-
-
-@dataclass(frozen=True)
-class Nested:
-    """Paths of files whose rows have a list of candidates each, which are read as rows."""
+class AsRead:
+    """Paths of files, and how they are read."""
 
     paths: "Source | list[str]"  # as for `resolve_files`
-    candidates: str  # the column with the lists
-    # Columns that rows are known to have, whatever a file of empty lists says of them
+    form: CsvForm | None = None  # how those among them that are CSV are written
+    # Column of lists whose items are the rows; None: rows are those of the files
+    candidates: str | None = None
+    # Columns that such rows are known to have, whatever a file of empty lists says of them
     known: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return describe(self.paths)
 
 
-Source = str | Path | DataFile | AsCsv | Nested
+Source = str | Path | DataFile | AsRead
 
 
 def resolve_files(paths: Source | Iterable[Source]) -> list[DataFile]:
@@ -139,14 +131,14 @@ def describe(paths: Source | Iterable[Source]) -> str:
 def _resolve_one(source: Source) -> list[DataFile]:
     if isinstance(source, DataFile):
         return [source]
-    if isinstance(source, AsCsv):
+    if isinstance(source, AsRead):
+        more: dict[str, Any] = {"candidates": source.candidates, "known": source.known}
+        more = {} if source.candidates is None else more
+        of_csv = {} if source.form is None else {"csv": source.form}
         return [
-            replace(file, csv=source.form) if kind_of(file) == "csv" else file
+            replace(file, **more, **(of_csv if of_csv and kind_of(file) == "csv" else {}))
             for file in resolve_files(source.paths)
         ]
-    if isinstance(source, Nested):
-        more = {"candidates": source.candidates, "known": source.known}
-        return [replace(file, **more) for file in resolve_files(source.paths)]
     path = str(source)
     table, version = split_version(path)
     if version is not None and (is_address(path) or not Path(path).exists()):

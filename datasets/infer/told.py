@@ -13,7 +13,7 @@ from mmoe.config import RunConfig
 from mmoe.config.data import check_column_names, check_delimiter, check_encoding
 from mmoe.datasets.files.csv_files import read_header, refuse_no_header
 from mmoe.datasets.files.data_file import CsvForm
-from mmoe.datasets.files.resolve import AsCsv, kind_of, resolve_files
+from mmoe.datasets.files.resolve import AsRead, kind_of, resolve_files
 from mmoe.datasets.infer.profile import ColumnProfile, of_numbers
 from mmoe.datasets.labels.expressions import columns_of
 from mmoe.datasets.rows.locations import missing_column, visible_columns
@@ -136,7 +136,7 @@ def rows_to_look_at(
     delimiter: str | None = None,
     encoding: str | None = None,
     header: bool | None = None,
-) -> str | AsCsv:
+) -> str | AsRead:
     """Returns the data, and how it is written where that is told.
 
     Args:
@@ -168,13 +168,13 @@ def rows_to_look_at(
     return rows
 
 
-def with_csv_keys(config: RunConfig, rows: str | AsCsv) -> RunConfig:
+def with_csv_keys(config: RunConfig, rows: str | AsRead) -> RunConfig:
     """Returns a config that reads these rows as they were looked at.
 
     Of a file without a header names that count its columns are written: rows that lack one are
     refused then, not shifted.
     """
-    if not isinstance(rows, AsCsv):
+    if isinstance(rows, str) or rows.form is None:
         return config
     form = rows.form
     told = {"delimiter": form.delimiter, "encoding": form.encoding, "header": form.header}

@@ -211,17 +211,15 @@ def evaluate_label(text: str, table: pa.Table, origin: str, used_by: str) -> Val
     return Values(np.nan_to_num(numbers_N), np.isnan(numbers_N), values.source)
 
 
+@dataclass(frozen=True)
 class _Evaluator:
     """Walks the tree; a node that is not listed here is refused."""
 
-    def __init__(
-        self, table: pa.Table, columns: dict[str, str], origin: str, used_by: str, expression: str
-    ) -> None:
-        self.table = table
-        self.columns = columns
-        self.origin = origin
-        self.used_by = used_by
-        self.expression = expression
+    table: pa.Table
+    columns: dict[str, str]
+    origin: str
+    used_by: str
+    expression: str
 
     def error(self, problem: str) -> ValueError:
         """An error that names the expression and who uses it."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from mmoe.config import RequestsConfig
 from mmoe.datasets.files.nested import flat_schema, unnested
 from mmoe.datasets.rows.locations import ROW_COLUMN, number_rows
-from mmoe.datasets.values.arrow import plain, refuse_deep_types
+from mmoe.datasets.values.arrow import plain, recoded, refuse_deep_types
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -270,13 +270,7 @@ def without_views(table: pa.Table) -> pa.Table:
         column = columns[index]
         if isinstance(column.type, pa.DictionaryType):  # a category: it stays one
             kind = pa.dictionary(column.type.index_type, pa.large_string(), column.type.ordered)
-            chunks = [
-                pa.DictionaryArray.from_arrays(
-                    chunk.indices, chunk.dictionary.cast(pa.large_string()), ordered=kind.ordered
-                )
-                for chunk in column.chunks
-            ]
-            columns[index] = pa.chunked_array(chunks, kind)
+            columns[index] = recoded(column, kind, lambda v: v.cast(pa.large_string()))
         else:
             columns[index] = plain(column)
     # At once: a table that changes one column copies the list of all others
@@ -331,9 +325,7 @@ def describe_mixed(columns: Sequence[str]) -> str:
 
 
 def _text(value: Any) -> str | None:
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bool | int | np.bool_ | np.integer):
+    if isinstance(value, str | bool | int | np.bool_ | np.integer):
         return str(value)
     if isinstance(value, float | np.floating | Decimal) and value == value:
         whole = abs(value) < _EXACT and value == int(value)

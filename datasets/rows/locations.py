@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from mmoe.datasets.values.arrow import decoded, plain
+from mmoe.datasets.values.arrow import decoded, plain, recoded
 
 ROW_COLUMN = "__mmoe_row__"  # a row's number over all files, carried through the split
 REQUEST_COLUMN = "__mmoe_request__"  # number of the request that a nested row came from
@@ -240,11 +240,10 @@ def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         [0.35]
     """
     if isinstance(kind, pa.DictionaryType):
-        chunks = []
-        for chunk in column.chunks:
-            values = cast_column(pa.chunked_array([chunk.dictionary]), kind.value_type)
-            chunks.append(pa.DictionaryArray.from_arrays(chunk.indices, values.combine_chunks()))
-        return pa.chunked_array(chunks, kind)
+        of_values = kind.value_type
+        return recoded(
+            column, kind, lambda v: cast_column(pa.chunked_array([v]), of_values).combine_chunks()
+        )
     if pa.types.is_decimal(column.type) and pa.types.is_floating(kind):
         column = column.cast(pa.string())
     return column.cast(kind, safe=False)

@@ -14,7 +14,7 @@ from mmoe.config import DataConfig, RunConfig, SplitConfig
 from mmoe.datasets.files.data_file import CsvForm, is_address
 from mmoe.datasets.files.lake import at_version
 from mmoe.datasets.files.readers import Paths, column_names, read_table
-from mmoe.datasets.files.resolve import AsCsv, Nested, Source, describe, kind_of, resolve_files
+from mmoe.datasets.files.resolve import AsRead, Source, describe, kind_of, resolve_files
 from mmoe.datasets.labels.maturity import TimeSpan
 from mmoe.datasets.rows.frames import TableLike, as_rows, holds_rows, origin_of
 from mmoe.datasets.rows.locations import (
@@ -175,7 +175,7 @@ def one_path(config: RunConfig, data: str | Path | None) -> Paths:
     paths = data if data is not None else config.data.path
     if not paths:
         raise ValueError("data.path: is missing; set it, or give --data PATH")
-    return _as_read(config, paths)
+    return _of_config(config, paths)
 
 
 def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Paths]:
@@ -193,7 +193,7 @@ def files_by_split(config: RunConfig, folder: str | Path | None) -> dict[str, Pa
     for name in ("train", "test"):
         if name not in by_split:
             raise ValueError(f"data.{name}: is missing, but the split is by file; set it")
-    return {name: _as_read(config, paths) for name, paths in by_split.items()}
+    return {name: _of_config(config, paths) for name, paths in by_split.items()}
 
 
 def refuse_shared_files(by_split: Mapping[str, Paths]) -> None:
@@ -219,9 +219,8 @@ def with_names(config: RunConfig, paths: Source | list[str]) -> Source | list[st
 
     CSV files are written as `data` says; candidates of requests are rows.
     """
-    if (form := csv_form(config.data)) != CsvForm():
-        paths = AsCsv(paths, form)
-    return _of_candidates(config, paths)
+    form = csv_form(config.data)
+    return _as_read(config, paths, None if form == CsvForm() else form)
 
 
 def csv_form(data: DataConfig) -> CsvForm:
@@ -230,14 +229,16 @@ def csv_form(data: DataConfig) -> CsvForm:
     return CsvForm(names, data.delimiter, data.encoding, data.header)
 
 
-def _of_candidates(config: RunConfig, paths: Source | list[str]) -> Source | list[str]:
+def _as_read(
+    config: RunConfig, paths: Source | list[str], form: CsvForm | None
+) -> Source | list[str]:
     requests = config.data.requests
-    if requests is None or requests.candidates is None:
-        return paths
-    return Nested(paths, requests.candidates, tuple(column_uses(config)))
+    if requests is not None and requests.candidates is not None:
+        return AsRead(paths, form, requests.candidates, tuple(column_uses(config)))
+    return paths if form is None else AsRead(paths, form)
 
 
-def as_csv(paths: Source | list[str], form: CsvForm, key: str) -> AsCsv:
+def as_csv(paths: Source | list[str], form: CsvForm, key: str) -> AsRead:
     """Returns CSV files as files that are written so.
 
     Args:
@@ -252,14 +253,15 @@ def as_csv(paths: Source | list[str], form: CsvForm, key: str) -> AsCsv:
         raise ValueError(
             f"{key}: is for CSV files, but {describe(paths)} names its columns itself; remove it"
         )
-    return AsCsv(paths, form)
+    return AsRead(paths, form)
 
 
-def _as_read(config: RunConfig, paths: Source | list[str]) -> Source | list[str]:
+def _of_config(config: RunConfig, paths: Source | list[str]) -> Source | list[str]:
     """Files of the config itself: what none of them needs is a mistake."""
-    if keys := config.data.csv_keys:
-        paths = as_csv(paths, csv_form(config.data), f"data.{keys[0]}")
-    return _of_candidates(config, paths)
+    form = csv_form(config.data) if (keys := config.data.csv_keys) else None
+    if form is not None:
+        as_csv(paths, form, f"data.{keys[0]}")
+    return _as_read(config, paths, form)
 
 
 def below(folder: str | Path | None, paths: str | list[str]) -> str | list[str]:

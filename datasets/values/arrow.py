@@ -10,6 +10,7 @@ views, runs or extension types.
 import ctypes
 import mmap
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,17 @@ def _beside_decimals(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Integers as decimals that hold 64 bits of any sign: Arrow itself leaves a digit too few."""
     whole = pa.types.is_integer(kind) and pa.types.is_decimal(other)
     return ANY_INTEGER if whole else kind
+
+
+def recoded(
+    column: pa.ChunkedArray, kind: pa.DictionaryType, change: Callable[[pa.Array], pa.Array]
+) -> pa.ChunkedArray:
+    """Returns a dictionary-encoded column of another type, whose values `change` makes."""
+    chunks = [
+        pa.DictionaryArray.from_arrays(c.indices, change(c.dictionary), ordered=kind.ordered)
+        for c in column.chunks
+    ]
+    return pa.chunked_array(chunks, kind)
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:

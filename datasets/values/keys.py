@@ -348,7 +348,6 @@ class KeyIndex:
         self.keys = keys
         self._lock = Lock()
         self._table: pd.Index | None = None
-        self._entries: np.ndarray | None = None  # of the table's entries; None: entry i is key i
 
     def __reduce__(self) -> tuple[type["KeyIndex"], tuple[pa.Array]]:
         """Copies and pickles make a table of their own, when they need one."""
@@ -376,7 +375,6 @@ class KeyIndex:
             found = cast("int", table.get_loc(code))  # of one entry: they are unique
         except KeyError:
             return -1
-        found = found if self._entries is None else int(self._entries[found])
         if isinstance(value, str) and self.keys[found].as_py() != value:  # of the same hash
             return int(self._by_arrow(pa.chunked_array([pa.array([value], self.keys.type)]))[0])
         return found
@@ -387,8 +385,6 @@ class KeyIndex:
 
     def _by_hash(self, values: pa.ChunkedArray) -> np.ndarray:
         index_N = self._kept().get_indexer(hash_text(values))
-        if self._entries is not None:
-            index_N = np.where(index_N < 0, -1, self._entries[index_N])
         found_N = (index_N >= 0) & pc.is_valid(values).to_numpy()
         there = values.filter(pa.array(found_N))
         same_F = pc.equal(self.keys.take(pa.array(index_N[found_N])), there).to_numpy()
@@ -401,21 +397,22 @@ class KeyIndex:
     def _kept(self) -> pd.Index:
         with self._lock:
             if self._table is None:
-                self._entries, self._table = self._make()
+                self._table = self._make()
             return self._table
 
-    def _make(self) -> tuple[np.ndarray | None, pd.Index]:
-        """The table, and the places of its entries where some keys share one."""
+    def _make(self) -> pd.Index:
         text = is_text(self.keys.type)
         parts = range(0, len(self.keys), _ROWS) if text else ()
         hashed = [hash_text(self.keys[start : start + _ROWS]) for start in parts]
         codes_K = np.concatenate(hashed) if text else self.keys.to_numpy()
-        table, places = pd.Index(codes_K), None
-        if not table.is_unique:
-            first_K = ~table.duplicated()
-            table, places = table[first_K], np.flatnonzero(first_K)
+        table = pd.Index(codes_K)
+        if not table.is_unique:  # of one hash the first key has it, and Arrow finds the others
+            free = np.setdiff1d(np.arange(2 * len(codes_K), dtype=np.uint64), codes_K)
+            again = np.flatnonzero(table.duplicated())
+            codes_K[again] = free[: len(again)]
+            table = pd.Index(codes_K)
         table.get_indexer(codes_K[:1])  # pandas hashes the entries in the first call
-        return places, table
+        return table
 
 
 def first_seen(codes_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

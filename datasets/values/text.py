@@ -20,6 +20,7 @@ from mmoe.datasets.values.arrow import (
     one_chunk,
     pc,
     plain,
+    recoded,
 )
 
 _TRUE = ("true", "True", "TRUE")
@@ -335,14 +336,11 @@ def without_words(column: pa.ChunkedArray, words: Sequence[str] | None) -> pa.Ch
     if words is None or pa.types.is_primitive(column.type):
         return column
     if isinstance(column.type, pa.DictionaryType) and is_text(column.type.value_type):
-        kind, chunks = column.type, []
-        for chunk in column.chunks:
-            found = one_chunk(_without(plain(pa.chunked_array([chunk.dictionary])), tuple(words)))
-            chunks.append(
-                pa.DictionaryArray.from_arrays(chunk.indices, found, ordered=kind.ordered)
-            )
-        kind = pa.dictionary(kind.index_type, pa.large_string(), kind.ordered)
-        return pa.chunked_array(chunks, kind)
+        index, ordered = column.type.index_type, column.type.ordered
+        kind = pa.dictionary(index, pa.large_string(), ordered)
+        return recoded(
+            column, kind, lambda v: one_chunk(_without(plain(pa.chunked_array([v])), tuple(words)))
+        )
     if isinstance(column.type, pa.DictionaryType):
         return column
     text = decoded(plain(column))

@@ -13,7 +13,7 @@ from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import cut_file
 from mmoe.datasets.files.ipc_files import iter_ipc
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
-from mmoe.datasets.files.resolve import Nested, resolve_files
+from mmoe.datasets.files.resolve import AsRead, resolve_files
 from mmoe.datasets.rows.frames import as_table
 from mmoe.datasets.rows.locations import ROW_COLUMN, place, visible_columns
 from mmoe.datasets.stream.source import survey
@@ -224,7 +224,7 @@ def test_addresses_are_cut(tmp_path):
 def test_spans_are_of_requests(tmp_path):
     lists = [[{"id": 10 * n + m} for m in range(n % 4)] for n in range(20)]
     path = write(tmp_path, pa.table({"user": range(20), "items": lists}), 3)
-    [file] = resolve_files(Nested(str(path), "items"))
+    [file] = resolve_files(AsRead(str(path), candidates="items"))
     whole = pa.concat_tables(iter_tables(file, ["id", "user"], 5)).to_pylist()
     spans = cut_file(file, 6)
     assert spans == [range(0, 6), range(6, 12), range(12, 18), range(18, 20)]

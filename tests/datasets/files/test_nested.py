@@ -11,7 +11,7 @@ from mmoe.datasets.files.formats import candidate_counts, file_columns, iter_fil
 from mmoe.datasets.files.nested import nested, unnested
 from mmoe.datasets.files.parquet_files import read_parquet
 from mmoe.datasets.files.readers import iter_tables, read_table
-from mmoe.datasets.files.resolve import Nested
+from mmoe.datasets.files.resolve import AsRead
 from mmoe.datasets.rows.locations import place
 
 ROWS = [
@@ -46,7 +46,7 @@ def visible(table):
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
 def test_candidates_are_rows_with_what_stands_beside_them(tmp_path, kind):
-    source = Nested(str(written(tmp_path, kind)), "items")
+    source = AsRead(str(written(tmp_path, kind)), candidates="items")
     table = read_table(source, numbered=True)
     assert visible(table) == FLAT
     rows = [place(table, "log", n).rpartition(": ")[2] for n in range(3)]
@@ -59,7 +59,7 @@ def test_candidates_are_rows_with_what_stands_beside_them(tmp_path, kind):
 
 
 def test_columns_beside_candidates_are_read_without_them(tmp_path):
-    source = Nested(str(written(tmp_path, "parquet")), "items")
+    source = AsRead(str(written(tmp_path, "parquet")), candidates="items")
     assert visible(read_table(source, ["age"])) == [{"age": 31}, {"age": 31}, {"age": 9}]
 
 
@@ -74,13 +74,13 @@ def test_of_candidates_only_what_is_asked_for_is_read(tmp_path):
 def test_a_field_with_a_dot_in_its_name_is_read(tmp_path):
     rows = [{"user": "a", "items": [{"item.id": 1, "item": 2}, {"item.id": 3, "item": 4}]}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
-    source = Nested(str(tmp_path / "log.parquet"), "items")
+    source = AsRead(str(tmp_path / "log.parquet"), candidates="items")
     assert read_table(source, ["item.id"])["item.id"].to_pylist() == [1, 3]
     assert read_table(source, ["item"])["item"].to_pylist() == [2, 4]
 
 
 def test_a_span_is_of_requests(tmp_path):
-    source = Nested(str(written(tmp_path, "parquet")), "items")
+    source = AsRead(str(written(tmp_path, "parquet")), candidates="items")
     ids = [
         [row["id"] for table in iter_tables(source, ["id"], 10, span) for row in table.to_pylist()]
         for span in (range(0, 1), range(1, 3), range(1, 4), range(0, 4))
@@ -101,7 +101,7 @@ def test_requests_of_several_files_are_counted_on(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         written(tmp_path / name, "parquet")
-    table = read_table(Nested(str(tmp_path), "items"), ["id", "user"], numbered=True)
+    table = read_table(AsRead(str(tmp_path), candidates="items"), ["id", "user"], numbered=True)
     assert table["__mmoe_request__"].to_pylist() == [0, 0, 3, 4, 4, 7]
     assert place(table, "log", 5) == f"{tmp_path}/b/log.parquet: row 4, candidate 1"
 
@@ -126,14 +126,14 @@ def test_a_flat_log_becomes_a_nested_one_and_back():
 )
 def test_what_holds_no_candidates_is_refused(tmp_path, column, message):
     with pytest.raises(ValueError, match=message):
-        read_table(Nested(str(written(tmp_path, "parquet")), column), ["id"])
+        read_table(AsRead(str(written(tmp_path, "parquet")), candidates=column), ["id"])
 
 
 def test_a_field_called_as_a_column_is_refused(tmp_path):
     rows = [{"id": 1, "items": [{"id": 1}]}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
     with pytest.raises(ValueError, match=r"'id' is beside the candidates .'items'. and a field"):
-        read_table(Nested(str(tmp_path / "log.parquet"), "items"), ["id"])
+        read_table(AsRead(str(tmp_path / "log.parquet"), candidates="items"), ["id"])
 
 
 def empty_lists(folder, kind, items=([], None, [])):
@@ -155,7 +155,7 @@ def empty_lists(folder, kind, items=([], None, [])):
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
 def test_empty_lists_without_a_type_are_no_candidates(tmp_path, kind, items):
     file = empty_lists(tmp_path, kind, items)
-    source = Nested(str(file), "items", known=("user", "id", "tags"))
+    source = AsRead(str(file), candidates="items", known=("user", "id", "tags"))
     table = read_table(source, ["id", "user"], numbered=True)
     assert table.num_rows == 0 and visible(table) == []
     (chunk,) = iter_tables(source, ["id", "user"], 10)
@@ -170,7 +170,7 @@ def test_files_beside_them_say_what_type_candidates_are_of(tmp_path, kind):
     (tmp_path / "log").mkdir()
     empty_lists(tmp_path / "log", kind)  # the first one by name
     written(tmp_path, kind).rename(tmp_path / "log" / f"log.{kind}")
-    source = Nested(str(tmp_path / "log"), "items", known=("user", "id"))
+    source = AsRead(str(tmp_path / "log"), candidates="items", known=("user", "id"))
     table = read_table(source, ["id", "user"], numbered=True)
     assert table["id"].to_pylist() == [1, 2, 3] and table["id"].type == pa.int64()
     assert place(table, "log", 2) == f"{tmp_path}/log/log.{kind}: row 4, candidate 1"
@@ -182,13 +182,13 @@ def test_lists_that_are_empty_in_a_files_first_block_alone_have_a_type(tmp_path,
     rows = [{"user": "a", "items": []}] * 20 + [{"user": "b", "items": [{"id": 7}]}]
     file = tmp_path / "log.jsonl"
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    table = read_table(Nested(str(file), "items"), numbered=True)
+    table = read_table(AsRead(str(file), candidates="items"), numbered=True)
     assert visible(table) == [{"user": "b", "id": 7}]
     assert place(table, "log", 0) == f"{file}: row 21, candidate 1"
 
 
 def test_empty_lists_of_which_nothing_is_known_are_refused(tmp_path):
-    source = Nested(str(empty_lists(tmp_path, "jsonl")), "items")
+    source = AsRead(str(empty_lists(tmp_path, "jsonl")), candidates="items")
     with pytest.raises(
         ValueError, match=r"empty.jsonl: column 'items' .* holds no candidate, so nothing says"
     ):
@@ -209,7 +209,7 @@ def test_a_null_candidate_is_refused_by_its_place(tmp_path, kind, only_null):
             writer.write_table(table)
     else:
         file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    source = Nested(str(file), "items", known=("user", "id"))
+    source = AsRead(str(file), candidates="items", known=("user", "id"))
     said = (
         rf"log.{kind}: row 4, candidate {2 - only_null} \(in column 'items'\) is null; leave it out"
     )

@@ -18,7 +18,7 @@ from mmoe.config import config_from_dict
 from mmoe.datasets.files.csv_files import iter_start, refuse_no_header
 from mmoe.datasets.files.data_file import CsvForm, DataFile
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
-from mmoe.datasets.files.resolve import AsCsv, resolve_files
+from mmoe.datasets.files.resolve import AsRead, resolve_files
 from mmoe.datasets.files.sampling import sample_table
 from mmoe.datasets.rows.locations import ROW_COLUMN, place
 from mmoe.datasets.rows.sources import load_splits, load_test
@@ -222,7 +222,7 @@ def test_one_file_is_read_once_however_it_is_named(tmp_path, monkeypatch):
         ["linked", "logs"],
         "l*",
         ["logs", f"file://{one}"],
-        [AsCsv(["logs"], CsvForm(("x",))), "logs/p2.csv"],
+        [AsRead(["logs"], CsvForm(("x",))), "logs/p2.csv"],
     ):
         assert read_table(paths)["x"].to_pylist() == [1, 2], paths
         assert len(list(iter_tables(paths, ["x"], 5))) == 2
@@ -551,7 +551,7 @@ def write_log(path, text=HEADERLESS):
 def test_every_row_is_read(tmp_path):
     write_log(tmp_path / "1.csv")
     write_log(tmp_path / "2.csv", "click,user,word\n1,7,c\n")  # has a header, in another order
-    rows = AsCsv(str(tmp_path), CsvForm(NAMES))
+    rows = AsRead(str(tmp_path), CsvForm(NAMES))
     assert column_names(rows) == list(NAMES)
     expected = {"user": [17, 23, 42, 7], "word": ["a", "b", "a", "c"], "click": [0, 1, 1, 1]}
     assert read_table(rows).to_pydict() == expected
@@ -572,7 +572,7 @@ def test_every_row_is_read(tmp_path):
     ],
 )
 def test_other_widths(tmp_path, text, says):
-    rows = AsCsv(write_log(tmp_path / "a.csv", text), CsvForm(NAMES))
+    rows = AsRead(write_log(tmp_path / "a.csv", text), CsvForm(NAMES))
     with pytest.raises(ValueError, match=rf"a\.csv: .*{says}"):
         read_table(rows)
     with pytest.raises(ValueError, match=r"no column 'x'; .*: a::b; if '::' parts the cells, say"):
@@ -581,7 +581,7 @@ def test_other_widths(tmp_path, text, says):
 
 def told(path, raw, **form):
     path.write_bytes(raw)
-    return AsCsv(str(path), CsvForm(**form))
+    return AsRead(str(path), CsvForm(**form))
 
 
 def everything(rows, names):
