@@ -271,7 +271,7 @@ class TextKind:
         if reals is None:
             return
         self.whole = self.whole and is_whole(reals)
-        if self.whole and not self.padded:
+        if self.whole and not self.padded and not (self.integers and self.canonical):
             self.padded = loses_zeros(present, reals)
         self.large = self.large or pc.any(pc.greater_equal(pc.abs(reals), 2.0**53)).as_py()
         if not self.long and pc.max(pc.binary_length(present)).as_py() >= _LONG:
