@@ -8,7 +8,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -245,13 +245,18 @@ def iter_csv(path: DataFile, columns: list[str] | None, rows: int = 0) -> Iterat
         columns: Only these, in this order; None = all.
         rows: Not looked at.
     """
+    yield from _blocks(path, columns, lambda: open_text(path))
+
+
+def _blocks(
+    path: DataFile, columns: list[str] | None, opened: Callable[[], pa.NativeFile]
+) -> Iterator[pa.Table]:
     header = read_header(path)
     options = _options(path, header, columns)
     if header.is_all:
         return
     try:
-        reader = pacsv.open_csv(open_text(path), **options)
-        for batch in reader:
+        for batch in pacsv.open_csv(opened(), **options):
             yield _trim(pa.Table.from_batches([batch]))
     except (pa.ArrowException, OSError, EOFError) as error:
         raise _explain(path, header, error) from None
@@ -395,15 +400,10 @@ def iter_start(file: DataFile, columns: list[str]) -> Iterator[tuple[pa.Table, f
     Raises:
         ValueError: As `read_csv`.
     """
-    header, size = read_header(file), file.size()
-    options = _options(file, header, columns)
-    try:
-        with file.open() as raw:
-            reader = pacsv.open_csv(text_of(file, raw), **options)
-            for batch in reader:
-                yield _trim(pa.Table.from_batches([batch])), max(raw.tell() / size, 1e-9)
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise _explain(file, header, error) from None
+    size = file.size()
+    with file.open() as raw:
+        for table in _blocks(file, columns, lambda: text_of(file, raw)):
+            yield table, max(raw.tell() / size, 1e-9)
 
 
 def _rows(

@@ -205,13 +205,6 @@ def iter_json(file: DataFile, columns: list[str], rows: int) -> Iterator[pa.Tabl
         columns: Only these, in this order.
         rows: Most rows of one table.
     """
-    for table in _tables(file, columns):
-        for start in range(0, table.num_rows, rows):
-            yield table.slice(start, rows).select(columns)
-
-
-def _tables(file: DataFile, columns: list[str]) -> Iterator[pa.Table]:
-    """Blocks of rows: the columns, or one of the file where none are asked for, to have rows."""
     found = _keys_of(file)
     names = found.schema.names
     there = set(names)
@@ -220,9 +213,12 @@ def _tables(file: DataFile, columns: list[str]) -> Iterator[pa.Table]:
             raise MissingColumnError(column, names, str(file))
         if column in found.faults:
             raise ValueError(found.faults[column])
+    # Of no column one of the file is read, to have rows
     schema = pa.schema([found.schema.field(column) for column in columns or names[:1]])
     for line, block in _blocks(file):
-        yield _parse(file, line, block, schema)
+        table = _parse(file, line, block, schema)
+        for start in range(0, table.num_rows, rows):
+            yield table.slice(start, rows).select(columns)
 
 
 class _KeyTypes(NamedTuple):

@@ -129,15 +129,12 @@ def read_parquet(path: DataFile, columns: list[str] | None) -> pa.Table:
     """
     with _open(path) as file:
         wanted = _projection(path, file, columns)
-        try:
-            if _codes_in_lists(file):
-                groups = range(file.num_row_groups)
-                parts = [_plain_group(file, group, wanted) for group in groups]
-                table = pa.concat_tables(parts) if parts else file.read(columns=wanted)
-            else:
-                table = file.read(columns=wanted, use_threads=may_use_threads())
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(str(path), error, file.schema_arrow) from None
+        if _codes_in_lists(file):
+            groups = range(file.num_row_groups)
+            parts = [_plain_group(file, group, wanted) for group in groups]
+            table = pa.concat_tables(parts) if parts else file.read(columns=wanted)
+        else:
+            table = file.read(columns=wanted, use_threads=may_use_threads())
     return _select(table, columns)
 
 
@@ -192,24 +189,20 @@ def iter_parquet(
         row_group: Only this one, or these.
         footers: Where the file's may be, or shall be kept.
     """
-    with _open(path, footers) as file:
+    one = isinstance(row_group, int)
+    groups = [row_group] if one else None if row_group is None else list(row_group)
+    with _open(path, footers, f": row group {row_group}" if one else "") as file:
         wanted = _projection(path, file, columns)
-        one = isinstance(row_group, int)
-        groups = [row_group] if one else None if row_group is None else list(row_group)
-        where = f": row group {row_group}" if one else ""
-        try:
-            if _codes_in_lists(file):
-                for group in range(file.num_row_groups) if groups is None else groups:
-                    table = _plain_group(file, group, wanted)
-                    for first in range(0, table.num_rows, rows):
-                        yield _select(table.slice(first, rows), columns)
-                return
-            for batch in file.iter_batches(
-                batch_size=rows, row_groups=groups, columns=wanted, use_threads=may_use_threads()
-            ):
-                yield _select(pa.Table.from_batches([batch]), columns)
-        except (pa.ArrowException, OSError, IndexError) as error:
-            raise _damaged(f"{path}{where}", error, file.schema_arrow) from None
+        if _codes_in_lists(file):
+            for group in range(file.num_row_groups) if groups is None else groups:
+                table = _plain_group(file, group, wanted)
+                for first in range(0, table.num_rows, rows):
+                    yield _select(table.slice(first, rows), columns)
+            return
+        for batch in file.iter_batches(
+            batch_size=rows, row_groups=groups, columns=wanted, use_threads=may_use_threads()
+        ):
+            yield _select(pa.Table.from_batches([batch]), columns)
 
 
 def _codes_in_lists(file: pq.ParquetFile) -> bool:
@@ -252,7 +245,9 @@ def parquet_bytes(path: DataFile, columns: list[str]) -> int:
 
 
 @contextmanager
-def _open(path: DataFile, footers: Footers | None = None) -> Iterator[pq.ParquetFile]:
+def _open(
+    path: DataFile, footers: Footers | None = None, where: str = ""
+) -> Iterator[pq.ParquetFile]:
     try:
         state = path.state()
         if state[0] == 0:
@@ -270,6 +265,8 @@ def _open(path: DataFile, footers: Footers | None = None) -> Iterator[pq.Parquet
         raise _damaged(str(path), error) from None
     try:
         yield file
+    except (pa.ArrowException, OSError, IndexError) as error:
+        raise _damaged(f"{path}{where}", error, file.schema_arrow) from None
     finally:
         file.close(force=True)
 
