@@ -1,6 +1,6 @@
 """Training, validation and test rows: how a table is cut into the three."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -10,14 +10,22 @@ import pyarrow as pa
 
 from mmoe.config import RequestsConfig, SplitConfig
 from mmoe.config.data import RepeatedRows
-from mmoe.datasets.rows.locations import find_column, place, rows_by_file
-from mmoe.datasets.rows.repeats import hashes_of, later_copies
+from mmoe.datasets.features.fit_ids import KindFit
+from mmoe.datasets.rows.locations import (
+    REQUEST_COLUMN,
+    find_column,
+    place,
+    rows_by_file,
+    visible_columns,
+)
+from mmoe.datasets.rows.repeats import later_copies
 from mmoe.datasets.rows.requests import RowRequests, find_requests
-from mmoe.datasets.values.arrow import is_text
+from mmoe.datasets.values.arrow import is_text, plain_type
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.datetimes import TimeUnits
 from mmoe.datasets.values.hashing import hash_keys, mix64
-from mmoe.datasets.values.keys import KeyKind, key_kind, missing_mask, to_keys
+from mmoe.datasets.values.keys import KeyKind, missing_mask, to_keys
+from mmoe.datasets.values.row_hashes import row_hashes
 
 _ROWS = 1 << 17  # hashed at a time
 _SHIFT = np.uint64(48)  # the top 16 bits choose one of 65,536 bins
@@ -202,113 +210,6 @@ def day_splits(
     return split_N
 
 
-@dataclass(frozen=True, kw_only=True)
-class Splits:
-    """The three tables of a run.
-
-    Attributes:
-        train: Rows that fit the encoder and the model.
-        validation: Rows that choose the checkpoint.
-        test: Rows that are reported.
-        oracle: Task name → float64 [rows of test], the true P(label = 1 | label observed), where
-            the source knows it.
-        origin: What the user calls the data (a path, a recipe's name); starts error messages.
-        newest: Newest time of the rows, those in no split among them, in microseconds since 1970;
-            None: the three hold all rows.
-    """
-
-    train: pa.Table
-    validation: pa.Table
-    test: pa.Table
-    oracle: dict[str, np.ndarray] | None = None
-    origin: str = "data"
-    newest: int | None = None
-
-
-def split_table(
-    table: pa.Table,
-    split: SplitConfig,
-    split_seed: int,
-    origin: str,
-    requests: RequestsConfig | None = None,
-    repeated: RepeatedRows = "keep",
-) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Cuts a table into training, validation and test rows; each keeps the table's row order.
-
-    The same rows, settings and seed give the same split on every machine and with every version of
-    Python and NumPy: no library generator is used, only `mix64` of row numbers or keys.
-
-    Args:
-        table: N rows.
-        split: by random, hash or time, with the shares of validation and test.
-        split_seed: Which rows are held out (random and hash).
-        origin: Starts error messages.
-        requests: Whose rows are drawn together, and land in one split.
-        repeated: What becomes of copies of rows, as `data.repeated_rows` says.
-
-    Returns:
-        The training, validation and test rows.
-
-    Raises:
-        ValueError: A split would be empty, or cut a request, or the key or time column cannot be
-            used.
-
-    Example:
-        >>> table = pa.table({"day": [1, 1, 2, 3, 3, 4, 5, 5, 6, 7]})
-        >>> split = SplitConfig(by="time", column="day", validation=0.2, test=0.2)
-        >>> [rows["day"].to_pylist() for rows in split_table(table, split, 1, "log.csv")]
-        [[1, 1, 2, 3, 3, 4], [5, 5], [6, 7]]
-    """
-    split_N = assign_splits(table, split, split_seed, origin, requests, repeated)
-    train, validation, test = (table.filter(pa.array(split_N == number)) for number in range(3))
-    return train, validation, test
-
-
-def assign_splits(
-    table: pa.Table,
-    split: SplitConfig,
-    split_seed: int,
-    origin: str,
-    requests: RequestsConfig | None = None,
-    repeated: RepeatedRows = "keep",
-) -> np.ndarray:
-    """Assigns rows to splits: int8 [N], 0 = training, 1 = validation, 2 = test, 3 = none.
-
-    Args and errors are those of `split_table`.
-    """
-    found = None if requests is None else find_requests(requests, table, origin)
-    drawn_N = hashes_of(table) if repeated == "together" else None
-    if split.by == "random" and found is not None:
-        split_N = request_splits(found, split, split_seed)
-    elif split.by == "random" and drawn_N is not None:
-        split_N = splits_by_hash(drawn_N, split, split_seed)
-    elif split.by == "random":
-        cuts = random_cuts(table.num_rows, split, split_seed)
-        split_N = random_splits(0, table.num_rows, cuts, split_seed)
-    elif split.by == "hash":
-        split_N = _hash_splits(table, split, split_seed, origin, drawn_N)
-    elif split.by == "time":  # the past trains, the future tests; rows of one time stay together
-        assert split.column is not None
-        times_N = to_times(table, split.column, origin, split.format)
-        units = TimeUnits(split.column)
-        for file, rows in rows_by_file(table, origin):
-            units.add(times_N[rows], file)
-        cuts = time_cuts(*np.unique(times_N, return_counts=True), split, origin)
-        split_N = time_splits(times_N, cuts)
-    elif split.by == "day":
-        drawn_N = drawn_N if found is None else found.keys_N
-        split_N = day_splits(table, split, split_seed, origin, drawn_N=drawn_N)
-    else:
-        raise ValueError(f"{origin}: a split by {split.by} is not cut from one table")
-    if repeated == "drop":
-        [copies_N] = later_copies([hashes_of(table)])
-        split_N[copies_N] = NO_SPLIT
-    refuse_empty(np.bincount(split_N, minlength=4)[:3], split, origin)
-    if found is not None and split.by != "random":
-        refuse_cut(split_N, found, table, split, origin)
-    return split_N
-
-
 def request_splits(found: RowRequests, split: SplitConfig, split_seed: int) -> np.ndarray:
     """Assigns rows to splits at random, int8 [N], those of a request together."""
     return splits_by_hash(found.keys_M, split, split_seed)[found.request_N]
@@ -387,17 +288,6 @@ def split_sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
     return num_validation, num_test
 
 
-def _hash_splits(
-    table: pa.Table, split: SplitConfig, split_seed: int, origin: str, drawn_N: np.ndarray | None
-) -> np.ndarray:
-    """All rows of a key land together; a row without a key is placed by its row number."""
-    assert split.column is not None
-    column = find_column(table, split.column, origin, "data.split.column")
-    label = f"{origin}: column {split.column!r}"
-    kind = key_kind(column, label)
-    return hash_splits(column, kind, label, split, split_seed, drawn_N=drawn_N)
-
-
 def hash_splits(
     column: pa.ChunkedArray,
     kind: KeyKind,
@@ -455,4 +345,325 @@ def time_splits(times_N: np.ndarray, cuts: tuple[Any, Any]) -> np.ndarray:
     split_N = np.zeros(len(times_N), np.int8)
     split_N[times_N >= cuts[0]] = 1
     split_N[times_N >= cuts[1]] = 2
+    return split_N
+
+
+_MOST = 1 << 20  # distinct times of a stream kept apart; 16 MB
+_LEAST = 1 << 16  # times that wait before they are added up
+_SIGN = np.int64(-(2**63))
+
+
+class TimeFit:
+    """Counts rows by time; beyond 2²⁰ distinct ones (16 MB) neighbours are counted as one.
+
+    Neighbours share all but their last `coarse` bits, and stand for the first of them: a split then
+    cuts between two such times, at most a few millionths of the whole time away from the exact
+    place. `coarse` depends on all the times alone, never on their chunks.
+
+    Args:
+        name: The column.
+        most: Distinct times kept apart; None: 2²⁰.
+    """
+
+    def __init__(self, name: str, most: int | None = None) -> None:
+        self.most = _MOST if most is None else most
+        self.times = np.zeros(0, np.int64)
+        self.counts = np.zeros(0, np.int64)
+        self.pending: list[tuple[np.ndarray, np.ndarray]] = []  # times and counts, not added up
+        self.waiting = 0  # times in them
+        self.coarse = 0
+        self.real = False
+        self.units = TimeUnits(name)
+
+    def add(self, times_N: np.ndarray, file: str) -> None:
+        """Counts more rows of `file`: int64 or float64, as `to_times` gives them.
+
+        Raises:
+            ValueError: They are in another unit than those of another file.
+        """
+        self.units.add(times_N, file)
+        if times_N.dtype.kind == "f":
+            self.real = True
+            bits = (times_N + 0.0).view(np.int64)  # in the order of the numbers:
+            times_N = np.where(bits < 0, ~bits ^ _SIGN, bits)
+        found, counts = np.unique(self._coarser(times_N.astype(np.int64)), return_counts=True)
+        self.pending.append((found, counts))
+        self.waiting += len(found)
+        if self.waiting > max(len(self.times), _LEAST):
+            self._add_up()
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ascending times and the number of rows of each."""
+        self._add_up()
+        if not self.real:
+            return self.times, self.counts
+        bits = np.where(self.times < 0, ~(self.times ^ _SIGN), self.times)
+        return bits.view(np.float64), self.counts
+
+    def _coarser(self, times_N: np.ndarray) -> np.ndarray:
+        return times_N >> self.coarse << self.coarse
+
+    def _add_up(self) -> None:
+        times = np.concatenate([self.times, *(m for m, _ in self.pending)])
+        counts = np.concatenate([self.counts, *(c for _, c in self.pending)])
+        self.pending, self.waiting = [], 0
+        while True:
+            self.times, place = np.unique(self._coarser(times), return_inverse=True)
+            self.counts = np.bincount(place, weights=counts).astype(np.int64)
+            if len(self.times) <= self.most:
+                return
+            self.coarse += 1
+            times, counts = self.times, self.counts
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Rows that are read as often as wanted, in memory or from files."""
+
+    origin: str  # what the user calls them
+    schema: pa.Schema  # the user's columns
+    num_rows: int
+    # Yields all rows in order, with these columns, each table with the file that it is of
+    tables: Callable[[list[str]], Iterable[tuple[str, pa.Table]]]
+    most_times: int | None = None  # distinct times that `TimeFit` keeps apart; None: as it says
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """Assigns the rows of any chunk of a source to splits."""
+
+    # Given rows, the number of the first one in the source and how many they are, returns their
+    # splits, int8 [rows]. Without columns that it looks at the rows may be None.
+    of: Callable[[Any, int, int], np.ndarray]
+    # Names of the columns that it looks at; none: the row's number is enough
+    columns: Sequence[str] = ()
+
+    def without_test(self) -> "Splitter":
+        """Returns the same, whose test rows train."""
+
+        def of(table: Any, first: int, rows: int) -> np.ndarray:
+            split_N = self.of(table, first, rows)
+            return np.where(split_N == 2, 0, split_N).astype(np.int8)
+
+        return Splitter(of, self.columns)
+
+    def without_copies(self, copies_N: np.ndarray | None) -> "Splitter":
+        """Returns the same, but for rows that come before already; `copies_N`: which these are."""
+        if copies_N is None:
+            return self
+
+        def of(table: Any, first: int, rows: int) -> np.ndarray:
+            split_N = self.of(table, first, rows)
+            split_N[copies_N[first : first + rows]] = NO_SPLIT
+            return split_N
+
+        return Splitter(of, self.columns)
+
+
+ALL_TRAIN = Splitter(lambda _, first, rows: np.zeros(rows, np.int8))
+"""Assigns every row to training."""
+
+
+def copies_in(sources: Sequence[RowSource]) -> list[np.ndarray]:
+    """Finds rows that come before already, in a pass over sources: bool, for each of them.
+
+    It takes some 24 bytes a row while it looks, and one then.
+    """
+    hashes = []
+    for source in sources:
+        names = list(source.schema.names)
+        parts = [row_hashes(table, names) for _, table in source.tables(names)]
+        hashes.append(np.concatenate(parts))
+    return later_copies(hashes)
+
+
+def fit_splitter(
+    source: RowSource,
+    split: SplitConfig,
+    seed: int,
+    requests: RequestsConfig | None = None,
+    repeated: RepeatedRows = "keep",
+) -> Splitter:
+    """Returns what cuts the rows of a source as `split` says, each request into one."""
+    together = source.schema.names if repeated == "together" else []
+    found = _fitted(source, split, seed, requests, together)
+    return found.without_copies(copies_in([source])[0] if repeated == "drop" else None)
+
+
+def _fitted(
+    source: RowSource,
+    split: SplitConfig,
+    seed: int,
+    requests: RequestsConfig | None,
+    together: Sequence[str],
+) -> Splitter:
+    if split.by == "random" and requests is not None:
+
+        def by_request(table: pa.Table, first: int, rows: int) -> np.ndarray:
+            found = find_requests(requests, table, source.origin)
+            return request_splits(found, split, seed)
+
+        return Splitter(by_request, [request_column(requests)])
+    if split.by == "random" and together:
+
+        def by_content(table: pa.Table, first: int, rows: int) -> np.ndarray:
+            return splits_by_hash(row_hashes(table, together), split, seed)
+
+        return Splitter(by_content, together)
+    if split.by == "random":
+        cuts = random_cuts(source.num_rows, split, seed)
+        return Splitter(lambda _, first, rows: random_splits(first, rows, cuts, seed))
+    if split.by == "hash":
+        return _by_key(source, split, seed, together)
+    if split.by == "time":
+        return _by_time(source, split)
+    if split.by == "day":
+
+        def by_day(table: pa.Table, first: int, rows: int) -> np.ndarray:
+            drawn_N = None
+            if requests is not None:
+                drawn_N = find_requests(requests, table, source.origin).keys_N
+            elif together:
+                drawn_N = row_hashes(table, together)
+            return day_splits(table, split, seed, source.origin, first, drawn_N)
+
+        own = [*(together or [split.column or ""])]
+        return Splitter(by_day, own if requests is None else [*own, request_column(requests)])
+    raise ValueError(
+        f"{source.origin}: a split by {split.by} cannot be streamed from one path; split by "
+        "random, hash, time, day or file, or set data.input: memory"
+    )
+
+
+def _by_key(source: RowSource, split: SplitConfig, seed: int, together: Sequence[str]) -> Splitter:
+    """All rows of a key together; keys are read here only where their type does not say it all."""
+    name, origin = split.column, source.origin
+    assert name is not None
+    label = f"{origin}: column {name!r}"
+    fit = KindFit(label)
+    kind = plain_type(source.schema.field(name).type)  # beside candidates it is a dictionary's
+    if is_text(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()):
+        fit.add(pa.chunked_array([], kind))
+    else:
+        for _, table in source.tables([name]):
+            fit.add(find_column(table, name, origin, "data.split.column"))
+    of_keys = fit.finish()
+
+    def of(table: pa.Table, first: int, rows: int) -> np.ndarray:
+        column = find_column(table, name, origin, "data.split.column")
+        drawn_N = row_hashes(table, together) if together else None
+        return hash_splits(column, of_keys, label, split, seed, first, drawn_N)
+
+    return Splitter(of, together or [name])
+
+
+def _by_time(source: RowSource, split: SplitConfig) -> Splitter:
+    """The past trains, the future tests: the column of times is read once to find where to cut."""
+    name, origin = split.column, source.origin
+    assert name is not None
+    fit = TimeFit(name, source.most_times)
+    for file, table in source.tables([name]):
+        fit.add(to_times(table, name, origin, split.format), file)
+    cuts = time_cuts(*fit.finish(), split, origin)
+
+    def of(table: pa.Table, first: int, rows: int) -> np.ndarray:
+        return time_splits(to_times(table, name, origin, split.format), cuts)
+
+    return Splitter(of, [name])
+
+
+def request_column(requests: RequestsConfig) -> str:
+    """Returns the column that says which request a row is of."""
+    return requests.column or REQUEST_COLUMN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """The three tables of a run.
+
+    Attributes:
+        train: Rows that fit the encoder and the model.
+        validation: Rows that choose the checkpoint.
+        test: Rows that are reported.
+        oracle: Task name → float64 [rows of test], the true P(label = 1 | label observed), where
+            the source knows it.
+        origin: What the user calls the data (a path, a recipe's name); starts error messages.
+        newest: Newest time of the rows, those in no split among them, in microseconds since 1970;
+            None: the three hold all rows.
+    """
+
+    train: pa.Table
+    validation: pa.Table
+    test: pa.Table
+    oracle: dict[str, np.ndarray] | None = None
+    origin: str = "data"
+    newest: int | None = None
+
+
+def split_table(
+    table: pa.Table,
+    split: SplitConfig,
+    split_seed: int,
+    origin: str,
+    requests: RequestsConfig | None = None,
+    repeated: RepeatedRows = "keep",
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Cuts a table into training, validation and test rows; each keeps the table's row order.
+
+    The same rows, settings and seed give the same split on every machine and with every version of
+    Python and NumPy: no library generator is used, only `mix64` of row numbers or keys.
+
+    Args:
+        table: N rows.
+        split: by random, hash or time, with the shares of validation and test.
+        split_seed: Which rows are held out (random and hash).
+        origin: Starts error messages.
+        requests: Whose rows are drawn together, and land in one split.
+        repeated: What becomes of copies of rows, as `data.repeated_rows` says.
+
+    Returns:
+        The training, validation and test rows.
+
+    Raises:
+        ValueError: A split would be empty, or cut a request, or the key or time column cannot be
+            used.
+
+    Example:
+        >>> table = pa.table({"day": [1, 1, 2, 3, 3, 4, 5, 5, 6, 7]})
+        >>> split = SplitConfig(by="time", column="day", validation=0.2, test=0.2)
+        >>> [rows["day"].to_pylist() for rows in split_table(table, split, 1, "log.csv")]
+        [[1, 1, 2, 3, 3, 4], [5, 5], [6, 7]]
+    """
+    split_N = assign_splits(table, split, split_seed, origin, requests, repeated)
+    train, validation, test = (table.filter(pa.array(split_N == number)) for number in range(3))
+    return train, validation, test
+
+
+def assign_splits(
+    table: pa.Table,
+    split: SplitConfig,
+    split_seed: int,
+    origin: str,
+    requests: RequestsConfig | None = None,
+    repeated: RepeatedRows = "keep",
+) -> np.ndarray:
+    """Assigns rows to splits: int8 [N], 0 = training, 1 = validation, 2 = test, 3 = none.
+
+    Args and errors are those of `split_table`.
+    """
+    if split.by == "file":
+        raise ValueError(f"{origin}: a split by {split.by} is not cut from one table")
+    names, of_files = visible_columns(table), rows_by_file(table, origin)
+    source = RowSource(
+        origin,
+        pa.schema([table.schema.field(name) for name in names]),
+        table.num_rows,
+        lambda _: [(file, table[rows]) for file, rows in of_files],
+        table.num_rows,
+    )
+    splitter = fit_splitter(source, split, split_seed, requests, repeated)
+    split_N = splitter.of(table, 0, table.num_rows)
+    refuse_empty(np.bincount(split_N, minlength=4)[:3], split, origin)
+    if requests is not None and split.by != "random":
+        refuse_cut(split_N, find_requests(requests, table, origin), table, split, origin)
     return split_N

@@ -24,16 +24,8 @@ from mmoe.datasets.rows.order import Lane, window_rows
 from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.datasets.rows.projection import column_uses, required_columns, text_cells
 from mmoe.datasets.rows.sources import files_by_split, one_path, refuse_shared_files, with_names
-from mmoe.datasets.rows.splits import refuse_empty
-from mmoe.datasets.stream.source import StreamSource, survey
-from mmoe.datasets.stream.splitters import (
-    ALL_TRAIN,
-    PieceReader,
-    Split,
-    copies_in,
-    count_splits,
-    fit_splitter,
-)
+from mmoe.datasets.rows.splits import ALL_TRAIN, copies_in, fit_splitter, refuse_empty
+from mmoe.datasets.stream.source import PieceReader, Split, StreamSource, count_splits, survey
 from mmoe.datasets.values.keys import GroupCodes
 
 _MEGABYTE = 1_000_000
@@ -326,9 +318,8 @@ def times_in(config: RunConfig, sources: Iterable[StreamSource]) -> Iterator[tup
     name = time_of(config).column
     assert name is not None, "a config with matures_after has one"
     for source in sources:
-        for piece in source.pieces:
-            for _, table in source.read(piece, [name]):
-                yield table, source.origin
+        for _, table in source.tables([name]):
+            yield table, source.origin
 
 
 def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSplits:
@@ -349,7 +340,7 @@ def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSpli
     source = survey(paths, uses, chunk, cells=cells)
     split, requests = config.data.split, config.data.requests
     repeated = config.data.repeated_rows
-    splitter = fit_splitter(source, split, config.split_seed, requests, repeated)
+    splitter = fit_splitter(source.rows, split, config.split_seed, requests, repeated)
     counts_P3 = count_splits(source, splitter, split, requests)
     refuse_empty(counts_P3.sum(axis=0), split, source.origin)
     train, validation, test = (
@@ -373,7 +364,9 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
     }
     copies: dict[str, np.ndarray] = {}
     if config.data.repeated_rows == "drop":
-        copies = dict(zip(sources, copies_in(list(sources.values())), strict=True))
+        copies = dict(
+            zip(sources, copies_in([source.rows for source in sources.values()]), strict=True)
+        )
     splits = {name: _whole(source, copies.get(name)) for name, source in sources.items()}
     if "validation" not in splits:
         share = SplitConfig(by="random", validation=config.data.split.validation, test=1e-9)
@@ -400,7 +393,7 @@ def _carved(
     source: StreamSource, share: SplitConfig, config: RunConfig, copies_N: np.ndarray | None
 ) -> dict[str, Split]:
     """A random validation share out of the training rows."""
-    found = fit_splitter(source, share, config.split_seed, config.data.requests)
+    found = fit_splitter(source.rows, share, config.split_seed, config.data.requests)
     splitter = found.without_test().without_copies(copies_N)
     counts_P3 = count_splits(source, splitter, share, config.data.requests)
     return {

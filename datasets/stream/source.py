@@ -1,4 +1,4 @@
-"""Files as pieces that can be read in any order, with one type for each column.
+"""Files as pieces that can be read in any order, with one type for each column, and their splits.
 
 Of Parquet files the footers are read; others are read through once, to count rows and to find what
 CSV columns hold.
@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
+from mmoe.config import RequestsConfig, SplitConfig
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import (
     candidate_counts,
@@ -28,10 +30,14 @@ from mmoe.datasets.files.readers import (
 )
 from mmoe.datasets.files.resolve import describe, kind_of, resolve_files
 from mmoe.datasets.rows.locations import HIDDEN, MissingColumnError, cast_column, number_rows
+from mmoe.datasets.rows.order import Take
+from mmoe.datasets.rows.requests import find_requests
+from mmoe.datasets.rows.splits import RowSource, Splitter, refuse_cut, request_column
 from mmoe.datasets.values.arrow import plain_type
 from mmoe.datasets.values.text import PLAIN_CELLS, TextCells, TextKind, as_settled
 
 _ENDLESS = 2**62
+_ROWS = 1 << 17  # row numbers hashed at a time
 MOVE = (
     "it was changed after training began; write a new file under another name instead, then start "
     "anew"
@@ -75,6 +81,17 @@ class StreamSource:
     def num_rows(self) -> int:
         """Number of rows of all pieces."""
         return sum(piece.rows for piece in self.pieces)
+
+    @property
+    def rows(self) -> RowSource:
+        """All rows, for what looks through them."""
+        return RowSource(self.origin, self.schema, self.num_rows, self.tables)
+
+    def tables(self, columns: list[str]) -> Iterator[tuple[str, pa.Table]]:
+        """Yields all rows in order, each table with the name of its file."""
+        for piece in self.pieces:
+            for _, table in self.read(piece, columns):
+                yield str(piece.file), table
 
     def read(self, piece: Piece, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yields the piece's rows in order, in chunks.
@@ -264,3 +281,113 @@ def _pieces(found: list[_Found]) -> list[Piece]:
             first_request += requests
         requests_before += first_request
     return pieces
+
+
+def count_splits(
+    source: StreamSource,
+    splitter: Splitter,
+    split: SplitConfig,
+    requests: RequestsConfig | None = None,
+) -> np.ndarray:
+    """Counts rows of each piece and split, int64 [P, 3]; reads at most the columns of the split.
+
+    Args:
+        source: The files.
+        splitter: Which split a row belongs to.
+        split: What it was made of.
+        requests: Of which none may be in two splits; looked at within what is decoded at a time.
+
+    Raises:
+        ValueError: A request is cut.
+    """
+    counts_P3 = np.zeros((len(source.pieces), 3), np.int64)
+    columns = list(splitter.columns)
+    requests = None if split.by == "random" else requests  # draws them whole
+    if columns and requests is not None:
+        columns = list(dict.fromkeys([*columns, request_column(requests)]))
+    for p, piece in enumerate(source.pieces):
+        if not columns:
+            for start in range(0, piece.rows, _ROWS):
+                rows = min(_ROWS, piece.rows - start)
+                split_N = splitter.of(None, piece.before + start, rows)
+                counts_P3[p] += np.bincount(split_N, minlength=4)[:3]
+        else:
+            for first, table in source.read(piece, columns):
+                split_N = splitter.of(table, first, table.num_rows)
+                if requests is not None:
+                    found = find_requests(requests, table, source.origin)
+                    refuse_cut(split_N, found, table, split, source.origin)
+                counts_P3[p] += np.bincount(split_N, minlength=4)[:3]
+    return counts_P3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Rows of a source that belong to one split."""
+
+    source: StreamSource  # the files
+    splitter: Splitter  # which split a row belongs to
+    number: int  # the one that is meant
+    counts_P: np.ndarray  # rows of each piece that belong to it
+
+    def __len__(self) -> int:
+        return int(self.counts_P.sum())
+
+    def tables(self, piece: int, columns: list[str]) -> Iterator[pa.Table]:
+        """Yields the split's rows of one piece, in order, in chunks."""
+        asked = list(dict.fromkeys([*columns, *self.splitter.columns]))
+        for first, table in self.source.read(self.source.pieces[piece], asked):
+            mine_N = self.splitter.of(table, first, table.num_rows) == self.number
+            if mine_N.all():
+                yield table
+            elif mine_N.any():
+                yield table.filter(pa.array(mine_N))
+
+
+@dataclass
+class _Open:
+    """A piece that is being read: the rows still to come, and those decoded already."""
+
+    tables: Iterator[pa.Table]
+    rest: pa.Table | None = None
+    done: int = 0  # rows handed out or passed over
+
+
+class PieceReader:
+    """Takes rows from several pieces in turns; each stays open until its last row is taken.
+
+    Args:
+        split: Which rows.
+        columns: To read.
+    """
+
+    def __init__(self, split: Split, columns: list[str]) -> None:
+        self.split, self.columns = split, columns
+        self.open: dict[int, _Open] = {}
+
+    def take(self, take: Take) -> Iterator[pa.Table]:
+        """Yields the rows of one take; it never goes back within a piece.
+
+        Raises:
+            ValueError: The file holds fewer rows than before.
+        """
+        piece = self.open.get(take.piece)
+        if piece is None:
+            piece = self.open[take.piece] = _Open(self.split.tables(take.piece, self.columns))
+        for _ in self._next(piece, take.piece, take.start - piece.done):
+            pass
+        yield from self._next(piece, take.piece, take.rows)
+        if piece.done == self.split.counts_P[take.piece]:
+            del self.open[take.piece]
+
+    def _next(self, piece: _Open, number: int, rows: int) -> Iterator[pa.Table]:
+        while rows:
+            table = piece.rest if piece.rest is not None else next(piece.tables, None)
+            if table is None:
+                where = self.split.source.pieces[number].where
+                raise ValueError(f"{where} holds other rows than before: {MOVE}")
+            rows_here = table.slice(0, rows)
+            piece.rest = table.slice(rows) if table.num_rows > rows else None
+            piece.done += rows_here.num_rows
+            rows -= rows_here.num_rows
+            yield rows_here

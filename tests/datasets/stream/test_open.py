@@ -17,10 +17,9 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import join
 from mmoe.datasets.rows.order import Share
 from mmoe.datasets.rows.sources import load_splits
-from mmoe.datasets.rows.splits import smallest_hashes, time_cuts
+from mmoe.datasets.rows.splits import TimeFit, smallest_hashes, time_cuts
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.stream.source import StreamSource
-from mmoe.datasets.stream.splitters import TimeFit
 from mmoe.datasets.values.hashing import mix64
 
 SPLITS = {
@@ -258,7 +257,7 @@ SPLIT = SplitConfig(by="time", column="at")
 
 
 def fitted(times, chunk):
-    fit = TimeFit("at", "x")
+    fit = TimeFit("at")
     for start in range(0, len(times), chunk):
         fit.add(times[start : start + chunk], "a")
     return fit.finish()
@@ -274,7 +273,7 @@ def fitted(times, chunk):
 )
 @pytest.mark.parametrize("chunk", [7, 1000])
 def test_moments_are_counted(times, chunk, monkeypatch):
-    monkeypatch.setattr("mmoe.datasets.stream.splitters._LEAST", 20)
+    monkeypatch.setattr("mmoe.datasets.rows.splits._LEAST", 20)
     expected = np.unique(times + 0.0 if times.dtype.kind == "f" else times, return_counts=True)
     for mine, theirs in zip(fitted(times, chunk), expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -282,8 +281,8 @@ def test_moments_are_counted(times, chunk, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["int", "real"])
 def test_many_moments_are_counted_coarsely_and_cut_nearby(kind, monkeypatch):
-    monkeypatch.setattr("mmoe.datasets.stream.splitters._MOST", 1_000)
-    monkeypatch.setattr("mmoe.datasets.stream.splitters._LEAST", 100)
+    monkeypatch.setattr("mmoe.datasets.rows.splits._MOST", 1_000)
+    monkeypatch.setattr("mmoe.datasets.rows.splits._LEAST", 100)
     rng = np.random.default_rng(0)
     times = rng.integers(0, 2**40, 50_000) if kind == "int" else rng.uniform(1, 2, 50_000)
     found = [fitted(times, chunk) for chunk in (999, 50_000)]
@@ -366,9 +365,9 @@ def peaks(folder, files, split, lanes=1):
 )
 def test_ten_times_the_rows_take_no_more_memory(folder, settings, monkeypatch):
     # Row numbers hashed, and moments kept apart, at a time: constants, here small against the rows
-    for name in ("rows.splits._ROWS", "stream.splitters._ROWS", "stream.splitters._LEAST"):
+    for name in ("rows.splits._ROWS", "stream.source._ROWS", "rows.splits._LEAST"):
         monkeypatch.setattr(f"mmoe.datasets.{name}", 4_000)
-    monkeypatch.setattr("mmoe.datasets.stream.splitters._MOST", 8_000)
+    monkeypatch.setattr("mmoe.datasets.rows.splits._MOST", 8_000)
     peaks(folder, "00.parquet", *settings)  # what is imported and cached once
     small, small_arrow = peaks(folder, "00.parquet", *settings)
     bounds = small * 1.2 + 1, small_arrow * 1.2 + 1
