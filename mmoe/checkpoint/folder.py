@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from mmoe.config.json_files import Stored
 from mmoe.parallel.sharded_tensors import Shard, TensorMap, local_shards
-from mmoe.run.atomic_files import flush, read_json
+from mmoe.run.atomic_files import flush, read_json, write_json
+from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import (
     STEP_FILE,
     STEP_FOLDER,
@@ -185,6 +187,21 @@ def _is_best(state: Mapping[str, Any], best_value: float | None) -> bool:
 def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
     """Puts a prefix before all names: `{"weight": w}` → `{"network.weight": w}`."""
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def copy_to_score(run: RunDirectory, to: RunDirectory) -> None:
+    """Copies config, vocabulary and the best weights; no optimizer state, nothing of the log."""
+    best = CheckpointFolder(run.checkpoint).step("best")
+    others = [path.name for path in best.iterdir() if not path.name.startswith("model")]
+    shutil.copytree(best, to.checkpoint / best.name, ignore=lambda *_: others)
+    write_json(
+        to.checkpoint / "index.json",
+        {"latest": best.name, "best": best.name, "kept": [best.name]},
+    )
+    shutil.copytree(run.vocabulary, to.vocabulary)
+    for path in (run.config_file, run.metrics_file):
+        if path.exists():
+            shutil.copy2(path, to.path)
 
 
 def _named(index: Mapping[str, Any]) -> list[str]:

@@ -11,12 +11,13 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import check_array
 
 from mmoe.config import RunConfig
-from mmoe.datasets.rows.frames import as_table, is_row_dicts, plain_rows
+from mmoe.datasets.rows.frames import as_table, describe_mixed, is_row_dicts, plain_rows
 from mmoe.datasets.rows.locations import ROW_COLUMN, number_rows
 from mmoe.datasets.rows.projection import text_cells
 from mmoe.datasets.rows.requests import find_requests
 from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.values.columns import to_numbers
+from mmoe.errors import warn_caller
 
 Callback = Callable[[int, Mapping[str, Any]], bool | None]
 WEIGHT = "sample_weight"
@@ -41,6 +42,12 @@ class Rows:
 
     def __len__(self) -> int:
         return self.table.num_rows
+
+    def warn_of_mixed(self, known: Sequence[str] = ()) -> None:
+        """Warns of columns that were read as text, but for those that are known to be."""
+        new = [name for name in self.mixed if name not in known]
+        if new:
+            warn_caller(describe_mixed(new))
 
     def out(self, columns: Mapping[str, Any]) -> pd.DataFrame:
         """Makes the answer: a DataFrame with the rows' index."""
@@ -244,11 +251,7 @@ class RowWeights:
     def __init__(self, config: RunConfig, taken: list[str]) -> None:
         self.before = {task.name: task.weight_column for task in config.tasks}
         self.columns = {name: _free(column, taken) for name, column in self.before.items()}
-        tasks = [
-            task.model_copy(update={"weight_column": self.columns[task.name]})
-            for task in config.tasks
-        ]
-        self.config = config.model_copy(update={"tasks": tasks})
+        self.config = _with_weight_columns(config, self.columns)
 
     def added(self, table: pa.Table, weights_N: np.ndarray | None) -> pa.Table:
         """Returns the table with the weight columns; None: every row has weight 1."""
@@ -263,10 +266,9 @@ class RowWeights:
         return table
 
 
-def without_weights(config: RunConfig, before: Mapping[str, str | None]) -> RunConfig:
-    """Returns a config with the weight columns that tasks had before those of `RowWeights`."""
+def _with_weight_columns(config: RunConfig, columns: Mapping[str, str | None]) -> RunConfig:
     tasks = [
-        task.model_copy(update={"weight_column": before.get(task.name, task.weight_column)})
+        task.model_copy(update={"weight_column": columns.get(task.name, task.weight_column)})
         for task in config.tasks
     ]
     return config.model_copy(update={"tasks": tasks})
@@ -395,21 +397,25 @@ def one_callback(callbacks: Any) -> Callback | None:
 
 
 def judged_rows(
-    config: RunConfig, names: Sequence[str], X: Any, y: Any, sample_weight: Any
+    config: RunConfig,
+    before: Mapping[str, str | None],
+    features: Rows,
+    y: Any,
+    sample_weight: Any,
 ) -> tuple[RunConfig, pa.Table]:
-    """Reads rows with labels, and weights where there are any.
+    """Reads the labels of rows, and weights where there are any.
 
     Args:
-        config: Of the run, with the weight columns it would have without `sample_weight`.
-        names: The columns of X, for an X that is an array.
-        X: As for `fit`.
-        y: Likewise.
+        config: Of the run.
+        before: The weight columns that it would have without `sample_weight`; see `training_rows`.
+        features: The rows.
+        y: As for `fit`.
         sample_weight: Likewise.
 
     Returns:
         The config that these rows are judged by, and their table.
     """
-    features = feature_rows(X, names=names)
+    config = _with_weight_columns(config, before)
     table = joined(features, label_rows(y, features))
     weights = weight_column(sample_weight, features)
     if weights is None:

@@ -3,32 +3,24 @@
 MLflow stores files of the run and the name of this module, which loads them: no pickle.
 """
 
-import json
-import shutil
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
 from mmoe import __version__
-from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.config import RunConfig
-from mmoe.datasets.rows.frames import TableLike
-from mmoe.datasets.rows.locations import missing_column
-from mmoe.datasets.rows.projection import required_columns
+from mmoe.checkpoint.folder import copy_to_score
+from mmoe.datasets.rows.locations import check_columns
+from mmoe.datasets.rows.projection import column_uses
 from mmoe.plugins import import_extra
 from mmoe.run import RunDirectory, open_run
 from mmoe.score import LoadedRun, load
 from mmoe.score.columns import output_schema
-
-_MODULE = "mmoe.integrations.mlflow"
-_TYPES = MappingProxyType({"float": "float", "int64": "long", "string": "string"})  # of Arrow
+from mmoe.train.loggers import open_mlflow_run
 
 
 def save_model(
@@ -46,9 +38,7 @@ def save_model(
     Raises:
         ValueError: There is no such run, or MLflow is not installed.
     """
-    import_extra("mlflow.pyfunc")
-    mlflow = import_extra("mlflow")
-    with _model(mlflow, run_dir, input_example) as model:
+    with _model(run_dir, input_example) as (mlflow, model):
         mlflow.pyfunc.save_model(path=str(path), **(model | arguments))
 
 
@@ -68,98 +58,43 @@ def log_model(
     Raises:
         ValueError: There is no such run, or MLflow is not installed.
     """
-    import_extra("mlflow.pyfunc")
-    mlflow = import_extra("mlflow")
-    with _model(mlflow, run_dir, input_example) as model, _open_run(mlflow, run_dir):
+    with _model(run_dir, input_example) as (mlflow, model), open_mlflow_run(mlflow, run_dir):
         return mlflow.pyfunc.log_model(name=name, **(model | arguments))
 
 
-class _Pyfunc:
+class _Pyfunc(LoadedRun):
     """What MLflow calls: rows in, a column `pred_TASK` for each task out."""
 
-    def __init__(self, loaded: LoadedRun) -> None:
-        self.loaded, self.columns = loaded, loaded.columns
-
-    def predict(
-        self, model_input: TableLike, params: Mapping[str, Any] | None = None
-    ) -> pd.DataFrame:
+    def predict(self, rows: Any, params: Any = None) -> pd.DataFrame:
         """Returns predictions for every row, with the rows' index."""
-        answer = self.loaded.predict(model_input)
+        answer = super().predict(rows)
         return answer.to_pandas() if isinstance(answer, pa.Table) else pd.DataFrame(answer)
 
 
 def _load_pyfunc(data_path: str) -> _Pyfunc:
     """Called by MLflow, which knows this module and name."""
-    return _Pyfunc(load(RunDirectory.open(data_path)))
+    return _Pyfunc(load(data_path).scorer)
 
 
 @contextmanager
-def _model(mlflow: Any, run_dir: str | Path, example: Any) -> Generator[dict[str, Any]]:
-    """What `mlflow.pyfunc` is given: the files that scoring reads, while it copies them."""
-    run = open_run(run_dir)
+def _model(run_dir: str | Path, example: Any) -> Generator[tuple[Any, dict[str, Any]]]:
+    """MLflow, and what `pyfunc` is given: the files that scoring reads, while it copies them."""
+    import_extra("mlflow.pyfunc")
+    mlflow, run = import_extra("mlflow"), open_run(run_dir)
+    uses = column_uses(run.config(), labels=False)
+    made: dict[str, Any] = {"loader_module": __name__, "pip_requirements": [f"mmoe=={__version__}"]}
+    if example is not None:
+        rows = example if isinstance(example, pd.DataFrame) else pa.table(example).to_pandas()
+        check_columns(uses, list(rows.columns), "input_example")
+        made["input_example"] = rows.loc[:, list(uses)]
+    types = mlflow.types.schema
+    inputs = types.Schema([types.ColSpec(types.AnyType(), name, required=False) for name in uses])
+    if example is not None:
+        inputs = mlflow.models.infer_signature(made["input_example"]).inputs
+    kinds = {"float": "float", "int64": "long", "string": "string"}  # of Arrow, and of MLflow
+    fields = output_schema(run.config().tasks)
+    outputs = types.Schema([types.ColSpec(kinds[str(f.type)], f.name) for f in fields])
+    signature = mlflow.models.ModelSignature(inputs=inputs, outputs=outputs)
     with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "run"
-        _copy_scoring_files(run, data)
-        config = RunDirectory.open(data).config()
-        rows = None if example is None else _rows(config, example)
-        yield {
-            "loader_module": _MODULE,
-            "data_path": str(data),
-            "signature": _signature(mlflow, config, rows),
-            "pip_requirements": [f"mmoe=={__version__}"],
-        } | ({} if rows is None else {"input_example": rows})
-
-
-def _copy_scoring_files(run: RunDirectory, to: Path) -> None:
-    """Config, vocabulary and the best weights; no optimizer state, and nothing of the log."""
-    best = CheckpointFolder(run.checkpoint).step("best")
-    step = to / run.checkpoint.name / best.name
-    others = [path.name for path in best.iterdir() if not path.name.startswith("model")]
-    shutil.copytree(best, step, ignore=lambda *_: others)
-    index = {"latest": best.name, "best": best.name, "kept": [best.name]}
-    (step.parent / "index.json").write_text(json.dumps(index), encoding="utf-8")
-    shutil.copytree(run.vocabulary, to / run.vocabulary.name)
-    for path in (run.config_file, run.metrics_file):
-        if path.exists():
-            shutil.copy2(path, to)
-
-
-def _rows(config: RunConfig, example: Any) -> pd.DataFrame:
-    """Of an example, the columns that features read."""
-    frame = example if isinstance(example, pd.DataFrame) else pa.table(example).to_pandas()
-    columns = required_columns(config, labels=False)
-    for column in columns:
-        if column not in frame.columns:
-            raise ValueError(missing_column(column, frame.columns, "input_example"))
-    return frame.loc[:, columns]
-
-
-def _signature(mlflow: Any, config: RunConfig, rows: pd.DataFrame | None) -> Any:
-    """Of the columns that features read, and of the predictions."""
-    types = import_module("mlflow.types.schema")
-    columns = required_columns(config, labels=False)
-    any_types = [types.ColSpec(types.AnyType(), name, required=False) for name in columns]
-    outputs = [
-        types.ColSpec(_TYPES[str(field.type)], field.name) for field in output_schema(config.tasks)
-    ]
-    inputs = types.Schema(any_types)
-    if rows is not None:
-        inputs = mlflow.models.infer_signature(rows).inputs
-    return mlflow.models.ModelSignature(inputs=inputs, outputs=types.Schema(outputs))
-
-
-@contextmanager
-def _open_run(mlflow: Any, run_dir: str | Path) -> Generator[None]:
-    """The caller's, or the one that training made."""
-    remembered = RunDirectory(Path(run_dir)).mlflow_file
-    if mlflow.active_run() is not None or not remembered.exists():
-        yield
-        return
-    stored = json.loads(remembered.read_text(encoding="utf-8"))
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(stored["tracking_uri"])
-    try:
-        with mlflow.start_run(run_id=stored["run_id"]):
-            yield
-    finally:
-        mlflow.set_tracking_uri(before)
+        copy_to_score(run, data := RunDirectory(Path(folder) / "run"))
+        yield mlflow, {**made, "data_path": str(data.path), "signature": signature}

@@ -3,9 +3,8 @@
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
@@ -18,9 +17,6 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from mmoe.config import RunConfig
-from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.frames import describe_mixed
-from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.errors import warn_caller
 from mmoe.integrations.estimator_config import (
@@ -38,20 +34,18 @@ from mmoe.integrations.estimator_rows import (
     eval_pair,
     feature_rows,
     joined,
-    judged_rows,
     label_rows,
     one_callback,
     refuse_times,
     training_rows,
     validation_rows,
     weight_column,
-    without_weights,
 )
+from mmoe.integrations.estimator_scores import FittedModel
 from mmoe.integrations.run_pictures import RunPicturesMixin
 from mmoe.integrations.stored_fit import (
     ZERO_ONE,
     StoredFit,
-    as_y_had_it,
     label_values,
     pack_files,
     unpack_files,
@@ -59,8 +53,6 @@ from mmoe.integrations.stored_fit import (
 from mmoe.metrics.task_kinds import first_of, kind_of
 from mmoe.run import open_run
 from mmoe.run.console import ConsoleReporter, SilentReporter
-from mmoe.score import LoadedRun, load
-from mmoe.score.columns import output_columns
 from mmoe.train import train_run
 from mmoe.train.evaluate import split_metrics
 
@@ -212,7 +204,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         names = features.table.column_names
         validation = validation_rows(eval_set, names)
         on_epoch = one_callback(callbacks)
-        _warn_of_mixed(features.mixed)
+        features.warn_of_mixed()
         config, warning = config_for(
             self, table, [] if labels is None else labels.column_names, regressions
         )
@@ -246,21 +238,14 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
 
         Tasks that predict more have further columns behind these, `pred_<task>_<class>`.
         """
-        rows, predictions_NT = self._predictions(X)
-        return rows.out(output_columns(predictions_NT, self.config_.tasks))
+        return self._fitted().named(X)
 
     def predict(self, X: Any) -> pd.DataFrame:
         """Returns labels as y had them: one of a binary task's two values, or a number.
 
         The value whose probability is at least 0.5, the likeliest class; numbers in units of y.
         """
-        rows, predictions_NT = self._predictions(X)
-        return rows.out(
-            {
-                task.name: as_y_had_it(task, predictions_NT[:, t], self._stored.labels)
-                for t, task in enumerate(self.config_.tasks)
-            }
-        )
+        return self._fitted().labels(X)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Returns the mean AUC of the binary tasks (1 = perfect); without any, minus the mean RMSE.
@@ -273,8 +258,9 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         Raises:
             ValueError: No task's metric can be computed on these rows.
         """
-        loaded, config, rows = self._labelled(X, y, sample_weight)
-        metrics, notes = split_metrics(config, loaded.predictor, rows)
+        fitted = self._fitted()
+        config, rows = fitted.judged(X, y, sample_weight)
+        metrics, notes = split_metrics(config, fitted.loaded().predictor, rows)
         kind = first_of(task.kind for task in config.tasks)
         values = [values.get(kind.headline) for values in metrics.values()]
         known = [value for value in values if value is not None]
@@ -322,8 +308,9 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         from mmoe.integrations.explanation import explanation_of
 
         asked = ExplainSettings(tolerance=tolerance, gradients=gradients, features=features)
-        loaded, config, rows = self._labelled(X, y, sample_weight)
-        return explanation_of(loaded, config, rows, asked)
+        fitted = self._fitted()
+        config, rows = fitted.judged(X, y, sample_weight)
+        return explanation_of(fitted.loaded(), config, rows, asked)
 
     def task(self, name: str | None = None) -> "TaskClassifier | TaskRegressor":
         """Returns one task as scikit-learn's classifier or regressor, fitted as this is.
@@ -335,7 +322,22 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
             ValueError: There is no such task, or none is named and there are several.
         """
         check_is_fitted(self, "run_directory_")
-        return view_of(self, name)
+        names = self.task_names_
+        if name is None and len(names) == 1:
+            name = names[0]
+        called = name if name is None else _called(self, name)
+        if called is None or called not in names:
+            came = "none" if name is None else repr(name)
+            raise ValueError(f"task: expected one of {', '.join(map(repr, names))}, got {came}")
+        task = self.config_.tasks[names.index(called)]
+        if task.outcomes is not None:
+            raise ValueError(
+                f"task {called!r}: is of kind {task.kind}, which has no view as an estimator of "
+                "its own; use predict and predict_proba of the ranker, whose columns "
+                f"pred_{called}_CLASS are probabilities"
+            )
+        made = TaskClassifier if kind_of(task.kind).is_event else TaskRegressor
+        return made(self, name)._take(self, called)
 
     def save(self, path: str | Path) -> Path:
         """Copies the run directory to `path`, which must not exist.
@@ -371,29 +373,13 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         self.config_ = config
         self.metrics_ = metrics
         self.task_names_ = [task.name for task in config.tasks]
-        self.n_features_in_ = len(stored.columns)
-        if stored.named:
-            self.feature_names_in_ = np.asarray(stored.columns, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
         self._stored = stored
-        self._model = _read_when_asked(folder)
+        self._model = FittedModel(folder, config, stored)
+        _take_columns(self, stored)
 
-    def _predictions(self, X: Any) -> tuple[Rows, np.ndarray]:
-        """The rows, and predictions_NT for them."""
+    def _fitted(self) -> FittedModel:
         check_is_fitted(self, "run_directory_")
-        needed = required_columns(self.config_, labels=False)
-        rows = feature_rows(X, needed=needed, names=self._stored.columns)
-        _warn_of_mixed([name for name in rows.mixed if name not in self._stored.mixed])
-        return rows, self._model().scorer.predictions(joined(rows, None), "X")
-
-    def _labelled(self, X: Any, y: Any, weights: Any) -> tuple[LoadedRun, RunConfig, BatchSource]:
-        """The model, rows with labels, and the config that these are judged by."""
-        check_is_fitted(self, "run_directory_")
-        loaded, stored = self._model(), self._stored
-        config = without_weights(self.config_, stored.weights_before)
-        config, table = judged_rows(config, stored.columns, X, y, weights)
-        return loaded, config, BatchSource.of_table(table, loaded.encoder, "X", config)
+        return self._model
 
     def _temporary_folder(self) -> Path:
         folder = tempfile.mkdtemp(prefix="mmoe-")
@@ -417,17 +403,16 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         if files is not None:
             self.run_directory_ = self._temporary_folder()
             unpack_files(files, self.run_directory_)
-            self._model = _read_when_asked(self.run_directory_)
+            self._model = FittedModel(self.run_directory_, self.config_, self._stored)
 
 
-def _read_when_asked(folder: Path) -> Callable[[], LoadedRun]:
-    """A function, not an attribute that is set later: predicting may not change an estimator."""
-    return cache(partial(load, folder))
-
-
-def _warn_of_mixed(columns: Sequence[str]) -> None:
-    if columns:
-        warn_caller(describe_mixed(columns))
+def _take_columns(estimator: Any, stored: StoredFit) -> None:
+    """Says of an estimator which columns of X it was fitted to."""
+    estimator.n_features_in_ = len(stored.columns)
+    if stored.named:
+        estimator.feature_names_in_ = np.asarray(stored.columns, dtype=object)
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
 
 
 _LEAST = 1e-12  # a probability is held this far from 0 and 1 where its logarithm is taken
@@ -525,21 +510,18 @@ class TaskView(BaseEstimator):
 
     def _take(self, ranker: "MultiTaskRanker", task: str) -> Self:
         self.ranker_, self.task_ = ranker, task
-        self.n_features_in_ = ranker.n_features_in_
-        if hasattr(ranker, "feature_names_in_"):
-            self.feature_names_in_ = ranker.feature_names_in_
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        _take_columns(self, ranker._stored)
         return self
 
     def _predicted(self, X: Any) -> np.ndarray:
         """What the model says of each row, predictions_N."""
         check_is_fitted(self, "ranker_")
-        return self.ranker_._predictions(X)[1][:, self._t]
+        return self.ranker_._fitted().predictions(X)[1][:, self._t]
 
-    def _labels(self, predictions_N: np.ndarray) -> np.ndarray:
-        ranker = self.ranker_
-        return as_y_had_it(ranker.config_.tasks[self._t], predictions_N, ranker._stored.labels)
+    def _labels(self, X: Any) -> np.ndarray:
+        """What y would have held."""
+        predictions_N = self._predicted(X)
+        return self.ranker_._fitted().label(self._t, predictions_N)
 
     @property
     def _t(self) -> int:
@@ -570,7 +552,7 @@ class TaskClassifier(ClassifierMixin, TaskView):
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns the class of each row, as y had it, [N]."""
-        return self._labels(self._predicted(X))
+        return self._labels(X)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Returns each row's probability of each class, in the order of `classes_`, [N, 2]."""
@@ -623,7 +605,7 @@ class TaskRegressor(RegressorMixin, TaskView):
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns the number that is expected for each row, [N]."""
-        return self._labels(self._predicted(X)).astype(np.float64)
+        return self._labels(X).astype(np.float64)
 
     def _check(self, column: pa.ChunkedArray) -> None:
         table = pa.table({"y": column})
@@ -634,30 +616,6 @@ class TaskRegressor(RegressorMixin, TaskView):
 
     def _regressions(self, name: str) -> list[str]:
         return [name]
-
-
-def view_of(ranker: "MultiTaskRanker", name: str | None) -> TaskClassifier | TaskRegressor:
-    """Returns a task of a fitted ranker, which it goes on to share.
-
-    Raises:
-        ValueError: There is no such task, or none is named and there are several.
-    """
-    names = ranker.task_names_
-    if name is None and len(names) == 1:
-        name = names[0]
-    called = name if name is None else _called(ranker, name)
-    if called is None or called not in names:
-        came = "none" if name is None else repr(name)
-        raise ValueError(f"task: expected one of {', '.join(map(repr, names))}, got {came}")
-    task = ranker.config_.tasks[names.index(called)]
-    if task.outcomes is not None:
-        raise ValueError(
-            f"task {called!r}: is of kind {task.kind}, which has no view as an estimator of its "
-            "own; use predict and predict_proba of the ranker, whose columns "
-            f"pred_{called}_CLASS are probabilities"
-        )
-    made = TaskClassifier if kind_of(task.kind).is_event else TaskRegressor
-    return made(ranker, name)._take(ranker, called)
 
 
 def _called(ranker: "MultiTaskRanker", name: str) -> str:

@@ -1,6 +1,5 @@
-"""What an estimator keeps with its run: estimator.json, labels as y had them, files in a pickle."""
+"""What an estimator keeps with its run: estimator.json, and the run's files in a pickle."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from pydantic import Field
 
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.config.json_files import Stored, read_model
-from mmoe.datasets.labels.expressions import columns_of, evaluate_label, quote
+from mmoe.datasets.labels.expressions import columns_of, evaluate_label
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.values.arrow import pc, plain
 from mmoe.metrics.task_kinds import kind_of
@@ -80,50 +79,6 @@ def _values(task: TaskConfig, table: pa.Table) -> LabelValues | None:
     if sorted(outcomes) != [0.0, 1.0]:
         return None
     return LabelValues(values=values, positive=outcomes.index(1.0))
-
-
-def as_y_had_it(
-    task: TaskConfig, predictions_N: np.ndarray, labels: Mapping[str, LabelValues]
-) -> np.ndarray:
-    """Turns a task's predictions into what y would have held.
-
-    Args:
-        task: Its config.
-        predictions_N: As the model gives them.
-        labels: Of each binary task the two values.
-    """
-    if task.outcomes is not None:
-        return np.array(task.outcomes)[predictions_N.astype(np.int64)]
-    decided_N = kind_of(task.kind).decide(predictions_N)
-    if not kind_of(task.kind).is_event:
-        return in_units_of_y(task, decided_N)
-    return labels.get(task.name, ZERO_ONE).written(decided_N.astype(bool))
-
-
-_NUMBER = r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"
-
-
-def in_units_of_y(task: TaskConfig, predictions_N: np.ndarray) -> np.ndarray:
-    """Undoes the scale on which a regression is trained: `y / 100`, `log1p(y)`.
-
-    Any other expression is the unit of its own.
-
-    Example:
-        >>> task = TaskConfig(name="ms", label="log1p(ms)", kind="regression")
-        >>> in_units_of_y(task, np.array([0.0, np.log(11)])).round(6).tolist()
-        [0.0, 10.0]
-    """
-    try:
-        names = columns_of(task.label)
-    except ValueError:  # a column whose name is no expression
-        return predictions_N
-    if len(names) != 1:
-        return predictions_N
-    name = re.escape(quote(names[0]))
-    if re.fullmatch(rf"log1p\({name}\)", task.label):
-        return np.expm1(predictions_N)
-    scaled = re.fullmatch(rf"{name} / ({_NUMBER})", task.label)
-    return predictions_N * float(scaled[1]) if scaled else predictions_N
 
 
 class StoredFit(Stored):

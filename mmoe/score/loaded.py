@@ -1,22 +1,18 @@
 """`load`: a trained run as one object, which scores whatever form rows come in."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
-from mmoe.config.tasks import prediction_columns
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.datasets.rows.frames import is_row_dicts
-from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.addresses import open_run
 from mmoe.run.directory import RunDirectory
-from mmoe.score.columns import arrow_columns, output_columns, output_schema
-from mmoe.score.scorer import Scorer
+from mmoe.score.columns import in_form_of, output_schema
+from mmoe.score.scorer import Scorer, ScoreRequest
 
 
 def load(
@@ -42,27 +38,28 @@ def load(
         {'pred_click': array([0.31], dtype=float32)}
     """
     folder = run if isinstance(run, RunDirectory) else open_run(run)
-    return LoadedRun(*load_predictor(folder, device, table_precision=table_precision))
+    return LoadedRun(ScoreRequest(device=device, table_precision=table_precision).load(folder))
 
 
 class LoadedRun:
     """A trained model that answers rows in the form in which they come, from any thread.
 
     Args:
+        scorer: Of the run.
+
+    Attributes:
         predictor: Of `load_predictor`, the layer below: rows in, an array out.
         encoder: Likewise.
         config: Likewise.
-
-    Attributes:
         tasks: Names of the tasks; predictions are called `pred_<task>`.
         columns: Names of the columns that are read; others may be there.
     """
 
-    def __init__(self, predictor: Predictor, encoder: FeatureEncoder, config: RunConfig) -> None:
-        self.predictor, self.encoder, self.config = predictor, encoder, config
-        self.scorer = Scorer(predictor, encoder, config)
-        self.tasks = [task.name for task in config.tasks]
-        self.columns = self.scorer.features
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer, self.config = scorer, scorer.config
+        self.predictor, self.encoder = scorer.predictor, scorer.encoder
+        self.tasks = [task.name for task in self.config.tasks]
+        self.columns = scorer.features
 
     def __repr__(self) -> str:
         tasks, columns = ", ".join(self.tasks), len(self.columns)
@@ -91,33 +88,13 @@ class LoadedRun:
                 f"rows: expected rows in memory, got the path {str(rows)!r}; files are scored by "
                 "`mmoe score`, or mmoe.score.score_files"
             )
-        if isinstance(rows, pa.RecordBatchReader):
-            schema = output_schema(self.config.tasks)
-            return pa.RecordBatchReader.from_batches(schema, self._of_batches(rows))
         tables = isinstance(rows, list | tuple) and bool(rows) and not is_row_dicts(rows)
-        if tables or isinstance(rows, Iterator):
-            return self._of_batches(rows)
-        return self._like(rows, *self.scorer.answer(rows))
+        if not tables and not isinstance(rows, Iterator | pa.RecordBatchReader):
+            return self._answer(rows)
+        answers = (self._answer(batch, f"batch {n}") for n, batch in enumerate(rows, start=1))
+        if isinstance(rows, pa.RecordBatchReader):
+            return pa.RecordBatchReader.from_batches(output_schema(self.config.tasks), answers)
+        return answers
 
-    def _of_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
-        for number, batch in enumerate(batches, start=1):
-            yield self._like(batch, *self.scorer.answer(batch, f"batch {number}"))
-
-    def _like(self, rows: Any, predictions_NT: np.ndarray, of_row_N: np.ndarray | None) -> Any:
-        """The predictions in the form of the rows."""
-        tasks, library = self.config.tasks, type(rows).__module__.partition(".")[0]
-        if library == "pandas":
-            index = rows.index if of_row_N is None else rows.index.take(of_row_N)
-            if all(task.outcomes is None for task in tasks):  # five times as fast as by name
-                return type(rows)(predictions_NT, index=index, columns=prediction_columns(tasks))
-            return type(rows)(output_columns(predictions_NT, tasks), index=index)
-        columns = output_columns(predictions_NT, tasks)
-        if is_row_dicts(rows):
-            by_row = zip(*(column_N.tolist() for column_N in columns.values()), strict=True)
-            return [dict(zip(columns, row, strict=True)) for row in by_row]
-        if isinstance(rows, Mapping):
-            return columns
-        if library == "polars":
-            return type(rows)(columns)
-        made = pa.RecordBatch if isinstance(rows, pa.RecordBatch) else pa.Table
-        return made.from_pydict(arrow_columns(predictions_NT, tasks), output_schema(tasks))
+    def _answer(self, rows: Any, origin: str | None = None) -> Any:
+        return in_form_of(rows, *self.scorer.answer(rows, origin), self.config.tasks)

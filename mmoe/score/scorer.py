@@ -133,7 +133,7 @@ class Scorer:
         predictor: Of `load_predictor`.
         encoder: Likewise.
         config: Likewise.
-        columns: To read and to write; None: all that are there, and the predictions.
+        columns: To read and to write.
     """
 
     def __init__(
@@ -141,10 +141,10 @@ class Scorer:
         predictor: Predictor,
         encoder: FeatureEncoder,
         config: RunConfig,
-        columns: ScoreColumns | None = None,
+        columns: ScoreColumns,
     ) -> None:
         self.predictor, self.encoder, self.config = predictor, encoder, config
-        self.columns = ScoreColumns(config, keep=None) if columns is None else columns
+        self.columns = columns
         self.features = required_columns(config, labels=False)
         self._told: set[str] = set()  # of which columns it was said that they are read as text
 

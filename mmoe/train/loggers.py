@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -334,6 +334,22 @@ class MlflowLog:
         except Exception as error:  # each store raises its own kind
             self.failed = True
             self.say(f"warning: mlflow fails, and is told no more of this run: {_one_line(error)}")
+
+
+@contextmanager
+def open_mlflow_run(mlflow: Any, folder: str | Path) -> Iterator[None]:
+    """Opens the run of MLflow that a run was logged to, unless the caller has one open."""
+    file = RunDirectory(Path(folder)).mlflow_file
+    if mlflow.active_run() is not None or not file.exists():
+        yield
+        return
+    stored, before = read_json(file, _Remembered), mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(stored["tracking_uri"])
+    try:
+        with mlflow.start_run(run_id=stored["run_id"]):
+            yield
+    finally:
+        mlflow.set_tracking_uri(before)
 
 
 def _experiment(client: Any, config: RunConfig) -> str:

@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from mmoe.checkpoint.folder import copy_to_score
 from mmoe.config import config_from_dict, set_values
-from mmoe.integrations.mlflow import _copy_scoring_files, _load_pyfunc, save_model
+from mmoe.integrations.mlflow import _load_pyfunc, save_model
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
 from mmoe.train import train_run
@@ -31,7 +32,7 @@ def expected(run, frame):
 
 
 def test_the_files_of_a_model(run, frame, tmp_path):
-    _copy_scoring_files(run, tmp_path / "model")
+    copy_to_score(run, RunDirectory(tmp_path / "model"))
     files = {p.relative_to(tmp_path / "model").as_posix() for p in tmp_path.rglob("*.safetensors")}
     assert len(files) == 1 and "model.safetensors" in files.pop()
     model = _load_pyfunc(str(tmp_path / "model"))
