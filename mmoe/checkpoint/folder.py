@@ -17,8 +17,8 @@ from torch import Tensor
 
 from mmoe.config.json_files import Stored
 from mmoe.parallel.sharded_tensors import Shard, TensorMap, local_shards
+from mmoe.run import RunDirectory
 from mmoe.run.atomic_files import flush, read_json, write_json
-from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import (
     STEP_FILE,
     STEP_FOLDER,
