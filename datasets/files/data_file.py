@@ -209,6 +209,11 @@ def is_address(path: str) -> bool:
     return "://" in path
 
 
+def absolute(path: str | Path) -> str:
+    """Returns the whole path, for who starts in another folder; an address as it is."""
+    return str(path) if is_address(str(path)) else str(Path(path).absolute())
+
+
 def is_hidden(name: str) -> bool:
     """Returns whether a name is of no data: editors and Spark leave `._SUCCESS.crc`, `_SUCCESS`.
 

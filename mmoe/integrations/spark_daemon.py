@@ -1,22 +1,19 @@
-"""Processes of Spark: a session on this machine, and a daemon that has imported what scores.
+"""What runs in Spark's Python workers: a daemon that has imported what scores, and the model.
 
 With `spark.python.daemon.module=mmoe.integrations.spark_daemon` the workers of a host share those
 pages (some 200 MiB less for each), and score from their first moment on.
 """
 
 import gc
-import os
-import shutil
-import sys
-from collections.abc import Mapping
+from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
-from typing import Any
 
-from mmoe.plugins import import_extra
+from mmoe.config import ScoringPrecision
+from mmoe.plugins import import_modules
+from mmoe.run import open_run
 from mmoe.run.allocator import return_freed_memory
-
-_JAVA = 17
+from mmoe.score.provenance import model_of
+from mmoe.score.scorer import Scorer, ScoreRequest
 
 
 def main() -> None:
@@ -42,45 +39,27 @@ def import_what_scores() -> None:
     gc.freeze()
 
 
-def local_session(cores: int = 2, settings: Mapping[str, str] | None = None) -> Any:
-    """Starts Spark on this machine alone, to try things: no cluster, no ports for others, no UI.
-
-    Args:
-        cores: Tasks at a time.
-        settings: Of Spark, such as `{"spark.driver.memory": "4g"}`.
-
-    Returns:
-        A `SparkSession`; the one that is there already, where one is.
+@lru_cache(maxsize=2)
+def load_once(
+    address: str, model: str, imports: tuple[str, ...], precision: ScoringPrecision | None
+) -> Scorer:
+    """Loads a run's model, once per worker process, which Spark keeps for further tasks and jobs.
 
     Raises:
-        ValueError: There is no PySpark, or no Java.
+        ValueError: It is another model than this one, or cannot be loaded.
     """
-    sql = import_extra("pyspark.sql")
-    _check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = sql.SparkSession.builder.master(f"local[{cores}]").appName("mmoe")
-    own = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.python.daemon.module": "mmoe.integrations.spark_daemon",
-    }
-    for key, value in {**own, **(settings or {})}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    import torch
 
-
-def _check_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").exists():
-        return
-    if shutil.which("java") is None:
+    torch.set_num_threads(1)  # as many workers as cores are beside this one
+    import_modules(imports, f"{address}: the run")
+    run = open_run(address)
+    found = model_of(run)
+    if found != model:
         raise ValueError(
-            f"Spark needs Java {_JAVA}, and there is no `java` in JAVA_HOME or on the PATH; "
-            f"install it (Debian, Ubuntu: apt-get install openjdk-{_JAVA}-jre-headless; Fedora: "
-            f"dnf install java-{_JAVA}-openjdk-headless; macOS: brew install openjdk@{_JAVA})"
+            f"{address}: holds the model {found} on this host, and {model} when the job was made; "
+            "make it again when the run's training is over"
         )
+    return ScoreRequest(table_precision=precision).load(run, mapped=True)
 
 
 if __name__ == "__main__":

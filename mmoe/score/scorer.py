@@ -148,6 +148,10 @@ class Scorer:
         self.features = required_columns(config, labels=False)
         self._told: set[str] = set()  # of which columns it was said that they are read as text
 
+    def with_columns(self, request: ScoreRequest) -> "Scorer":
+        """Returns one with the same model, which writes what is asked for."""
+        return Scorer(self.predictor, self.encoder, self.config, request.columns(self.config))
+
     def score(self, rows: pa.Table, origin: str = "rows") -> pa.Table:
         """Returns the kept columns of some rows as they are, and what is predicted of them.
 

@@ -301,12 +301,12 @@ def test_workers_share_the_pages_of_the_weights(session, big_run, cache):
 
 def _touching(run, there):
     def touch(batches):
-        from mmoe.integrations import spark as inside
+        from mmoe.integrations import spark_daemon as inside
         from mmoe.run import open_run
 
         list(batches)
         model = inside.model_of(open_run(run))
-        scorer = inside._loaded(run, model, (), None)
+        scorer = inside.load_once(run, model, (), None)
         for table in scorer.predictor.ranker.embeddings.stored().values():
             float(table.sum())
         _wait_for_both(Path(there))

@@ -18,7 +18,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import RunConfig, config_from_dict, dump_config
 from mmoe.config.json_files import Stored, read_model
 from mmoe.config.run import with_vector_paths
-from mmoe.datasets.files.data_file import is_address
+from mmoe.datasets.files.data_file import absolute
 from mmoe.datasets.files.fingerprint import DataPrint, data_changes, shown
 from mmoe.datasets.rows.sources import below
 from mmoe.errors import Diverged, Interrupted, RanksDiffer
@@ -58,9 +58,6 @@ def with_absolute_paths(config: RunConfig, data: str | Path | None) -> RunConfig
         folder = data  # that holds the three files
     elif data is not None:
         found["path"] = str(data)
-
-    def absolute(path: str) -> str:
-        return path if is_address(path) else str(Path(path).absolute())
 
     update = {}
     for name, paths in found.items():

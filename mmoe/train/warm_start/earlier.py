@@ -14,7 +14,7 @@ from mmoe.config import RunConfig
 from mmoe.config.json_files import Stored as StoredFile
 from mmoe.datasets.features.encoder import FeatureEncoder, codecs_of
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.files.data_file import is_address
+from mmoe.datasets.files.data_file import absolute, is_address
 from mmoe.mixture.resize_experts import NewExperts
 from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run.addresses import open_run
@@ -51,8 +51,7 @@ class WarmStart:
     @property
     def named(self) -> str:
         """Address of the run, or whole path of its folder."""
-        text = str(self.run)
-        return text if is_address(text) else str(Path(self.run).absolute())
+        return absolute(self.run)
 
     @classmethod
     def recorded(cls, run: RunDirectory, asked: "WarmStart | None") -> "WarmStart | None":
