@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,3 +175,13 @@ def import_extra(module: str) -> Any:
         raise ValueError(
             f"{package} cannot be imported ({error}); pip install 'mmoe[{extra}]'"
         ) from None
+
+
+def check_extra(package: str) -> None:
+    """Looks for such a package, where it is to be imported later.
+
+    Raises:
+        ValueError: As `import_extra`.
+    """
+    if package in sys.modules or find_spec(package) is None:
+        import_extra(package)

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -88,6 +88,18 @@ def spared_collections() -> Generator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+@contextmanager
+def environment(settings: Mapping[str, str]) -> Generator[None]:
+    """Sets variables that are not set, for a block and the processes that it starts."""
+    new = {name: value for name, value in settings.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            os.environ.pop(name, None)
 
 
 @contextmanager

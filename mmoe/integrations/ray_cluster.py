@@ -1,20 +1,17 @@
 """A cluster of Ray to score on: one that is there, or one of this machine's own, kept quiet."""
 
 import logging
-import math
-import os
 import socket
 import subprocess
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 from mmoe.plugins import import_extra
+from mmoe.process_settings import environment
 
-# What a port must answer within, and a worker be given a CPU
-_PORT_SECONDS, _CHECK_SECONDS, _PLACE_SECONDS = 5.0, 30.0, 60.0
+_PORT_SECONDS, _CHECK_SECONDS = 5.0, 30.0  # for a port to answer, and what is behind it
 # Of Ray's store for objects, which holds nothing of ours: rows go from file to file
 _STORE_BYTES = 100 << 20
 _QUIET = {
@@ -38,74 +35,21 @@ def cluster(address: str | None) -> Generator[Any]:
     Raises:
         ValueError: Ray is not installed, or no cluster answers there, or none can be started.
     """
-    with _environment(_QUIET if address is not None else {**_QUIET, **_ON_LOOPBACK}):
+    with environment(_QUIET if address is not None else {**_QUIET, **_ON_LOOPBACK}):
         ray = import_extra("ray")
-        if ray.is_initialized():
-            if address is not None:
-                raise ValueError(
-                    f"--address {address}: this process is connected to a cluster already; leave "
-                    "the address out to use that one, or call ray.shutdown() first"
-                )
-            yield ray
-            return
-        _connect(ray, address)
+        ours = not ray.is_initialized()
+        if ours:
+            _connect(ray, address)
+        elif address is not None:
+            raise ValueError(
+                f"--address {address}: this process is connected to a cluster already; leave "
+                "the address out to use that one, or call ray.shutdown() first"
+            )
     try:
         yield ray
     finally:
-        ray.shutdown()
-
-
-def check_installed() -> None:
-    """Looks for Ray, which is imported later: it then reads where it is to listen.
-
-    Raises:
-        ValueError: It is not installed.
-    """
-    if "ray" in sys.modules or find_spec("ray") is None:
-        import_extra("ray")
-
-
-def check_room(
-    ray: Any, address: str | None, workers: int | None, parts: int, takes: Mapping[str, int]
-) -> int:
-    """Returns how many workers there are to be, when the cluster has a CPU for one of them.
-
-    Args:
-        ray: Connected.
-        address: As for `cluster`.
-        workers: As they were asked for; None: one for each CPU.
-        parts: To be scored; no more workers are needed.
-        takes: What each worker takes of the cluster.
-
-    Raises:
-        ValueError: It has too few CPUs or GPUs, or all are taken for long.
-    """
-    cpus, gpus = (math.floor(ray.cluster_resources().get(kind, 0)) for kind in ("CPU", "GPU"))
-    where = "this machine" if address is None else f"the cluster at {address}"
-    count = cpus if workers is None else workers
-    short = "too few resources of Ray"
-    if count > cpus or not cpus:
-        raise ValueError(
-            f"--workers {max(count, 1)}: {short}: {where} has {cpus} CPU{'s' * (cpus != 1)}, and "
-            "each worker takes one; ask for fewer workers, or add nodes"
-        )
-    count = min(count, parts)
-    if takes["num_gpus"] and count > gpus:
-        raise ValueError(
-            f"--device cuda: {short}: {where} has {gpus} GPU{'s' * (gpus != 1)}, and each of "
-            f"{count} workers takes one; ask for fewer --workers, or score on the CPU"
-        )
-    # A task that imports nothing: a worker on a busy machine may take minutes to import torch
-    # after it was given its CPU
-    first = ray.remote(**takes)(lambda: None).remote()
-    if not ray.wait([first], timeout=_PLACE_SECONDS)[0]:
-        ray.cancel(first)
-        free = ray.available_resources().get("CPU", 0)
-        raise ValueError(
-            f"--workers {count}: {short}: no worker was given a CPU in {_PLACE_SECONDS:.0f} s; the "
-            f"cluster has {free:g} free, others hold the rest; wait until they end"
-        )
-    return count
+        if ours:
+            ray.shutdown()
 
 
 def _connect(ray: Any, address: str | None) -> None:
@@ -131,39 +75,26 @@ def _connect(ray: Any, address: str | None) -> None:
 
 def _check_answers(address: str) -> None:
     """Ray itself would wait for minutes, and say so in lines of its own."""
-    hint = "start one with `ray start --head`, or leave --address out for one of its own"
-    why = ""
-    if address != "auto":
-        host, colon, port = address.rpartition(":")
-        if not colon or not host or not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"--address {address}: expected HOST:PORT, or auto")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _PORT_SECONDS).close()
-        except OSError as error:
-            why = error.strerror or str(error)
-    if not why:
-        check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
-        try:
-            done = subprocess.run(
-                check, capture_output=True, timeout=_CHECK_SECONDS, stdin=subprocess.DEVNULL
-            )
-            if done.returncode == 0:
-                return
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            why = said[-1] if said else f"its health check ended with {done.returncode}"
-        except subprocess.TimeoutExpired:
-            why = "something else does, or it is of another version"
-    where = "on this machine" if address == "auto" else f"there ({why})"
-    raise ValueError(f"--address {address}: no cluster of Ray answers {where}; {hint}")
-
-
-@contextmanager
-def _environment(settings: Mapping[str, str]) -> Generator[None]:
-    """Sets what is not set, for Ray and the processes that it starts."""
-    new = {name: value for name, value in settings.items() if name not in os.environ}
-    os.environ.update(new)
+    host, _, port = address.rpartition(":")
+    if address != "auto" and not (host and port.isdigit() and int(port) <= 65535):
+        raise ValueError(f"--address {address}: expected HOST:PORT, or auto")
+    check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
-        yield
-    finally:
-        for name in new:
-            os.environ.pop(name, None)
+        if address != "auto":
+            socket.create_connection((host.strip("[]"), int(port)), _PORT_SECONDS).close()
+        done = subprocess.run(
+            check, capture_output=True, timeout=_CHECK_SECONDS, stdin=subprocess.DEVNULL
+        )
+        if done.returncode == 0:
+            return
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        why = said[-1] if said else f"its health check ended with {done.returncode}"
+    except OSError as error:
+        why = error.strerror or str(error)
+    except subprocess.TimeoutExpired:
+        why = "something else does, or it is of another version"
+    where = "on this machine" if address == "auto" else f"there ({why})"
+    raise ValueError(
+        f"--address {address}: no cluster of Ray answers {where}; start one with `ray start "
+        "--head`, or leave --address out for one of its own"
+    )

@@ -1,6 +1,7 @@
 """What runs in a worker of `mmoe score --engine ray`: the model, and one part at a time."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from mmoe.run import open_run
 from mmoe.run.console import SilentReporter
 from mmoe.run.store import store_at
 from mmoe.score.file_scorer import FileScorer, InputColumns
-from mmoe.score.folder import FolderJob, OfFolder, OutputMode, Part
+from mmoe.score.folder import FolderJob, OfFolder, Part
 from mmoe.score.guard import ScoreCounts
 from mmoe.score.provenance import Provenance
 from mmoe.score.scorer import ScoreRequest
@@ -30,7 +31,6 @@ class PartWorker:
         found: Of the input.
         by: What scores, as it was looked at before.
         output: The folder.
-        mode: Of what is there.
         imports: Modules with kinds of the user's own.
         folder: That the command was started in, of which relative paths are meant.
     """
@@ -40,8 +40,7 @@ class PartWorker:
     found: InputColumns
     by: Provenance
     output: str
-    mode: OutputMode
-    imports: tuple[str, ...]
+    imports: Sequence[str]
     folder: str
 
     def score(self, part: Part | None) -> ScoreCounts | str:
@@ -88,5 +87,5 @@ class PartWorker:
         use_own_cpus()
         run = open_run(self.run)
         scorer = self.request.load(run, self.by)
-        self.job = FolderJob(store_at(self.output), self.by, self.mode, [], [])
+        self.job = FolderJob(store_at(self.output), self.by)
         return FileScorer(scorer, self.request, self.found, run.training_columns())

@@ -93,9 +93,9 @@ class FolderJob:
 
     store: Store
     by: Provenance
-    mode: OutputMode
-    parts: list[Part]
-    mine: list[Part]
+    mode: OutputMode = "error"
+    parts: list[Part] = field(default_factory=list)
+    mine: list[Part] = field(default_factory=list)
     done: dict[str, PartRecord] = field(default_factory=dict)
     before: list[str] = field(default_factory=list)
     kept: list[PartRecord] = field(default_factory=list)
@@ -225,6 +225,25 @@ class FolderJob:
     def record(self, name: str) -> PartRecord:
         """Reads the record of a part that waits to be published."""
         return read_record(self.store, staged(name) + RECORD)
+
+    def check_shared(self) -> None:
+        """Refuses a folder that other processes cannot write."""
+        if self.store.address.startswith("memory://"):
+            raise ValueError(
+                f"--output {self.store.address}: is the memory of one process, and workers are "
+                "others; name a folder, or an object store"
+            )
+
+    def check_written(self, part: Part) -> None:
+        """Refuses a folder where another process wrote a part, and that is another one here."""
+        try:
+            self.record(part.name)
+        except FileNotFoundError:
+            raise ValueError(
+                f"--output {self.store.address}: a worker wrote {part.name} there, and it is "
+                "not here; name a folder on a file system that all nodes of the cluster share, "
+                "or an object store"
+            ) from None
 
     def _check(self, records: Sequence[PartRecord]) -> None:
         """Another call that wrote into the same folder would be published with this one."""

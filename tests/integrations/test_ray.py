@@ -175,7 +175,7 @@ def worker_of(run, log, out) -> tuple[PartWorker, object]:
     job = folder_job(run, log, out, by, rows_per_file=ROWS_PER_FILE)
     found = InputColumns.of(request, request.columns(run.config()))
     here = str(Path.cwd())
-    return PartWorker(str(run.path), request, found, by, str(out), "error", (), here), job
+    return PartWorker(str(run.path), request, found, by, str(out), (), here), job
 
 
 def test_what_a_worker_writes(run, log, whole, tmp_path, monkeypatch):
@@ -403,7 +403,7 @@ def test_a_part_that_kills_every_worker(cluster, run, log, whole, tmp_path, monk
 
 @needs_ray
 def test_a_cluster_that_others_hold_is_said(cluster, run, log, tmp_path, monkeypatch):
-    monkeypatch.setattr("mmoe.integrations.ray_cluster._PLACE_SECONDS", 1.0)
+    monkeypatch.setattr("mmoe.integrations.ray_actors._PLACE_SECONDS", 1.0)
     others = [cluster.remote(num_cpus=1)(lambda: time.sleep(600)).remote() for _ in range(2)]
     deadline = time.monotonic() + 60
     while cluster.available_resources().get("CPU", 0):
