@@ -86,13 +86,7 @@ class Predictor:
         """Whether the model has a tower for the display (`model.bias`)."""
         return self.ranker.network.bias_tower is not None
 
-    def predict(
-        self,
-        rows: BatchSource | EncodedData | TableLike,
-        *,
-        tracker: Tracker | None = None,
-        on_gates: GateCallback | None = None,
-    ) -> np.ndarray:
+    def predict(self, rows: BatchSource | EncodedData | TableLike) -> np.ndarray:
         """Returns predictions for every row, [N, tasks].
 
         Of several ranks each has rows of its own, and alone gets predictions for them. Tables and
@@ -102,8 +96,6 @@ class Predictor:
         Args:
             rows: N rows: a source of them, encoded ones, or a DataFrame, Arrow table or mapping of
                 names to columns; labels are not looked at.
-            tracker: Told of every batch.
-            on_gates: Given each batch's gate weights and its count of real rows.
 
         Returns:
             predictions_NT float32: probabilities for binary tasks, values for regression; behind
@@ -114,11 +106,10 @@ class Predictor:
             ValueError: The model has been put into training mode since, or a value does not fit.
         """
         if isinstance(rows, EncodedData):  # one chunk: no source around it
-            found_NT = self._predict(rows, tracker, on_gates)
-            return self.without_absent(rows.features.domains_N, found_NT)
-        scored = self.predict_chunks(self._source(rows), tracker=tracker, on_gates=on_gates)
+            return self.without_absent(rows.features.domains_N, self._predict(rows))
         predictions = [
-            self.without_absent(chunk.features.domains_N, found_NT) for chunk, found_NT in scored
+            self.without_absent(chunk.features.domains_N, found_NT)
+            for chunk, found_NT in self.predict_chunks(self._source(rows))
         ]
         return predictions[0] if len(predictions) == 1 else np.concatenate(predictions)
 
@@ -132,13 +123,19 @@ class Predictor:
         on_gates: GateCallback | None = None,
         with_bias: bool = False,
     ) -> Generator[tuple[EncodedData, np.ndarray]]:
-        """Rows [first, stop) of a source chunk by chunk, each with its predictions.
+        """Yields rows [first, stop) of a source chunk by chunk, each with its predictions.
 
         Where a task does not exist in a row's domain they are numbers that mean nothing, as its
         label is unobserved there.
 
-        With `with_bias` as many columns again follow them: what `model.bias` makes of them for the
-        display as it was logged, which the rows then must hold.
+        Args:
+            source: Of the rows.
+            first: Number of the first one.
+            stop: Of the one behind the last; None: all.
+            tracker: Told of every batch.
+            on_gates: Given each batch's gate weights and its count of real rows.
+            with_bias: As many columns again follow: what `model.bias` makes of them for the display
+                as it was logged, which the rows then must hold.
         """
         with closing(source.chunks(first, stop)) as chunks:  # in any case nothing reads on
             for chunk in chunks:
@@ -164,8 +161,8 @@ class Predictor:
     def _predict(
         self,
         data: EncodedData,
-        tracker: Tracker | None,
-        on_gates: GateCallback | None,
+        tracker: Tracker | None = None,
+        on_gates: GateCallback | None = None,
         with_bias: bool = False,
     ) -> np.ndarray:
         self._check_mode()
@@ -175,9 +172,18 @@ class Predictor:
             return out_NT  # no turn: one without rows tells the others that all are done
         for turn in range(self._turns(-(-len(data) // self.height))):
             start = min(turn * self.height, len(data))
-            self._batch(data, start, out_NT, on_gates, with_bias)
+            rows = slice(start, min(start + self.height, len(data)))
+            # What inference_mode makes is for nobody but this: others may compute on with theirs
+            with torch.inference_mode(self.infers and on_gates is None):
+                output = self._forward(data, rows, on_gates is not None, with_bias)
+            found = [self.predictions(output.logits_BT, data, rows)]
+            if output.with_bias_BT is not None:
+                found.append(self.predictions(output.with_bias_BT, data, rows))
+            out_NT[rows] = np.concatenate(found, axis=1)
+            if on_gates is not None and start < rows.stop:
+                on_gates(output.gates, rows.stop - start)
             if tracker is not None:
-                tracker.advance(min(self.height, len(data) - start))
+                tracker.advance(rows.stop - start)
         return out_NT
 
     def batches(self, count: int) -> Iterator[slice]:
@@ -202,7 +208,7 @@ class Predictor:
             mixer: Runs each level in the network's place.
         """
         self._check_mode()
-        return self._forward(data, rows.start, rows.stop, return_gates, mixer=mixer)
+        return self._forward(data, rows, return_gates, mixer=mixer)
 
     def predictions(self, logits_BT: Tensor, data: EncodedData, rows: slice) -> np.ndarray:
         """Turns logits of some rows of `data`, maybe padded, into predictions, float32."""
@@ -240,7 +246,7 @@ class Predictor:
         self._check_mode()
         while turns := self._turns(0):
             for _ in range(turns):
-                self._forward(empty, 0, 0, False, with_bias)
+                self._forward(empty, slice(0, 0), with_bias=with_bias)
 
     def _check_mode(self) -> None:
         """Dropout and batch statistics would give other scores, and change the model."""
@@ -258,42 +264,18 @@ class Predictor:
         dist.all_reduce(most, dist.ReduceOp.MAX)
         return int(most)
 
-    def _batch(
-        self,
-        data: EncodedData,
-        start: int,
-        out_NT: np.ndarray,
-        on_gates: GateCallback | None,
-        with_bias: bool,
-    ) -> None:
-        stop = min(start + self.height, len(data))
-        # What is made in inference_mode is for nobody but this: others may compute on with theirs
-        with torch.inference_mode(self.infers and on_gates is None):
-            output = self._forward(data, start, stop, on_gates is not None, with_bias)
-        first = 0
-        for logits_BT in (output.logits_BT, output.with_bias_BT):
-            if logits_BT is None:
-                continue
-            predictions_NT = self.predictions(logits_BT, data, slice(start, stop))
-            out_NT[start:stop, first : first + predictions_NT.shape[1]] = predictions_NT
-            first += predictions_NT.shape[1]
-        if on_gates is not None and stop > start:
-            on_gates(output.gates, stop - start)
-
     def _forward(
         self,
         data: EncodedData,
-        start: int,
-        stop: int,
-        return_gates: bool,
+        rows: slice,
+        return_gates: bool = False,
         with_bias: bool = False,
         mixer: LevelMixer | None = None,
     ) -> NetworkOutput:
-        rows = max(stop - start, 1) if self.any_height else self.height
+        height = max(rows.stop - rows.start, 1) if self.any_height else self.height
         tile = _OWN_TILE if self.any_height else ROWS_PER_TILE
-        padded = -(-rows // tile) * tile
         device = self.ranker.device
-        batch = data.batch(slice(start, stop), pad_to=padded)
+        batch = data.batch(rows, pad_to=-(-height // tile) * tile)
         if device.type != "cpu":
             batch = batch.to(device)
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):

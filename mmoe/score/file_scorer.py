@@ -54,12 +54,12 @@ class InputColumns(NamedTuple):
     """Columns found in the input, before a row of it is read.
 
     Attributes:
-        there: All columns.
+        uses: Those to read, each with what needs it.
         kept: Types of those to copy.
         in_folders: Those to copy that name folders of the output, and so are not in its files.
     """
 
-    there: list[str]
+    uses: dict[str, str]
     kept: dict[str, pa.DataType]
     in_folders: list[str]
 
@@ -93,22 +93,12 @@ class InputColumns(NamedTuple):
                 )
         check_kept(keep, [*columns.names, *([RANK] if top else [])], there, source)
         in_folders = sorted(set(folders) & set(keep))
-        return cls(there, {n: kind for n, kind in kept.items() if n not in in_folders}, in_folders)
+        kept = {name: kind for name, kind in kept.items() if name not in in_folders}
+        return cls(columns.reads(there, source, "--keep"), kept, in_folders)
 
-
-def count_none(
-    request: ScoreRequest, counter: Counter, columns: ScoreColumns, there: Sequence[str]
-) -> ScoreCounts:
-    """Counts none of the rows: which columns there are to be judged.
-
-    Raises:
-        ValueError: Columns are missing, or cannot be read.
-    """
-    uses = columns.reads(there, request.source, "--keep")
-    table = next(iter_tables(with_names(columns.config, request.source), list(uses), 1))[:0]
-    features = counter.encoder.encode(table, request.source, to_score=True)
-    written = {f.name: pa.array([], f.type) for f in columns.schema}
-    return counter.count(features, table, written, request.source)
+    def no_rows(self, source: Paths) -> pa.Table:
+        """Returns none of the rows, of the columns to read; refuses what cannot be read."""
+        return next(iter_tables(source, list(self.uses), 1))[:0]
 
 
 class Target(Protocol):
@@ -310,10 +300,8 @@ class FileScorer:
         found: InputColumns,
         training: TrainingColumns | None,
     ) -> None:
-        self.scorer, self.kept_types = scorer, found.kept
+        self.scorer, self.found = scorer, found
         self.counter = Counter(scorer.encoder, training)
-        # Columns to read, each with what needs it
-        self.uses = scorer.columns.reads(found.there, request.source, "--keep")
         self.top = None if request.top is None else scorer.columns.check_top(request.top)
 
     def score(
@@ -336,8 +324,7 @@ class FileScorer:
         with spared_collections(), closing(self._scored(files, looked)) as scored:
             counts = added(self._write(file, scored, looked, tracker) for file in files)
         if helping is not None and self.scorer.predictor.ranks > 1:
-            table = next(iter_tables(helping, list(self.uses), 1))[:0]
-            features = self.scorer.encode(table, str(helping))
+            features = self.scorer.encode(self.found.no_rows(helping), str(helping))
             self.scorer.predictor.help_others(EncodedData(features=features))
         return counts
 
@@ -365,7 +352,7 @@ class FileScorer:
                 writer.note(file.notes(counts))
             self._finish(file, written, by, counts)
         except MissingColumnError as error:
-            raise error.needed_by(self.uses[error.name]) from None
+            raise error.needed_by(self.found.uses[error.name]) from None
         except OSError as error:
             written.unlink(missing_ok=True)
             raise not_written(str(file), error, folder=written.parent) from None
@@ -406,7 +393,7 @@ class FileScorer:
     ) -> Generator[_Chunk | None]:
         for file in files:
             looked.append(file.look())
-            tables = iter_tables(file.source, list(self.uses), ROWS_PER_CHUNK, file.span)
+            tables = iter_tables(file.source, list(self.found.uses), ROWS_PER_CHUNK, file.span)
             # Of each file, not the last alone: its bytes are the same whatever is scored with it
             for table in small_at_the_end(tables) if alone else tables:
                 yield _Chunk(table, str(file.source))
@@ -424,7 +411,7 @@ class FileScorer:
         predictions_NP = self.scorer.predict(chunk.features)
         columns = self.scorer.columns.of(predictions_NP, chunk.table, chunk.origin)
         counts = self.counter.count(chunk.features, chunk.table, columns, chunk.origin)
-        return _Scored(_result(chunk.table, self.kept_types, columns, chunk.origin), counts)
+        return _Scored(_result(chunk.table, self.found.kept, columns, chunk.origin), counts)
 
 
 def into_one_file(file: OneFile, reporter: Reporter, files: FileScorer) -> ScoreCounts:

@@ -1,35 +1,17 @@
 """Scores files: what `mmoe.datasets.files` reads in, Parquet out, in bounded memory."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from mmoe.config import DeviceKind, ScoringPrecision
-from mmoe.config.scoring import expectations_of
-from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import without_protocol
-from mmoe.datasets.rows.columns import UnseenIds
-from mmoe.datasets.rows.sources import with_names
-from mmoe.datasets.values.arrow import check_room
-from mmoe.embeddings import memory_of_tables
-from mmoe.parallel import rank
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
-from mmoe.score.file_scorer import (
-    FileScorer,
-    InputColumns,
-    OneFile,
-    Output,
-    OutputMode,
-    check_one_file,
-    count_none,
-    into_one_file,
-    is_one_file,
-)
-from mmoe.score.folder import Engine, OfFolder, into_folder
-from mmoe.score.folder_start import folder_of
-from mmoe.score.guard import Counter, Guard, ScoreCounts, SummaryCallback
+from mmoe.score.file_scorer import Output, OutputMode
+from mmoe.score.folder import Engine
+from mmoe.score.folder_start import scored
+from mmoe.score.guard import Guard, SummaryCallback
 from mmoe.score.scorer import ScoreRequest
 from mmoe.score.top_rows import Top
 
@@ -92,55 +74,5 @@ def score_files(
         str(source), keep, keep_types, tasks, dict(fused), top, device, table_precision
     )
     to = Output(without_protocol(output), mode, resume, rows_per_file)
-    said = reporter or SilentReporter()
-    return _scored(run, request, to, engine, expect, on_summary, said).rows
-
-
-def _scored(
-    run: RunDirectory,
-    request: ScoreRequest,
-    to: Output,
-    engine: Engine | None,
-    expect: Sequence[str] | None,
-    on_summary: SummaryCallback | None,
-    reporter: Reporter,
-) -> ScoreCounts:
-    check_room()
-    config, by = run.config(), request.provenance(run)
-    job = None
-    if is_one_file(to.path):
-        check_one_file(run, request.source, to, None if engine is None else engine.name)
-    else:
-        job = folder_of(run, request, to, by)
-    scorer = request.load(run) if engine is None else None  # else its processes do
-    encoder = FeatureEncoder.load(run.vocabulary) if scorer is None else scorer.encoder
-    columns, training = request.columns(config), run.training_columns()
-    request.check_same(run, by)
-    reporter = reporter if rank() == 0 else SilentReporter()
-    if request.table_precision is not None:
-        reporter.say(memory_of_tables(encoder.tables, request.table_precision))
-    found = InputColumns.of(request, columns, () if job is None else job.partition_columns())
-    if found.in_folders:
-        reporter.say(f"kept as folders, not in the files: {', '.join(found.in_folders)}")
-    expected = config.score.expect if expect is None else expect
-    guard = Guard(expectations_of(expected), training, run.predicted(), on_summary)
-    # An expectation that names no column is refused now
-    guard.judge(count_none(request, Counter(encoder, training), columns, found.there))
-    if engine is not None and job is not None:
-        with engine.workers(run, request, found, job) as score:
-            counts = into_folder(job, guard, reporter, score)
-    else:
-        assert scorer is not None, "an engine writes folders"
-        files, named = FileScorer(scorer, request, found, training), partial(with_names, config)
-        if job is None:
-            file = OneFile(to.path, named(request.source), by, guard)
-            counts = into_one_file(file, reporter, files)
-        else:
-            mine = [OfFolder(job, part, named(part.file)) for part in job.mine]
-            here = partial(files.score, mine, helping=named(job.parts[0].file))
-            counts = into_folder(job, guard, reporter, here)
-    unseen = UnseenIds(encoder)
-    unseen.include(counts.rows, counts.unseen)
-    if (text := unseen.text()) is not None:
-        reporter.say(text)
-    return counts
+    guard = Guard.of_run(run, expect, on_summary)
+    return scored(run, request, to, guard, engine, reporter or SilentReporter()).rows

@@ -5,15 +5,20 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import DataFile, is_address, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.formats import cut_file
 from mmoe.datasets.files.readers import column_names
 from mmoe.datasets.files.resolve import kind_of, resolve_files
+from mmoe.datasets.rows.columns import UnseenIds
 from mmoe.datasets.rows.sources import with_names
+from mmoe.datasets.values.arrow import check_room
+from mmoe.embeddings import memory_of_tables
 from mmoe.errors import Damaged, RanksDiffer
 from mmoe.parallel import (
     first_other,
@@ -23,6 +28,7 @@ from mmoe.parallel import (
     world_size,
 )
 from mmoe.run.atomic_files import check_parents
+from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.run.store import (
     REJECTED,
@@ -32,18 +38,29 @@ from mmoe.run.store import (
     check_not_read,
     store_at,
 )
-from mmoe.score.file_scorer import Output
+from mmoe.score.file_scorer import (
+    FileScorer,
+    InputColumns,
+    OneFile,
+    Output,
+    check_one_file,
+    into_one_file,
+    is_one_file,
+)
 from mmoe.score.folder import (
     OURS,
     RECORD,
     SUMMARY,
+    Engine,
     FolderJob,
-    OutputMode,
+    OfFolder,
     Part,
+    into_folder,
     is_staged,
     rejected,
     staged,
 )
+from mmoe.score.guard import Guard, ScoreCounts
 from mmoe.score.provenance import (
     MANIFEST,
     SUCCESS,
@@ -61,70 +78,111 @@ from mmoe.score.scorer import ScoreRequest
 _AT_ONCE = 4  # files that are looked through
 
 
-def folder_of(run: RunDirectory, request: ScoreRequest, to: Output, by: Provenance) -> FolderJob:
-    """Looks at the folder that scores are to go into, before a model is loaded.
-
-    Raises:
-        ValueError: None may be written there, or not as the options say.
-    """
-    if request.top is not None:
-        raise ValueError(
-            f"--top with --output {to.path}: the best of all rows are one file; name it, such "
-            f"as {to.path}/top.parquet"
-        )
-    config, rows_per_file = run.config(), to.rows_per_file
-    if rows_per_file is not None:  # before all of the input is looked through
-        there = column_names(with_names(config, request.source))
-        request.columns(config).reads(there, request.source, "--keep")
-        rows_per_file = whole_batches(rows_per_file, config.training.eval_batch_size)
-    return folder_job(run, request.source, to.path, by, to.mode, to.resume, rows_per_file)
-
-
-def folder_job(
+def scored(
     run: RunDirectory,
-    source: str | Path,
-    folder: str | Path,
-    by: Provenance,
-    mode: OutputMode = "error",
-    resume: bool = False,
-    rows_per_file: int | None = None,
-) -> FolderJob:
-    """Finds what this rank scores, and where to: every W-th file, or piece of one.
-
-    Changes nothing; `FolderJob.start` does.
+    request: ScoreRequest,
+    to: Output,
+    guard: Guard,
+    engine: Engine | None,
+    reporter: Reporter,
+) -> ScoreCounts:
+    """Scores files into one file or a folder; counts their rows.
 
     Args:
         run: That scores.
-        source: Files to score.
-        folder: For the scores; may be an address.
-        by: What scores them, and must have scored what is resumed.
-        mode: Of what is there: refused, replaced, or replaced in the folders that get new scores.
-        resume: Go on with what an interrupted call has done.
-        rows_per_file: Cut Parquet files into pieces of so many rows (of requests, where they have
-            their candidates in a list); None: no file is cut.
+        request: What is asked for.
+        to: Where the scores go.
+        guard: Judges them.
+        engine: Whose processes score a folder; None: this one.
+        reporter: Told of progress.
+
+    Raises:
+        ValueError: Input, output or an option cannot be used.
+        Rejected: Scores are not as expected.
+    """
+    check_room()
+    config, by = run.config(), request.provenance(run)
+    job = None
+    if is_one_file(to.path):
+        check_one_file(run, request.source, to, None if engine is None else engine.name)
+    else:
+        job = folder_job(run, request, to, by)
+    scorer = request.load(run) if engine is None else None  # else its processes do
+    encoder = FeatureEncoder.load(run.vocabulary) if scorer is None else scorer.encoder
+    columns, named = request.columns(config), partial(with_names, config)
+    request.check_same(run, by)
+    reporter = reporter if rank() == 0 else SilentReporter()
+    if request.table_precision is not None:
+        reporter.say(memory_of_tables(encoder.tables, request.table_precision))
+    found = InputColumns.of(request, columns, () if job is None else job.partition_columns())
+    if found.in_folders:
+        reporter.say(f"kept as folders, not in the files: {', '.join(found.in_folders)}")
+    none = found.no_rows(named(request.source))
+    guard.check_names(encoder, none, columns.schema, request.source)
+    if engine is not None and job is not None:
+        with engine.workers(run, request, found, job) as score:
+            counts = into_folder(job, guard, reporter, score)
+    else:
+        assert scorer is not None, "an engine writes folders"
+        files = FileScorer(scorer, request, found, guard.training)
+        if job is None:
+            file = OneFile(to.path, named(request.source), by, guard)
+            counts = into_one_file(file, reporter, files)
+        else:
+            mine = [OfFolder(job, part, named(part.file)) for part in job.mine]
+            here = partial(files.score, mine, helping=named(job.parts[0].file))
+            counts = into_folder(job, guard, reporter, here)
+    unseen = UnseenIds(encoder)
+    unseen.include(counts.rows, counts.unseen)
+    if (text := unseen.text()) is not None:
+        reporter.say(text)
+    return counts
+
+
+def folder_job(run: RunDirectory, request: ScoreRequest, to: Output, by: Provenance) -> FolderJob:
+    """Finds what this rank scores, and where to: every W-th file, or piece of one.
+
+    Loads no model and changes nothing; `FolderJob.start` does.
+
+    Args:
+        run: That scores.
+        request: What is asked for.
+        to: The folder, and what becomes of scores that are there. Pieces are of whole batches, of
+            requests where they have their candidates in a list.
+        by: What scores the files, and must have scored what is resumed.
 
     Raises:
         ValueError: The folder holds something that `mode` and `resume` say nothing about, or
             something else has scored it, or it is no folder of scores, or one that is read or that
             the run is kept in; or ranks find different files.
     """
+    config, source, rows_per_file = run.config(), request.source, to.rows_per_file
+    if request.top is not None:
+        raise ValueError(
+            f"--top with --output {to.path}: the best of all rows are one file; name it, such "
+            f"as {to.path}/top.parquet"
+        )
+    if rows_per_file is not None:  # before all of the input is looked through
+        there = column_names(with_names(config, source))
+        request.columns(config).reads(there, source, "--keep")
+        rows_per_file = whole_batches(rows_per_file, config.training.eval_batch_size)
     join_ranks()
-    files = resolve_files(with_names(run.config(), str(source)))
-    folders = set(Path(folder).absolute().parts) if not is_address(str(folder)) else set()
-    _check_same_files([file.name for file in files], str(source))
+    files = resolve_files(with_names(config, source))
+    folders = set(Path(to.path).absolute().parts) if not is_address(str(to.path)) else set()
+    _check_same_files([file.name for file in files], source)
     _check_same_model(by)
-    store = store_at(folder)
-    from_first(lambda: _check_folder(store, run, dict.fromkeys(files), str(source)))
-    if mode == "error" and not resume:  # before large files are looked through
-        from_first(lambda: look(FolderJob(store, by, mode, [], []), resume))
+    store = store_at(to.path)
+    from_first(lambda: _check_folder(store, run, dict.fromkeys(files), source))
+    job = FolderJob(store, by, to.mode, resume=to.resume)
+    if to.mode == "error" and not to.resume:  # before large files are looked through
+        from_first(lambda: look(job))
     cuts = _cuts(files, rows_per_file)
     parts = [p for n, cut in enumerate(cuts) for p in _parts(folders, n, files[n], *cut)]
-    job = FolderJob(store, by, mode, parts, [])
-    found = from_first(lambda: look(job, resume), takes_long=True)
+    job = replace(job, parts=parts)
+    found = from_first(lambda: look(job), takes_long=True)
     left = [part for part in parts if part.name not in found["done"]]
-    mine = left[rank() :: world_size()]
     notes = [] if rows_per_file is None else _of_whole(files)
-    return replace(job, mine=mine, resume=resume, notes=notes, **found)
+    return replace(job, mine=left[rank() :: world_size()], notes=notes, **found)
 
 
 def _check_folder(
@@ -221,7 +279,7 @@ def _parts(
     return cut or [Part(file, f"{name}.parquet")]
 
 
-def look(job: FolderJob, resume: bool) -> dict[str, Any]:
+def look(job: FolderJob) -> dict[str, Any]:
     """Finds what is done, what is replaced and what stays; refuses what can be. Changes nothing.
 
     Returns:
@@ -234,15 +292,15 @@ def look(job: FolderJob, resume: bool) -> dict[str, Any]:
     manifest = read_manifest(job.store)
     written = {} if manifest is None else {part.name: part for part in manifest.parts}
     strange = [name for name in begun if not _is_put_aside(name)]
-    _check_scores(job, there + strange, bool(begun) or MANIFEST in found, set(written), resume)
+    _check_scores(job, there + strange, bool(begun) or MANIFEST in found, set(written))
     stay: list[str] = []
     if job.mode == "overwrite-partitions":
         replaced = {posixpath.dirname(part.name) for part in job.parts}
         stay = [name for name in there if posixpath.dirname(name) not in replaced]
     kept = [written.get(name) or _record_of(job.store, name) for name in stay]
     before = [name for name in there if name not in stay]
-    put_aside = _put_aside(job, set(found)) if resume else {}
-    done = put_aside | _done(job, set(found), written, put_aside) if resume else {}
+    put_aside = _put_aside(job, set(found)) if job.resume else {}
+    done = put_aside | _done(job, set(found), written, put_aside) if job.resume else {}
     known = {part.name for part in job.parts}
     is_complete = (
         SUCCESS in found
@@ -266,9 +324,7 @@ def _is_put_aside(name: str) -> bool:
     return not rest or name == rejected(SUMMARY) or OURS.fullmatch(file) is not None
 
 
-def _check_scores(
-    job: FolderJob, there: list[str], begun: bool, written: set[str], resume: bool
-) -> None:
+def _check_scores(job: FolderJob, there: list[str], begun: bool, written: set[str]) -> None:
     """Only what scoring wrote may be there, and only if the user knows."""
     address = job.store.address
     foreign = [name for name in there if not OURS.fullmatch(posixpath.basename(name))]
@@ -281,14 +337,14 @@ def _check_scores(
             f"--output {address}: holds {name}, which no scoring wrote; name a new folder, or a "
             "file that ends in .parquet"
         )
-    if (there or begun) and not resume and job.mode == "error":
+    if (there or begun) and not job.resume and job.mode == "error":
         what = "scores" if there else "scores that were begun"
         raise ValueError(
             f"--output {address}: holds {what} already; choose another folder, or say --resume to "
             "score what is missing, or --mode overwrite"
         )
     unknown = sorted(set(there) - {part.name for part in job.parts})
-    if unknown and resume and job.mode == "error":
+    if unknown and job.resume and job.mode == "error":
         raise ValueError(
             f"--output {address}: holds {unknown[0]}, which belongs to none of the input files; "
             "resume with the same --input and the same --rows-per-file, and with --mode overwrite "

@@ -18,13 +18,14 @@ from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, Valida
 from mmoe.alarms import Column, Distribution, TrainingColumns
 from mmoe.alarms.drift import shift_of
 from mmoe.config.json_files import Count, Stored
-from mmoe.config.scoring import OF_COLUMNS, Expectation
+from mmoe.config.scoring import OF_COLUMNS, Expectation, expectations_of
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.numeric import NumericCodec
 from mmoe.datasets.rows.columns import UnseenIds, columns_of
 from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.values.arrow import is_text, pc, plain
 from mmoe.errors import Rejected
+from mmoe.run.directory import RunDirectory
 
 KEY = b"mmoe.counts"  # of the metadata of a Parquet file of scores
 _COUNTS = TypeAdapter(list[Count])
@@ -367,6 +368,37 @@ class Guard:
     training: TrainingColumns | None
     predicted: dict[str, Distribution]
     on_summary: SummaryCallback | None = None
+
+    @classmethod
+    def of_run(
+        cls,
+        run: RunDirectory,
+        expect: Sequence[str] | None = None,
+        on_summary: SummaryCallback | None = None,
+    ) -> "Guard":
+        """Returns one that knows what a run does of its training; `expect` None: the config's.
+
+        Raises:
+            ValueError: An expectation cannot be read.
+        """
+        texts = run.config().score.expect if expect is None else expect
+        columns = run.training_columns()
+        return cls(expectations_of(texts), columns, run.predicted(), on_summary)
+
+    def check_names(
+        self, encoder: FeatureEncoder, none: pa.Table, written: pa.Schema, origin: str
+    ) -> None:
+        """Refuses expectations that name nothing, before a row is scored.
+
+        Args:
+            encoder: Of the run.
+            none: No rows, of the columns that are read.
+            written: Names and types of the columns that are written.
+            origin: What the user calls the rows.
+        """
+        scores = {field.name: pa.array([], field.type) for field in written}
+        features = encoder.encode(none, origin, to_score=True)
+        self.judge(Counter(encoder, self.training).count(features, none, scores, origin))
 
     def judge(self, counts: ScoreCounts, repeated: float | None = None) -> Summary:
         """Returns the figures of all rows, and what came of the expectations.

@@ -23,7 +23,7 @@ from mmoe.integrations.ray_engine import RayEngine
 from mmoe.integrations.ray_worker import PartWorker
 from mmoe.run.console import SilentReporter
 from mmoe.score import score_files
-from mmoe.score.file_scorer import InputColumns
+from mmoe.score.file_scorer import InputColumns, Output
 from mmoe.score.folder import end_folder
 from mmoe.score.folder_start import folder_job
 from mmoe.score.guard import Guard, ScoreCounts
@@ -172,7 +172,7 @@ def test_a_batch_of_no_run(tmp_path):
 def worker_of(run, log, out) -> tuple[PartWorker, object]:
     request = ScoreRequest(str(log), keep=["row"])
     by = request.provenance(run)
-    job = folder_job(run, log, out, by, rows_per_file=ROWS_PER_FILE)
+    job = folder_job(run, request, Output(out, rows_per_file=ROWS_PER_FILE), by)
     found = InputColumns.of(request, request.columns(run.config()))
     here = str(Path.cwd())
     return PartWorker(str(run.path), request, found, by, str(out), (), here), job

@@ -15,6 +15,8 @@ from mmoe.parallel.launch import rank_watch, run_as_rank
 from mmoe.parallel.launch.rank_watch import Failure, RankWatch
 from mmoe.run import RunDirectory
 from mmoe.score import folder_start
+from mmoe.score.file_scorer import Output
+from mmoe.score.scorer import ScoreRequest
 from mmoe.train import evaluate, train_run
 from mmoe.train.prepare import prepare
 from mmoe.train.run_folder import claim as run_start
@@ -275,11 +277,16 @@ def _run(folder: Path) -> RunDirectory:
     return RunDirectory(folder / "run")
 
 
+def _begin_to_score(folder: Path, by: dict[str, str]) -> None:
+    request, to = ScoreRequest(str(folder / "a.csv")), Output(folder / "out")
+    folder_start.folder_job(_run(folder), request, to, by)
+
+
 def test_ranks_that_find_other_files_to_score(monkeypatch, tmp_path):
     (tmp_path / "a.csv").write_text("x\n1\n")
     _second_rank_tells(monkeypatch, lambda names: [*names, "b.csv"])
     with pytest.raises(ValueError, match=r"rank 1 finds other files there than rank 0 \(2 and 1\)"):
-        folder_start.folder_job(_run(tmp_path), tmp_path / "a.csv", tmp_path / "out", {})
+        _begin_to_score(tmp_path, {})
 
 
 def test_ranks_that_score_with_other_models(monkeypatch, tmp_path):
@@ -289,7 +296,7 @@ def test_ranks_that_score_with_other_models(monkeypatch, tmp_path):
     with pytest.raises(
         ValueError, match="rank 1 would score with the model b, rank 0 with a; name"
     ):
-        folder_start.folder_job(_run(tmp_path), tmp_path / "a.csv", tmp_path / "out", by)
+        _begin_to_score(tmp_path, by)
 
 
 def test_ranks_that_evaluate_other_rows(monkeypatch):

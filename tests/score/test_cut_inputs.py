@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.score import folder_start, score_files
+from mmoe.score.file_scorer import Output
 from mmoe.score.folder_start import folder_job
 from mmoe.score.scorer import ScoreRequest
 from tests.ranks import launch
@@ -139,8 +140,8 @@ def test_two_ranks_share_one_file(ranks_run, log, tmp_path):
 
 
 def test_parts_say_which_rows_they_are(run, log, tmp_path):
-    by = ScoreRequest(str(log)).provenance(run)
-    job = folder_job(run, log, tmp_path / "out", by, rows_per_file=2048)
+    request, to = ScoreRequest(str(log)), Output(tmp_path / "out", rows_per_file=2048)
+    job = folder_job(run, request, to, request.provenance(run))
     assert [part.rows for part in job.mine] == [(0, 2048), (2048, 4000)]
     assert job.rows() == 4000
     assert replace(job, parts=[]).notes == []

@@ -6,6 +6,7 @@ the device once a step. The same on a real one is in test_cuda.py.
 
 from contextlib import contextmanager
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -112,7 +113,8 @@ def scores(config, data, state):
     state.ranker.network = state.scoring_network
     gates = GateStatistics()
     predictor = Predictor(state.ranker, config)
-    return predictor.predict(data.test, on_gates=gates.update), gates.summary()
+    chunks = predictor.predict_chunks(data.test, on_gates=gates.update)
+    return np.concatenate([found_NP for _, found_NP in chunks]), gates.summary()
 
 
 def saved(state, folder):
