@@ -27,8 +27,7 @@ from mmoe.models.ranker import Ranker
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
 from mmoe.parallel.launch.cores import bind_to_own_cores
 from mmoe.process_settings import borrowed_generators
-from mmoe.run.console import Tracker
-from mmoe.run.directory import RunDirectory
+from mmoe.run import RunDirectory, Tracker
 from mmoe.tasks.predictions import predictions_from_logits
 
 # Matrix products treat the rows beyond the last whole tile of their kernel differently; with whole

@@ -192,8 +192,17 @@ def _concat(files: list[DataFile], tables: list[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def common_schema(files: Iterable[DataFile], schemas: Iterable[pa.Schema]) -> pa.Schema:
+def common_schema(
+    files: Iterable[DataFile],
+    schemas: Iterable[pa.Schema],
+    in_common: Callable[[pa.DataType, pa.DataType], pa.DataType | None] | None = None,
+) -> pa.Schema:
     """Finds one type for each column over all files, whose columns stand in one order.
+
+    Args:
+        files: For messages.
+        schemas: Of each.
+        in_common: Returns the type that holds two, or None; default: `widen`.
 
     Raises:
         ValueError: Two files' types have none in common; names both.
@@ -203,7 +212,7 @@ def common_schema(files: Iterable[DataFile], schemas: Iterable[pa.Schema]) -> pa
     for file, schema in zip(files, schemas, strict=True):
         for field in schema:
             kind = kinds.setdefault(field.name, field.type)
-            widened = widen(kind, field.type)
+            widened = (in_common or widen)(kind, field.type)
             if widened is None:
                 raise ValueError(
                     f"{file}: column {field.name!r} holds {field.type}, but {kind} in "

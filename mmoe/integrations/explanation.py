@@ -12,7 +12,7 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.explain import ExplainSettings, explain_ranker
 from mmoe.explain.passes import check_explainable
 from mmoe.explain.table import check_new_place, write_explanation
-from mmoe.run.console import SilentReporter
+from mmoe.run import SilentReporter
 from mmoe.score import LoadedRun
 
 

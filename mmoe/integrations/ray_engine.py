@@ -13,10 +13,9 @@ from mmoe.integrations.ray_cluster import cluster
 from mmoe.integrations.ray_worker import PartWorker
 from mmoe.parallel import launched_ranks
 from mmoe.plugins import check_extra
-from mmoe.run.console import Tracker
-from mmoe.run.directory import RunDirectory
-from mmoe.score.file_scorer import InputColumns
-from mmoe.score.folder import FolderJob, Part, ScoreParts
+from mmoe.run import RunDirectory, Tracker
+from mmoe.score.file_scorer import InputColumns, ScoreParts
+from mmoe.score.folder import FolderJob, Part
 from mmoe.score.guard import ScoreCounts, added
 from mmoe.score.scorer import ScoreRequest
 

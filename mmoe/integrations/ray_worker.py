@@ -11,8 +11,7 @@ from mmoe.datasets.rows.sources import with_names
 from mmoe.errors import is_out_of_memory
 from mmoe.integrations.ray import use_own_cpus
 from mmoe.plugins import import_modules, look_in_current_folder
-from mmoe.run import open_run
-from mmoe.run.console import SilentReporter
+from mmoe.run import SilentReporter, open_run
 from mmoe.run.store import store_at
 from mmoe.score.file_scorer import FileScorer, InputColumns
 from mmoe.score.folder import FolderJob, OfFolder, Part

@@ -51,8 +51,7 @@ from mmoe.integrations.stored_fit import (
     unpack_files,
 )
 from mmoe.metrics.task_kinds import first_of, kind_of
-from mmoe.run import open_run
-from mmoe.run.console import ConsoleReporter, SilentReporter
+from mmoe.run import ConsoleReporter, SilentReporter, open_run
 from mmoe.train import train_run
 from mmoe.train.evaluate import split_metrics
 

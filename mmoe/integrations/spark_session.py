@@ -64,7 +64,8 @@ def check_frame(df: Any, requests: RequestsConfig | None) -> None:
     Raises:
         ValueError: Says which; or there is no PySpark.
     """
-    if not isinstance(df, import_extra("pyspark.sql").DataFrame):
+    sql = import_extra("pyspark.sql")
+    if not isinstance(df, sql.DataFrame):
         raise ValueError(
             f"df: expected a DataFrame of Spark, got {type(df).__module__}.{type(df).__name__}; "
             "rows in memory are scored by mmoe.load(run).predict"

@@ -18,7 +18,12 @@ from mmoe.config.tasks import TaskConfig, prediction_columns
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import file_types, format_of, has_rows, iter_file
 from mmoe.datasets.files.nested import candidate_fields
-from mmoe.datasets.files.readers import Paths, largest_in_file, signed_where_it_fits
+from mmoe.datasets.files.readers import (
+    Paths,
+    common_schema,
+    largest_in_file,
+    signed_where_it_fits,
+)
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.labels.expressions import columns_of, evaluate
 from mmoe.datasets.rows.frames import is_row_dicts
@@ -73,15 +78,10 @@ def kept_types(
     """
     if not keep:
         return {}
-    types: dict[str, pa.DataType] = {}
-    first: dict[str, DataFile] = {}
     files = resolve_files(source)
     schemas = [file_types(file) for file in files]
     for file, schema in zip(files, schemas, strict=True):
-        there = set(schema.names)
-        for name in keep:
-            if name not in there:
-                raise ValueError(missing_column(name, schema.names, str(file), "--keep"))
+        check_columns(dict.fromkeys(keep, "--keep"), schema.names, str(file))
     kept = [
         pa.schema(
             [(n, _kept_type(schema, n, of_candidates=file.candidates is not None)) for n in keep]
@@ -97,32 +97,25 @@ def kept_types(
     if read_text:
         kept = [_read_types(file, schema) for file, schema in zip(files, kept, strict=True)]
     largest = [partial(largest_in_file, file, rows_per_chunk=_ROWS) for file in files]
-    for file, schema in zip(files, signed_where_it_fits(kept, largest), strict=True):
-        for name in keep:
-            here = schema.field(name).type
-            there = types.setdefault(name, here)
-            both = _in_common(there, here)
-            if both is None and read_text:
-                both = pa.string()  # as in one file of both
-            if both is None:
-                raise ValueError(
-                    f"{file}: column {name!r}, to be kept, holds {here}, but {there} in "
-                    f"{first[name]}; write the column with one type, or do not --keep it"
-                )
-            types[name] = both
-            first.setdefault(name, file)
-    for name, kind in types.items():
-        _refuse_unwritable(name, kind, first[name])
-    return types
+    try:
+        types = common_schema(
+            files, signed_where_it_fits(kept, largest), partial(_in_common, or_text=read_text)
+        )
+    except ValueError as error:
+        raise ValueError(f"{error}, or do not --keep it") from None
+    for field in types:
+        _refuse_unwritable(field, files[0])
+    return dict(zip(types.names, types.types, strict=True))
 
 
-def _in_common(there: pa.DataType, here: pa.DataType) -> pa.DataType | None:
-    """A type that holds both."""
+def _in_common(there: pa.DataType, here: pa.DataType, or_text: bool) -> pa.DataType | None:
+    """A type that holds both; else text, as in one file of both."""
     if there != here:
         there, here = _decoded(there), _decoded(here)
     known = [kind for kind in (there, here) if not pa.types.is_null(kind)]
     mixed = len({pa.types.is_boolean(kind) for kind in known}) > 1  # would make true 1.0
-    return None if mixed else widen(there, here)
+    both = None if mixed else widen(there, here)
+    return pa.string() if both is None and or_text else both
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:
@@ -161,7 +154,7 @@ def _read_types(file: DataFile, text: pa.Schema) -> pa.Schema:
         for name, there in found.items():
             cells = plain(table[name])
             here = pa.null() if cells.null_count == len(cells) else settle(cells).type
-            common = _in_common(there, here)
+            common = _in_common(there, here, or_text=False)
             found[name] = pa.large_string() if common is None else common
     return pa.schema(
         [
@@ -171,13 +164,13 @@ def _read_types(file: DataFile, text: pa.Schema) -> pa.Schema:
     )
 
 
-def _refuse_unwritable(name: str, kind: pa.DataType, file: DataFile) -> None:
+def _refuse_unwritable(field: pa.Field, file: DataFile) -> None:
     try:
-        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([(name, kind)])).close()
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
     except pa.ArrowNotImplementedError:
         raise ValueError(
-            f"{file}: column {name!r}, to be kept, holds {kind}, which Parquet cannot store; do "
-            "not --keep it"
+            f"{file}: column {field.name!r}, to be kept, holds {field.type}, which Parquet cannot "
+            "store; do not --keep it"
         ) from None
 
 
@@ -385,7 +378,25 @@ class ScoreColumns:
         """
         uses = dict.fromkeys(self.kept(there), kept_by) | column_uses(self.config, labels=False)
         check_columns(uses, there, origin)
-        return _inputs_of(self.fused, list(self._by_short_name), there, origin) | uses
+        return self._inputs_of_fused(there, origin) | uses
+
+    def _inputs_of_fused(self, there: Sequence[str], origin: str) -> dict[str, str]:
+        """The columns of the input that fused columns read, each with what needs it."""
+        needed: dict[str, str] = {}
+        predicted = self._by_short_name
+        for name, expression in self.fused.items():
+            used_by = f"fused column {name!r}"
+            try:
+                named = columns_of(_as_label(expression))
+            except ValueError as error:
+                raise ValueError(f"{used_by}: {error}") from None
+            for column in named:
+                if column not in predicted and column not in there:
+                    known = dict.fromkeys([*predicted, *there])
+                    raise ValueError(missing_column(column, known, origin, used_by))
+                if column not in predicted:
+                    needed.setdefault(column, used_by)
+        return needed
 
     def needs(self, there: Sequence[str], origin: str = "rows") -> dict[str, str]:
         """Returns what `reads` does, where kept columns may also be written beside the others.
@@ -424,7 +435,7 @@ class ScoreColumns:
         return pa.schema([*(f for f in rows if f.name != candidates), *fields])
 
     def of(self, predictions_NP: np.ndarray, table: pa.Table, origin: str) -> dict[str, pa.Array]:
-        """Makes the columns of N rows.
+        """Makes the columns of N rows; a fused one is null where no finite number comes of it.
 
         Args:
             predictions_NP: As `Predictor.predict` returns them.
@@ -438,10 +449,15 @@ class ScoreColumns:
         known = {name: predicted[column] for name, column in self._by_short_name.items()}
         others = {name: table[name] for name in table.column_names if name not in known}
         rows = pa.table(known | others)
-        return written | {
-            name: fused_column(name, expression, rows, origin)
-            for name, expression in self.fused.items()
-        }
+        for name, expression in self.fused.items():
+            used_by = f"fused column {name!r}"
+            values = evaluate(_as_label(expression), rows, origin, used_by)
+            if values.is_text:
+                raise ValueError(f"{origin}: {used_by}, {expression!r}: gives text; write numbers")
+            numbers_N = values.data.astype("float64")
+            missing_N = values.missing | ~np.isfinite(numbers_N)
+            written[name] = pa.array(numbers_N, mask=missing_N)
+        return written
 
     def check_top(self, top: Top) -> Top:
         """Returns the same with the column's whole name: `click` may stand for `pred_click`.
@@ -462,65 +478,6 @@ class ScoreColumns:
     def _by_short_name(self) -> dict[str, str]:
         """What expressions call the predictions: `click`, `spend_positive`."""
         return {name.removeprefix("pred_"): name for name in prediction_columns(self.tasks)}
-
-
-def fused_column(name: str, expression: str, predictions: pa.Table, origin: str) -> pa.Array:
-    """Computes one column, float64; null where an operand is, and where no finite number comes.
-
-    Args:
-        name: Of the column, for messages.
-        expression: As in a label; `^` is a power, as `**` is.
-        predictions: Columns that it may name.
-        origin: Starts error messages.
-
-    Raises:
-        ValueError: It is no expression, or gives text.
-
-    Example:
-        >>> predictions = pa.table({"click": [0.25, 0.5], "purchase": [0.5, 0.0]})
-        >>> fused_column("value", "click^0.5 * purchase", predictions, "log").to_pylist()
-        [0.25, 0.0]
-    """
-    used_by = f"fused column {name!r}"
-    values = evaluate(_as_label(expression), predictions, origin, used_by)
-    if values.is_text:
-        raise ValueError(f"{origin}: {used_by}, {expression!r}: gives text; write numbers")
-    numbers_N = values.data.astype("float64")
-    return pa.array(numbers_N, mask=values.missing | ~np.isfinite(numbers_N))
-
-
-def _inputs_of(
-    fused: Mapping[str, str], predicted: Sequence[str], columns: Sequence[str], origin: str
-) -> dict[str, str]:
-    """Finds the columns of the input that fused columns read, each with what needs it.
-
-    Args:
-        fused: Expressions by name.
-        predicted: What they may name without the input: tasks, and what these predict further.
-        columns: Of the input.
-        origin: Starts error messages.
-
-    Raises:
-        ValueError: An expression cannot be parsed, or names neither a task nor a column.
-
-    Example:
-        >>> _inputs_of({"value": "click * price"}, ["click"], ["price", "age"], "log")
-        {'price': "fused column 'value'"}
-    """
-    needed: dict[str, str] = {}
-    for name, expression in fused.items():
-        try:
-            named = columns_of(_as_label(expression))
-        except ValueError as error:
-            raise ValueError(f"fused column {name!r}: {error}") from None
-        for column in named:
-            if column in predicted:
-                continue
-            if column not in columns:
-                known = dict.fromkeys([*predicted, *columns])
-                raise ValueError(missing_column(column, known, origin, f"fused column {name!r}"))
-            needed.setdefault(column, f"fused column {name!r}")
-    return needed
 
 
 def _as_label(expression: str) -> str:

@@ -2,8 +2,8 @@
 
 import json
 from collections import deque
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -15,20 +15,22 @@ import pyarrow.parquet as pq
 import torch
 
 from mmoe.alarms import TrainingColumns
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import DataFile, is_address
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.readers import Paths, column_names, iter_tables
 from mmoe.datasets.files.resolve import kind_of, resolve_files
+from mmoe.datasets.rows.columns import UnseenIds
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.rows.locations import MissingColumnError, is_of_request, missing_column
 from mmoe.datasets.rows.prefetch import in_order, prefetch
 from mmoe.datasets.rows.sources import with_names
 from mmoe.datasets.values.arrow import may_use_threads, plain
-from mmoe.parallel import launched_ranks
+from mmoe.embeddings import memory_of_tables
+from mmoe.parallel import launched_ranks, rank
 from mmoe.process_settings import spared_collections
+from mmoe.run import Reporter, RunDirectory, SilentReporter, Tracker
 from mmoe.run.atomic_files import check_new_file, not_written, remove_dead
-from mmoe.run.console import Reporter, Tracker
-from mmoe.run.directory import RunDirectory
 from mmoe.run.store import REJECTED, Store, check_not_read, place_of
 from mmoe.score.columns import ScoreColumns, as_kept, check_kept, kept_types
 from mmoe.score.guard import Counter, Guard, ScoreCounts, added
@@ -133,6 +135,57 @@ class Target(Protocol):
         ...
 
 
+# Scores `mine` of a job: tells of each row that is done, and counts them
+ScoreParts = Callable[[Tracker], ScoreCounts]
+
+
+class Engine(Protocol):
+    """Where a folder is scored, if not in this process.
+
+    It writes parts into their places of the job, each with its record, as this process would. The
+    job itself is begun, and published, by who asks.
+    """
+
+    name: str
+
+    def workers(
+        self, run: RunDirectory, request: ScoreRequest, found: InputColumns, job: Any
+    ) -> AbstractContextManager[ScoreParts]:
+        """Starts its processes, and ends them; nothing is written before `ScoreParts` is called.
+
+        Args:
+            run: That scores.
+            request: What is asked for.
+            found: Of the input.
+            job: The `FolderJob`.
+
+        Raises:
+            ValueError: They cannot be started, or cannot load the model.
+        """
+        ...
+
+
+class Job(Protocol):
+    """Where scores go: one file, or a folder of them."""
+
+    @property
+    def by(self) -> Provenance:
+        """What scores them, as it was looked at before."""
+        ...
+
+    def partition_columns(self) -> Collection[str]:
+        """Names the columns whose values are folders of the output."""
+        ...
+
+    def here(self, files: "FileScorer") -> ScoreParts:
+        """Returns what scores it in this process."""
+        ...
+
+    def take(self, score: ScoreParts, guard: Guard, reporter: Reporter) -> ScoreCounts:
+        """Has `score` write what is to be written, and publishes it if it is as expected."""
+        ...
+
+
 class Output(NamedTuple):
     """Where scores go, and how; as for `score_files`."""
 
@@ -140,57 +193,6 @@ class Output(NamedTuple):
     mode: OutputMode = "error"
     resume: bool = False
     rows_per_file: int | None = None
-
-
-def is_one_file(output: str | Path) -> bool:
-    """Returns whether a name means one file; if not, it means a folder.
-
-    Raises:
-        ValueError: It means a file that is not Parquet.
-    """
-    suffix = PurePosixPath(str(output)).suffix.lower()
-    if suffix in _OTHER_FILES:
-        raise ValueError(
-            f"--output {output}: scores are written as Parquet; end the name in .parquet, or name "
-            "a folder"
-        )
-    return suffix in _PARQUET
-
-
-def check_one_file(run: RunDirectory, source: str, to: Output, engine: str | None = None) -> None:
-    """Refuses what one file cannot be, and a place where it may not be written.
-
-    Raises:
-        ValueError: Says why.
-    """
-    output = to.path
-    folder = str(output)[: -len(PurePosixPath(str(output)).suffix)]
-    files = f"write a file for each input file, into a folder: say --output {folder}"
-    refused = {
-        f"--output {output}: several ranks {files}": launched_ranks() > 1,
-        f"--engine {engine} with --output {output}: its workers {files}": engine is not None,
-        f"--resume with --output {output}: one file is written whole or not at all; name a folder "
-        "to score file by file": to.resume,
-        f"--rows-per-file with --output {output}: that is one file; name a folder, such as "
-        f"{folder}": to.rows_per_file is not None,
-        f"--mode overwrite-partitions with --output {output}: that is one file; name a folder": (
-            to.mode == "overwrite-partitions"
-        ),
-    }
-    for text, is_so in refused.items():
-        if is_so:
-            raise ValueError(text)
-    if is_address(str(output)):
-        store, name = place_of(output)
-        if to.mode == "error" and store.has(name):
-            raise ValueError(
-                f"--output {output}: exists already; choose another name, or say --mode overwrite"
-            )
-    else:
-        check_new_file(Path(output), "scores.parquet", to.mode == "overwrite")
-    check_not_read(output, run, resolve_files(source), source, folder=False)
-    if not is_address(str(output)):
-        remove_dead(Path(output).parent, Path(output).name)
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,25 @@ class OneFile:
         """The folder that it lies in, and its name there."""
         return place_of(self.output)
 
+    def partition_columns(self) -> Collection[str]:
+        """Names none."""
+        return ()
+
+    def here(self, files: "FileScorer") -> ScoreParts:
+        """Returns what scores it in this process."""
+        return partial(files.score, [self])
+
+    def take(self, score: ScoreParts, guard: Guard, reporter: Reporter) -> ScoreCounts:
+        """Has `score` write the file, and shows what it was judged to be."""
+        rows = count_rows([(data, None) for data in resolve_files(self.source)])
+        with reporter.track("scoring", rows, "rows") as tracker:
+            counts = score(tracker)
+        store, name = self.place
+        place = f"{store.address.rstrip('/')}/{REJECTED}/{name}"
+        guard.conclude(guard.judge(counts), str(self), place)
+        reporter.say(f"{counts.rows:,} rows scored into {self}")
+        return counts
+
     def look(self) -> Provenance:
         """Returns what scores it."""
         return self.by
@@ -250,6 +271,60 @@ class OneFile:
         else:
             store.put(written, name)
             store.remove(f"{REJECTED}/{name}")
+
+
+def one_file(
+    run: RunDirectory,
+    request: ScoreRequest,
+    to: Output,
+    by: Provenance,
+    guard: Guard,
+    engine: Engine | None,
+) -> OneFile | None:
+    """Returns the file to write, where the name means one; None: it means a folder.
+
+    Raises:
+        ValueError: It means a file that is not Parquet, or one that may not be written, or options
+            are those of a folder.
+    """
+    output, source, suffix = to.path, request.source, PurePosixPath(str(to.path)).suffix
+    if suffix.lower() in _OTHER_FILES:
+        raise ValueError(
+            f"--output {output}: scores are written as Parquet; end the name in .parquet, or name "
+            "a folder"
+        )
+    if suffix.lower() not in _PARQUET:
+        return None
+    folder = str(output)[: -len(suffix)]
+    files = f"write a file for each input file, into a folder: say --output {folder}"
+    refused = {
+        f"--output {output}: several ranks {files}": launched_ranks() > 1,
+        f"--engine {engine and engine.name} with --output {output}: its workers {files}": (
+            engine is not None
+        ),
+        f"--resume with --output {output}: one file is written whole or not at all; name a folder "
+        "to score file by file": to.resume,
+        f"--rows-per-file with --output {output}: that is one file; name a folder, such as "
+        f"{folder}": to.rows_per_file is not None,
+        f"--mode overwrite-partitions with --output {output}: that is one file; name a folder": (
+            to.mode == "overwrite-partitions"
+        ),
+    }
+    for text, is_so in refused.items():
+        if is_so:
+            raise ValueError(text)
+    if is_address(str(output)):
+        store, name = place_of(output)
+        if to.mode == "error" and store.has(name):
+            raise ValueError(
+                f"--output {output}: exists already; choose another name, or say --mode overwrite"
+            )
+    else:
+        check_new_file(Path(output), "scores.parquet", to.mode == "overwrite")
+    check_not_read(output, run, resolve_files(source), source, folder=False)
+    if not is_address(str(output)):
+        remove_dead(Path(output).parent, Path(output).name)
+    return OneFile(output, with_names(run.config(), source), by, guard)
 
 
 def count_rows(read: Sequence[tuple[DataFile, range | None]]) -> int | None:
@@ -414,18 +489,6 @@ class FileScorer:
         return _Scored(_result(chunk.table, self.found.kept, columns, chunk.origin), counts)
 
 
-def into_one_file(file: OneFile, reporter: Reporter, files: FileScorer) -> ScoreCounts:
-    """Has the file written, and shows what it was judged to be."""
-    rows = count_rows([(data, None) for data in resolve_files(file.source)])
-    with reporter.track("scoring", rows, "rows") as tracker:
-        counts = files.score([file], tracker)
-    store, name = file.place
-    place = f"{store.address.rstrip('/')}/{REJECTED}/{name}"
-    file.guard.conclude(file.guard.judge(counts), str(file), place)
-    reporter.say(f"{counts.rows:,} rows scored into {file}")
-    return counts
-
-
 def _result(
     table: pa.Table,
     kept_types: Mapping[str, pa.DataType],
@@ -438,6 +501,54 @@ def _result(
         for name, kind in kept_types.items()
     }
     return pa.table({**kept, **columns})
+
+
+def scored(
+    run: RunDirectory,
+    request: ScoreRequest,
+    job: Job,
+    guard: Guard,
+    engine: Engine | None,
+    reporter: Reporter,
+) -> ScoreCounts:
+    """Scores files; counts their rows.
+
+    Args:
+        run: That scores.
+        request: What is asked for.
+        job: Where the scores go.
+        guard: Judges them.
+        engine: Whose processes score a folder; None: this one.
+        reporter: Told of progress.
+
+    Raises:
+        ValueError: The input or an option cannot be used.
+        Rejected: Scores are not as expected.
+    """
+    scorer = request.load(run) if engine is None else None  # else its processes do
+    encoder = FeatureEncoder.load(run.vocabulary) if scorer is None else scorer.encoder
+    request.check_same(run, job.by)
+    reporter = reporter if rank() == 0 else SilentReporter()
+    if request.table_precision is not None:
+        reporter.say(memory_of_tables(encoder.tables, request.table_precision))
+    columns = request.columns(run.config())
+    found = InputColumns.of(request, columns, job.partition_columns())
+    if found.in_folders:
+        reporter.say(f"kept as folders, not in the files: {', '.join(found.in_folders)}")
+    none = found.no_rows(with_names(columns.config, request.source))
+    guard.check_names(encoder, none, columns.schema, request.source)
+    if scorer is not None:
+        files = FileScorer(scorer, request, found, guard.training)
+        counts = job.take(job.here(files), guard, reporter)
+    else:
+        assert engine is not None, "it has not been loaded here"
+        with engine.workers(run, request, found, job) as score:
+            counts = job.take(score, guard, reporter)
+    unseen = UnseenIds(encoder)
+    unseen.include(counts.rows, counts.unseen)
+    if (text := unseen.text()) is not None:
+        reporter.say(text)
+    return counts
 
 
 def scoring_threads(*, alone: bool) -> int:

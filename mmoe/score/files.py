@@ -2,15 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.datasets.files.data_file import without_protocol
-from mmoe.run.console import Reporter, SilentReporter
-from mmoe.run.directory import RunDirectory
-from mmoe.score.file_scorer import Output, OutputMode
-from mmoe.score.folder import Engine
-from mmoe.score.folder_start import scored
+from mmoe.datasets.values.arrow import check_room
+from mmoe.run import Reporter, RunDirectory, SilentReporter
+from mmoe.score.file_scorer import (
+    Engine,
+    Output,
+    OutputMode,
+    one_file,
+    scored,
+)
+from mmoe.score.folder_start import folder_job
 from mmoe.score.guard import Guard, SummaryCallback
 from mmoe.score.scorer import ScoreRequest
 from mmoe.score.top_rows import Top
@@ -24,7 +28,7 @@ def score_files(
     keep: Sequence[str] = (),
     keep_types: bool = False,
     tasks: Sequence[str] | None = None,
-    fused: Mapping[str, str] = MappingProxyType({}),
+    fused: Mapping[str, str] | None = None,
     mode: OutputMode = "error",
     resume: bool = False,
     rows_per_file: int | None = None,
@@ -70,9 +74,9 @@ def score_files(
         Rejected: Scores are not as expected; they lie in `_rejected`, `output` is as it was.
     """
     keep = list(dict.fromkeys([*([] if top is None else [top.per]), *keep]))
-    request = ScoreRequest(
-        str(source), keep, keep_types, tasks, dict(fused), top, device, table_precision
-    )
+    asked = ScoreRequest(str(source), keep, keep_types, tasks, fused, top, device, table_precision)
     to = Output(without_protocol(output), mode, resume, rows_per_file)
-    guard = Guard.of_run(run, expect, on_summary)
-    return scored(run, request, to, guard, engine, reporter or SilentReporter()).rows
+    check_room()
+    by, guard = asked.provenance(run), Guard.of_run(run, expect, on_summary)
+    job = one_file(run, asked, to, by, guard, engine) or folder_job(run, asked, to, by)
+    return scored(run, asked, job, guard, engine, reporter or SilentReporter()).rows

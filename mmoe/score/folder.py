@@ -3,24 +3,25 @@
 import json
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from mmoe.datasets.files.data_file import DataFile, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.readers import Paths
+from mmoe.datasets.rows.sources import with_names
 from mmoe.errors import Damaged
 from mmoe.parallel import from_all, from_first, rank
-from mmoe.run.console import Reporter, Tracker
-from mmoe.run.directory import RunDirectory
+from mmoe.run import Reporter
 from mmoe.run.store import REJECTED, STAGING, Store, digest_of, store_at
-from mmoe.score.file_scorer import InputColumns, OutputMode, count_rows
+from mmoe.score.file_scorer import FileScorer, OutputMode, ScoreParts, count_rows
 from mmoe.score.guard import Guard, ScoreCounts, Summary, added
 from mmoe.score.provenance import (
     MANIFEST,
@@ -38,7 +39,6 @@ from mmoe.score.provenance import (
     read_manifest,
     read_record,
 )
-from mmoe.score.scorer import ScoreRequest
 
 SUMMARY = "_summary.json"
 OURS = re.compile(r"\d{5}-.*\.parquet", re.S)
@@ -119,6 +119,34 @@ class FolderJob:
             for name in (part + RECORD, part):
                 if staged(name) not in names and rejected(name) in names:
                     self.store.move(rejected(name), staged(name))
+
+    def here(self, files: FileScorer) -> ScoreParts:
+        """Returns what scores `mine` in this process."""
+        named = partial(with_names, files.scorer.config)
+        mine = [OfFolder(self, part, named(part.file)) for part in self.mine]
+        return partial(files.score, mine, helping=named(self.parts[0].file))
+
+    def take(self, score: ScoreParts, guard: Guard, reporter: Reporter) -> ScoreCounts:
+        """Has `score` write what is `mine`, and publishes the folder when all of it is there."""
+        for note in self.notes:
+            reporter.say(note)
+        if not self.is_complete:
+            from_first(self.start)
+        try:
+            with reporter.track("scoring", self.rows(), "rows") as tracker:
+                counts = added(from_all(score(tracker)))
+            rejected = None if self.is_complete else f"{self.store.address}/{REJECTED}"
+            if not self.is_complete or guard.expectations:
+                summary, was_whole = from_first(lambda: end_folder(self, guard), takes_long=True)
+                guard.conclude(summary, self.store.address, rejected, was_whole=was_whole)
+        except ValueError:
+            if rank() == 0:
+                self.tidy()
+            raise
+        finally:
+            self.store.unlock()
+        reporter.say(_outcome(counts.rows, self))
+        return counts
 
     def tidy(self) -> None:
         """Removes what was begun, where no part of it is there to go on with."""
@@ -425,59 +453,6 @@ def _of_neighbours(address: str) -> list[Manifest | None]:
         with suppress(Damaged):
             found.append(read_manifest(above, f"{name}/"))
     return found
-
-
-# Scores `mine` of a job: tells of each row that is done, and counts them
-ScoreParts = Callable[[Tracker], ScoreCounts]
-
-
-class Engine(Protocol):
-    """Where a folder is scored, if not in this process.
-
-    It writes parts into their places of the job, each with its record, as this process would. The
-    job itself is begun, and published, by who asks.
-    """
-
-    name: str
-
-    def workers(
-        self, run: RunDirectory, request: ScoreRequest, found: InputColumns, job: FolderJob
-    ) -> AbstractContextManager[ScoreParts]:
-        """Starts its processes, and ends them; nothing is written before `ScoreParts` is called.
-
-        Args:
-            run: That scores.
-            request: What is asked for.
-            found: Of the input.
-            job: Of the folder.
-
-        Raises:
-            ValueError: They cannot be started, or cannot load the model.
-        """
-        ...
-
-
-def into_folder(job: FolderJob, guard: Guard, reporter: Reporter, score: ScoreParts) -> ScoreCounts:
-    """Has `score` write what is `mine` of a folder, and publishes it when all of it is there."""
-    for note in job.notes:
-        reporter.say(note)
-    if not job.is_complete:
-        from_first(job.start)
-    try:
-        with reporter.track("scoring", job.rows(), "rows") as tracker:
-            counts = added(from_all(score(tracker)))
-        rejected = None if job.is_complete else f"{job.store.address}/{REJECTED}"
-        if not job.is_complete or guard.expectations:
-            summary, was_whole = from_first(lambda: end_folder(job, guard), takes_long=True)
-            guard.conclude(summary, job.store.address, rejected, was_whole=was_whole)
-    except ValueError:
-        if rank() == 0:
-            job.tidy()
-        raise
-    finally:
-        job.store.unlock()
-    reporter.say(_outcome(counts.rows, job))
-    return counts
 
 
 def _outcome(rows: int, job: FolderJob) -> str:

@@ -5,20 +5,15 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import DataFile, is_address, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.formats import cut_file
 from mmoe.datasets.files.readers import column_names
 from mmoe.datasets.files.resolve import kind_of, resolve_files
-from mmoe.datasets.rows.columns import UnseenIds
 from mmoe.datasets.rows.sources import with_names
-from mmoe.datasets.values.arrow import check_room
-from mmoe.embeddings import memory_of_tables
 from mmoe.errors import Damaged, RanksDiffer
 from mmoe.parallel import (
     first_other,
@@ -27,9 +22,8 @@ from mmoe.parallel import (
     rank,
     world_size,
 )
+from mmoe.run import RunDirectory
 from mmoe.run.atomic_files import check_parents
-from mmoe.run.console import Reporter, SilentReporter
-from mmoe.run.directory import RunDirectory
 from mmoe.run.store import (
     REJECTED,
     STAGING,
@@ -39,28 +33,18 @@ from mmoe.run.store import (
     store_at,
 )
 from mmoe.score.file_scorer import (
-    FileScorer,
-    InputColumns,
-    OneFile,
     Output,
-    check_one_file,
-    into_one_file,
-    is_one_file,
 )
 from mmoe.score.folder import (
     OURS,
     RECORD,
     SUMMARY,
-    Engine,
     FolderJob,
-    OfFolder,
     Part,
-    into_folder,
     is_staged,
     rejected,
     staged,
 )
-from mmoe.score.guard import Guard, ScoreCounts
 from mmoe.score.provenance import (
     MANIFEST,
     SUCCESS,
@@ -76,67 +60,6 @@ from mmoe.score.provenance import (
 from mmoe.score.scorer import ScoreRequest
 
 _AT_ONCE = 4  # files that are looked through
-
-
-def scored(
-    run: RunDirectory,
-    request: ScoreRequest,
-    to: Output,
-    guard: Guard,
-    engine: Engine | None,
-    reporter: Reporter,
-) -> ScoreCounts:
-    """Scores files into one file or a folder; counts their rows.
-
-    Args:
-        run: That scores.
-        request: What is asked for.
-        to: Where the scores go.
-        guard: Judges them.
-        engine: Whose processes score a folder; None: this one.
-        reporter: Told of progress.
-
-    Raises:
-        ValueError: Input, output or an option cannot be used.
-        Rejected: Scores are not as expected.
-    """
-    check_room()
-    config, by = run.config(), request.provenance(run)
-    job = None
-    if is_one_file(to.path):
-        check_one_file(run, request.source, to, None if engine is None else engine.name)
-    else:
-        job = folder_job(run, request, to, by)
-    scorer = request.load(run) if engine is None else None  # else its processes do
-    encoder = FeatureEncoder.load(run.vocabulary) if scorer is None else scorer.encoder
-    columns, named = request.columns(config), partial(with_names, config)
-    request.check_same(run, by)
-    reporter = reporter if rank() == 0 else SilentReporter()
-    if request.table_precision is not None:
-        reporter.say(memory_of_tables(encoder.tables, request.table_precision))
-    found = InputColumns.of(request, columns, () if job is None else job.partition_columns())
-    if found.in_folders:
-        reporter.say(f"kept as folders, not in the files: {', '.join(found.in_folders)}")
-    none = found.no_rows(named(request.source))
-    guard.check_names(encoder, none, columns.schema, request.source)
-    if engine is not None and job is not None:
-        with engine.workers(run, request, found, job) as score:
-            counts = into_folder(job, guard, reporter, score)
-    else:
-        assert scorer is not None, "an engine writes folders"
-        files = FileScorer(scorer, request, found, guard.training)
-        if job is None:
-            file = OneFile(to.path, named(request.source), by, guard)
-            counts = into_one_file(file, reporter, files)
-        else:
-            mine = [OfFolder(job, part, named(part.file)) for part in job.mine]
-            here = partial(files.score, mine, helping=named(job.parts[0].file))
-            counts = into_folder(job, guard, reporter, here)
-    unseen = UnseenIds(encoder)
-    unseen.include(counts.rows, counts.unseen)
-    if (text := unseen.text()) is not None:
-        reporter.say(text)
-    return counts
 
 
 def folder_job(run: RunDirectory, request: ScoreRequest, to: Output, by: Provenance) -> FolderJob:

@@ -25,7 +25,7 @@ from mmoe.datasets.rows.columns import UnseenIds, columns_of
 from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.values.arrow import is_text, pc, plain
 from mmoe.errors import Rejected
-from mmoe.run.directory import RunDirectory
+from mmoe.run import RunDirectory
 
 KEY = b"mmoe.counts"  # of the metadata of a Parquet file of scores
 _COUNTS = TypeAdapter(list[Count])
@@ -403,6 +403,9 @@ class Guard:
     def judge(self, counts: ScoreCounts, repeated: float | None = None) -> Summary:
         """Returns the figures of all rows, and what came of the expectations.
 
+        The stability index is over groups of bins, less what two samples of one distribution would
+        show of it.
+
         Args:
             counts: Of all rows; of none, to see whether expectations name what there is.
             repeated: Share of the rows that earlier scores were made of.
@@ -410,7 +413,27 @@ class Guard:
         Raises:
             ValueError: An expectation names no column, or nothing that training knows.
         """
-        summary = summary_of(counts, self.training, self.predicted, repeated)
+        stored = {} if self.training is None else self.training.columns
+        columns = {
+            name: _figures(name, column, counts, self.training)
+            for name, column in counts.columns.items()
+        }
+        scores = {name: numbers.figures() for name, numbers in counts.scores.items()}
+        of_training: dict[str, Figures] = {
+            name: {"missing": column.missing, "unseen": column.unseen}
+            for name, column in stored.items()
+            if name in columns
+        }
+        known = [name for name in scores if name in self.predicted]
+        of_training |= {name: self.predicted[name].figures() for name in known}
+        parts = {name for name in columns if name in stored and stored[name].kind == "part"}
+        classes = {
+            name: {which: n / max(sum(found.values()), 1) for which, n in found.items()}
+            for name, found in counts.classes.items()
+        }
+        summary = Summary(
+            counts.rows, repeated, columns, frozenset(parts), scores, classes, of_training
+        )
         found = [_finding(summary, expectation) for expectation in self.expectations]
         return replace(summary, findings=found)
 
@@ -447,49 +470,7 @@ class Guard:
         raise Rejected(f"{output}: not published, as {why}. The scores lie in {rejected}; {before}")
 
 
-def summary_of(
-    counts: ScoreCounts,
-    training: TrainingColumns | None,
-    predicted: Mapping[str, Distribution],
-    repeated: float | None = None,
-) -> Summary:
-    """Works out the figures of counted rows.
-
-    The stability index is over groups of bins, less what two samples of one distribution would
-    show of it.
-
-    Args:
-        counts: Of all rows.
-        training: What the run knows of its training rows; None: nothing.
-        predicted: How predictions of the test split were distributed.
-        repeated: Share of the rows whose files earlier scores were made of.
-    """
-    columns = {
-        name: _column(name, column, counts, training) for name, column in counts.columns.items()
-    }
-    scores = {name: numbers.figures() for name, numbers in counts.scores.items()}
-    stored = {} if training is None else training.columns
-    of_training: dict[str, Figures] = {
-        name: {"missing": column.missing, "unseen": column.unseen}
-        for name, column in stored.items()
-        if name in columns
-    }
-    of_training |= {name: predicted[name].figures() for name in scores if name in predicted}
-    return Summary(
-        rows=counts.rows,
-        repeated=repeated,
-        columns=columns,
-        parts=frozenset(name for name in columns if name in stored and stored[name].kind == "part"),
-        scores=scores,
-        classes={
-            name: {which: n / max(sum(found.values()), 1) for which, n in found.items()}
-            for name, found in counts.classes.items()
-        },
-        of_training=of_training,
-    )
-
-
-def _column(
+def _figures(
     name: str, column: ColumnCounts, counts: ScoreCounts, training: TrainingColumns | None
 ) -> Figures:
     figures: Figures = {"missing": column.missing / counts.rows if counts.rows else None}

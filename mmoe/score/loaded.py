@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.datasets.rows.frames import is_row_dicts
-from mmoe.run.addresses import open_run
-from mmoe.run.directory import RunDirectory
+from mmoe.run import RunDirectory, open_run
 from mmoe.score.columns import in_form_of, output_schema
 from mmoe.score.scorer import Scorer, ScoreRequest
 

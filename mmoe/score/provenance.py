@@ -13,7 +13,7 @@ from mmoe.config.json_files import Count, Stored
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import RowsPrint, print_files
 from mmoe.errors import Damaged
-from mmoe.run.directory import RunDirectory
+from mmoe.run import RunDirectory
 from mmoe.run.store import Store
 
 KEY = b"mmoe.scored_by"  # of the metadata of a Parquet file

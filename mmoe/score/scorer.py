@@ -20,7 +20,7 @@ from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.values.arrow import plain
 from mmoe.errors import warn_caller
 from mmoe.predictor import Predictor, load_predictor
-from mmoe.run.directory import RunDirectory
+from mmoe.run import RunDirectory
 from mmoe.score.columns import ScoreColumns
 from mmoe.score.provenance import Provenance, model_of
 from mmoe.score.top_rows import Top
