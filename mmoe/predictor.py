@@ -314,8 +314,12 @@ def load_predictor(
     several = max(launched_ranks(), world_size()) > 1
     # Tables as they were trained need FBGEMM (on a GPU that with CUDA) where ranks share them
     sharded = table_precision is None and several
-    if mapped:
-        device = _check_mapped(device, several)
+    if mapped and (device == "cuda" or several):
+        what = "device cuda" if device == "cuda" else "several ranks"
+        raise ValueError(
+            f"mapped weights are those of one process on the CPU, not of {what}; leave mapped out"
+        )
+    device = "cpu" if mapped else device
     place = resolve_device(device, config.training.embedding_backend if sharded else "plain")
     join_ranks(config.parallel.timeout_seconds, place)
     if several:
@@ -335,12 +339,3 @@ def load_predictor(
     else:
         map_weights(ranker, weights)
     return Predictor(ranker, config, encoder), encoder, config
-
-
-def _check_mapped(device: DeviceKind, several: bool) -> DeviceKind:
-    if device == "cuda" or several:
-        what = "device cuda" if device == "cuda" else "several ranks"
-        raise ValueError(
-            f"mapped weights are those of one process on the CPU, not of {what}; leave mapped out"
-        )
-    return "cpu"

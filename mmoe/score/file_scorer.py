@@ -399,7 +399,8 @@ class FileScorer:
         with spared_collections(), closing(self._scored(files, looked)) as scored:
             counts = added(self._write(file, scored, looked, tracker) for file in files)
         if helping is not None and self.scorer.predictor.ranks > 1:
-            features = self.scorer.encode(self.found.no_rows(helping), str(helping))
+            none = self.found.no_rows(helping)
+            features = self.scorer.encoder.encode(none, str(helping), to_score=True)
             self.scorer.predictor.help_others(EncodedData(features=features))
         return counts
 
@@ -477,7 +478,8 @@ class FileScorer:
     def _encode(self, chunk: _Chunk | None) -> _Chunk | None:
         if chunk is None:
             return None
-        return chunk._replace(features=self.scorer.encode(chunk.table, chunk.origin))
+        encode = self.scorer.encoder.encode
+        return chunk._replace(features=encode(chunk.table, chunk.origin, to_score=True))
 
     def _predict(self, chunk: _Chunk | None) -> _Scored | None:
         if chunk is None:

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from mmoe.datasets.files.data_file import DataFile, is_partition
 from mmoe.datasets.files.fingerprint import RowsPrint
 from mmoe.datasets.files.readers import Paths
@@ -133,29 +131,21 @@ class FolderJob:
         if not self.is_complete:
             from_first(self.start)
         try:
-            with reporter.track("scoring", self.rows(), "rows") as tracker:
+            rows = count_rows([(part.file, part.span) for part in self.mine])
+            with reporter.track("scoring", rows, "rows") as tracker:
                 counts = added(from_all(score(tracker)))
             rejected = None if self.is_complete else f"{self.store.address}/{REJECTED}"
             if not self.is_complete or guard.expectations:
                 summary, was_whole = from_first(lambda: end_folder(self, guard), takes_long=True)
                 guard.conclude(summary, self.store.address, rejected, was_whole=was_whole)
         except ValueError:
-            if rank() == 0:
-                self.tidy()
+            if rank() == 0 and not any(map(is_staged, self.store.names())):
+                self.store.remove(STAGING)  # no part is there to go on with
             raise
         finally:
             self.store.unlock()
         reporter.say(_outcome(counts.rows, self))
         return counts
-
-    def tidy(self) -> None:
-        """Removes what was begun, where no part of it is there to go on with."""
-        if not any(map(is_staged, self.store.names())):
-            self.store.remove(STAGING)
-
-    def rows(self) -> int | None:
-        """Counts the rows of `mine`, where files say how many they have and are not too many."""
-        return count_rows([(part.file, part.span) for part in self.mine])
 
     def partition_columns(self) -> set[str]:
         """Names the columns whose values are folders of the output."""
@@ -199,7 +189,8 @@ class FolderJob:
         """
         records, found = self.records(), set(self.store.names())
         self._check(records)
-        schema = self._schema(records[0].name, found)
+        first = records[0].name
+        schema = self.store.schema(staged(first) if staged(first) in found else first)
         columns = {field.name: str(field.type) for field in schema}
         for one in self.kept[:1]:
             stay = {field.name: str(field.type) for field in self.store.schema(one.name)}
@@ -282,9 +273,6 @@ class FolderJob:
                     f"{self.store.address}: {record.name} was scored by another call meanwhile "
                     f"({differs}); let one end before the other, and say --mode overwrite"
                 )
-
-    def _schema(self, name: str, found: set[str]) -> pa.Schema:
-        return self.store.schema(staged(name) if staged(name) in found else name)
 
 
 @dataclass(frozen=True)

@@ -323,7 +323,12 @@ def _done(
         if record is not None:
             by = record.scored_by
         elif part.name in found and job.mode == "error":
-            by = _note_of(job.store, part.name)  # whose record is gone
+            by = note_of(job.store, part.name)  # whose record is gone
+            if by is None:
+                raise ValueError(
+                    f"--resume: {job.store.address}/{part.name} holds no note of what scored it; "
+                    "remove it, so that it is scored again, or name another folder"
+                )
         else:
             continue
         if part.file not in prints:
@@ -348,16 +353,6 @@ def _record_of(store: Store, name: str) -> PartRecord:
     return PartRecord(
         name=name, rows=store.rows(name), bytes=size, sha256=digest, input=unknown, scored_by=by
     )
-
-
-def _note_of(store: Store, name: str) -> Provenance:
-    found = note_of(store, name)
-    if found is None:
-        raise ValueError(
-            f"--resume: {store.address}/{name} holds no note of what scored it; remove it, so that "
-            "it is scored again, or name another folder"
-        )
-    return found
 
 
 def _is_whole(store: Store, record: PartRecord, found: set[str]) -> bool:

@@ -186,8 +186,14 @@ class Counter:
             unseen=dict(unseen.by_feature),
             outside=_outside(features, self._ranged),
             columns=columns,
-            scores={name: _distribution(values) for name, values in numbers.items()},
-            classes={name: _classes(values) for name, values in others.items()},
+            scores={
+                name: Distribution.of(x.drop_null().to_numpy(zero_copy_only=False), x.null_count)
+                for name, x in numbers.items()
+            },
+            classes={
+                name: {str(one["values"]): one["counts"] for one in pc.value_counts(x).to_pylist()}
+                for name, x in others.items()
+            },
         )
 
     def _column(self, column: Column, table: pa.Table, origin: str) -> ColumnCounts:
@@ -242,16 +248,6 @@ def _nulls(cells: pa.ChunkedArray) -> int:
     if not pa.types.is_floating(cells.type):
         return int(cells.null_count)
     return int(pc.sum(pc.is_null(cells, nan_is_null=True)).as_py() or 0)
-
-
-def _distribution(values: Any) -> Distribution:
-    there = values.drop_null()
-    return Distribution.of(there.to_numpy(zero_copy_only=False), values.null_count)
-
-
-def _classes(values: Any) -> dict[str, int]:
-    found = pc.value_counts(values).to_pylist()
-    return {str(pair["values"]): int(pair["counts"]) for pair in found}
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

@@ -218,14 +218,10 @@ class Scorer:
 
     def predictions(self, table: pa.Table, origin: str) -> np.ndarray:
         """Returns what `Predictor.predict` does, of rows of the columns that are read."""
-        return self.predict(self.encode(table, origin))
-
-    def encode(self, table: pa.Table, origin: str) -> EncodedFeatures:
-        """The first half of `predictions`: ids and numbers of rows."""
-        return self.encoder.encode(table, origin, to_score=True)
+        return self.predict(self.encoder.encode(table, origin, to_score=True))
 
     def predict(self, features: EncodedFeatures) -> np.ndarray:
-        """The second half of `predictions`."""
+        """Returns the same of rows that are encoded."""
         return self.predictor.predict(EncodedData(features=features))
 
 

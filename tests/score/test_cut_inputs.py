@@ -143,5 +143,4 @@ def test_parts_say_which_rows_they_are(run, log, tmp_path):
     request, to = ScoreRequest(str(log)), Output(tmp_path / "out", rows_per_file=2048)
     job = folder_job(run, request, to, request.provenance(run))
     assert [part.rows for part in job.mine] == [(0, 2048), (2048, 4000)]
-    assert job.rows() == 4000
     assert replace(job, parts=[]).notes == []
