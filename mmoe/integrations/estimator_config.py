@@ -13,6 +13,7 @@ from mmoe.config.tasks import TASKS
 from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.labels.expressions import columns_of, quote
 from mmoe.datasets.values.arrow import pc
+from mmoe.errors import warn_caller
 from mmoe.integrations.estimator_rows import refuse_times
 from mmoe.metrics.task_kinds import first_of, kind_of
 
@@ -38,19 +39,16 @@ _SETTINGS = {
 def config_for(
     ranker: Asked,
     table: pa.Table,
-    labels: Sequence[str],
+    y: pa.Table | None,
     regressions: Sequence[str] = (),
-) -> tuple[RunConfig, str | None]:
-    """Makes the config that an estimator's parameters ask for.
+) -> RunConfig:
+    """Makes the config that an estimator's parameters ask for; warns of columns that it leaves out.
 
     Args:
         ranker: Their owner.
         table: X and y.
-        labels: Columns of y.
+        y: Its columns; None: X has them.
         regressions: Those whose values are numbers to be met, also where there are only two.
-
-    Returns:
-        The config, and a warning, where it was inferred and columns were left out.
 
     Raises:
         ValueError: A parameter, key or value is wrong, or nothing can be inferred.
@@ -59,16 +57,16 @@ def config_for(
         raise ValueError(f"settings: expected a mapping, got {ranker.settings!r}")
     given = {key: getattr(ranker, name) for name, key in _SETTINGS.items()}
     overrides = {key: value for key, value in given.items() if value is not None}
-    raw, warning = raw_config(ranker.config), None
+    raw, labels = raw_config(ranker.config), [] if y is None else y.column_names
     if raw is None and not labels:
         raise ValueError(
             "y: expected a DataFrame with a column for each label, got None: MultiTaskRanker "
             "without a config requires y to be passed, but the target y is None"
         )
     if raw is None:
-        refuse_times(table.select(list(labels)))
-        raw, warning = _inferred(table, labels, regressions)
-    return _finished(raw, overrides | dict(ranker.settings or {})), warning
+        refuse_times(table.select(labels))
+        raw = _inferred(table, labels, regressions)
+    return _finished(raw, overrides | dict(ranker.settings or {}))
 
 
 def raw_config(given: Any) -> dict[str, Any] | None:
@@ -88,10 +86,8 @@ def raw_config(given: Any) -> dict[str, Any] | None:
     raise ValueError(f"config: expected a RunConfig, a mapping or a YAML file, got {given!r}")
 
 
-def _inferred(
-    table: pa.Table, labels: Sequence[str], regressions: Sequence[str]
-) -> tuple[dict[str, Any], str | None]:
-    """A config from the columns, and which were left out, since nobody reads it here."""
+def _inferred(table: pa.Table, labels: Sequence[str], regressions: Sequence[str]) -> dict[str, Any]:
+    """A config from the columns; which were left out is warned of, as nobody reads it here."""
     config, reasons = infer_config(table, list(labels), origin="X", split=False)
     listed = "; ".join(f"{column!r}: {reason}" for column, reason in reasons.left_out)
     raw = config.model_dump(mode="json")
@@ -100,7 +96,9 @@ def _inferred(
             task |= {"kind": "regression", "label": quote(column), "metrics": []}
     headline = first_of(task["kind"] for task in raw["tasks"]).headline
     raw["training"]["monitor"] = f"mean.{headline}"
-    return raw, f"columns of X left out ({listed})" if listed else None
+    if listed:
+        warn_caller(f"columns of X left out ({listed})")
+    return raw
 
 
 def _finished(raw: Mapping[str, Any], values: Mapping[str, Any]) -> RunConfig:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone, is_regressor
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from mmoe.config import RunConfig
 from mmoe.datasets.values.columns import to_numbers
-from mmoe.errors import warn_caller
 from mmoe.integrations.estimator_config import (
     as_parameters,
     config_for,
@@ -108,6 +107,9 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         array([False,  True])
     """
 
+    # Columns of y that are no classes, however few values they have
+    _regressions: Sequence[str] = ()
+
     def __init__(
         self,
         *,
@@ -181,35 +183,16 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         Raises:
             ValueError: X, y or the config cannot be used; the message names the column.
         """
-        return self._fit(X, y, sample_weight, eval_set=eval_set, callbacks=callbacks)
-
-    def _fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        eval_set: Any,
-        callbacks: Any,
-        regressions: Sequence[str] = (),
-    ) -> "MultiTaskRanker":
-        """`fit`; columns of y among `regressions` are no classes, however few values they have."""
         features = feature_rows(X)
         labels = label_rows(y, features)
         if len(features) < 2:
             raise ValueError("X: expected at least 2 rows to train on, got 1 sample")
         table = joined(features, labels)
         weights = weight_column(sample_weight, features)
-        names = features.table.column_names
-        validation = validation_rows(eval_set, names)
+        validation = validation_rows(eval_set, features.table.column_names)
         on_epoch = one_callback(callbacks)
         features.warn_of_mixed()
-        config, warning = config_for(
-            self, table, [] if labels is None else labels.column_names, regressions
-        )
-        if warning is not None:
-            warn_caller(warning)
-        of_labels = label_values(config, table)
+        config = config_for(self, table, labels, self._regressions)
         config, splits, before = training_rows(config, table, validation, weights, self.validation)
         # scikit-learn fits an estimator and its clones again and again: each fit gets a folder
         folder = self._temporary_folder() if self.run_dir is None else Path(self.run_dir)
@@ -222,8 +205,8 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
             on_epoch=on_epoch,
         )
         stored = StoredFit(
-            labels=of_labels,
-            columns=list(names),
+            labels=label_values(config, table),
+            columns=features.table.column_names,
             named=features.named,
             mixed=list(features.mixed),
             weights_before=before,
@@ -489,23 +472,14 @@ class TaskView(BaseEstimator):
         kept = together.column_names if raw is None else [t["name"] for t in raw["tasks"]]
         if isinstance(ranker.settings, Mapping):
             ranker.settings = {k: v for k, v in ranker.settings.items() if _is_of(kept, k, v)}
-        ranker._fit(
-            features,
-            together,
-            sample_weight,
-            eval_set=_named(eval_set, column, features),
-            callbacks=callbacks,
-            regressions=self._regressions(name),
-        )
+        ranker._regressions = [name] if is_regressor(self) else []
+        validation = _named(eval_set, column, features)
+        ranker.fit(features, together, sample_weight, eval_set=validation, callbacks=callbacks)
         return self._take(ranker, _called(ranker, name))
 
     def _check(self, column: pa.ChunkedArray) -> None:
         """Refuses labels of another kind."""
         raise NotImplementedError
-
-    def _regressions(self, name: str) -> list[str]:
-        """The task's name where its label is a number."""
-        return []
 
     def _take(self, ranker: "MultiTaskRanker", task: str) -> Self:
         self.ranker_, self.task_ = ranker, task
@@ -612,9 +586,6 @@ class TaskRegressor(RegressorMixin, TaskView):
             to_numbers(table, "y", "y", "a regressor")
         except ValueError as error:
             raise ValueError(f"Input y is no number, or infinite: {error}") from None
-
-    def _regressions(self, name: str) -> list[str]:
-        return [name]
 
 
 def _called(ranker: "MultiTaskRanker", name: str) -> str:
