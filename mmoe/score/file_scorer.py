@@ -17,6 +17,7 @@ import torch
 from mmoe.alarms import TrainingColumns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.data_file import DataFile, is_address
+from mmoe.datasets.files.kept_types import as_kept, kept_types
 from mmoe.datasets.files.parquet_files import parquet_layout
 from mmoe.datasets.files.readers import Paths, column_names, iter_tables
 from mmoe.datasets.files.resolve import kind_of, resolve_files
@@ -32,7 +33,7 @@ from mmoe.process_settings import spared_collections
 from mmoe.run import Reporter, RunDirectory, SilentReporter, Tracker
 from mmoe.run.atomic_files import check_new_file, not_written, remove_dead
 from mmoe.run.store import REJECTED, Store, check_not_read, place_of
-from mmoe.score.columns import ScoreColumns, as_kept, check_kept, kept_types
+from mmoe.score.columns import ScoreColumns, check_kept
 from mmoe.score.guard import Counter, Guard, ScoreCounts, added
 from mmoe.score.provenance import SUMMARY_KEY, Provenance, as_metadata, as_unseen_ids
 from mmoe.score.scorer import ROWS_PER_CHUNK, Scorer, ScoreRequest
@@ -83,7 +84,7 @@ class InputColumns(NamedTuple):
         rows = with_names(columns.config, source)
         there = column_names(rows)
         known = set(keep) <= set(there)
-        kept = kept_types(rows, keep, read_text=request.keep_types) if known else {}
+        kept = kept_types(rows, keep, read_text=request.keep_types) if keep and known else {}
         if top is not None:
             columns.check_top(top)
             if top.per not in there:
