@@ -122,19 +122,14 @@ class Predictor:
         on_gates: GateCallback | None = None,
         with_bias: bool = False,
     ) -> Generator[tuple[EncodedData, np.ndarray]]:
-        """Yields rows [first, stop) of a source chunk by chunk, each with its predictions.
+        """Rows [first, stop) of a source chunk by chunk, each with its predictions.
 
         Where a task does not exist in a row's domain they are numbers that mean nothing, as its
-        label is unobserved there.
+        label is unobserved there. `tracker` is told of every batch, `on_gates` given each batch's
+        gate weights and its count of real rows.
 
-        Args:
-            source: Of the rows.
-            first: Number of the first one.
-            stop: Of the one behind the last; None: all.
-            tracker: Told of every batch.
-            on_gates: Given each batch's gate weights and its count of real rows.
-            with_bias: As many columns again follow: what `model.bias` makes of them for the display
-                as it was logged, which the rows then must hold.
+        With `with_bias` as many columns again follow them: what `model.bias` makes of them for the
+        display as it was logged, which the rows then must hold.
         """
         with closing(source.chunks(first, stop)) as chunks:  # in any case nothing reads on
             for chunk in chunks:

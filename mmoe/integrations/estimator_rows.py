@@ -397,27 +397,15 @@ def one_callback(callbacks: Any) -> Callback | None:
 
 
 def judged_rows(
-    config: RunConfig,
-    before: Mapping[str, str | None],
-    features: Rows,
-    y: Any,
-    sample_weight: Any,
+    config: RunConfig, before: Mapping[str, str | None], rows: Rows, y: Any, sample_weight: Any
 ) -> tuple[RunConfig, pa.Table]:
-    """Reads the labels of rows, and weights where there are any.
+    """Returns the config that rows with labels are judged by, and their table.
 
-    Args:
-        config: Of the run.
-        before: The weight columns that it would have without `sample_weight`; see `training_rows`.
-        features: The rows.
-        y: As for `fit`.
-        sample_weight: Likewise.
-
-    Returns:
-        The config that these rows are judged by, and their table.
+    Where they have no weights, tasks have the weight columns of before (see `training_rows`).
     """
     config = _with_weight_columns(config, before)
-    table = joined(features, label_rows(y, features))
-    weights = weight_column(sample_weight, features)
+    table = joined(rows, label_rows(y, rows))
+    weights = weight_column(sample_weight, rows)
     if weights is None:
         return config, table
     row_weights = RowWeights(config, table.column_names)

@@ -19,31 +19,6 @@ from mmoe.datasets.rows.locations import check_columns, missing_column
 from mmoe.datasets.rows.projection import column_uses, required_columns
 from mmoe.score.top_rows import RANK, Top
 
-
-def check_kept(
-    keep: Sequence[str], outputs: Sequence[str], columns: Sequence[str], origin: str
-) -> None:
-    """Refuses columns that are not there, or are called like what is written beside them.
-
-    Args:
-        keep: Names of columns to copy.
-        outputs: Names of the columns that scoring adds.
-        columns: Of the input.
-        origin: Starts the message.
-
-    Raises:
-        ValueError: Names the column.
-    """
-    for name in keep:
-        if name not in columns:
-            raise ValueError(missing_column(name, columns, origin, "--keep"))
-        if name in outputs:
-            raise ValueError(
-                f"--keep {name}: a column that is written beside it is called that; rename the "
-                f"column in {origin}, or that of --fuse"
-            )
-
-
 # A caret that stands in no name or text
 _POWER = re.compile(r"(`[^`]*`|'[^']*'|\"[^\"]*\")|\^")
 
@@ -239,14 +214,31 @@ class ScoreColumns:
                     needed.setdefault(column, used_by)
         return needed
 
-    def needs(self, there: Sequence[str], origin: str = "rows") -> dict[str, str]:
+    def needs(
+        self,
+        there: Sequence[str],
+        origin: str = "rows",
+        kept_by: str = "keep",
+        further: Sequence[str] = (),
+    ) -> dict[str, str]:
         """Returns what `reads` does, where kept columns may also be written beside the others.
+
+        Args:
+            there: That the input has.
+            origin: What the user calls the input; starts error messages.
+            kept_by: What the user calls `keep`.
+            further: Names of columns that are added beside ours.
 
         Raises:
             ValueError: As `reads`; or a kept one is called like what is added.
         """
-        uses = self.reads(there, origin)
-        check_kept(self.kept(there), self.names, there, origin)
+        uses = self.reads(there, origin, kept_by)
+        for name in self.kept(there):
+            if name in self.names or name in further:
+                raise ValueError(
+                    f"--keep {name}: a column that is written beside it is called that; rename the "
+                    f"column in {origin}, or that of --fuse"
+                )
         return uses
 
     def kept(self, there: Sequence[str]) -> list[str]:

@@ -33,7 +33,7 @@ from mmoe.process_settings import spared_collections
 from mmoe.run import Reporter, RunDirectory, SilentReporter, Tracker
 from mmoe.run.atomic_files import check_new_file, not_written, remove_dead
 from mmoe.run.store import REJECTED, Store, check_not_read, place_of
-from mmoe.score.columns import ScoreColumns, check_kept
+from mmoe.score.columns import ScoreColumns
 from mmoe.score.guard import Counter, Guard, ScoreCounts, added
 from mmoe.score.provenance import SUMMARY_KEY, Provenance, as_metadata, as_unseen_ids
 from mmoe.score.scorer import ROWS_PER_CHUNK, Scorer, ScoreRequest
@@ -83,21 +83,20 @@ class InputColumns(NamedTuple):
         source, top, keep = request.source, request.top, list(request.keep or ())
         rows = with_names(columns.config, source)
         there = column_names(rows)
-        known = set(keep) <= set(there)
-        kept = kept_types(rows, keep, read_text=request.keep_types) if keep and known else {}
         if top is not None:
             columns.check_top(top)
             if top.per not in there:
                 raise ValueError(missing_column(top.per, there, source, "--per"))
-            if top.per in kept and pa.types.is_nested(kept[top.per]):
-                raise ValueError(
-                    f"{source}: column {top.per!r} of --per holds {kept[top.per]}; name one of "
-                    "single values"
-                )
-        check_kept(keep, [*columns.names, *([RANK] if top else [])], there, source)
+        uses = columns.needs(there, source, "--keep", [RANK] if top else [])
+        kept = kept_types(rows, keep, read_text=request.keep_types) if keep else {}
+        if top is not None and pa.types.is_nested(kept[top.per]):
+            raise ValueError(
+                f"{source}: column {top.per!r} of --per holds {kept[top.per]}; name one of single "
+                "values"
+            )
         in_folders = sorted(set(folders) & set(keep))
         kept = {name: kind for name, kind in kept.items() if name not in in_folders}
-        return cls(columns.reads(there, source, "--keep"), kept, in_folders)
+        return cls(uses, kept, in_folders)
 
     def no_rows(self, source: Paths) -> pa.Table:
         """Returns none of the rows, of the columns to read; refuses what cannot be read."""

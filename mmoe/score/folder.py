@@ -31,7 +31,6 @@ from mmoe.score.provenance import (
     as_bytes,
     as_unseen_ids,
     difference,
-    manifest_of,
     of_rows,
     print_of,
     read_manifest,
@@ -208,7 +207,15 @@ class FolderJob:
         for name in self.before:
             if name not in new:
                 self.store.remove(name)
-        manifest = manifest_of([*records, *self.kept], self.by, columns)
+        records = [*records, *self.kept]
+        inputs = {record.input.name: record.input for record in records}
+        manifest = Manifest(
+            rows=sum(record.rows for record in records),
+            scored_by=dict(self.by),
+            columns=columns,
+            inputs=list(inputs.values()),
+            parts=records,
+        )
         self.store.write(MANIFEST, as_bytes(manifest))
         self.store.write(SUMMARY, _as_json(summary))
         for folder in (STAGING, REJECTED):

@@ -6,7 +6,7 @@ Counts of parts add up to those of all; `Guard` holds them beside training.
 import base64
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -263,23 +263,23 @@ class Finding:
 
     Attributes:
         expectation: As it was written.
-        name: Of the column that differs most from it; None: it is of all rows.
+        holds: Whether all columns hold it.
+        column: That differs most from it; None: it is of all rows.
         found: What was measured there; None: nothing could be.
         training: The same of training, where it is compared with that.
-        holds: Whether all columns hold it.
         failing: How many do not.
     """
 
     expectation: str
-    name: str | None
-    found: float | None
-    training: float | None
     holds: bool
+    column: str | None = None
+    found: float | None = None
+    training: float | None = None
     failing: int = 0
 
     def text(self) -> str:
         """Says it in a line."""
-        what = "" if self.name is None else f"{self.name}: "
+        what = "" if self.column is None else f"{self.column}: "
         found = "no row to tell by" if self.found is None else f"{self.found:.4g}"
         beside = "" if self.training is None else f", {self.training:.4g} in training"
         others = f", and {self.failing - 1} more" if self.failing > 1 else ""
@@ -323,17 +323,7 @@ class Summary:
             "rows": self.rows,
             "repeated": self.repeated,
             "passed": not self.failed,
-            "expectations": [
-                {
-                    "expectation": finding.expectation,
-                    "holds": finding.holds,
-                    "column": finding.name,
-                    "found": finding.found,
-                    "training": finding.training,
-                    "failing": finding.failing,
-                }
-                for finding in self.findings
-            ],
+            "expectations": [asdict(finding) for finding in self.findings],
             "columns": self._with_training(self.columns),
             "scores": self._with_training(self.scores),
             "classes": self.classes,
@@ -490,14 +480,14 @@ def _finding(summary: Summary, expected: Expectation) -> Finding:
     if expected.names is None:
         found = summary.rows if expected.measure == "rows" else summary.repeated
         holds = True if found is None else expected.holds(found)  # nothing to be repeated
-        return Finding(expected.text, None, found, None, holds, int(not holds))
+        return Finding(expected.text, holds, None, found, failing=int(not holds))
     each = [
-        Finding(expected.text, name, found, training if expected.relation else None, holds)
+        Finding(expected.text, holds, name, found, training if expected.relation else None)
         for name, found, training in _measured(summary, expected)
         for holds in [found is not None and expected.holds(found, training)]
     ]
     if not each:  # of `usual`, and no column has it
-        return Finding(expected.text, None, None, None, True)
+        return Finding(expected.text, True)
     failing = [finding for finding in each if not finding.holds]
     return replace((failing or each)[0], failing=len(failing))
 

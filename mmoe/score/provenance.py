@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -151,21 +151,6 @@ class Manifest(Stored):
     columns: dict[str, str]
     inputs: list[InputRecord]
     parts: list[PartRecord]
-
-
-def manifest_of(
-    parts: Iterable[PartRecord], scored_by: Mapping[str, str], columns: Mapping[str, str]
-) -> Manifest:
-    """Puts the records of all parts together."""
-    parts = list(parts)
-    inputs = {part.input.name: part.input for part in parts}
-    return Manifest(
-        rows=sum(part.rows for part in parts),
-        scored_by=dict(scored_by),
-        columns=dict(columns),
-        inputs=list(inputs.values()),
-        parts=parts,
-    )
 
 
 def read_record(store: Store, name: str) -> PartRecord:
