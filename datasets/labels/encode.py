@@ -69,22 +69,13 @@ class _Label:
     exists_N: np.ndarray | None = None  # rows in whose domain there is the task; None: all
 
     def may_count(self) -> np.ndarray:
-        """Where there is the task, and the row is old enough, or young and weighted."""
+        """Marks rows that have the task and are old enough, or young and weighted."""
         exists_N = np.ones(len(self.values_N), bool) if self.exists_N is None else self.exists_N
-        if self.young is None:
-            return exists_N
-        return exists_N & (~self.young.young_N | self.young.counts())
+        return exists_N if self.young is None else exists_N & self.young.observed()
 
     def trained(self) -> np.ndarray:
-        """What is learnt: of a young row an event counts 1/F times, F of which have come so soon.
-
-        The loss of this label is that of the final one in expectation: `E[Z/F] = P(Y = 1)`, and
-        cross-entropy is linear in the label.
-        """
-        if self.young is None or self.young.share_N is None:
-            return self.values_N
-        share_N = np.where(self.young.counts(), self.young.share_N, 1.0)
-        return self.values_N / share_N
+        """Returns the labels to learn."""
+        return self.values_N if self.young is None else self.young.trained(self.values_N)
 
 
 def encode_labels(
@@ -315,13 +306,12 @@ class _LabelEncoder:
         return self.done[name]
 
     def _mature(self, task: TaskConfig, values_N: np.ndarray, there_N: np.ndarray) -> _Label:
-        """The label where it can no longer change, or where it counts all the same."""
+        """Returns the label where it can no longer change, or where it counts all the same."""
         assert self.maturity is not None and self.ages_N is not None, "a task's labels mature"
         young = young_rows(task, self.maturity, self.ages_N, self.table, self.config, self.origin)
-        observed = there_N & (~young.young_N | young.counts())
-        if young.happened_N is not None:  # what came later is not known yet
-            values_N = np.where(young.young_N & ~young.happened_N, 0.0, values_N)
-        return _Label(np.where(observed, values_N, 0.0), observed, young, there_N & young.young_N)
+        observed = there_N & young.observed()
+        values_N = np.where(observed, young.known(values_N), 0.0)
+        return _Label(values_N, observed, young, there_N & young.young_N)
 
     def _column(
         self, values: Values, label: str, used_by: str, task: TaskConfig | None = None

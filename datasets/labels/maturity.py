@@ -215,14 +215,30 @@ class YoungRows:
     # float64, the share of events that have come at such an age; None: none counts
     share_N: np.ndarray | None = None
 
-    def counts(self) -> np.ndarray:
-        """Returns which rows count all the same: bool [N], or all False.
+    def observed(self) -> np.ndarray:
+        """Returns the rows whose labels count, bool [N]: old ones, and young ones with a weight.
 
         By age alone: whether the event has come must not decide, or it would predict itself.
         """
         if self.share_N is None:
-            return np.zeros(len(self.young_N), bool)
-        return self.young_N & (self.share_N >= LEAST_SHARE)
+            return ~self.young_N
+        return ~self.young_N | (self.share_N >= LEAST_SHARE)
+
+    def known(self, values_N: np.ndarray) -> np.ndarray:
+        """Returns the labels as they were known by `as_of`: without events that came later."""
+        if self.happened_N is None:
+            return values_N
+        return np.where(self.young_N & ~self.happened_N, 0.0, values_N)
+
+    def trained(self, values_N: np.ndarray) -> np.ndarray:
+        """Returns the labels to learn: of a young row an event counts 1/F times.
+
+        F is the share of events that have come at such an age. The loss of this label is that of
+        the final one in expectation: `E[Z/F] = P(Y = 1)`, and cross-entropy is linear in the label.
+        """
+        if self.share_N is None:
+            return values_N
+        return values_N / np.where(self.young_N & self.observed(), self.share_N, 1.0)
 
 
 def young_rows(
