@@ -8,9 +8,6 @@ printed are medians in milliseconds. The last line is JSON.
 """
 
 import argparse
-import json
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.racing.harness import Clock, last_line
 from mmoe.ops import (
     RoutePlan,
     dense_combine,
@@ -244,25 +242,10 @@ EXPERTS, GATES = (8, 64), (2, 4)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def milliseconds(call: Callable[[], object], device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    started = time.perf_counter()
-    call()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - started) * 1e3
-
-
 def race(calls: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
     """Median milliseconds of each call, the calls taking turns."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for round_number in range(rounds + 2):
-        for name, call in calls.items():
-            spent = milliseconds(call, device)
-            if round_number >= 2:  # the first two warm up caches and allocators
-                times[name].append(spent)
-    return {name: statistics.median(values) for name, values in times.items()}
+    times = Clock(device=device, rounds=rounds, seconds=0.0).race("", calls)
+    return {name: 1e3 * times.median(name) for name in calls}
 
 
 def copy_of(moved: int, device: str) -> Callable[[], object]:
@@ -345,13 +328,14 @@ def bench_products(E: int, dtype: torch.dtype, device: str, rounds: int) -> list
     x_PD, ends_E = x_BD.index_select(0, plan.rows_P), plan.offsets_E1[1:]
     weight_EDH = (torch.randn(E, D, H, device=device) / D**0.5).to(dtype)
     weights = weight_EDH.unbind(0)
+    pairs = len(x_PD)
     contests = {
         "grouped_mm": (
             {
                 "mmoe": lambda: grouped_mm(x_PD, plan.offsets_E1, weight_EDH),
                 "F.grouped_mm": lambda: F.grouped_mm(x_PD, weight_EDH, offs=ends_E),
             },
-            len(x_PD),
+            pairs,
         ),
         "gathered_mm": (
             {
@@ -376,15 +360,28 @@ def bench_products(E: int, dtype: torch.dtype, device: str, rounds: int) -> list
         ),
     }
     return [
-        {
-            "op": name,
-            "G": 1,
-            "flops": 2 * rows * D * H,
-            "ms": race({**calls, "limit": product_of(rows, dtype, device)}, device, rounds),
-        }
+        row(name, 1, calls, device, rounds, dtype, flops=2 * rows * D * H)
         for name, (calls, rows) in contests.items()
         if device != "cpu" or not name.startswith("gathered")  # there it is the other one
     ]
+
+
+def row(
+    name: str,
+    G: int,
+    calls: dict[str, Callable[[], object]],
+    device: str,
+    rounds: int,
+    dtype: torch.dtype = torch.float32,
+    **work: int,
+) -> dict[str, Any]:
+    """Races calls and the limit of their work, `flops` or `bytes`.
+
+    The limit takes turns with the others: on a shared machine the bandwidth moves as well.
+    """
+    rows = work.get("flops", 0) // (2 * D * H)
+    limit = product_of(rows, dtype, device) if rows else copy_of(work["bytes"], device)
+    return {"op": name, "G": G, **work, "ms": race({**calls, "limit": limit}, device, rounds)}
 
 
 def cut_plan(experts_BGK: Tensor, num_experts: int) -> RoutePlan:
@@ -478,12 +475,10 @@ def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> 
             size * O * B * (3 * E + 2 * G),
         ),
     }
-    rows = []
-    for name, (calls, moved) in contests.items():
-        # The copy takes turns with the others: on a shared machine the bandwidth moves as well.
-        ms = race({**calls, "limit": copy_of(moved, device)}, device, rounds)
-        rows.append({"op": name, "G": G, "bytes": moved, "ms": ms})
-    return rows
+    return [
+        row(name, G, calls, device, rounds, bytes=moved)
+        for name, (calls, moved) in contests.items()
+    ]
 
 
 def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
@@ -492,24 +487,16 @@ def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int)
     experts_BGK = torch.rand(B, G, E, device=device).topk(K).indices.int()
     steps = exchange_contests(experts_BGK, E, O, dtype, "pairs")
     return [
-        {
-            "op": name,
-            "G": G,
-            "bytes": moved,
-            "ms": race({**calls, "limit": copy_of(moved, device)}, device, rounds),
-        }
-        for name, (calls, moved) in steps.items()
+        row(name, G, calls, device, rounds, bytes=moved) for name, (calls, moved) in steps.items()
     ]
 
 
 def bench_attention(dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
     """DIN's unit over rows of as many events each."""
-    found = []
-    for name, (calls, flops) in attention_contests(dtype, device).items():
-        limit = product_of(flops // (2 * D * H), dtype, device)
-        ms = race({**calls, "limit": limit}, device, rounds)
-        found.append({"op": name, "G": 1, "flops": flops, "ms": ms})
-    return found
+    return [
+        row(name, 1, calls, device, rounds, dtype, flops=flops)
+        for name, (calls, flops) in attention_contests(dtype, device).items()
+    ]
 
 
 def show(dtype_name: str, E: int, row: dict) -> dict:
@@ -559,7 +546,7 @@ def main() -> None:
         if "attention" in arguments.only:
             attention = bench_attention(dtype, device, arguments.rounds)
             results += [show(dtype_name, 1, row) for row in attention]
-    print(json.dumps({"device": device, "threads": arguments.threads, "rows": results}))
+    last_line({"device": device, "threads": arguments.threads, "rows": results})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ interval; the last line is JSON.
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -17,17 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.first_try.race import BASELINES, auc, paired_difference
+from benchmarks.racing.harness import last_line
 from mmoe.config import RunConfig
 from mmoe.datasets import encode_labels, load_recipe, load_splits
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
-from mmoe.metrics import AucDifference, auc_difference_interval
 from mmoe.score import load_predictor
 from mmoe.train import train_run
-from mmoe.train.baselines import boosted_trees, logistic_regression
-
-BASELINES = {"logistic regression": logistic_regression, "boosted trees": boosted_trees}
-NORMAL_95 = 1.959964  # 97.5 % quantile of the standard normal distribution
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ def main() -> None:
         for split_seed in arguments.split_seeds:
             rows += _compare(recipe, split_seed, arguments)
     print(_table(rows))
-    print(json.dumps({"benchmark": "census", "rows": [asdict(row) for row in rows]}))
+    last_line({"benchmark": "census", "rows": [asdict(row) for row in rows]})
 
 
 def _compare(recipe: str, split_seed: int, arguments: argparse.Namespace) -> list[Row]:
@@ -75,14 +71,11 @@ def _compare(recipe: str, split_seed: int, arguments: argparse.Namespace) -> lis
     for t, task in enumerate(config.tasks):
         for name, fitted in baselines.items():
             other_N = fitted[task.name].predictions_N
-            pairs = [
-                auc_difference_interval(labels_NT[:, t], own_NT[:, t], other_N)
-                for own_NT in predictions
-            ]
-            difference, low, high = _mean_difference(pairs)
-            aucs = [pair.auc_a for pair in pairs]
+            labels_N, own = labels_NT[:, t], [own_NT[:, t] for own_NT in predictions]
+            _, difference, low, high = paired_difference(labels_N, own, other_N)
+            aucs = [auc(labels_N, own_N) for own_N in own]
             rows.append(
-                Row(recipe, split_seed, task.name, aucs, seconds, name, pairs[0].auc_b,
+                Row(recipe, split_seed, task.name, aucs, seconds, name, auc(labels_N, other_N),
                     difference, low, high)
             )  # fmt: skip
     return rows
@@ -103,21 +96,6 @@ def _train(config: RunConfig, splits: Splits) -> tuple[np.ndarray, float]:
         flush=True,
     )
     return predictions_NT, seconds
-
-
-def _mean_difference(pairs: list[AucDifference]) -> tuple[float, float, float]:
-    """Mean difference over the seeds and its 95 % interval.
-
-    Two things vary: the test rows, which all seeds share (DeLong's variance, not averaged away),
-    and the seed: `Var = mean(se²) + sd² / seeds`.
-    """
-    differences = [pair.difference for pair in pairs]
-    mean = statistics.fmean(differences)
-    variance = statistics.fmean(pair.standard_error**2 for pair in pairs)
-    if len(pairs) > 1:
-        variance += statistics.variance(differences) / len(pairs)
-    reach = NORMAL_95 * variance**0.5
-    return mean, mean - reach, mean + reach
 
 
 def _table(rows: list[Row]) -> str:

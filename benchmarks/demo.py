@@ -5,7 +5,6 @@ the same rows, scores a Parquet file, writes the report. The last line printed i
 """
 
 import argparse
-import json
 import shutil
 import sys
 import time
@@ -13,9 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.racing.harness import last_line, new_table, show
 from mmoe.config import RunConfig
 from mmoe.datasets.recipes import load_recipe
 from mmoe.datasets.rows.locations import visible_columns
@@ -61,11 +59,11 @@ def main() -> None:
     }
     _print_table(tasks, run.metrics, time.perf_counter() - start)
     print(f"open {page} in a browser; scores are in {scored}")
-    print(json.dumps({"tasks": tasks, "scored": str(scored), "report": str(page)}))
+    last_line({"tasks": tasks, "scored": str(scored), "report": str(page)})
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument(
         "--out", type=Path, default=Path("demo"), help="folder, replaced if it exists"
     )
@@ -100,14 +98,13 @@ def _score(run: RunDirectory, test: pa.Table, folder: Path, reporter: ConsoleRep
 
 
 def _print_table(tasks: dict[str, dict[str, float]], metrics: dict, seconds: float) -> None:
-    table = Table(title="Test AUC", title_justify="left")
-    for column in ("task", "mmoe", "best possible", "gap", "logistic regression", "gap"):
-        table.add_column(column, justify="left" if column == "task" else "right")
+    columns = ("task", "mmoe", "best possible", "gap", "logistic regression", "gap")
+    table = new_table(columns, "Test AUC")
     for name, aucs in tasks.items():
         best, linear = aucs["oracle_auc"], aucs["logistic_regression_auc"]
         cells = (aucs["auc"], best, best - aucs["auc"], linear, best - linear)
         table.add_row(name, *(f"{cell:.4f}" for cell in cells))
-    Console(width=100, highlight=False).print(table)
+    show("", table)
     rate, train = metrics["train"]["rows_per_second"], metrics["train"]["seconds"]
     print(f"trained {train:.0f} s at {rate:,.0f} rows/s; {seconds:.0f} s in all")
 

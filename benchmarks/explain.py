@@ -137,6 +137,13 @@ def _masked(ranker: Ranker, place: ExpertPlace) -> Ranker:
     return model
 
 
+KEYS = {
+    "explain_passes": Target(0.5, at_most=True),
+    "explain_error": Target(1e-6, at_most=True),
+}
+_ERROR_ROWS = 10_000
+
+
 def main() -> None:
     """Runs the command line."""
     parser = options("explain", KEYS, seconds=30.0)
@@ -154,13 +161,6 @@ def main() -> None:
     ]
     title = "Explanations: median and 10–90 % range"
     run(arguments, races, clock_of(arguments), title=title)
-
-
-KEYS = {
-    "explain_passes": Target(0.5, at_most=True),
-    "explain_error": Target(1e-6, at_most=True),
-}
-_ERROR_ROWS = 10_000
 
 
 if __name__ == "__main__":

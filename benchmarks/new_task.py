@@ -5,19 +5,19 @@ is compared with the same task in a model that is trained for all five, seed by 
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.racing.harness import Result, Spread, Target, print_table, processor
+from benchmarks.racing.harness import Result, Spread, Target, last_line, print_table, processor
 from mmoe.config import RunConfig, config_from_dict, set_values
 from mmoe.datasets.bundled.synthetic import CLICK_SPREAD, REFERENCE_ROWS, generate_funnel
 from mmoe.datasets.bundled.synthetic_world import (
@@ -255,14 +255,14 @@ USERS, ITEMS = 30_000, 10_000
 def main() -> None:
     """Runs the command line."""
     given = _arguments()
-    started = time.perf_counter()
+    started, say = time.perf_counter(), partial(print, flush=True)
     folder = Path(given.folder or tempfile.mkdtemp(prefix="new-task-"))
-    _say("old tasks' scores before and after:")
+    say("old tasks' scores before and after:")
     small = task_log(given.equal_rows, correlation=0.7, seed=9, users=2_000, items=500)
-    wrong = unequal(small, folder / "equal", _say)
+    wrong = unequal(small, folder / "equal", say)
     found: dict[float, list[Found]] = {}
     for correlation in given.correlations:
-        _say(f"logits of correlation {correlation:g}:")
+        say(f"logits of correlation {correlation:g}:")
         found[correlation] = [
             compare(
                 task_log(given.rows, correlation=correlation, seed=seed, users=USERS, items=ITEMS),
@@ -270,7 +270,7 @@ def main() -> None:
                 seed=seed,
                 new_experts=given.new_experts,
                 values=given.set,
-                say=_say,
+                say=say,
             )
             for seed in range(given.seeds)
         ]
@@ -306,19 +306,12 @@ def main() -> None:
             for correlation, of_one in found.items()
         },
     }
-    text = json.dumps(line, ensure_ascii=False)
-    if given.out:
-        given.out.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    last_line(line, given.out)
 
 
 def _spread(values: list[float]) -> Spread:
     """The mean of the seeds, and their range."""
     return Spread(statistics.fmean(values), min(values), max(values), len(values))
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def _arguments() -> argparse.Namespace:

@@ -6,10 +6,10 @@ columns in the kinds that a careful person would give them. The last line is JSO
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from benchmarks.first_try.race import (
     race_sample,
     summary,
 )
-from benchmarks.racing.harness import Target
+from benchmarks.racing.harness import Target, last_line
 
 TARGETS = {
     "wins": Target(0.9),
@@ -39,7 +39,7 @@ TARGETS = {
 def main() -> None:
     """Runs the command line."""
     given = _arguments()
-    started = time.perf_counter()
+    started, say = time.perf_counter(), partial(print, flush=True)
     folder = Path(given.folder or tempfile.mkdtemp(prefix="first-try-"))
     raced: dict[str, Raced] = {}
     for name in given.only or LOGS:
@@ -50,19 +50,19 @@ def main() -> None:
                 test_rows=given.test_rows,
                 seeds=given.seeds,
                 overrides=given.set,
-                say=_say,
+                say=say,
             )
     verdicts = [verdict for each in raced.values() for verdict in each.verdicts]
     if given.data:
         for name in REAL:
             if not given.only or name in given.only:
                 verdicts += race_real(
-                    name, given.data, folder / name, seeds=given.seeds or 3, say=_say
+                    name, given.data, folder / name, seeds=given.seeds or 3, say=say
                 )
     samples = []
     if given.data and not given.only:
         samples = [
-            race_sample(name, given.data, folder / name, seeds=given.seeds or 3, say=_say)
+            race_sample(name, given.data, folder / name, seeds=given.seeds or 3, say=say)
             for name in SAMPLES
         ]
     result: dict[str, Any] = {"benchmark": "first_try", **summary(verdicts), **_of_init(raced)}
@@ -74,10 +74,7 @@ def main() -> None:
     result["minutes"] = round((time.perf_counter() - started) / 60, 1)
     result["verdicts"] = [verdict.as_json() for verdict in verdicts]
     result["samples"] = [verdict.as_json() for verdict in samples]
-    line = json.dumps(result, ensure_ascii=False)
-    if given.out:
-        given.out.write_text(line + "\n", encoding="utf-8")
-    print(line)
+    last_line(result, given.out)
 
 
 def _of_init(raced: dict[str, Raced]) -> dict[str, Any]:
@@ -90,10 +87,6 @@ def _of_init(raced: dict[str, Raced]) -> dict[str, Any]:
         "wrong_kinds": {name: each.wrong for name, each in raced.items() if each.wrong},
         "fit_seconds_over_trees": round(statistics.median(ratios), 2),
     }
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def _arguments() -> argparse.Namespace:

@@ -16,31 +16,27 @@ Kinds = frozenset[str]
 
 ID: Kinds = frozenset({"categorical"})
 NUMBER: Kinds = frozenset({"numeric", "both"})
-EITHER: Kinds = frozenset(
-    {"categorical", "numeric", "both"}
-)  # few values in an order: hours, stars
+EITHER: Kinds = ID | NUMBER  # few values in an order: hours, stars
 LIST: Kinds = frozenset({"list"})
 VECTOR: Kinds = frozenset({"vector"})
 LEFT_OUT: Kinds = frozenset({"left_out"})
 TIME: Kinds = frozenset({"left_out", "datetime"})
 NOISE: Kinds = EITHER | LEFT_OUT  # says nothing of the labels, so that any kind is right
+_KINDS = {
+    "id": ID, "number": NUMBER, "either": EITHER, "list": LIST, "vector": VECTOR, "time": TIME,
+    "noise": NOISE,
+}  # fmt: skip
 
 _PROBE = 50_000  # rows by which a task's rate is set
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Rows before their labels: columns, and each task's logit but for a constant."""
-
-    columns: dict[str, Any]
-    logits: dict[str, np.ndarray]
-
-
+# Rows before their labels: columns, and each task's logit but for a constant
+Drawn = tuple[dict[str, Any], dict[str, np.ndarray]]
 # From a generator of rows and their number to rows; `late` rows lie after those of training.
 Draw = Callable[[np.random.Generator, int, bool], Drawn]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Log:
     """A log of one family.
 
@@ -72,8 +68,8 @@ class Log:
     @cached_property
     def constants(self) -> dict[str, float]:
         """What each task's logit is raised by, so that its rate is as wanted."""
-        probe = self.draw(np.random.default_rng([self.seed, 1]), _PROBE, False)
-        return {task: _constant(probe.logits[task], rate) for task, rate in self.rates.items()}
+        _, logits = self.draw(np.random.default_rng([self.seed, 1]), _PROBE, False)
+        return {task: _constant(logits[task], rate) for task, rate in self.rates.items()}
 
     def training(self) -> pa.Table:
         """Returns the rows to train on, with labels."""
@@ -85,17 +81,42 @@ class Log:
 
     def _rows(self, part: int, rows: int, late: bool) -> tuple[pa.Table, dict[str, np.ndarray]]:
         rng = np.random.default_rng([self.seed, part])
-        drawn = self.draw(rng, rows, late)
-        if set(drawn.columns) != set(self.kinds):
-            raise ValueError(f"{self.name}: columns {sorted(drawn.columns)}, kinds of {self.kinds}")
-        true = {t: _sigmoid(drawn.logits[t] + c) for t, c in self.constants.items()}
+        drawn, logits = self.draw(rng, rows, late)
+        if set(drawn) != set(self.kinds):
+            raise ValueError(f"{self.name}: columns {sorted(drawn)}, kinds of {self.kinds}")
+        true = {t: _sigmoid(logits[t] + c) for t, c in self.constants.items()}
         labels = {t: (rng.random(rows) < p).astype(np.int64) for t, p in true.items()}
-        columns = {name: _arrow(values) for name, values in drawn.columns.items()}
+        columns = {name: _arrow(values) for name, values in drawn.items()}
         for task, values_N in labels.items():
             before = self.seen_when.get(task)
             hidden_N = None if before is None else labels[before] == 0
             columns[task] = pa.array(values_N, mask=hidden_N)
         return pa.table(columns), true
+
+
+# By name, in four families; their worlds were drawn before any rule of inference or size was looked
+# at on them
+LOGS: dict[str, Log] = {}
+Build = Callable[[np.random.Generator], Draw]
+
+
+def _log(
+    family: Family, rows: int, seed: int, words: str, seen_when: Mapping[str, str] | None = None
+) -> Callable[[Build], Build]:
+    """Makes a log of what builds its world; words are `task:rate`, then `column:kind`."""
+
+    def known(build: Build) -> Build:
+        rates, right = {}, {}
+        for name, _, said in (word.partition(":") for word in words.split()):
+            if said in _KINDS:
+                right[name] = _KINDS[said]
+            else:
+                rates[name] = float(said)
+        log = build.__name__.removeprefix("_")
+        LOGS[log] = Log(log, family, rows, rates, right, build, seed, seen_when or {})
+        return build
+
+    return known
 
 
 def _constant(logits_N: np.ndarray, rate: float) -> float:
@@ -225,6 +246,11 @@ def with_gaps(rng: np.random.Generator, values_N: np.ndarray, share: float) -> n
 _AD_SIZES = (3, 5, 7, 9, 12, 18, 24, 40, 60, 90, 150, 250, 400, 700, 1200, 2000, 3500, 6000, 9000)
 
 
+@_log("additive", 100_000, 101, """
+    click:0.17 sale:0.02
+    C1:id C2:id C3:id C4:id C5:id C6:id C7:id C8:id C9:id C10:id C11:id C12:id C13:id C14:id
+    C15:id C16:id C17:id C18:id C19:id
+""")  # fmt: skip
 def _ads(world: np.random.Generator) -> Draw:
     """Whole-number ids in numbered columns, some dense, some sparse, sizes 3 to 9,000."""
     values = [
@@ -237,17 +263,19 @@ def _ads(world: np.random.Generator) -> Draw:
     def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
         ids = [zipf(rng, size, rows, 0.9) for size in _AD_SIZES]
         columns = {f"C{i + 1}": values[i][ids[i]] for i in range(len(ids))}
-        return Drawn(
-            columns=columns,
-            logits={
-                "click": np.sum([e[i] for e, i in zip(click, ids, strict=True)], axis=0),
-                "sale": np.sum([e[i] for e, i in zip(sale, ids, strict=True)], axis=0),
-            },
-        )
+        return columns, {
+            "click": np.sum([e[i] for e, i in zip(click, ids, strict=True)], axis=0),
+            "sale": np.sum([e[i] for e, i in zip(sale, ids, strict=True)], axis=0),
+        }
 
     return draw
 
 
+@_log("additive", 20_000, 102, """
+    defaulted:0.12 late_fee:0.25
+    yearly_income:number open_debt:number amount_asked:number age:number month_opened:either
+    rate:number desk:noise
+""")  # fmt: skip
 def _loans(world: np.random.Generator) -> Draw:
     """Numbers of every shape: heavy-tailed, mostly zero, spiky, periodic, gaps."""
     month = np.cos(2 * np.pi * (np.arange(12) - world.uniform(0, 12)) / 12)
@@ -270,22 +298,24 @@ def _loans(world: np.random.Generator) -> Draw:
             + 0.6 * month[opened]
         )
         late_fee = 0.5 * bad + 1.2 * bump(rate, 8, 1.0) + 0.5 * (debt > 0)
-        return Drawn(
-            columns={
-                "yearly_income": with_gaps(rng, np.round(income, 2), 0.08),
-                "open_debt": debt,
-                "amount_asked": asked,
-                "age": years,
-                "month_opened": opened + 1,
-                "rate": with_gaps(rng, np.round(rate, 3), 0.03),
-                "desk": rng.integers(0, 1000, rows),
-            },
-            logits={"defaulted": bad, "late_fee": late_fee},
-        )
+        return {
+            "yearly_income": with_gaps(rng, np.round(income, 2), 0.08),
+            "open_debt": debt,
+            "amount_asked": asked,
+            "age": years,
+            "month_opened": opened + 1,
+            "rate": with_gaps(rng, np.round(rate, 3), 0.03),
+            "desk": rng.integers(0, 1000, rows),
+        }, {"defaulted": bad, "late_fee": late_fee}
 
     return draw
 
 
+@_log("additive", 3_000, 103, """
+    left:0.25 upgraded:0.1
+    town:id plan:id tenure_months:number support_calls:either height:noise draw:noise
+    shard:noise
+""")  # fmt: skip
 def _subscribers(world: np.random.Generator) -> Draw:
     """Few rows, texts and numbers, columns of noise."""
     towns, plans = words(world, 30), words(world, 4)
@@ -296,22 +326,23 @@ def _subscribers(world: np.random.Generator) -> Draw:
         tenure = rng.exponential(20, rows)
         calls = rng.poisson(1.5, rows)
         leaves = town[t] + plan[p] - 0.04 * tenure + 0.35 * calls
-        return Drawn(
-            columns={
-                "town": towns[t],
-                "plan": plans[p],
-                "tenure_months": np.round(tenure, 1),
-                "support_calls": calls,
-                "height": np.round(rng.normal(170, 9, rows), 1),
-                "draw": rng.random(rows),
-                "shard": rng.integers(0, 64, rows),
-            },
-            logits={"left": leaves, "upgraded": -0.5 * leaves + 0.03 * tenure + 0.7 * plan[p]},
-        )
+        return {
+            "town": towns[t],
+            "plan": plans[p],
+            "tenure_months": np.round(tenure, 1),
+            "support_calls": calls,
+            "height": np.round(rng.normal(170, 9, rows), 1),
+            "draw": rng.random(rows),
+            "shard": rng.integers(0, 64, rows),
+        }, {"left": leaves, "upgraded": -0.5 * leaves + 0.03 * tenure + 0.7 * plan[p]}
 
     return draw
 
 
+@_log("additive", 60_000, 104, """
+    opened:0.2 shared:0.01
+    article:id outlet:id tags:list hour:either
+""")  # fmt: skip
 def _news(world: np.random.Generator) -> Draw:
     """Hashed ids, lists of tags in text, an hour of the day; sharing is rare."""
     articles, outlets, tags = hashes(world, 4_000), hashes(world, 120), words(world, 80)
@@ -330,14 +361,18 @@ def _news(world: np.random.Generator) -> Draw:
         texts = [",".join(tags[flat[e - n : e]]) for e, n in zip(ends, counts, strict=True)]
         hour = rng.integers(0, 24, rows)
         opened = article[a] + outlet[o] + mean + 0.7 * np.cos(2 * np.pi * (hour - phase) / 24)
-        return Drawn(
-            columns={"article": articles[a], "outlet": outlets[o], "tags": texts, "hour": hour},
-            logits={"opened": opened, "shared": 0.5 * opened + mean_share},
-        )
+        return {"article": articles[a], "outlet": outlets[o], "tags": texts, "hour": hour}, {
+            "opened": opened,
+            "shared": 0.5 * opened + mean_share,
+        }
 
     return draw
 
 
+@_log("additive", 30_000, 105, """
+    liked:0.3 saved:0.08
+    picture:vector artist:id age_days:number views_before:noise
+""")  # fmt: skip
 def _pictures(world: np.random.Generator) -> Draw:
     """A pretrained vector of 24 numbers, by which the labels are predicted, and an artist."""
     like, save = world.normal(0, 0.3, 24), world.normal(0, 0.25, 24)
@@ -349,449 +384,17 @@ def _pictures(world: np.random.Generator) -> Draw:
         a = zipf(rng, 300, rows, 0.8)
         age = rng.exponential(12, rows)
         unit = vectors / np.linspace(0.2, 3, 24)
-        return Drawn(
-            columns={
-                "picture": vectors,
-                "artist": names[a],
-                "age_days": age,
-                "views_before": np.round(rng.lognormal(3, 1.5, rows)),
-            },
-            logits={
-                "liked": unit @ like + artist[a] - 0.03 * age,
-                "saved": unit @ save + 0.5 * artist[a],
-            },
-        )
+        return {
+            "picture": vectors,
+            "artist": names[a],
+            "age_days": age,
+            "views_before": np.round(rng.lognormal(3, 1.5, rows)),
+        }, {
+            "liked": unit @ like + artist[a] - 0.03 * age,
+            "saved": unit @ save + 0.5 * artist[a],
+        }
 
     return draw
-
-
-ADDITIVE_LOGS = [
-    Log(
-        name="ads",
-        family="additive",
-        rows=100_000,
-        rates={"click": 0.17, "sale": 0.02},
-        kinds={f"C{i + 1}": ID for i in range(len(_AD_SIZES))},
-        build=_ads,
-        seed=101,
-    ),
-    Log(
-        name="loans",
-        family="additive",
-        rows=20_000,
-        rates={"defaulted": 0.12, "late_fee": 0.25},
-        kinds={
-            "yearly_income": NUMBER,
-            "open_debt": NUMBER,
-            "amount_asked": NUMBER,
-            "age": NUMBER,
-            "month_opened": EITHER,
-            "rate": NUMBER,
-            "desk": NOISE,
-        },
-        build=_loans,
-        seed=102,
-    ),
-    Log(
-        name="subscribers",
-        family="additive",
-        rows=3_000,
-        rates={"left": 0.25, "upgraded": 0.1},
-        kinds={
-            "town": ID,
-            "plan": ID,
-            "tenure_months": NUMBER,
-            "support_calls": EITHER,
-            "height": NOISE,
-            "draw": NOISE,
-            "shard": NOISE,
-        },
-        build=_subscribers,
-        seed=103,
-    ),
-    Log(
-        name="news",
-        family="additive",
-        rows=60_000,
-        rates={"opened": 0.2, "shared": 0.01},
-        kinds={"article": ID, "outlet": ID, "tags": LIST, "hour": EITHER},
-        build=_news,
-        seed=104,
-    ),
-    Log(
-        name="pictures",
-        family="additive",
-        rows=30_000,
-        rates={"liked": 0.3, "saved": 0.08},
-        kinds={"picture": VECTOR, "artist": ID, "age_days": NUMBER, "views_before": NOISE},
-        build=_pictures,
-        seed=105,
-    ),
-]
-
-
-# Truths of pairs: what an id of one column likes of another's
-
-
-def _tastes(
-    world: np.random.Generator, left: int, right: int, width: int, scale: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of two columns' ids; a pair's effect is their inner product."""
-    a, b = world.normal(0, 1, (left, width)), world.normal(0, 1, (right, width))
-    return a * (scale / width**0.5), b
-
-
-def _pairs(left: np.ndarray, i: np.ndarray, right: np.ndarray, j: np.ndarray) -> np.ndarray:
-    return np.einsum("nk,nk->n", left[i], right[j])
-
-
-def _shop(world: np.random.Generator) -> Draw:
-    """Customers and goods as whole numbers; names of numbers hold words for ids."""
-    users, items = shuffled(world, 2_000, 0, 2_000), shuffled(world, 800, 100_000, 999_999)
-    a, b = _tastes(world, 2_000, 800, 3, 1.0)
-    c, d = _tastes(world, 2_000, 800, 3, 0.7)
-    user, item = world.normal(0, 0.5, 2_000), world.normal(0, 0.5, 800)
-    prices = np.round(world.lognormal(3, 0.8, 800), 2)
-
-    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
-        i, j = zipf(rng, 2_000, rows, 0.6), zipf(rng, 800, rows, 0.8)
-        seconds = np.round(rng.gamma(2, 30, rows))
-        visits = rng.poisson(4, rows)
-        score = np.round(rng.normal(0, 1, rows), 3)
-        seen = user[i] + item[j] + _pairs(a, i, b, j) + 0.5 * score
-        cart = 0.6 * seen + _pairs(c, i, d, j) - 0.3 * np.log(prices[j]) + bump(seconds, 60, 30)
-        return Drawn(
-            columns={
-                "userid": users[i],
-                "asin": items[j],
-                "item_price": np.round(prices[j] * rng.choice([1, 1, 1, 0.9, 0.8], rows), 2),
-                "user_score": score,
-                "video_duration": seconds,
-                "site_visits": visits,
-            },
-            logits={"viewed": seen, "cart": cart},
-        )
-
-    return draw
-
-
-def _songs(world: np.random.Generator) -> Draw:
-    """Text ids; a source that changes what a listener wants."""
-    listeners, songs, sources = hashes(world, 1_500), words(world, 600), words(world, 6)
-    a, b = _tastes(world, 1_500, 600, 4, 0.9)
-    c, d = _tastes(world, 6, 600, 2, 0.7)
-    listener, song = world.normal(0, 0.4, 1_500), world.normal(0, 0.5, 600)
-
-    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
-        i, j, s = zipf(rng, 1_500, rows, 0.5), zipf(rng, 600, rows, 0.7), rng.integers(0, 6, rows)
-        again = listener[i] + song[j] + _pairs(a, i, b, j) + _pairs(c, s, d, j)
-        skipped = -0.8 * again + 0.8 * _pairs(c, s, d, j) + 0.5 * listener[i]
-        length = np.round(rng.normal(210, 45, rows))
-        return Drawn(
-            columns={
-                "msno": listeners[i],
-                "song": songs[j],
-                "source": sources[s],
-                "length_s": length,
-            },
-            logits={"again": again, "skipped": skipped + 0.01 * (length - 210)},
-        )
-
-    return draw
-
-
-def _queries(world: np.random.Generator) -> Draw:
-    """400,000 rows; a query wants a kind of document, a device another length."""
-    queries, documents = shuffled(world, 1_200, 1, 2**31), shuffled(world, 3_000, 1, 2**31)
-    kinds = world.integers(0, 40, 3_000)
-    a, b = _tastes(world, 1_200, 40, 4, 1.0)
-    query, document = world.normal(0, 0.4, 1_200), world.normal(0, 0.5, 3_000)
-    longs = np.round(world.lognormal(6.5, 0.7, 3_000))
-
-    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
-        q, d = zipf(rng, 1_200, rows, 0.9), zipf(rng, 3_000, rows, 0.8)
-        place = rng.integers(1, 11, rows)
-        device = rng.integers(0, 3, rows)
-        fits = _pairs(a, q, b, kinds[d])
-        click = query[q] + document[d] + fits - 0.25 * place
-        dwell = (
-            0.7 * fits
-            + 0.4 * document[d]
-            + np.where(device == 0, 1, -1) * bump(np.log(longs[d]), 7.5, 0.7)
-        )
-        return Drawn(
-            columns={
-                "q": queries[q],
-                "doc": documents[d],
-                "doc_kind": kinds[d],
-                "place": place,
-                "device": device,
-                "doc_words": longs[d],
-            },
-            logits={"click": click, "long_dwell": dwell},
-        )
-
-    return draw
-
-
-def _jobs(world: np.random.Generator) -> Draw:
-    """Small cardinalities, 40,000 rows: a trade and a town decide together."""
-    trades, towns = words(world, 60), shuffled(world, 90, 10_000, 99_999)
-    a, b = _tastes(world, 60, 90, 3, 1.1)
-    trade, town = world.normal(0, 0.4, 60), world.normal(0, 0.4, 90)
-
-    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
-        i, j = rng.integers(0, 60, rows), rng.integers(0, 90, rows)
-        pay = np.round(rng.lognormal(10.5, 0.4, rows), -2)
-        days = rng.geometric(0.08, rows)
-        sent = trade[i] + town[j] + _pairs(a, i, b, j) + 0.8 * np.log(pay / 36_000) - 0.03 * days
-        return Drawn(
-            columns={"trade": trades[i], "zip": towns[j], "pay": pay, "days_open": days},
-            logits={
-                "sent": sent,
-                "answered": 0.5 * sent + 0.7 * _pairs(a, i, b, (j * 7) % 90) + 0.3 * trade[i],
-            },
-        )
-
-    return draw
-
-
-FACTORS_LOGS = [
-    Log(
-        name="shop",
-        family="factors",
-        rows=200_000,
-        rates={"viewed": 0.3, "cart": 0.08},
-        kinds={
-            "userid": ID,
-            "asin": ID,
-            "item_price": NUMBER,
-            "user_score": NUMBER,
-            "video_duration": NUMBER,
-            "site_visits": EITHER,
-        },
-        build=_shop,
-        seed=301,
-    ),
-    Log(
-        name="songs",
-        family="factors",
-        rows=100_000,
-        rates={"again": 0.5, "skipped": 0.25},
-        kinds={"msno": ID, "song": ID, "source": ID, "length_s": NUMBER},
-        build=_songs,
-        seed=302,
-    ),
-    Log(
-        name="queries",
-        family="factors",
-        rows=400_000,
-        rates={"click": 0.1, "long_dwell": 0.3},
-        kinds={
-            "q": ID,
-            "doc": ID,
-            "doc_kind": ID,
-            "place": EITHER,
-            "device": EITHER,
-            "doc_words": NUMBER,
-        },
-        build=_queries,
-        seed=303,
-    ),
-    Log(
-        name="jobs",
-        family="factors",
-        rows=40_000,
-        rates={"sent": 0.15, "answered": 0.3},
-        kinds={"trade": ID, "zip": ID, "pay": NUMBER, "days_open": NUMBER},
-        build=_jobs,
-        seed=304,
-    ),
-]
-
-
-# Truths that tasks share: a few hidden causes, mixed differently for each label
-
-
-def _funnel(world: np.random.Generator) -> Draw:
-    """Four steps of a sale; three hidden causes are bumps and products of the columns."""
-    segments = words(world, 20)
-    segment = world.normal(0, 1, (20, 3))
-    mixing = world.normal(0.5, 0.5, (3, 4))
-
-    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
-        s = rng.integers(0, 20, rows)
-        age, basket = rng.normal(40, 14, rows).clip(16, 90), rng.lognormal(3.5, 0.9, rows)
-        minutes, pages = rng.gamma(2, 4, rows), rng.poisson(6, rows)
-        causes = np.stack(
-            [
-                1.5 * bump(age, 33, 12) + segment[s, 0],
-                np.where(age > 45, 1, -1) * np.tanh(np.log(basket / 33)) + 0.5 * segment[s, 1],
-                np.sin(minutes / 2) + 0.2 * np.sqrt(pages) * segment[s, 2],
-            ],
-            axis=1,
-        )
-        steps = causes @ mixing
-        return Drawn(
-            columns={
-                "segment": segments[s],
-                "age": np.round(age),
-                "basket_value": with_gaps(rng, np.round(basket, 2), 0.05),
-                "minutes": np.round(minutes, 2),
-                "pages": pages,
-            },
-            logits={t: steps[:, i] for i, t in enumerate(("look", "add", "order", "keep"))},
-        )
-
-    return draw
-
-
-def _videos(world: np.random.Generator) -> Draw:
-    """A log in time: what is liked moves, and the rows to test on lie after those to train on."""
-    videos, makers = shuffled(world, 2_500, 1_000, 9_999_999), words(world, 200)
-    maker_of = world.integers(0, 200, 2_500)
-    quality, trend = world.normal(0, 0.6, 2_500), world.normal(0, 0.8, 2_500)
-    maker = world.normal(0, 0.5, 200)
-    seconds = np.round(world.lognormal(4.5, 0.8, 2_500))
-
-    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
-        moment = np.sort(rng.uniform(1.0, 1.15, rows) if late else rng.uniform(0, 1, rows))
-        v = zipf(rng, 2_500, rows, 0.8)
-        hour = np.floor(moment * 30 * 24) % 24
-        causes = quality[v] + trend[v] * (moment - 0.5) + maker[maker_of[v]]
-        length = bump(np.log(seconds[v]), 4.2, 0.8)
-        night = np.cos(2 * np.pi * (hour - 22) / 24)
-        return Drawn(
-            columns={
-                "ts": (1_760_000_000 + moment * 30 * 86_400).astype(np.int64),
-                "video_no": videos[v],
-                "maker": makers[maker_of[v]],
-                "video_seconds": seconds[v],
-                "battery": rng.integers(1, 101, rows),
-            },
-            logits={
-                "play": causes + 0.4 * night,
-                "finish": 0.8 * causes + 1.5 * length,
-                "like": 1.2 * causes + 0.8 * length,
-            },
-        )
-
-    return draw
-
-
-def _fraud(world: np.random.Generator) -> Draw:
-    """Three positives in a thousand rows, beside a frequent label of the same causes."""
-    shops, cards = shuffled(world, 400, 0, 400), words(world, 9)
-    shop, card = world.normal(0, 0.9, 400), world.normal(0, 0.6, 9)
-
-    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
-        s, c = zipf(rng, 400, rows, 0.7), rng.integers(0, 9, rows)
-        amount = np.round(rng.lognormal(3.3, 1.1, rows), 2)
-        distance = np.where(rng.random(rows) < 0.7, 0, np.round(rng.lognormal(4, 1.5, rows), 1))
-        hour = rng.integers(0, 24, rows)
-        cause = (
-            shop[s]
-            + card[c]
-            + 0.6 * np.log1p(distance)
-            + 1.2 * ((amount > 80) & (hour < 6))
-            + 0.8 * bump(np.log(amount), 0.5, 0.6)
-        )
-        return Drawn(
-            columns={
-                "shop": shops[s],
-                "card": cards[c],
-                "amount": amount,
-                "distance_km": distance,
-                "hour": hour,
-                "terminal": rng.integers(0, 5_000, rows),
-            },
-            logits={"declined": cause, "fraud": 1.1 * cause + 0.3 * np.log1p(distance)},
-        )
-
-    return draw
-
-
-def _mail(world: np.random.Generator) -> Draw:
-    """Ten thousand letters; what was bought before, as a list with bars between."""
-    goods, styles = words(world, 40), words(world, 5)
-    taste, deal = world.normal(0, 0.9, (40, 2)), world.normal(0, 0.7, 5)
-
-    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
-        counts = rng.integers(1, 6, rows)
-        flat = zipf(rng, 40, int(counts.sum()), 0.5)
-        row = np.repeat(np.arange(rows), counts)
-        means = np.stack([np.bincount(row, taste[flat, k], rows) / counts for k in (0, 1)], axis=1)
-        ends = np.cumsum(counts)
-        texts = ["|".join(goods[flat[e - n : e]]) for e, n in zip(ends, counts, strict=True)]
-        style = rng.integers(0, 5, rows)
-        recency, spent = rng.integers(1, 13, rows), np.round(rng.lognormal(4.5, 1.2, rows), 2)
-        visit = means[:, 0] + deal[style] - 0.1 * recency + 0.3 * np.log(spent / 90)
-        return Drawn(
-            columns={"bought": texts, "style": styles[style], "recency": recency, "spent": spent},
-            logits={"visit": visit, "order": 0.7 * visit + means[:, 1]},
-        )
-
-    return draw
-
-
-SHARED_LOGS = [
-    Log(
-        name="funnel",
-        family="shared",
-        rows=80_000,
-        rates={"look": 0.5, "add": 0.2, "order": 0.08, "keep": 0.05},
-        kinds={
-            "segment": ID,
-            "age": NUMBER,
-            "basket_value": NUMBER,
-            "minutes": NUMBER,
-            "pages": EITHER,
-        },
-        build=_funnel,
-        seed=401,
-    ),
-    Log(
-        name="videos",
-        family="shared",
-        rows=120_000,
-        rates={"play": 0.4, "finish": 0.3, "like": 0.1},
-        kinds={
-            "ts": TIME,
-            "video_no": ID,
-            "maker": ID,
-            "video_seconds": NUMBER,
-            "battery": NOISE,
-        },
-        build=_videos,
-        seed=402,
-        seen_when={"finish": "play"},
-    ),
-    Log(
-        name="fraud",
-        family="shared",
-        rows=60_000,
-        rates={"declined": 0.08, "fraud": 0.003},
-        kinds={
-            "shop": ID,
-            "card": ID,
-            "amount": NUMBER,
-            "distance_km": NUMBER,
-            "hour": EITHER,
-            "terminal": NOISE,
-        },
-        build=_fraud,
-        seed=403,
-    ),
-    Log(
-        name="mail",
-        family="shared",
-        rows=10_000,
-        rates={"visit": 0.15, "order": 0.05},
-        kinds={"bought": LIST, "style": ID, "recency": EITHER, "spent": NUMBER},
-        build=_mail,
-        seed=404,
-    ),
-]
 
 
 # Truths of cuts: a label jumps where several columns pass their thresholds together
@@ -799,6 +402,11 @@ SHARED_LOGS = [
 _TREES_PROBE = 20_000  # rows whose quantiles are the thresholds
 
 
+@_log("trees", 30_000, 201, """
+    claim:0.2 large_claim:0.04
+    driver_age:number car_age:either power:number value:number km_a_year:number
+    claims_before:either density:number bonus:either region:id make:id
+""")  # fmt: skip
 def _insurance(world: np.random.Generator) -> Draw:
     """Ten numbers and two names; deep trees, of which few columns matter."""
     regions, makes = words(world, 12), words(world, 40)
@@ -825,14 +433,19 @@ def _insurance(world: np.random.Generator) -> Draw:
         r, m = rng.integers(0, 12, rows), rng.integers(0, 40, rows)
         first = add_up(claim, columns) + region[r] + make[m]
         second = 0.6 * first + add_up(large, columns)
-        return Drawn(
-            columns={**columns, "region": regions[r], "make": makes[m]},
-            logits={"claim": first, "large_claim": second},
-        )
+        return {**columns, "region": regions[r], "make": makes[m]}, {
+            "claim": first,
+            "large_claim": second,
+        }
 
     return draw
 
 
+@_log("trees", 50_000, 202, """
+    fault:0.1 stop:0.3
+    s00:number s01:number s02:number s03:number s04:number s05:number s06:number s07:number
+    s08:number s09:number
+""")  # fmt: skip
 def _sensors(world: np.random.Generator) -> Draw:
     """Correlated readings, −999 where a sensor was silent."""
     mixing = world.normal(0, 1, (4, 10))
@@ -851,11 +464,16 @@ def _sensors(world: np.random.Generator) -> Draw:
         second = 0.7 * first + add_up(stop, columns)
         for name in ("s03", "s07"):
             columns[name] = np.where(rng.random(rows) < 0.12, -999.0, columns[name])
-        return Drawn(columns=columns, logits={"fault": first, "stop": second})
+        return columns, {"fault": first, "stop": second}
 
     return draw
 
 
+@_log("trees", 100_000, 203, """
+    rich:0.1 married:0.55
+    age:number weeks_worked:number gain:number loss:number job:id tie:id industry_code:id
+    wage:noise
+""")  # fmt: skip
 def _households(world: np.random.Generator) -> Draw:
     """Gains and losses that are zero nearly always and tell much where they are not."""
     jobs, ties = words(world, 15), words(world, 6)
@@ -882,23 +500,25 @@ def _households(world: np.random.Generator) -> Draw:
             + code[c]
         )
         married = tie[t] + 2.2 * (age > 27) - 1.2 * (age > 70) + 0.5 * np.where(age > 27, job[j], 0)
-        return Drawn(
-            columns={
-                "age": age,
-                "weeks_worked": weeks,
-                "gain": gain,
-                "loss": loss,
-                "job": jobs[j],
-                "tie": ties[t],
-                "industry_code": codes[c],
-                "wage": with_gaps(rng, np.round(rng.lognormal(3, 0.5, rows), 2), 0.4),
-            },
-            logits={"rich": rich, "married": married},
-        )
+        return {
+            "age": age,
+            "weeks_worked": weeks,
+            "gain": gain,
+            "loss": loss,
+            "job": jobs[j],
+            "tie": ties[t],
+            "industry_code": codes[c],
+            "wage": with_gaps(rng, np.round(rng.lognormal(3, 0.5, rows), 2), 0.4),
+        }, {"rich": rich, "married": married}
 
     return draw
 
 
+@_log("trees", 1_500, 204, """
+    works:0.6 safe:0.35
+    depth_m:number flow:number ph:number built:number people:number metres_above_sea:number
+    pump:either
+""")  # fmt: skip
 def _wells(world: np.random.Generator) -> Draw:
     """Fifteen hundred rows, eight numbers, shallow cuts."""
 
@@ -920,84 +540,268 @@ def _wells(world: np.random.Generator) -> Draw:
         pump = rng.integers(0, 5, rows)
         first = add_up(works, columns) + 0.8 * (pump == 2)
         second = add_up(safe, columns) + 0.5 * first
-        return Drawn(columns={**columns, "pump": pump}, logits={"works": first, "safe": second})
+        return {**columns, "pump": pump}, {"works": first, "safe": second}
 
     return draw
 
 
-TREES_LOGS = [
-    Log(
-        name="insurance",
-        family="trees",
-        rows=30_000,
-        rates={"claim": 0.2, "large_claim": 0.04},
-        kinds={
-            "driver_age": NUMBER,
-            "car_age": EITHER,
-            "power": NUMBER,
-            "value": NUMBER,
-            "km_a_year": NUMBER,
-            "claims_before": EITHER,
-            "density": NUMBER,
-            "bonus": EITHER,
-            "region": ID,
-            "make": ID,
-        },
-        build=_insurance,
-        seed=201,
-    ),
-    Log(
-        name="sensors",
-        family="trees",
-        rows=50_000,
-        rates={"fault": 0.1, "stop": 0.3},
-        kinds={f"s{i:02d}": NUMBER for i in range(10)},
-        build=_sensors,
-        seed=202,
-    ),
-    Log(
-        name="households",
-        family="trees",
-        rows=100_000,
-        rates={"rich": 0.1, "married": 0.55},
-        kinds={
-            "age": NUMBER,
-            "weeks_worked": NUMBER,
-            "gain": NUMBER,
-            "loss": NUMBER,
-            "job": ID,
-            "tie": ID,
-            "industry_code": ID,
-            "wage": NOISE,
-        },
-        build=_households,
-        seed=203,
-    ),
-    Log(
-        name="wells",
-        family="trees",
-        rows=1_500,
-        rates={"works": 0.6, "safe": 0.35},
-        kinds={
-            "depth_m": NUMBER,
-            "flow": NUMBER,
-            "ph": NUMBER,
-            "built": NUMBER,
-            "people": NUMBER,
-            "metres_above_sea": NUMBER,
-            "pump": EITHER,
-        },
-        build=_wells,
-        seed=204,
-    ),
-]
+# Truths of pairs: what an id of one column likes of another's
 
 
-# Generated logs whose true probabilities are known, in four families
+def _tastes(
+    world: np.random.Generator, left: int, right: int, width: int, scale: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of two columns' ids; a pair's effect is their inner product."""
+    a, b = world.normal(0, 1, (left, width)), world.normal(0, 1, (right, width))
+    return a * (scale / width**0.5), b
 
-__all__ = ["LOGS", "Family", "Log"]
 
-# By name; their worlds were drawn before any rule of inference or size was looked at on them
-LOGS: dict[str, Log] = {
-    log.name: log for logs in (ADDITIVE_LOGS, TREES_LOGS, FACTORS_LOGS, SHARED_LOGS) for log in logs
-}
+def _pairs(left: np.ndarray, i: np.ndarray, right: np.ndarray, j: np.ndarray) -> np.ndarray:
+    return np.einsum("nk,nk->n", left[i], right[j])
+
+
+@_log("factors", 200_000, 301, """
+    viewed:0.3 cart:0.08
+    userid:id asin:id item_price:number user_score:number video_duration:number
+    site_visits:either
+""")  # fmt: skip
+def _shop(world: np.random.Generator) -> Draw:
+    """Customers and goods as whole numbers; names of numbers hold words for ids."""
+    users, items = shuffled(world, 2_000, 0, 2_000), shuffled(world, 800, 100_000, 999_999)
+    a, b = _tastes(world, 2_000, 800, 3, 1.0)
+    c, d = _tastes(world, 2_000, 800, 3, 0.7)
+    user, item = world.normal(0, 0.5, 2_000), world.normal(0, 0.5, 800)
+    prices = np.round(world.lognormal(3, 0.8, 800), 2)
+
+    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
+        i, j = zipf(rng, 2_000, rows, 0.6), zipf(rng, 800, rows, 0.8)
+        seconds = np.round(rng.gamma(2, 30, rows))
+        visits = rng.poisson(4, rows)
+        score = np.round(rng.normal(0, 1, rows), 3)
+        seen = user[i] + item[j] + _pairs(a, i, b, j) + 0.5 * score
+        cart = 0.6 * seen + _pairs(c, i, d, j) - 0.3 * np.log(prices[j]) + bump(seconds, 60, 30)
+        return {
+            "userid": users[i],
+            "asin": items[j],
+            "item_price": np.round(prices[j] * rng.choice([1, 1, 1, 0.9, 0.8], rows), 2),
+            "user_score": score,
+            "video_duration": seconds,
+            "site_visits": visits,
+        }, {"viewed": seen, "cart": cart}
+
+    return draw
+
+
+@_log("factors", 100_000, 302, """
+    again:0.5 skipped:0.25
+    msno:id song:id source:id length_s:number
+""")  # fmt: skip
+def _songs(world: np.random.Generator) -> Draw:
+    """Text ids; a source that changes what a listener wants."""
+    listeners, songs, sources = hashes(world, 1_500), words(world, 600), words(world, 6)
+    a, b = _tastes(world, 1_500, 600, 4, 0.9)
+    c, d = _tastes(world, 6, 600, 2, 0.7)
+    listener, song = world.normal(0, 0.4, 1_500), world.normal(0, 0.5, 600)
+
+    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
+        i, j, s = zipf(rng, 1_500, rows, 0.5), zipf(rng, 600, rows, 0.7), rng.integers(0, 6, rows)
+        again = listener[i] + song[j] + _pairs(a, i, b, j) + _pairs(c, s, d, j)
+        skipped = -0.8 * again + 0.8 * _pairs(c, s, d, j) + 0.5 * listener[i]
+        length = np.round(rng.normal(210, 45, rows))
+        return {
+            "msno": listeners[i],
+            "song": songs[j],
+            "source": sources[s],
+            "length_s": length,
+        }, {"again": again, "skipped": skipped + 0.01 * (length - 210)}
+
+    return draw
+
+
+@_log("factors", 400_000, 303, """
+    click:0.1 long_dwell:0.3
+    q:id doc:id doc_kind:id place:either device:either doc_words:number
+""")  # fmt: skip
+def _queries(world: np.random.Generator) -> Draw:
+    """400,000 rows; a query wants a kind of document, a device another length."""
+    queries, documents = shuffled(world, 1_200, 1, 2**31), shuffled(world, 3_000, 1, 2**31)
+    kinds = world.integers(0, 40, 3_000)
+    a, b = _tastes(world, 1_200, 40, 4, 1.0)
+    query, document = world.normal(0, 0.4, 1_200), world.normal(0, 0.5, 3_000)
+    longs = np.round(world.lognormal(6.5, 0.7, 3_000))
+
+    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
+        q, d = zipf(rng, 1_200, rows, 0.9), zipf(rng, 3_000, rows, 0.8)
+        place = rng.integers(1, 11, rows)
+        device = rng.integers(0, 3, rows)
+        fits = _pairs(a, q, b, kinds[d])
+        click = query[q] + document[d] + fits - 0.25 * place
+        dwell = (
+            0.7 * fits
+            + 0.4 * document[d]
+            + np.where(device == 0, 1, -1) * bump(np.log(longs[d]), 7.5, 0.7)
+        )
+        return {
+            "q": queries[q],
+            "doc": documents[d],
+            "doc_kind": kinds[d],
+            "place": place,
+            "device": device,
+            "doc_words": longs[d],
+        }, {"click": click, "long_dwell": dwell}
+
+    return draw
+
+
+@_log("factors", 40_000, 304, """
+    sent:0.15 answered:0.3
+    trade:id zip:id pay:number days_open:number
+""")  # fmt: skip
+def _jobs(world: np.random.Generator) -> Draw:
+    """Small cardinalities, 40,000 rows: a trade and a town decide together."""
+    trades, towns = words(world, 60), shuffled(world, 90, 10_000, 99_999)
+    a, b = _tastes(world, 60, 90, 3, 1.1)
+    trade, town = world.normal(0, 0.4, 60), world.normal(0, 0.4, 90)
+
+    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
+        i, j = rng.integers(0, 60, rows), rng.integers(0, 90, rows)
+        pay = np.round(rng.lognormal(10.5, 0.4, rows), -2)
+        days = rng.geometric(0.08, rows)
+        sent = trade[i] + town[j] + _pairs(a, i, b, j) + 0.8 * np.log(pay / 36_000) - 0.03 * days
+        return {"trade": trades[i], "zip": towns[j], "pay": pay, "days_open": days}, {
+            "sent": sent,
+            "answered": 0.5 * sent + 0.7 * _pairs(a, i, b, (j * 7) % 90) + 0.3 * trade[i],
+        }
+
+    return draw
+
+
+# Truths that tasks share: a few hidden causes, mixed differently for each label
+
+
+@_log("shared", 80_000, 401, """
+    look:0.5 add:0.2 order:0.08 keep:0.05
+    segment:id age:number basket_value:number minutes:number pages:either
+""")  # fmt: skip
+def _funnel(world: np.random.Generator) -> Draw:
+    """Four steps of a sale; three hidden causes are bumps and products of the columns."""
+    segments = words(world, 20)
+    segment = world.normal(0, 1, (20, 3))
+    mixing = world.normal(0.5, 0.5, (3, 4))
+
+    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
+        s = rng.integers(0, 20, rows)
+        age, basket = rng.normal(40, 14, rows).clip(16, 90), rng.lognormal(3.5, 0.9, rows)
+        minutes, pages = rng.gamma(2, 4, rows), rng.poisson(6, rows)
+        causes = np.stack(
+            [
+                1.5 * bump(age, 33, 12) + segment[s, 0],
+                np.where(age > 45, 1, -1) * np.tanh(np.log(basket / 33)) + 0.5 * segment[s, 1],
+                np.sin(minutes / 2) + 0.2 * np.sqrt(pages) * segment[s, 2],
+            ],
+            axis=1,
+        )
+        steps = causes @ mixing
+        return {
+            "segment": segments[s],
+            "age": np.round(age),
+            "basket_value": with_gaps(rng, np.round(basket, 2), 0.05),
+            "minutes": np.round(minutes, 2),
+            "pages": pages,
+        }, {t: steps[:, i] for i, t in enumerate(("look", "add", "order", "keep"))}
+
+    return draw
+
+
+@_log("shared", 120_000, 402, """
+    play:0.4 finish:0.3 like:0.1
+    ts:time video_no:id maker:id video_seconds:number battery:noise
+""", seen_when={"finish": "play"})  # fmt: skip
+def _videos(world: np.random.Generator) -> Draw:
+    """A log in time: what is liked moves, and the rows to test on lie after those to train on."""
+    videos, makers = shuffled(world, 2_500, 1_000, 9_999_999), words(world, 200)
+    maker_of = world.integers(0, 200, 2_500)
+    quality, trend = world.normal(0, 0.6, 2_500), world.normal(0, 0.8, 2_500)
+    maker = world.normal(0, 0.5, 200)
+    seconds = np.round(world.lognormal(4.5, 0.8, 2_500))
+
+    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
+        moment = np.sort(rng.uniform(1.0, 1.15, rows) if late else rng.uniform(0, 1, rows))
+        v = zipf(rng, 2_500, rows, 0.8)
+        hour = np.floor(moment * 30 * 24) % 24
+        causes = quality[v] + trend[v] * (moment - 0.5) + maker[maker_of[v]]
+        length = bump(np.log(seconds[v]), 4.2, 0.8)
+        night = np.cos(2 * np.pi * (hour - 22) / 24)
+        return {
+            "ts": (1_760_000_000 + moment * 30 * 86_400).astype(np.int64),
+            "video_no": videos[v],
+            "maker": makers[maker_of[v]],
+            "video_seconds": seconds[v],
+            "battery": rng.integers(1, 101, rows),
+        }, {
+            "play": causes + 0.4 * night,
+            "finish": 0.8 * causes + 1.5 * length,
+            "like": 1.2 * causes + 0.8 * length,
+        }
+
+    return draw
+
+
+@_log("shared", 60_000, 403, """
+    declined:0.08 fraud:0.003
+    shop:id card:id amount:number distance_km:number hour:either terminal:noise
+""")  # fmt: skip
+def _fraud(world: np.random.Generator) -> Draw:
+    """Three positives in a thousand rows, beside a frequent label of the same causes."""
+    shops, cards = shuffled(world, 400, 0, 400), words(world, 9)
+    shop, card = world.normal(0, 0.9, 400), world.normal(0, 0.6, 9)
+
+    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
+        s, c = zipf(rng, 400, rows, 0.7), rng.integers(0, 9, rows)
+        amount = np.round(rng.lognormal(3.3, 1.1, rows), 2)
+        distance = np.where(rng.random(rows) < 0.7, 0, np.round(rng.lognormal(4, 1.5, rows), 1))
+        hour = rng.integers(0, 24, rows)
+        cause = (
+            shop[s]
+            + card[c]
+            + 0.6 * np.log1p(distance)
+            + 1.2 * ((amount > 80) & (hour < 6))
+            + 0.8 * bump(np.log(amount), 0.5, 0.6)
+        )
+        return {
+            "shop": shops[s],
+            "card": cards[c],
+            "amount": amount,
+            "distance_km": distance,
+            "hour": hour,
+            "terminal": rng.integers(0, 5_000, rows),
+        }, {"declined": cause, "fraud": 1.1 * cause + 0.3 * np.log1p(distance)}
+
+    return draw
+
+
+@_log("shared", 10_000, 404, """
+    visit:0.15 order:0.05
+    bought:list style:id recency:either spent:number
+""")  # fmt: skip
+def _mail(world: np.random.Generator) -> Draw:
+    """Ten thousand letters; what was bought before, as a list with bars between."""
+    goods, styles = words(world, 40), words(world, 5)
+    taste, deal = world.normal(0, 0.9, (40, 2)), world.normal(0, 0.7, 5)
+
+    def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
+        counts = rng.integers(1, 6, rows)
+        flat = zipf(rng, 40, int(counts.sum()), 0.5)
+        row = np.repeat(np.arange(rows), counts)
+        means = np.stack([np.bincount(row, taste[flat, k], rows) / counts for k in (0, 1)], axis=1)
+        ends = np.cumsum(counts)
+        texts = ["|".join(goods[flat[e - n : e]]) for e, n in zip(ends, counts, strict=True)]
+        style = rng.integers(0, 5, rows)
+        recency, spent = rng.integers(1, 13, rows), np.round(rng.lognormal(4.5, 1.2, rows), 2)
+        visit = means[:, 0] + deal[style] - 0.1 * recency + 0.3 * np.log(spent / 90)
+        return {"bought": texts, "style": styles[style], "recency": recency, "spent": spent}, {
+            "visit": visit,
+            "order": 0.7 * visit + means[:, 1],
+        }
+
+    return draw

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import shutil
 import statistics
 import subprocess
@@ -228,6 +229,14 @@ class Verdict:
         """What part of the way from the better rival to the oracle ours goes."""
         gap = self.oracle - self.better_auc
         return self.difference / gap if gap >= _GAP else None
+
+    def __str__(self) -> str:
+        best = "" if math.isnan(self.oracle) else f"best possible {self.oracle:.4f}  "
+        lost = "" if self.won else "  lost"
+        return (
+            f"  {self.task:12} {self.auc:.4f}  {self.better:26} {self.better_auc:.4f}  {best}"
+            f"{self.difference:+.4f} [{self.low:+.4f}, {self.high:+.4f}]{lost}"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Returns every figure, rounded."""
@@ -571,42 +580,24 @@ def race(
     verdicts = []
     for task in log.rates:
         labels_N = test[task].to_numpy(zero_copy_only=False).astype(np.float64)
-        verdict = _judge(log, task, labels_N, true[task], runs, against[task])
-        say(_line(verdict))
-        verdicts.append(verdict)
+        seen_N = ~np.isnan(labels_N)
+        verdicts.append(
+            judged(
+                labels_N[seen_N],
+                [run.scores[task][seen_N] for run in runs],
+                {rival.name: rival.scores_N[seen_N] for rival in against[task]},
+                log=log.name,
+                family=log.family,
+                task=task,
+                true_N=true[task][seen_N],
+            )
+        )
+        say(str(verdicts[-1]))
     trees = statistics.median(of_trees)
     mine = init_seconds + statistics.median(run.seconds for run in runs)
     say(f"  fitted in {mine:.1f} s, boosted trees in {trees:.2f} s: {mine / trees:.1f} times")
     right = {name: name not in wrong for name in found}
     return Raced(verdicts=verdicts, right=right, wrong=wrong, seconds_over_trees=mine / trees)
-
-
-def _judge(
-    log: Log,
-    task: str,
-    labels_N: np.ndarray,
-    true_N: np.ndarray,
-    runs: Sequence[Trained],
-    against: Sequence[Rival],
-) -> Verdict:
-    seen_N = ~np.isnan(labels_N)
-    return judged(
-        labels_N[seen_N],
-        [run.scores[task][seen_N] for run in runs],
-        {rival.name: rival.scores_N[seen_N] for rival in against},
-        log=log.name,
-        family=log.family,
-        task=task,
-        true_N=true_N[seen_N],
-    )
-
-
-def _line(v: Verdict) -> str:
-    return (
-        f"  {v.task:12} {v.auc:.4f}  {v.better:26} {v.better_auc:.4f}  best possible "
-        f"{v.oracle:.4f}  {v.difference:+.4f} [{v.low:+.4f}, {v.high:+.4f}]"
-        f"{'' if v.won else '  lost'}"
-    )
 
 
 def _rivals(
@@ -654,7 +645,7 @@ def _read(path: Path) -> dict[str, list[Rival]]:
 # Real logs: the untouched config against the rivals on a recipe's columns
 
 REAL = {"census-income": "census-income", "hillstrom": "hillstrom"}  # recipe → folder
-_BASELINES = {"logistic regression": logistic_regression, "boosted trees": boosted_trees}
+BASELINES = {"logistic regression": logistic_regression, "boosted trees": boosted_trees}
 
 
 def race_real(name: str, data: Path, folder: Path, *, seeds: int, say: Say) -> list[Verdict]:
@@ -679,7 +670,7 @@ def race_real(name: str, data: Path, folder: Path, *, seeds: int, say: Say) -> l
     encoded = encode_labels(recipe, splits.test, splits.origin)
     others = {
         rival: fit(recipe, splits.train, splits.test, origin=splits.origin)
-        for rival, fit in _BASELINES.items()
+        for rival, fit in BASELINES.items()
     }
     verdicts = []
     for t, task in enumerate(labels):
@@ -688,10 +679,7 @@ def race_real(name: str, data: Path, folder: Path, *, seeds: int, say: Say) -> l
         scores = {rival: fitted[task].predictions_N[seen_N] for rival, fitted in others.items()}
         own = [run.scores[task][seen_N] for run in runs]
         verdict = judged(labels_N, own, scores, log=name, family="real", task=task)
-        say(
-            f"  {task:12} {verdict.auc:.4f}  {verdict.better:26} {verdict.difference:+.4f} "
-            f"[{verdict.low:+.4f}, {verdict.high:+.4f}]"
-        )
+        say(str(verdict))
         verdicts.append(verdict)
     return verdicts
 
@@ -737,15 +725,11 @@ def race_sample(name: str, data: Path, folder: Path, *, seeds: int, say: Say) ->
     runs = [trained(folder / "config.yaml", test_path, seed, ()) for seed in range(1, seeds + 1)]
     labels_N = np.asarray(test[label], np.float64)
     scores = {
-        rival: fit(config, train, test)[label].predictions_N for rival, fit in _BASELINES.items()
+        rival: fit(config, train, test)[label].predictions_N for rival, fit in BASELINES.items()
     }
     own = [run.scores[label] for run in runs]
     verdict = judged(labels_N, own, scores, log=name, family="samples", task=label)
-    say(
-        f"{name} ({len(labels_N)} rows, {int(labels_N.sum())} positive): {label} "
-        f"{verdict.auc:.3f}  {verdict.better} {verdict.difference:+.3f} "
-        f"[{verdict.low:+.3f}, {verdict.high:+.3f}]"
-    )
+    say(f"{name} ({len(labels_N)} rows, {int(labels_N.sum())} positive):\n{verdict}")
     return verdict
 
 

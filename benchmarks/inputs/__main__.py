@@ -3,17 +3,11 @@
 python -m benchmarks.inputs [--seeds N] [--only SECTION ...] [--threads N] [--out FILE]
 """
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.inputs.as_they_come import AS_THEY_COME_SECTION
 from benchmarks.inputs.section import Measured, Section
@@ -25,7 +19,7 @@ from benchmarks.inputs.sections import (
     SEQUENCE_SPEED_SECTION,
     SEQUENCES_SECTION,
 )
-from benchmarks.racing.harness import processor
+from benchmarks.racing.harness import last_line, new_table, options, processor, show, talker
 from mmoe.ops import extension_status
 
 SECTIONS: tuple[Section, ...] = (
@@ -41,23 +35,23 @@ FEWEST_SEEDS = 5
 
 
 def main() -> None:
-    arguments = _arguments()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    console = Console(stderr=True, highlight=False)
-    wanted = [s for s in SECTIONS if s.name in (arguments.only or [s.name])]
+    parser = options("inputs", [section.name for section in SECTIONS], seeds=FEWEST_SEEDS)
+    arguments = parser.parse_args()
+    if arguments.seeds < 1:
+        parser.error(f"--seeds is {arguments.seeds}, expected 1 or more")
+    torch.set_num_threads(arguments.threads)
+    say = talker()
+    wanted = [section for section in SECTIONS if section.name in arguments.only]
     started = time.perf_counter()
     found: list[tuple[Section, Measured, float]] = []
     failed: dict[str, str] = {}
     for section in wanted:
-        console.print(f"{section.name}: {', '.join(section.targets)}", markup=False)
+        say(f"{section.name}: {', '.join(section.targets)}")
         begun = time.perf_counter()
         try:
-            measured = section.measure(
-                range(arguments.seeds), lambda text: console.print(f"  {text}", markup=False)
-            )
+            measured = section.measure(range(arguments.seeds), lambda text: say(f"  {text}"))
         except (ValueError, RuntimeError) as error:  # one must not cost all the others
-            console.print(f"  FAILED: {error}", markup=False)
+            say(f"  FAILED: {error}")
             failed[section.name] = str(error)
             continue
         found.append((section, measured, time.perf_counter() - begun))
@@ -75,26 +69,9 @@ def main() -> None:
         "failed": failed,
         "details": {section.name: dict(m.details) for section, m, _ in found},
     }
-    line = json.dumps(content, ensure_ascii=False)
-    if arguments.out:
-        arguments.out.write_text(line + "\n", encoding="utf-8")
-    print(line)
+    last_line(content, arguments.out)
     if failed:
         sys.exit(1)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.inputs")
-    parser.add_argument("--seeds", type=int, default=FEWEST_SEEDS, help="of logs and of training")
-    parser.add_argument(
-        "--only", nargs="+", choices=[section.name for section in SECTIONS], metavar="SECTION"
-    )
-    parser.add_argument("--threads", type=int, help="of PyTorch; default: as many as cores")
-    parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
-    arguments = parser.parse_args()
-    if arguments.seeds < 1:
-        parser.error(f"--seeds is {arguments.seeds}, expected 1 or more")
-    return arguments
 
 
 def _missed(
@@ -112,14 +89,13 @@ def _missed(
 
 
 def _print_table(found: Sequence[tuple[Section, Measured, float]]) -> None:
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("section", "key", "value", "target"):
-        table.add_column(heading, justify="right" if heading in ("value", "target") else "left")
+    table = new_table(("section and key", "value", "target"))
     for section, measured, _ in found:
         for key, value in measured.values.items():
             target = section.targets.get(key)
-            table.add_row(section.name, key, f"{value:.4f}", "" if target is None else str(target))
-    Console().print(table)
+            aim = "" if target is None else str(target)
+            table.add_row(f"{section.name}: {key}", f"{value:.4f}", aim)
+    show("", table)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ from mmoe.train.alarms import alarm_of_copies
 
 # Columns that were constant or empty in training and hold other values when rows are scored
 
-ALIVE_COLUMNS_TARGETS: dict[str, Target | None] = {"alive_column_shift": Target(0.0, at_most=True)}
 ROWS, SCORED = 4_000, 256
 START = datetime(2024, 2, 1, tzinfo=UTC)
 FEATURES: list[dict[str, Any]] = [
@@ -157,10 +156,6 @@ def measure_alive_columns(seeds: Sequence[int], say: Callable[[str], None]) -> M
 
 # Lake tables whose folders hold more rows than the tables: rows read against rows that are live
 
-LAKE_TABLES_TARGETS: dict[str, Target | None] = {
-    "lake_rows_wrong": Target(0, at_most=True),
-    "lake_refused": None,
-}
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DV_MAGIC = 1681511377
@@ -473,7 +468,6 @@ def hudi_table(folder: Path) -> Made:
 
 # Words that mean a missing value, by each road that rows may take: the same scores by all
 
-MISSING_ROADS_TARGETS: dict[str, Target | None] = {"missing_roads_differ": Target(0, at_most=True)}
 ROADS_ROWS = 3_000
 TOLERANCE = 0.0
 ROADS_FEATURES: list[dict[str, Any]] = [
@@ -610,7 +604,6 @@ def measure_missing_roads(seeds: Sequence[int], say: Callable[[str], None]) -> M
 
 # Histories padded to one length, against the same ones ragged: the same AUC is due
 
-PADDING_TARGETS: dict[str, Target | None] = {"padding_gap": Target(0.0, at_most=True)}
 _ROWS, _ITEMS, _LONGEST = 6_000, 60, 20
 _SIDES = ("right", "left")
 _PARTS = ["strength", "at"]
@@ -720,12 +713,6 @@ def measure_padding(seeds: Sequence[int], say: Callable[[str], None]) -> Measure
 
 # Rows that come twice and leaks beyond single columns: what is seen, and what is alarmed falsely
 
-REPEATS_AND_LEAKS_TARGETS: dict[str, Target | None] = {
-    "repeated_seen": Target(1.0),
-    "repeated_false": Target(0.0, at_most=True),
-    "leaks_false": Target(0.0, at_most=True),
-    "leaks_missed": Target(0.0, at_most=True),
-}
 _REPEATS_ROWS = 6_000
 _WORDS = ("predict", "holds the row's own", "its events are those of")  # of leaks, by init
 
@@ -889,11 +876,6 @@ def _pairs(
 
 # Labels in units of their own, and events that are rare: levels that a model has to begin at
 
-UNITS_TARGETS: dict[str, Target | None] = {
-    "spend_rmse_over_best": Target(1.1, at_most=True),
-    "click_loss": Target(-0.003),
-    "base_rate_calibration": Target(0.8, highest=1.25),
-}
 _USERS, _UNITS_ROWS = 200, 30_000
 _MEAN, _DEVIATION, _NOISE = 50_000.0, 12_000.0, 5_000.0
 _RARE_ROWS, _FRESH_ROWS, _RATE = 20_000, 200_000, 0.005
@@ -984,31 +966,46 @@ def measure_units(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
     )
 
 
-Measure = Callable[[Sequence[int], Callable[[str], None]], Measured]
-# A kind of input each: JSON key → target, and how it is measured
-PARTS: dict[str, tuple[dict[str, Target | None], Measure]] = {
-    "alive_columns": (ALIVE_COLUMNS_TARGETS, measure_alive_columns),
-    "lake_tables": (LAKE_TABLES_TARGETS, measure_lake_tables),
-    "missing_roads": (MISSING_ROADS_TARGETS, measure_missing_roads),
-    "padding": (PADDING_TARGETS, measure_padding),
-    "repeats_and_leaks": (REPEATS_AND_LEAKS_TARGETS, measure_repeats_and_leaks),
-    "units": (UNITS_TARGETS, measure_units),
-}
+_NONE = Target(0, at_most=True)
+# A kind of input each: what its keys should reach, and how they are measured
+PARTS = (
+    Section("alive_columns", {"alive_column_shift": _NONE}, measure_alive_columns),
+    Section("lake_tables", {"lake_rows_wrong": _NONE, "lake_refused": None}, measure_lake_tables),
+    Section("missing_roads", {"missing_roads_differ": _NONE}, measure_missing_roads),
+    Section("padding", {"padding_gap": _NONE}, measure_padding),
+    Section(
+        "repeats_and_leaks",
+        {
+            "repeated_seen": Target(1.0),
+            "repeated_false": _NONE,
+            "leaks_false": _NONE,
+            "leaks_missed": _NONE,
+        },
+        measure_repeats_and_leaks,
+    ),
+    Section(
+        "units",
+        {
+            "spend_rmse_over_best": Target(1.1, at_most=True),
+            "click_loss": Target(-0.003),
+            "base_rate_calibration": Target(0.8, highest=1.25),
+        },
+        measure_units,
+    ),
+)
 
 
 def _measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
     values: dict[str, float] = {}
     details = {}
-    for name, (targets, measure) in PARTS.items():
-        say(f"{name}: {', '.join(targets)}")
-        measured = measure(seeds, say)
+    for part in PARTS:
+        say(f"{part.name}: {', '.join(part.targets)}")
+        measured = part.measure(seeds, say)
         values |= measured.values
-        details[name] = dict(measured.details)
+        details[part.name] = dict(measured.details)
     return Measured(values, details)
 
 
 AS_THEY_COME_SECTION = Section(
-    "as_they_come",
-    {key: t for targets, _ in PARTS.values() for key, t in targets.items()},
-    _measure,
+    "as_they_come", {key: t for part in PARTS for key, t in part.targets.items()}, _measure
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,10 @@ from benchmarks.train.workloads import (
     DIM,
     EMBEDDING_EPS,
     EMBEDDING_LEARNING_RATE,
-    EXPERTS,
-    HIDDEN,
     LEARNING_RATE,
-    TOWER,
     WORKLOADS,
+    Log,
+    raw_config,
 )
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.bundled.synthetic import FunnelLog, generate_funnel
@@ -144,35 +144,15 @@ def _config(encoder: str | None) -> RunConfig:
         kind = {"kind": encoder, **({"hidden": list(_HIDDEN)} if encoder == "din" else {})}
         seen = {"kind": "sequence", "name": "seen", "columns": ["seen"], "target": ["item"],
                 "max_length": _SPEED_MOST, "encoder": kind}  # fmt: skip
-    singles = [
-        {"kind": "categorical", "name": ids.column, "encoding": "hash", "hash_size": ids.rows}
-        for ids in _BIG.single
-    ]
+    raw = raw_config(Log(_BIG, Path("unused"), 0), precision="fp32")
+    numbers, singles = raw["features"][: _BIG.dense], raw["features"][_BIG.dense :]
     singles[_ITEM] = {"kind": "categorical", "name": "item", "table": "items"}
     return config_from_dict(
         {
+            **raw,
+            "data": {},
             "tables": [{"name": "items", "encoding": "hash", "hash_size": _SPEED_ITEMS}],
-            "features": [
-                *({"kind": "numeric", "name": name} for name in _BIG.dense_columns),
-                *singles,
-                seen,
-            ],
-            "tasks": [{"name": task, "label": task} for task in _BIG.tasks],
-            "model": {
-                "embedding_dim": DIM,
-                "num_experts": EXPERTS,
-                "expert": {"hidden": list(HIDDEN)},
-                "tower": {"hidden": [TOWER]},
-            },
-            "training": {
-                "batch_size": BATCH,
-                "optimizer": {"kind": "adam", "learning_rate": LEARNING_RATE},
-                "embedding_optimizer": {
-                    "kind": "rowwise_adagrad",
-                    "learning_rate": EMBEDDING_LEARNING_RATE,
-                    "eps": EMBEDDING_EPS,
-                },
-            },
+            "features": [*numbers, *singles, seen],
         }
     )
 

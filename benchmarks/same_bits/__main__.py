@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.same_bits.cases import CASES, Case
-from benchmarks.same_bits.logs import write_logs
+from benchmarks.same_bits.kinds import write_logs
 from benchmarks.same_bits.trees import ROOT, Tree, checked_out
 
 WORKERS = 2

@@ -5,11 +5,12 @@ import os
 import shutil
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.same_bits.kinds import KINDS, LIKE, raw_config, rows_to_score
 from benchmarks.same_bits.trees import Tree, facts_of_json, facts_of_run, facts_of_scores
@@ -51,29 +52,25 @@ BASE: Mapping[str, Any] = {
 }
 
 
-class Case(Protocol):
+class Case(ABC):
     """Something that gives the same facts whatever the structure of the code."""
 
-    @property
-    def name(self) -> str:
-        """On the command line, and of its folder."""
-        ...
+    name: str  # on the command line, and of its folder
 
+    @abstractmethod
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
         """Runs it in the empty folder `runs`."""
-        ...
 
-    def leave(self, tree: Tree, runs: Path) -> None:
+    def leave(self, tree: Tree, runs: Path) -> None:  # noqa: B027 - most leave nothing
         """Leaves in `runs` what `read_again` reads beside that, when it is recorded."""
-        ...
 
     def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
         """Reads what another tree left in `recorded`; a fact's name begins with "again"."""
-        ...
+        return {}
 
 
 @dataclass(frozen=True)
-class Trained:
+class Trained(Case):
     """A run of a config or recipe, evaluated; where asked for, scored, killed, gone on with."""
 
     name: str
@@ -149,7 +146,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Backtest:
+class Backtest(Case):
     """Three days, each tested before it is trained on."""
 
     name: str = "backtest"
@@ -169,16 +166,9 @@ class Backtest:
         assert facts, "a backtest leaves runs"
         return facts
 
-    def leave(self, tree: Tree, runs: Path) -> None:
-        """Nothing."""
-
-    def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
-        """Nothing: its runs are runs like others."""
-        return {}
-
 
 @dataclass(frozen=True)
-class Refusals:
+class Refusals(Case):
     """What `python -m tests.chaos train` is told about its broken inputs."""
 
     name: str
@@ -190,13 +180,6 @@ class Refusals:
         out = runs / "verdicts.json"
         tree.python("-c", _JUDGE, runs / "inputs", self.seed, self.inputs, out)
         return json.loads(out.read_text())
-
-    def leave(self, tree: Tree, runs: Path) -> None:
-        """Nothing."""
-
-    def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
-        """Nothing."""
-        return {}
 
 
 _JUDGE = """
@@ -218,17 +201,16 @@ Path(out).write_text(json.dumps(facts))
 
 
 @dataclass(frozen=True)
-class OfKind:
+class OfKind(Case):
     """A run of one of the small kinds: trained, evaluated and scored."""
 
     kind: str
     warm: Mapping[str, Any] | None = None  # sections of a run that begins with this one's weights
     freeze: Sequence[str] = ()  # parts of it that stay
 
-    @property
-    def name(self) -> str:
-        """The kind, and what goes on from it."""
-        return f"kind {self.kind}" if self.warm is None else f"kind {self.kind}, then"
+    def __post_init__(self) -> None:
+        name = f"kind {self.kind}" if self.warm is None else f"kind {self.kind}, then"
+        object.__setattr__(self, "name", name)
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
         """Weights and metrics, what an evaluation says, scores; the same of the run after it."""
@@ -255,9 +237,6 @@ class OfKind:
         tree.mmoe("score", run, "--input", rows, "--output", scores, "--quiet")
         return facts | facts_of_scores(scores)
 
-    def leave(self, tree: Tree, runs: Path) -> None:
-        """Nothing but its run."""
-
     def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
         """Evaluates and scores the recorded run."""
         facts = self._read(tree, recorded / "run", runs / "again.parquet")
@@ -265,7 +244,7 @@ class OfKind:
 
 
 @dataclass(frozen=True)
-class OnRanks:
+class OnRanks(Case):
     """A small kind on several ranks; two levels are hosts of two ranks."""
 
     name: str
@@ -283,16 +262,9 @@ class OnRanks:
         tree.mmoe("train", config, "--out", runs / "run", "--quiet", ranks=self.ranks)
         return facts_of_run(runs / "run")
 
-    def leave(self, tree: Tree, runs: Path) -> None:
-        """Nothing."""
-
-    def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
-        """Nothing: its run is a run like others."""
-        return {}
-
 
 @dataclass(frozen=True)
-class AfterTraining:
+class AfterTraining(Case):
     """What is done with a run: explained, pruned, watched, loaded, compared with others."""
 
     name: str = "after training"
@@ -349,13 +321,6 @@ class AfterTraining:
             tree.call(program, *arguments, out)
             facts |= facts_of_json(out.read_text(), program)
         return facts
-
-    def leave(self, tree: Tree, runs: Path) -> None:
-        """Nothing."""
-
-    def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
-        """Nothing: what it makes is a run like others."""
-        return {}
 
 
 _NEEDS = {"scored_by_ray": "ray", "scored_by_spark": "pyspark"}

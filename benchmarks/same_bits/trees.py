@@ -56,7 +56,7 @@ class Tree:
         return self.python(*module, *arguments)
 
     def call(self, what: str, *arguments: object, codes: tuple[int, ...] = (0,)) -> str:
-        """Has the worker run `mmoe`, or a function of programs.py.
+        """Has the worker run `mmoe`, or one of its own programs.
 
         Raises:
             RuntimeError: It failed, or ended with a code that is none of `codes`.

@@ -30,6 +30,7 @@ from benchmarks.train.workloads import (
     raw_config,
     zipf_ids,
 )
+from benchmarks.train.workloads import draw_table as draw_rows
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets import encode_labels
 from mmoe.datasets.features.encoder import FeatureEncoder
@@ -318,14 +319,7 @@ class Steps:
 def _task_splits(workload: Workload, rows: int) -> Splits:
     """Training rows, and a few of each other split."""
     world = World(workload, 0)
-    columns = world.draw(rows, [0, 1])
-    labels_NT = world.labels(columns, [0, 2])
-    arrays = {column.column: pa.array(columns.ids[column.column]) for column in workload.ids}
-    for number, name in enumerate(workload.dense_columns):
-        arrays[name] = pa.array(np.ascontiguousarray(columns.dense_NF[:, number]))
-    for number, name in enumerate(workload.tasks):
-        arrays[name] = pa.array(np.ascontiguousarray(labels_NT[:, number]))
-    table = pa.table(arrays)
+    table = draw_rows(world, rows, ([0, 1], [0, 2]))
     return Splits(train=table, validation=table.slice(0, 500), test=table.slice(0, 500))
 
 

@@ -327,23 +327,25 @@ def _write_part(world: World, folder: Path, rows: int, seed: list[int]) -> None:
         writer: pq.ParquetWriter | None = None
         for group in range(file_number, min(file_number + GROUPS_PER_FILE, len(starts))):
             size = min(ROWS_PER_GROUP, rows - starts[group])
-            table = _table(world, size, [*seed, group])
+            # A whole group is drawn and cut, so that a shorter log begins like a longer one
+            seeds = [*seed, group, 0], [*seed, group, 1]
+            table = draw_table(world, ROWS_PER_GROUP, seeds).slice(0, size)
             writer = writer or pq.ParquetWriter(path, table.schema)
             writer.write_table(table)
         if writer is not None:
             writer.close()
 
 
-def _table(world: World, rows: int, seed: list[int]) -> pa.Table:
-    # A whole group is drawn and cut, so that a shorter log begins like a longer one
-    columns = world.draw(ROWS_PER_GROUP, [*seed, 0])
-    labels_NT = world.labels(columns, [*seed, 1])
+def draw_table(world: World, rows: int, seeds: Sequence[Sequence[int]]) -> pa.Table:
+    """Rows with labels; the seeds are those of both."""
+    columns = world.draw(rows, seeds[0])
+    labels_NT = world.labels(columns, seeds[1])
     arrays = {c.column: _ids(columns, c.column) for c in world.workload.ids}
     for number, name in enumerate(world.workload.dense_columns):
         arrays[name] = pa.array(np.ascontiguousarray(columns.dense_NF[:, number]))
     for number, task in enumerate(world.workload.tasks):
         arrays[task] = pa.array(np.ascontiguousarray(labels_NT[:, number]))
-    return pa.table(arrays).slice(0, rows)
+    return pa.table(arrays)
 
 
 def _ids(columns: Columns, name: str) -> pa.Array:
