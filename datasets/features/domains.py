@@ -87,9 +87,7 @@ class DomainsFit:
         """Looks at more training rows."""
         if self.section is None:
             return
-        keys = domain_keys(self.config, table, self.origin)
-        if self.section.unseen == "refuse":
-            _refuse_missing(self.config, keys, table, self.origin)
+        keys = domain_keys(self.config, table, self.origin, fills=self.section.unseen == "refuse")
         self._seen.update(keys.unique().drop_null().to_pylist())
         if len(self._seen) > MOST_DOMAINS:
             raise ValueError(
@@ -105,8 +103,7 @@ class DomainsFit:
         """
         if self.section is None or self.section.unseen != "refuse":
             return
-        keys = domain_keys(self.config, table, self.origin)
-        _refuse_missing(self.config, keys, table, self.origin)
+        keys = domain_keys(self.config, table, self.origin, fills=True)
         for name in keys.unique().to_pylist():
             if name not in self._beside:
                 row = pc.index(keys, pa.scalar(name, keys.type)).as_py()
@@ -141,19 +138,27 @@ class DomainsFit:
         return {column: domains}
 
 
-def domain_keys(config: RunConfig, table: pa.Table, origin: str) -> pa.ChunkedArray:
+def domain_keys(
+    config: RunConfig, table: pa.Table, origin: str, *, fills: bool = False
+) -> pa.ChunkedArray:
     """Reads the domain of each row as text; null where there is none.
 
     Whatever type the column has, `3`, `3.0` and `"3"` are one domain.
 
     Raises:
-        ValueError: The column is not there, or holds lists or the like.
+        ValueError: The column is not there, or holds lists or the like; `fills`: a row has none.
     """
     assert config.model.domains is not None, "there are domains"
     name = config.model.domains.column
     column = find_column(table, name, origin, _USED_BY)
     column = without_words(column, config.data.missing_words)
     keys = to_keys(column, "text", f"{origin}: column {name!r} (of {_USED_BY})")
+    row = first_true(pc.is_null(keys).to_numpy()) if fills else None
+    if row is not None:
+        raise ValueError(
+            f"{place(table, origin, row)}: column {name!r} ({_USED_BY}) is empty; fill the cell, "
+            "leave the row out, or set model.domains.unseen: mean_gate"
+        )
     return keys.cast(pa.large_string())
 
 
@@ -168,12 +173,12 @@ def encode_domains(
     section = config.model.domains
     if section is None:
         return None
-    keys, domains = domain_keys(config, table, origin), domains_of(rules)
+    keys = domain_keys(config, table, origin, fills=section.unseen == "refuse")
+    domains = domains_of(rules)
     assert domains is not None, "they are fitted"
     codes_N = domains.codes(keys)
     row = first_true(codes_N == len(domains.names))
     if section.unseen == "refuse" and row is not None:
-        _refuse_missing(config, keys, table, origin)
         raise _not_known(place(table, origin, row), section.column, keys[row].as_py(), domains)
     return codes_N
 
@@ -209,15 +214,6 @@ def exists_in(task: TaskConfig, keys: pa.ChunkedArray | None) -> np.ndarray | No
 def with_domains(labels: EncodedLabels, features: EncodedFeatures) -> EncodedLabels:
     """Returns the labels with the domain of each row, by which metrics are told apart."""
     return labels if features.domains_N is None else replace(labels, domains_N=features.domains_N)
-
-
-def _refuse_missing(config: RunConfig, keys: pa.ChunkedArray, table: pa.Table, origin: str) -> None:
-    assert config.model.domains is not None, "there are domains"
-    if (row := first_true(pc.is_null(keys).to_numpy())) is not None:
-        raise ValueError(
-            f"{place(table, origin, row)}: column {config.model.domains.column!r} ({_USED_BY}) is "
-            "empty; fill the cell, leave the row out, or set model.domains.unseen: mean_gate"
-        )
 
 
 def _not_known(where: str, column: str, name: str, domains: Domains) -> ValueError:

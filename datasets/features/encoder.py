@@ -358,7 +358,7 @@ class FeatureEncoder(FeatureColumns):
     @property
     def domains(self) -> Domains | None:
         """The domains that training rows had; None: the run has none."""
-        return None if self.config.model.domains is None else domains_of(self.rules)
+        return domains_of(self.rules)
 
     @property
     def tables(self) -> list[TableSpec]:
@@ -572,10 +572,8 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     before = [feature.name for feature in earlier.config.features]
     extend_lists(rules, earlier.rules, before)
     extend_constants(rules, earlier.rules, today.codecs, origin, before)
-    for task in rules.get(WATCH_QUANTILES, {}):
-        kept = earlier.rules.get(WATCH_QUANTILES, {}).get(task)
-        if kept is not None:
-            rules[WATCH_QUANTILES][task] = kept
+    quantiles, kept = (one.get(WATCH_QUANTILES, {}) for one in (rules, earlier.rules))
+    quantiles.update({task: rule for task, rule in kept.items() if task in quantiles})
     there = earlier.rules.get(LABELS, {})  # a run that learnt labels unchanged has none
     for task in {task.name for task in earlier.config.tasks} & {t.name for t in today.config.tasks}:
         rules[LABELS].pop(task, None)

@@ -241,74 +241,67 @@ def set_values(
         except (yaml.YAMLError, ValueError) as error:
             raise ValueError(f"--set {override!r}: bad value: {_one_line(error)}") from None
         keys = key.strip().split(".")
-        _assign(result, keys, value, override)
-        dropped = _drop_keys(result, keys, override)
-        if dropped:
+        if dropped := _assign(result, keys, value, override):
             say(f"--set {override}: dropped {', '.join(dropped)}, which this kind has not")
     return result
 
 
-def _drop_keys(raw: dict[str, Any], keys: list[str], override: str) -> list[str]:
-    """Takes keys away that a section's new kind has not; names those that said something."""
-    annotations, section = _sections_at(raw, keys[:-1], override)
-    dropped: list[str] = []
-    for kinds in _nouns_at(annotations):
-        if keys[-1] != kinds.key or not kinds.knows(section[kinds.key]):
-            continue  # an unknown kind is refused when all is read
-        known = keys_in(kinds.config_class(section[kinds.key]))
-        theirs = _defaults_of(kinds)
-        gone = [key for key in section if key in theirs and key not in known]
-        dropped += [key for key in gone if section.pop(key) not in theirs[key]]
-    return dropped
-
-
-def _nouns_at(annotations: list[Any]) -> list[Kinds[Any]]:
-    """The nouns of sections, and that of encodings, whose keys stand in a table's section."""
-    found = dict.fromkeys(noun for noun in map(kinds_of, annotations) if noun is not None)
-    sections = [section for annotation in annotations for section in models_in(annotation)]
-    return [*found] + [ENCODINGS] * any(issubclass(one, TableSettings) for one in sections)
-
-
-def _assign(raw: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
+def _assign(raw: dict[str, Any], keys: list[str], value: Any, override: str) -> list[str]:
+    """Sets a value; returns the keys that it drops, as its section's new kind has them not."""
+    annotations: list[Any] = [RunConfig]  # what a config may hold where `node` is
     node: Any = raw
-    for depth, key in enumerate(keys):
-        if not isinstance(node, dict | list):
-            raise ValueError(f"--set {override!r}: {'.'.join(keys[:depth])} holds no keys")
-        at: Any = _list_index(node, key, override) if isinstance(node, list) else key
-        if depth == len(keys) - 1:
-            node[at] = value
-        elif isinstance(node, dict) and not isinstance(node.get(key), dict | list):
-            node[key] = _spelt_out(node.get(key), raw, keys[: depth + 1], override)
+    *parents, last = keys
+    for depth, key in enumerate(parents):
+        at = _place(node, keys[:depth], key, override)
+        annotations = _inside_of(annotations, node, key)
+        if isinstance(node, dict) and not isinstance(node.get(key), dict | list):
+            node[key] = _spelt_out(node.get(key), annotations)
         node = node[at]
+    node[_place(node, parents, last, override)] = value
+    return _drop_keys(node, last, annotations)
 
 
-def _spelt_out(value: Any, raw: dict[str, Any], keys: list[str], override: str) -> dict[str, Any]:
-    """What a bare name is short for, where the section at `keys` has kinds of that name."""
-    annotations, _ = _sections_at(raw, keys, override)
+def _place(node: Any, parents: list[str], key: str, override: str) -> Any:
+    """A key, or the number of an item."""
+    if not isinstance(node, dict | list):
+        raise ValueError(f"--set {override!r}: {'.'.join(parents)} holds no keys")
+    return _list_index(node, key, override) if isinstance(node, list) else key
+
+
+def _inside_of(annotations: list[Any], node: Any, key: str) -> list[Any]:
+    """What a config may hold at a key of `node`; of sections that name their kind, that kind's."""
+    inside: list[Any] = []
+    for annotation in annotations:
+        kinds = kinds_of(annotation)
+        if kinds is None or kinds.default is not None:
+            inside += _inside(annotation, key)
+        elif isinstance(node, dict) and kinds.knows(node.get(kinds.key)):
+            inside += _inside(kinds.config_class(node[kinds.key]), key)
+    return inside
+
+
+def _spelt_out(value: Any, annotations: list[Any]) -> dict[str, Any]:
+    """What a bare name is short for, where a section has kinds of that name."""
     for kinds in filter(None, map(kinds_of, annotations)):
         if isinstance(value, str) and kinds.knows(value):
             return {kinds.key: value}
     return {}
 
 
-def _sections_at(raw: dict[str, Any], keys: list[str], override: str) -> tuple[list[Any], Any]:
-    """What a config may hold there (of sections that name their kind, that kind's), and holds."""
-    annotations: list[Any] = [RunConfig]
-    node: Any = raw
-    for key in keys:
-        inside: list[Any] = []
-        for annotation in annotations:
-            kinds = kinds_of(annotation)
-            if kinds is None or kinds.default is not None:
-                inside += _inside(annotation, key)
-            elif isinstance(node, dict) and kinds.knows(node.get(kinds.key)):
-                inside += _inside(kinds.config_class(node[kinds.key]), key)
-        annotations = inside
-        if isinstance(node, list):
-            node = node[_list_index(node, key, override)]
-        else:
-            node = node.get(key) if isinstance(node, dict) else None
-    return annotations, node
+def _drop_keys(section: Any, key: str, annotations: list[Any]) -> list[str]:
+    """Takes keys away that a section's new kind has not; names those that said something."""
+    found = dict.fromkeys(noun for noun in map(kinds_of, annotations) if noun is not None)
+    # Keys of encodings stand in a table's section
+    models = [model for annotation in annotations for model in models_in(annotation)]
+    nouns = [*found] + [ENCODINGS] * any(issubclass(model, TableSettings) for model in models)
+    dropped: list[str] = []
+    for kinds in nouns:
+        if key != kinds.key or not kinds.knows(section[key]):
+            continue  # an unknown kind is refused when all is read
+        known, theirs = keys_in(kinds.config_class(section[key])), _defaults_of(kinds)
+        gone = [name for name in section if name in theirs and name not in known]
+        dropped += [name for name in gone if section.pop(name) not in theirs[name]]
+    return dropped
 
 
 def _list_index(items: list[Any], key: str, override: str) -> int:

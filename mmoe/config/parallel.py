@@ -214,14 +214,8 @@ class ParallelConfig(Strict):
             )
 
     def _ensure_replicas_are_of_spread_experts(self) -> None:
-        asked = [
-            name
-            for name, there in (
-                ("replicas", self.replicas > 1),
-                ("experts_per_rank", self.experts_per_rank is not None),
-            )
-            if there
-        ]
+        asked = ["replicas"] * (self.replicas > 1)
+        asked += ["experts_per_rank"] * (self.experts_per_rank is not None)
         if len(asked) > 1:
             raise ValueError(
                 "replicas and experts_per_rank both say how many ranks make a group that holds all "
