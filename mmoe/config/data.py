@@ -11,9 +11,7 @@ from mmoe.config.features import DatetimeFormat, Feature, TimeUnit
 from mmoe.config.kinds import Strict
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
 _LONGEST = 36_500 * _SECONDS["d"]  # far below where microseconds leave 64 bits
-
 _WRITTEN = re.compile(r"\s*(\d{1,12}(?:\.\d{1,9})?)\s*([smhdw])\s*")
 
 
@@ -71,7 +69,6 @@ def moment_of(text: str) -> int:
 
 
 Window = Annotated[str, BeforeValidator(_is_window)]
-
 Moment = Annotated[str, BeforeValidator(_as_text), AfterValidator(_is_moment)]
 
 
@@ -108,9 +105,7 @@ class TimeConfig(Strict):
 
 
 Paths = str | list[str]
-
 RepeatedRows = Literal["keep", "drop", "together"]
-
 Day = Annotated[str, BeforeValidator(str)]  # YAML reads 2024-01-31 as a date, 7 as a number
 
 
@@ -295,7 +290,6 @@ def check_encoding(encoding: str) -> str:
 
 
 ColumnNames = Annotated[list[str], Field(min_length=1), AfterValidator(check_column_names)]
-
 Delimiter = Annotated[str, Field(min_length=1, max_length=20), AfterValidator(check_delimiter)]
 
 

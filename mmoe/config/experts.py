@@ -9,14 +9,11 @@ from mmoe.config.kinds import HasKinds, Kinds, Strict
 from mmoe.plugins import MODULE_NAME
 
 Activation = Literal["relu", "gelu", "silu"]
-
 ExpertCount = Annotated[int, Field(le=65_536)]  # a stranger's config may say anything
-
 Output = Annotated[Width, Field(description="width of what it returns")]
 
 # Of a cross network
 Layers = Annotated[int, Field(ge=1, le=16, description="products of up to layers + 1 features")]
-
 Rank = Annotated[
     Width | None, Field(description="of each layer's matrix, of input width squared; null: whole")
 ]
@@ -26,21 +23,16 @@ Factors = Annotated[Width, Field(description="numbers that an entry of the row i
 
 # Of a MaskNet
 Blocks = Annotated[int, Field(ge=1, le=16, description="each with a mask of its own")]
-
 Arrangement = Annotated[
     Literal["parallel", "serial"],
     Field(description="parallel: every block masks the input; serial: the block before"),
 ]
-
 BlockWidth = Annotated[Width, Field(description="width of a block")]
-
 MaskHidden = Annotated[Width, Field(description="width of the layer that computes a mask")]
 
 # Of attention among fields
 AttentionLayers = Annotated[int, Field(ge=1, le=16, description="of attention, one on another")]
-
 Heads = Annotated[int, Field(ge=1, le=64, description="of each layer")]
-
 HeadWidth = Annotated[Width, Field(description="of a field in each head")]
 
 FACTORY = rf"{MODULE_NAME[:-1]}:[A-Za-z_]\w*$"

@@ -21,7 +21,6 @@ LEVEL = (
 )
 
 Level = Literal["request", "row"]
-
 Outside = Literal["clip", "keep"]
 
 Column = Annotated[str | None, Field(description="column in the data; default: the feature's name")]
@@ -259,7 +258,6 @@ Part = Literal[
     "month",
     "quarter",
 ]
-
 TimeUnit = Literal["s", "ms", "us", "ns"]
 
 _NO_ZONES = {"localtime", "Factory"}  # another one on every machine; none

@@ -41,6 +41,19 @@ class GateConfig(HasKinds):
         """Tasks whose gates decide for others too; None: nobody said, or all decide alone."""
         return None
 
+    def with_voters(self, tasks: Sequence[str], num_gates: int, *, grows: bool = False) -> Self:
+        """Returns the same with its voters named, where gates decide together.
+
+        Args:
+            tasks: Names of all.
+            num_gates: How many gates a level has at most.
+            grows: An earlier run may have named some.
+
+        Raises:
+            ValueError: A voter is no task, or the budget has no room for every first choice.
+        """
+        return self
+
     def selection(self) -> dict[str, Any] | None:
         """Returns the keywords of a `Selection`, beside votes; None: gates decide alone."""
         return None
@@ -160,15 +173,10 @@ class SelectingGateConfig(_PickingGateConfig):
 
     @property
     def title(self) -> str:
-        """Name of it in a report."""
-        return super().title + self.together_title
-
-    @property
-    def together_title(self) -> str:
-        """What a report says of it; empty where gates decide alone."""
+        """Name of it in a report, with what gates decide together."""
         said = [f"{self.shares} shared"] if self.select == "joint" else []
         said += [] if self.budget is None else [f"at most {self.budget} a row"]
-        return f" ({', '.join(said)})" if said else ""
+        return super().title + (f" ({', '.join(said)})" if said else "")
 
     def keywords(self) -> dict[str, Any]:
         """Without what is said by `selection`, which knows the gates by name."""
@@ -188,11 +196,9 @@ class SelectingGateConfig(_PickingGateConfig):
         }
 
     def with_voters(self, tasks: Sequence[str], num_gates: int, *, grows: bool = False) -> Self:
-        """Returns the same with its voters named; `grows`: an earlier run may have some.
-
-        Raises:
-            ValueError: A voter is no task, or the budget has no room for every first choice.
-        """
+        """Returns the same with its voters named, all tasks where nobody said which."""
+        if not self.together:
+            return self
         voters = list(tasks) if self.select_voters is None else self.select_voters
         if strange := [name for name in voters if name not in tasks]:
             raise ValueError(

@@ -366,14 +366,6 @@ class ModelConfig(HasKinds):
             ValueError: Their number or kind does not go with it.
         """
 
-    def with_voters(self, tasks: Sequence[str], *, grows: bool = False) -> "ModelConfig":
-        """Returns the same, with the tasks named whose gates decide where gates decide together.
-
-        Raises:
-            ValueError: A voter is no task, or the budget has no room for every first choice.
-        """
-        return self
-
     def trained_tasks(self, tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
         """Returns the tasks, each of the kind that it is trained as."""
         return list(tasks)
@@ -425,17 +417,6 @@ class GatedModelConfig(ModelConfig):
     def most_gates(self, num_tasks: int) -> int:
         """Returns how many gates a level has at most."""
         return num_tasks
-
-    def with_voters(self, tasks: Sequence[str], *, grows: bool = False) -> "ModelConfig":
-        """Returns the same, with the tasks named whose gates decide where gates decide together.
-
-        Raises:
-            ValueError: A voter is no task, or the budget has no room for every first choice.
-        """
-        if not (isinstance(self.gate, SelectingGateConfig) and self.gate.together):
-            return self
-        gate = self.gate.with_voters(tasks, self.most_gates(len(tasks)), grows=grows)
-        return self.model_copy(update={"gate": gate})
 
     def _ensure_k_within_what_a_gate_sees(self) -> None:
         picks, gate = self.gate.picks, self.gate

@@ -271,9 +271,12 @@ class RunConfig(Strict):
 
     def _ensure_voters_are_named(self) -> None:
         """Tasks that are added to the config of a run have no vote in what its gates decide."""
-        names, grows = [task.name for task in self.tasks], bool(self.training.freeze)
-        model = self.model.with_voters(names, grows=grows)
-        object.__setattr__(self, "model", model)
+        names, model = [task.name for task in self.tasks], self.model
+        if model.has_gates:
+            most, grows = model.most_gates(len(names)), bool(self.training.freeze)
+            gate = model.gate.with_voters(names, most, grows=grows)
+            if gate is not model.gate:
+                object.__setattr__(self, "model", model.model_copy(update={"gate": gate}))
 
     def _ensure_labels_that_mature_have_times(self) -> None:
         delayed = self.delayed_tasks

@@ -12,9 +12,7 @@ from mmoe.config.kinds import Name, Strict
 
 # Measures of all rows, of the columns that a model reads, and of those that scoring writes
 OF_ROWS = ("rows", "repeated")
-
 OF_COLUMNS = ("missing", "unseen", "outside", "psi")
-
 OF_SCORES = ("mean", "min", "p1", "p5", "p25", "p50", "p75", "p95", "p99", "max", "nan", "null")
 
 # Has no meaning, or grows with it, where the training rows are another number
@@ -34,17 +32,12 @@ _USUAL = (
 )
 
 Relation = Literal["of", "above"]
-
 _RELATIONS: dict[str | None, Relation | None] = {"of": "of", "above": "above", None: None}
-
 _NUMBER = r"([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(%?)"
-
 _LEFT = r"(?P<measure>[A-Za-z]\w*)\s*(?:\(\s*(?P<names>.+?)\s*\))?"
-
 _COMPARED = re.compile(
     rf"{_LEFT}\s*(?P<sign><=|>=|==|<|>)\s*{_NUMBER}(?:\s+(?P<relation>of|above)\s+training)?"
 )
-
 _BETWEEN = re.compile(
     rf"{_LEFT}\s+in\s*\[\s*{_NUMBER}\s*,\s*{_NUMBER}\s*\](?:\s+(?P<relation>of|above)\s+training)?"
 )

@@ -97,7 +97,6 @@ def check_stages(
 
 
 ENCODER = "encoder"
-
 TABLES = "tables"
 
 # What a pattern begins with that means neither experts nor gates
@@ -305,7 +304,6 @@ EMBEDDING_OPTIMIZERS.add("sgd", SgdConfig, f"{_RULES}:Sgd")
 
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
-
 LoggerName = Literal["tensorboard", "mlflow"]
 
 

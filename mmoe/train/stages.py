@@ -100,7 +100,8 @@ def _with_voters(config: RunConfig, earlier: RunConfig, origin: str) -> RunConfi
             "tasks that join frozen gates have no vote; name those, or leave select_voters out"
         )
     gate = gate.model_copy(update={"select_voters": voters})
-    model = config.model.model_copy(update={"gate": gate}).with_voters(tasks)
+    gate = gate.with_voters(tasks, config.model.most_gates(len(tasks)))
+    model = config.model.model_copy(update={"gate": gate})
     return config.model_copy(update={"model": model})
 
 
