@@ -57,22 +57,6 @@ class GuessedFeature:
     beside: tuple[str, str] | None = None  # what the other one is called, and the reason
 
 
-def guess_list(profile: ColumnProfile, name: str) -> GuessedFeature:
-    """Makes the feature of a column of lists."""
-    feature = ListFeature(name=name, column=_column(profile, name), **profile.keys)
-    return GuessedFeature(feature, (profile.said or "a list column") + _missing(profile))
-
-
-def guess_vectors(profile: ColumnProfile, name: str) -> GuessedFeature:
-    """Makes the feature of a column of vectors."""
-    assert profile.vector is not None
-    length = profile.vector.length
-    dim = _WIDEST if length > _WIDEST and profile.rows >= _ROWS_TO_PROJECT else None
-    reason = f"vectors of {length} numbers" + (f"; projected to {dim}" if dim else "")
-    feature = VectorFeature(name=name, column=_column(profile, name), dim=dim)
-    return GuessedFeature(feature, reason + _missing(profile))
-
-
 def group_column(profiles: list[ColumnProfile]) -> ColumnProfile | None:
     """Guesses the key of GAUC: a user's id that comes back, else a session's or query's."""
     for pattern in (_USER_NAME, _GROUP_NAME):
@@ -85,66 +69,6 @@ def group_column(profiles: list[ColumnProfile]) -> ColumnProfile | None:
             ):
                 return profile
     return None
-
-
-def guess_ids(
-    profile: ColumnProfile, name: str, verdict: Verdict, evidence: Evidence | None
-) -> GuessedFeature:
-    """Makes the feature of a column of ids."""
-    kinds = {"boolean": "true or false", "text": "texts", "integer": "whole numbers"}
-    kind = kinds.get(profile.nature, "values")
-    facts = kind if profile.nature == "boolean" else f"{profile.distinct} different {kind}"
-    reason = _because(verdict, evidence, facts + _missing(profile))
-    settings, note = _rows_of_ids(profile, evidence)
-    feature = CategoricalFeature(name=name, column=_column(profile, name), **settings)
-    beside = None
-    if evidence and verdict.measured and evidence.z_number > SURE and evidence.share > _DRIFTS:
-        beside = f"{name}_as_number", f"numbers of {name} that are near each other are alike"
-    return GuessedFeature(feature, reason + note, beside)
-
-
-def guess_number(
-    profile: ColumnProfile, name: str, verdict: Verdict, evidence: Evidence | None
-) -> GuessedFeature:
-    """Makes the feature of a column of numbers."""
-    numbers_N = profile.numbers_N
-    assert numbers_N is not None
-    kind = "whole numbers" if profile.nature == "integer" else "numbers"
-    facts = f"{profile.distinct} different {kind}, {np.nanmin(numbers_N):g} to "
-    facts += f"{np.nanmax(numbers_N):g}"
-    log = _wants_log(profile, evidence)
-    facts += "; long tail: its logarithm" if log else ""
-    facts += f"; {profile.said}" if profile.said else ""
-    how: dict[str, Any] = {"log": log, **_cut(profile, evidence), **profile.keys}
-    feature = NumericFeature(name=name, column=_column(profile, name), **how)
-    beside = None
-    told = verdict.why.startswith("--")
-    # Values come back, and ids predict better than the finest buckets
-    repeated = BUCKETS[-1] < profile.distinct <= profile.rows / 2
-    if (
-        evidence is not None
-        and not told
-        and repeated
-        and min(evidence.z_beyond, evidence.z_ids) > SURE
-    ):
-        beside = f"{name}_as_id", f"values of {name} differ from their neighbours"
-    return GuessedFeature(feature, _because(verdict, evidence, facts + _missing(profile)), beside)
-
-
-def other_reading(
-    guessed: GuessedFeature, profile: ColumnProfile, name: str, evidence: Evidence | None
-) -> FeatureConfig:
-    """Makes the feature beside another one of the same column: ids of numbers, numbers of ids."""
-    if isinstance(guessed.feature, NumericFeature):
-        settings, _ = _rows_of_ids(profile, evidence)
-        return CategoricalFeature(name=name, column=profile.name, **settings)
-    log = _wants_log(profile, evidence)
-    how: dict[str, Any] = {"log": log, **_cut(profile, None), **profile.keys}
-    return NumericFeature(name=name, column=profile.name, **how)
-
-
-def _column(profile: ColumnProfile, name: str) -> str | None:
-    return None if name == profile.name else profile.name
 
 
 def least_rows(shrinkage: float) -> int:
@@ -164,64 +88,131 @@ def least_rows(shrinkage: float) -> int:
     return round(min(max(shrinkage / 8, 1), ROWS_PER_ID))
 
 
-def _rows_of_ids(profile: ColumnProfile, evidence: Evidence | None) -> tuple[dict, str]:
-    """How ids become rows of a table: hashed where too many, those seen too seldom together."""
-    if profile.distinct > _MANY:
-        size = 1 << int(np.ceil(np.log2(profile.distinct)))
-        return {"encoding": "hash", "hash_size": size}, "; hashed, as there are so many"
-    if profile.distinct <= profile.rows / ROWS_PER_ID:
-        return {}, ""
-    if evidence is not None and evidence.z_ids > SURE:
-        least = least_rows(evidence.shrinkage)
-    else:
-        least = ROWS_PER_ID if profile.rows >= _ENOUGH_ROWS else 1
-    if least <= 1:
-        return {}, ""
-    return {"min_count": least}, f"; those seen fewer than {least} times share a row"
+@dataclass(frozen=True)
+class InputColumn:
+    """A column that becomes an input, and what is known of its kind."""
 
+    profile: ColumnProfile
+    verdict: Verdict
+    evidence: Evidence | None  # of its labels
 
-def _wants_log(profile: ColumnProfile, evidence: Evidence | None) -> bool:
-    """Whether a long tail has to be drawn in; not where the numbers themselves predict better."""
-    assert profile.numbers_N is not None
-    present = np.abs(profile.numbers_N[np.isfinite(profile.numbers_N)])
-    nonzero = present[present > 0]
-    if not len(nonzero) or profile.distinct <= _FEW:
-        return False
-    tail = float(np.quantile(nonzero, 0.99) / np.median(nonzero))
-    if tail <= _LONG_TAIL:
-        return False
-    return tail > _NEVER_RAW or evidence is None or evidence.z_log > -SURE
+    def guess(self, name: str, *, one_value: bool) -> GuessedFeature:
+        """Makes its feature; `one_value`: text with separators is no list."""
+        profile = self.profile
+        if profile.vector is not None:
+            length = profile.vector.length
+            dim = _WIDEST if length > _WIDEST and profile.rows >= _ROWS_TO_PROJECT else None
+            reason = f"vectors of {length} numbers" + (f"; projected to {dim}" if dim else "")
+            feature = VectorFeature(name=name, column=self.key(name), dim=dim)
+            return GuessedFeature(feature, reason + self._missing)
+        if profile.nature == "list" or (profile.separator and not one_value):
+            feature = ListFeature(name=name, column=self.key(name), **profile.keys)
+            return GuessedFeature(feature, (profile.said or "a list column") + self._missing)
+        return self._number(name) if self.verdict.kind == "number" else self._ids(name)
 
+    def beside(self, guessed: GuessedFeature, name: str) -> FeatureConfig:
+        """Makes the feature beside another one of it: ids of numbers, numbers of ids."""
+        if isinstance(guessed.feature, NumericFeature):
+            return self._as_ids(name)[0]
+        return self._as_number(name, encodings_for(self.profile.rows))
 
-def _cut(profile: ColumnProfile, evidence: Evidence | None) -> dict[str, int]:
-    """Pieces and buckets; more buckets than usual where they predict better."""
-    if profile.distinct <= 2:
-        return {}
-    cut = encodings_for(profile.rows)
-    measured = evidence.buckets if evidence is not None and evidence.strength > SURE else 0
-    return {**cut, "buckets": measured} if measured > USUAL_BUCKETS else cut
+    def key(self, name: str) -> str | None:
+        """Returns the key `column` of a feature of this name."""
+        return None if name == self.profile.name else self.profile.name
 
+    def _ids(self, name: str) -> GuessedFeature:
+        profile, evidence = self.profile, self.evidence
+        kinds = {"boolean": "true or false", "text": "texts", "integer": "whole numbers"}
+        kind = kinds.get(profile.nature, "values")
+        facts = kind if profile.nature == "boolean" else f"{profile.distinct} different {kind}"
+        feature, note = self._as_ids(name)
+        beside, measured = None, self.verdict.measured
+        if evidence and measured and evidence.z_number > SURE and evidence.share > _DRIFTS:
+            beside = f"{name}_as_number", f"numbers of {name} that are near each other are alike"
+        return GuessedFeature(feature, self._because(facts) + note, beside)
 
-def _because(verdict: Verdict, evidence: Evidence | None, facts: str) -> str:
-    """What decided, such as `ids: AUC 0.71 as ids, 0.55 as a number (z 14); 500 …`."""
-    if not verdict.why or evidence is None:
-        return facts
-    if not verdict.measured:
-        unsure = ", unsure" if verdict.unsure else ""
-        return f"{verdict.kind} by {verdict.why}{unsure}; {facts}"
-    two = f"{evidence.ids:.2f} as ids, {evidence.number:.2f} as a number"
-    if verdict.kind == "number":
-        two = f"{evidence.number:.2f} as a number, {evidence.ids:.2f} as ids"
-    unit = "AUC" if evidence.is_event else "R²"
-    z = abs(evidence.z) if (evidence.z > 0) == (verdict.kind == "ids") else 0.0
-    sure = f"z {z:.0f}" if z >= 2 else "no clear difference, and near values are alike"
-    return f"{verdict.kind}: {unit} {two} ({sure}); {facts}"
+    def _number(self, name: str) -> GuessedFeature:
+        profile, evidence, numbers_N = self.profile, self.evidence, self.profile.numbers_N
+        assert numbers_N is not None
+        # More buckets than usual where they predict better
+        cut = encodings_for(profile.rows)
+        sure = evidence is not None and evidence.strength > SURE
+        if evidence is not None and sure and evidence.buckets > USUAL_BUCKETS:
+            cut = {**cut, "buckets": evidence.buckets}
+        feature = self._as_number(name, cut)
+        kind = "whole numbers" if profile.nature == "integer" else "numbers"
+        facts = f"{profile.distinct} different {kind}, {np.nanmin(numbers_N):g} to "
+        facts += f"{np.nanmax(numbers_N):g}"
+        facts += "; long tail: its logarithm" if feature.log else ""
+        facts += f"; {profile.said}" if profile.said else ""
+        beside, told = None, self.verdict.why.startswith("--")
+        # Values come back, and ids predict better than the finest buckets
+        repeated = BUCKETS[-1] < profile.distinct <= profile.rows / 2
+        apart = evidence is not None and min(evidence.z_beyond, evidence.z_ids) > SURE
+        if apart and repeated and not told:
+            beside = f"{name}_as_id", f"values of {name} differ from their neighbours"
+        return GuessedFeature(feature, self._because(facts), beside)
 
+    def _as_ids(self, name: str) -> tuple[CategoricalFeature, str]:
+        """Its feature of ids, and what is said of it.
 
-def _missing(profile: ColumnProfile) -> str:
-    if not profile.missing:
-        return ""
-    return f", {100 * profile.missing / profile.rows:.2g} % missing"
+        Ids are hashed where they are too many; those that come too seldom share a row.
+        """
+        profile, evidence, note = self.profile, self.evidence, ""
+        settings: dict[str, Any] = {}
+        if profile.distinct > _MANY:
+            size = 1 << int(np.ceil(np.log2(profile.distinct)))
+            settings, note = (
+                {"encoding": "hash", "hash_size": size},
+                "; hashed, as there are so many",
+            )
+        elif profile.distinct > profile.rows / ROWS_PER_ID:
+            least = ROWS_PER_ID if profile.rows >= _ENOUGH_ROWS else 1
+            if evidence is not None and evidence.z_ids > SURE:
+                least = least_rows(evidence.shrinkage)
+            if least > 1:
+                settings = {"min_count": least}
+                note = f"; those seen fewer than {least} times share a row"
+        return CategoricalFeature(name=name, column=self.key(name), **settings), note
+
+    def _as_number(self, name: str, cut: dict[str, int]) -> NumericFeature:
+        """Its feature of numbers, cut into so many pieces and buckets where they differ."""
+        profile = self.profile
+        how: dict[str, Any] = {"log": self._wants_log(), **(cut if profile.distinct > 2 else {})}
+        return NumericFeature(name=name, column=self.key(name), **{**how, **profile.keys})
+
+    def _wants_log(self) -> bool:
+        """Whether a long tail has to be drawn in; not where the numbers themselves do better."""
+        assert self.profile.numbers_N is not None
+        present = np.abs(self.profile.numbers_N[np.isfinite(self.profile.numbers_N)])
+        nonzero = present[present > 0]
+        if not len(nonzero) or self.profile.distinct <= _FEW:
+            return False
+        tail = float(np.quantile(nonzero, 0.99) / np.median(nonzero))
+        if tail <= _LONG_TAIL:
+            return False
+        return tail > _NEVER_RAW or self.evidence is None or self.evidence.z_log > -SURE
+
+    def _because(self, facts: str) -> str:
+        """What decided, such as `ids: AUC 0.71 as ids, 0.55 as a number (z 14); 500 …`."""
+        facts, verdict, evidence = facts + self._missing, self.verdict, self.evidence
+        if not verdict.why or evidence is None:
+            return facts
+        if not verdict.measured:
+            unsure = ", unsure" if verdict.unsure else ""
+            return f"{verdict.kind} by {verdict.why}{unsure}; {facts}"
+        two = f"{evidence.ids:.2f} as ids, {evidence.number:.2f} as a number"
+        if verdict.kind == "number":
+            two = f"{evidence.number:.2f} as a number, {evidence.ids:.2f} as ids"
+        unit = "AUC" if evidence.is_event else "R²"
+        z = abs(evidence.z) if (evidence.z > 0) == (verdict.kind == "ids") else 0.0
+        sure = f"z {z:.0f}" if z >= 2 else "no clear difference, and near values are alike"
+        return f"{verdict.kind}: {unit} {two} ({sure}); {facts}"
+
+    @property
+    def _missing(self) -> str:
+        share = self.profile.missing / self.profile.rows if self.profile.missing else 0.0
+        return f", {100 * share:.2g} % missing" if share else ""
 
 
 _PARTS: tuple[Part, ...] = ("hour", "weekday", "month")

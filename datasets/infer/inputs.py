@@ -24,13 +24,9 @@ from mmoe.datasets.infer.decide import LARGE_ID, SURE, Facts, Shape, Verdict, de
 from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.guess_features import (
     ROWS_PER_ID,
-    guess_ids,
-    guess_list,
+    InputColumn,
     guess_moment,
-    guess_number,
-    guess_vectors,
     least_rows,
-    other_reading,
 )
 from mmoe.datasets.infer.leaks import lists_that_tell, look_at, pairs_that_tell, too_good
 from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, time_like
@@ -130,8 +126,8 @@ class Inputs:
             self.left_out.append((name, reason))
             del self.coded[name], verdicts[name]
         for profile in kept:
-            if profile.name in verdicts:
-                self._add(profile, names, verdicts[profile.name], evidence.get(profile.name))
+            if (verdict := verdicts.get(profile.name)) is not None:
+                self._add(InputColumn(profile, verdict, evidence.get(profile.name)), names)
         self.together = Together(self._strongest(evidence), self.numbers, self.sample)
         self._cross(names)
         self.left_out.sort(key=lambda one: order[one[0]])
@@ -283,22 +279,15 @@ class Inputs:
                 out[name] = f"a copy of {earlier!r}: one to one with it in every row"
         return out
 
-    def _add(
-        self, profile: ColumnProfile, names: Names, verdict: Verdict, evidence: Evidence | None
-    ) -> None:
+    def _add(self, column: InputColumn, names: Names) -> None:
+        profile = column.profile
         name = names.feature(profile.name)
         if profile.name in self.moments:
             moment, reason = self.moments[profile.name]
-            column = None if name == profile.name else profile.name
-            self._take(moment.model_copy(update={"name": name, "column": column}), reason)
+            update = {"name": name, "column": column.key(name)}
+            self._take(moment.model_copy(update=update), reason)
             return
-        if profile.vector is not None:
-            guessed = guess_vectors(profile, name)
-        elif profile.nature == "list" or (profile.separator and profile.name not in self.told.kept):
-            guessed = guess_list(profile, name)
-        else:
-            guess = guess_number if verdict.kind == "number" else guess_ids
-            guessed = guess(profile, name, verdict, evidence)
+        guessed = column.guess(name, one_value=profile.name in self.told.kept)
         reason = self._all_rare(profile, guessed.feature)
         if reason:
             self.left_out.append((profile.name, reason))
@@ -308,9 +297,8 @@ class Inputs:
         if isinstance(guessed.feature, NumericFeature):
             self.numbers.add(profile.name)
         if guessed.beside is not None:
-            second = names.feature(guessed.beside[0])
-            feature = other_reading(guessed, profile, second, evidence)
-            self._take(feature, f"as well: {guessed.beside[1]}")
+            other, why = guessed.beside
+            self._take(column.beside(guessed, names.feature(other)), f"as well: {why}")
 
     def _all_rare(self, profile: ColumnProfile, feature: FeatureConfig) -> str:
         """Why ids of which none comes often enough say nothing: keys of requests, of sessions."""
