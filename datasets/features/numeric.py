@@ -148,7 +148,7 @@ def _transform(numbers_N: np.ndarray, log: bool) -> np.ndarray:
 
 
 class NumericRules:
-    """Scales rows of one of the features, or a row of them all: numbers [N] by [1], or [F] by [F].
+    """Scales numbers of one of the features, or of all: [N] by [1], [F] by [F], or [N, F] by [F].
 
     Args:
         rules: Of F features.
@@ -168,7 +168,9 @@ class NumericRules:
 
     def transformed(self, numbers: np.ndarray) -> np.ndarray:
         """Returns f(x)."""
-        found = _transform(numbers, bool(self.log_F.any()))
+        if not self.log_F.any():
+            return numbers
+        found = _transform(numbers, True)
         return found if self.log_F.all() else np.where(self.log_F, found, numbers)
 
     def outside(self, numbers: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from pydantic import Field
 
 from mmoe.config import TableSpec, VectorFeature
 from mmoe.config.json_files import Stored
-from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section, limits_of
+from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments
+from mmoe.datasets.features.numeric import NumericRule, NumericRules
 from mmoe.datasets.values.columns import Vectors, to_vectors
 
 # Values of one number whose moments are taken at once: vectors have hundreds of them
@@ -23,9 +25,6 @@ _ROWS = 8192  # widened and scaled at a time
 # to 0.003 with L = 16, 0.003 to 0.008 with 64, 0.009 to 0.012 with 256. The square root is too
 # much: with 2,000 rows and L = 64 it took 0.035 in one of two pairs.
 NARROWER = 0.25
-# float32 products of this and ordinary weights stay finite through a network.
-_LIMIT = 1e9
-_ROUNDING = 1e-6  # of a constant that another file holds as float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,27 +63,24 @@ class VectorRule:
         """
         rows_M, width = np.flatnonzero(vectors.present_N), self.length + self.missing
         out_NK = np.zeros((len(vectors.present_N), width), np.float32)
-        mean_L, deviation_L = np.array(self.mean), np.array(self.deviation)
-        ends_L2 = np.array(self.seen) if self.seen else None
-        outside_N = None if ends_L2 is None else np.zeros(len(out_NK), bool)
+        outside_N = np.zeros(len(out_NK), bool) if self.seen else None
         for start in range(0, len(rows_M), _ROWS):
+            rows_B = rows_M[start : start + _ROWS]
             numbers_BL = vectors.numbers_ML[start : start + _ROWS].astype(np.float64)
-            if ends_L2 is not None and outside_N is not None:
-                lowest_L, highest_L = limits_of(*ends_L2.T)
-                room_L = _ROUNDING * np.maximum(np.abs(lowest_L), np.abs(highest_L))
-                beyond_BL = (numbers_BL < lowest_L - room_L) | (numbers_BL > highest_L + room_L)
-                outside_N[rows_M[start : start + _ROWS]] = beyond_BL.any(axis=1)
-                if self.clips:
-                    np.clip(numbers_BL, lowest_L, highest_L, out=numbers_BL)
-                numbers_BL[:, ends_L2[:, 0] == ends_L2[:, 1]] = np.nan
-            with np.errstate(over="ignore"):  # to infinity, which is clipped below
-                scaled_BL = (numbers_BL - mean_L) / deviation_L
-            scaled_BL[np.isnan(scaled_BL)] = 0.0
-            np.clip(scaled_BL, -_LIMIT, _LIMIT, out=scaled_BL)
-            out_NK[rows_M[start : start + _ROWS], : self.length] = scaled_BL
+            if outside_N is not None:
+                outside_N[rows_B] = self._each.outside(numbers_BL).any(axis=1)
+            out_NK[rows_B, : self.length] = self._each.scale(numbers_BL)
         if self.missing:
             out_NK[~vectors.present_N, self.length] = 1.0
         return out_NK, outside_N
+
+    @cached_property
+    def _each(self) -> NumericRules:
+        """What scales number by number."""
+        seen = self.seen or (None,) * self.length
+        each = zip(self.mean, self.deviation, seen, strict=True)
+        rule = partial(NumericRule, log=False, clips=self.clips)
+        return NumericRules([rule(mean=m, deviation=d, seen=ends) for m, d, ends in each])
 
     def after(self, earlier: "VectorRule") -> "VectorRule":
         """Returns the rule of a run that goes on: the earlier one, with the ranges of both.
