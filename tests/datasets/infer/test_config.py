@@ -1,6 +1,7 @@
 import datetime
 import json
 import string
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,9 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.readers import read_table
 from mmoe.datasets.infer.commented_yaml import commented_yaml, write_commented_yaml
 from mmoe.datasets.infer.config import infer_config, with_requests
-from mmoe.datasets.infer.profile import VectorFacts, guess_vector
+from mmoe.datasets.infer.decide import Verdict
+from mmoe.datasets.infer.guess_features import InputColumn
+from mmoe.datasets.infer.profile import ColumnProfile, VectorFacts
 from mmoe.datasets.infer.sizes import Log, model_for, training_for
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.labels.encode import encode_labels
@@ -577,10 +580,13 @@ def test_vectors_of_different_lengths_are_left_out_with_a_word():
 
 
 def test_long_ones_are_projected_where_there_are_rows_to_learn_it_from():
-    guessed = [guess_vector(VectorFacts(n), rows, "x", None)
-               for n, rows in ((768, 50_000), (768, 5_000), (16, 50_000))]  # fmt: skip
-    assert [feature.dim for feature, _ in guessed] == [32, None, None]
-    assert guessed[0][1] == "vectors of 768 numbers; projected to 32"
+    guessed = []
+    for length, rows in ((768, 50_000), (768, 5_000), (16, 50_000)):
+        profile = ColumnProfile(name="x", nature="vector", rows=rows, missing=0, distinct=0)
+        column = replace(profile, vector=VectorFacts(length))
+        guessed.append(InputColumn(column, Verdict("ids"), None).guess("x", one_value=False))
+    assert [one.feature.dim for one in guessed] == [32, None, None]
+    assert guessed[0].reason == "vectors of 768 numbers; projected to 32"
 
 
 def test_init_says_what_they_are(tmp_path, mmoe):
