@@ -29,7 +29,7 @@ from tests.own_kinds import own_keys
 from tests.parallel.dense_cases import CASES, ON_TWO, TOP_2, Case
 from tests.ranks import PATIENCE, one_group, shared_out
 
-D, F, STEPS = 10, 3, 3
+D, F, STEPS = 10, 3, 2
 TASKS = ("click", "buy")
 
 

@@ -27,7 +27,7 @@ def tolerance(case, what):
 
 @pytest.mark.parametrize("what", ["losses", "outputs", "inputs", "weights", "average", "moments"])
 def test_ranks_equal_one_process(cases, what):
-    """After three steps; errors relative to the length, on the rank where they are most."""
+    """After two steps; errors relative to the length, on the rank where they are most."""
     # What bf16 rounds differently moves a pick now and then, and the gradients with it
     compared = [case for case in cases[0] if "bf16" not in case or what in ("losses", "outputs")]
     worst = {case: max(rank[case][what] for rank in cases) for case in compared}

@@ -365,8 +365,9 @@ def test_runs_without_a_name_of_their_own_get_different_folders(finished, tmp_pa
 _STARTS = """
 import sys
 from pathlib import Path
-from subprocess import PIPE
+from mmoe.run import locks
 from mmoe.run.folder_claim import FolderClaim, FolderExists
+locks._MOMENT = 0.05  # in which the other may be about to end; here it never is
 with FolderClaim("run") as claim:
     print("ready", flush=True)
     for line in sys.stdin:
