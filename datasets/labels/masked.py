@@ -1,12 +1,11 @@
 """How many labels of each split are masked, since their rows are young; and what is said of it."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.datasets.rows.encoded import EncodedLabels
 
-Masked = dict[str, dict[str, Counter[str]]]
+Masked = dict[str, dict[str, dict[str, int]]]
 """Split → task → labels that are `masked`, `left`, and of those left `weighted`."""
 
 _ROWS = {"train": "training", "validation": "validation", "test": "test"}
@@ -37,7 +36,9 @@ class MaskedFit:
     def add(self, split: str, labels: EncodedLabels) -> None:
         """Counts labels of more rows of a split."""
         for task, counts in masked_counts(self.config, labels).items():
-            self.found.setdefault(split, {}).setdefault(task, Counter()).update(counts)
+            mine = self.found.setdefault(split, {}).setdefault(task, dict.fromkeys(counts, 0))
+            for name, count in counts.items():
+                mine[name] += count
 
 
 def describe_masked(config: RunConfig, masked: Masked, as_of: str | None) -> Iterator[str]:
