@@ -6,7 +6,7 @@ config with its line in `mmoe.config.model.MODELS`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,15 @@ from mmoe.models.layout import Layout, choose_layout
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement
 from mmoe.tasks import TaskTowers
+
+
+class Sources(TypedDict, total=False):
+    """Keywords of `MultiGateMixture`: which gate sees which expert, and what both read."""
+
+    visibility: Tensor | None
+    expert_source: Sequence[int] | None  # None: the network's input
+    gate_source: Sequence[int] | None
+
 
 _NO_TASKS = ("shared", "all tasks")  # gates of these names have been there from the first
 
@@ -247,10 +256,8 @@ def build_level(
     expert_names: Sequence[str],
     *,
     fixed: Tensor | None = None,
-    visibility: Tensor | None = None,
-    expert_source: Sequence[int] | None = None,
-    gate_source: Sequence[int] | None = None,
     gate_tasks: Sequence[str | None] | None = None,
+    **sources: Unpack[Sources],
 ) -> Level:
     """Builds a level of a model; of one that grew (`model.stages`), what came when stays apart.
 
@@ -261,42 +268,25 @@ def build_level(
         gate_names: One per gate: its task's, where it is a task's.
         expert_names: One per expert; those that came later are put behind.
         fixed: Weights of gates that learn nothing, `[G, E]`; None: `model.gate` says.
-        visibility: As in `MultiGateMixture`.
-        expert_source: Likewise; None: the level reads the network's input.
-        gate_source: Likewise.
         gate_tasks: The task of each gate, None for one of several.
+        **sources: As in `MultiGateMixture`.
     """
-    grown = None
+    grown, source = None, sources.get("expert_source")
     if model.stages:
-        grown = _Grown.of(model, layout, gate_names, expert_names, reads_x=expert_source is None)
+        grown = _Grown.of(model, layout, gate_names, expert_names, reads_x=source is None)
     if grown is None or grown.is_one:
+        gate = None if fixed is None else FixedGate(fixed)
+        sizes = len(gate_names), len(expert_names)
         mixture = build_mixture(
-            model,
-            layout,
-            width,
-            len(gate_names),
-            len(expert_names),
-            gate=None if fixed is None else FixedGate(fixed),
-            visibility=visibility,
-            expert_source=expert_source,
-            gate_source=gate_source,
-            gate_tasks=gate_tasks,
+            model, layout, width, *sizes, gate=gate, gate_tasks=gate_tasks, **sources
         )
         return Level(mixture, gate_names, expert_names)
-    order = list(grown.order)
     pool, first, read = _staged_pool(model, layout, width, grown)
     gate = _staged_gate(model, layout, width, grown, gate_tasks, fixed)
-    mixture = _mixture(
-        model,
-        layout,
-        width,
-        pool,
-        gate,
-        len(gate_names),
-        visibility=grown.visibility(visibility),
-        expert_source=None if expert_source is None else [expert_source[e] for e in order],
-        gate_source=gate_source,
-    )
+    sources["visibility"] = grown.visibility(sources.get("visibility"))
+    if source is not None:
+        sources["expert_source"] = [source[e] for e in grown.order]
+    mixture = _mixture(model, layout, width, pool, gate, len(gate_names), **sources)
     _score_as_before(mixture, grown, first, read)
     return Level(mixture, grown.gate_names, grown.expert_names)
 
@@ -309,10 +299,8 @@ def build_mixture(
     num_experts: int,
     *,
     gate: nn.Module | None = None,
-    visibility: Tensor | None = None,
-    expert_source: Sequence[int] | None = None,
-    gate_source: Sequence[int] | None = None,
     gate_tasks: Sequence[str | None] | None = None,
+    **sources: Unpack[Sources],
 ) -> MultiGateMixture:
     """Builds one mixture, whole or this rank's part of it.
 
@@ -327,10 +315,8 @@ def build_mixture(
         num_gates: G.
         num_experts: E, over all ranks.
         gate: Default: the one that `model.gate` asks for.
-        visibility: As in `MultiGateMixture`.
-        expert_source: Likewise.
-        gate_source: Likewise.
         gate_tasks: The task of each gate, None for one of several; default: not known.
+        **sources: As in `MultiGateMixture`.
 
     Raises:
         ValueError: The model grew (`model.stages`), which `build_level` is for.
@@ -343,17 +329,7 @@ def build_mixture(
     pool = build_experts(model, width, num_experts, layout.requests)
     if gate is None:
         gate = build_gate(model, width, num_gates, num_experts, layout.sums, gate_tasks)
-    return _mixture(
-        model,
-        layout,
-        width,
-        pool,
-        gate,
-        num_gates,
-        visibility=visibility,
-        expert_source=expert_source,
-        gate_source=gate_source,
-    )
+    return _mixture(model, layout, width, pool, gate, num_gates, **sources)
 
 
 def _mixture(
@@ -363,7 +339,7 @@ def _mixture(
     pool: Pool,
     gate: nn.Module,
     num_gates: int,
-    **which: Any,
+    **sources: Unpack[Sources],
 ) -> MultiGateMixture:
     """Builds the mixture of all experts, or of this rank's part of them."""
     dispatcher = None
@@ -393,8 +369,8 @@ def _mixture(
         gate=gate,
         execution=model.execution,
         dispatcher=dispatcher,
-        capacity=_build_capacity(model),
-        **which,
+        capacity=None if model.capacity is None else Capacity(**model.capacity.model_dump()),
+        **sources,
     )
 
 
@@ -514,10 +490,6 @@ def _columns_of_requests(model: ModelConfig, requests: RequestColumns | None) ->
             "without experts of the request"
         )
     return requests
-
-
-def _build_capacity(model: ModelConfig) -> Capacity | None:
-    return None if model.capacity is None else Capacity(**model.capacity.model_dump())
 
 
 def build_towers(model: ModelConfig, num_tasks: int, input_dim: int | None) -> TaskTowers:
