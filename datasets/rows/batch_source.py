@@ -1,6 +1,6 @@
 """Encoded rows of one split, as training, evaluation and scoring read them."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
@@ -195,11 +195,11 @@ class BatchSource:
         filled = self._filled(schedule, lanes)
         try:
             for of_lanes, data in zip(schedule, filled, strict=True):
-                order = _WindowOrder.of(of_lanes, data, seed, epoch)
+                rows_of = _window_order(of_lanes, data, seed, epoch)
                 begin, stop = of_lanes[0].start, of_lanes[0].stop
                 for start in range(max(first * size, begin), stop, size):
                     end = min(start + size, stop)
-                    yield data.batch(order.rows(start, end, share))
+                    yield data.batch(rows_of(start, end, share))
                 del data  # the next window may take its place
         finally:
             filled.close()
@@ -248,30 +248,24 @@ class _Held:
         yield self.data if (first, stop) == (0, len(self.data)) else self.data.rows(first, stop)
 
 
-@dataclass(frozen=True)
-class _WindowOrder:
-    """The order of a window's rows: of each lane's for itself."""
+def _window_order(
+    of_lanes: Windows, data: EncodedData, seed: int, epoch: int
+) -> Callable[[int, int, Share], np.ndarray]:
+    """Where a rank's share of rows [start, stop) of the epoch is among those of a window."""
+    requests = data.features.requests
+    requests_N = None if requests is None else requests.request_N
+    before, orders = 0, []
+    for window in of_lanes:  # each lane's rows are in an order of their own
+        mine = None if requests_N is None else requests_N[before : before + len(window)]
+        orders.append(before + row_order(window, seed, epoch, mine))
+        before += len(window)
 
-    of_lanes: Windows
-    orders: Sequence[np.ndarray]  # rows of the window
-    requests_N: np.ndarray | None
-
-    @classmethod
-    def of(cls, of_lanes: Windows, data: EncodedData, seed: int, epoch: int) -> "_WindowOrder":
-        requests = data.features.requests
-        requests_N = None if requests is None else requests.request_N
-        before, orders = 0, []
-        for window in of_lanes:
-            mine = None if requests_N is None else requests_N[before : before + len(window)]
-            orders.append(before + row_order(window, seed, epoch, mine))
-            before += len(window)
-        return cls(of_lanes, orders, requests_N)
-
-    def rows(self, start: int, stop: int, share: Share) -> np.ndarray:
-        """Where a rank's share of rows [start, stop) of the epoch is among the window's."""
+    def rows(start: int, stop: int, share: Share) -> np.ndarray:
         found = []
-        for window, order in zip(self.of_lanes, self.orders, strict=True):
+        for window, order in zip(of_lanes, orders, strict=True):
             rows_B = order[window.rows_before(start) : window.rows_before(stop)]
-            requests_B = None if self.requests_N is None else self.requests_N[rows_B]
+            requests_B = None if requests_N is None else requests_N[rows_B]
             found.append(share.of(rows_B, requests_B))
         return np.concatenate(found)
+
+    return rows

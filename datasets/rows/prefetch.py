@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TypeVar
 
 import torch
@@ -88,17 +88,22 @@ def in_order(
     if threads == 0:
         yield from map(work, chunks)
         return
-    with (
-        closing(prefetch(chunks, _AHEAD)) as read,
-        _pool(threads, one_core_each=one_core_each) as pool,
-    ):
-        waiting: deque[Future[S]] = deque()
-        for result in _submitted(pool, work, read):
-            waiting.append(result)
-            if len(waiting) >= threads + _AHEAD:
+    before = torch.get_num_threads()
+    begin = (lambda: torch.set_num_threads(1)) if one_core_each else None
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="mmoe-score", initializer=begin)
+    try:
+        with closing(prefetch(chunks, _AHEAD)) as read:
+            waiting: deque[Future[S]] = deque()
+            for result in _submitted(pool, work, read):
+                waiting.append(result)
+                if len(waiting) >= threads + _AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        if one_core_each:  # threads that others start later ask for it
+            torch.set_num_threads(before)
 
 
 def _submitted(
@@ -113,17 +118,3 @@ def _submitted(
         failed: Future[S] = Future()
         failed.set_exception(error)
         yield failed
-
-
-@contextmanager
-def _pool(threads: int, *, one_core_each: bool) -> Generator[ThreadPoolExecutor]:
-    """Threads that give up what waits when the block is left."""
-    before = torch.get_num_threads()
-    begin = (lambda: torch.set_num_threads(1)) if one_core_each else None
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="mmoe-score", initializer=begin)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        if one_core_each:  # threads that others start later ask for it
-            torch.set_num_threads(before)
