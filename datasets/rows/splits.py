@@ -12,19 +12,19 @@ from mmoe.config import RequestsConfig, SplitConfig
 from mmoe.config.data import RepeatedRows
 from mmoe.datasets.features.fit_ids import KindFit
 from mmoe.datasets.rows.locations import (
+    HIDDEN,
     REQUEST_COLUMN,
     find_column,
     place,
     rows_by_file,
-    visible_columns,
 )
 from mmoe.datasets.rows.repeats import later_copies
 from mmoe.datasets.rows.requests import RowRequests, find_requests
-from mmoe.datasets.values.arrow import is_text, plain_type
+from mmoe.datasets.values.arrow import is_text
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.datetimes import TimeUnits
 from mmoe.datasets.values.hashing import hash_keys, mix64
-from mmoe.datasets.values.keys import KeyKind, missing_mask, to_keys
+from mmoe.datasets.values.keys import missing_mask, to_keys
 from mmoe.datasets.values.row_hashes import row_hashes
 
 _ROWS = 1 << 17  # hashed at a time
@@ -266,15 +266,6 @@ def random_cuts(num_rows: int, split: SplitConfig, split_seed: int) -> tuple[int
     return below[0], below[1]
 
 
-def random_splits(first: int, rows: int, cuts: tuple[int, int], split_seed: int) -> np.ndarray:
-    """Assigns splits by row number, int8 [rows], to rows that are number `first` and up."""
-    hashes_N = mix64(np.arange(first, first + rows, dtype=np.uint64), split_seed)
-    split_N = np.zeros(rows, np.int8)
-    split_N[hashes_N < np.uint64(cuts[1])] = 2
-    split_N[hashes_N < np.uint64(cuts[0])] = 1
-    return split_N
-
-
 def split_sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
     """Rows of validation and of test: at least one each where there are three rows or more."""
     least = 1 if num_rows >= 3 else 0
@@ -288,35 +279,12 @@ def split_sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
     return num_validation, num_test
 
 
-def hash_splits(
-    column: pa.ChunkedArray,
-    kind: KeyKind,
-    label: str,
-    split: SplitConfig,
-    split_seed: int,
-    first: int = 0,
-    drawn_N: np.ndarray | None = None,
-) -> np.ndarray:
-    """Assigns splits by key, int8 [N], of rows that are number `first` and up of the data set.
-
-    Those without a key are drawn by `drawn_N`, uint64 [N]; None: by their numbers.
-    """
-    hashes_N = hash_keys(to_keys(column, kind, label))
-    missing_N = missing_mask(column, kind)
-    if drawn_N is None:
-        drawn_N = np.arange(first, first + len(column), dtype=np.uint64)
-    hashes_N[missing_N] = mix64(drawn_N[missing_N], 1)
-    return splits_by_hash(hashes_N, split, split_seed)
-
-
 def splits_by_hash(hashes_N: np.ndarray, split: SplitConfig, split_seed: int) -> np.ndarray:
     """Assigns splits, int8 [N], by hashes of what lands together, uint64."""
     # The top 53 bits make an exact float64 in [0, 1).
     uniform_N = (mix64(hashes_N, split_seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    split_N = np.zeros(len(hashes_N), np.int8)
-    split_N[uniform_N < split.validation + split.test] = 1
-    split_N[uniform_N < split.test] = 2
-    return split_N
+    validates_N = uniform_N < split.validation + split.test
+    return np.where(uniform_N < split.test, 2, validates_N).astype(np.int8)
 
 
 def time_cuts(
@@ -338,14 +306,6 @@ def time_cuts(
     earlier, wanted = before[: first_test - 1], rows * (1 - split.test - split.validation)
     first_validation = 1 + int(np.abs(earlier - wanted).argmin())
     return times[first_validation], times[first_test]
-
-
-def time_splits(times_N: np.ndarray, cuts: tuple[Any, Any]) -> np.ndarray:
-    """Assigns splits by time, int8 [N]."""
-    split_N = np.zeros(len(times_N), np.int8)
-    split_N[times_N >= cuts[0]] = 1
-    split_N[times_N >= cuts[1]] = 2
-    return split_N
 
 
 _MOST = 1 << 20  # distinct times of a stream kept apart; 16 MB
@@ -512,7 +472,13 @@ def _fitted(
         return Splitter(by_content, together)
     if split.by == "random":
         cuts = random_cuts(source.num_rows, split, seed)
-        return Splitter(lambda _, first, rows: random_splits(first, rows, cuts, seed))
+
+        def by_number(_: Any, first: int, rows: int) -> np.ndarray:
+            hashes_N = mix64(np.arange(first, first + rows, dtype=np.uint64), seed)
+            validates_N, held_N = (hashes_N < np.uint64(cut) for cut in cuts)
+            return np.where(validates_N, 1, 2 * held_N).astype(np.int8)
+
+        return Splitter(by_number)
     if split.by == "hash":
         return _by_key(source, split, seed, together)
     if split.by == "time":
@@ -541,7 +507,7 @@ def _by_key(source: RowSource, split: SplitConfig, seed: int, together: Sequence
     assert name is not None
     label = f"{origin}: column {name!r}"
     fit = KindFit(label)
-    kind = plain_type(source.schema.field(name).type)  # beside candidates it is a dictionary's
+    kind = find_column(source.schema.empty_table(), name, origin, "data.split.column").type
     if is_text(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()):
         fit.add(pa.chunked_array([], kind))
     else:
@@ -551,8 +517,12 @@ def _by_key(source: RowSource, split: SplitConfig, seed: int, together: Sequence
 
     def of(table: pa.Table, first: int, rows: int) -> np.ndarray:
         column = find_column(table, name, origin, "data.split.column")
-        drawn_N = row_hashes(table, together) if together else None
-        return hash_splits(column, of_keys, label, split, seed, first, drawn_N)
+        hashes_N = hash_keys(to_keys(column, of_keys, label))
+        missing_N = missing_mask(column, of_keys)  # rows without a key are drawn one by one
+        numbers_N = np.arange(first, first + rows, dtype=np.uint64)
+        drawn_N = row_hashes(table, together) if together else numbers_N
+        hashes_N[missing_N] = mix64(drawn_N[missing_N], 1)
+        return splits_by_hash(hashes_N, split, seed)
 
     return Splitter(of, together or [name])
 
@@ -567,7 +537,8 @@ def _by_time(source: RowSource, split: SplitConfig) -> Splitter:
     cuts = time_cuts(*fit.finish(), split, origin)
 
     def of(table: pa.Table, first: int, rows: int) -> np.ndarray:
-        return time_splits(to_times(table, name, origin, split.format), cuts)
+        times_N = to_times(table, name, origin, split.format)
+        return (times_N >= cuts[0]).astype(np.int8) + (times_N >= cuts[1])
 
     return Splitter(of, [name])
 
@@ -653,10 +624,10 @@ def assign_splits(
     """
     if split.by == "file":
         raise ValueError(f"{origin}: a split by {split.by} is not cut from one table")
-    names, of_files = visible_columns(table), rows_by_file(table, origin)
+    of_files = rows_by_file(table, origin)
     source = RowSource(
         origin,
-        pa.schema([table.schema.field(name) for name in names]),
+        pa.schema([field for field in table.schema if field.name not in HIDDEN]),
         table.num_rows,
         lambda _: [(file, table[rows]) for file, rows in of_files],
         table.num_rows,

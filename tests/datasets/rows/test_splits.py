@@ -111,9 +111,9 @@ def test_errors_say_how_to_mend():
     assert "cannot be ordered in time (such as '31/01/2024'); write ISO 8601" in error(
         table(t=["31/01/2024", "01/02/2024", "02/02/2024"]), by_time
     )
-    assert "there is no column 'T', which data.split.column needs (did you mean 't'?)" in error(
-        table(t=[1]), SplitConfig(by="time", column="T")
-    )
+    for by in ("time", "hash"):
+        no_column = "there is no column 'T', which data.split.column needs (did you mean 't'?)"
+        assert no_column in error(table(t=[1]), SplitConfig(by=by, column="T"))
     assert "the validation split is empty, out of 2 rows; give more rows" in error(
         table(t=[1, 2]), SplitConfig()
     )
@@ -140,3 +140,14 @@ def test_two_units_of_time_in_two_files_are_refused(tmp_path):
         split_table(rows, SplitConfig(by="time", column="at"), 1, "log")
     part = split_table(rows.slice(0, 18), SplitConfig(by="time", column="at"), 1, "log")
     assert sum(rows.num_rows for rows in part) == 18
+
+
+def test_columns_that_are_not_looked_at_may_share_a_name():
+    rows = pa.Table.from_arrays([[1] * 9, [2] * 9, list(range(9))], ["x", "x", "key"])
+    split_N = assign_splits(rows, SplitConfig(by="hash", column="key", test=0.4), 1, "x")
+    assert (
+        split_N.tolist()
+        == assign_splits(
+            rows.select([2]), SplitConfig(by="hash", column="key", test=0.4), 1, "x"
+        ).tolist()
+    )
