@@ -2,23 +2,20 @@
 
 python -m benchmarks.gpu_check.ranks WORLD --record FILE [--seconds S] [--device cuda|cpu] [--small]
 
-Starts WORLD processes, which get `--rank` and `--store` as well, and sees to it that none outlives
-its clock: a rank that waits for one that is gone would wait for ever. Each rank has its rows and
-its share of the experts. It computes a step with the others, and alone on the rows of all; then the
+Starts WORLD processes (see `Ranks`), and sees to it that none outlives its clock: a rank that waits
+for one that is gone would wait for ever. Each rank has its rows and its share of the experts. It
+computes a step with the others, and alone on the rows of all; then the
 messages of that step are sent again, by our wire and by nothing but `all_to_all_single`.
 """
 
-import argparse
+import json
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -30,39 +27,63 @@ from benchmarks.gpu_check.record import (
     EXIT_LEFT_OUT,
     FAILED,
     MEASURED,
-    ROOT,
     Record,
     machine_name,
     process_options,
     require_kernels,
 )
+from benchmarks.racing.child import answer_commands, private_stdout
+from benchmarks.racing.ranks import Ranks
 from mmoe.mixture import MLPExperts, MultiGateMixture, TopKGate
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, Wire
+from mmoe.parallel.launch.launcher import launched_rank, launched_ranks
 
-MODULE = "benchmarks.gpu_check.ranks"
-# Once a rank has failed, the others get so many seconds to say why they did
-LAST_WORDS = 5.0
 CPU_RANKS = 2
+# Rows of a rank, width, experts' widths, experts, gates, picks
+FULL, SMALL = (4_096, 512, (512, 256), 64, 4, 2), (32, 12, (16, 8), 8, 3, 2)
+WIRES = {"fp32": None, "bf16": torch.bfloat16}
+# Of the largest number: sums in another order, and what a narrow wire rounds
+TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
+ROUNDS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Exit status 0 only where every rank ended well."""
+    """A line for each wire; exit status 0 only where every rank ended well."""
     options = process_options("ranks")
     options.add_argument("world", type=int)
     options.add_argument("--seconds", type=float, default=60.0, help="of all ranks")
-    options.add_argument("--rank", type=int, help="this process is one of them")
-    options.add_argument("--store", type=Path, help="where ranks meet")
     settings = options.parse_args(arguments)
-    if settings.rank is not None:
-        run_rank(settings)
-        return
     if problem := too_many(settings.world, settings.device):
         print(problem)
         sys.exit(EXIT_LEFT_OUT)
-    with tempfile.TemporaryDirectory(prefix="gpu-check-ranks-") as folder:
-        failed = run(settings, Path(folder))
+    ends_at = time.monotonic() + settings.seconds
+    asked = {name: getattr(settings, name) for name in ("device", "small", "seconds")}
+    ranks = Ranks(
+        f"{settings.world} ranks",
+        "benchmarks.gpu_check.ranks",
+        json.dumps(asked),
+        ranks=settings.world,
+    )
+    record, failed = Record(settings.record, machine_name(settings.device)), 0
+    try:
+        ranks.wait_until_ready(ends_at - time.monotonic())
+        for name in WIRES:
+            values = ranks.ask_all("measure", within=ends_at - time.monotonic(), wire=name)[0]
+            status = MEASURED if values["difference"] <= TOLERANCE[name] else FAILED
+            failed += status == FAILED
+            if status == FAILED:
+                far = f"{values['difference']:.3g} from one process, of the largest number"
+                values["reason"] = far
+            record.add(f"ranks/{settings.world}/{name}-wire", status, **values)
+            print(f"{name}: {status} {values}", flush=True)
+    except RuntimeError as error:
+        words = (f"-- rank {rank}\n{ranks.said(rank)}" for rank in range(settings.world))
+        print("\n".join(words))
+        sys.exit(str(error))
+    finally:
+        ranks.close()
     if failed:
-        sys.exit(failed)
+        sys.exit("ranks compute something else than one process")
 
 
 def too_many(world: int, device: str) -> str:
@@ -71,72 +92,7 @@ def too_many(world: int, device: str) -> str:
     return "" if world <= here else f"needs {world} GPUs, one for each rank; {here} here"
 
 
-def run(settings: argparse.Namespace, folder: Path) -> str:
-    """What went wrong, in one line; nothing where all went well."""
-    ends_at = time.monotonic() + settings.seconds
-    ranks = [_start(rank, settings, folder) for rank in range(settings.world)]
-    try:
-        _wait(ranks, ends_at)
-    finally:
-        hung = [rank for rank, process in enumerate(ranks) if process.poll() is None]
-        for process in ranks:
-            process.kill()
-            process.wait()
-    words = [_said(folder, rank) for rank in range(settings.world)]
-    print("\n".join(f"-- rank {rank}\n{said}" for rank, said in enumerate(words)))
-    failed = [rank for rank, process in enumerate(ranks) if process.returncode]
-    if not failed:
-        return ""
-    first = next((rank for rank in failed if rank not in hung), failed[0])
-    why = f"its clock of {settings.seconds:.0f} s ended" if first in hung else "it failed"
-    last = (words[first].strip().splitlines() or ["it said nothing"])[-1]
-    return f"rank {first} of {settings.world}: {why}: {last}"
-
-
-def _start(rank: int, settings: argparse.Namespace, folder: Path) -> subprocess.Popen:
-    """One rank; what it prints goes to a file, so that no full pipe holds it up."""
-    command = [sys.executable, "-m", MODULE, str(settings.world), "--rank", str(rank)]
-    command += ["--store", str(folder / "store"), "--record", str(settings.record)]
-    command += ["--device", settings.device, "--seconds", str(settings.seconds)]
-    command += ["--small"] if settings.small else []
-    with _output(folder, rank).open("w", encoding="utf-8") as output:
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-
-
-def _wait(ranks: Sequence[subprocess.Popen], ends_at: float) -> None:
-    """Until all have ended, or the clock has, which a failure sets to a few seconds from then."""
-    failed = False
-    while time.monotonic() < ends_at:
-        codes = [rank.poll() for rank in ranks]
-        if None not in codes:
-            return
-        if not failed and any(codes):
-            failed, ends_at = True, min(ends_at, time.monotonic() + LAST_WORDS)
-        time.sleep(0.05)
-
-
-def _output(folder: Path, rank: int) -> Path:
-    return folder / f"{rank}.txt"
-
-
-def _said(folder: Path, rank: int) -> str:
-    return _output(folder, rank).read_text(encoding="utf-8", errors="replace")
-
-
 # One rank
-
-# Rows of a rank, width, experts' widths, experts, gates, picks
-FULL, SMALL = (4_096, 512, (512, 256), 64, 4, 2), (32, 12, (16, 8), 8, 3, 2)
-WIRES = {"fp32": None, "bf16": torch.bfloat16}
-# Of the largest number: sums in another order, and what a narrow wire rounds
-TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
-ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -204,44 +160,37 @@ def _step(layer: MultiGateMixture, x_BD: Tensor, grad_BGO: Tensor) -> list[Tenso
     return [out_BGO.detach(), *torch.autograd.grad(out_BGO, leaves, grad_BGO)]
 
 
-def run_rank(settings: argparse.Namespace) -> None:
-    """The first rank writes a line for each wire; every rank ends with 1 where any is wrong."""
-    device = _join(settings)
-    record = Record(settings.record, machine_name(settings.device))
-    sizes = SMALL if settings.small else FULL
-    failed = 0
-    for name, wire_dtype in WIRES.items():
-        values = measure(Work(sizes, device, wire_dtype), device)
-        status = MEASURED if values["difference"] <= TOLERANCE[name] else FAILED
-        failed += status == FAILED
-        if status == FAILED:
-            values["reason"] = f"{values['difference']:.3g} from one process, of the largest number"
-        if settings.rank == 0:
-            record.add(f"ranks/{settings.world}/{name}-wire", status, **values)
-        print(f"{name}: {status} {values}", flush=True)
+def run_rank(device: str, small: bool, seconds: float) -> None:
+    """Measures as commands say, until there are no more."""
+    answers = private_stdout()
+    here, sizes = _join(device, seconds), SMALL if small else FULL
+
+    def one(wire: str) -> dict[str, Any]:
+        return measure(Work(sizes, here, WIRES[wire]), here)
+
+    answer_commands({"measure": one}, answers)
     dist.destroy_process_group()
-    if failed:
-        sys.exit("ranks compute something else than one process")
 
 
-def _join(settings: argparse.Namespace) -> torch.device:
+def _join(device: str, seconds: float) -> torch.device:
     """This rank's device, once all have met."""
     torch.set_num_threads(1)
-    nccl = settings.device == "cuda"
-    device = torch.device("cuda", settings.rank) if nccl else torch.device("cpu")
+    nccl, world = device == "cuda", launched_ranks()
+    rank = launched_rank() if world > 1 else 0
+    here = torch.device("cuda", rank) if nccl else torch.device("cpu")
     if nccl:
         require_kernels()
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(here)
     dist.init_process_group(
         "nccl" if nccl else "gloo",
-        init_method=f"file://{settings.store.resolve()}",
-        rank=settings.rank,
-        world_size=settings.world,
+        store=dist.HashStore() if world == 1 else None,  # pyright: ignore[reportPrivateImportUsage]
+        rank=rank,
+        world_size=world,
         # A little less than its own clock: a rank that waits in vain says for what
-        timeout=timedelta(seconds=max(5.0, settings.seconds - 10)),
-        device_id=device if nccl else None,
+        timeout=timedelta(seconds=max(5.0, seconds - 10)),
+        device_id=here if nccl else None,
     )
-    return device
+    return here
 
 
 def measure(work: Work, device: torch.device) -> dict[str, Any]:
@@ -345,4 +294,7 @@ def _ms(seconds: float) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1].startswith("{"):
+        run_rank(**json.loads(sys.argv[1]))
+    else:
+        main()

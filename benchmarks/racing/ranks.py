@@ -76,9 +76,9 @@ class Ranks:
             for rank, (log, seat) in enumerate(zip(self.logs, seats, strict=True))
         ]
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, within: float = READY_SECONDS) -> None:
         """Until each has said so."""
-        self._answers(READY_SECONDS)
+        self._answers(within)
 
     def __enter__(self) -> "Ranks":
         try:
@@ -161,11 +161,15 @@ class Ranks:
             words = [f"rank {rank}: {said}" for rank, said in zip(ranks, words, strict=True)]
         return RuntimeError(f"{self.name} {what}: {'; '.join(words)}")
 
-    def _last_words(self, rank: int) -> str:
+    def said(self, rank: int) -> str:
+        """What a rank has written to standard error so far."""
         log = self.logs[rank]
         log.flush()
         log.seek(0)
-        return (log.read().strip().splitlines()[-1:] or ["it said nothing"])[0]
+        return log.read()
+
+    def _last_words(self, rank: int) -> str:
+        return (self.said(rank).strip().splitlines()[-1:] or ["it said nothing"])[0]
 
 
 # Processes that are measured: each does one thing, and its last line is what it found, as JSON
