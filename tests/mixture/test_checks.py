@@ -36,6 +36,8 @@ def make(pool="mlp", input_dim=4):
         (ROWS.int(), "x: expected floating point numbers, got torch.int32"),
         (ROWS[0], r"x: expected shape \[rows, 4\], got"),
         (torch.tensor(1.0), r"x: expected shape \[rows, 4\], got"),
+        (torch.zeros(3, 5), r"x: expected shape \[rows, 4\], got \[3, 5\]"),
+        (torch.zeros(3, 2, 4), r"x: expected 1 input source\(s\), got 2"),
     ],
 )
 def test_inputs(pool, x, message):

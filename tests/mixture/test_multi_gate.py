@@ -1,13 +1,23 @@
-"""MultiGateMixture against the formula, against separate layers, dense against grouped."""
+"""MultiGateMixture: its formula, under torch's modes, with structures, and what it refuses.
+
+Executions against brute force, on whatever shapes and picks there are, are in test_properties.py.
+"""
+
+import copy
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from mmoe.mixture import (
     MLP,
+    Capacity,
+    ExpertPool,
     FixedGate,
     GateOutput,
+    MLPExperts,
+    MoE,
     MultiGateMixture,
     SoftmaxGate,
     TopKGate,
@@ -16,18 +26,26 @@ from mmoe.mixture import (
 
 B, D, H, G, E, K = 9, 6, 5, 3, 4, 2
 VISIBILITY = [[True, True, True, False], [True, False, True, True], [False, True, True, False]]
+EXECUTIONS = ["dense", "grouped", "padded", "auto"]
 
 
-def make_gate(kind: str, *, gates: int = G, hidden: tuple[int, ...] = ()) -> nn.Module:
-    if kind == "softmax":
-        return SoftmaxGate(D, gates, E, hidden=hidden)
-    return TopKGate(D, gates, E, k=K, hidden=hidden, softmax=kind.removeprefix("top_k_"))
+def make_layer(kind="top_k", execution="grouped", seed=0, experts=None, dropout=0.0, **settings):
+    torch.manual_seed(seed)
+    experts = experts or mlp_experts(E, D, [7, H], activation="gelu", dropout=dropout)
+    gate = SoftmaxGate(D, G, E) if kind == "softmax" else TopKGate(D, G, E, k=K)
+    if execution == "padded":
+        settings.setdefault("capacity", Capacity(0.6, "probability"))
+    return MultiGateMixture(D, G, experts, gate=gate, execution=execution, **settings)
 
 
-def make_experts(pool: str = "mlp"):
-    if pool == "mlp":
-        return mlp_experts(E, D, [7, H], activation="gelu")
-    return [MLP(D, [7, H], activation="gelu") if e % 2 else nn.Linear(D, H) for e in range(E)]
+def gradients(layer, x, run=None):
+    """Output, gradient of x and of every parameter, for a random weighting of the outputs."""
+    layer.zero_grad()
+    x = x.clone().requires_grad_()
+    out = (layer if run is None else run)(x).out_BGO
+    torch.manual_seed(1)
+    (out * torch.randn(out.shape, dtype=out.dtype)).sum().backward()
+    return out, x.grad, [p.grad for p in layer.parameters()]
 
 
 def run_expert(experts, e, x):
@@ -36,28 +54,6 @@ def run_expert(experts, e, x):
         z = x @ weight[e] + bias[e]
         x = torch.relu(z) if experts.activation == "relu" else torch.nn.functional.gelu(z)
     return x
-
-
-def make_layer(kind: str = "softmax", execution: str = "dense", seed: int = 0, **settings):
-    torch.manual_seed(seed)
-    hidden = settings.pop("hidden", ())
-    experts = make_experts(settings.pop("pool", "mlp"))
-    gate = make_gate(kind, hidden=hidden)
-    layer = MultiGateMixture(D, G, experts, gate=gate, execution=execution, **settings)
-    return layer.double()
-
-
-def gradients(layer: nn.Module, x: torch.Tensor, seed: int = 1):
-    """Output, gradient of x and of every parameter, for a random weighting of the outputs."""
-    layer.zero_grad()
-    x = x.clone().requires_grad_()
-    out = layer(x).out_BGO
-    torch.manual_seed(seed)
-    (out * torch.randn(out.shape, dtype=out.dtype)).sum().backward()
-    return out, x.grad, {name: p.grad for name, p in layer.named_parameters()}
-
-
-KINDS = ["softmax", "top_k_after", "top_k_before"]
 
 
 def test_equals_the_formula_of_the_mmoe_paper():
@@ -74,13 +70,13 @@ def test_equals_the_formula_of_the_mmoe_paper():
         torch.testing.assert_close(out.gate_weights_BGE[:, g], w_BE)
 
 
-@pytest.mark.parametrize("kind", ["softmax", "top_k_after"])
+@pytest.mark.parametrize("kind", ["softmax", "top_k"])
 def test_sources_reach_their_experts_and_gates(kind):
     expert_source, gate_source = [2, 0, 0, 1], [1, 2, 0]
     sources = {"expert_source": expert_source, "gate_source": gate_source}
     x = torch.randn(B, 3, D, dtype=torch.float64)
-    dense = make_layer(kind, "dense", **sources)
-    grouped = make_layer(kind, "grouped", **sources)
+    dense = make_layer(kind, "dense", **sources).double()
+    grouped = make_layer(kind, "grouped", **sources).double()
     torch.testing.assert_close(gradients(dense, x), gradients(grouped, x))
     torch.testing.assert_close(dense(x).out_BGO, dense([x[:, s] for s in range(3)]).out_BGO)
 
@@ -96,52 +92,15 @@ def test_sources_reach_their_experts_and_gates(kind):
     torch.testing.assert_close(dense(x).out_BGO, weights_BGE @ y_BEO)
 
 
-@pytest.mark.parametrize("execution", ["dense", "grouped"])
-@pytest.mark.parametrize("kind", ["softmax", "top_k"])
-def test_gradcheck_through_the_whole_layer(kind, execution):
-    torch.manual_seed(0)
-    gate = SoftmaxGate(3, 2, 3) if kind == "softmax" else TopKGate(3, 2, 3, k=2)
-    experts = mlp_experts(3, 3, [2, 2], activation="gelu")
-    visibility = [[True, True, False], [True, True, True]]
-    layer = MultiGateMixture(
-        3, 2, experts, gate=gate, visibility=visibility, execution=execution
-    ).double()
-    x = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
-    parameters = dict(layer.named_parameters())
-
-    def run(x, *values):
-        named = dict(zip(parameters, values, strict=True))
-        return torch.func.functional_call(layer, named, (x,)).out_BGO
-
-    assert torch.autograd.gradcheck(run, (x, *parameters.values()))
-
-
-@pytest.mark.parametrize("execution", ["dense", "grouped"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_invisible_experts_get_exactly_no_weight_and_no_gradient(kind, execution):
-    layer = make_layer(kind, execution, visibility=VISIBILITY)
-    x = torch.randn(B, D, dtype=torch.float64)
-    result = layer(x, return_gates=True)
-    hidden_GE = ~torch.tensor(VISIBILITY)
-    assert (result.gate_weights_BGE[:, hidden_GE] == 0).all()
-    assert (result.gate_weights_BGE.sum(-1) > 0).all()
-    result.out_BGO[:, 2].sum().backward()
-    for parameter in layer.experts.parameters():
-        for e in range(E):
-            assert (parameter.grad[e] != 0).any() == VISIBILITY[2][e]
-    grad_GED = layer.gate.logits.weights[0].grad
-    assert (grad_GED[hidden_GE] == 0).all()
-    assert (grad_GED[2] != 0).any()
-
-
 def test_experts_without_rows_get_zero_gradients_when_grouped():
     """As when dense: an optimizer with momentum must not tell the two apart."""
-    layer = make_layer("top_k_after", "grouped")
+    layer = make_layer("top_k", "grouped").double()
     with torch.no_grad():
         layer.gate.logits.weights[0][:, 3] = -100.0
-    _, _, grads = gradients(layer, torch.rand(B, D, dtype=torch.float64))
-    assert (grads["experts.weights.0"][3] == 0).all()
-    assert (grads["experts.weights.0"][0] != 0).any()
+    gradients(layer, torch.rand(B, D, dtype=torch.float64))
+    grad_EDH = layer.experts.weights[0].grad
+    assert (grad_EDH[3] == 0).all()
+    assert (grad_EDH[0] != 0).any()
 
 
 class StaticGate(nn.Module):
@@ -169,17 +128,586 @@ def test_a_users_own_gate_and_different_expert_classes(execution):
     assert result.gate_weights_BGE is None
 
 
-def test_dropout_only_while_training():
-    torch.manual_seed(0)
-    layer = MultiGateMixture(D, 1, mlp_experts(2, D, [50], dropout=0.5))
-    x = torch.randn(B, D)
-    assert not torch.equal(layer(x).out_BGO, layer(x).out_BGO)
-    layer.eval()
-    assert torch.equal(layer(x).out_BGO, layer(x).out_BGO)
-
-
 def test_fixed_gate_over_a_pool():
     layer = MultiGateMixture(D, 2, mlp_experts(2, D, [H]), gate=FixedGate(torch.eye(2)))
     x = torch.randn(B, D)
     expected = torch.stack([run_expert(layer.experts, e, x) for e in range(2)], 1)
     torch.testing.assert_close(layer(x).out_BGO, expected)
+
+
+# Under autocast, checkpointing, copies, torch.compile and torch.export
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_activation_checkpointing_changes_nothing(execution, reentrant):
+    layer = make_layer(execution=execution, dropout=0.3)
+    x = torch.randn(B, D)
+
+    def checkpointed(x):
+        out = checkpoint(lambda x: layer(x).out_BGO, x, use_reentrant=reentrant)
+        return layer(x)._replace(out_BGO=out)
+
+    def plain(x):
+        out = layer(x).out_BGO
+        return layer(x)._replace(out_BGO=out)
+
+    results = []
+    for run in (checkpointed, plain):
+        torch.manual_seed(3)  # the same dropout
+        results.append(gradients(layer, x, run))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_copies_and_state_dicts_compute_the_same(execution):
+    settings = {"execution": execution, "visibility": VISIBILITY}
+    layer = make_layer(**settings)
+    x = torch.randn(B, D)
+    copied = copy.deepcopy(layer)
+    fresh = make_layer(**settings, seed=7)
+    assert not torch.equal(fresh(x).out_BGO, layer(x).out_BGO)
+    fresh.load_state_dict(layer.state_dict())
+    assert torch.equal(copied(x).out_BGO, layer(x).out_BGO)
+    assert torch.equal(fresh(x).out_BGO, layer(x).out_BGO)
+    assert set(layer.state_dict()) == {name for name, _ in layer.named_parameters()}
+    with torch.no_grad():
+        copied.experts.weights[0].zero_()
+    assert torch.equal(fresh(x).out_BGO, layer(x).out_BGO)
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(mode, execution):
+    layer = make_layer(execution=execution)
+    x = torch.randn(B, D)
+    expected = layer(x).out_BGO.detach()
+    with mode():
+        out = layer(x).out_BGO
+    assert not out.requires_grad
+    torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize("pool", ["mlp", "modules"])
+@pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize("kind", ["softmax", "top_k"])
+def test_autocast_narrows_the_experts_but_not_the_gate(kind, execution, pool):
+    experts = None if pool == "mlp" else [nn.Linear(D, H) for _ in range(E)]
+    layer = make_layer(kind, execution, experts=experts)
+    x = torch.randn(B, D, requires_grad=True)
+    exact = layer(x, return_gates=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow = layer(x, return_gates=True)
+    assert narrow.out_BGO.dtype == torch.bfloat16
+    assert torch.equal(narrow.gate_weights_BGE, exact.gate_weights_BGE)
+    torch.testing.assert_close(narrow.out_BGO.float(), exact.out_BGO, atol=0.05, rtol=0.05)
+    narrow.out_BGO.float().sum().backward()
+    assert x.grad.dtype == torch.float32
+    assert all(p.grad.dtype == torch.float32 for p in layer.parameters())
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_bfloat16_parameters(execution):
+    layer = make_layer(execution=execution).bfloat16()
+    out = layer(torch.randn(B, D, dtype=torch.bfloat16), return_gates=True)
+    assert out.out_BGO.dtype == torch.bfloat16
+    assert out.gate_weights_BGE.dtype == torch.float32
+    out.out_BGO.float().sum().backward()
+    assert all(p.grad.dtype == torch.bfloat16 for p in layer.parameters())
+
+
+def test_settings_move_with_the_layer_and_stay_out_of_the_state():
+    layer = make_layer(expert_source=[0, 1, 0, 1]).to("meta")
+    assert {buffer.device.type for buffer in layer.buffers()} == {"meta"}
+    assert not any(name.endswith(("_GE", "_GV", "_E")) for name in layer.state_dict())
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Every layer here has other settings, and torch stops at eight programs for one function."""
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize(
+    ("execution", "kind"),
+    [*((execution, "top_k") for execution in EXECUTIONS), ("auto", "softmax")],
+)
+def test_compiles_without_a_graph_break(execution, kind):
+    layer = make_layer(kind, execution, visibility=VISIBILITY)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x = torch.randn(B, D)
+    torch.testing.assert_close(gradients(layer, x, compiled), gradients(layer, x))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiles_with_everything_asked_for_and_any_batch_size():
+    layer = make_layer(
+        execution="grouped",
+        capacity=Capacity(0.5),
+        expert_source=[1, 0, 1, 2],
+        gate_source=[0, 2, 1],
+    )
+
+    def run(x):
+        output = layer(x, return_gates=True, return_statistics=True)
+        return output._replace(auxiliary_losses={})
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (B, 5):
+        x = torch.randn(rows, 3, D)
+        torch.testing.assert_close(compiled(x), run(x))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiles_with_batch_norm_and_its_running_statistics():
+    def make():
+        torch.manual_seed(0)
+        return make_layer(experts=mlp_experts(E, D, [7, H], activation="silu", norm="batch"))
+
+    x, layer, other = torch.randn(B, D), make(), make()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(gradients(layer, x, compiled), gradients(other, x))
+    torch.testing.assert_close(dict(layer.named_buffers()), dict(other.named_buffers()))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("execution", ["dense", "grouped", "auto"])
+def test_exports_with_a_free_batch_size(execution, strict):
+    layer = make_layer(execution=execution, visibility=VISIBILITY).eval()
+    rows = torch.export.Dim("rows", min=2, max=4096)
+    program = torch.export.export(
+        layer, (torch.randn(B, D),), dynamic_shapes=({0: rows},), strict=strict
+    )
+    for height in (2, B, 50):
+        x = torch.randn(height, D)
+        torch.testing.assert_close(program.module()(x).out_BGO, layer(x).out_BGO)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("execution", ["dense", "grouped"])
+def test_exports_with_a_batch_size_without_bounds(execution):
+    layer = make_layer(execution=execution, visibility=VISIBILITY).eval()
+    rows = torch.export.Dim("b")
+    program = torch.export.export(layer, (torch.randn(B, D),), dynamic_shapes=({0: rows},))
+    x = torch.randn(50, D)
+    torch.testing.assert_close(program.module()(x).out_BGO, layer(x).out_BGO)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("execution", ["grouped", "padded"])
+@pytest.mark.parametrize("priority", ["position", "choice", "probability"])
+def test_exports_training_with_a_capacity_and_a_free_batch_size(execution, priority):
+    layer = make_layer(execution=execution, capacity=Capacity(0.6, priority, minimum=2))
+    rows = torch.export.Dim("rows", min=2, max=4096)
+    program = torch.export.export(layer, (torch.randn(B, D),), dynamic_shapes=({0: rows},))
+    for height in (2, B, 50):
+        x = torch.randn(height, D)
+        output, expected = program.module()(x), layer(x)
+        torch.testing.assert_close(output.out_BGO, expected.out_BGO)
+        assert int(output.dropped) == int(expected.dropped)
+
+
+# Other dispatchers, and what is refused
+
+
+class TakesAll:
+    """A dispatcher that is not the local one."""
+
+    def dispatch(self, sources, plan):
+        return sources[0], torch.tensor([0, len(sources[0])], dtype=torch.int32), plan
+
+    def combine(self, y_RO, handle):
+        return y_RO[:, None].expand(-1, handle.experts_BGK.shape[1], -1)
+
+
+def test_another_dispatcher_may_keep_experts_elsewhere():
+    expert = MLP(D, [H])
+    layer = MultiGateMixture(
+        D, G, [expert], dispatcher=TakesAll(), visibility=torch.ones(G, 8, dtype=torch.bool)
+    )
+    assert layer.num_experts == 8
+    x = torch.randn(B, D)
+    torch.testing.assert_close(layer(x).out_BGO, expert(x)[:, None].expand(-1, G, -1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_gates": 0}, "num_gates: expected 1 or more, got 0"),
+        ({"experts": []}, "experts: expected at least one module"),
+        ({"visibility": [[True] * 4]}, "visibility: expected .* with 3 rows.*got shape"),
+        ({"visibility": [[True] * 3] * 3}, "visibility: expected 4 columns.*got 3"),
+        (
+            {"visibility": [[True] * 4, [False] * 4, [True] * 4]},
+            "visibility: gate 1 sees no expert",
+        ),
+        ({"visibility": [[True, True, False, True]] * 3}, "visibility: no gate sees expert 2"),
+        ({"expert_source": [0, 1]}, r"expert_source: expected 4 .* got \[0, 1\]"),
+        ({"gate_source": [0, -1, 0]}, r"gate_source: expected 3 .* got \[0, -1, 0\]"),
+        (
+            {"execution": "fast"},
+            "execution: expected one of auto, dense, grouped, padded, got 'fast'",
+        ),
+        (
+            {"gate": TopKGate(D, G, E, k=3), "visibility": VISIBILITY},
+            "gate: gate 2 picks k = 3 experts, but sees 2",
+        ),
+        ({"dispatcher": TakesAll(), "execution": "dense"}, "execution: dense .* dispatcher"),
+        (
+            {"dispatcher": TakesAll(), "execution": "padded", "capacity": Capacity()},
+            "execution: padded .* dispatcher",
+        ),
+    ],
+)
+def test_wrong_settings(settings, message):
+    settings = {"num_gates": G, "experts": mlp_experts(E, D, [H]), **settings}
+    with pytest.raises(ValueError, match=message):
+        MultiGateMixture(D, **settings)
+
+
+LINEAR = nn.Linear(D, H)
+
+
+@pytest.mark.parametrize(
+    ("experts", "got"),
+    [
+        (8, r"8; for equal MLPs pass MLPExperts\(8, 6, \[width, …\]\)"),
+        (MLPExperts, r"the class MLPExperts; make one, as MLPExperts\(…\)"),
+        (LINEAR, "a Linear; pass a list, even of one"),
+        ([LINEAR, nn.Linear], "a list with a type in it"),
+        (nn.ModuleDict({"a": LINEAR}), "a ModuleDict with a str in it"),
+        (None, "a NoneType"),
+    ],
+)
+def test_what_is_no_pool(experts, got):
+    message = f"experts: expected a pool, or a list of modules, got {got}"
+    for make in (lambda: MultiGateMixture(D, G, experts), lambda: MoE(D, experts)):
+        with pytest.raises(ValueError, match=message):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("gate", "message"),
+    [
+        (TopKGate, r"gate: expected a module, got the class TopKGate; make one, as TopKGate\(…\)"),
+        (
+            nn.ModuleList([LINEAR] * G),
+            "gate: expected a module with forward.*, got a ModuleList; help",
+        ),
+        (LINEAR, r"gate: expected a module with forward\(inputs, visibility_GE\).*, got a Linear"),
+        ("top_k", "gate: expected a module with forward.*, got a str"),
+    ],
+)
+def test_what_is_no_gate(gate, message):
+    with pytest.raises(ValueError, match=message):
+        MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=gate)
+
+
+def test_a_list_of_modules_is_a_pool():
+    modules = [nn.Linear(D, H) for _ in range(E)]
+    x = torch.randn(B, D)
+    gate = TopKGate(D, G, E, k=2)
+    first, *others = (
+        MultiGateMixture(D, G, experts, gate=gate)(x).out_BGO
+        for experts in (modules, nn.ModuleList(modules), iter(modules), ExpertPool(modules))
+    )
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_sources_of_different_heights():
+    layer = MultiGateMixture(D, 1, mlp_experts(2, D, [H]), expert_source=[0, 1])
+    message = r"x: expected shape \[3 \(rows of source 0\), 6\] of source 1, got \[4, 6\]"
+    with pytest.raises(ValueError, match=message):
+        layer([torch.zeros(3, D), torch.zeros(4, D)])
+    with pytest.raises(
+        ValueError, match=r"x: expected shape \[rows, 6\] of source 0, got \[3, 5\]"
+    ):
+        layer([torch.zeros(3, D - 1), torch.zeros(3, D)])
+
+
+def test_inputs_of_any_structure_need_a_gate():
+    with pytest.raises(ValueError, match="gate: expected one where input_dim is None, got None"):
+        MultiGateMixture(None, G, [nn.Linear(D, H)])
+    layer = MultiGateMixture(None, 1, [nn.Linear(D, H)], gate=Returns(torch.ones(3, 1, 1)))
+    assert layer(torch.zeros(3, D)).out_BGO.shape == (3, 1, H)
+    with pytest.raises(ValueError, match=r"x: expected tensors, or tuples and dicts .* got a str"):
+        layer(("x", torch.zeros(3, D)))
+    two = MultiGateMixture(None, 1, [nn.Linear(D, H)], gate_source=[1], gate=layer.gate)
+    with pytest.raises(ValueError, match=r"x: expected 2 input source.*, got 1"):
+        two(torch.zeros(3, D))
+
+
+class Returns(nn.Module):
+    def __init__(self, weights, experts=None, decision=None):
+        super().__init__()
+        self.decision = GateOutput(weights, experts, {}) if decision is None else decision
+
+    def forward(self, inputs, visibility_GE):
+        return self.decision
+
+
+@pytest.mark.parametrize(
+    ("gate", "message"),
+    [
+        (Returns(torch.zeros(3, 1, E)), r"gate: expected weights of shape \[3, 3, …\]"),
+        (Returns(torch.zeros(3, G, 2)), "gate: expected a weight for each of 4 experts.*got 2"),
+        (
+            Returns(torch.zeros(3, G, 2), torch.zeros(3, G, 1, dtype=torch.int32)),
+            "gate: expected as many picks as weights",
+        ),
+        (
+            Returns(torch.zeros(3, G, E, dtype=torch.int64)),
+            "gate: expected floating point weights, got torch.int64",
+        ),
+        (
+            Returns(torch.zeros(3, G, 1), torch.zeros(3, G, 1, dtype=torch.int16)),
+            r"gate: expected picks in torch.int32 or torch.int64, got torch.int16; use .to",
+        ),
+        (
+            Returns(torch.zeros(3, G, 1), torch.full((3, G, 1), 2**32)),
+            r"gate: expected picks from -1 \(unused\) to 3, got 4294967296",
+        ),
+        (
+            Returns(None, decision=(torch.zeros(3, G, E), None, {})),
+            r"gate: expected a GateOutput\(weights, experts, auxiliary_losses\) .*, got a tuple",
+        ),
+        (
+            Returns(None, decision=torch.zeros(3, G, E)),
+            "gate: expected a GateOutput.*, got a Tensor",
+        ),
+        (Returns([[0.5]]), "gate: expected a GateOutput.*, got one with a list for weights"),
+        (
+            Returns(torch.zeros(3, G, 1), torch.full((3, G, 1), E, dtype=torch.int32)),
+            r"gate: expected picks from -1 \(unused\) to 3, got 4",
+        ),
+        (
+            Returns(torch.zeros(3, G, 1), torch.full((3, G, 1), -2, dtype=torch.int32)),
+            r"gate: expected picks from -1 \(unused\) to 3, got -2",
+        ),
+        (
+            Returns(torch.zeros(3, G, E, device="meta")),
+            "gate: expected weights on device cpu as the mixture, got meta",
+        ),
+        (
+            Returns(torch.zeros(3, G, 1), torch.zeros(3, G, 1, dtype=torch.int32, device="meta")),
+            "gate: expected picks on device cpu as the mixture, got meta",
+        ),
+    ],
+)
+def test_gates_that_return_nonsense(gate, message):
+    for execution in ("auto", "dense", "grouped"):
+        layer = MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=gate, execution=execution)
+        with pytest.raises(ValueError, match=message):
+            layer(torch.zeros(3, D))
+
+
+def test_losses_and_picks_may_be_left_out():
+    weights, x = torch.rand(B, G, E), torch.randn(B, D)
+    layer = MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=Returns(weights))
+    expected = layer(x)
+    for decision in (GateOutput(weights), GateOutput(weights, None, None)):
+        layer.gate.decision = decision
+        result = layer(x)
+        assert torch.equal(result.out_BGO, expected.out_BGO)
+        assert result.auxiliary_losses == {}
+    result.auxiliary_losses["mine"] = weights.sum()
+    assert layer(x).auxiliary_losses == {}
+
+
+@pytest.mark.parametrize("execution", ["dense", "grouped", "padded"])
+def test_picks_as_topk_returns_them(execution):
+    """`torch.topk` gives int64."""
+    weights, experts = torch.rand(B, G, E).topk(2)
+    capacity = Capacity(10) if execution == "padded" else None
+    results = []
+    for picks in (experts, experts.to(torch.int32)):
+        torch.manual_seed(0)
+        layer = MultiGateMixture(
+            D,
+            G,
+            mlp_experts(E, D, [H]),
+            gate=Returns(None, decision=GateOutput(weights, picks)),
+            execution=execution,
+            capacity=capacity,
+        )
+        results.append(layer(torch.ones(B, D), return_gates=True, return_statistics=True))
+    assert torch.equal(results[0].out_BGO, results[1].out_BGO)
+    assert torch.equal(results[0].gate_weights_BGE, results[1].gate_weights_BGE)
+    assert torch.equal(results[0].statistics.picks_GE, results[1].statistics.picks_GE)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("execution", ["dense", "grouped", "padded"])
+def test_weights_of_an_expert_picked_twice_add_up(execution, training):
+    experts = torch.tensor([2, 0, 2], dtype=torch.int32).expand(B, G, -1)
+    weights = torch.tensor([0.3, 0.5, 0.2]).expand(B, G, -1).clone().requires_grad_()
+    layer = MultiGateMixture(
+        D,
+        G,
+        mlp_experts(E, D, [H]),
+        gate=Returns(weights, experts),
+        execution=execution,
+        capacity=Capacity(10) if execution == "padded" else None,
+    ).train(training)
+    x = torch.randn(B, D, requires_grad=True)
+    result = layer(x, return_gates=True)
+    once = layer.experts.dense([x])
+    expected = (0.5 * once[0] + (0.3 + 0.2) * once[2])[:, None].expand(-1, G, -1)
+    torch.testing.assert_close(result.out_BGO, expected)
+    torch.testing.assert_close(result.gate_weights_BGE[0, 0], torch.tensor([0.5, 0, 0.5, 0]))
+    (grad,) = torch.autograd.grad(result.out_BGO.sum(), [weights])
+    torch.testing.assert_close(grad[..., 0], once[2].sum(1)[:, None].expand(-1, G))
+    assert torch.equal(grad[..., 0], grad[..., 2])
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("picks", [True, False])
+def test_weights_that_are_no_numbers(picks, value):
+    experts = torch.arange(E, dtype=torch.int32).expand(3, G, E).clone() if picks else None
+    weights = torch.ones(3, G, E)
+    weights[1:, 2, 0] = value
+    gate = Returns(weights, experts)
+    layer = MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=gate)
+    message = "gate: expected finite weights, got NaN or infinity in 2 of 3 rows of gate 2"
+    with pytest.raises(ValueError, match=message):
+        layer(torch.zeros(3, D))
+    if experts is not None:
+        # An unused pick may weigh anything.
+        experts[1:, 2, 0] = -1
+        assert layer(torch.zeros(3, D)).out_BGO.isfinite().all()
+
+
+@pytest.mark.parametrize("picks", [True, False])
+def test_gates_that_look_past_their_visibility(picks):
+    experts = torch.tensor([0, 2], dtype=torch.int32).expand(3, G, 2) if picks else None
+    weights = torch.full((3, G, 2 if picks else E), 0.5)
+    if not picks:
+        weights[:, ~torch.tensor(VISIBILITY)] = 0
+        weights[2, 2, 0] = 0.5
+    layer = MultiGateMixture(
+        D, G, mlp_experts(E, D, [H]), gate=Returns(weights, experts), visibility=VISIBILITY
+    )
+    message = "gate: expected no weight of gate 2 on expert 0, which it does not see, got 0.5"
+    with pytest.raises(ValueError, match=f"{message} in row {0 if picks else 2}"):
+        layer(torch.zeros(3, D))
+
+
+# Experts that read and return tuples and dicts, against a slow form (as FastMoE's mimo test)
+
+
+class Encoder(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.table = nn.Embedding(5, 4, dtype=torch.float64)
+        self.linear = nn.Linear(D, 4, dtype=torch.float64)
+        self.scale = nn.Parameter(torch.tensor(float(scale), dtype=torch.float64))
+
+    def forward(self, batch):
+        hidden = self.linear(batch["dense"]) * self.scale + self.table(batch["ids"])
+        steps = torch.einsum("nsd,nh->nsh", batch["steps"], hidden)
+        return {"score": hidden.sum(1), "states": (hidden, steps)}
+
+
+class Bilinear(nn.Module):
+    """Another class with the same structure in and out."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(D, 4, dtype=torch.float64))
+
+    def forward(self, batch):
+        hidden = torch.tanh(batch["dense"] @ self.weight)
+        steps = batch["steps"].sum(2, keepdim=True) * hidden[:, None]
+        return {"score": hidden[:, 0], "states": (hidden, steps)}
+
+
+class ReadsDict(nn.Module):
+    """A gate over the dense part of a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = TopKGate(D, G, E, k=K).double()
+        self.k = K
+
+    def forward(self, inputs, visibility_GE):
+        return self.inner([batch["dense"] for batch in inputs], visibility_GE)
+
+
+def make_tree_experts():
+    torch.manual_seed(0)
+    return [Encoder(1), Bilinear(), Encoder(2), Bilinear()]
+
+
+def make_batch(seed=0):
+    torch.manual_seed(seed)
+    dense = torch.randn(B, D, dtype=torch.float64, requires_grad=True)
+    steps = torch.randn(B, 2, 3, dtype=torch.float64, requires_grad=True)
+    return {"dense": dense, "ids": torch.randint(0, 5, (B,)), "steps": steps}
+
+
+def flat(output):
+    return [output["score"], *output["states"]]
+
+
+def loss_of(leaves):
+    torch.manual_seed(1)
+    return sum((leaf * torch.randn(leaf.shape, dtype=leaf.dtype)).sum() for leaf in leaves)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("execution", ["dense", "grouped", "auto"])
+def test_dicts_in_and_out_equal_one_expert_at_a_time(execution, training):
+    experts, batch = make_tree_experts(), make_batch()
+    layer = MultiGateMixture(None, G, experts, gate=ReadsDict(), execution=execution)
+    layer.train(training)
+    result = layer(batch, return_gates=True)
+    leaves = flat(result.out_BGO)
+    assert [tuple(leaf.shape) for leaf in leaves] == [(B, G), (B, G, 4), (B, G, 2, 4)]
+
+    weights = result.gate_weights_BGE
+    each = [flat(expert(batch)) for expert in experts]
+    slow = [
+        torch.einsum("bge,be...->bg...", weights, torch.stack(parts, 1))
+        for parts in zip(*each, strict=True)
+    ]
+    torch.testing.assert_close(leaves, slow)
+    inputs = [batch["dense"], batch["steps"], *layer.parameters()]
+    grads = torch.autograd.grad(loss_of(leaves), inputs, retain_graph=True)
+    torch.testing.assert_close(grads, torch.autograd.grad(loss_of(slow), inputs))
+
+
+@pytest.mark.parametrize("execution", ["dense", "grouped"])
+def test_several_sources_of_one_structure_and_a_plain_one_for_the_gates(execution):
+    experts, first, second = make_tree_experts(), make_batch(0), make_batch(1)
+    x = torch.randn(B, D, dtype=torch.float64)
+    gate = TopKGate(D, G, E, k=K).double()
+    layer = MultiGateMixture(
+        None, G, experts, gate=gate, execution=execution,
+        expert_source=[0, 2, 2, 0], gate_source=[1] * G,
+    )  # fmt: skip
+    result = layer([first, x, second], return_gates=True)
+    each = [
+        flat(expert((first, second)[s])) for expert, s in zip(experts, [0, 1, 1, 0], strict=True)
+    ]
+    for leaf, parts in zip(flat(result.out_BGO), zip(*each, strict=True), strict=True):
+        stacked = torch.stack(parts, 1)
+        slow = torch.einsum("bge,be...->bg...", result.gate_weights_BGE, stacked)
+        torch.testing.assert_close(leaf, slow)
+
+
+class PicksNothing(nn.Module):
+    def forward(self, inputs, visibility_GE):
+        rows = len(inputs[0]["dense"])
+        experts = torch.full((rows, G, 1), -1, dtype=torch.int32)
+        return GateOutput(torch.ones(rows, G, 1, dtype=torch.float64), experts, {})
+
+
+@pytest.mark.parametrize("execution", ["dense", "grouped", "auto"])
+def test_rows_that_nobody_picked_come_out_as_zeros(execution):
+    layer = MultiGateMixture(None, G, make_tree_experts(), gate=PicksNothing(), execution=execution)
+    leaves = flat(layer(make_batch()).out_BGO)
+    assert all((leaf == 0).all() for leaf in leaves)
+    loss_of(leaves).backward()
+    assert all((p.grad == 0).all() for p in layer.parameters())

@@ -30,14 +30,16 @@ SIZES = torch.tensor([2, 1])
 SEEN = torch.ones(1, 4, dtype=torch.bool)
 PLAN = RoutePlan(torch.tensor([0, 0, 1], dtype=torch.int32), OFFSETS, SLOTS)
 CALLS = {
-    "grouped_mm": (lambda x, w: grouped_mm(x, OFFSETS, w, None, "gelu"), (3, 4), (2, 4, 5)),
-    "dense_mm": (lambda x, w: dense_mm(x, w, None, "gelu")[0], (3, 4), (2, 4, 5)),
+    "grouped_mm": (
+        lambda x, w, b: grouped_mm(x, OFFSETS, w, b, "gelu"), (3, 4), (2, 4, 5), (2, 5),
+    ),
+    "dense_mm": (lambda x, w, b: dense_mm(x, w, b, "gelu")[0], (3, 4), (2, 4, 5), (2, 5)),
     "shared_mm": (
         lambda x, w: shared_mm(x, w, None, [x.new_ones(2, 5)] * 2, OWNERS, "gelu")[0],
         (3, 4),
         (2, 4, 5),
     ),
-    "gate_mm": (gate_mm, (3, 4), (4, 5)),
+    "gate_mm": (gate_mm, (3, 4), (4, 5), (5,)),
     "row_softmax": (lambda x, y: row_softmax(x * y).square(), (3, 4), (3, 4)),
     "gated_combine": (lambda y, w: gated_combine(y, SLOTS, w), (3, 4), (2, 1, 2)),
     "dense_combine": (lambda y, w: dense_combine([y, 2 * y], w), (3, 4), (3, 1, 2)),
@@ -56,13 +58,15 @@ CALLS = {
         (8, 5),
     ),
     "topk_gate": (lambda x, w: topk_gate(x * w, SEEN, 2)[0], (3, 1, 4), (3, 1, 4)),
-}
+}  # fmt: skip
 
 # Those that are made of others, or whose gradients have gradients
 MORE = {
     "permute": (lambda x, y: permute(x, PLAN) * y, (2, 4), (3, 4)),
     "unpermute": (lambda x, y: unpermute(x, PLAN) * y, (3, 4), (2, 4)),
-    "gathered_mm": (lambda x, w: gathered_mm(x, PLAN, w, None, "gelu"), (2, 4), (2, 4, 5)),
+    "gathered_mm": (
+        lambda x, w, b: gathered_mm(x, PLAN, w, b, "gelu"), (2, 4), (2, 4, 5), (2, 5),
+    ),
     "dense_mlp": (
         lambda x, w: dense_mlp(x, [w, w.mT], [], "silu", "gelu")[0], (3, 4), (2, 4, 5),
     ),
@@ -80,6 +84,18 @@ def drawn(name, dtype=torch.float64):
 def test_gradcheck(name):
     call, tensors = drawn(name)
     assert torch.autograd.gradcheck(call, tensors)
+
+
+@every
+def test_one_gradient_alone_has_the_bits_that_it_has_beside_others(name):
+    call, tensors = drawn(name, torch.float32)
+    together = torch.autograd.grad(call(*tensors).square().sum(), tensors)
+    for at, whole in enumerate(together):
+        alone = [tensor.detach() for tensor in tensors]
+        alone[at].requires_grad_()
+        call(*alone).square().sum().backward()
+        assert [tensor.grad is None for tensor in alone] == [n != at for n in range(len(alone))]
+        assert torch.equal(alone[at].grad, whole)
 
 
 @every

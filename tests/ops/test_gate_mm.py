@@ -38,11 +38,6 @@ def inputs(sizes, dtype):
     return x_BD.to(dtype), weight_DN.to(sums), bias_N.to(sums), grad_BN.to(sums)
 
 
-def gradients(x_BD, weight_DN, bias_N, grad_BN):
-    leaves = [t.clone().requires_grad_() for t in (x_BD, weight_DN, bias_N)]
-    return torch.autograd.grad(gate_mm(*leaves), leaves, grad_BN)
-
-
 def test_reference_is_a_linear_layer():
     x_BD, weight_DN, bias_N, grad_BN = inputs(SIZES["usual"], torch.float64)
     leaves = [t.clone().requires_grad_() for t in (x_BD, weight_DN, bias_N)]
@@ -66,18 +61,6 @@ def test_weights_of_any_type_are_widened():
     y_BN = gate_mm(x_BD, weight_DN.bfloat16(), bias_N.bfloat16())
 
     assert torch.equal(y_BN, gate_mm(x_BD, weight_DN.bfloat16().float(), bias_N.bfloat16().float()))
-
-
-@pytest.mark.parametrize("wanted", range(3))
-def test_one_gradient_alone(wanted):
-    x_BD, weight_DN, bias_N, grad_BN = inputs(SIZES["odd widths"], torch.bfloat16)
-    together = gradients(x_BD, weight_DN, bias_N, grad_BN)
-    leaves = [x_BD, weight_DN, bias_N]
-    leaves[wanted].requires_grad_()
-
-    gate_mm(*leaves).backward(grad_BN)
-
-    assert torch.equal(leaves[wanted].grad, together[wanted])
 
 
 @needs_kernels

@@ -8,7 +8,7 @@ import torch
 from mmoe import ops
 from mmoe.ops import _library, extension_status, product_choice
 
-# Every operator once, forward and backward, against the reference's gradients from autograd.
+# Operators with the reference in the kernels' place: gradients, schemas, compiled, refusals
 WITHOUT_EXTENSION = """
 import os, sys, warnings
 sys.modules["mmoe._C"] = None
@@ -37,6 +37,37 @@ assert torch.autograd.gradcheck(lambda w, *y: ops.dense_combine(y, w), (wd, *ys)
 torch.library.opcheck(torch.ops.mmoe.dense_combine.default, (ys, wd))
 compiled = torch.compile(ops.dense_combine, fullgraph=True, backend="aot_eager")
 assert torch.equal(compiled(ys, wd), ops.dense_combine(ys, wd))
+
+from mmoe.ops import permute, topk_gate, unpermute
+opcheck = torch.library.opcheck
+logits = torch.randn(6, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+logits.requires_grad_()
+visible = torch.tensor([[True] * 4, [True, False, True, False]])
+for softmax in ("after", "before"):
+    assert torch.autograd.gradcheck(lambda x: topk_gate(x, visible, 2, softmax=softmax)[0], logits)
+opcheck(torch.ops.mmoe.topk_gate.default, (logits, visible, 2, True))
+weights, experts = topk_gate(logits, visible, 2)
+plan = ops.route_plan(experts, 4)
+x = torch.ones(6, 3, dtype=torch.float64, requires_grad=True)
+assert torch.autograd.gradcheck(lambda x: unpermute(permute(x, plan).exp(), plan), x)
+opcheck(torch.ops.mmoe.permute.default, (x, plan.rows_P, plan.slots_BGK))
+compiled = torch.compile(
+    lambda x, plan: unpermute(permute(x, plan), plan), fullgraph=True, backend="aot_eager"
+)
+assert torch.equal(compiled(x, plan), unpermute(permute(x, plan), plan))
+
+for call, words in [
+    (lambda: topk_gate(logits, visible, 3), "k: expected at most 2, what gate 1 sees, got 3"),
+    (lambda: topk_gate(logits / 0 * 0, visible, 2), "gate 0: 6 rows have NaN logits"),
+    (lambda: permute(x, plan._replace(rows_P=plan.rows_P + 1)), "rows_P: expected rows in [0, 6)"),
+    (lambda: unpermute(x, plan._replace(rows_P=plan.rows_P[:6])), "slots_BGK: expected slots in"),
+]:
+    try:
+        call()
+    except ValueError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
 print("all fine")
 """
 
