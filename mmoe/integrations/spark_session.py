@@ -31,7 +31,13 @@ def local_session(cores: int = 2, settings: Mapping[str, str] | None = None) -> 
         ValueError: There is no PySpark, or no Java.
     """
     sql = import_extra("pyspark.sql")
-    _check_java()
+    home = os.environ.get("JAVA_HOME")
+    if not (home and (Path(home) / "bin" / "java").exists()) and shutil.which("java") is None:
+        raise ValueError(
+            f"Spark needs Java {_JAVA}, and there is no `java` in JAVA_HOME or on the PATH; "
+            f"install it (Debian, Ubuntu: apt-get install openjdk-{_JAVA}-jre-headless; Fedora: "
+            f"dnf install java-{_JAVA}-openjdk-headless; macOS: brew install openjdk@{_JAVA})"
+        )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = sql.SparkSession.builder.master(f"local[{cores}]").appName("mmoe")
     own = {
@@ -44,18 +50,6 @@ def local_session(cores: int = 2, settings: Mapping[str, str] | None = None) -> 
     for key, value in {**own, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
-
-
-def _check_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").exists():
-        return
-    if shutil.which("java") is None:
-        raise ValueError(
-            f"Spark needs Java {_JAVA}, and there is no `java` in JAVA_HOME or on the PATH; "
-            f"install it (Debian, Ubuntu: apt-get install openjdk-{_JAVA}-jre-headless; Fedora: "
-            f"dnf install java-{_JAVA}-openjdk-headless; macOS: brew install openjdk@{_JAVA})"
-        )
 
 
 def check_frame(df: Any, requests: RequestsConfig | None) -> None:
@@ -80,16 +74,10 @@ def check_frame(df: Any, requests: RequestsConfig | None) -> None:
 
 
 def types_of(df: Any, read: Sequence[str], kept: Sequence[str], added: pa.Schema) -> Any:
-    """Returns the `StructType` of the kept columns and, behind them, those that are added.
-
-    Args:
-        df: A Spark DataFrame.
-        read: Its columns that Python is handed.
-        kept: Those that come back.
-        added: What comes behind them.
+    """Returns the `StructType` of a DataFrame's kept columns and, behind them, of what is added.
 
     Raises:
-        ValueError: Two columns have one name, or one is of a type that Arrow has not.
+        ValueError: Of those that are read or kept, two have one name, or Arrow has not one's type.
     """
     names = dict.fromkeys([*kept, *read])
     refuse_repeated(names, df.columns, "df")
