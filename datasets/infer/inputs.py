@@ -108,17 +108,13 @@ class Inputs:
 
     def choose(self, names: Names, origin: str) -> None:
         """Fills in features, reasons and what is left out, in the order of the columns."""
-        kept = [profile for profile in self.profiles if self._is_input(profile)]
-        kept += [profile for profile in self.profiles if self._is_moment(profile, origin)]
-        order = {profile.name: index for index, profile in enumerate(self.profiles)}
-        kept.sort(key=lambda profile: order[profile.name])
-        kept = self._without_joint_leaks(kept)
+        inputs = {profile.name for profile in self.profiles if self._is_input(profile)}
+        inputs |= {one.name for one in self.profiles if self._is_moment(one, origin)}
+        kept = self._without_joint_leaks([one for one in self.profiles if one.name in inputs])
         relations = relate(self.coded)
         evidence = {}
         for name, coded in self.coded.items():
-            owner = relations.owner.get(
-                name
-            )  # rows of what a column follows from: held out together
+            owner = relations.owner.get(name)  # rows of one are held out together
             folds_S = self.sample.folds_S if owner is None else folds_of(self.coded[owner].codes_S)
             evidence[name] = weigh(coded, self.sample, folds_S)
         verdicts = self._verdicts(kept, evidence, relations)
@@ -130,6 +126,7 @@ class Inputs:
                 self._add(InputColumn(profile, verdict, evidence.get(profile.name)), names)
         self.together = Together(self._strongest(evidence), self.numbers, self.sample)
         self._cross(names)
+        order = {profile.name: index for index, profile in enumerate(self.profiles)}
         self.left_out.sort(key=lambda one: order[one[0]])
 
     @property

@@ -136,25 +136,23 @@ class SplitConfig(Strict):
     test_days: list[Day] | None = Field(default=None, description="day: as train_days")
 
     def _ensure_consistent(self) -> None:
-        if self.by in ("hash", "time", "day") and self.column is None:
-            raise ValueError(f"split by {self.by} needs `column`")
-        if self.by in ("random", "file") and self.column is not None:
-            raise ValueError(f"split by {self.by} takes no `column`; remove it")
-        if self.by not in ("time", "day") and self.format is not None:
-            raise ValueError(f"split by {self.by} takes no `format`; remove it")
-        self._days_are_given_where_they_count()
+        taken_by = {
+            "column": ("hash", "time", "day"),
+            "format": ("time", "day"),
+            "train_days": ("day",),
+            "test_days": ("day",),
+        }
+        for key, kinds in taken_by.items():
+            value = getattr(self, key)
+            if self.by not in kinds and value is not None:
+                raise ValueError(f"split by {self.by} takes no `{key}`; remove it")
+            if self.by in kinds and value in (None, []) and key != "format":
+                such_as = "" if key == "column" else ", such as [2024-01-31]"
+                raise ValueError(f"split by {self.by} needs `{key}`{such_as}")
+        if shared := set(self.train_days or ()) & set(self.test_days or ()):
+            raise ValueError(f"{min(shared)} is among train_days and test_days; choose one")
         if self.validation + self.test >= 1:
             raise ValueError("validation + test must leave rows to train on (be below 1)")
-
-    def _days_are_given_where_they_count(self) -> None:
-        for name, days in (("train_days", self.train_days), ("test_days", self.test_days)):
-            if self.by == "day" and not days:
-                raise ValueError(f"split by day needs `{name}`, such as [2024-01-31]")
-            if self.by != "day" and days is not None:
-                raise ValueError(f"split by {self.by} takes no `{name}`; remove it")
-        shared = set(self.train_days or ()) & set(self.test_days or ())
-        if shared:
-            raise ValueError(f"{min(shared)} is among train_days and test_days; choose one")
 
 
 class StreamingConfig(Strict):
