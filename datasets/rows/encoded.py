@@ -163,13 +163,6 @@ def merged(of_request: Sequence[bool], shared: Iterable[Any], own: Iterable[Any]
     return [next(of_requests if flag else of_rows) for flag in of_request]
 
 
-def join_features(chunks: Sequence[EncodedFeatures]) -> EncodedFeatures:
-    """Joins features in order; requests of which two chunks have rows become one."""
-    joined = _concatenated(chunks)
-    of_chunks = [chunk.requests for chunk in chunks if chunk.requests is not None]
-    return replace(joined, requests=_join_requests(of_chunks)) if of_chunks else joined
-
-
 def _concatenated(chunks: Sequence[EncodedFeatures]) -> EncodedFeatures:
     lists = []
     for pairs in zip(*(chunk.lists for chunk in chunks), strict=True):
@@ -371,11 +364,13 @@ def join(chunks: list[EncodedData]) -> EncodedData:
     if len(chunks) == 1:
         return chunks.pop()
     features = [chunk.features for chunk in chunks]
+    # Requests of which two chunks have rows become one
+    requests = [of_chunk.requests for of_chunk in features if of_chunk.requests is not None]
     labels = [chunk.labels for chunk in chunks if chunk.labels is not None]
     chunks.clear()
-    return EncodedData(
-        features=join_features(features), labels=join_labels(labels) if labels else None
-    )
+    joined = _concatenated(features)
+    joined = replace(joined, requests=_join_requests(requests)) if requests else joined
+    return EncodedData(features=joined, labels=join_labels(labels) if labels else None)
 
 
 def in_chunks(chunks: Iterable[EncodedData], size: int) -> Iterator[EncodedData]:

@@ -258,16 +258,9 @@ def refuse_empty(counts: Sequence[int] | np.ndarray, split: SplitConfig, origin:
 def random_cuts(num_rows: int, split: SplitConfig, split_seed: int) -> tuple[int, int]:
     """Returns the hashes of row numbers below which validation lies, and validation and test.
 
-    Just as many rows lie below them as the two shall have: exact shares, rounded.
+    Just as many rows lie below them as the two shall have: exact shares, rounded, and at least one
+    row each where there are three rows or more.
     """
-    num_validation, num_test = split_sizes(num_rows, split)
-    ranks = [num_validation, num_validation + num_test]
-    below = smallest_hashes(num_rows, split_seed, ranks)
-    return below[0], below[1]
-
-
-def split_sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
-    """Rows of validation and of test: at least one each where there are three rows or more."""
     least = 1 if num_rows >= 3 else 0
     num_validation = max(least, round(num_rows * split.validation))
     num_test = max(least, round(num_rows * split.test))
@@ -276,7 +269,9 @@ def split_sizes(num_rows: int, split: SplitConfig) -> tuple[int, int]:
             num_validation -= 1
         else:
             num_test -= 1
-    return num_validation, num_test
+    ranks = [num_validation, num_validation + num_test]
+    below = smallest_hashes(num_rows, split_seed, ranks)
+    return below[0], below[1]
 
 
 def splits_by_hash(hashes_N: np.ndarray, split: SplitConfig, split_seed: int) -> np.ndarray:

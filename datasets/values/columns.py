@@ -249,7 +249,9 @@ def parse_written(
     dot, mark = re.escape(decimal), re.escape(thousands or "")
     grouped = rf"[1-9]\d{{0,2}}(?:{mark}\d{{3}})+|" if thousands else ""
     number = rf"(?:{grouped}\d+)(?:{dot}\d*)?|{dot}\d+"
-    around = f"(?:{re.escape(tidy_unit(unit))})?" if unit else ""
+    # As it is in cells that are tidied
+    [tidy] = tidied(pa.chunked_array([[unit or ""]], pa.large_string())).to_pylist()
+    around = f"(?:{re.escape(tidy)})?" if unit else ""
     pattern = (
         rf"^(?P<open>\(?)(?P<sign>[+-]?) ?(?P<before>{around}) ?(?P<inner>[+-]?)"
         rf"(?P<number>(?:{number})(?:[eE][+-]?\d+)?) ?(?P<behind>{around})(?P<last>-?)"
@@ -281,12 +283,6 @@ def tidied(values: pa.ChunkedArray) -> pa.ChunkedArray:
         for pattern, usual in _ALIKE:
             values = pc.replace_substring_regex(values, pattern, usual)
     return pc.utf8_trim_whitespace(values)
-
-
-def tidy_unit(unit: str) -> str:
-    """Returns the unit as `tidied` leaves it in cells."""
-    [tidy] = tidied(pa.chunked_array([pa.array([unit], pa.large_string())])).to_pylist()
-    return tidy
 
 
 def _parsed(

@@ -56,11 +56,6 @@ def canonical_datetimes(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return _put(values, is_datetime, _shorten(_to_utc(found)))
 
 
-def is_no_moment(text: str) -> bool:
-    """Returns whether `canonical_datetimes` leaves a text of ASCII as it is, at a glance."""
-    return len(text) < _SHORTEST_MOMENT or text[4] != "-"
-
-
 def decimals_to_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Writes decimals without zeros at the end: 1.00 as `1`, 1.50 as `1.5`.
 
@@ -171,7 +166,8 @@ def own_key(value: object, kind: KeyKind, words: Collection[str]) -> int | str |
         return None
     # Blanks of other kinds are not printable
     plain = value.isascii() and value.isprintable() and value[0] != " " != value[-1]
-    return value if plain and is_no_moment(value) else None
+    # What `canonical_datetimes` leaves as it is
+    return value if plain and (len(value) < _SHORTEST_MOMENT or value[4] != "-") else None
 
 
 def missing_mask(column: pa.ChunkedArray, kind: KeyKind) -> np.ndarray:
