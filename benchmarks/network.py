@@ -33,7 +33,7 @@ from benchmarks.racing.hosts import (
     why_not,
 )
 from benchmarks.racing.spread import Setting, sums_of
-from benchmarks.train.races import Bench, Contestant, Program, window
+from benchmarks.train.races import Bench, Contestant, run_program, window
 from benchmarks.train.workloads import Spec
 
 # Races of how rows travel: over two levels, and in chunks
@@ -398,16 +398,6 @@ def _details(results: Sequence[Result]) -> None:
             show("The grid, ms", table)
 
 
-PROGRAM = Program(
-    name="network",
-    races=(*EXCHANGE_RACES, *LOAD_RACES, *ADAPTIVE_RACES, *STEP_RACES),
-    title="Paired ratios: median and 10–90 % range",
-    print_details=_details,
-    threads=1,
-    changes="every config",
-)
-
-
 def main() -> None:
     """Races where hosts can be built; else says in one line why not."""
     reason = why_not()
@@ -416,7 +406,14 @@ def main() -> None:
         return
     # Hosts are removed on the way out
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    PROGRAM.run()
+    run_program(
+        "network",
+        (*EXCHANGE_RACES, *LOAD_RACES, *ADAPTIVE_RACES, *STEP_RACES),
+        "Paired ratios: median and 10–90 % range",
+        _details,
+        threads=1,
+        changes="every config",
+    )
 
 
 if __name__ == "__main__":

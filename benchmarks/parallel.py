@@ -18,8 +18,8 @@ from benchmarks.racing.spread import sums_of
 from benchmarks.train.races import (
     Bench,
     Contestant,
-    Program,
     print_operators,
+    run_program,
     window,
 )
 from benchmarks.train.workloads import BATCH, Spec
@@ -370,15 +370,12 @@ def _details(results: Sequence[Result]) -> None:
     print_costs(results)
 
 
-PROGRAM = Program(
-    name="parallel",
-    races=(*LAYER_RACES, *STEP_RACES),
-    title="Paired ratios (ms of a whole step: of 4,096 rows): median and 10–90 % range",
-    print_details=_details,
-    threads=2,  # ranks have one each
-    changes="every config",
-)
-
-
 if __name__ == "__main__":
-    PROGRAM.run()
+    run_program(
+        "parallel",
+        (*LAYER_RACES, *STEP_RACES),
+        "Paired ratios (ms of a whole step: of 4,096 rows): median and 10–90 % range",
+        _details,
+        threads=2,  # ranks have one each
+        changes="every config",
+    )

@@ -243,60 +243,55 @@ def print_operators(title: str, operators: Sequence[Mapping[str, Any]]) -> None:
 # What programs that race whole steps share: options, races, tables, the last line
 
 
-@dataclass(frozen=True, kw_only=True)
-class Program:
-    """`python -m benchmarks.NAME`.
+def run_program(
+    name: str,
+    races: Sequence[Race[Bench]],
+    title: str,
+    details: Callable[[Sequence[Result]], None],
+    *,
+    threads: int | None = None,
+    changes: str = "our config",
+    seeds: int | None = None,
+) -> None:
+    """Prints tables and, last, one JSON line; exits with 1 where a race failed.
 
-    Attributes:
-        name: Of the package.
+    Args:
+        name: Of the program.
         races: In turn.
         title: Of the table.
-        print_details: What comes before the table.
+        details: Prints what comes before the table.
         threads: Of one process; None: an option.
         changes: What `--set` changes.
         seeds: Of compared trainings, unless told otherwise; None: one, and no option.
     """
-
-    name: str
-    races: Sequence[Race[Bench]]
-    title: str
-    print_details: Callable[[Sequence[Result]], None]
-    threads: int | None = None
-    changes: str = "our config"
-    seeds: int | None = None
-
-    def run(self) -> None:
-        """Prints tables and, last, one JSON line; exits with 1 where a race failed."""
-        parser = options(
-            self.name, keys_of(self.races), seconds=90.0, seeds=self.seeds, threads=self.threads
+    parser = options(name, keys_of(races), seconds=90.0, seeds=seeds, threads=threads)
+    parser.add_argument("--rows", type=int, default=400_000, help="of big")
+    parser.add_argument("--folder", type=Path, help="logs are kept there for the next run")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY.PATH=VALUE", help=f"changes {changes}"
+    )
+    arguments = parser.parse_args()
+    with temporary_folder(name) as temporary:
+        bench = Bench(
+            folder=arguments.folder or temporary / "logs",
+            runs=temporary,
+            rows=arguments.rows,
+            seconds=arguments.seconds,
+            seeds=arguments.seeds,
+            threads=arguments.threads,
+            overrides=tuple(arguments.set),
+            rates=ProductRates("cpu"),
+            say=talker(),
         )
-        parser.add_argument("--rows", type=int, default=400_000, help="of big")
-        parser.add_argument("--folder", type=Path, help="logs are kept there for the next run")
-        parser.add_argument(
-            "--set", nargs="+", default=[], metavar="KEY.PATH=VALUE", help=f"changes {self.changes}"
+        run(
+            arguments,
+            races,
+            bench,
+            settings={"rows": arguments.rows, "overrides": list(bench.overrides)},
+            title=title,
+            rates=bench.rates,
+            details=details,
         )
-        arguments = parser.parse_args()
-        with temporary_folder(self.name) as temporary:
-            bench = Bench(
-                folder=arguments.folder or temporary / "logs",
-                runs=temporary,
-                rows=arguments.rows,
-                seconds=arguments.seconds,
-                seeds=arguments.seeds,
-                threads=arguments.threads,
-                overrides=tuple(arguments.set),
-                rates=ProductRates("cpu"),
-                say=talker(),
-            )
-            run(
-                arguments,
-                self.races,
-                bench,
-                settings={"rows": arguments.rows, "overrides": list(bench.overrides)},
-                title=self.title,
-                rates=bench.rates,
-                details=self.print_details,
-            )
 
 
 # Our training speed beside plain torch, and as a share of what the machine's products reach
@@ -628,10 +623,4 @@ def _theirs(log: Log, held_out: list[Tensors], first: FirstWeights, seed: int) -
 
 _GAP = Target(0.001, at_most=True)
 QUALITY_RACES = (Race({"auc_gap": _GAP, "ne_gap": _GAP}, gaps),)
-PROGRAM = Program(
-    name="train",
-    races=(*SPEED_RACES, *PEER_RACES, *QUALITY_RACES, *COMMAND_RACES),
-    title="Paired ratios (ms: of 4,096 rows): median and 10–90 % range",
-    print_details=print_step_tables,
-    seeds=5,
-)
+RACES = (*SPEED_RACES, *PEER_RACES, *QUALITY_RACES, *COMMAND_RACES)

@@ -1,4 +1,4 @@
-"""What is trained on: two sizes, their logs, configs, and batches of tensors."""
+"""What is trained on: two sizes, their logs, configs, and batches of tensors; imports no mmoe."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-# What is trained: columns, tables and sizes. Imports neither torch nor mmoe
+# What is trained: columns, tables and sizes
 
 BATCH = 4096
 DIM = 16
@@ -355,7 +355,7 @@ def _ids(columns: Columns, name: str) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(columns.offsets[name].astype(np.int32)), values)
 
 
-# The config with which our side trains a workload. Imports neither torch nor mmoe
+# The config with which our side trains a workload
 
 FOREVER = 1_000_000  # epochs, and epochs without gain
 Encoding = Literal["hash", "vocabulary"]
@@ -440,7 +440,7 @@ def _rows(column: Ids, encoding: Encoding) -> dict[str, Any]:
     return {"encoding": "hash", "hash_size": column.rows}
 
 
-# Which contestant a process is. Imports neither torch nor mmoe
+# Which contestant a process is
 
 
 @dataclass(frozen=True, kw_only=True)
