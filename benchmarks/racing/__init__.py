@@ -1,1 +1,1 @@
-"""What races have in common: paired times, results beside targets, product rates, the last line."""
+"""What races have in common: times in turn, targets, the last line; layers, ranks and hosts."""
