@@ -1,6 +1,8 @@
 """A run as a model of MLflow: the files it is made of, and MLflow loading them."""
 
+from contextlib import nullcontext
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -9,9 +11,10 @@ import pytest
 from mmoe.checkpoint.folder import copy_to_score
 from mmoe.config import config_from_dict, set_values
 from mmoe.integrations.mlflow import _load_pyfunc, save_model
-from mmoe.run import RunDirectory
+from mmoe.run import RunDirectory, write_json
 from mmoe.score import load_predictor
 from mmoe.train import train_run
+from mmoe.train.loggers import open_mlflow_run
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,22 @@ def test_an_example_that_lacks_a_column(run, frame, tmp_path, monkeypatch):
     monkeypatch.setattr("mmoe.integrations.mlflow.import_extra", lambda module: None)
     with pytest.raises(ValueError, match="input_example: there is no column 'price'"):
         save_model(run.path, tmp_path / "model", input_example=frame.drop(columns="price"))
+
+
+@pytest.mark.parametrize("theirs", [None, "open"])
+def test_the_run_of_training_is_gone_on_with_where_none_is_open(tmp_path, theirs):
+    write_json(tmp_path / "mlflow.json", {"tracking_uri": "file:there", "run_id": "7"})
+    told = []
+    mlflow = SimpleNamespace(
+        active_run=lambda: theirs,
+        get_tracking_uri=lambda: "file:here",
+        set_tracking_uri=told.append,
+        start_run=lambda run_id: nullcontext(told.append(run_id)),
+    )
+    with open_mlflow_run(mlflow, tmp_path):
+        told.append("logged")
+    ours = ["file:there", "7", "logged", "file:here"]
+    assert told == (ours if theirs is None else ["logged"])
 
 
 @pytest.mark.skipif(find_spec("mlflow") is not None, reason="mlflow is installed")
