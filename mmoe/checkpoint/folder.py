@@ -1,5 +1,6 @@
 """Checkpoints: safetensors and JSON in one folder per step, complete or absent, read by name."""
 
+import copy
 import json
 import math
 import os
@@ -250,8 +251,9 @@ class _Stored:
 class StoredTensors:
     """One state (`model` or `training`) of a checkpoint: names, shapes, and numbers on demand.
 
-    Only headers are read at first, then of each file what the targets need of it. No rank waits
-    for another: all of them read the same headers and so find the same errors.
+    Only headers are read at first, then of each file what the targets need of it: no rank holds a
+    stored model beside its own, whatever ranks wrote it. None waits for another: all of them read
+    the same headers and so find the same errors.
 
     Args:
         folder: Of one step.
@@ -262,7 +264,7 @@ class StoredTensors:
     """
 
     def __init__(self, folder: Path, state: str) -> None:
-        self._files = _files_of(folder, state)
+        self._files, self._prefix = _files_of(folder, state), ""
         self.path = folder / f"{state}.safetensors" if len(self._files) == 1 else folder
         self._stored: dict[str, _Stored] = {}
         for file in self._files:
@@ -274,48 +276,58 @@ class StoredTensors:
             if sum(math.prod(piece.sizes) for piece in stored.pieces) != math.prod(stored.shape):
                 raise ValueError(f"{self.path}: is damaged: pieces of tensor {name!r} are missing")
 
+    def part(self, prefix: str) -> "StoredTensors":
+        """Returns the tensors whose names begin with `prefix.`; they have names without it."""
+        found = copy.copy(self)
+        found._prefix = f"{self._prefix}{prefix}."
+        return found
+
     @property
     def num_bytes(self) -> int:
-        """Bytes of all tensors together, which their files hold."""
+        """Bytes of all tensors of the state together, which their files hold."""
         return sum(
             math.prod(stored.shape) * stored.dtype.itemsize for stored in self._stored.values()
         )
 
-    def names(self, prefix: str = "") -> list[str]:
-        """Lists the names that begin with `prefix.`, without it; all where there is none."""
-        start = f"{prefix}." if prefix else ""
+    def names(self) -> list[str]:
+        """Lists the names that there are."""
+        start = self._prefix
         return sorted(n.removeprefix(start) for n in self._stored if n.startswith(start))
+
+    def __contains__(self, name: str) -> bool:
+        return self._prefix + name in self._stored
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of the whole tensor."""
-        return self._stored[name].shape
+        return self._stored[self._prefix + name].shape
 
     def dtype(self, name: str) -> torch.dtype:
         """Returns the dtype in which a tensor was written."""
-        return self._stored[name].dtype
+        return self._stored[self._prefix + name].dtype
 
-    def whole(self, prefix: str = "") -> dict[str, Tensor]:
-        """Reads all tensors that begin with `prefix.`, by their names without it."""
-        start = f"{prefix}." if prefix else ""
-        tensors = {
-            name: torch.empty(self.shape(start + name), dtype=self.dtype(start + name))
-            for name in self.names(prefix)
-        }
-        self.load(tensors, prefix)
+    def read(self, name: str) -> Tensor:
+        """Reads one tensor, whole, on the CPU."""
+        tensor = torch.empty(self.shape(name), dtype=self.dtype(name))
+        self.load({name: tensor}, all_names=False)
+        return tensor
+
+    def whole(self) -> dict[str, Tensor]:
+        """Reads all tensors, by their names."""
+        tensors = {n: torch.empty(self.shape(n), dtype=self.dtype(n)) for n in self.names()}
+        self.load(tensors)
         return tensors
 
-    def load(self, targets: TensorMap, prefix: str = "", *, all_names: bool = True) -> None:
+    def load(self, targets: TensorMap, *, all_names: bool = True) -> None:
         """Fills tensors, or this rank's shards of them, in place.
 
         Args:
-            targets: By name, without the prefix.
-            prefix: Which names of the checkpoint are meant: those that begin with `prefix.`.
-            all_names: Every one of those has to be among the targets.
+            targets: By name.
+            all_names: Every name that there is has to be among them.
 
         Raises:
             ValueError: A name is missing on one side, or a shape differs.
         """
-        wanted = self.check(targets, prefix, all_names=all_names)
+        wanted = self.check(targets, all_names=all_names)
         try:
             for file in self._files:
                 needed = [
@@ -332,16 +344,10 @@ class StoredTensors:
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{self.path}: cannot be read as a checkpoint: {error}") from None
 
-    def check(
-        self, targets: TensorMap, prefix: str = "", *, all_names: bool = True
-    ) -> dict[str, list[Shard]]:
+    def check(self, targets: TensorMap, *, all_names: bool = True) -> dict[str, list[Shard]]:
         """Refuses what `load` would, without reading numbers; returns the shards by whole names."""
-        start = f"{prefix}." if prefix else ""
-        wanted = {start + name: local_shards(value) for name, value in targets.items()}
-        self._check(wanted, {start + n for n in self.names(prefix)} if all_names else set())
-        return wanted
-
-    def _check(self, wanted: dict[str, list[Shard]], there: set[str]) -> None:
+        wanted = {self._prefix + name: local_shards(value) for name, value in targets.items()}
+        there = {self._prefix + name for name in self.names()} if all_names else set()
         missing = sorted(wanted.keys() - self._stored.keys())
         if missing:
             raise ValueError(f"{self.path}: the checkpoint has no tensor {missing[0]!r}")
@@ -360,6 +366,7 @@ class StoredTensors:
                         f"and {list(shard.shape)} in the model; the config was changed after "
                         "training"
                     )
+        return wanted
 
 
 def _copy(stored: Any, piece: _Piece, shard: Shard) -> None:

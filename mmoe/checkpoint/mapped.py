@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -82,7 +81,7 @@ def map_weights(ranker: Ranker, folder: Path) -> None:
         _assign(ranker.network, stored, "network", take)
         if ranker.wide is not None:
             _assign(ranker.wide, stored, "wide", take)
-        for name, there in _named(tables.stored(), stored.names("tables"), stored.path):
+        for name, there in _named(tables.stored(), stored.part("tables").names(), stored.path):
             tables.use(name, take(there))
     load_id_maps(ranker.tables, stored)
 
@@ -94,7 +93,7 @@ def _assign(
     take: Callable[[str], Tensor],
 ) -> None:
     own = module.state_dict()
-    stored.check(own, prefix)
+    stored.part(prefix).check(own)
     found = {name: take(f"{prefix}.{name}").to(own[name].dtype) for name in own}
     module.load_state_dict(found, assign=True)
 
@@ -113,9 +112,7 @@ def _write_narrow(
     """Held in memory while it is written, which a process that scores with it would need too."""
     narrow = ScoringEmbeddings(list(tables), [], precision)
     fill_tables(narrow, stored)
-    others = [name for name in stored.names() if not name.startswith("tables.")]
-    rest = {name: torch.empty(stored.shape(name), dtype=stored.dtype(name)) for name in others}
-    stored.load(rest, all_names=False)
+    rest = {name: stored.read(name) for name in stored.names() if not name.startswith("tables.")}
     save_file({**rest, **with_prefix("tables", narrow.stored())}, file)
 
 

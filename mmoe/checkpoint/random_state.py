@@ -77,7 +77,7 @@ class RandomState:
         Returns:
             One line for the user where the run was on another kind of device, else None.
         """
-        names = [name for name in ("random_state", "cuda_random_state") if name in training.names()]
+        names = [name for name in ("random_state", "cuda_random_state") if name in training]
         found = {name: _own_row(training, name) for name in names}
         rows = {name: row for name, row in found.items() if row is not None}
         if len(rows) == len(names):

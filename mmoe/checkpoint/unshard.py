@@ -114,9 +114,7 @@ def _blocks(stored: StoredTensors, name: str) -> Iterator[Tensor]:
     if math.prod(shape) == 0:
         return
     if not shape:
-        block = torch.empty(shape, dtype=dtype)
-        stored.load({name: block}, all_names=False)
-        yield block
+        yield stored.read(name)
         return
     height = max(_BLOCK_BYTES // (dtype.itemsize * math.prod(shape[1:])), 1)
     for start in range(0, shape[0], height):

@@ -40,11 +40,12 @@ def load_weights(
     Raises:
         ValueError: A name is missing on one side, or a shape differs.
     """
-    load_network(ranker.network, model, "network", layout)
+    load_network(ranker.network, model.part("network"), layout)
     load_wide(ranker, model)
     tables = scoring_embeddings(ranker.embeddings)
     if tables is None:
-        model.load(ranker.tables.table_shards(), "tables", all_names=world_size() == 1)
+        tables_there = model.part("tables")
+        tables_there.load(ranker.tables.table_shards(), all_names=world_size() == 1)
     else:
         fill_tables(tables, model)
     load_id_maps(ranker.tables, model)
@@ -53,7 +54,6 @@ def load_weights(
 def load_network(
     network: nn.Module,
     stored: StoredTensors,
-    prefix: str,
     layout: Mapping[str, Sequence[Shard]] | None = None,
 ) -> None:
     """Copies the tensors of a network, or this rank's shards of them.
@@ -62,34 +62,29 @@ def load_network(
         ValueError: A name is missing on one side, or a shape differs.
     """
     # A rank without experts does not know the names of their tensors
-    every = world_size() == 1
-    stored.load(cut_all(network.state_dict(), layout or {}), prefix, all_names=every)
+    stored.load(cut_all(network.state_dict(), layout or {}), all_names=world_size() == 1)
 
 
 def load_wide(ranker: Ranker, model: StoredTensors) -> None:
     """Copies the wide part of `model` into a ranker that has one."""
     if ranker.wide is not None:
-        model.load(ranker.wide.state_dict(), "wide")
+        model.part("wide").load(ranker.wide.state_dict())
 
 
 def load_id_maps(embeddings: EmbeddingBackend, model: StoredTensors) -> None:
     """Copies the owners of managed rows that belong to the weights of `model`, if there are any."""
     ids = managed_ids(embeddings)
     if ids is not None:
-        model.load(ids.maps(), "ids")
+        model.part("ids").load(ids.maps())
 
 
 def trained_precisions(
     model: StoredTensors, tables: Sequence[TableSpec]
 ) -> dict[str, RowPrecision]:
     """Returns fp16 for tables trained so; one that is missing is refused when it is loaded."""
-    there = set(model.names("tables"))
-    return {
-        table.name: "fp16"
-        if table.name in there and model.dtype(f"tables.{table.name}") == torch.float16
-        else "fp32"
-        for table in tables
-    }
+    there = model.part("tables")
+    narrow = {t.name for t in tables if t.name in there and there.dtype(t.name) == torch.float16}
+    return {table.name: "fp16" if table.name in narrow else "fp32" for table in tables}
 
 
 def check_tables(tables: Sequence[TableSpec], model: StoredTensors) -> None:
@@ -107,7 +102,7 @@ def _check_shapes(shapes: Mapping[str, tuple[int, int]], model: StoredTensors) -
         name: [Shard(torch.empty(0, dim), (rows, dim), (0, 0))]
         for name, (rows, dim) in shapes.items()
     }
-    model.check(empty, "tables")
+    model.part("tables").check(empty)
 
 
 # fp32 numbers of a table held beside it while it is filled (64 MiB)
@@ -123,7 +118,7 @@ def fill_tables(tables: ScoringEmbeddings, model: StoredTensors) -> None:
         for start in range(held.start, held.stop, height):
             block_HD = torch.empty(min(height, held.stop - start), dim)
             block = Shard(block_HD, (rows, dim), (start, 0))
-            model.load({name: [block]}, "tables", all_names=False)
+            model.part("tables").load({name: [block]}, all_names=False)
             tables.fill(name, start, block_HD)
 
 

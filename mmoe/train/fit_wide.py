@@ -22,7 +22,6 @@ from mmoe.run.console import Reporter
 from mmoe.train.linear_model import Linear, Rows, fit_linear
 from mmoe.train.prepare import PreparedData
 from mmoe.train.warm_start import EarlierRun
-from mmoe.train.warm_start.earlier import Stored
 
 # Beyond, a sample: the fit takes seconds, and its weights are no longer what limits the model
 _MOST_ROWS = 400_000
@@ -392,8 +391,8 @@ def keep_linear_models(
     """
     if wide is None or earlier is None or not config.training.freeze:
         return
-    stored = Stored.of(earlier.model(), "wide")
-    old = {name: stored.read(name).to(wide.bias_T.device) for name in stored.names}
+    stored = earlier.model().part("wide")
+    old = {name: tensor.to(wide.bias_T.device) for name, tensor in stored.whole().items()}
     before = [task.name for task in earlier.config.tasks]
     kept = [task.name for task in config.tasks if task.name in before]
     old_columns = {name: f for f, name in enumerate(earlier.encoder.dense_names)}

@@ -141,25 +141,27 @@ class TrainingState:
         Returns:
             A line for the user where the run was on another kind of device.
         """
-        model, training = folder.tensors("latest", "model"), folder.tensors("latest", "training")
+        model, training = (folder.tensors("latest", state) for state in ("model", "training"))
         network, embeddings = self.ranker.network, self.ranker.tables
-        if training.names("placement"):
-            place_as([network, *self._copies], self.optimizer, training.whole("placement"))
+        if placed := training.part("placement").whole():
+            place_as([network, *self._copies], self.optimizer, placed)
             self._placed_anew()
-        load_network(self.scoring_network, model, "network", self.layout)
+        load_network(self.scoring_network, model.part("network"), self.layout)
         load_wide(self.ranker, model)
         if self.average is not None:
-            load_network(network, training, "raw", self.layout)
+            load_network(network, training.part("raw"), self.layout)
             training.load({"averaged": self.average.n_averaged}, all_names=False)
         # A rank of several may hold no row of a table, and then has none of its names
         one = world_size() == 1
-        model.load(embeddings.table_shards(), "tables", all_names=one)
-        training.load(embeddings.optimizer_shards(), "accumulators", all_names=one)
+        model.part("tables").load(embeddings.table_shards(), all_names=one)
+        training.part("accumulators").load(embeddings.optimizer_shards(), all_names=one)
         load_id_maps(embeddings, model)
         ids = managed_ids(embeddings)
         if ids is not None:
-            ids.load_progress(training.whole("ids"))
-        unflatten_optimizer(self.optimizer, network, self._stored_moments(training))
+            ids.load_progress(training.part("ids").whole())
+        unflatten_optimizer(
+            self.optimizer, network, self._stored_moments(training.part("optimizer"))
+        )
         state = folder.state(_stored_position())
         self.position = Position(**{f.name: state[f.name] for f in fields(Position)})
         if rank() == 0:
@@ -170,19 +172,19 @@ class TrainingState:
         """Loads the best checkpoint's weights into the ranker, for evaluation."""
         load_weights(self.ranker, folder.tensors("best", "model"), self.layout)
 
-    def _stored_moments(self, training: StoredTensors) -> dict[str, Tensor]:
+    def _stored_moments(self, stored: StoredTensors) -> dict[str, Tensor]:
         """Those of a checkpoint that this rank needs."""
         mine = dict(self.ranker.network.named_parameters())
         moments = {}
-        for name in training.names("optimizer"):
+        for name in stored.names():
             parameter = mine.get(_parameter(name))
             if parameter is not None:
-                shape = training.shape(f"optimizer.{name}")
+                shape = stored.shape(name)
                 if shape and _parameter(name) in self.layout:
                     shape = parameter.shape  # of this rank's shards
                 # Zeros, since of slices not all that is here is in the whole
-                moments[name] = torch.zeros(shape, dtype=training.dtype(f"optimizer.{name}"))
-        training.load(self._cut(moments), "optimizer", all_names=world_size() == 1)
+                moments[name] = torch.zeros(shape, dtype=stored.dtype(name))
+        stored.load(self._cut(moments), all_names=world_size() == 1)
         return moments
 
     def _cut(self, moments: Mapping[str, Tensor]) -> TensorMap:

@@ -26,7 +26,6 @@ from mmoe.train import WarmStart, train_run
 from mmoe.train.begin import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, WarmStartReport, transfer
-from mmoe.train.warm_start.earlier import Stored
 from mmoe.train.warm_start.places import NEW, NamedNetwork, expert_places, tensor_sources
 from mmoe.train.warm_start.transfer import continue_accumulators
 
@@ -342,11 +341,11 @@ def test_a_run_killed_while_it_began_is_no_obstacle(monday, tuesday, tmp_path, a
     assert_same(tmp_path / "whole", broken)
 
 
-def _stored(folder: Path, prefix: str, tensors: dict[str, torch.Tensor]) -> Stored:
+def _stored(folder: Path, prefix: str, tensors: dict[str, torch.Tensor]) -> StoredTensors:
     """As a checkpoint has them."""
     named = {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
     save_file(named, folder / f"{prefix}.safetensors")
-    return Stored.of(StoredTensors(folder, prefix), prefix)
+    return StoredTensors(folder, prefix).part(prefix)
 
 
 def test_state_of_another_form_begins_anew_and_is_named(tmp_path):

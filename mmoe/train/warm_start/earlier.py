@@ -1,22 +1,18 @@
 """The run that a warm start continues, its tensors, whether a config can, and what came of it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
 from mmoe.checkpoint.weights import check_tables
 from mmoe.config import RunConfig
-from mmoe.config.json_files import Stored as StoredFile
+from mmoe.config.json_files import Stored
 from mmoe.datasets.features.encoder import FeatureEncoder, codecs_of
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.files.data_file import absolute, is_address
 from mmoe.mixture.resize_experts import NewExperts
-from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run.addresses import open_run
 from mmoe.run.atomic_files import read_json
 from mmoe.run.directory import RunDirectory
@@ -24,7 +20,7 @@ from mmoe.run.directory import RunDirectory
 _SHOWN = 8  # names in one line; beyond that their number
 
 
-class _Recorded(StoredFile):
+class _Recorded(Stored):
     """What is needed of warm_start.json."""
 
     run: str
@@ -184,48 +180,6 @@ _SHAPING = (
 )
 
 Difference = tuple[str, object, object]  # a key, its value there, its value here
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Tensors of a checkpoint whose names begin with a prefix; names come without it.
-
-    Numbers are read on demand, so that no rank holds the earlier model beside its own, whatever
-    ranks wrote it.
-
-    Attributes:
-        tensors: A part of the checkpoint.
-        prefix: `network`, `tables` …
-        names: Those there are.
-    """
-
-    tensors: StoredTensors
-    prefix: str
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, tensors: StoredTensors, prefix: str) -> "Stored":
-        """Returns all tensors that begin with the prefix."""
-        return cls(tensors, prefix, tuple(tensors.names(prefix)))
-
-    def nothing(self) -> "Stored":
-        """Returns an empty one, as if there were no such tensors."""
-        return replace(self, names=())
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """Returns the shape of a whole tensor; None: it is not there."""
-        return self.tensors.shape(f"{self.prefix}.{name}") if name in self.names else None
-
-    def read(self, name: str) -> Tensor:
-        """Reads one tensor, whole, on the CPU."""
-        full = f"{self.prefix}.{name}"
-        tensor = torch.empty(self.tensors.shape(full), dtype=self.tensors.dtype(full))
-        self.tensors.load({full: tensor}, all_names=False)
-        return tensor
-
-    def load(self, targets: Mapping[str, Sequence[Shard]]) -> None:
-        """Fills tensors or shards in place."""
-        self.tensors.load(targets, self.prefix, all_names=False)
 
 
 @dataclass(frozen=True)

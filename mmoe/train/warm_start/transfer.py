@@ -29,7 +29,6 @@ from mmoe.parallel.sharded_tensors import (
 from mmoe.train.state import TrainingState
 from mmoe.train.warm_start.earlier import (
     EarlierRun,
-    Stored,
     WarmStartReport,
     model_difference,
     named_pairs,
@@ -85,8 +84,9 @@ def transfer(
     model, training = earlier.model(), earlier.training()
     network = state.ranker.network
     now = NamedNetwork.of(network, config, encoder)
+    scoring, old_tables = model.part("network"), model.part("tables")
     old = outline(earlier.config, earlier.encoder, model)
-    model.check(old.state_dict(), "network")
+    scoring.check(old.state_dict())
     before = NamedNetwork.of(old, earlier.config, earlier.encoder)
     try:
         origins = expert_origins(now, before, new_experts)
@@ -95,12 +95,11 @@ def transfer(
         raise ValueError(f"--warm-start {earlier.path}: {error}") from None
     for name in constants_of(network):  # they follow from the model's kind
         del sources[name]
-    old_tables, tables = Stored.of(model, "tables"), encoder.tables
+    tables = encoder.tables
     check_tables(tables, old_tables, str(earlier.path))
-    scoring = Stored.of(model, "network")
     # Scores continue from the average; training from the weights behind it, where both runs average
-    raw = Stored.of(training, "raw") if state.average is not None else scoring.nothing()
-    continued = raw if raw.names else scoring
+    raw = training.part("raw")
+    continued = raw if state.average is not None and raw.names() else scoring
     dense = _DenseTransfer(sources, state.layout, earlier, config)
     for stored in (continued, scoring):
         dense.check(network, stored)
@@ -145,7 +144,7 @@ class _DenseTransfer:
     earlier: EarlierRun
     config: RunConfig
 
-    def check(self, network: nn.Module, old: Stored) -> None:
+    def check(self, network: nn.Module, old: StoredTensors) -> None:
         """Refuses an earlier network whose tensors do not fit, whole or sharded here.
 
         Raises:
@@ -155,7 +154,7 @@ class _DenseTransfer:
             origin = self._origin(name)
             if origin is None:
                 continue
-            shape, there = self._whole_shape(name, own), old.shape(origin)
+            shape, there = self._whole_shape(name, own), _shape(old, origin)
             if there is None or not fits(shape, there, self.sources[name]):
                 what = "does not exist" if there is None else f"has shape {list(there)}"
                 key = model_difference(self.earlier.config, self.config)
@@ -202,7 +201,9 @@ class _DenseTransfer:
         what = f"has weights for each task, and for {', '.join(names)} none in"
         return what, f"{leave}, or add no task"
 
-    def copy(self, network: nn.Module, old: Stored, only: Collection[str] | None = None) -> None:
+    def copy(
+        self, network: nn.Module, old: StoredTensors, only: Collection[str] | None = None
+    ) -> None:
         """Fills every tensor that has an origin, or `only` frozen ones; what is new in it stays.
 
         The logits of frozen towers do not move.
@@ -218,7 +219,7 @@ class _DenseTransfer:
         for task, shift in _rate_shifts(self.earlier.config, self.config).items():
             tensors[f"towers.{tasks.index(task)}.logit.bias"].add_(shift)
 
-    def not_carried(self, old: Stored) -> list[str]:
+    def not_carried(self, old: StoredTensors) -> list[str]:
         """Lists tensors of this rank that the earlier network has as well, and whose numbers there
         no tensor takes over, under this name or another.
         """
@@ -226,17 +227,19 @@ class _DenseTransfer:
         return [
             name
             for name, source in self.sources.items()
-            if name in old.names and name not in taken and not source.carries
+            if name in old and name not in taken and not source.carries
         ]
 
-    def moments(self, network: nn.Module, old: Stored) -> tuple[dict[str, Tensor], list[str]]:
+    def moments(
+        self, network: nn.Module, old: StoredTensors
+    ) -> tuple[dict[str, Tensor], list[str]]:
         """Returns the optimizer's moments, `PARAMETER/MOMENT`, where there is an origin.
 
         Beside them the parameters whose moments do not fit, which begin as those of a new one.
         """
         mine = own_sources(self.sources, self.layout)
         by_parameter: dict[str, dict[str, str]] = {}
-        for full_name in old.names:
+        for full_name in old.names():
             name, _, key = full_name.rpartition("/")
             by_parameter.setdefault(name, {})[key] = full_name
         flat, left = {}, []
@@ -244,7 +247,7 @@ class _DenseTransfer:
             names = by_parameter.get(self._origin(name) or "", {})
             if not (own.requires_grad and names and self.sources[name].carries):
                 continue  # no optimizer has it, or had it; or all of its entries are new
-            shapes = [old.shape(full_name) or () for full_name in names.values()]
+            shapes = [old.shape(full_name) for full_name in names.values()]
             whole = self._whole_shape(name, own)
             if not all(not shape or fits(whole, shape, self.sources[name]) for shape in shapes):
                 left.append(name)
@@ -287,20 +290,26 @@ class _DenseTransfer:
 
 def _usable_state(
     training: StoredTensors, before: RunConfig, now: RunConfig
-) -> tuple[Stored, Stored]:
+) -> tuple[StoredTensors, StoredTensors]:
     """State of the tables' optimizer and of the dense one; empty where another kind follows."""
-    accumulators, moments = (Stored.of(training, name) for name in ("accumulators", "optimizer"))
     one, two = before.training, now.training
-    if one.embedding_optimizer.kind != two.embedding_optimizer.kind:
-        accumulators = accumulators.nothing()
+    same = one.embedding_optimizer.kind == two.embedding_optimizer.kind
     kinds = {one.optimizer.kind, two.optimizer.kind}
-    if len(kinds) > 1 and not kinds <= {"adam", "adamw"}:  # these two have the same moments
-        moments = moments.nothing()
-    return accumulators, moments
+    alike = len(kinds) == 1 or kinds <= {"adam", "adamw"}  # these two have the same moments
+    parts = ("accumulators" if same else _NOTHING), ("optimizer" if alike else _NOTHING)
+    return training.part(parts[0]), training.part(parts[1])
+
+
+_NOTHING = "nothing"  # no tensor's name begins with it
+
+
+def _shape(stored: StoredTensors, name: str) -> tuple[int, ...] | None:
+    """The shape of a whole tensor; None: it is not there."""
+    return stored.shape(name) if name in stored else None
 
 
 def _start_average(
-    state: TrainingState, scoring: Stored, training: StoredTensors, dense: _DenseTransfer
+    state: TrainingState, scoring: StoredTensors, training: StoredTensors, dense: _DenseTransfer
 ) -> None:
     """The average goes on; where there was none it begins with the network as it is."""
     average = state.average
@@ -309,7 +318,7 @@ def _start_average(
     module, weights = average.module.state_dict(), state.ranker.network.state_dict()
     for name, value in weights.items():
         module[name].copy_(value)
-    if "averaged" in training.names():
+    if "averaged" in training:
         training.load({"averaged": average.n_averaged}, all_names=False)
         dense.copy(average.module, scoring)
 
@@ -361,14 +370,14 @@ def _rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:
     }
 
 
-def check_tables(tables: Sequence[TableSpec], old: Stored, run: str) -> None:
+def check_tables(tables: Sequence[TableSpec], old: StoredTensors, run: str) -> None:
     """Refuses tables that cannot take the rows of an earlier run.
 
     Raises:
         ValueError: It has another width, or fewer rows.
     """
     for table in tables:
-        there = old.shape(table.name)
+        there = _shape(old, table.name)
         if there is None:
             continue
         rows, dim = there
@@ -381,12 +390,15 @@ def check_tables(tables: Sequence[TableSpec], old: Stored, run: str) -> None:
 
 
 def _continue_tables(
-    tables: Sequence[TableSpec], shards: Mapping[str, Sharded], old: Stored, report: WarmStartReport
+    tables: Sequence[TableSpec],
+    shards: Mapping[str, Sharded],
+    old: StoredTensors,
+    report: WarmStartReport,
 ) -> None:
     """Loads known rows into this rank's shards; the others keep their fresh values."""
     same, known = [], {}
     for table in tables:
-        there = old.shape(table.name)
+        there = _shape(old, table.name)
         if there is None:
             continue
         known[table.name] = first_rows(shards[table.name], there[0])
@@ -396,14 +408,17 @@ def _continue_tables(
             report.grown.append(f"table {table.name} {size}")
         else:
             same.append(table.name)
-    old.load(known)
+    old.load(known, all_names=False)
     names = [table.name for table in tables]
-    report.compare("table", [n for n in names if n in same or n not in old.names], same)
-    report.compare("table", [], [name for name in old.names if name not in names])
+    report.compare("table", [n for n in names if n in same or n not in old], same)
+    report.compare("table", [], [name for name in old.names() if name not in names])
 
 
 def continue_accumulators(
-    states: Mapping[str, Sharded], old: Stored, old_tables: Stored, report: WarmStartReport
+    states: Mapping[str, Sharded],
+    old: StoredTensors,
+    old_tables: StoredTensors,
+    report: WarmStartReport,
 ) -> None:
     """Returns optimizer state by `TABLE/NAME`, which grows with the rows.
 
@@ -412,17 +427,17 @@ def continue_accumulators(
     without: dict[str, None] = {}
     known: dict[str, list[Shard]] = {}
     for name, state in states.items():
-        table, there = table_of_state(name), old.shape(name)
-        if table is not None and table not in old_tables.names:
+        table, there = table_of_state(name), _shape(old, name)
+        if table is not None and table not in old_tables:
             continue
-        rows = None if table is None else old_tables.shape(table)
+        rows = None if table is None else _shape(old_tables, table)
         own = local_shards(state) if rows is None else first_rows(state, rows[0])
         # Kinds and widths are those of the earlier run, so ranks without a shard agree
         if there is not None and all(shard.shape == there for shard in own):
             known[name] = own
         elif table is not None:
             without[table] = None
-    old.load(known)
+    old.load(known, all_names=False)
     _decay_from_now(states, known)
     if without:
         report.compare("embedding optimizer state of table", list(without), [])
@@ -448,5 +463,5 @@ def _continue_ids(
     ids = managed_ids(embeddings)
     if ids is None:
         return
-    kept = ids.continue_from(model.whole("ids"), training.whole("ids"))
+    kept = ids.continue_from(model.part("ids").whole(), training.part("ids").whole())
     report.compare("managed ids of table", kept, kept)
