@@ -17,7 +17,6 @@ from mmoe.compare.entries import (
 from mmoe.compare.result import Trained, comparison
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.config.model import MODELS
-from mmoe.errors import Interrupted
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.report.comparison import write_comparison_page
 from mmoe.run.atomic_files import write_json
@@ -140,10 +139,7 @@ def compare_models(
         rows = read_rows(config)
         out = begin_planned(claim, out, config, rows.prepared.data, numbered=numbered)
         on_folder(out)
-        try:
-            models = _train_all(out, contestants, rows, reporter, claim)
-        except KeyboardInterrupt as stop:
-            raise Interrupted(out, saved=True) from stop
+        models = _train_all(out, contestants, rows, reporter, claim)
         result = comparison(rows, models)
         claim.check()
         write_json(out / _RESULT, result)

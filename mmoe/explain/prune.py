@@ -113,7 +113,6 @@ def prune_run(
         )
         _check_fits(pruned_network, model)
         new = claim.start(pruned, prepared, out, None)
-        claim.run = new
         try:
             _begin(new, run, (model, training), pruned, prepared, finetune_epochs, gone)
         except BaseException:

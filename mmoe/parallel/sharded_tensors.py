@@ -66,7 +66,7 @@ def spread_out(tensor: Tensor, shards: Sequence[Shard]) -> Tensor:
 
     Args:
         tensor: Of this rank.
-        shards: As it, or one of its shape, is cut; at least one, which all have a `place`.
+        shards: As it, or one of its shape, is cut; at least one.
 
     Example:
         >>> import torch
@@ -87,7 +87,7 @@ def taken_from(whole: Tensor, like: Tensor, shards: Sequence[Shard]) -> Tensor:
     Args:
         whole: The global tensor.
         like: What the rank has of another one that is cut alike.
-        shards: As that is cut; all have a `place`.
+        shards: As that is cut.
 
     Example:
         >>> import torch

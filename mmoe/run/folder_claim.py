@@ -14,7 +14,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from mmoe.config.json_files import Stored, read_model
-from mmoe.errors import Damaged
+from mmoe.errors import Damaged, Interrupted
 from mmoe.run.atomic_files import write_json
 from mmoe.run.locks import FolderInUse, FolderLock, is_lock_file
 
@@ -96,10 +96,15 @@ class FolderMark(Stored, populate_by_name=True):
 class FolderClaim:
     """Right to write into a folder that this process made or goes on with; a context manager.
 
+    A Ctrl-C leaves it as `Interrupted`, which says what there is to resume.
+
     Args:
         kind: What the folder is for.
         say: Told of a wait for another process.
         known_by: Files that together stand for a mark, in folders of versions that made none.
+
+    Attributes:
+        begun: The folder that a resume would go on with, on every rank; None: there is none yet.
     """
 
     def __init__(
@@ -112,12 +117,19 @@ class FolderClaim:
         self.say, self.known_by = say, known_by
         self.lock: FolderLock | None = None
         self.mark: FolderMark | None = None
+        self.begun: Path | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, stop: BaseException | None, _: object) -> None:
         self.release()
+        if isinstance(stop, KeyboardInterrupt) and self.begun is not None and self.begun.exists():
+            raise Interrupted(self.begun, self.saved(self.begun)) from stop
+
+    def saved(self, folder: Path) -> bool:
+        """Returns whether something in the folder is gone on with, not begun again."""
+        return True
 
     def go_on(self, out: Path, *, resume: bool) -> bool:
         """Locks a folder that is gone on with, before anything is read.

@@ -36,60 +36,12 @@ _LOCK = f"{STAGING}/.lock"
 _BLOCK = 1 << 22  # bytes of a file that are looked at at a time
 
 
-class Store(ABC):
-    """A folder of files by their names in it, `day=2024-01-31/00000-log.parquet`.
-
-    Each file is there whole or not at all, whoever looks and whoever dies meanwhile.
-
-    Attributes:
-        address: What the user calls it.
-    """
-
-    address: str
-    _locked: BaseFileLock | None = None
-
-    @abstractmethod
-    def names(self) -> list[str]:
-        """Lists what is there: files, folders of partitions looked into, and what was begun.
-
-        A folder that is neither ends in a slash.
-        """
-
-    @abstractmethod
-    def folders(self) -> list[str]:
-        """Lists the folders in it, of partitions and others."""
-
-    @abstractmethod
-    def has(self, name: str) -> bool:
-        """Returns whether there is a file, or a folder, of that name."""
+class _Readable(ABC):
+    """What stores tell of their files alike."""
 
     @abstractmethod
     def open(self, name: str) -> Any:
         """Opens a file to be read in pieces; FileNotFoundError where there is none."""
-
-    @abstractmethod
-    def read(self, name: str) -> bytes:
-        """Returns a small file's bytes; FileNotFoundError where there is none."""
-
-    @abstractmethod
-    def write(self, name: str, content: bytes) -> None:
-        """Writes a small file."""
-
-    @abstractmethod
-    def begin(self, name: str) -> Path:
-        """Returns where on this machine a large file is written before `put` gives it its name."""
-
-    @abstractmethod
-    def put(self, written: Path, name: str) -> None:
-        """Gives a file that was begun its name; FileNotFoundError where somebody removed it."""
-
-    @abstractmethod
-    def move(self, name: str, to: str) -> None:
-        """Names a file otherwise, in the place of one that may be there."""
-
-    @abstractmethod
-    def remove(self, name: str) -> None:
-        """Removes a file, or all that lies below a folder; nothing where there is neither."""
 
     def digest(self, name: str) -> tuple[int, str] | None:
         """Returns a file's bytes and SHA-256, read block by block; None where it is not there."""
@@ -118,57 +70,20 @@ class Store(ABC):
         with self.open(name) as file:
             return pq.read_metadata(file).metadata or {}
 
-    @abstractmethod
-    def lock(self) -> None:
-        """Keeps other processes from writing into the folder until this one ends.
 
-        Raises:
-            ValueError: One of them is writing.
-        """
-
-    def unlock(self) -> None:
-        """Lets others in again."""
-        if self._locked is not None:
-            self._locked.release()
-
-
-def store_at(output: str | Path) -> Store:
-    """Returns the folder that a user names.
-
-    Example:
-        >>> type(store_at("scores")).__name__, type(store_at("memory://scores")).__name__
-        ('LocalStore', 'AddressStore')
-    """
-    return AddressStore(str(output)) if is_address(str(output)) else LocalStore(Path(output))
-
-
-def place_of(output: str | Path, option: str = "--output") -> tuple[Store, str]:
-    """Returns the folder that a file lies in, and its name there.
-
-    Args:
-        output: As the user says it.
-        option: That named it; starts messages about an address.
-
-    Example:
-        >>> store, name = place_of("nightly/scores.parquet")
-        >>> store.address, name
-        ('nightly', 'scores.parquet')
-    """
-    if not is_address(str(output)):
-        path = Path(output)
-        return LocalStore(path.parent), path.name
-    name = str(output).rpartition("/")[2]
-    return AddressStore(str(output)[: -len(name)], option), name
-
-
-class LocalStore(Store):
+class LocalStore(_Readable):
     """A folder of this machine; a file is written beside its name and moved there."""
+
+    _locked: BaseFileLock | None = None
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.address = folder, str(folder)
 
     def names(self) -> list[str]:
-        """Lists what is there, but for what other calls have begun."""
+        """Lists what is there, but for what other calls have begun; looks into partitions' folders.
+
+        A folder that is none of these ends in a slash.
+        """
         found = (
             path.relative_to(self.folder).as_posix() + "/" * path.is_dir()
             for path in _entries(self.folder)
@@ -178,7 +93,7 @@ class LocalStore(Store):
         )
 
     def folders(self) -> list[str]:
-        """Lists the folders in it."""
+        """Lists the folders in it, of partitions and others."""
         return [path.name for path in self.folder.iterdir() if path.is_dir()]
 
     def has(self, name: str) -> bool:
@@ -186,11 +101,11 @@ class LocalStore(Store):
         return (self.folder / name).exists()
 
     def open(self, name: str) -> Any:
-        """Opens a file to be read."""
+        """Opens a file to be read in pieces; FileNotFoundError where there is none."""
         return (self.folder / name).open("rb")
 
     def read(self, name: str) -> bytes:
-        """Returns a small file's bytes."""
+        """Returns a small file's bytes; FileNotFoundError where there is none."""
         return (self.folder / name).read_bytes()
 
     def write(self, name: str, content: bytes) -> None:
@@ -209,17 +124,17 @@ class LocalStore(Store):
             written.unlink(missing_ok=True)
 
     def begin(self, name: str) -> Path:
-        """Returns a place beside the file's own."""
+        """Returns where a large file is written before `put` gives it its name, beside that."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return temporary_beside(path)
 
     def put(self, written: Path, name: str) -> None:
-        """Gives a file that was begun its name."""
+        """Gives a file that was begun its name; FileNotFoundError where somebody removed it."""
         put_in_place(written, self.folder / name)
 
     def move(self, name: str, to: str) -> None:
-        """Names a file otherwise."""
+        """Names a file otherwise, in the place of one that may be there."""
         path = self.folder / to
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -255,6 +170,9 @@ class LocalStore(Store):
         """Keeps others out, by a lock that ends with this process, and removes what dead ones left.
 
         Where the file system knows no locks, nobody is kept out.
+
+        Raises:
+            ValueError: One of them is writing.
         """
         path = self.folder / _LOCK
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -266,8 +184,13 @@ class LocalStore(Store):
         for folder in (self.folder, *(p for p in self.folder.rglob("*") if p.is_dir())):
             remove_dead(folder)
 
+    def unlock(self) -> None:
+        """Lets others in again."""
+        if self._locked is not None:
+            self._locked.release()
 
-class AddressStore(RemoteFolder, Store):
+
+class AddressStore(RemoteFolder, _Readable):
     """A folder of an object store; a file is written on this machine and sent in one piece.
 
     Object stores show a file when its last byte has come: a multipart upload that is never
@@ -287,7 +210,7 @@ class AddressStore(RemoteFolder, Store):
         return sorted(self.files())
 
     def begin(self, name: str) -> Path:
-        """Returns a place on this machine."""
+        """Returns where on this machine a large file is written before `put` sends it."""
         return Path(self.room.name) / hashlib.sha256(name.encode(errors="replace")).hexdigest()
 
     def put(self, written: Path, name: str) -> None:
@@ -296,12 +219,49 @@ class AddressStore(RemoteFolder, Store):
         written.unlink()
 
     def remove(self, name: str) -> None:
-        """Removes a file, or all that lies below a folder."""
+        """Removes a file, or all that lies below a folder; nothing where there is neither."""
         for file in self.files(name):
             super().remove(file)
 
     def lock(self) -> None:
         """Nobody is kept out: object stores have no locks that end with a process."""
+
+    def unlock(self) -> None:
+        """Nobody was kept out."""
+
+
+# A folder of files by their names in it, `day=2024-01-31/00000-log.parquet`, called `address` by
+# the user. Each file is there whole or not at all, whoever looks and whoever dies meanwhile.
+Store = LocalStore | AddressStore
+
+
+def store_at(output: str | Path) -> Store:
+    """Returns the folder that a user names.
+
+    Example:
+        >>> type(store_at("scores")).__name__, type(store_at("memory://scores")).__name__
+        ('LocalStore', 'AddressStore')
+    """
+    return AddressStore(str(output)) if is_address(str(output)) else LocalStore(Path(output))
+
+
+def place_of(output: str | Path, option: str = "--output") -> tuple[Store, str]:
+    """Returns the folder that a file lies in, and its name there.
+
+    Args:
+        output: As the user says it.
+        option: That named it; starts messages about an address.
+
+    Example:
+        >>> store, name = place_of("nightly/scores.parquet")
+        >>> store.address, name
+        ('nightly', 'scores.parquet')
+    """
+    if not is_address(str(output)):
+        path = Path(output)
+        return LocalStore(path.parent), path.name
+    name = str(output).rpartition("/")[2]
+    return AddressStore(str(output)[: -len(name)], option), name
 
 
 def digest_of(path: Path) -> tuple[int, str]:

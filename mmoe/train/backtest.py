@@ -31,7 +31,6 @@ from mmoe.datasets.stream.source import survey
 from mmoe.datasets.values.hashing import hash_keys
 from mmoe.datasets.values.keys import missing_mask, to_keys
 from mmoe.datasets.values.text import TextCells
-from mmoe.errors import Interrupted
 from mmoe.parallel import from_first, join_ranks, rank
 from mmoe.run.atomic_files import read_json, write_json
 from mmoe.run.console import Reporter, SilentReporter
@@ -411,6 +410,7 @@ def backtest(
             lambda: _begin(claim, config, out, settings, header, numbered, changed_data),
             takes_long=True,
         )
+        claim.begun = folder
         on_folder(folder)
         days = _run_days(claim, config, column, folder, steps, settings, reporter, changed)
         return from_first(
@@ -458,10 +458,8 @@ def _run_days(
             days.append(
                 _run_day(config, column, out, step, before, reporter, grew, is_first=not number)
             )
-    except BaseException as stop:  # the launcher's too, where another rank has failed
+    except BaseException:  # the launcher's too, where another rank has failed
         _leave_nothing_of_no_day(claim, out)
-        if isinstance(stop, KeyboardInterrupt) and out.exists():
-            raise Interrupted(out, saved=True) from stop
         raise
     return days
 

@@ -146,7 +146,6 @@ def train_run(
     with (
         training_group(config.parallel.timeout_seconds, place),
         RunClaim(reporter.say) as claim,
-        claim.raising_interrupted(),
     ):
         bind_to_own_cores(config.parallel.bind_cores)
         config = with_used_modules(with_absolute_paths(config, data))
@@ -155,7 +154,7 @@ def train_run(
         if resume:
             config, warm_start = _with_recorded(config, RunDirectory(out), warm_start)
         old = from_first(lambda: None if numbered else claim.find(out, config, resume))
-        claim.run = old
+        claim.begun = old and old.path
         config, earlier = _continued(config, old, warm_start, changed_data=changed_data)
         resumed = ResumedData(old, config, changed_data, reporter)
         with reporter.track(f"reading {config.name}", None, "rows") as tracker:
@@ -182,7 +181,7 @@ def train_run(
         run = old or from_first(
             lambda: claim.start(config, prepared, out, report, numbered=numbered)
         )
-        claim.run = run
+        claim.begun = run.path
         _seen_by_all(run, claim)
         _say_continued(config, run, report, reporter)
         if old is not None:

@@ -17,7 +17,7 @@ from mmoe.config import RunConfig, dump_config
 from mmoe.config.json_files import Count, Measured, Stored
 from mmoe.datasets.files.fingerprint import print_data
 from mmoe.datasets.stream import wants_stream
-from mmoe.errors import Diverged, Interrupted
+from mmoe.errors import Diverged
 from mmoe.metrics.columns import NONE
 from mmoe.metrics.of_tasks import higher_is_better
 from mmoe.run.atomic_files import read_json, write_json, write_text
@@ -98,11 +98,7 @@ def tune_config(
         seen = print_data(config) if shared is None else shared.data
         out = begin_planned(claim, out, config, seen, numbered=numbered)
         on_folder(out)
-        search = _Search(config, out, shared, deadline, reporter, claim)
-        try:
-            return search.run(settings.trials)
-        except KeyboardInterrupt as stop:
-            raise Interrupted(out, saved=True) from stop
+        return _Search(config, out, shared, deadline, reporter, claim).run(settings.trials)
 
 
 class _Search:

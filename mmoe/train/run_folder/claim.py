@@ -5,8 +5,7 @@ Of many runs of one config plan.json says what they share, so that they can be g
 
 import json
 import platform
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +20,7 @@ from mmoe.config.run import with_vector_paths
 from mmoe.datasets.files.data_file import absolute
 from mmoe.datasets.files.fingerprint import DataPrint, data_changes, shown
 from mmoe.datasets.rows.sources import below
-from mmoe.errors import Diverged, Interrupted, RanksDiffer
+from mmoe.errors import Diverged, RanksDiffer
 from mmoe.parallel import first_other, from_all
 from mmoe.run.addresses import open_run
 from mmoe.run.atomic_files import write_json, write_text
@@ -217,18 +216,10 @@ class RunClaim(FolderClaim):
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
         whole = ("config.yaml", "vocabulary", "checkpoint/index.json")
         super().__init__("run", say, known_by=whole)
-        self.run: RunDirectory | None = None  # on every rank, once it is known
 
-    @contextmanager
-    def raising_interrupted(self) -> Generator[None]:
-        """Turns a Ctrl-C into `Interrupted`, which says what there is to resume."""
-        try:
-            yield
-        except KeyboardInterrupt as stop:
-            if self.run is None:
-                raise
-            saved = CheckpointFolder(self.run.checkpoint).exists()
-            raise Interrupted(self.run.path, saved) from stop
+    def saved(self, folder: Path) -> bool:
+        """Returns whether there is a checkpoint."""
+        return CheckpointFolder(RunDirectory(folder).checkpoint).exists()
 
     def find(self, out: Path, config: RunConfig, resume: bool) -> RunDirectory | None:
         """Finds and locks the interrupted run in `out`; None: a new one can begin there.
@@ -399,9 +390,11 @@ def begin_planned(
         out = claim.create(out, numbered=numbered)
     elif (out / PLAN).exists():
         _check_plan(out, config, data)
+        claim.begun = out
         return out
     plan = {"config": config.model_dump(mode="json"), "data": data.model_dump(mode="json")}
     write_json(out / PLAN, plan)
+    claim.begun = out
     return out
 
 

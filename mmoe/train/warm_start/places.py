@@ -5,7 +5,7 @@ column), never by position: `mmoe.mixture.axes`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from mmoe.mixture.resize_experts import NewExperts
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import Level, MixtureNetwork
-from mmoe.parallel.sharded_tensors import Shard, is_whole, lie_in_places
 
 NEW = -1  # the place of an entry that the earlier network did not have
 # Adam's second moments. Zeros would make a new entry's first steps several times too large, because
@@ -299,34 +298,6 @@ def _pools(level: Level) -> list[tuple[str, ...]]:
     """Names of the experts that came together."""
     names = level.expert_names
     return [names[own.start : own.stop] for own in level.mixture.experts.expert_stages] or [names]
-
-
-def own_sources(
-    sources: Mapping[str, TensorSource], layout: Mapping[str, Sequence[Shard]]
-) -> dict[str, TensorSource]:
-    """Cuts the sources as experts are sharded, to those of what this rank holds.
-
-    Args:
-        sources: Of the whole tensors.
-        layout: This rank's shards, along the dimension of experts, the first one; those that lie
-            in places of their own are left out.
-
-    Example:
-        >>> source = TensorSource("w", {0: np.array([2, 0, NEW])})
-        >>> layout = {"w": [Shard(torch.zeros(2, 4), (3, 4), (1, 0))]}
-        >>> own_sources({"w": source}, layout)["w"].places[0].tolist()
-        [0, -1]
-    """
-    own = dict(sources)
-    for name, shards in layout.items():
-        if name in own and not is_whole(shards) and not lie_in_places(shards):
-            experts = np.concatenate(
-                [np.arange(s.region[0].start, s.region[0].stop) for s in shards]
-            )
-            places = own[name].places
-            first = places[0] if 0 in places else np.arange(shards[0].shape[0])
-            own[name] = replace(own[name], places={**places, 0: first[experts]})
-    return own
 
 
 def fits(own: Sequence[int], old: Sequence[int], source: TensorSource) -> bool:

@@ -21,7 +21,6 @@ from mmoe.parallel.sharded_tensors import (
     Shard,
     Sharded,
     first_rows,
-    lie_in_places,
     local_shards,
     spread_out,
     taken_from,
@@ -41,7 +40,6 @@ from mmoe.train.warm_start.places import (
     fits,
     moved,
     moved_moments,
-    own_sources,
     tensor_sources,
 )
 
@@ -208,11 +206,11 @@ class _DenseTransfer:
 
         The logits of frozen towers do not move.
         """
-        tensors, mine = network.state_dict(), own_sources(self.sources, self.layout)
+        tensors = network.state_dict()
         for name, own in tensors.items():
             origin = self._origin(name)
             if origin is not None and (only is None or name in only):
-                own.copy_(self._moved(name, own, old.read(origin), mine[name]))
+                own.copy_(self._moved(name, own, old.read(origin)))
         if only is not None:
             return
         tasks = [task.name for task in self.config.tasks]
@@ -237,7 +235,6 @@ class _DenseTransfer:
 
         Beside them the parameters whose moments do not fit, which begin as those of a new one.
         """
-        mine = own_sources(self.sources, self.layout)
         by_parameter: dict[str, dict[str, str]] = {}
         for full_name in old.names():
             name, _, key = full_name.rpartition("/")
@@ -253,29 +250,27 @@ class _DenseTransfer:
                 left.append(name)
                 continue
             found = {key: old.read(full_name) for key, full_name in names.items()}
-            for key, moment in self._moved_moments(name, own, found, mine[name]).items():
+            for key, moment in self._moved_moments(name, own, found).items():
                 flat[f"{name}/{key}"] = moment
         return flat, left
 
-    def _moved(self, name: str, own: Tensor, old: Tensor, source: TensorSource) -> Tensor:
-        """Values of a tensor; of slices, what this rank has of the whole experts'."""
-        shards = self.layout.get(name, ())
-        if not lie_in_places(shards):
+    def _moved(self, name: str, own: Tensor, old: Tensor) -> Tensor:
+        """Values of a tensor; of shards, what this rank has of the whole."""
+        shards, source = self.layout.get(name), self.sources[name]
+        if not shards:
             return moved(own, old, source)
-        whole = moved(spread_out(own, shards), old, self.sources[name])
-        return taken_from(whole, own, shards)
+        return taken_from(moved(spread_out(own, shards), old, source), own, shards)
 
     def _moved_moments(
-        self, name: str, own: Tensor, found: Mapping[str, Tensor], source: TensorSource
+        self, name: str, own: Tensor, found: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Moments of a parameter, likewise."""
-        shards = self.layout.get(name, ())
-        if not lie_in_places(shards):
+        shards, source = self.layout.get(name), self.sources[name]
+        if not shards:
             return moved_moments(own, found, source)
-        whole = moved_moments(spread_out(own, shards), found, self.sources[name])
         return {
             key: taken_from(moment, own, shards) if moment.dim() else moment
-            for key, moment in whole.items()
+            for key, moment in moved_moments(spread_out(own, shards), found, source).items()
         }
 
     def _origin(self, name: str) -> str | None:
