@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -30,7 +30,6 @@ from mmoe.cli.options import (
     Header,
     Imports,
     InPrecision,
-    NewExperts,
     Numeric,
     OnDevice,
     Overwrite,
@@ -96,7 +95,7 @@ _WarmStart = Annotated[
     typer.Option(metavar="RUN_DIR", help="Start from the weights and vocabularies of this run."),
 ]
 _NewExperts = Annotated[
-    NewExperts | None,
+    Literal["fresh", "copy"] | None,
     typer.Option(help="How experts begin that the --warm-start run did not have; default: fresh."),
 ]
 _Freeze = Annotated[
@@ -140,7 +139,7 @@ def train(
     with folder_of(out, resume=resume) as place:
         resume = resumes(place.path, resume, "directory of the run", changed_data=changed_data)
         if new_experts is not None and warm_start is None:
-            raise ValueError(f"--new-experts {new_experts.value} needs --warm-start RUN_DIR")
+            raise ValueError(f"--new-experts {new_experts} needs --warm-start RUN_DIR")
         own = None if recipe_or_config else own_config(place.path if resume else None, warm_start)
         values = [*(set_ or []), *frozen_values(freeze)]
         config = config_of_command(own or recipe_or_config or "", values, import_)
@@ -149,7 +148,7 @@ def train(
 
         start = None
         if warm_start is not None:
-            start = WarmStart(warm_start, (new_experts or NewExperts.FRESH).value)
+            start = WarmStart(warm_start, new_experts or "fresh")
         with advising_resume():
             finished = train_run(
                 config,
@@ -159,7 +158,7 @@ def train(
                 warm_start=start,
                 reporter=reporter(quiet),
                 profile=profile,
-                device=None if device is None else device.value,
+                device=device,
                 numbered=place.path is None,
                 changed_data=changed_data,
             )
@@ -225,7 +224,7 @@ def evaluate(
     as_of: _AsOf = None,
     labels: _Labels = None,
     key: _Key = None,
-    device: OnDevice = Device.AUTO,
+    device: OnDevice = "auto",
     table_precision: InPrecision = None,
     import_: Imports = None,
     quiet: Quiet = False,
@@ -255,8 +254,8 @@ def evaluate(
             data,
             reporter(quiet),
             all_negatives=all_negatives,
-            device=device.value,
-            table_precision=None if table_precision is None else table_precision.value,
+            device=device,
+            table_precision=table_precision,
             changed_data=changed_data,
             as_of=as_of,
         )

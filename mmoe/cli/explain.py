@@ -1,7 +1,6 @@
 """`mmoe explain` and `mmoe prune`; they import what they need when they run."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,18 +16,13 @@ from mmoe.cli.output import (
 )
 from mmoe.plugins import import_modules
 
-
-class Split(StrEnum):
-    """Split of a run's own rows."""
-
-    TEST = "test"
-    VALIDATION = "validation"
-
-
 _Data = Annotated[
     str | None, typer.Option(help="Labelled rows; default: a split of the run's own.")
 ]
-_Split = Annotated[Split, typer.Option(help="Which of the run's own splits, without --data.")]
+_Split = Annotated[
+    Literal["test", "validation"],
+    typer.Option(help="Which of the run's own splits, without --data."),
+]
 _Tolerance = Annotated[
     float,
     typer.Option(
@@ -57,13 +51,13 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as explain.js
 def explain(
     run_dir: RunDir,
     data: _Data = None,
-    split: _Split = Split.TEST,
+    split: _Split = "test",
     tolerance: _Tolerance = 0.0002,
     gradients: _Gradients = False,
     features: _Features = False,
     out: _Out = None,
     as_json: _AsJson = False,
-    device: OnDevice = Device.AUTO,
+    device: OnDevice = "auto",
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
@@ -75,7 +69,7 @@ def explain(
     from mmoe.report.explanation import explanation_grids
     from mmoe.run import open_run
 
-    if data is not None and split is not Split.TEST:
+    if data is not None and split != "test":
         raise ValueError("--split is of the run's own rows, and --data names others; leave one out")
     settings = ExplainSettings(tolerance=tolerance, gradients=gradients, features=features)
     if out is None and is_address(run_dir):
@@ -85,7 +79,7 @@ def explain(
         if place.path is not None and place.address is None:
             check_new_place(place.path)
         result = explain_run(
-            run, data, settings, split=split.value, reporter=reporter(quiet), device=device.value
+            run, data, settings, split=split, reporter=reporter(quiet), device=device
         )
         page = write_explanation(result, place.path or run.path)
         shown = place.shown(page) if place.path is not None else str(page)
@@ -139,7 +133,7 @@ def prune(
             finetune_epochs=finetune_epochs,
             data=data,
             reporter=reporter(quiet),
-            device=None if device is None else device.value,
+            device=device,
         )
         print_table(metrics_table(finished.metrics, "test split"))
         say(place.shown(finished.directory.path))

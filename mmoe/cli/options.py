@@ -1,7 +1,6 @@
 """Options that several commands have, and what they may be."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -51,37 +50,16 @@ RunDir = Annotated[
 ]
 
 
-class Device(StrEnum):
-    """Device that computes."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
+Device = Literal["auto", "cpu", "cuda"]
 OnDevice = Annotated[
     Device, typer.Option(help="auto: a GPU where there is one, wherever the run was trained.")
 ]
 
 
-class TablePrecision(StrEnum):
-    """Precision of tables that are only looked up."""
-
-    FP16 = "fp16"
-    INT8 = "int8"
-
-
 InPrecision = Annotated[
-    TablePrecision | None,
+    Literal["fp16", "int8"] | None,
     typer.Option(help="Embedding tables in fewer bits, for less memory; default: as trained."),
 ]
-
-
-class NewExperts(StrEnum):
-    """Start of experts that an earlier run did not have."""
-
-    FRESH = "fresh"
-    COPY = "copy"
 
 
 DataOfConfig = Annotated[

@@ -1,13 +1,12 @@
 """`mmoe score`. It imports what it needs when it runs, as the others of `mmoe.cli.commands` do."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from mmoe.cli.config import path_as_of
-from mmoe.cli.options import AsOf, Device, Imports, InPrecision, OnDevice, Quiet, RunDir
+from mmoe.cli.options import AsOf, Imports, InPrecision, OnDevice, Quiet, RunDir
 from mmoe.cli.output import advising_resume, print_table, reporter, resumes
 from mmoe.plugins import import_modules
 
@@ -15,21 +14,6 @@ from mmoe.plugins import import_modules
 _MOST_COLUMNS = 12
 _PERCENTILES = ("p1", "p50", "p99")
 _SHARES = ("missing", "unseen")
-
-
-class Mode(StrEnum):
-    """Treatment of an output that is there."""
-
-    ERROR = "error"
-    OVERWRITE = "overwrite"
-    OVERWRITE_PARTITIONS = "overwrite-partitions"
-
-
-class Where(StrEnum):
-    """Processes that score."""
-
-    LOCAL = "local"
-    RAY = "ray"
 
 
 Input = Annotated[str, typer.Option("--input", help="Rows to score: a file, a folder or a glob.")]
@@ -68,7 +52,7 @@ Fuse = Annotated[
     ),
 ]
 OnExisting = Annotated[
-    Mode,
+    Literal["error", "overwrite", "overwrite-partitions"],
     typer.Option(
         help="What to do where the output exists; overwrite-partitions replaces only the "
         "folders, like day=2024-01-31, that get new scores."
@@ -106,7 +90,8 @@ Expect = Annotated[
     ),
 ]
 OnEngine = Annotated[
-    Where, typer.Option(help="ray: workers of a Ray cluster score the files of a folder.")
+    Literal["local", "ray"],
+    typer.Option(help="ray: workers of a Ray cluster score the files of a folder."),
 ]
 Address = Annotated[
     str | None,
@@ -132,7 +117,7 @@ def score(
     keep_types: KeepTypes = False,
     tasks: Tasks = None,
     fuse: Fuse = None,
-    mode: OnExisting = Mode.ERROR,
+    mode: OnExisting = "error",
     overwrite: Overwrite = False,
     resume: Resume = False,
     top: TopN = None,
@@ -140,19 +125,19 @@ def score(
     by: By = None,
     rows_per_file: RowsPerFile = None,
     expect: Expect = None,
-    engine: OnEngine = Where.LOCAL,
+    engine: OnEngine = "local",
     address: Address = None,
     workers: Workers = None,
     as_of: AsOf = None,
-    device: OnDevice = Device.AUTO,
+    device: OnDevice = "auto",
     table_precision: InPrecision = None,
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
     """Score rows: one column pred_TASK for each task, row order kept."""
     import_modules(import_ or [])
-    if overwrite and mode is Mode.OVERWRITE_PARTITIONS:
-        raise ValueError(f"--overwrite and --mode {mode.value}: say one of them")
+    if overwrite and mode == "overwrite-partitions":
+        raise ValueError(f"--overwrite and --mode {mode}: say one of them")
     input_ = path_as_of(input_, as_of)
     elsewhere = _engine(engine, address, workers, run_dir, import_ or [])
     resume = resumes(Path(output), resume, "folder of the scores")
@@ -168,15 +153,15 @@ def score(
             keep_types=keep_types,
             tasks=[name for text in tasks for name in text.split(",")] if tasks else None,
             fused=_fused(fuse or []),
-            mode="overwrite" if overwrite else mode.value,
+            mode="overwrite" if overwrite else mode,
             resume=resume,
             rows_per_file=rows_per_file,
             top=_top(top, per, by),
             expect=expect,
             on_summary=None if quiet else lambda summary: print_table(summary_table(summary)),
             reporter=reporter(quiet),
-            device=device.value,
-            table_precision=None if table_precision is None else table_precision.value,
+            device=device,
+            table_precision=table_precision,
             engine=elsewhere,
         )
 
@@ -233,9 +218,9 @@ def _share(value: float | None) -> str:
 
 
 def _engine(
-    engine: Where, address: str | None, workers: int | None, run_dir: str, imports: list[str]
+    engine: str, address: str | None, workers: int | None, run_dir: str, imports: list[str]
 ) -> Any:
-    if engine is Where.LOCAL:
+    if engine == "local":
         for option, value in (("--address", address), ("--workers", workers)):
             if value is not None:
                 raise ValueError(f"{option} {value}: is of --engine ray; say that too")
