@@ -168,33 +168,24 @@ def score(
 
 def summary_table(summary: Any) -> Any:
     """Makes a table of a `Summary`: scores, then the columns that differ most from training."""
-    from rich.table import Table
-    from rich.text import Text
+    from mmoe.run.metrics_table import plain_table
 
-    table = Table(
-        title=Text(f"{summary.rows:,} rows", no_wrap=True),
-        title_justify="left",
-        box=None,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("column", no_wrap=True, max_width=32)
-    titles = ("mean (training)", *_PERCENTILES, "NaN")
-    for title in (*titles, "missing (training)", "unseen (training)", "PSI"):
-        table.add_column(title, justify="right", no_wrap=True)
+    titles, rows = ("mean (training)", *_PERCENTILES, "NaN"), []
     for name, figures in summary.scores.items():
         before = summary.of_training.get(name, {})
         quantiles = [_number(figures.get(percentile)) for percentile in _PERCENTILES]
         mean = _beside(_number(figures["mean"]), _number(before.get("mean")))
-        table.add_row(name, mean, *quantiles, _share(figures["nan"]))
+        rows.append([name, mean, *quantiles, _share(figures["nan"])])
     ordered = sorted(summary.columns, key=lambda name: -_size(summary, name))
     for name in ordered[:_MOST_COLUMNS]:
         figures, before = summary.columns[name], summary.of_training.get(name, {})
         shares = [_beside(_share(figures.get(k)), _share(before.get(k))) for k in _SHARES]
         psi = figures.get("psi")
-        table.add_row(name, *[""] * len(titles), *shares, "" if psi is None else f"{psi:.3f}")
+        rows.append([name, *[""] * len(titles), *shares, "" if psi is None else f"{psi:.3f}"])
     if len(ordered) > _MOST_COLUMNS:
-        table.add_row(f"… and {len(ordered) - _MOST_COLUMNS} more columns")
-    return table
+        rows.append([f"… and {len(ordered) - _MOST_COLUMNS} more columns"])
+    headings = ["column", *titles, "missing (training)", "unseen (training)", "PSI"]
+    return plain_table(headings, rows, f"{summary.rows:,} rows", widest=32)
 
 
 def _beside(now: str, training: str) -> str:

@@ -12,11 +12,23 @@ from mmoe.metrics.task_kinds import KINDS
 _MOST_DOMAINS = 8  # a task; metrics.json has all
 
 
-def plain_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
-    """Makes a table without lines, its first column at the left."""
-    table = Table(box=None, padding=(0, 1, 0, 0), title=title or None, title_justify="left")
+def plain_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str = "",
+    *,
+    names: int = 1,
+    widest: int | None = None,
+) -> Table:
+    """Makes a table without lines; the first columns are `names`, the last of so many letters."""
+    above = Text(title, no_wrap=True, overflow="ignore") if title else None
+    table = Table(box=None, padding=(0, 1, 0, 0), title=above, title_justify="left")
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+        side, most = (
+            ("left" if number < names else "right"),
+            widest if number == names - 1 else None,
+        )
+        table.add_column(heading, justify=side, no_wrap=True, max_width=most)
     for row in rows:
         table.add_row(*row)
     return table
@@ -40,21 +52,13 @@ def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Tabl
         title: Which rows they were measured on.
     """
     columns = _columns(list(metrics["tasks"].values()))
-    # Twelve columns have to fit into a terminal of 100
-    table = Table(
-        title=Text(title, no_wrap=True, overflow="ignore"),
-        title_justify="left",
-        box=None,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("task", no_wrap=True)
-    for column in columns:
-        table.add_column(column.title, justify="right", no_wrap=True)
+    rows = []
     for task, values in metrics["tasks"].items():
-        table.add_row(task, *(_cell(column, values) for column in columns))
+        rows.append([task, *(_cell(column, values) for column in columns)])
         for domain, of_domain in _in_domains(metrics, task):
-            table.add_row(f"  {domain}", *(_cell(column, of_domain) for column in columns))
-    return table
+            rows.append([f"  {domain}", *(_cell(column, of_domain) for column in columns)])
+    # Twelve columns have to fit into a terminal of 100
+    return plain_table(["task", *(column.title for column in columns)], rows, title)
 
 
 def _in_domains(metrics: Mapping[str, Any], task: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -74,17 +78,13 @@ def backtest_table(result: Mapping[str, Any]) -> Table:
     parts.append(("", "total", result["total"]))
     found = _columns([values for _, _, tasks in parts for values in tasks.values()])
     columns = [column for column in found if column.every_day]
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for title in ("trained", "tested"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("task", no_wrap=True, max_width=20)
-    for column in columns:
-        table.add_column(column.title, justify="right", no_wrap=True)
-    for trained, tested, tasks in parts:
-        for number, (task, values) in enumerate(tasks.items()):
-            labels = ("", "") if number else (trained, tested)
-            table.add_row(*labels, task, *(_cell(column, values) for column in columns))
-    return table
+    rows = [
+        [*(("", "") if number else (trained, tested)), task, *(_cell(c, values) for c in columns)]
+        for trained, tested, tasks in parts
+        for number, (task, values) in enumerate(tasks.items())
+    ]
+    headings = ["trained", "tested", "task", *(column.title for column in columns)]
+    return plain_table(headings, rows, names=3, widest=20)
 
 
 def _cell(column: Column, values: Mapping[str, Any]) -> str:
