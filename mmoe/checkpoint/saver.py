@@ -1,23 +1,52 @@
-"""Writes checkpoints, from one process or many, while training goes on."""
+"""Writes checkpoints, from one process or many, while training goes on: safetensors and JSON."""
 
 import json
+import math
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count, islice, takewhile
+from operator import le, lt
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_saver import save as distributed_save
 
-from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.checkpoint.step_writer import ShardPlanner, StepWriter
-from mmoe.parallel import ensure_process_group, rank, world_size
-from mmoe.parallel.sharded_tensors import Shard, TensorMap, local_shards
+from mmoe.checkpoint.folder import CheckpointFolder, file_name
+from mmoe.parallel import from_all, rank, world_size
+from mmoe.parallel.sharded_tensors import TensorMap, local_shards
+from mmoe.run.atomic_files import flush
+from mmoe.run.folder_claim import STEP_FILE, remove_files
 
 # After an error on this rank others may be stuck; longer than writing takes, shorter than patience
 _SECONDS_AFTER_AN_ERROR = 60.0
+
+
+class _Piece(NamedTuple):
+    """A shard, as ranks tell each other of it."""
+
+    state: str
+    name: str
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where it ends in the whole tensor."""
+        return tuple(o + n for o, n in zip(self.offsets, self.sizes, strict=True))
+
+
+class _Failure(Exception):
+    """An error of some rank, on all of them."""
+
+    def __init__(self, rank: int, cause: BaseException) -> None:
+        self.rank, self.cause = rank, cause
 
 
 class CheckpointSaver:
@@ -53,7 +82,7 @@ class CheckpointSaver:
     def __init__(self, folder: CheckpointFolder, *, keep: int = 1, background: bool = True) -> None:
         self.folder, self.keep, self.background = folder, keep, background
         self._group: Any = None  # of gloo, where the ranks' may be NCCL's
-        self._buffers: dict[tuple[str, int], Tensor] = {}
+        self._buffers: dict[_Piece, Tensor] = {}
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -80,26 +109,26 @@ class CheckpointSaver:
             OSError: This checkpoint or, in the background, the one before cannot be written.
         """
         self.wait()
-        ensure_process_group()
-        if self._group is None:
+        if self._group is None and world_size() > 1:
             self._group = dist.new_group(backend="gloo")
         text = json.dumps(state, allow_nan=False)
-        writer = StepWriter(self.folder, step, text, best=best, keep=self.keep)
-        # What every rank has whole, rank 0 alone writes
         held = {
-            f"{state}/{name}": local_shards(value)
-            for state, tensors in (("model", model), ("training", training))
+            _Piece(kind, name, shard.offsets, tuple(shard.tensor.shape), shard.shape): shard.tensor
+            for kind, tensors in (("model", model), ("training", training))
             for name, value in tensors.items()
-            if rank() == 0 or not isinstance(value, Tensor)
+            if rank() == 0 or not isinstance(value, Tensor)  # what every rank has whole
+            for shard in local_shards(value)
         }
         if not self.background:
-            self._write(writer, held)
+            self._write(step, text, held, best=best)
             self._raise()
             return
         # The next step changes the tensors while they are written
         copies = self._copies(held)
         self._thread = threading.Thread(
-            target=self._write, args=(writer, copies), name="checkpoint", daemon=True
+            target=partial(self._write, step, text, copies, best=best),
+            name="checkpoint",
+            daemon=True,
         )
         self._thread.start()
 
@@ -128,44 +157,130 @@ class CheckpointSaver:
             # What went wrong is told first; the rest of the ranks may never answer
             self._thread.join(None if world_size() == 1 else _SECONDS_AFTER_AN_ERROR)
 
-    def _copies(self, held: Mapping[str, list[Shard]]) -> dict[str, list[Shard]]:
+    def _copies(self, held: Mapping[_Piece, Tensor]) -> dict[_Piece, Tensor]:
         """Copies into host memory that is kept: fresh pages cost more than the copying."""
         buffers = {}
-        for name, shards in held.items():
-            for n, shard in enumerate(shards):
-                source, buffer = shard.tensor.detach(), self._buffers.get((name, n))
-                if buffer is None or (buffer.shape, buffer.dtype) != (source.shape, source.dtype):
-                    buffer = torch.empty(
-                        source.shape, dtype=source.dtype, pin_memory=source.is_cuda
-                    )
-                buffers[name, n] = buffer.copy_(source, non_blocking=source.is_cuda)
-        if any(shard.tensor.is_cuda for shards in held.values() for shard in shards):
+        for piece, tensor in held.items():
+            source, buffer = tensor.detach(), self._buffers.get(piece)
+            if buffer is None or buffer.dtype != source.dtype:
+                buffer = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
+            buffers[piece] = buffer.copy_(source, non_blocking=source.is_cuda)
+        if any(tensor.is_cuda for tensor in held.values()):
             torch.cuda.synchronize()
         self._buffers = buffers
-        return {
-            name: [
-                Shard(buffers[name, n], shard.shape, shard.offsets)
-                for n, shard in enumerate(shards)
-            ]
-            for name, shards in held.items()
-        }
+        return buffers
 
-    def _write(self, writer: StepWriter, held: dict[str, list[Shard]]) -> None:
+    def _write(self, step: int, state: str, held: Mapping[_Piece, Tensor], *, best: bool) -> None:
+        """Writes a step's files and points to it; what goes wrong is told to whoever waits."""
+        folder, first = None, rank() == 0
         try:
-            distributed_save(
-                held, storage_writer=writer, planner=ShardPlanner(), process_group=self._group
-            )
-        except CheckpointException as error:  # the same one on every rank
-            writer.give_up()
-            failed, (cause, _) = min(error.failures.items(), key=lambda failure: failure[0])
-            what = f"{writer.what}: cannot be written"
-            what += f": {cause}" if world_size() == 1 else f" by rank {failed}: {cause}"
+            files = _shared_out(from_all(list(held), self._group))
+            folder = made = self._together(lambda: self.folder.begin(step) if first else None)
+            self._together(lambda: _write_files(made, files[rank()], held))
+            points = partial(self.folder.publish, made, state, best=best, keep=self.keep)
+            self._together(points if first else lambda: None)
+        except (_Failure, ValueError) as error:  # the same one on every rank
+            if first and folder is not None:
+                remove_files(folder, STEP_FILE)
+            what = f"{self.folder.path}: the checkpoint of step {step}: cannot be written"
+            failed = isinstance(error, _Failure)
+            what += f" by rank {error.rank}" if failed and world_size() > 1 else ""
+            cause = error.cause if failed else error
             kind = OSError if isinstance(cause, OSError) else ValueError
-            self._error = kind(what) if isinstance(cause, (OSError, ValueError)) else cause
-        except BaseException as error:  # of a thread: told to whoever waits
+            known = isinstance(cause, OSError | ValueError)
+            self._error = kind(f"{what}: {cause}") if known else cause
+        except BaseException as error:  # of a thread
             self._error = error
+
+    def _together(self, work: Callable[[], Any]) -> Any:
+        """Does something on every rank; returns what rank 0 got.
+
+        Raises:
+            _Failure: A rank could not, on all of them.
+        """
+        value, error = None, None
+        try:
+            value = work()
+        except BaseException as caught:
+            error = caught
+        found = from_all((value, error), self._group)
+        for r, (_, failed) in enumerate(found):
+            if failed is not None:
+                raise _Failure(r, failed) from failed
+        return found[0][0]
 
     def _raise(self) -> None:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+
+def _write_files(
+    folder: Path, files: Mapping[str, Sequence[_Piece]], held: Mapping[_Piece, Tensor]
+) -> None:
+    """Writes a rank's files, as `torch.distributed.checkpoint` does and reads them."""
+    if files and not folder.is_dir():
+        raise FileNotFoundError(
+            f"{folder} was made by rank 0 and is not there for this one; put the run on a file "
+            "system that all machines share"
+        )
+    for name, pieces in files.items():
+        tensors = {piece.name: held[piece].detach().cpu().contiguous() for piece in pieces}
+        offsets = {piece.name: {"saved_offsets": list(piece.offsets)} for piece in pieces}
+        notes = {"format": "pt"}
+        if any(piece.sizes != piece.shape for piece in pieces):  # else there is nothing to say
+            notes |= {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0"}
+        try:
+            save_file(tensors, folder / name, notes)
+        except SafetensorError as error:  # what it makes of a full disk
+            raise OSError(str(error)) from error
+        flush(folder / name)
+
+
+def _shared_out(held: Sequence[Sequence[_Piece]]) -> list[dict[str, list[_Piece]]]:
+    """For each rank its files and what is in them: pieces that several ranks have only once.
+
+    Of a rank's pieces of one tensor each is in another file. Files are numbered over all ranks, so
+    that a missing one is noticed.
+
+    Raises:
+        ValueError: Pieces of a tensor overlap or leave a hole.
+    """
+    owners: dict[_Piece, list[int]] = {}
+    for r, pieces in enumerate(held):
+        for piece in pieces:
+            owners.setdefault(piece, []).append(r)
+    tensors: dict[tuple[str, str], list[_Piece]] = {}
+    for piece in owners:
+        tensors.setdefault(piece[:2], []).append(piece)
+    grouped: list[dict[tuple[str, int], list[_Piece]]] = [{} for _ in held]
+    for number, pieces in enumerate(tensors.values()):
+        pieces = [piece for piece in pieces if 0 not in piece.sizes] or pieces[:1]
+        _check_whole(pieces)
+        seen: Counter[int] = Counter()
+        for piece in pieces:
+            writer = owners[piece][number % len(owners[piece])]
+            grouped[writer].setdefault((piece.state, seen[writer]), []).append(piece)
+            seen[writer] += 1
+    total = Counter(state for files in grouped for state, _ in files)
+    numbers = {state: count(1) for state in total}
+    return [
+        {file_name(s, next(numbers[s]), total[s]): pieces for (s, _), pieces in files.items()}
+        for files in grouped
+    ]
+
+
+def _check_whole(pieces: Sequence[_Piece]) -> None:
+    """Refuses pieces that are not a tensor together."""
+    whole = pieces[0].shape
+    what = f"the shards of tensor {pieces[0].name!r} of {pieces[0].state}, {list(whole)},"
+    ordered = sorted(pieces)
+    for number, one in enumerate(ordered, start=1):
+        # Of shards that follow each other along dimension 0, with the next one alone
+        near = takewhile(lambda p, end=one.ends: p.offsets < end, islice(ordered, number, None))
+        for other in near:
+            if all(map(lt, other.offsets, one.ends)) and all(map(lt, one.offsets, other.ends)):
+                raise ValueError(f"{what} at {list(one.offsets)} and {list(other.offsets)} overlap")
+    inside = all(piece.shape == whole and all(map(le, piece.ends, whole)) for piece in pieces)
+    if not inside or sum(math.prod(piece.sizes) for piece in pieces) != math.prod(whole):
+        raise ValueError(f"{what} leave a hole, or reach beyond it")

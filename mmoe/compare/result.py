@@ -50,10 +50,6 @@ class Difference:
             return "even"
         return "gains" if (self.low > 0) == higher_is_better else "pays"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Returns what compare.json holds."""
-        return asdict(self)
-
 
 def paired_difference(
     own_S: np.ndarray,
@@ -341,6 +337,6 @@ def _result(measure: Measure, mine: Judged, first: Judged | None) -> dict[str, A
     if first is not None and first_S is not None:
         terms_N, first_terms_N = mine.terms[measure.key], first.terms[measure.key]
         difference = paired_difference(own_S, first_S, terms_N, first_terms_N)
-        found["difference"] = difference.as_dict()
+        found["difference"] = asdict(difference)
         found["verdict"] = difference.verdict(higher_is_better=measure.higher_is_better)
     return found

@@ -1,7 +1,7 @@
 """What a task is judged by, and how much that changes between two predictions of the same rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -44,10 +44,6 @@ class TaskMetric:
     form: str
     higher_is_better: bool
     relative: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns what explain.json holds."""
-        return {**vars(self)}
 
 
 def _metrics_of_kind(kind_name: str) -> list[TaskMetric]:
@@ -101,7 +97,7 @@ class TaskJudge:
             "name": self.task.name,
             "kind": self.task.kind,
             "rows": int(self.labels.observed_NT[:, self.t].sum()),
-            "metrics": [metric.as_dict() for metric in self.metrics],
+            "metrics": [asdict(metric) for metric in self.metrics],
             "values": self.values,
         }
 

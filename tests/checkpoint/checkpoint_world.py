@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from mmoe.checkpoint import step_writer
+from mmoe.checkpoint import saver as saver_module
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.parallel.sharded_tensors import Shard
@@ -126,12 +126,12 @@ def disk_full(full):
     def fails(*_):
         raise OSError(28, "No space left on device")
 
-    saved = step_writer.save_file
-    step_writer.save_file = fails if full else saved
+    saved = saver_module.save_file
+    saver_module.save_file = fails if full else saved
     try:
         yield
     finally:
-        step_writer.save_file = saved
+        saver_module.save_file = saved
 
 
 def die(folder, rank):
@@ -141,7 +141,7 @@ def die(folder, rank):
         saver.save(1, table, {}, {"step": 1}, best=True)
         saver.wait()
         if rank == dist.get_world_size() - 1:
-            step_writer.save_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            saver_module.save_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         saver.save(2, table, {}, {"step": 2}, best=True)
         return {"error": error_of(saver.wait)}
 

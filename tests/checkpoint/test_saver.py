@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from mmoe.checkpoint import step_writer
+from mmoe.checkpoint import saver as saver_module
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.parallel import Shard
@@ -61,13 +61,13 @@ def test_fewer_are_kept_when_a_run_goes_on_with_another_setting(folder):
 
 def test_training_goes_on_while_files_are_written(folder, monkeypatch):
     """What changes meanwhile is not saved; the next save waits for the files."""
-    may_write, write = threading.Event(), step_writer.save_file
+    may_write, write = threading.Event(), saver_module.save_file
 
     def slow(*arguments):
         assert may_write.wait(60)
         write(*arguments)
 
-    monkeypatch.setattr(step_writer, "save_file", slow)
+    monkeypatch.setattr(saver_module, "save_file", slow)
     weight = torch.full((4,), 2.0)
     with CheckpointSaver(folder, keep=2) as saver:
         saver.save(2, {"weight": weight}, {}, {}, best=True)
@@ -91,7 +91,7 @@ def test_a_failure_is_told_at_the_next_save(folder, monkeypatch):
         save(saver, 1)
         saver.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(step_writer, "save_file", disk_full)
+            patch.setattr(saver_module, "save_file", disk_full)
             save(saver, 2)
             with pytest.raises(
                 OSError, match=r"the checkpoint of step 2: cannot be written: .*No s"
@@ -102,7 +102,7 @@ def test_a_failure_is_told_at_the_next_save(folder, monkeypatch):
 
 
 def test_a_failure_is_told_at_the_end(folder, monkeypatch):
-    monkeypatch.setattr(step_writer, "save_file", disk_full)
+    monkeypatch.setattr(saver_module, "save_file", disk_full)
 
     def train():
         with CheckpointSaver(folder) as saver:
@@ -114,7 +114,7 @@ def test_a_failure_is_told_at_the_end(folder, monkeypatch):
 
 
 def test_another_error_is_not_hidden_by_it(folder, monkeypatch):
-    monkeypatch.setattr(step_writer, "save_file", disk_full)
+    monkeypatch.setattr(saver_module, "save_file", disk_full)
 
     def train():
         with CheckpointSaver(folder) as saver:
