@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.saver import CheckpointSaver
-from mmoe.checkpoint.weights import load_weights, outline
+from mmoe.checkpoint.weights import outline
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.model import ModelConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
@@ -20,20 +20,15 @@ from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.explain.passes import ExpertPlace, check_explainable, places_of
-from mmoe.metrics.of_tasks import monitor_value
 from mmoe.mixture.traits import GateTraits, traits_of
-from mmoe.models.build import build_ranker
 from mmoe.models.network import MixtureNetwork
-from mmoe.parallel import spread_layout, training_group
-from mmoe.predictor import Predictor
-from mmoe.process_settings import borrowed_generators
+from mmoe.parallel import training_group
 from mmoe.run.atomic_files import write_json
 from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.train import train_run
-from mmoe.train.evaluate import split_metrics
 from mmoe.train.fit import FinishedRun
-from mmoe.train.prepare import PreparedData, prepare
+from mmoe.train.prepare import prepare
 from mmoe.train.run_folder.claim import RunClaim, with_absolute_paths, without_paths
 from mmoe.train.run_folder.data import RunMaturity
 from mmoe.train.state import Position
@@ -114,7 +109,7 @@ def prune_run(
         _check_fits(pruned_network, model)
         new = claim.start(pruned, prepared, out, None)
         try:
-            _begin(new, run, (model, training), pruned, prepared, finetune_epochs, gone)
+            _begin(new, run, (model, training), finetune_epochs, gone)
         except BaseException:
             claim.give_up(new)
             raise
@@ -174,13 +169,10 @@ def _begin(
     new: RunDirectory,
     run: RunDirectory,
     states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
-    config: RunConfig,
-    prepared: PreparedData,
     finetune_epochs: int,
     gone: Sequence[ExpertPlace],
 ) -> None:
-    """Writes the first checkpoint of the new run, as judged on its validation rows."""
-    model, training = states
+    """Writes the first checkpoint of the new run, which training then judges."""
     record = {
         "run": str(run.path.absolute()),
         "experts": [
@@ -190,27 +182,9 @@ def _begin(
     write_json(new.path / RECORD, record)
     if run.columns_file.exists():  # of a stream nobody reads the training rows again
         shutil.copyfile(run.columns_file, new.columns_file)
-    position = Position(finished=finetune_epochs == 0)
+    position = asdict(Position(finished=finetune_epochs == 0))
     with CheckpointSaver(CheckpointFolder(new.checkpoint), background=False) as saver:
-        saver.save(0, model, training, asdict(position), best=True)
-        value, metrics = _judged(new, config, prepared)
-        if value is not None:  # else there is nothing to compare by: the newest weights are kept
-            position.best_value = value
-            entry = {"epoch": 0, "step": 0, "validation": metrics, "monitor": value, "best": True}
-            position.history.append(entry)
-            saver.save(0, model, training, asdict(position), best=True)
-
-
-def _judged(
-    new: RunDirectory, config: RunConfig, prepared: PreparedData
-) -> tuple[float | None, dict[str, Any]]:
-    """What the model that is left is worth on the validation rows."""
-    with borrowed_generators():
-        ranker = build_ranker(config.without_weight_files(), prepared.encoder)
-    stored = CheckpointFolder(new.checkpoint).tensors("best", "model")
-    load_weights(ranker, stored, spread_layout(ranker.network))
-    metrics, _ = split_metrics(config, Predictor(ranker, config), prepared.validation)
-    return monitor_value(metrics, config.training.monitor), metrics
+        saver.save(0, *states, position, best=True)
 
 
 def _chosen_places(network: MixtureNetwork, numbers: Sequence[int]) -> list[ExpertPlace]:

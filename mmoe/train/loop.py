@@ -152,9 +152,11 @@ class Trainer:
         )
 
     def _judge_start(self) -> None:
-        """Makes a model that begins as its wide part a candidate for the best one."""
-        position = self.state.position
-        if self.state.ranker.wide is None or position.step or position.best_value is not None:
+        """Makes a model that begins as its wide part, or with weights it was given, a candidate."""
+        position, given = self.state.position, self.checkpoints.folder.exists()
+        if position.step or position.best_value is not None:
+            return
+        if self.state.ranker.wide is None and not given:
             return
         metrics, _ = self._validate()
         value = monitor_value(metrics, self.config.training.monitor)
