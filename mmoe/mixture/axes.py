@@ -18,7 +18,7 @@ class Entry(NamedTuple):
     """A module, in a name, that belongs to one expert, task or feature as a whole.
 
     Attributes:
-        kind: `experts`, `tasks`, `features` or `parts`, which a network may lack.
+        kind: `levels`, `experts`, `tasks`, `features` or `parts`, which a network may lack.
         name: Which one.
     """
 

@@ -295,7 +295,7 @@ class MixtureNetwork(nn.Module):
             found.append(Part("bias_tower", (Entry("parts", "bias_tower"),), own))
         for j in range(len(self.levels)):
             read = _reading(plain, names, [] if j else ["inputs", "added"])
-            found.append(Part(f"levels.{j}", ("levels", str(j)), read))
+            found.append(Part(f"levels.{j}", (Entry("levels", j),), read))
         return found
 
     @property

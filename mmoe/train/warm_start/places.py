@@ -4,7 +4,7 @@ Entries are told by their names (the task of a gate, `shared expert 2`, the feat
 column), never by position: `mmoe.mixture.axes`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -143,20 +143,18 @@ def tensor_sources(
             stages.
     """
     axes, old = now.axes(), _Earlier(before.axes())
-    together, levels = (
-        _Earlier(axes),
-        list(zip(now.network.levels, before.network.levels, strict=False)),
-    )
+    together, sources = _Earlier(axes), {}
     origins = expert_origins(now, before) if origins is None else origins
-    sources = {}
+    levels = zip(now.network.levels, before.network.levels, strict=False)
+    kept: dict[Hashable, Mapping[str, str]] = dict(enumerate(origins))
+    grown: dict[Hashable, bool] = dict(enumerate(any(map(_is_staged, both)) for both in levels))
     for name, own in axes.items():
-        number = int(name.split(".")[1]) if name.startswith("levels.") else len(levels)
-        inside = number < len(levels)
-        staged = inside and (".gate." in name or any(_is_staged(one) for one in levels[number]))
+        level = own.owner("levels")
+        staged = level in grown and (grown[level] or "gate" in own.path)
         alike = [one for one, _ in together.of(own.path)]
         if staged and not regroups:
             old.check_groups(own, alike)
-        sources[name] = old.source(name, own, origins[number] if inside else {}, alike, staged)
+        sources[name] = old.source(name, own, kept.get(level, {}), alike, staged)
     return sources
 
 
