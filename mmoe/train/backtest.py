@@ -402,83 +402,110 @@ def backtest(
         asked = {"--resume": resume, "--changed-data": changed_data, **settings.options()}
         out = same_on_all_ranks(config, out, asked)
         reporter = reporter if rank() == 0 else SilentReporter()
-        column = _day_column(config, settings)
-        header = {"column": column, **settings.as_dict()}
+        walk = _Walk(claim, config, settings, reporter)
         if not numbered:
             from_first(lambda: claim.go_on(out, resume=resume), takes_long=True)
         steps, folder, changed = from_first(
-            lambda: _begin(claim, config, out, settings, header, numbered, changed_data),
-            takes_long=True,
+            lambda: walk.begin(out, numbered, changed_data), takes_long=True
         )
         claim.begun = folder
         on_folder(folder)
-        days = _run_days(claim, config, column, folder, steps, settings, reporter, changed)
-        return from_first(
-            lambda: _finish(claim, config, folder, steps, {**header, "days": days}, reporter),
-            takes_long=True,
-        )
+        days = walk.days(folder, steps, changed)
+        return from_first(lambda: walk.finish(folder, steps, days), takes_long=True)
 
 
-def _begin(
-    claim: FolderClaim,
-    config: RunConfig,
-    out: Path,
-    settings: BacktestSettings,
-    header: dict[str, Any],
-    numbered: bool,
-    changed_data: bool,
-) -> tuple[list[Step], Path, Collection[str]]:
-    """The steps, the folder with their plan.json, and the names of days whose data has grown."""
-    steps, changed = backtest_steps(config, settings), ()
-    if claim.lock is None:
-        out = claim.create(out, numbered=numbered)
-    else:
-        known = _check_steps(out, config, header, steps)
-        changed = _days_that_grew(out, steps, known, allowed=changed_data)
-    write_json(out / _STEPS, _as_stored(config, header, steps))
-    return steps, out, changed
+class _Walk:
+    """The days of one call."""
 
+    def __init__(
+        self, claim: FolderClaim, config: RunConfig, settings: BacktestSettings, reporter: Reporter
+    ) -> None:
+        self.claim, self.config, self.settings, self.reporter = claim, config, settings, reporter
+        self.column = _day_column(config, settings)
+        self.header = {"column": self.column, **settings.as_dict()}
 
-def _run_days(
-    claim: FolderClaim,
-    config: RunConfig,
-    column: str,
-    out: Path,
-    steps: Sequence[Step],
-    settings: BacktestSettings,
-    reporter: Reporter,
-    changed: Collection[str],
-) -> list[dict[str, Any]]:
-    """The days of backtest.json; `changed` names those whose data has grown."""
-    days = []
-    try:
-        for number, step in enumerate(steps):
-            before = steps[number - 1] if number and not settings.from_scratch else None
-            grew = step.name in changed
-            days.append(
-                _run_day(config, column, out, step, before, reporter, grew, is_first=not number)
+    def begin(
+        self, out: Path, numbered: bool, changed_data: bool
+    ) -> tuple[list[Step], Path, Collection[str]]:
+        """Lays out the steps, writes plan.json, and names the days whose data has grown."""
+        steps, changed = backtest_steps(self.config, self.settings), ()
+        if self.claim.lock is None:
+            out = self.claim.create(out, numbered=numbered)
+        else:
+            known = _check_steps(out, self.config, self.header, steps)
+            changed = _days_that_grew(out, steps, known, allowed=changed_data)
+        write_json(out / _STEPS, _as_stored(self.config, self.header, steps))
+        return steps, out, changed
+
+    def days(
+        self, out: Path, steps: Sequence[Step], changed: Collection[str]
+    ) -> list[dict[str, Any]]:
+        """Trains and tests day by day; `changed` names those whose data has grown."""
+        days, before = [], None
+        try:
+            for step in steps:
+                days.append(self._day(out, step, before, changed=step.name in changed))
+                before = step
+        except BaseException:  # the launcher's too, where another rank has failed
+            _leave_nothing_of_no_day(self.claim, out)
+            raise
+        return days
+
+    def _day(self, out: Path, step: Step, before: Step | None, *, changed: bool) -> dict[str, Any]:
+        """One entry of backtest.json; a finished day is read, an unfinished one resumed.
+
+        Its data may have changed since it was begun; `changed` says that this was looked at. The
+        last days of a log are younger than any window, and so are those they are tested on.
+        """
+        continues = not self.settings.from_scratch
+        run, tested = RunDirectory(out / step.name), out / step.name / _TESTED
+        if step.gap:
+            self.reporter.say(
+                f"no rows between {step.train[-1]} and {step.test}: the model of {step.train[-1]} "
+                f"is tested on {step.test}"
             )
-    except BaseException:  # the launcher's too, where another rank has failed
-        _leave_nothing_of_no_day(claim, out)
-        raise
-    return days
+        finished, begun = from_first(
+            lambda: (run.metrics_file.exists() and tested.exists(), run.path.exists())
+        )
+        if not finished:
+            trained = " to ".join(
+                str(day) for day in dict.fromkeys((step.train[0], step.train[-1]))
+            )
+            self.reporter.say(f"training on {trained}, testing on {step.test}")
+            stored = from_first(lambda: run.config().data.time if begun else None)
+            whole = from_first(lambda: _as_of_log(self.config, stored), takes_long=True)
+            day_config = step.config(whole, self.column)
+            try:
+                train_run(
+                    day_config,
+                    run.path,
+                    resume=begun,
+                    changed_data=changed,
+                    warm_start=WarmStart(out / before.name) if continues and before else None,
+                    reporter=self.reporter,
+                    leaves_young=before is not None,
+                    on_test=lambda predictions_NP, labels: _write_tested(
+                        tested, day_config, predictions_NP, labels
+                    ),
+                )
+            except ValueError as error:
+                raise ValueError(
+                    f"backtest, day {trained} (tested on {step.test}): {error}"
+                ) from None
+        tasks = from_first(lambda: run.metrics()["tasks"])
+        return {**step.as_dict(), "run": step.name, "tasks": tasks}
 
-
-def _finish(
-    claim: FolderClaim,
-    config: RunConfig,
-    out: Path,
-    steps: Sequence[Step],
-    found: dict[str, Any],
-    reporter: Reporter,
-) -> dict[str, Any]:
-    total, notes = _total_metrics(config, [out / step.name / _TESTED for step in steps])
-    for note in notes:
-        reporter.say(f"note, total: {note}")
-    result = {**found, "total": total}
-    claim.check()
-    write_json(out / _RESULT, result)
-    return result
+    def finish(
+        self, out: Path, steps: Sequence[Step], days: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Measures the rows of all days, and writes backtest.json."""
+        total, notes = _total_metrics(self.config, [out / step.name / _TESTED for step in steps])
+        for note in notes:
+            self.reporter.say(f"note, total: {note}")
+        result = {**self.header, "days": days, "total": total}
+        self.claim.check()
+        write_json(out / _RESULT, result)
+        return result
 
 
 def _as_stored(config: RunConfig, header: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
@@ -532,53 +559,3 @@ def _leave_nothing_of_no_day(claim: FolderClaim, out: Path) -> None:
     if all(is_lock_file(name) for name in names):
         (out / _STEPS).unlink(missing_ok=True)
         claim.withdraw()
-
-
-def _run_day(
-    config: RunConfig,
-    column: str,
-    out: Path,
-    step: Step,
-    before: Step | None,
-    reporter: Reporter,
-    changed: bool,
-    *,
-    is_first: bool,
-) -> dict[str, Any]:
-    """One entry of backtest.json; a finished day is read, an unfinished one resumed.
-
-    Its data may have changed since it was begun; `changed` says that this was looked at. The last
-    days of a log are younger than any window, and so are those they are tested on.
-    """
-    run, tested = RunDirectory(out / step.name), out / step.name / _TESTED
-    if step.gap:
-        reporter.say(
-            f"no rows between {step.train[-1]} and {step.test}: the model of {step.train[-1]} is "
-            f"tested on {step.test}"
-        )
-    finished, begun = from_first(
-        lambda: (run.metrics_file.exists() and tested.exists(), run.path.exists())
-    )
-    if not finished:
-        trained = f"{step.train[0]} to {step.train[-1]}" if step.train[1:] else f"{step.train[0]}"
-        reporter.say(f"training on {trained}, testing on {step.test}")
-        stored = from_first(lambda: run.config().data.time if begun else None)
-        whole = from_first(lambda: _as_of_log(config, stored), takes_long=True)
-        day_config = step.config(whole, column)
-        try:
-            train_run(
-                day_config,
-                run.path,
-                resume=begun,
-                changed_data=changed,
-                warm_start=None if before is None else WarmStart(out / before.name),
-                reporter=reporter,
-                leaves_young=not is_first,
-                on_test=lambda predictions_NP, labels: _write_tested(
-                    tested, day_config, predictions_NP, labels
-                ),
-            )
-        except ValueError as error:
-            raise ValueError(f"backtest, day {trained} (tested on {step.test}): {error}") from None
-    tasks = from_first(lambda: run.metrics()["tasks"])
-    return {**step.as_dict(), "run": step.name, "tasks": tasks}
