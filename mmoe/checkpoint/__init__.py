@@ -8,10 +8,4 @@ from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.checkpoint.weights import load_network, load_weights
 
-__all__ = [
-    "CheckpointFolder",
-    "CheckpointSaver",
-    "StoredTensors",
-    "load_network",
-    "load_weights",
-]
+__all__ = ["CheckpointFolder", "CheckpointSaver", "StoredTensors", "load_network", "load_weights"]

@@ -87,10 +87,7 @@ def map_weights(ranker: Ranker, folder: Path) -> None:
 
 
 def _assign(
-    module: nn.Module,
-    stored: StoredTensors,
-    prefix: str,
-    take: Callable[[str], Tensor],
+    module: nn.Module, stored: StoredTensors, prefix: str, take: Callable[[str], Tensor]
 ) -> None:
     own = module.state_dict()
     stored.part(prefix).check(own)

@@ -52,9 +52,7 @@ def load_weights(
 
 
 def load_network(
-    network: nn.Module,
-    stored: StoredTensors,
-    layout: Mapping[str, Sequence[Shard]] | None = None,
+    network: nn.Module, stored: StoredTensors, layout: Mapping[str, Sequence[Shard]] | None = None
 ) -> None:
     """Copies the tensors of a network, or this rank's shards of them.
 

@@ -32,8 +32,7 @@ _Tolerance = Annotated[
 _Gradients = Annotated[
     bool,
     typer.Option(
-        "--gradients",
-        help="Also how the tasks' gradients agree on the shared layers (a hint).",
+        "--gradients", help="Also how the tasks' gradients agree on the shared layers (a hint)."
     ),
 ]
 _Features = Annotated[

@@ -13,13 +13,7 @@ from torch import nn
 from mmoe.config import RunConfig
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.explain.measures import Changes, TaskJudge, Verdict, worst
-from mmoe.explain.passes import (
-    ExpertPlace,
-    Predicted,
-    gate_of_task,
-    places_of,
-    predict_without,
-)
+from mmoe.explain.passes import ExpertPlace, Predicted, gate_of_task, places_of, predict_without
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.leave_out import can_refill

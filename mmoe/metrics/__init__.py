@@ -3,12 +3,7 @@
 from mmoe.metrics.auc import auc, average_precision
 from mmoe.metrics.columns import Column
 from mmoe.metrics.curves import task_curves
-from mmoe.metrics.delong import (
-    AucDifference,
-    AucInterval,
-    auc_difference_interval,
-    auc_interval,
-)
+from mmoe.metrics.delong import AucDifference, AucInterval, auc_difference_interval, auc_interval
 from mmoe.metrics.named import NamedMetric
 from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics

@@ -51,10 +51,7 @@ def auc(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = Non
 
 
 def grouped_auc(
-    labels: np.ndarray,
-    scores: np.ndarray,
-    groups: np.ndarray,
-    weights: np.ndarray | None = None,
+    labels: np.ndarray, scores: np.ndarray, groups: np.ndarray, weights: np.ndarray | None = None
 ) -> GroupedAuc:
     """Computes GAUC: the mean of the groups' AUCs, weighted by their impressions.
 

@@ -88,10 +88,7 @@ class AucDifference(NamedTuple):
 
 
 def auc_difference_interval(
-    labels: np.ndarray,
-    scores_a: np.ndarray,
-    scores_b: np.ndarray,
-    confidence: float = 0.95,
+    labels: np.ndarray, scores_a: np.ndarray, scores_b: np.ndarray, confidence: float = 0.95
 ) -> AucDifference:
     """Computes the paired difference of two AUCs, with DeLong's interval.
 

@@ -172,11 +172,7 @@ def _draw(axes: Axes, key: str, lines: Sequence[Mapping[str, Any]], names: Seque
     axes.grid(False, axis="y")
 
 
-def _matrix(
-    axes: Axes,
-    tasks: Sequence[str],
-    matrix: Sequence[Sequence[float | None]],
-) -> None:
+def _matrix(axes: Axes, tasks: Sequence[str], matrix: Sequence[Sequence[float | None]]) -> None:
     """A coloured cell for each pair, as strong as its value."""
     style.dress(axes, "cosine of gradients", columns=2)
     for i, row in enumerate(matrix):

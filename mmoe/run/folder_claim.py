@@ -108,10 +108,7 @@ class FolderClaim:
     """
 
     def __init__(
-        self,
-        kind: Kind,
-        say: Callable[[str], None] = lambda _: None,
-        known_by: Sequence[str] = (),
+        self, kind: Kind, say: Callable[[str], None] = lambda _: None, known_by: Sequence[str] = ()
     ) -> None:
         self.kind: Kind = kind
         self.say, self.known_by = say, known_by

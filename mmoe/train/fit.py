@@ -143,10 +143,7 @@ def train_run(
     asked = {"--resume": resume, "--changed-data": changed_data}
     asked |= {} if warm_start is None else warm_start.options()
     leaves_young = leaves_young or warm_start is not None
-    with (
-        training_group(config.parallel.timeout_seconds, place),
-        RunClaim(reporter.say) as claim,
-    ):
+    with training_group(config.parallel.timeout_seconds, place), RunClaim(reporter.say) as claim:
         bind_to_own_cores(config.parallel.bind_cores)
         config = with_used_modules(with_absolute_paths(config, data))
         out = same_on_all_ranks(config, out, asked)

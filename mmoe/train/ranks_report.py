@@ -63,16 +63,8 @@ def say_plan(
         for line in text.getvalue().rstrip().splitlines():
             reporter.say(line.rstrip())
     if rank() == 0:
-        write_json(
-            run.plan_file,
-            {
-                "ranks": world_size(),
-                "experts": experts,
-                "slices": slices,
-                "replicas": replicas,
-                "tables": tables,
-            },
-        )
+        plan = {"ranks": world_size(), "experts": experts, "slices": slices, "replicas": replicas}
+        write_json(run.plan_file, {**plan, "tables": tables})
 
 
 def describe_moves(state: TrainingState) -> list[str]:
@@ -105,13 +97,7 @@ def _describe_balance(network: MixtureNetwork, name: str, balance: Balance) -> s
 
 
 _OF_SPREAD_EXPERTS = (
-    "replicas",
-    "experts_per_rank",
-    "slices",
-    "shadowed",
-    "exchange",
-    "chunks",
-    "rebalance",
+    *("replicas", "experts_per_rank", "slices", "shadowed", "exchange", "chunks", "rebalance"),
     "wire_precision",
 )
 

@@ -344,13 +344,7 @@ def _remove_what_it_made(run: RunDirectory) -> None:
 
 # Where spread experts are, and how rows meet them: sums then round otherwise, and nothing else
 _WAYS_OF_EXPERTS = (
-    "replicas",
-    "experts_per_rank",
-    "slices",
-    "shadowed",
-    "rebalance",
-    "exchange",
-    "chunks",
+    *("replicas", "experts_per_rank", "slices", "shadowed", "rebalance", "exchange", "chunks"),
     "host_size",
 )
 

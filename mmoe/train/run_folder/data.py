@@ -27,13 +27,7 @@ from mmoe.datasets.files.fingerprint import (
     shown,
 )
 from mmoe.datasets.labels.masked import Masked, describe_most, masked_counts
-from mmoe.datasets.labels.maturity import (
-    STEPS,
-    DelayCurve,
-    Maturity,
-    maturity_of,
-    moment_text,
-)
+from mmoe.datasets.labels.maturity import STEPS, DelayCurve, Maturity, maturity_of, moment_text
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.frames import TableLike, holds_rows

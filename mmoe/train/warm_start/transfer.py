@@ -26,12 +26,7 @@ from mmoe.parallel.sharded_tensors import (
     taken_from,
 )
 from mmoe.train.state import TrainingState
-from mmoe.train.warm_start.earlier import (
-    EarlierRun,
-    WarmStartReport,
-    model_difference,
-    named_pairs,
-)
+from mmoe.train.warm_start.earlier import EarlierRun, WarmStartReport, model_difference, named_pairs
 from mmoe.train.warm_start.places import (
     NEW,
     NamedNetwork,
