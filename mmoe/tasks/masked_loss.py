@@ -106,7 +106,7 @@ class TaskLosses:
         # sum, which the stored results of ESMM rest on
         for t in reversed([t for t in range(len(self.tasks)) if t not in losses]):
             rows = LossRows(logits, columns[t], weights_BT[:, t], given_BT, groups_B, imputed or {})
-            losses[t] = self._objectives[t].row_losses(t, rows, self.tasks)
+            losses[t] = self._objectives[t].loss(t, rows, self.tasks)
         losses_BT = torch.stack([losses[t] for t in range(len(self.tasks))], dim=1)
         return LossSums((weights_BT * losses_BT).sum(0), weights_BT.sum(0))
 

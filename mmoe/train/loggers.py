@@ -18,6 +18,8 @@ from mmoe.run.atomic_files import read_json, write_json
 from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import MARK
 
+_Metrics = Mapping[str, Mapping[str, Any]]  # by task
+
 
 class Loggers(ExitStack):
     """All that a config names, as one; a context manager.
@@ -58,9 +60,7 @@ class Loggers(ExitStack):
         for logger in self.all:
             logger.losses(step, losses, dropped)
 
-    def epoch(
-        self, step: int, metrics: Mapping[str, Mapping[str, Any]], rows_per_second: float
-    ) -> None:
+    def epoch(self, step: int, metrics: _Metrics, rows_per_second: float) -> None:
         """Hands the metrics of an epoch on."""
         for logger in self.all:
             logger.epoch(step, metrics, rows_per_second)
@@ -150,9 +150,7 @@ class EventLog:
         if time.monotonic() - self.flushed > _FLUSH_SECONDS:
             self._flush()
 
-    def epoch(
-        self, step: int, metrics: Mapping[str, Mapping[str, Any]], rows_per_second: float
-    ) -> None:
+    def epoch(self, step: int, metrics: _Metrics, rows_per_second: float) -> None:
         """Writes the validation metrics of each task."""
         self._scalar("train/rows_per_second", rows_per_second, step)
         for task, values in metrics.items():
@@ -288,9 +286,7 @@ class MlflowLog:
         """Remembers the losses of a step: those of an epoch's last are logged."""
         self.last_losses = dict(losses)
 
-    def epoch(
-        self, step: int, metrics: Mapping[str, Mapping[str, Any]], rows_per_second: float
-    ) -> None:
+    def epoch(self, step: int, metrics: _Metrics, rows_per_second: float) -> None:
         """Logs an epoch: step is its number in MLflow, where curves of runs are compared."""
         self.epochs += 1
         values = {"train/rows_per_second": rows_per_second, "train/steps": float(step)}
@@ -378,7 +374,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
 
 
-def _flat_metrics(split: str, tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def _flat_metrics(split: str, tasks: _Metrics) -> dict[str, float]:
     return {
         f"{split}/{task}/{name}": float(value)
         for task, values in tasks.items()

@@ -69,7 +69,7 @@ def logits_of(kind, z, s):
 def row_losses(kind, logits, label, weight, groups, **keys):
     """As training computes them, of one task."""
     rows = LossRows([logits], label, weight, label[:, None], groups, {})
-    return objective_of(kind).row_losses(0, rows, [task(kind, **keys)])
+    return objective_of(kind).loss(0, rows, [task(kind, **keys)])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ from scipy import stats
 
 from mmoe.config import TaskConfig
 from mmoe.tasks import loss_sums, multi_task_loss, predictions_from_logits
-from mmoe.tasks.kinds import objective_of
+from mmoe.tasks.kinds import LossRows, objective_of
 from mmoe.tasks.predictions import logit_widths, own_logits
 from tests.tasks.kinds_log import TASKS
 
@@ -106,7 +106,9 @@ def test_loss_and_predictions_are_the_formula(kind):
     logits, labels = drawn(kind)
     task = task_of(kind)
     [own] = own_logits(logits, [task])
-    found = objective_of(kind).loss(0, [own], torch.from_numpy(labels), [task])
+    label_N = torch.from_numpy(labels)
+    rows = LossRows([own], label_N, torch.ones(ROWS), label_N[:, None], None, {})
+    found = objective_of(kind).loss(0, rows, [task])
     expected = [NAIVE[kind][1](z, y) for z, y in zip(logits.numpy(), labels, strict=True)]
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
     predicted = predictions_from_logits(logits, [task])

@@ -76,22 +76,14 @@ class Objective(ABC):
         return None
 
     @abstractmethod
-    def loss(
-        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
-    ) -> Tensor:
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
         """Computes each row's loss, `loss_B`.
 
         Args:
             t: The task's column.
-            logits: `logit_B` of every task, at least fp32; `logits_BK` where a task has K > 1
-                columns.
-            label_B: The task's outcome, 0 where it is not known.
+            rows: Logits of every task, the task's outcome, and what a kind may need beside them.
             tasks: In the order of the columns.
         """
-
-    def row_losses(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
-        """Computes what training adds up, `loss_B`: `loss`, where a kind needs to see no more."""
-        return self.loss(t, rows.logits, rows.label_B, tasks)
 
     @abstractmethod
     def predictions(self, logits: Tensor, task: TaskConfig) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from mmoe.config import LabelSpec
 from mmoe.config.tasks import TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import OneLogit, log_odds
+from mmoe.tasks.kinds.base import LossRows, OneLogit, log_odds
 
 
 class Binary(OneLogit):
@@ -18,11 +18,9 @@ class Binary(OneLogit):
         """Returns the log-odds of the base rate."""
         return [log_odds(label.mean)]
 
-    def loss(
-        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
-    ) -> Tensor:
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
         """Computes the cross-entropy of each row."""
-        return binary_losses(logits[t], label_B)
+        return binary_losses(rows.logits[t], rows.label_B)
 
     def link(self, logit_B: Tensor) -> Tensor:
         """Turns logits into probabilities."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from mmoe.config import LabelSpec
 from mmoe.config.tasks import MulticlassTask, OrdinalTask, TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import Objective, beside, log_odds
+from mmoe.tasks.kinds.base import LossRows, Objective, beside, log_odds
 
 
 class Multiclass(Objective):
@@ -28,11 +28,9 @@ class Multiclass(Objective):
         """Returns the logarithm of each class's share."""
         return [math.log(max(share, 1e-6)) for share in label.shares]
 
-    def loss(
-        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
-    ) -> Tensor:
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
         """Computes the cross-entropy of each row."""
-        return F.cross_entropy(logits[t], label_B.long(), reduction="none")
+        return F.cross_entropy(rows.logits[t], rows.label_B.long(), reduction="none")
 
     def predictions(self, logits: Tensor, task: TaskConfig) -> Tensor:
         """Computes the likeliest class, and the probabilities of all."""
@@ -74,15 +72,13 @@ class Ordinal(Objective):
             raw.append(_inverse_softplus(step) - _inverse_softplus(even[j] - even[j - 1]))
         return [0.0, *raw]
 
-    def loss(
-        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
-    ) -> Tensor:
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
         """Computes the negative log-likelihood of each row."""
         task = tasks[t]
         assert isinstance(task, OrdinalTask)
-        logit_B1, (theta_BJ, step_BJ) = logits[t][:, :1], _thresholds(logits[t])
+        logit_B1, (theta_BJ, step_BJ) = rows.logits[t][:, :1], _thresholds(rows.logits[t])
         last = theta_BJ.shape[1]
-        level_B1 = (label_B[:, None] - task.lowest).long().clamp(0, last)  # 0 where unobserved
+        level_B1 = (rows.label_B[:, None] - task.lowest).long().clamp(0, last)  # 0 where unobserved
         under_B1, over_B1 = level_B1.clamp_max(last - 1), (level_B1 - 1).clamp_min(0)
         # σ(a) − σ(b) = σ(a) σ(−b) (1 − exp(b − a)), without the difference of two like numbers
         log_under_B1 = F.logsigmoid(theta_BJ.gather(1, under_B1) - logit_B1)

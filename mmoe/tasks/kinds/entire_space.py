@@ -151,26 +151,20 @@ class EntireSpace(Binary):
         both_B = torch.where(event_B, labels_BT[:, t], torch.zeros_like(labels_BT[:, t]))
         return both_B, known_B & (~event_B | observed_BT[:, t])
 
-    def loss(
-        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
-    ) -> Tensor:
-        """Computes the cross-entropy of `σ(a) σ(b)`, in logs."""
-        event, consequence = logits[_event(t, tasks)], logits[t]
-        log_both = F.logsigmoid(event) + F.logsigmoid(consequence)
-        log_not_both = torch.logaddexp(
-            F.logsigmoid(-event), F.logsigmoid(event) + F.logsigmoid(-consequence)
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
+        """Computes the cross-entropy of `σ(a) σ(b)`, in logs, and a counterfactual loss, if any."""
+        event, logit_B, label_B = _event(t, tasks), rows.logits[t], rows.label_B
+        event_logit_B = rows.logits[event]
+        log_both_B = F.logsigmoid(event_logit_B) + F.logsigmoid(logit_B)
+        log_not_both_B = torch.logaddexp(
+            F.logsigmoid(-event_logit_B), F.logsigmoid(event_logit_B) + F.logsigmoid(-logit_B)
         )
-        return -(label_B * log_both + (1 - label_B) * log_not_both)
-
-    def row_losses(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
-        """Computes `loss`, and the counterfactual one where the task asks for it."""
-        loss_B = self.loss(t, rows.logits, rows.label_B, tasks)
+        loss_B = -(label_B * log_both_B + (1 - label_B) * log_not_both_B)
         task = tasks[t]
         if not isinstance(task, EntireSpaceTask) or task.counterfactual is None:
             return loss_B
-        event, logit_B, label_B = _event(t, tasks), rows.logits[t], rows.label_B
         event_B = (rows.labels_BT[:, event] > 0.5).to(logit_B.dtype)
-        propensity_B = stable_sigmoid(rows.logits[event].detach()).clamp(min=task.propensity_floor)
+        propensity_B = stable_sigmoid(event_logit_B.detach()).clamp(min=task.propensity_floor)
         # With the event, the outcome of both is that of the consequence
         if task.counterfactual == "ips":
             error_B = F.binary_cross_entropy_with_logits(logit_B, label_B, reduction="none")

@@ -98,7 +98,7 @@ class Grouped(Binary):
     of weight 0, or without a label, take no part in their group.
     """
 
-    def row_losses(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
         """Computes each row's loss, and that of its group.
 
         Raises:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmoe.config import LabelSpec
 from mmoe.config.tasks import HuberTask, TaskConfig
-from mmoe.tasks.kinds.base import OneLogit
+from mmoe.tasks.kinds.base import LossRows, OneLogit
 
 
 class Regression(OneLogit):
@@ -17,11 +17,9 @@ class Regression(OneLogit):
         """Returns the mean: 0 where labels are centred."""
         return [label.mean]
 
-    def loss(
-        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
-    ) -> Tensor:
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
         """Computes the squared error of each row."""
-        return (logits[t] - label_B).square()
+        return (rows.logits[t] - rows.label_B).square()
 
     def link(self, logit_B: Tensor) -> Tensor:
         """Returns the logits as they are."""
@@ -37,10 +35,9 @@ class Huber(Regression):
     Source: Huber, "Robust estimation of a location parameter" (Ann. Math. Statist. 35, 1964).
     """
 
-    def loss(
-        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
-    ) -> Tensor:
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
         """Computes the loss of each row."""
         task = tasks[t]
         assert isinstance(task, HuberTask)
-        return 2 * F.huber_loss(logits[t], label_B, reduction="none", delta=task.delta)
+        z_B = rows.logits[t]
+        return 2 * F.huber_loss(z_B, rows.label_B, reduction="none", delta=task.delta)

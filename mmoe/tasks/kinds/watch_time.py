@@ -10,7 +10,7 @@ from torch import Tensor
 from mmoe.config import LabelSpec
 from mmoe.config.tasks import TaskConfig, WatchTimeTask
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import LARGEST_LOG, OneLogit
+from mmoe.tasks.kinds.base import LARGEST_LOG, LossRows, OneLogit
 
 
 class WatchTime(OneLogit):
@@ -35,11 +35,9 @@ class WatchTime(OneLogit):
         negative = 1 - label.positive if task.negatives == "unwatched" else 1.0
         return [math.log(label.mean / negative)] if label.mean > 0 and negative > 0 else []
 
-    def loss(
-        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
-    ) -> Tensor:
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
         """Computes the weighted cross-entropy of each row."""
-        task, logit_B = tasks[t], logits[t]
+        task, logit_B, label_B = tasks[t], rows.logits[t], rows.label_B
         assert isinstance(task, WatchTimeTask)
         is_negative_B = torch.ones_like(label_B)
         if task.negatives == "unwatched":
@@ -64,11 +62,9 @@ class D2Q(OneLogit):
         recommendation" (KDD 2022), section 4.2 and algorithm 1.
     """
 
-    def loss(
-        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
-    ) -> Tensor:
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
         """Computes the squared error of each row's quantile."""
-        return (logits[t].sigmoid() - label_B).square()
+        return (rows.logits[t].sigmoid() - rows.label_B).square()
 
     def link(self, logit_B: Tensor) -> Tensor:
         """Turns logits into quantiles."""

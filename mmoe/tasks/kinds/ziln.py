@@ -10,7 +10,7 @@ from torch import Tensor
 from mmoe.config import LabelSpec
 from mmoe.config.tasks import TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
-from mmoe.tasks.kinds.base import LARGEST_LOG, Objective, beside, log_odds
+from mmoe.tasks.kinds.base import LARGEST_LOG, LossRows, Objective, beside, log_odds
 
 _LEAST_SIGMA = math.sqrt(torch.finfo(torch.float32).eps)  # as in the authors' code
 
@@ -38,11 +38,9 @@ class Ziln(Objective):
         sigma = max(label.log_deviation, 0.1)  # of few values alike: none that is soon overrun
         return [log_odds(label.positive), label.log_mean, math.log(math.expm1(sigma))]
 
-    def loss(
-        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
-    ) -> Tensor:
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
         """Computes the negative log-likelihood of each row."""
-        a_B, mu_B, s_B = logits[t].unbind(1)
+        (a_B, mu_B, s_B), label_B = rows.logits[t].unbind(1), rows.label_B
         is_positive_B = label_B > 0
         sigma_B = F.softplus(s_B).clamp_min(_LEAST_SIGMA)
         log_B = torch.where(is_positive_B, label_B, 1).log()  # a log of 0 would spread as 0 · inf

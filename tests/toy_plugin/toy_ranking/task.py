@@ -13,7 +13,7 @@ from mmoe.config import TaskConfig
 from mmoe.metrics import Column, ObservedRows, TaskKind, TaskMetrics
 from mmoe.metrics.columns import ROWS
 from mmoe.metrics.task_kinds.base import LabelColumn, empty_reason
-from mmoe.tasks.kinds import OneLogit
+from mmoe.tasks.kinds import LossRows, OneLogit
 
 
 class CountTask(TaskConfig):
@@ -57,12 +57,10 @@ class Counts(TaskKind):
 class Count(OneLogit):
     """`exp(z) · exposure − y z`."""
 
-    def loss(
-        self, t: int, logits: Sequence[Tensor], label_B: Tensor, tasks: Sequence[TaskConfig]
-    ) -> Tensor:
+    def loss(self, t: int, rows: LossRows, tasks: Sequence[TaskConfig]) -> Tensor:
         task = tasks[t]
         assert isinstance(task, CountTask)
-        return task.exposure * torch.exp(logits[t]) - label_B * logits[t]
+        return task.exposure * torch.exp(rows.logits[t]) - rows.label_B * rows.logits[t]
 
     def link(self, logit_B: Tensor) -> Tensor:
         return torch.exp(logit_B)
