@@ -251,17 +251,20 @@ def _shared_out(held: Sequence[Sequence[_Piece]]) -> list[dict[str, list[_Piece]
         for piece in pieces:
             owners.setdefault(piece, []).append(r)
     tensors: dict[tuple[str, str], list[_Piece]] = {}
-    for piece in owners:
+    writers, load = {}, [0] * len(held)
+    for piece, ranks in owners.items():
         tensors.setdefault(piece[:2], []).append(piece)
+        writers[piece] = writer = min(ranks, key=load.__getitem__)  # whoever has the least to write
+        load[writer] += math.prod(piece.sizes)
     grouped: list[dict[tuple[str, int], list[_Piece]]] = [{} for _ in held]
-    for number, pieces in enumerate(tensors.values()):
+    for pieces in tensors.values():
         pieces = [piece for piece in pieces if 0 not in piece.sizes] or pieces[:1]
         _check_whole(pieces)
         seen: Counter[int] = Counter()
         for piece in pieces:
-            writer = owners[piece][number % len(owners[piece])]
-            grouped[writer].setdefault((piece.state, seen[writer]), []).append(piece)
-            seen[writer] += 1
+            r = writers[piece]
+            grouped[r].setdefault((piece.state, seen[r]), []).append(piece)
+            seen[r] += 1
     total = Counter(state for files in grouped for state, _ in files)
     numbers = {state: count(1) for state in total}
     return [
