@@ -89,14 +89,17 @@ class RunData(Strict):
         return next(differ, [])
 
 
-def _check_resumed(
+def _resumed(
     run: RunDirectory, now: DataPrint, *, allowed: bool
-) -> tuple[RunData | None, bool]:
-    """The data to remember from now on, and whether that changes; refuses other data."""
-    remembered = RunData.read(run)
+) -> tuple[RunData | None, bool, str | None]:
+    """The data to remember from now on, whether that changes, and why other data are refused."""
+    try:
+        remembered = RunData.read(run)
+    except ValueError as error:
+        return None, False, str(error)
     changes = data_changes(remembered.data, now) if remembered is not None else []
     if remembered is None or not changes:
-        return remembered, False
+        return remembered, False, None
     if not allowed:
         mend = (
             "give the files their names back"
@@ -105,12 +108,16 @@ def _check_resumed(
             "back what was there, start anew in another folder"
         )
         go_on = "--changed-data" if now.kind == "files" else "changed_data=True"
-        raise ValueError(
-            f"{run.path}: the data has changed since the run began{where(now)}: "
-            f"{shown(changes)}: {mend}, or say {go_on} to go on"
+        return (
+            None,
+            False,
+            (
+                f"{run.path}: the data has changed since the run began{where(now)}: "
+                f"{shown(changes)}: {mend}, or say {go_on} to go on"
+            ),
         )
     update = {"data": now, "earlier": remembered.trained_on()}
-    return remembered.model_copy(update=update), True
+    return remembered.model_copy(update=update), True, None
 
 
 class ResumedData:
@@ -134,15 +141,16 @@ class ResumedData:
         """Checks before anything is read; all ranks together.
 
         Raises:
-            ValueError: As `_check_resumed`; the same text on every rank.
+            ValueError: The rows are others, or data.json is damaged; the same text on every rank.
         """
         run = self.run
         if run is None:
             return
-        found, refusal = from_first(lambda: _checked(run, now, self.allowed))
+        self.remembered, self.changes, refusal = from_first(
+            lambda: _resumed(run, now, allowed=self.allowed)
+        )
         if refusal is not None:
             raise ValueError(refusal)
-        self.remembered, self.changes = found
         if self.remembered is None:
             self.reporter.say(forgotten(run))
         elif self.changes:
@@ -165,16 +173,6 @@ class ResumedData:
         if remembered is not None and self.changes:
             update = remembered.model_copy(update={"since": position.step})
             from_first(lambda: update.save(run))
-
-
-def _checked(
-    run: RunDirectory, now: DataPrint, allowed: bool
-) -> tuple[tuple[RunData | None, bool], str | None]:
-    """As `_check_resumed`; an error's text is returned, for all ranks to raise."""
-    try:
-        return _check_resumed(run, now, allowed=allowed), None
-    except ValueError as error:
-        return (None, False), str(error)
 
 
 def changed_since(run: RunDirectory) -> list[str]:
