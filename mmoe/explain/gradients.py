@@ -210,9 +210,8 @@ def _shared_layers(network: MixtureNetwork) -> list[_Shared]:
         if not bool(shared_E.any()):
             continue
         axes = axes_of(level.mixture, {"experts": range(len(shared_E))})
-        for name, weight in level.mixture.named_parameters():
-            if name.startswith("experts."):
-                found.append(_Shared(weight, _mask(weight, axes[name], shared_E)))
+        for name, weight in level.mixture.experts.named_parameters("experts"):
+            found.append(_Shared(weight, _mask(weight, axes[name], shared_E)))
     return found
 
 
