@@ -77,8 +77,7 @@ class CountFit:
     ) -> None:
         self.label, self.settle, self.words = label, settle, words
         self.rows = CountedRows(["value"])
-        self.weights: tuple[float, ...] = ()  # the ends of those that ids have in lists
-        self.lengths: tuple[int, ...] = ()  # of the shortest and the longest list
+        self.ends: dict[str, tuple[float, float]] = {}  # of lists: section → lowest and highest
 
     def add(self, column: pa.ChunkedArray, times_N: np.ndarray | None = None) -> None:
         """Counts more rows.
@@ -119,8 +118,7 @@ class KindFit:
         self, label: str, *, settle: bool = False, words: Sequence[str] = MISSING_WORDS
     ) -> None:
         self.label, self.settle = label, settle
-        self.weights: tuple[float, ...] = ()  # the ends of those that ids have in lists
-        self.lengths: tuple[int, ...] = ()  # of the shortest and the longest list
+        self.ends: dict[str, tuple[float, float]] = {}  # of lists: section → lowest and highest
         self.kinds: set[KeyKind] = set()
         self.text = TextKind(words)
         self.any_text = False

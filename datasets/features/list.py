@@ -207,19 +207,16 @@ class ListCodec(IdCodec[ListFeature]):
         ragged, times_N = self._lists(table, origin), times_of(table)
         of_ids = None if times_N is None else np.repeat(times_N, np.diff(ragged.offsets))
         fit.add(ragged.values, of_ids)
-        if ragged.written is not None and len(ragged.written):
-            ends = (*fit.weights, float(ragged.written.min()), float(ragged.written.max()))
-            fit.weights = (min(ends), max(ends))
-        if self.feature.pooling == "sum" and table.num_rows:
-            lengths_N = np.diff(ragged.offsets)
-            ends = (*fit.lengths, int(lengths_N.min()), int(lengths_N.max()))
-            fit.lengths = (min(ends), max(ends))
+        lengths_N = np.diff(ragged.offsets) if self.feature.pooling == "sum" else None
+        for section, numbers in ((SEEN_WEIGHTS, ragged.written), (SEEN_LENGTHS, lengths_N)):
+            if numbers is not None and len(numbers):
+                ends = (*fit.ends.get(section, ()), numbers.min().item(), numbers.max().item())
+                fit.ends[section] = min(ends), max(ends)
 
     def finish_own(self, fit: Any, rules: Rules) -> None:
         """Keeps the lowest and the highest weight, and the lengths of lists that are summed."""
-        for section, ends in ((SEEN_WEIGHTS, fit.weights), (SEEN_LENGTHS, fit.lengths)):
-            if ends:
-                rules[section][self.feature.name] = ends
+        for section, ends in fit.ends.items():
+            rules[section][self.feature.name] = ends
 
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses bad weights in rows that do not train."""

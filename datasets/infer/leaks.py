@@ -115,6 +115,70 @@ class LookedAt(NamedTuple):
     rows_R: np.ndarray  # which of its rows
     labels_R: np.ndarray  # their classes, 0 and 1; of numbers 1 is what is high
 
+    @property
+    def classes(self) -> tuple[str, str]:
+        """What rows of either class are, in words."""
+        task = self.target.task
+        if self.target.is_event:
+            return f"{task!r} is 1", "it is 0"
+        return f"{task!r} is above {np.median(self.target.raw_L):.4g}", "it is not"
+
+    @property
+    def said(self) -> str:
+        """What is predicted of the label by classes, in words."""
+        return repr(self.target.task) if self.target.is_event else f"whether {self.classes[0]}"
+
+    def own_target(self, lists: "_Lists", values: Mapping[str, np.ndarray]) -> str | None:
+        """Says that a list holds a value of its row far more often in one class, or None."""
+        high, low = self.classes
+        best: tuple[float, str] | None = None
+        for name, value_R in values.items():
+            held_R = lists.hold(value_R) & (value_R != MISSING)
+            there_R = (value_R != MISSING) & (lists.lengths_R > 0)
+            rates = [held_R[there_R & (self.labels_R == event)] for event in (0, 1)]
+            if min(map(len, rates)) < _FEWEST:
+                continue
+            others, own = (float(part.mean()) for part in rates)
+            if max(own, others) >= _HELD and abs(own - others) >= _APART:
+                words = (
+                    f"it holds the row's own {name!r} in {own:.1%} of the rows where {high}, in "
+                    f"{others:.1%} where {low}, as a history written after the event does"
+                )
+                best = max(best or (0.0, ""), (abs(own - others), words))
+        return None if best is None else best[1]
+
+    def own_number(self, lists: "_Lists", own_R: np.ndarray) -> str | None:
+        """Says that a list holds the number to be predicted, and not that of another row."""
+        held, others = (float(lists.hold(one_R).mean()) for one_R in (own_R, np.roll(own_R, 1)))
+        if held < _HELD or held - others < _APART:
+            return None
+        return (
+            f"it holds the row's own {self.target.task!r} in {held:.1%} of the rows, as one "
+            "written after it does"
+        )
+
+    def own_label(self, lists: "_Lists") -> str | None:
+        """Says that its length, its first or its last item tells the label, or None.
+
+        Rates come from the other half of the rows.
+        """
+        lengths_R, ends_R = lists.lengths_R, np.cumsum(lists.lengths_R)
+        half_R = (mix64(np.arange(len(lengths_R), dtype=np.uint64), seed=3) & np.uint64(1)).astype(
+            bool
+        )
+        padded_V = np.append(lists.items_V, MISSING)
+        readings = {
+            "length": lengths_R.astype(np.uint64),
+            "first item": np.where(lengths_R > 0, padded_V[ends_R - lengths_R], MISSING),
+            "last item": np.where(lengths_R > 0, padded_V[ends_R - 1], MISSING),
+        }
+        for what, value_R in readings.items():
+            distinct, codes_R = np.unique(value_R, return_inverse=True)
+            auc = auc_by_rates(codes_R, len(distinct), self.labels_R, half_R)
+            if auc > TOO_GOOD:
+                return f"its {what} alone predicts {self.said} with AUC {auc:.4f}"
+        return None
+
 
 def look_at(sample: Sample) -> list[LookedAt]:
     """Chooses the rows of each label that has enough of them to tell."""
@@ -161,7 +225,8 @@ def lists_that_tell(
     scalars = [p for p in profiles.values() if p.nature not in ("list", "vector", "other")]
     scalars = [p for p in scalars if p.distinct >= _ITEMS and not p.separator]
     scalars = sorted(scalars, key=lambda p: -p.distinct)[:_COMPARED]
-    for target, rows_R, labels_R in looked_at:
+    for rows in looked_at:
+        target, rows_R, _ = rows
         chosen = pa.array(sample.rows_S[target.index_L[rows_R]])
         own_R = None if target.is_event else _hashes(pa.chunked_array([target.raw_L[rows_R]]))
         values = {p.name: _hashes(table[p.name].take(chosen)) for p in scalars}
@@ -172,9 +237,9 @@ def lists_that_tell(
             if cells is None:
                 continue
             held = _Lists.of(cells)
-            reason = _own_target(held, values, labels_R, target)
-            reason = reason or _own_label(held, labels_R, target)
-            reason = reason or (None if own_R is None else _own_number(held, own_R, target.task))
+            reason = rows.own_target(held, values) or rows.own_label(held)
+            if own_R is not None:
+                reason = reason or rows.own_number(held, own_R)
             if reason is not None:
                 found[name] = reason
         for name in [*found]:  # parts of one sequence have the same length in each row
@@ -204,7 +269,8 @@ def pairs_that_tell(columns: Mapping[str, Coded], looked_at: Sequence[LookedAt])
     names = sorted(columns, key=lambda name: -min(columns[name].size, 2))[:_PAIRED]
     if len(names) < 2:
         return found
-    for target, rows_R, labels_R in looked_at:
+    for rows in looked_at:
+        target, rows_R, labels_R = rows
         index_R = target.index_L[rows_R]
         half_R = (mix64(index_R.astype(np.uint64), seed=3) & np.uint64(1)).astype(bool)
         codes = [_bucketed(columns[name], index_R) for name in names]
@@ -224,7 +290,7 @@ def pairs_that_tell(columns: Mapping[str, Coded], looked_at: Sequence[LookedAt])
                 tried.append((np.nan_to_num(np.sign(a_R - b_R), nan=2.0).astype(int) + 1, 4))
             auc = max(auc_by_rates(c_R, size, labels_R, half_R) for c_R, size in tried)
             if auc > (TOO_GOOD if target.is_event else _HIGH):
-                words = f"together they predict {_said(target)} with AUC {auc:.4f}"
+                words = f"together they predict {rows.said} with AUC {auc:.4f}"
                 found[one] = f"with {other!r}: {words}; keep one of them if it is known before"
                 found[other] = f"with {one!r}: {words}"
     return found
@@ -274,18 +340,6 @@ def _may_tell(numbers: list[np.ndarray | None], event_R: np.ndarray) -> np.ndarr
     return found_CC
 
 
-def _said(target: Target) -> str:
-    """What is predicted of a label by classes, in words."""
-    return repr(target.task) if target.is_event else f"whether {_classes(target)[0]}"
-
-
-def _classes(target: Target) -> tuple[str, str]:
-    """What rows of either class are, in words."""
-    if target.is_event:
-        return f"{target.task!r} is 1", "it is 0"
-    return f"{target.task!r} is above {np.median(target.raw_L):.4g}", "it is not"
-
-
 def _hashes(column: pa.ChunkedArray) -> np.ndarray:
     return value_hashes(one_chunk(plain(column)))
 
@@ -319,55 +373,6 @@ class _Lists(NamedTuple):
         """Whether a row's list holds the row's value, bool [R]."""
         same_V = self.items_V == value_R[self.owner_V]
         return np.bincount(self.owner_V[same_V], minlength=len(self.lengths_R)) > 0
-
-
-def _own_target(
-    lists: _Lists, values: Mapping[str, np.ndarray], labels_R: np.ndarray, target: Target
-) -> str | None:
-    high, low = _classes(target)
-    best: tuple[float, str] | None = None
-    for name, value_R in values.items():
-        held_R = lists.hold(value_R) & (value_R != MISSING)
-        there_R = (value_R != MISSING) & (lists.lengths_R > 0)
-        rates = [held_R[there_R & (labels_R == event)] for event in (0, 1)]
-        if min(map(len, rates)) < _FEWEST:
-            continue
-        others, own = (float(part.mean()) for part in rates)
-        if max(own, others) >= _HELD and abs(own - others) >= _APART:
-            words = (
-                f"it holds the row's own {name!r} in {own:.1%} of the rows where {high}, in "
-                f"{others:.1%} where {low}, as a history written after the event does"
-            )
-            best = max(best or (0.0, ""), (abs(own - others), words))
-    return None if best is None else best[1]
-
-
-def _own_number(lists: _Lists, own_R: np.ndarray, task: str) -> str | None:
-    """By holding the number that is to be predicted, and not that of any other row."""
-    held, others = (float(lists.hold(one_R).mean()) for one_R in (own_R, np.roll(own_R, 1)))
-    if held < _HELD or held - others < _APART:
-        return None
-    return (
-        f"it holds the row's own {task!r} in {held:.1%} of the rows, as one written after it does"
-    )
-
-
-def _own_label(lists: _Lists, labels_R: np.ndarray, target: Target) -> str | None:
-    """By its length, its first or its last item; rates come from the other half of the rows."""
-    lengths_R, ends_R = lists.lengths_R, np.cumsum(lists.lengths_R)
-    half_R = (mix64(np.arange(len(lengths_R), dtype=np.uint64), seed=3) & np.uint64(1)).astype(bool)
-    padded_V = np.append(lists.items_V, MISSING)
-    readings = {
-        "length": lengths_R.astype(np.uint64),
-        "first item": np.where(lengths_R > 0, padded_V[ends_R - lengths_R], MISSING),
-        "last item": np.where(lengths_R > 0, padded_V[ends_R - 1], MISSING),
-    }
-    for what, value_R in readings.items():
-        distinct, codes_R = np.unique(value_R, return_inverse=True)
-        auc = auc_by_rates(codes_R, len(distinct), labels_R, half_R)
-        if auc > TOO_GOOD:
-            return f"its {what} alone predicts {_said(target)} with AUC {auc:.4f}"
-    return None
 
 
 def _bucketed(coded: Coded, index_R: np.ndarray) -> tuple[np.ndarray, int]:

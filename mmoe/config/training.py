@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -81,13 +81,9 @@ def check_stages(
     Raises:
         ValueError: Names what is missing.
     """
-    behind: list[tuple[Collection[str], Collection[str]]] = [(s.tasks, s.features) for s in stages]
-    for number, stage in enumerate(stages):
-        later_tasks, later_features = [*behind, (tasks, features)][number + 1]
-        for what, own, later in (
-            ("task", stage.tasks, later_tasks),
-            ("feature", stage.features, later_features),
-        ):
+    behind = [*((stage.tasks, stage.features) for stage in stages), (tasks, features)]
+    for number, both in enumerate(pairwise(behind)):
+        for what, own, later in zip(("task", "feature"), *both, strict=True):
             gone = [name for name in own if name not in later]
             if gone:
                 raise ValueError(
