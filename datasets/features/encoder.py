@@ -93,8 +93,8 @@ def codecs_of(config: RunConfig) -> list[Codec[Any]]:
 def sections() -> dict[str, Section]:
     """Lists the sections of encoder.json, in their order."""
     codecs = [FEATURES.implementation(kind) for kind in FEATURES.names()]
-    of_features = {section.name: section for codec in codecs for section in codec.sections}
-    others: tuple[Section, ...] = (
+    every: tuple[Section, ...] = (
+        *(section for codec in codecs for section in codec.sections),
         Section(LEVELS, Level),  # of each feature, where rows are candidates of requests
         WatchQuantilesSection(),
         DomainsSection(),
@@ -102,7 +102,7 @@ def sections() -> dict[str, Section]:
         Constants(),
         LabelsSection(),
     )
-    return {**of_features, **{section.name: section for section in others}}
+    return {section.name: section for section in every}
 
 
 _FORMAT = 1

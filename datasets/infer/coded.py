@@ -78,8 +78,7 @@ def draw(tasks: Sequence[GuessedTask]) -> Sample:
     for task in tasks:
         index_L = np.flatnonzero(task.observed_N[rows_S])
         raw_L = task.values_N[rows_S[index_L]]
-        deviation = raw_L.std() or 1.0
-        labels_L = np.clip((raw_L - raw_L.mean()) / deviation, -np.inf, np.inf)
+        labels_L = (raw_L - raw_L.mean()) / (raw_L.std() or 1.0)
         if not task.is_event:
             labels_L = np.clip(labels_L, -_FAR, _FAR)
             labels_L = (labels_L - labels_L.mean()) / (labels_L.std() or 1.0)

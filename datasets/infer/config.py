@@ -38,34 +38,29 @@ from mmoe.datasets.values.text import cleaned, words_met
 _FEW = 0.05  # of the rows; more that repeat are judged by chance alone
 
 
-@dataclass(frozen=True)
-class Distinct:
-    """A table without copies of rows; `said`: how many there were, or "" where they are its own."""
-
-    table: pa.Table
-    said: str = ""
-
-
-def without_copies(table: pa.Table, *, sampled: bool = False) -> Distinct:
+def without_copies(table: pa.Table, *, sampled: bool = False) -> tuple[pa.Table, str]:
     """Leaves out rows that come before already, unless chance alone explains them.
 
     Args:
         table: A log, with all its columns.
         sampled: It is a part of the log.
 
+    Returns:
+        The other rows, and how many there were of these; "" where they are the log's own.
+
     Example:
         >>> rows = pa.table({"row": [*range(500), *range(200)], "x": [*range(500), *range(200)]})
-        >>> without_copies(rows).table.num_rows
+        >>> without_copies(rows)[0].num_rows
         500
     """
     names = visible_columns(table)
     if not names:
-        return Distinct(table)
+        return table, ""
     widest = widest_columns(table, names)
     copies_N = _copies(table, widest)
     count = int(copies_N.sum())
     if not count:
-        return Distinct(table)
+        return table, ""
     kept = table.filter(pa.array(~copies_N))
     # Whether a column tells all rows apart: who has one of them twice has a row twice
     row_ids = count <= _FEW * table.num_rows and any(
@@ -75,13 +70,9 @@ def without_copies(table: pa.Table, *, sampled: bool = False) -> Distinct:
         counter = RepeatCounter(table.num_rows, names)
         counter.add(0, table)
         if not counter.finish().unusual:
-            return Distinct(table)
-    of = (
-        f"the {table.num_rows:,} rows that were looked at"
-        if sampled
-        else f"{table.num_rows:,} rows"
-    )
-    return Distinct(kept, f"{count:,} of {of} ({count / table.num_rows:.1%}) are copies of others")
+            return table, ""
+    of = f"{'the ' * sampled}{table.num_rows:,} rows{' that were looked at' * sampled}"
+    return kept, f"{count:,} of {of} ({count / table.num_rows:.1%}) are copies of others"
 
 
 def _copies(table: pa.Table, widest: list[str]) -> np.ndarray:
@@ -236,11 +227,11 @@ def infer_config(
     if not labels:
         raise ValueError("labels: expected at least one label column, got none")
     sampled = (rows or 0) > table.num_rows
-    distinct = without_copies(table, sampled=sampled)
-    total = (rows or table.num_rows) * distinct.table.num_rows // table.num_rows
-    found = _Look(distinct.table, labels, told or Told(), origin, splits=split, sampled=sampled)
-    run = found.config(name, None if path is None else str(path), distinct.said, total)
-    return run, found.reasons(origin, distinct.said, total)
+    distinct, repeated = without_copies(table, sampled=sampled)
+    total = (rows or table.num_rows) * distinct.num_rows // table.num_rows
+    found = _Look(distinct, labels, told or Told(), origin, splits=split, sampled=sampled)
+    run = found.config(name, None if path is None else str(path), repeated, total)
+    return run, found.reasons(origin, repeated, total)
 
 
 class _Look:
