@@ -17,8 +17,19 @@ from mmoe.score import load_predictor
 from mmoe.train import train_run
 from mmoe.train.warm_start import WarmStart
 from tests.runs import scores
-from tests.train import domain_gates_world as world
 
+BALANCED = "balance_loss: 0.01, z_loss: 0.01"
+# By name: `model.gate`
+GATES = {
+    "cosine": f"{{kind: cosine, k: 2, projection_dim: 8, {BALANCED}}}",
+    "switch": f"{{kind: switch, {BALANCED}}}",
+    "gshard": f"{{kind: gshard, {BALANCED}}}",
+    "dselect_k": f"{{kind: dselect_k, k: 2, {BALANCED}}}",
+    "dselect_k_per_task": f"{{kind: dselect_k, k: 2, per_sample: false, {BALANCED}}}",
+    "static": f"{{kind: static, {BALANCED}}}",
+}
+# Each rank draws which second picks stay for its own rows
+OF_RANKS = [name for name in GATES if name != "gshard"]
 SMALL = ("model.expert.hidden=[8, 4]", "model.tower.hidden=[4]", "model.expert.dropout=0")
 STILL = (
     "training.optimizer.learning_rate=1e-12",
@@ -49,9 +60,9 @@ def in_scene(table, scene):
     return table.set_column(table.schema.get_field_index("scene"), "scene", names)
 
 
-@pytest.fixture(scope="module", name="run", params=world.GATES)
+@pytest.fixture(scope="module", name="run", params=GATES)
 def _run(request, raw, log, tmp_path_factory):
-    gate = f"model.gate={world.GATES[request.param]}"
+    gate = f"model.gate={GATES[request.param]}"
     capacity = ["model.capacity.factor=1.0"] * (request.param in ("switch", "gshard"))
     config = config_from_dict(set_values(raw, [gate, *capacity, "training.epochs=2"]))
     folder = tmp_path_factory.mktemp("run") / request.param
@@ -113,8 +124,8 @@ def _folder(raw, log, tmp_path_factory):
         "training.embedding_backend=torchrec",
         "training.batch_size=200",
     ]
-    for name in world.OF_RANKS:
-        config = config_from_dict(set_values(raw, [*values, f"model.gate={world.GATES[name]}"]))
+    for name in OF_RANKS:
+        config = config_from_dict(set_values(raw, [*values, f"model.gate={GATES[name]}"]))
         dumped = config.model_dump(mode="json", exclude_none=True)
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(dumped))
     return folder
@@ -122,14 +133,15 @@ def _folder(raw, log, tmp_path_factory):
 
 @pytest.fixture(scope="module", name="reports")
 def _reports(folder, run_ranks):
-    one, two = run_ranks("train.domain_gates_world", 2, folder)
+    ranks = run_ranks("train.configs_world", 2, folder)
+    one, two = ({n: run["domains"]["each"] for n, run in rank.items()} for rank in ranks)
     assert one == two
     ensure_process_group()
     return one
 
 
 @pytest.mark.torchrec
-@pytest.mark.parametrize("name", world.OF_RANKS)
+@pytest.mark.parametrize("name", OF_RANKS)
 def test_two_ranks_are_one_process(folder, reports, name):
     alone = train_run(load_config(folder / f"{name}.yaml"), folder / f"{name}-1")
     for mine, theirs in zip(alone.metrics["domains"]["each"], reports[name], strict=True):

@@ -103,9 +103,9 @@ def _on_ranks(tmp_path_factory, run_ranks):
         )
         raw["model"]["gate"] = {"kind": "softmax"}
         raw["data"] |= {"path": str(folder / "log.parquet"), "input": "memory"}
-        made[name] = raw, folder / str(number)
-        (folder / f"{number}.json").write_text(json.dumps(raw))
-    run_ranks("train.every_kind_world", 2, folder)
+        made[name] = raw, folder / f"{number}-2"
+        (folder / f"{number}.yaml").write_text(json.dumps(raw))
+    run_ranks("train.configs_world", 2, folder)
     return made
 
 

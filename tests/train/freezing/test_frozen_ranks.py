@@ -15,13 +15,30 @@ from mmoe.parallel import ensure_process_group
 from mmoe.predictor import load_predictor
 from mmoe.run import RunDirectory
 from mmoe.train import WarmStart, train_run
-from tests.train.freezing import frozen_world as world
 from tests.train.freezing.growing import config_of, grown_log
 
 pytestmark = pytest.mark.torchrec
 
 RANKS = 2
 DOMAINS = "model.domains={column: scene, towers: own}"
+# By name: what is set, beside tables of TorchRec's
+CASES = {
+    "replicated, accumulated": [
+        "parallel.experts=replicated",
+        "training.accumulate_batches=2",
+        "training.gradient_clip=0.5",
+    ],
+    "one new expert, spread": ["parallel.experts=spread", "model.num_experts=4"],
+    "copies of tables that decay": [
+        "training.embedding_optimizer.weight_decay=0.01",
+        "training.embedding_backend=auto",
+        "training.freeze=[experts, gates, towers, tables.user, tables.item, encoder]",
+    ],
+    "domains": ["tasks.2.domains=[shop, radio]", "parallel.experts=spread"],
+    "tables that learn": ["training.freeze=[experts, gates, towers, encoder]"],
+}
+# The run to begin with, where it is not `before`
+BEFORE = {"domains": "before-domains"}
 
 
 @pytest.fixture(scope="module", name="log")
@@ -48,28 +65,31 @@ def _folder(funnel_config, log, tmp_path_factory):
         "model.gate.k=2",
     ]
     train_run(config_of(funnel_config, *values), folder / "before")
-    train_run(config_of(funnel_config, *values, DOMAINS), folder / world.BEFORE["domains"])
+    train_run(config_of(funnel_config, *values, DOMAINS), folder / BEFORE["domains"])
     values[0] = f"data.path={folder}/after.parquet"
-    for name, settings in world.CASES.items():
-        more = [DOMAINS] * (name in world.BEFORE)
+    for name, settings in CASES.items():
+        more = [DOMAINS] * (name in BEFORE)
         config = config_of(funnel_config, *values, *more, "model.num_experts=6", new=True)
         raw = set_values(config.model_dump(mode="json", exclude_none=True), settings)
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(raw))
+        first = folder / BEFORE.get(name, "before")
+        (folder / f"{name}.warm_start").write_text(str(first))
     return folder
 
 
 @pytest.fixture(scope="module", name="reports")
 def _reports(folder, run_ranks):
-    one, two = run_ranks("train.freezing.frozen_world", RANKS, folder)
+    ranks = run_ranks("train.configs_world", RANKS, folder)
+    one, two = ({n: run["train"]["frozen"] for n, run in rank.items()} for rank in ranks)
     assert one == two
     ensure_process_group()
     return one
 
 
-@pytest.mark.parametrize("name", world.CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_two_ranks_train_what_one_process_trains(folder, reports, log, name):
     config = load_config(folder / f"{name}.yaml")
-    first = world.BEFORE.get(name, "before")
+    first = BEFORE.get(name, "before")
     alone = train_run(config, folder / f"{name}-1", warm_start=WarmStart(folder / first))
     assert reports[name] == alone.metrics["train"]["frozen"]
     one, two = (json.loads((folder / f"{name}-{w}" / "history.json").read_text()) for w in (1, 2))
