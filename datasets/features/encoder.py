@@ -358,7 +358,7 @@ class FeatureEncoder(FeatureColumns):
     @property
     def domains(self) -> Domains | None:
         """The domains that training rows had; None: the run has none."""
-        return domains_of(self.rules)
+        return None if self.config.model.domains is None else domains_of(self.rules)
 
     @property
     def tables(self) -> list[TableSpec]:
