@@ -10,7 +10,7 @@ from mmoe.config.data import NOTHING_SHARED
 from mmoe.config.features import Level
 from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.rows.locations import is_of_request
-from mmoe.datasets.rows.requests import find_requests
+from mmoe.datasets.rows.requests import RowRequests, find_requests
 
 LEVELS = "levels"
 
@@ -44,21 +44,16 @@ class LevelsFit:
             ValueError: A feature of requests has a column that candidates have, or a row no
                 request.
         """
-        self._find(table)
         self.rows += table.num_rows
-        if self.requests is None:
+        if (found := self._requests(table)) is None:
             return None
-        found = find_requests(self.requests, table, self.origin)
         self.repeats |= len(found.first_M) < len(found.request_N)
         return found.counted_rows(table, columns_read(self._shared), self.origin, checked=not check)
 
     def check(self, table: pa.Table) -> None:
         """Refuses rows whose features of requests would be refused when they are encoded."""
-        self._find(table)
-        if self.requests is None:
-            return
-        found = find_requests(self.requests, table, self.origin)
-        found.first_rows(table, columns_read(self._shared), self.origin)
+        if (found := self._requests(table)) is not None:
+            found.first_rows(table, columns_read(self._shared), self.origin)
 
     def finish(self) -> dict[str, Level]:
         """Returns the levels; none without `data.requests`.
@@ -77,6 +72,10 @@ class LevelsFit:
     @property
     def _shared(self) -> list[Feature]:
         return [feature for feature in self.features if self.found[feature.name] == "request"]
+
+    def _requests(self, table: pa.Table) -> RowRequests | None:
+        self._find(table)
+        return None if self.requests is None else find_requests(self.requests, table, self.origin)
 
     def _find(self, table: pa.Table) -> None:
         if self.requests is None or self.found:

@@ -22,8 +22,7 @@ def _is_window(given: Any) -> str:
         raise ValueError(
             f"expected a number with a unit (s, m, h, d or w), such as 7d or 36h, got {given!r}"
         )
-    seconds = float(found[1]) * _SECONDS[found[2]]
-    if not 0 < seconds <= _LONGEST:
+    if not 0 < float(found[1]) * _SECONDS[found[2]] <= _LONGEST:
         raise ValueError(f"expected more than 0s and at most 36500d, got {given!r}")
     return f"{found[1]}{found[2]}"
 

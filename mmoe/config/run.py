@@ -261,8 +261,7 @@ class RunConfig(Strict):
     def _ensure_tasks_go_with_the_model_and_one_another(self) -> None:
         if any(task.after for task in self.tasks):
             check_relations(self.tasks)
-        if self.model.transfer.kind != "none":
-            self.model.transfer.check_tasks(self.tasks)
+        self.model.transfer.check_tasks(self.tasks)
         self.model.check_tasks(self.tasks)
         check_domains(self.model, self.trained_tasks)
         for task in self.tasks:
@@ -301,8 +300,7 @@ class RunConfig(Strict):
 
     def _ensure_stages_are_of_this_model(self) -> None:
         tasks, features = ([item.name for item in items] for items in (self.tasks, self.features))
-        if self.model.stages:
-            check_stages(self.model.stages, tasks, features)
+        check_stages(self.model.stages, tasks, features)
 
     @property
     def _with_tables(self) -> list[tuple[str, Any]]:
