@@ -1,4 +1,4 @@
-"""`model.bias` by every way that a model goes: trained, resumed, continued, scored, evaluated."""
+"""`model.bias` by every way that a model goes: trained, continued, scored, evaluated."""
 
 import json
 
@@ -145,15 +145,6 @@ def test_its_tables_learn(raw, cut):
         train_step(state, [batch], config, 10)
     after = state.ranker.tables.table_weights()
     assert all(not torch.equal(before[name], after[name]) for name in ("position", "device"))
-
-
-def test_a_killed_run_goes_on_bit_for_bit(trained, dies_after, assert_same):
-    settings = [*DROP, "training.ema_decay=0.9", "training.checkpoint_every_steps=5"]
-    whole = trained("whole", *settings)
-    with pytest.raises(KeyboardInterrupt):
-        trained("cut", *settings, reporter=dies_after(18))
-    cut = trained("cut", *settings, resume=True)
-    assert_same(whole.directory.path, cut.directory.path)
 
 
 def test_a_warm_start_keeps_it_and_takes_new_features(trained, raw, cut, weights):

@@ -53,14 +53,6 @@ def test_jrc_is_calibrated(train, splits):
     assert abs(means[0] - np.mean(splits.test["click"].to_numpy())) < 0.05
 
 
-def test_a_killed_run_of_batches_together_goes_on_bit_for_bit(train, dies_after, assert_same):
-    settings = kind("jrc", "training.checkpoint_every_steps=5", "training.accumulate_batches=2")
-    whole = train("whole", *settings)
-    with pytest.raises(KeyboardInterrupt):
-        train("cut", *settings, reporter=dies_after(8))
-    assert_same(whole.directory.path, train("cut", *settings, resume=True).directory.path)
-
-
 def test_accumulated_batches_are_one_large_batch(funnel_config, splits):
     """The gradient of a step does not depend on how its groups lie in batches."""
     config = config_from_dict(set_values(funnel_config, kind("jrc", "model.expert.dropout=0")))
