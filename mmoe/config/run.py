@@ -261,7 +261,8 @@ class RunConfig(Strict):
     def _ensure_tasks_go_with_the_model_and_one_another(self) -> None:
         if any(task.after for task in self.tasks):
             check_relations(self.tasks)
-        self.model.transfer.check_tasks(self.tasks)
+        if self.model.transfer.kind != "none":
+            self.model.transfer.check_tasks(self.tasks)
         self.model.check_tasks(self.tasks)
         check_domains(self.model, self.trained_tasks)
         for task in self.tasks:
