@@ -38,7 +38,7 @@ class _Kept:
 @pytest.mark.parametrize(
     ("test", "members"),
     [
-        ("mixture/test_checks.py::test_inputs", 9 * 2),
+        ("mixture/test_checks.py::test_inputs", 11 * 2),
         ("ops/test_exchange.py::test_every_operator_is_its_reference", len(CASES) * len(STEPS)),
     ],
 )
