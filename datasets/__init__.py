@@ -1,4 +1,4 @@
-"""From files to batches: readers, splits, encoders, labels, bundled recipes.
+"""Data, from files to batches: readers, splits, encoders, labels, bundled recipes.
 
 Names are imported on first use, so that reading a table does not load torch.
 """

@@ -104,7 +104,7 @@ def installed_modules() -> list[str]:
 
 @cache  # it reads the metadata of every package there is
 def _installed() -> tuple[tuple[str, str], ...]:
-    """Each plugin's module, and which plugin it is."""
+    """Returns each plugin's module, and which plugin it is."""
     from importlib.metadata import entry_points  # 20 ms, for those who need it
 
     return tuple((_module(plugin), _called(plugin)) for plugin in entry_points(group=GROUP))
@@ -143,7 +143,7 @@ def _meant(path: str) -> str:
 
 
 def _why(error: BaseException, name: str) -> str:
-    """In one line: what is not there, or what it raised, and where."""
+    """Says in one line what is not there, or what it raised, and where."""
     if isinstance(error, ModuleNotFoundError) and _is_part(error.name, name):
         return (
             f"there is no module {error.name!r}; install its package, put its folder into "

@@ -1,4 +1,4 @@
-"""What goes out to a terminal: nothing that steers it, and nothing that it cannot show.
+"""Text for a terminal, without what steers it or what it cannot show.
 
 rich's own `escape_control_codes` lets escape sequences and marks that turn text around pass.
 """

@@ -233,12 +233,12 @@ def _bumps(
 
 
 def _balanced_signs(rng: np.random.Generator, count: int) -> np.ndarray:
-    """As many +1 as −1, so that the other factor's mean effect vanishes."""
+    """Draws as many +1 as −1, so that the other factor's mean effect vanishes."""
     return rng.permutation(np.where(np.arange(count) % 2, 1.0, -1.0))
 
 
 def _visible(share: np.ndarray) -> np.ndarray:
-    """How much of its own effect an id of this popularity shows: s² / (s² + h²)."""
+    """Computes the share of its own effect that an id of this popularity shows: s² / (s² + h²)."""
     return share**2 / (share**2 + _HALF_EFFECT_SHARE**2)
 
 

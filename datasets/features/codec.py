@@ -192,7 +192,7 @@ class Codec(ABC, Generic[FeatureT]):
 
     @property
     def sequences(self) -> list[SequenceSpec]:
-        """Which of the lists are events, and what becomes of them."""
+        """Lists that are events, and what becomes of them."""
         return []
 
     @abstractmethod
@@ -403,7 +403,7 @@ class FeatureColumns:
 
     @property
     def input_layers(self) -> list[InputLayerSpec]:
-        """What the network makes of these dense columns, projections and pieces, in their order."""
+        """Layers that the network makes of these dense columns, in their order."""
         found: list[InputLayerSpec] = []
         first = 0
         for codec in self.codecs:

@@ -319,7 +319,7 @@ class FeatureEncoder(FeatureColumns):
 
     @property
     def has_requests(self) -> bool:
-        """Whether some features are of requests, and others' columns are apart from theirs."""
+        """Whether some features are of requests, with columns apart from others'."""
         return "request" in self.levels.values()
 
     def level_of(self, feature: str) -> Level:
@@ -346,7 +346,7 @@ class FeatureEncoder(FeatureColumns):
 
     @cached_property
     def layout(self) -> LevelLayout:
-        """Which columns are of requests, in the order of all."""
+        """Layout of levels: the columns of requests, in the order of all."""
 
         flags: tuple[list[bool], list[bool], list[bool]] = [], [], []
         for _, level, places in self.places():
@@ -458,7 +458,7 @@ class FeatureEncoder(FeatureColumns):
 
     @cached_property
     def _numbers(self) -> dict[int, int]:
-        """Of each codec, how many of the same feature come before it; by `id`."""
+        """Counts, for each codec, those of the same feature before it; by `id`."""
         before: Counter[str] = Counter()
         found = {}
         for codec in self.codecs:

@@ -32,7 +32,7 @@ FIRST_KNOWN = 2
 
 
 class IdMap(ABC):
-    """What turns ids into rows; each encoding has its own, which `ENCODINGS` names.
+    """Map from ids to rows; each encoding has its own, which `ENCODINGS` names.
 
     Attributes:
         kind: What the ids are, over all features that share the table.
@@ -119,7 +119,7 @@ class IdMap(ABC):
 
     @abstractmethod
     def _extended(self, earlier: Any, kind: KeyKind, encoding: Any, label: str) -> "IdMap":
-        """As `extended`, of an earlier map of the same class; `kind` holds the ids of both."""
+        """Extends an earlier map of the same class; `kind` holds the ids of both."""
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """Returns what `lookup` gave as rows of a table."""
@@ -177,7 +177,7 @@ def refuse_too_many(
 
 
 class _VocabularyEntry(Stored):
-    """Of encoder.json; the keys lie in a file beside."""
+    """Entry of encoder.json; the keys lie in a file beside."""
 
     encoding: Literal["vocabulary"]
     kind: KeyKind
@@ -339,7 +339,7 @@ class Vocabulary(IdMap):
 
 
 class _SizedEntry(Stored):
-    """Of encoder.json."""
+    """Entry of encoder.json."""
 
     encoding: Literal["hash", "managed"]
     kind: KeyKind

@@ -141,7 +141,7 @@ class _Weights:
         return self._numbers(weights, np.arange(len(weights)), unpadded.lengths_N)
 
     def check(self, weights_V: np.ndarray, present_V: np.ndarray, lengths_N: np.ndarray) -> None:
-        """Every id has a weight that can be multiplied by."""
+        """Checks that every id has a finite weight."""
         wrong_V = present_V & ~((weights_V >= 0) & (weights_V <= _LARGEST))
         if (item := first_true(wrong_V)) is not None:
             found = "missing" if np.isnan(weights_V[item]) else f"{weights_V[item]:g}"

@@ -33,7 +33,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class NumericRule:
-    """How one numeric column becomes a network input and, if asked, a bucket id and a position.
+    """Rule by which a numeric column becomes a network input, a bucket id and a position.
 
     scaled = (f(x) − mean) / deviation, with f(x) = sign(x)·log(1 + |x|) or x; a missing value
     becomes 0, which is the mean. The position u counts pieces below x, and is linear in f(x) within
@@ -398,5 +398,5 @@ def _number(cell: Cell | None) -> float | None:
 
 @lru_cache(maxsize=1)
 def _count_quantiles(codecs: tuple[Codec[Any], ...]) -> int:
-    """How many of them do, counted once for all that ask."""
+    """Counts the quantiles that differ, once for all that ask."""
     return sum(isinstance(c, NumericCodec) and takes_quantiles(c.feature) for c in codecs)

@@ -143,7 +143,7 @@ def kept_items(
 
 
 def _first_or_last(lengths_N: np.ndarray, most: int, keep: str) -> np.ndarray:
-    """Which items are among the first of their row, or the last, so many of each: bool [V]."""
+    """Marks the first or last so many items of each row: bool [V]."""
     row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
     place_V = np.arange(len(row_V)) - (np.cumsum(lengths_N) - lengths_N)[row_V]
     first_N = np.maximum(lengths_N - most, 0) if keep == "last" else np.zeros_like(lengths_N)
@@ -163,7 +163,7 @@ def shortened(ragged: Ragged, most: float, keep: str) -> tuple[Ragged, np.ndarra
 
 
 class RaggedRows:
-    """Where the items of given rows' lists are; padding rows have one item each.
+    """Places of the items of given rows' lists; padding rows have one item each.
 
     Attributes:
         lengths_B: int32 [height].
@@ -303,7 +303,7 @@ class _Padded:
         self.column = self.feature.source_columns[0]
 
     def by_value(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where each row's items begin and end, between runs of a value."""
+        """Finds where each row's items begin and end, between runs of a value."""
         is_padding_V = padding_items(self._ids(), self.feature.padding_values)
         first_N, end_N = self._between(np.flatnonzero(~is_padding_V))
         side = self.feature.padding_side
@@ -399,7 +399,7 @@ class _Padded:
         return blank_items(pc.list_element(parts, 0))
 
     def _between(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Each row's first of some places, and the one behind its last; its start twice: none."""
+        """Finds each row's first place, and the one behind its last; its start twice: none."""
         if not len(places):
             return self.starts_N, self.starts_N
         low_N = np.searchsorted(places, self.starts_N)

@@ -1,4 +1,4 @@
-"""What training rows held, so that weights they never touched do not speak when rows are scored.
+"""Record of what training held, so that weights it never touched stay out of scores.
 
 A feature that says one thing in every training row, or nothing, is encoded as that whatever it
 holds later. Of the others numbers far outside training's range are clipped (`limits_of`), and parts
@@ -268,7 +268,7 @@ def held_constant(coded: Coded, one: Coded, num_rows: int) -> Coded:
 
 
 def _other_lists(ids_V: np.ndarray, offsets: np.ndarray, own_K: np.ndarray) -> np.ndarray:
-    """Which lists are others, and hold an id."""
+    """Marks the other lists that hold an id."""
     lengths_N = np.diff(offsets)
     row_V = np.repeat(np.arange(len(lengths_N)), lengths_N)
     place_V = np.arange(len(ids_V)) - offsets[:-1][row_V]

@@ -27,7 +27,7 @@ from mmoe.datasets.values.datetimes import local_datetimes
 
 
 class EventRows(NamedTuple):
-    """Which items of a column are kept."""
+    """Items of a column that are kept."""
 
     # Their numbers among all items, the oldest of each row first; None: all as they are
     index_V: np.ndarray | None

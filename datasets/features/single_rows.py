@@ -120,7 +120,7 @@ class SingleRows:
             return None
 
     def _table(self, row: OneRow, places: Mapping[int, Any], origin: str) -> pa.Table:
-        """What is read of a table: columns of these codecs, and what no feature reads."""
+        """Picks what is read of a table: columns of these codecs, and what no feature reads."""
         features = [self.codecs[place].feature for place in places]
         names = self.beside.union(*(feature.source_columns for feature in features))
         if not names:
@@ -135,11 +135,11 @@ class SingleRows:
 
 
 def _key(place: int, columns: Sequence[str], cells: Mapping[str, Cell | None]) -> Hashable:
-    """What the code of a codec follows from; None: not from cells alone."""
+    """Returns what a codec's code follows from; None: not from cells alone."""
     found = [_exact(cells[name]) for name in columns]
     return None if not found or None in found else (place, *found)
 
 
 def _exact(cell: Cell | None) -> Hashable:
-    """Of numbers that are equal, as 0.0 and -0.0, the bits count."""
+    """Returns a number's bits, since 0.0 equals -0.0."""
     return cell if cell is None or not isinstance(cell[1], float) else (cell[0], cell[1].hex())

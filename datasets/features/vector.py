@@ -29,7 +29,7 @@ NARROWER = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class VectorRule:
-    """How a column of vectors becomes network inputs.
+    """Rule by which a column of vectors becomes network inputs.
 
     scaled = (x − mean) / deviation, number by number; one that is missing becomes 0, the mean.
     """

@@ -41,7 +41,7 @@ _SHOWN = 3  # of its cells, in the message
 
 @dataclass(frozen=True)
 class Header:
-    """What the first line says."""
+    """Content of the first line."""
 
     names: list[str]  # of the columns
     delimiter: str  # between cells
@@ -265,7 +265,7 @@ def _blocks(
 def _options(
     path: DataFile, header: Header, columns: list[str] | None, block_bytes: int = 0
 ) -> dict[str, Any]:
-    """What Arrow is told of the whole file, or of so many bytes of rows out of it."""
+    """Returns Arrow's options for the whole file, or for so many bytes of its rows."""
     refuse_missing(columns or (), header.names, str(path))
     refuse_repeated(header.names if columns is None else columns, header.written, str(path))
     return {

@@ -20,7 +20,7 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark call the folder 
 
 @dataclass(frozen=True)
 class LakePart:
-    """What a lake table says about one of its files."""
+    """Statement of a lake table about one of its files."""
 
     kind: str  # of the table: Delta or Iceberg
     table: str  # its folder or address
@@ -31,7 +31,7 @@ class LakePart:
 
 @dataclass(frozen=True)
 class CsvForm:
-    """How a CSV file is written, as far as it is told."""
+    """Form of a CSV file, as far as it is told."""
 
     names: tuple[str, ...] | None = None  # of all columns, in order
     # Between cells; of several characters: quotes are characters like any other then. None: found

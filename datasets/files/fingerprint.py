@@ -171,7 +171,7 @@ def _look_at(file: DataFile) -> tuple[int, str]:
 
 
 def _blocks(file: DataFile, size: int) -> list[tuple[int, int]]:
-    """Which bytes to read: the ends, and one block somewhere in each of equal parts between."""
+    """Picks the bytes to read: the ends, and one block in each of equal parts between."""
     if size <= _WHOLE:
         return [(0, size)]
     edges = np.linspace(_BLOCK, size - _BLOCK, _BLOCKS - 1)
@@ -183,7 +183,7 @@ def _blocks(file: DataFile, size: int) -> list[tuple[int, int]]:
 
 
 def _footer(file: DataFile, size: int) -> int:
-    """Where the last block begins: with the footer of a Parquet file, if that is longer."""
+    """Finds where the last block begins: with a Parquet file's footer, if that is longer."""
     [end] = file.ranges([(size - 8, size)])
     length = int.from_bytes(end[:4], "little") + 8
     is_parquet = end[4:] in (b"PAR1", b"PARE") and length < min(size, _LONGEST_FOOTER)
@@ -191,7 +191,7 @@ def _footer(file: DataFile, size: int) -> int:
 
 
 def _digest_of_table(table: pa.Table) -> str:
-    """Of the columns' names and types and of some rows, the first and the last among them."""
+    """Hashes the columns' names and types and some rows, the first and the last among them."""
     rows = np.arange(min(table.num_rows, _ROWS), dtype=np.uint64)
     if table.num_rows > _ROWS:
         last = table.num_rows - 1
@@ -220,7 +220,7 @@ def _values(column: pa.ChunkedArray, rows: np.ndarray) -> object:
 
 
 def _shared_folder(files: Iterable[DataFile]) -> str:
-    """Of all files, above folders that name a column."""
+    """Finds the folder of all files, above folders that name a column."""
     shared: list[str] = []
     for parts in zip(*(file.absolute.split("/")[:-1] for file in files), strict=False):
         if len(set(parts)) > 1 or DataFile(f"{parts[0]}/x").partitions:
@@ -295,7 +295,7 @@ def _content(one: RowsPrint) -> tuple[int, str]:
 
 
 def _of_files(before: Sequence[RowsPrint], now: Sequence[RowsPrint]) -> list[str]:
-    """In the order in which rows are numbered, so that the first is the first that differs."""
+    """Compares files in the order of their rows, so that the first found differs first."""
     moved = [
         (one, two) for one, two in zip(before, now, strict=False) if _content(one) != _content(two)
     ]
@@ -322,7 +322,7 @@ def _of_files(before: Sequence[RowsPrint], now: Sequence[RowsPrint]) -> list[str
 def _old_files(
     before: Sequence[RowsPrint], now: Sequence[RowsPrint]
 ) -> tuple[list[tuple[int, str]], set[str]]:
-    """What became of files that are not as they were, with their places; and names they got."""
+    """Tells what became of files that are not as they were, and the names that they got."""
     here = {two.name: two for two in now}
     names = {one.name for one in before}
     free = {_content(two): two.name for two in now if two.name not in names}

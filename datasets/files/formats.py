@@ -23,7 +23,7 @@ _FOOTERS = Footers()  # of files that are read group by group
 
 @dataclass(frozen=True)
 class Format:
-    """What reads one kind of file."""
+    """Reader of one kind of file."""
 
     schema: Callable[[DataFile], pa.Schema]  # the file's own columns and their types
     # Its rows, at most so many at a time (CSV: a block), of columns in their order
@@ -217,5 +217,5 @@ def _of_requests(file: DataFile, names: list[str]) -> tuple[DataFile, list[str]]
 
 
 def _requests_at_once(rows: int) -> int:
-    """As a page of search results has about so many candidates."""
+    """Number of requests to read at once, by the candidates of a page of search results."""
     return max(rows // 16, 1)

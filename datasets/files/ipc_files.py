@@ -43,7 +43,7 @@ def iter_ipc(file: DataFile, columns: list[str] | None, rows: int) -> Iterator[p
 
 
 def _batches(file: DataFile, reader: Any) -> Iterator[pa.RecordBatch]:
-    """One at a time: the file format by number, the stream format one after another."""
+    """Yields batches: the file format by number, the stream format one after another."""
     number = 0
     try:
         if isinstance(reader, pa.RecordBatchFileReader):

@@ -134,14 +134,14 @@ def _reason(error: ValueError, line: bytes) -> str:
 
 
 def _differ(one: str, two: str) -> bool:
-    """Whether no type holds both; what is null or empty fits all, an empty list all lists."""
+    """Whether no type holds both; null and empty fit all, an empty list all lists."""
     while one.startswith("lists of ") and two.startswith("lists of "):
         one, two = one.removeprefix("lists of "), two.removeprefix("lists of ")
     return one != two and "nothing" not in (one, two)
 
 
 def _kind(value: Any) -> str:
-    """What a value is, in words that name what it fits."""
+    """Describes a value's kind in words."""
     if isinstance(value, list):
         kinds = [kind for kind in map(_kind, value) if kind != "nothing"]
         mixed = next((kind for kind in kinds if _differ(kinds[0], kind)), None)
@@ -222,7 +222,7 @@ def iter_json(file: DataFile, columns: list[str], rows: int) -> Iterator[pa.Tabl
 
 
 class _KeyTypes(NamedTuple):
-    """What the lines of a file hold, which takes a pass over it."""
+    """Types of a file's keys, found by a pass over its lines."""
 
     schema: pa.Schema  # types of the columns
     faults: Mapping[str, str]  # what is wrong with those that have none
@@ -330,7 +330,7 @@ def _blocks(file: DataFile) -> Iterator[tuple[int, bytes]]:
 
 
 def _without_escapes(block: bytes) -> bytes:
-    """As long, with blanks for what a backslash escapes: quotes are those of keys and texts."""
+    """Blanks what a backslash escapes, so that quotes left are those of keys and texts."""
     return re.sub(rb"\\.", b"  ", block) if b"\\" in block else block
 
 
@@ -353,7 +353,7 @@ def _refuse_deep(file: DataFile, line: int, block: bytes) -> None:
 
 
 def _refuse_array(file: DataFile) -> None:
-    """One array of objects has to be parsed whole: a file of lines need not be."""
+    """Refuses one array of objects, which has to be parsed whole."""
     if read_start(file, 1 << 12).removeprefix(_BOM).lstrip().startswith(b"["):
         raise ValueError(
             f"{file}: holds one JSON array, expected a JSON object on each line; write it so, such "
@@ -399,7 +399,7 @@ def _arrow_table(block: bytes, schema: pa.Schema | None) -> pa.Table:
 
 
 def _told(kind: pa.DataType, *, in_list: bool = False) -> pa.DataType:
-    """What to read as: of lists of nothing but nulls Arrow makes too few, unless it is text."""
+    """Returns the types to read: Arrow makes too few of lists of nulls, unless of text."""
     if is_list(kind):
         return pa.list_(_told(kind.value_type, in_list=True))
     if pa.types.is_struct(kind):

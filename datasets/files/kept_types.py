@@ -109,7 +109,7 @@ def _kept_type(schema: pa.Schema, name: str, *, of_candidates: bool = False) -> 
 
 
 def _read_types(file: DataFile, text: pa.Schema) -> pa.Schema:
-    """What all cells of each column are, read chunk by chunk."""
+    """Finds the type of all cells of each column, read chunk by chunk."""
     found: dict[str, pa.DataType] = dict.fromkeys(text.names, pa.null())
     for table in iter_file(file, text.names, _ROWS):
         for name, there in found.items():

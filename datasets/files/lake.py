@@ -259,7 +259,7 @@ def _open(path: str, kind: str, version: int | None) -> Table:
 
 
 def _kind_by(names_in: Callable[[str], list[str]]) -> str | None:
-    """By what lies in the folders that say so."""
+    """Tells the kind of table by what lies in the folder."""
     if "_delta_log" in (there := names_in("")):
         return "Delta"
     if ".hoodie" in there:
@@ -521,7 +521,7 @@ def _same_place(one: str, two: str) -> bool:
 
 
 def _digest(task: Any) -> str:
-    """Of what removes rows of a file; such files never change either."""
+    """Hashes the files that remove rows; such files never change either."""
     removed = sorted(str(one.file_path) for one in task.delete_files)
     return sha256(repr(removed).encode()).hexdigest()[:16] if removed else ""
 

@@ -216,7 +216,7 @@ def _holds_codes(kind: pa.DataType) -> bool:
 
 
 def _plain_group(file: pq.ParquetFile, group: int, wanted: list[str] | None) -> pa.Table:
-    """One row group; its dictionaries in lists differ from those of others, so they are decoded."""
+    """Reads a row group with dictionaries in lists decoded, which differ between groups."""
     table = file.read_row_group(group, columns=wanted, use_threads=may_use_threads())
     columns = [plain(column) if _holds_codes(column.type) else column for column in table.columns]
     return pa.table(columns, names=table.column_names)
@@ -289,7 +289,7 @@ def _footer(path: DataFile, source: Any, size: int) -> pq.FileMetaData | None:
 def _projection(
     path: DataFile, file: pq.ParquetFile, columns: list[str] | None
 ) -> list[str] | None:
-    """What to ask the file for: None (everything) where names repeat and so cannot be asked."""
+    """Returns the columns to ask for: None (everything) where names repeat."""
     raw = list(file.schema_arrow.names)
     names = distinct_names(raw)
     refuse_missing(columns or (), names, str(path))
@@ -302,7 +302,7 @@ def _projection(
 
 
 def _leaves(path: DataFile, file: pq.ParquetFile, columns: list[str] | None) -> list[str]:
-    """Where the fields are that are read of the items of the last column; a small one, if none."""
+    """Finds the fields read of the last column's items; a small one, if none."""
     assert columns and path.fields is not None, "a column of lists is asked for"
     inside = {}
     for number in range(len(file.schema)):

@@ -174,7 +174,7 @@ def plain_columns(table: pa.Table) -> pa.Table:
 
 
 def _concat(files: list[DataFile], tables: list[pa.Table]) -> pa.Table:
-    """One table; numbers widen (int64 < float64), anything else that differs is an error."""
+    """Joins tables; numbers widen (int64 < float64), anything else that differs is an error."""
     # A part without rows holds no type of anything: writers make up one
     held = [pair for pair in zip(files, tables, strict=True) if pair[1].num_rows]
     if held:
@@ -261,7 +261,7 @@ def _largest_value(table: pa.Table, name: str) -> int:
 
 
 def _leaf(kind: pa.DataType) -> pa.DataType:
-    """What lists hold; the type itself where it is none of lists."""
+    """Returns the type that lists hold; the type itself where it is none of lists."""
     return _leaf(kind.value_type) if is_list(kind) else kind
 
 

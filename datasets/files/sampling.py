@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass
 class _Part:
-    """What was read of one file."""
+    """Rows read of one file."""
 
     file: DataFile
     tables: list[pa.Table]

@@ -1,4 +1,4 @@
-"""What CSV files and JSON lines share: how their text is opened, and what is refused of it."""
+"""Text files, CSV and JSON lines alike: how they are opened, and what is refused."""
 
 import codecs
 import io

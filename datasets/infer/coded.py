@@ -148,7 +148,7 @@ _REPEATED = 0.2  # of the rows, at least, have another one of the same value
 
 @dataclass(frozen=True)
 class Relations:
-    """What follows from what."""
+    """Relations between columns: what follows from what."""
 
     # Column → the coarsest one that it follows from: a price from its item, an age from its user.
     # Rows of one owner are no different evidence of such a column.

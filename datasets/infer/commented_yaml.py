@@ -109,7 +109,7 @@ def _left_out(reasons: Reasons) -> list[str]:
 
 
 def _changed(section: BaseModel) -> dict[str, Any]:
-    """What differs from the defaults, nested sections too; a kind from that of its noun."""
+    """Returns what differs from the defaults, in nested sections too."""
     fields, found = type(section).model_fields, section.model_dump(mode="json")
     defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
     if isinstance(section, HasKinds):

@@ -76,7 +76,7 @@ def without_copies(table: pa.Table, *, sampled: bool = False) -> tuple[pa.Table,
 
 
 def _copies(table: pa.Table, widest: list[str]) -> np.ndarray:
-    """Which rows come before already, bool [N]; all columns are hashed where a few repeat alone."""
+    """Marks rows that repeat an earlier one, bool [N]."""
     again_N = np.zeros(table.num_rows, bool)
     _, place_N, times_K = np.unique(
         row_hashes(table, widest), return_inverse=True, return_counts=True
@@ -150,7 +150,7 @@ def _choose_seed(
 
 
 def _one_class(tasks: list[GuessedTask], rows_N: np.ndarray) -> str:
-    """What is wrong with these rows as training rows, or nothing."""
+    """Says what is wrong with these rows as training rows, if anything."""
     for task in tasks:
         values = task.values_N[rows_N & task.observed_N]
         if not len(values):
@@ -162,7 +162,7 @@ def _one_class(tasks: list[GuessedTask], rows_N: np.ndarray) -> str:
 
 @dataclass(kw_only=True)
 class Reasons:
-    """Why the inferred config is what it is; becomes its comments."""
+    """Reasons of the inferred config, which become its comments."""
 
     split: str = ""  # of the split
     group: str = ""  # of data.group_column
@@ -235,7 +235,7 @@ def infer_config(
 
 
 class _Look:
-    """What is found out about a table without copies."""
+    """Findings about a table without copies."""
 
     def __init__(
         self,

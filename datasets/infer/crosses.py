@@ -1,4 +1,4 @@
-"""What columns predict together: an additive model, crosses and products beyond it, drift.
+"""Joint effects of columns: an additive model, crosses and products beyond it, drift.
 
 An embedding of an id meets another one only in the layers above, which learn each one's own rate
 long before they learn a product of two. On an invented log where pairs have rates of their own
@@ -91,7 +91,7 @@ class Cross:
 
 @dataclass(frozen=True)
 class Leftover:
-    """What an additive model of all columns leaves of a label, in rows it was not fitted on."""
+    """Residual of an additive model of all columns, in rows that it was not fitted on."""
 
     task: str  # name of the label
     index_L: np.ndarray  # int64 [L], which of the sampled rows
@@ -288,7 +288,7 @@ def _pairs(left: Coded, right: Coded) -> tuple[np.ndarray, int]:
 
 
 def _explained(labels_L: np.ndarray, p_L: np.ndarray, is_event: bool) -> float:
-    """What predictions take off the loss of the mean, over all rows."""
+    """Computes what predictions take off the loss of the mean, over all rows."""
     base = labels_L.mean()
     if not is_event:
         return max(float(((labels_L - base) ** 2 - (labels_L - p_L) ** 2).sum() / 2), 0.0)
@@ -298,7 +298,7 @@ def _explained(labels_L: np.ndarray, p_L: np.ndarray, is_event: bool) -> float:
 
 
 def _gain(codes_S: np.ndarray, size: int, over: Leftover) -> tuple[float, float, float]:
-    """What pairs' own means take off the loss, to second order; in standard errors; by what m."""
+    """Computes what pairs' means take off the loss, to second order; in standard errors; by m."""
     codes_L = codes_S[over.index_L]
     cells_L, other_L = codes_L * 2 + over.half_L, codes_L * 2 + ~over.half_L
     sums = np.bincount(cells_L, weights=over.left_L, minlength=2 * size)
@@ -314,7 +314,7 @@ def _gain(codes_S: np.ndarray, size: int, over: Leftover) -> tuple[float, float,
 
 
 def _z(one: Coded, two: Coded, left: Leftover) -> float:
-    """How well the leading directions of each half predict what is left of the other."""
+    """Tests how well the leading directions of each half predict what is left of the other."""
     u_L, i_L = one.codes_S[left.index_L], two.codes_S[left.index_L]
     sizes = one.cells, two.cells
     gains = [
@@ -329,7 +329,7 @@ def _z(one: Coded, two: Coded, left: Leftover) -> float:
 def _predicted(
     u_L: np.ndarray, i_L: np.ndarray, sizes: tuple[int, int], left: Leftover, half_L: np.ndarray
 ) -> np.ndarray:
-    """What directions of a half say of the other rows, up to a factor."""
+    """Predicts other rows by a half's directions, up to a factor."""
     weights = [
         np.sqrt(np.bincount(codes_L[half_L], left.information_L[half_L], size) + _SHRINKAGE)
         for codes_L, size in ((u_L, sizes[0]), (i_L, sizes[1]))

@@ -1,4 +1,4 @@
-"""Which columns are ids and which are numbers: by what predicts, else by shape and name.
+"""Decision between ids and numbers: by what predicts, else by shape and name.
 
 Reasons for and against add up. In units of standard errors of what a label says, so that a hint
 (2 to 4) decides where the labels say nothing (below 2), and gives way where they are sure.
@@ -227,7 +227,7 @@ _DOUBT = 1.5  # reasons of less than this leave a column unsure
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a column of whole numbers."""
+    """Facts about a column of whole numbers."""
 
     name: str  # the column
     distinct: int  # values
@@ -238,7 +238,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a column is."""
+    """Verdict on a column's kind."""
 
     kind: Literal["ids", "number"]  # what it is read as
     measured: bool = False  # whether its labels alone are sure
@@ -316,7 +316,7 @@ def _of_shape(shape: Shape) -> float:
 
 
 def _of_family(members: list[dict[str, float]]) -> float:
-    """What the labels and shapes of C1, …, C20 say together; nothing where they contradict.
+    """Judges C1, …, C20 by labels and shapes together; nothing where they contradict.
 
     c0 to c9 may be anything: only where nearly all are of one kind is the next one likely so.
     """

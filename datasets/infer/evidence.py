@@ -1,4 +1,4 @@
-"""What a column's own labels say of its kind: ids, a number, or both; on rows held out.
+"""Evidence of a column's kind by labels, on rows held out: ids, a number, or both.
 
 A reading gives each value of a column, in each fold, a prediction that was made without that
 fold's labels. All that is needed of the rows are their sums by value and fold, so a reading costs
@@ -67,7 +67,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Gain:
-    """What one reading gains over another."""
+    """Gain of one reading over another."""
 
     total: float  # squared error taken off, over all rows
     z: float  # in standard errors, rows drawn anew
@@ -239,7 +239,7 @@ BUCKETS = (10, 20, 50, 100, 200, 500)
 
 @dataclass(frozen=True)
 class Evidence:
-    """How well a column predicts one label, read in both ways."""
+    """Evidence of how well a column predicts one label, read in both ways."""
 
     task: str  # the label's task
     is_event: bool  # whether it is 0 and 1
@@ -256,7 +256,7 @@ class Evidence:
 
     @property
     def strength(self) -> float:
-        """How surely the column says anything of the label."""
+        """Certainty that the column says anything of the label."""
         return max(self.z_ids, self.z_number)
 
 
@@ -324,7 +324,7 @@ class _Compared:
 
     @property
     def strength(self) -> float:
-        """How surely the column says anything of the label."""
+        """Certainty that the column says anything of the label."""
         return max(self.over_mean.z, self.smooth.z_values)
 
     def evidence(self) -> Evidence:

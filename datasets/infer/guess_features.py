@@ -194,7 +194,7 @@ class InputColumn:
         return tail > _NEVER_RAW or self.evidence is None or self.evidence.z_log > -SURE
 
     def _because(self, facts: str) -> str:
-        """What decided, such as `ids: AUC 0.71 as ids, 0.55 as a number (z 14); 500 …`."""
+        """Says what decided, such as `ids: AUC 0.71 as ids, 0.55 as a number (z 14); 500 …`."""
         facts, verdict, evidence = facts + self._missing, self.verdict, self.evidence
         if not verdict.why or evidence is None:
             return facts
@@ -287,7 +287,7 @@ def offered(profile: ColumnProfile, name: str) -> list[FeatureConfig]:
 
 
 def _keys(profile: ColumnProfile) -> dict[str, Any]:
-    """How the feature reads the column: a format, or a unit."""
+    """Returns the keys by which the feature reads the column: a format, or a unit."""
     if profile.nature == "datetime":
         return dict(profile.keys)
     # Of numbers they are numbers, of datetimes words

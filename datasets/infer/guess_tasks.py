@@ -208,7 +208,7 @@ def _is_zero_one(values: pa.Array) -> bool:
 
 
 def _two_values(label: str, column: pa.ChunkedArray, values: pa.Array) -> tuple[str, str]:
-    """Which of two values is the positive one: a word like yes, the larger number, the rarer."""
+    """Picks the positive one of two values: a word like yes, the larger number, the rarer."""
     pair = values.to_pylist()
     if all(isinstance(value, str) for value in pair):
         words = [value.strip().lower() for value in pair]

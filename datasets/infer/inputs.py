@@ -1,4 +1,4 @@
-"""Which columns are inputs, and as what: everything known of the columns, brought together."""
+"""Choice of the columns that are inputs, and as what, by everything known of them."""
 
 import re
 import unicodedata
@@ -248,7 +248,7 @@ class Inputs:
         return Verdict("ids") if profile.distinct <= 2 else None
 
     def _shape(self, name: str, relations: Relations) -> Shape | None:
-        """Of a column's values, each counted once for all rows of what it follows from."""
+        """Describes a column's values, each counted once for all rows of what it follows from."""
         coded = self.coded[name]
         assert coded.values_V is not None
         codes = coded.codes_S
@@ -298,7 +298,7 @@ class Inputs:
             self._take(column.beside(guessed, names.feature(other)), f"as well: {why}")
 
     def _all_rare(self, profile: ColumnProfile, feature: FeatureConfig) -> str:
-        """Why ids of which none comes often enough say nothing: keys of requests, of sessions."""
+        """Says why ids that never repeat often enough are left out: keys of requests, sessions."""
         encoding = feature.table_encoding
         least = 1 if encoding is None else encoding.least_seen
         if least <= 1 or self.sampled or profile.name in self.told.kept:

@@ -117,7 +117,7 @@ class LookedAt(NamedTuple):
 
     @property
     def classes(self) -> tuple[str, str]:
-        """What rows of either class are, in words."""
+        """Describes in words the rows of either class."""
         task = self.target.task
         if self.target.is_event:
             return f"{task!r} is 1", "it is 0"

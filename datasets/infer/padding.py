@@ -214,7 +214,7 @@ def _candidates(lists: _Lists, profiles: Sequence[ColumnProfile]) -> Iterator[di
 
 
 def _kept(lists: _Lists, keys: dict[str, Any]) -> np.ndarray | None:
-    """How many items of each row are no padding; None: it is not one value, or hardly any."""
+    """Counts each row's items that are no padding; None: it is not one value, or hardly any."""
     unpadded = unpad(lists.with_keys(keys), lists.values, lists.lengths_N)
     if unpadded.keep_V is None or (unpadded.lengths_N < lists.lengths_N).sum() < _FEWEST:
         return None

@@ -21,7 +21,7 @@ _SHORTEST = 2
 
 @dataclass(frozen=True)
 class VectorFacts:
-    """What is known of a column of lists of real numbers."""
+    """Facts about a column of lists of real numbers."""
 
     length: int  # of the first
     problem: str = ""  # why they are no vectors; "": they are
@@ -78,7 +78,7 @@ def _are_real(glance: pa.ChunkedArray) -> bool:
 
 
 def _lengths_in_text(column: pa.ChunkedArray) -> np.ndarray:
-    """By the commas, or else the spaces between numbers; 0 where there is none."""
+    """Counts numbers by the commas, or else the spaces between them; 0 where there is none."""
     if not pc.any(pc.match_substring(column, ","), min_count=0).as_py():
         return items_of(column)[1]
     empty = pc.match_substring_regex(column, r"^[\s\[\]()]*$")
@@ -227,7 +227,7 @@ _ORDERED_OVERALL = 0.8  # correlation with the row number; times need not pass e
 
 
 class TimeLike(StrEnum):
-    """Why a column looks like datetimes."""
+    """Evidence that a column looks like datetimes."""
 
     DATES = "dates"
     SINCE_1970 = "times since 1970"

@@ -252,7 +252,7 @@ def number_keys(texts: pa.Array) -> dict[str, Any] | None:
 def _keys(
     texts: pa.Array, decimal: str, thousands: str | None, unit: str | None
 ) -> dict[str, Any] | None:
-    """Of a reading that all texts allow; None where they are rather lists of ids."""
+    """Returns the keys of a reading that all texts allow; None where they are lists of ids."""
     texts = tidied(pa.chunked_array([texts]))
     if (decimal, thousands) == (".", None):
         # € 1.234 beside € 999: three digits follow each dot, and some numbers have none
@@ -269,7 +269,7 @@ def _keys(
 
 
 def _has_zero_groups(texts: pa.ChunkedArray, mark: str) -> bool:
-    """Of many thousands some end in 005 or 050; of many lists of ids such as 101,202 none does."""
+    """Whether some groups are 005 or 050, as in thousands and never in lists of ids."""
     groups = pc.sum(pc.count_substring_regex(texts, rf"{mark}\d\d\d")).as_py()
     decimals = pc.any(pc.match_substring_regex(texts, r"[.,]\d{1,2}$")).as_py()
     if groups < _FIRST_DIGITS or decimals:
@@ -448,7 +448,7 @@ def sentinels(numbers_N: np.ndarray) -> list[float]:
 
 
 def _is_one(values: np.ndarray, counts: np.ndarray, rows: int, sign: int = 1) -> bool:
-    """Is the first of ascending values a sentinel? `sign` −1: they were negated."""
+    """Whether the first of ascending values is a sentinel; `sign` −1: they were negated."""
     first, others = values[0], values[1:]
     if not _is_filler(sign * first):
         return False
@@ -573,7 +573,7 @@ def _numbers(name: str, column: pa.ChunkedArray, keys: dict[str, Any]) -> Column
 
 
 def _datetimes(name: str, column: pa.ChunkedArray, keys: list[dict[str, Any]]) -> ColumnProfile:
-    """One way to read them, or two of which a person has to choose."""
+    """Returns one way to read datetimes, or two of which a person has to choose."""
     feature = DatetimeFeature(name="x", column=name, parts=["day"], **keys[0])
     local = local_datetimes(pa.table({name: column}), feature, name)
     micros = local.cast(pa.int64())

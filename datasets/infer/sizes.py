@@ -67,7 +67,7 @@ _DECAY = 2.5  # of a row of ids beside a factorization machine, in rows' losses
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """What sizes depend on."""
+    """Facts about a log that sizes depend on."""
 
     rows: int  # how many
     ids: int = 0  # different values of the column of ids that has most; lists do not count

@@ -1,4 +1,4 @@
-"""What a person says in options of `mmoe init`, which counts for more than anything measured."""
+"""Options of `mmoe init`, which count for more than anything measured."""
 
 import csv
 from collections.abc import Callable, Collection, Sequence

@@ -258,7 +258,7 @@ class _LabelEncoder:
         self.domains = domain_keys(config, table, origin) if restricted else None
 
     def encoded(self) -> tuple[EncodedLabels, list[np.ndarray]]:
-        """All tasks, with weights and groups; and labels that are observed, before float32."""
+        """Encodes all tasks, with weights and groups; and observed labels before float32."""
         config, table, origin = self.config, self.table, self.origin
         labels = [self.label(task.name) for task in config.tasks]
         weights = [

@@ -1,4 +1,4 @@
-"""How many labels of each split are masked, since their rows are young; and what is said of it."""
+"""Counts of labels that are masked in each split, since their rows are young."""
 
 from collections.abc import Iterator, Mapping
 

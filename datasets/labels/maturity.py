@@ -1,4 +1,4 @@
-"""Which labels can still change, since their rows are young; and what those that train count."""
+"""Maturity of labels: those that can still change, and how much young ones count."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -181,7 +181,7 @@ def _unit_by_size(column: pa.ChunkedArray, where: str) -> TimeUnit | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Maturity:
-    """When the labels of a run were collected."""
+    """Time at which the labels of a run were collected."""
 
     as_of: int  # microseconds since 1970
     # Of tasks with `immature: weight`

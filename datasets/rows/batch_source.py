@@ -127,7 +127,7 @@ class BatchSource:
 
     @property
     def held(self) -> EncodedData | None:
-        """All rows, where they are in memory; None of a stream."""
+        """Rows that are in memory; None of a stream."""
         return self.reader.data if isinstance(self.reader, _Held) else None
 
     def __len__(self) -> int:

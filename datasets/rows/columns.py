@@ -1,4 +1,4 @@
-"""What encoded rows hold: their columns as alarms and guards see them, and ids that are unseen."""
+"""Columns of encoded rows as alarms and guards see them, and unseen ids."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ def columns_of(
 def _of_codecs(
     features: EncodedFeatures, encoder: FeatureEncoder
 ) -> Iterator[tuple[Codec[Any], np.ndarray, np.ndarray, Sequence[IdLists]]]:
-    """Each codec with its numbers, ids and lists of every row; those of requests one by one."""
+    """Yields each codec with every row's numbers, ids and lists; requests' one by one."""
     requests = features.requests
     for codec, level, (dense, ids, lists) in encoder.places():
         if requests is None or level == "row":
@@ -145,7 +145,7 @@ def _lists(
 def _known(
     codec: Codec[Any], encoder: FeatureEncoder, ids_V: np.ndarray, of_training: bool
 ) -> dict[str, Any]:
-    """What a vocabulary says of ids: how many are unseen, would be in training, and their names."""
+    """Counts ids that a vocabulary has not seen, as in training, and names them."""
     if not isinstance(codec, IdCodec):
         return {}
     vocabulary, present_V = codec.ids(encoder.rules), ids_V[ids_V != MISSING]

@@ -112,7 +112,7 @@ class EncodedFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class LevelLayout:
-    """Which of the encoder's columns are of requests, in its order."""
+    """Levels of the encoder's columns, in its order."""
 
     dense: tuple[bool, ...]  # for each dense column whether it is
     ids: tuple[bool, ...]  # for each feature of one id
@@ -121,7 +121,7 @@ class LevelLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedRequests:
-    """What rows share with the other candidates of their request: M requests, N rows."""
+    """Columns that rows share with other candidates of their request: M requests, N rows."""
 
     features: EncodedFeatures  # of the M requests: the columns of features with level request alone
     # int64, place of each row's request among them; they stand in the order in which rows first
@@ -349,7 +349,7 @@ class EncodedData:
     def _requests(
         self, rows_B: np.ndarray, height: int
     ) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
-        """Which requests a batch's rows are of, each row's place among them, and their numbers."""
+        """Finds the requests of a batch's rows, each row's index among them, and their numbers."""
         requests = self.features.requests
         if requests is None:
             return None, None, None
@@ -435,7 +435,7 @@ def ids_of_batch(
 
 
 def _lists(features: EncodedFeatures, rows_B: np.ndarray, height: int) -> list[Ids]:
-    """Of each list feature."""
+    """Encodes the lists of each list feature."""
     weights = features.list_weights or [None] * len(features.lists)
     found: list[Ids] = []
     for (values, offsets), own in zip(features.lists, weights, strict=True):

@@ -191,7 +191,7 @@ def array_of(data: Any, number: int) -> Any:
 def _readable(
     columns: list[tuple[str, Any]], used: Collection[str], origin: str, mixed: list[str] | None
 ) -> Iterator[tuple[str, pa.Array]]:
-    """Every column that is used, and of the others those that can be read."""
+    """Returns all columns that are used, and the others that can be read."""
     for name, values in columns:
         try:
             yield name, arrow_column(name, values, origin)

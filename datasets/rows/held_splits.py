@@ -65,7 +65,7 @@ class HeldSplits:
 
     @property
     def origin(self) -> str:
-        """What the user calls the data."""
+        """Name that the user gives the data."""
         return self.splits.origin
 
     def fit(

@@ -250,7 +250,7 @@ def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _shortened(name: str) -> str:
-    """What is no file of columns at all may have one long line for a header."""
+    """Shortens a header: what is no file of columns may have one long line."""
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 

@@ -109,7 +109,7 @@ def in_order(
 def _submitted(
     pool: ThreadPoolExecutor, work: Callable[[T], S], chunks: Iterable[T]
 ) -> Generator[Future[S]]:
-    """What comes of each chunk; an error while reading comes behind what was read before it."""
+    """Yields each chunk's result; a reading error comes behind what was read before it."""
     try:
         for chunk in chunks:
             yield pool.submit(work, chunk)

@@ -28,7 +28,7 @@ TRAIN, VALIDATION, TEST = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """What was counted of the rows of all splits."""
+    """Counts of repeated rows over all splits."""
 
     rows: int  # how many there are
     copies: float  # share of them that are a copy of a row before
@@ -144,7 +144,7 @@ def widest_columns(table: pa.Table, columns: Sequence[str]) -> list[str]:
 
 
 def _by_chance(parts_CG: np.ndarray, chosen: Sequence[int]) -> float:
-    """How many rows repeat by chance.
+    """Estimates how many rows repeat by chance.
 
     Of pairs of different rows that agree in all columns but u and v, some agree in u, some in v,
     the others in neither: `agree in u` · `agree in v` / `in neither` are then the same by chance,

@@ -58,7 +58,7 @@ def same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
 
 
 def _same_lists(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
-    """Of rows whose lists are both there."""
+    """Compares lists of rows that have both."""
     lengths = [pc.list_value_length(column) for column in (left, right)]
     alike = pc.fill_null(pc.equal(*lengths), False).to_numpy(zero_copy_only=False).copy()
     rows = pa.array(np.flatnonzero(alike))
@@ -86,7 +86,7 @@ _USED_BY = "data.requests.column"
 
 @dataclass(frozen=True, kw_only=True)
 class RowRequests:
-    """Which of N rows are candidates of which of M requests."""
+    """Request of each of N rows, one of M."""
 
     # int64, place of each row's request, by the order in which rows first name them
     request_N: np.ndarray
@@ -96,7 +96,7 @@ class RowRequests:
 
     @property
     def keys_N(self) -> np.ndarray:
-        """Which request each row is of, uint64."""
+        """Returns each row's request, uint64."""
         return self.keys_M[self.request_N]
 
     def counted_rows(

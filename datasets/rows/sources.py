@@ -1,4 +1,4 @@
-"""Where a run's rows come from: the user's files or a bundled source."""
+"""Sources of a run's rows: the user's files or a bundled source."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

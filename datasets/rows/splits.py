@@ -497,7 +497,7 @@ def _fitted(
 
 
 def _by_key(source: RowSource, split: SplitConfig, seed: int, together: Sequence[str]) -> Splitter:
-    """All rows of a key together; keys are read here only where their type does not say it all."""
+    """Splits by key; keys are read here only where their type does not say it all."""
     name, origin = split.column, source.origin
     assert name is not None
     label = f"{origin}: column {name!r}"

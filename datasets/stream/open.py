@@ -171,7 +171,7 @@ class StreamRows:
             at = end
 
     def _no_rows(self, groups_N: np.ndarray | None = None) -> EncodedData:
-        """Of a rank whose share of the rows is empty."""
+        """Returns the encoded rows of a rank whose share is empty."""
         schema = self.split.source.schema
         return self._encode(schema.empty_table().select(self.columns), groups_N)
 

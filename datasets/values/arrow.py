@@ -273,7 +273,7 @@ def _plain_list(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """One chunk, a layer of its type at a time."""
+    """Decodes one chunk, a layer of its type at a time."""
     kind = array.type
     wanted = plain_type(kind)
     if wanted == kind:
@@ -288,7 +288,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _decoded_runs(array: pa.RunEndEncodedArray) -> pa.Array:
-    """By the number of each row's run: Arrow itself decodes runs of some types alone."""
+    """Decodes runs by each row's run, since Arrow decodes runs of some types only."""
     numbers = pa.array(np.arange(len(array.values), dtype=np.int64))
     runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, numbers)
     rows = pc.run_end_decode(runs.slice(array.offset, len(array)))

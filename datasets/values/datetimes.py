@@ -216,7 +216,7 @@ class _Reader:
         self.where = f"{origin}: column {feature.source_column!r} (of {self.used_by})"
 
     def row(self, index: int) -> str:
-        """What an error about one cell starts with."""
+        """Returns the beginning of an error about one cell."""
         column = self.feature.source_column
         return cell_place(self.table, self.origin, index, column, self.used_by)
 
@@ -274,7 +274,7 @@ class _Reader:
         return pa.chunked_array([pa.array(whole_N, mask=missing_N)])
 
     def numbers_in_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Each cell as the number that it is: whole ones keep all their digits."""
+        """Reads each cell as the number that it is: whole ones keep all their digits."""
         present = text.blank_to_null(text.words_to_null(column, self.feature.missing_values))
         whole = text.to_integers(present)
         reals = text.to_reals(present)

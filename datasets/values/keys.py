@@ -305,7 +305,7 @@ def _floats(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _refuse_lost_digits(floats_N: np.ndarray, label: str) -> bool:
-    """Are all of them whole numbers? Refuses whole numbers that float64 cannot hold apart."""
+    """Whether all are whole numbers; refuses those that float64 cannot hold apart."""
     present = floats_N[~np.isnan(floats_N)]
     whole = np.array_equal(present, np.floor(present))
     large = np.abs(present) >= _EXACT

@@ -1,4 +1,4 @@
-"""What cells of text hold: numbers, flags, words for what is missing, lists."""
+"""Cells of text: numbers, flags, words for what is missing, lists."""
 
 import ast
 import json

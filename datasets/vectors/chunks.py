@@ -182,7 +182,7 @@ def _local(path: str) -> str:
 
 
 def _finite(numbers_NL: np.ndarray, row: Callable[[int], str], what: str) -> np.ndarray:
-    """As float32."""
+    """Casts to float32; refuses what is not finite."""
     with np.errstate(over="ignore"):  # to infinity, which is refused below
         narrow_NL = numbers_NL.astype(np.float32, copy=False)
     bad_N = ~np.isfinite(narrow_NL).all(axis=1)

@@ -24,7 +24,7 @@ _EVEN = 4  # FBGEMM reads rows in vectors of four numbers
 
 @dataclass(frozen=True, kw_only=True)
 class VectorScaling:
-    """How vectors of L numbers become rows: scaled as the config says, then zeros up to `dim`.
+    """Scaling of vectors of L numbers to rows: as the config says, then zeros up to `dim`.
 
     Example:
         >>> scaling = VectorScaling(mean=(1.0, 0.0, 0.0), deviation=(2.0, 1.0, 1.0))
@@ -182,7 +182,7 @@ class _FileIds:
 
     @property
     def label(self) -> str:
-        """What they are called in an error."""
+        """Name of the vectors in an error."""
         what = f"ids of {self.used_by}"
         name = self.vectors.id
         return f"{self.vectors.path}: {what if name is None else f'column {name!r} ({what})'}"
@@ -255,7 +255,7 @@ def _check_width(length: int, dim: int | None, vectors: TableVectors, table: str
 def _check_share(
     keys: pa.Array, has_N: np.ndarray, frequent_N: np.ndarray, in_file: _FileIds, label: str
 ) -> None:
-    """Of the ids that have a row; of all where training has none so often."""
+    """Checks the share of ids with a row that have a vector."""
     asked_N = frequent_N if frequent_N.any() else np.ones_like(frequent_N)
     total, known = int(asked_N.sum()), int((has_N & asked_N).sum())
     vectors = in_file.vectors

@@ -113,7 +113,7 @@ class StoredColumn(Stored):
 
     @property
     def shares(self) -> np.ndarray:
-        """Each bin's part of the items."""
+        """Returns each bin's part of the items."""
         return np.array(self.counts) / max(sum(self.counts), 1)
 
     @property

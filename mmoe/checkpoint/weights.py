@@ -1,4 +1,4 @@
-"""From a checkpoint into a model: no larger than what was stored, an outline, or its weights."""
+"""Weights from a checkpoint into a model, no larger than what was stored."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -95,7 +95,7 @@ def check_tables(tables: Sequence[TableSpec], model: StoredTensors) -> None:
 
 
 def _check_shapes(shapes: Mapping[str, tuple[int, int]], model: StoredTensors) -> None:
-    """On every rank alike, whatever it holds of them."""
+    """Checks shapes on every rank alike, whatever it holds of them."""
     empty = {
         name: [Shard(torch.empty(0, dim), (rows, dim), (0, 0))]
         for name, (rows, dim) in shapes.items()

@@ -79,7 +79,7 @@ def path_as_of(path: str, as_of: str | None) -> str:
 
 
 def _note(line: str) -> None:
-    """On standard error, where no result stands."""
+    """Writes a note to standard error, where no result stands."""
     sys.stderr.write(f"note: {readable(line)}\n")
 
 

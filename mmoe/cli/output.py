@@ -145,7 +145,7 @@ def advising_resume(output: Path | None = None) -> Generator[None]:
 
 
 def _same_command(folder: Path) -> str:
-    """With --resume, as it has to be written."""
+    """Returns the same command with --resume."""
     given = sys.argv[1:]
     more = [] if "--resume" in given else ["--resume"]
     if not any(word.partition("=")[0] in ("--out", "--output") for word in given):

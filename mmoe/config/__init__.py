@@ -1,4 +1,4 @@
-"""What a run is: pydantic models read from YAML. Imports no torch."""
+"""Config of a run: pydantic models read from YAML. Imports no torch."""
 
 from mmoe.config.data import DataConfig, RequestsConfig, SplitConfig, StreamingConfig
 from mmoe.config.experts import (

@@ -1,4 +1,4 @@
-"""Where the rows come from, when they happened, and how they are split."""
+"""Data of a run: where rows come from, when they happened, and how they are split."""
 
 import re
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ Moment = Annotated[str, BeforeValidator(_as_text), AfterValidator(_is_moment)]
 
 
 class TimeConfig(Strict):
-    """When each row happened, and when its labels were collected: for `matures_after` of tasks."""
+    """Times of rows and of their labels' collection: for `matures_after` of tasks."""
 
     column: str | None = Field(
         default=None,
@@ -109,7 +109,7 @@ Day = Annotated[str, BeforeValidator(str)]  # YAML reads 2024-01-31 as a date, 7
 
 
 class SplitConfig(Strict):
-    """Which rows train, which choose the checkpoint, which are reported.
+    """Split of rows: those that train, choose the checkpoint, and are reported.
 
     `random` permutes the rows with `split_seed`; `hash` keeps all rows of one key together; `time`
     trains on the past and tests on the future; `day` trains on some days and tests on others;
@@ -155,7 +155,7 @@ class SplitConfig(Strict):
 
 
 class StreamingConfig(Strict):
-    """How rows are streamed from files that do not fit into memory.
+    """Streaming of rows from files that do not fit into memory.
 
     Row groups come in another order in every epoch, a few side by side; their rows fill a buffer
     and leave it in random order. Reading and encoding go on in the background.

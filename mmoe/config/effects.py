@@ -201,7 +201,7 @@ def _says(section: BaseModel, key: str) -> bool:
 
 
 def _words(run: RunConfig, place: _Place, key: str, needs: Needs) -> str:
-    """One sentence, with the key as `--set` takes it."""
+    """Returns one sentence, with the key as `--set` takes it."""
     section, path, node = _at(run, place), [], run
     for step in place:
         node = _at(node, (step,))

@@ -184,7 +184,7 @@ class FrozenExpertConfig(ExpertConfig):
 
     @property
     def title(self) -> str:
-        """What a report calls it."""
+        """Name in a report."""
         return f"frozen {self.module.partition(':')[2]}"
 
     @property
@@ -228,7 +228,7 @@ class MLPTowerConfig(TowerConfig):
 
 
 class CapacityConfig(Strict):
-    """How many rows an expert computes in a training step at most; the rest is dropped.
+    """Limit of the rows that an expert computes in a training step; the rest is dropped.
 
     Scoring and evaluation drop nothing.
     """
@@ -278,7 +278,7 @@ TOWERS.add("mlp", MLPTowerConfig, "mmoe.tasks:Tower")
 
 
 class InteractionConfig(HasKinds):
-    """What multiplies features, beside the experts, which are slow to find products."""
+    """Products of features, beside the experts, which are slow to find them."""
 
     title: ClassVar[str] = ""  # what a report calls it; none: it says nothing
     pairs_ids: ClassVar[bool] = False  # whether it multiplies embeddings of two features of ids
@@ -395,7 +395,7 @@ INTERACTIONS.add("autoint", AutoIntConfig, f"{_ADD}:add_autoint")
 
 
 class SequenceEncoderConfig(HasKinds):
-    """What makes one vector of a row's events."""
+    """Encoder that makes one vector of a row's events."""
 
     reads_target: ClassVar[bool] = False  # it needs the row's candidate to say what matters
 

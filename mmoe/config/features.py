@@ -32,7 +32,7 @@ OUTSIDE = (
 
 
 class Feature(HasKinds):
-    """What a run asks of a feature of any kind; a kind overrides what differs.
+    """Feature of any kind, as a run asks for it; a kind overrides what differs.
 
     It says its `source_columns`, and has a key `name`; `dim` where it looks tables up whose width
     may be chosen; `level` where it may be of a request.
@@ -86,7 +86,7 @@ class Feature(HasKinds):
 
     @property
     def table_encoding(self) -> TableEncoding | None:
-        """How its ids become rows; None: it has none, or not in a way of its own."""
+        """Encoding of its ids to rows; None: it has none, or not of its own."""
         return None
 
     @property
@@ -147,7 +147,7 @@ class PaddedLists(Feature):
 
     @property
     def weight_mark(self) -> str | None:
-        """What stands between an item and its weight, in its text; None: there are no weights."""
+        """Separator of an item and its weight in text; None: there are no weights."""
         return None
 
     @property
@@ -466,7 +466,7 @@ class ListFeature(PaddedLists, CategoricalFeature):
 
     @property
     def weight_mark(self) -> str | None:
-        """That of `weight_separator`."""
+        """Separator given as `weight_separator`."""
         return self.weight_separator
 
     @property
@@ -531,7 +531,7 @@ class CrossFeature(IdFeature):
 
 
 class SequenceFeature(PaddedLists):
-    """What somebody did before: events in the order of time, encoded with a look at the target.
+    """Events of the past in the order of time, encoded with a look at the target.
 
     An event is its ids side by side, one of each column. Columns and targets go together one by
     one, and share the targets' tables.
@@ -692,7 +692,7 @@ class VectorFeature(ColumnFeature):
 
 
 class _Features(Kinds[Feature]):
-    """Each is implemented by a `Codec`."""
+    """Kinds of features; each is implemented by a `Codec`."""
 
     def add(self, kind: str, config_class: type[Feature], implementation: Any) -> None:
         """Makes a kind of feature known.

@@ -11,7 +11,7 @@ Width = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class GateConfig(HasKinds):
-    """How a gate mixes experts; the class of a gate that learns nothing and shares no options."""
+    """Gate's way of mixing experts; the class of a gate without learnt weights and options."""
 
     learns: ClassVar[bool] = False  # whether it has the options of learned gates
     varies: ClassVar[bool] = False  # whether rows are to be weighed unlike, by more than a few
@@ -64,7 +64,7 @@ class GateConfig(HasKinds):
 
 
 class LearnedGateConfig(GateConfig):
-    """What all learned gates can be asked for: the options `mmoe.mixture.GateOptions`."""
+    """Options of all learned gates: those of `mmoe.mixture.GateOptions`."""
 
     learns = True
     varies = True
@@ -100,7 +100,7 @@ class _PickingGateConfig(_ReadingGateConfig):
         return 2 if self.k is None else self.k
 
     def keywords(self) -> dict[str, Any]:
-        """With k."""
+        """Adds k."""
         return super().keywords() | {"k": self.picks}
 
 
@@ -108,7 +108,7 @@ _TOGETHER = ("shared_k", "private_k", "budget", "floor", "aggregate", "select_vo
 
 
 class SelectingGateConfig(_PickingGateConfig):
-    """What gates can be asked for that may decide together which experts a row computes."""
+    """Options of gates that may decide together which experts a row computes."""
 
     select: Literal["independent", "joint", "budget"] = Field(
         default="independent",
@@ -152,7 +152,7 @@ class SelectingGateConfig(_PickingGateConfig):
 
     @property
     def picks(self) -> int:
-        """With the shared ones."""
+        """Counts the shared picks too."""
         return super().picks if self.select != "joint" else self.shares + self.own_picks
 
     @property
@@ -179,7 +179,7 @@ class SelectingGateConfig(_PickingGateConfig):
         return super().title + (f" ({', '.join(said)})" if said else "")
 
     def keywords(self) -> dict[str, Any]:
-        """Without what is said by `selection`, which knows the gates by name."""
+        """Leaves out what `selection` says, which knows the gates by name."""
         own = super().keywords()
         return {key: value for key, value in own.items() if key not in ("select", *_TOGETHER)}
 

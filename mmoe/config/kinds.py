@@ -67,7 +67,7 @@ def _checks_of(section: type[Strict]) -> tuple[str, ...]:
 
 
 def _is_noun(section: type) -> bool:
-    """By name: pydantic asks this of `HasKinds` too, before there is one."""
+    """Whether a class is a noun, by name: pydantic asks before `HasKinds` exists."""
     return any(base.__name__ == "HasKinds" for base in section.__bases__)
 
 
@@ -107,7 +107,7 @@ class HasKinds(Strict):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """How pydantic validates it; every key of a kind's class is written."""
+        """Builds pydantic's schema; every key of a kind's class is written."""
         if not _is_noun(cls):
             return handler(source)
         return core_schema.no_info_plain_validator_function(

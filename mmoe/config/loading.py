@@ -382,7 +382,7 @@ def _wrong_kind(where: str, problem: Any) -> str:
 
 
 def _hint(error: ValidationError, imports: Any) -> str:
-    """Where a kind is not known, and is none misspelt: its module may not have been imported."""
+    """Hints that an unknown kind's module may not have been imported."""
     problem = _first_problem(error)
     context = problem.get("ctx", {})
     if problem["type"] == "union_tag_invalid":
@@ -411,7 +411,7 @@ def _is_meant_for_another(kind: str, known: list[str]) -> bool:
 
 
 def _first_problem(error: ValidationError) -> Any:
-    """Where a key is missing, the unknown one beside it: it may be that one, misspelt."""
+    """Returns the first problem; for a missing key the unknown one beside it, if any."""
     first, *others = error.errors(include_url=False)
     section = first["loc"][:-1]
     beside = (p for p in others if p["type"] == "extra_forbidden" and p["loc"][:-1] == section)
@@ -440,7 +440,7 @@ def keys_in(section: type[BaseModel]) -> list[str]:
 
 
 def _defaults_of(kinds: Kinds[Any]) -> dict[str, list[Any]]:
-    """What keys of kinds say where a section does not, as YAML has it: each kind may differ."""
+    """Returns a section's defaults by kind, as YAML has them."""
     found: dict[str, list[Any]] = {}
     for section in kinds.classes():
         beside = ENCODINGS.classes() if issubclass(section, TableSettings) else []
@@ -464,7 +464,7 @@ def _known_keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> list[
 
 
 def _inside(annotation: Any, part: int | str) -> list[Any]:
-    """What an annotation holds at one part of pydantic's location of an error.
+    """Returns what an annotation holds at one part of pydantic's location of an error.
 
     A part is a key, a position, or the kind of a section that has to name it.
     """

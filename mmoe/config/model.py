@@ -24,7 +24,7 @@ MOST_DOMAINS = 1024  # each has gates; a column with more values is an id, for a
 
 
 class DomainsConfig(Strict):
-    """Which domain a row is of, and what each domain has of its own."""
+    """Domains of rows, and what each domain has of its own."""
 
     column: str = Field(
         min_length=1,
@@ -228,7 +228,7 @@ _OWN_EXPERTS = "kind {kind} has no own and shared experts; set kind: cgc or ple,
 
 
 class ModelConfig(HasKinds):
-    """Which model, and its sizes. `kind` is a setting of one module, `MultiGateMixture`.
+    """Model and its sizes. `kind` is a setting of one module, `MultiGateMixture`.
 
     Its keys are those that every kind has: what stands before and behind the experts, and what one
     expert is.
@@ -326,12 +326,12 @@ class ModelConfig(HasKinds):
 
     @property
     def expert_kinds(self) -> list[tuple[ExpertConfig, int | None]]:
-        """What experts there are, and how many of each; None: as many as a level has."""
+        """Kinds of experts, and how many of each; None: as many as a level has."""
         return [(self.expert, None)]
 
     @property
     def experts_title(self) -> str:
-        """What a report calls them."""
+        """Name of the experts in a report."""
         kinds = [f"{n} × {expert.title}" if n else expert.title for expert, n in self.expert_kinds]
         return " and ".join(kinds)
 
@@ -383,7 +383,7 @@ class ModelConfig(HasKinds):
 
 
 class SharedBottomConfig(ModelConfig):
-    """One network for all tasks."""
+    """Shared bottom: one network for all tasks."""
 
     title: ClassVar[str] = "Shared-Bottom"
     of_experts: ClassVar[str] = "1 shared network"
@@ -471,7 +471,7 @@ class PoolModelConfig(GatedModelConfig):
 
     @property
     def expert_kinds(self) -> list[tuple[ExpertConfig, int | None]]:
-        """What experts there are, and how many of each; None: all are alike."""
+        """Kinds of experts, and how many of each; None: all are alike."""
         return [(expert, expert.count) for expert in self.experts or [self.expert]]
 
     @model_validator(mode="before")
@@ -542,14 +542,14 @@ class PoolModelConfig(GatedModelConfig):
 
 
 class MMoEConfig(PoolModelConfig):
-    """Every task has a gate of its own over one pool of experts."""
+    """MMoE: every task has a gate of its own over one pool of experts."""
 
     title: ClassVar[str] = "MMoE"
     kind: Literal["mmoe"] = "mmoe"
 
 
 class OMoEConfig(PoolModelConfig):
-    """One gate for all tasks."""
+    """OMoE: one gate for all tasks."""
 
     title: ClassVar[str] = "OMoE"
     kind: Literal["omoe"] = "omoe"

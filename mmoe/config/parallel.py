@@ -1,4 +1,4 @@
-"""How a run is spread over ranks. One process ignores all of it."""
+"""Spread of a run over ranks. One process ignores all of it."""
 
 from typing import Annotated, Literal
 
@@ -31,7 +31,7 @@ Rebalance = Annotated[Literal["off", "epoch"], BeforeValidator(_word)]
 
 
 class TablePlacement(Strict):
-    """Where the rows of a table are; a key that is left out has the value of all tables."""
+    """Placement of a table's rows; a key that is left out has the value of all tables."""
 
     sharding: Sharding | None = Field(
         default=None,
@@ -83,7 +83,7 @@ _USUAL = TablePlacement(sharding="auto", kernel="auto", precision="fp32")
 
 
 class ParallelConfig(Strict):
-    """What each rank holds, and how ranks talk (`torchrun --nproc-per-node N -m mmoe train …`)."""
+    """Ranks: what each holds, and how they talk (`torchrun --nproc-per-node N -m mmoe train …`)."""
 
     experts: Literal["auto", "replicated", "spread"] = Field(
         default="auto",

@@ -67,7 +67,7 @@ def reference(config: type[BaseModel] = RunConfig) -> str:
 
 
 def _link(path: str) -> str:
-    """To a heading, by the name that GitHub gives it."""
+    """Links to a heading, by the name that GitHub gives it."""
     anchor = re.sub(r"[^\w\- ]", "", (path or _TOP).lower()).replace(" ", "-")
     return f"[{path or _TOP}](#{anchor})"
 

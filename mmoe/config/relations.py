@@ -136,7 +136,7 @@ _CALIBRATOR_WEIGHT = 0.6
 
 
 class TransferConfig(HasKinds):
-    """What towers pass on, from a task to those that come after it."""
+    """Transfer of towers, from a task to those that come after it."""
 
     title: ClassVar[str] = ""  # what a report calls it; none: it says nothing
     reads_hidden: ClassVar[bool] = False  # whether towers need a hidden layer that others can read
@@ -211,7 +211,7 @@ class AdaptiveTransferConfig(TransferConfig):
 
 
 class BayesianTransferConfig(TransferConfig):
-    """Each tower's last hidden layer reads those of the tasks before: P(y | x, those) (DBMTL)."""
+    """DBMTL: each tower's last hidden layer reads those of the tasks before, P(y | x, those)."""
 
     title: ClassVar[str] = "DBMTL"
     reads_hidden: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What `mmoe score` does by itself, and what it expects of a night's rows."""
+"""Scoring: what `mmoe score` does by itself, and what it expects of a night's rows."""
 
 import re
 from collections.abc import Iterable
@@ -187,7 +187,7 @@ def _check_measure(text: str, measure: str, names: str | None, relation: str | N
 
 
 class ScoreConfig(Strict):
-    """What `mmoe score` does by itself; its options go before it."""
+    """Defaults of `mmoe score`; its options go before them."""
 
     fused: dict[Name, str] = Field(
         default_factory=dict,

@@ -64,7 +64,7 @@ class TableVectors(Strict):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ManagedIds:
-    """How the ids of a table come and go; the keys of `TableSettings` with encoding managed."""
+    """Coming and going of a table's ids; the keys of `TableSettings` with encoding managed."""
 
     rows: int
     admit_after: int = 1
@@ -73,7 +73,7 @@ class ManagedIds:
 
 
 class TableEncoding(HasKinds):
-    """How ids become rows of a table; its keys stand beside those of a feature or table."""
+    """Encoding of ids to a table's rows; its keys stand beside those of a feature or table."""
 
     # Keys that may change without giving a row another meaning
     free: ClassVar[frozenset[str]] = frozenset()
@@ -101,12 +101,12 @@ class TableEncoding(HasKinds):
 
     @property
     def least_seen(self) -> int:
-        """How often training has to see an id for a row of its own."""
+        """Times that training has to see an id for a row of its own."""
         return 1
 
     @property
     def managed(self) -> ManagedIds | None:
-        """How ids come and go while training goes on; None: rows are those of the encoder."""
+        """Rule by which ids come and go in training; None: rows are those of the encoder."""
         return None
 
     def meaning(self) -> dict[str, object]:
@@ -136,12 +136,12 @@ class VocabularyEncoding(TableEncoding):
 
     @property
     def least_seen(self) -> int:
-        """That of `min_count`."""
+        """Returns `min_count`."""
         return self.min_count
 
 
 class HashEncoding(TableEncoding):
-    """Every id is hashed into one of `hash_size` rows."""
+    """Hashes every id into one of `hash_size` rows."""
 
     # Not 0: with nothing but hashed ids, ReLU would have no slope and no row would ever move
     initial_scale = 2.0**-20
@@ -198,7 +198,7 @@ ENCODINGS.add("managed", ManagedEncoding, "mmoe.datasets.features.id_map:Managed
 
 
 class TableSettings(Strict):
-    """How ids become rows of an embedding table, and how wide the rows are.
+    """Encoding of ids to rows of an embedding table, and the rows' width.
 
     The keys of its encoding stand beside its own, and come first when it is written.
 
@@ -232,7 +232,7 @@ class TableSettings(Strict):
 
     @property
     def table_encoding(self) -> TableEncoding:
-        """How ids become rows."""
+        """Encoding of ids to rows."""
         return self._encoding
 
     @model_validator(mode="wrap")
@@ -410,7 +410,7 @@ class PiecesSpec:
 
     @property
     def width(self) -> int:
-        """How many dense columns it has: its position."""
+        """Number of dense columns: its position."""
         return 1
 
     @property

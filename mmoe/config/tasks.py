@@ -46,7 +46,7 @@ class RecallConfig(MetricConfig):
 
 
 class _Metrics(Kinds[MetricConfig]):
-    """Each is implemented by a `NamedMetric`; what tables and `monitor` know of it is NumPy's."""
+    """Metrics by name; each is implemented by a `NamedMetric` in NumPy."""
 
     def add(self, kind: str, config_class: type[MetricConfig], implementation: Any) -> None:
         """Makes a metric known.
@@ -169,7 +169,7 @@ class TaskConfig(HasKinds):
     @field_validator("domains", mode="before")
     @classmethod
     def _domains_are_texts(cls, raw: Any) -> Any:
-        """As the column's values are read, whatever type the file has: 3 and "3" are one domain."""
+        """Reads domains as text, whatever type the file has: 3 and "3" are one domain."""
         if raw is None:
             return None
         items = list(raw) if isinstance(raw, list | tuple) else [raw]
@@ -177,7 +177,7 @@ class TaskConfig(HasKinds):
 
     @property
     def further(self) -> list[str]:
-        """What it predicts beside its one number: `pred_NAME_X` for each X of these."""
+        """Further predictions beside its one number: `pred_NAME_X` for each X of these."""
         return []
 
     @property
@@ -187,7 +187,7 @@ class TaskConfig(HasKinds):
 
     @property
     def title(self) -> str:
-        """What a report calls the way it is trained, where its kind does not say it."""
+        """Name of its training in a report, where its kind does not say it."""
         return ""
 
     @property
@@ -318,7 +318,7 @@ def further_columns(tasks: Sequence[TaskConfig], t: int) -> slice:
 
 
 class BinaryTask(TaskConfig):
-    """What happens or not: 0 or 1; a row without a label counts in no loss and no metric."""
+    """Event that happens or not: 0 or 1; a row without a label counts in no loss and no metric."""
 
     kind: Literal["binary"] = "binary"
 
@@ -504,7 +504,7 @@ class D2QTask(TaskConfig):
 
 
 class EntireSpaceTask(TaskConfig):
-    """What happens only after an event, learnt from rows without that event too (ESMM).
+    """Event after another one, learnt from rows without that one too (ESMM).
 
     0 or 1; the event is the binary task that after names, or observed_when.
     """
@@ -525,23 +525,23 @@ class EntireSpaceTask(TaskConfig):
 
     @property
     def event(self) -> str | None:
-        """That of `observed_when`."""
+        """Event of `observed_when`."""
         return self.observed_when
 
     @property
     def imputes(self) -> bool:
-        """Where it is doubly robust."""
+        """Whether it is doubly robust."""
         return self.counterfactual == "dr"
 
     @property
     def title(self) -> str:
-        """What a report calls the way it is trained."""
+        """Name of its training in a report."""
         return "ESMM" if self.counterfactual is None else f"ESCM²-{self.counterfactual.upper()}"
 
     @model_validator(mode="before")
     @classmethod
     def _after_names_the_event(cls, raw: Any) -> Any:
-        """What comes after one task is observed when that happened."""
+        """Checks that a task after another is observed when that one happened."""
         if not isinstance(raw, Mapping) or raw.get("observed_when") is not None:
             return raw
         after = raw.get("after")
@@ -700,7 +700,7 @@ def group_of(tasks: Sequence[TaskConfig], default: str | None) -> str | None:
 
 
 class _Tasks(Kinds[TaskConfig]):
-    """Each is trained by an `Objective` (torch) and judged by the `TaskKind` in `KINDS` (NumPy)."""
+    """Kinds of tasks: trained by an `Objective` (torch), judged by a `TaskKind` in `KINDS`."""
 
     def add(
         self,

@@ -406,7 +406,7 @@ class TrainingConfig(Strict):
     @field_validator("monitor")
     @classmethod
     def _monitor_is_a_metric(cls, monitor: str) -> str:
-        """Of those that there are now: others may add kinds of tasks with theirs."""
+        """Checks `monitor` against the metrics there are now: plug-ins may add more."""
         pattern = rf"^[^.]+\.({'|'.join(HIGHER_IS_BETTER)})$"
         if not re.fullmatch(pattern, monitor.removesuffix(WITH_BIAS)):
             raise PydanticKnownError("string_pattern_mismatch", {"pattern": pattern})

@@ -1,4 +1,4 @@
-"""Who pays for whom: what each expert is worth to each task, and a run without some of them."""
+"""Explanations: each expert's worth to each task, and runs without some experts."""
 
 from mmoe.explain.prune import prune_run
 from mmoe.explain.run import ExplainSettings, explain_ranker, explain_run

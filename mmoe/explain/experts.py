@@ -1,4 +1,4 @@
-"""What would change for each task if an expert were gone, and what each expert costs."""
+"""Worth of experts: each task's change without an expert, and each expert's cost."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -102,7 +102,7 @@ class ExpertStudy:
     def _refilled(
         self, judges: Sequence[TaskJudge], changes: Sequence[Sequence[Changes]]
     ) -> dict[int, dict[int, Changes]]:
-        """For experts that a task may do without: the changes where the next pick takes over."""
+        """Computes a task's changes where the next pick takes over from an expert."""
         touched: dict[int, list[int]] = {}
         for v, (place, of_tasks) in enumerate(zip(self.places, changes, strict=True)):
             if can_refill(self.network.levels[place.level].mixture, place.expert):
@@ -141,7 +141,7 @@ class ExpertStudy:
         return found
 
     def _shares(self, place: ExpertPlace, gates: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Of each gate that sees it: its mean share of the weights."""
+        """Returns its mean share of the weights of each gate that sees it."""
         level = gates[place.level]
         weights = zip(level["gates"], level["mean_weight"], strict=True)
         return {

@@ -1,4 +1,4 @@
-"""How much each task loses where a feature's values are those of other rows: permutation."""
+"""Permutation importance: each task's loss where a feature's values are other rows'."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -22,7 +22,7 @@ from mmoe.run.console import Reporter
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureColumns:
-    """Which of the encoded columns of its level are a feature's.
+    """Columns of a feature among the encoded columns of its level.
 
     Attributes:
         dense: Of dense_NF.

@@ -1,4 +1,4 @@
-"""Which tasks' gradients agree on the layers that they share."""
+"""Agreement of tasks' gradients on the layers that they share."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -115,7 +115,7 @@ def _size(rows: BatchSource, config: RunConfig) -> int:
 
 
 def _batches(rows: BatchSource, config: RunConfig) -> Iterator[Batch]:
-    """Of rows in their order, at most so many."""
+    """Yields batches of rows in their order, at most so many."""
     size, count = _size(rows, config), 0
     with closing(rows.chunks()) as chunks:
         for chunk in chunks:
@@ -135,7 +135,7 @@ def _batch(chunk: EncodedData, start: int, stop: int) -> Batch:
 
 
 def _losses(model: Ranker, config: RunConfig, batch: Batch) -> list[Tensor | None]:
-    """Each task's mean loss, to be differentiated; None where no row has its label."""
+    """Computes each task's mean loss, to be differentiated; None where no row has its label."""
     batch = batch.to(model.device)
     with torch.no_grad():
         lookups = model.look_up(batch)
@@ -166,7 +166,7 @@ def _trained(config: RunConfig) -> list[TaskConfig]:
 def _gradients(
     model: Ranker, config: RunConfig, batch: Batch, shared: Sequence[_Shared]
 ) -> list[list[Tensor] | None]:
-    """For each task that of its loss by each shared tensor, 0 where that is not shared."""
+    """Computes each task's gradient by each shared tensor, 0 where that is not shared."""
     weights = [one.weight for one in shared]
     result: list[list[Tensor] | None] = []
     with torch.enable_grad():
@@ -216,7 +216,7 @@ def _shared_layers(network: MixtureNetwork) -> list[_Shared]:
 
 
 def _read_by_several(level: Level, task_gates: Sequence[int] | None) -> Tensor:
-    """Which experts two tasks or more read, bool [E]; what a shared gate mixes, all do."""
+    """Marks experts that two tasks or more read, bool [E]; what a shared gate mixes, all do."""
     seen_GE = level.mixture.visibility_GE
     if task_gates is None:
         every_E = torch.zeros_like(seen_GE[0])

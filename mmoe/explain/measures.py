@@ -1,4 +1,4 @@
-"""What a task is judged by, and how much that changes between two predictions of the same rows."""
+"""Measures of a task, and their change between two predictions of the same rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

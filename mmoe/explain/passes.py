@@ -173,7 +173,7 @@ def _above_mixes(
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What one pass predicted.
+    """Predictions of one pass.
 
     Attributes:
         base_NP: With all experts, float32; a column for each of `prediction_columns`.
@@ -236,7 +236,7 @@ class _Batch(NamedTuple):
     gates: Sequence[GateRecord]
 
     def __len__(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return self.every_VNP.shape[1]
 
 

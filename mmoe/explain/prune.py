@@ -123,7 +123,7 @@ def prune_run(
 def _sources(
     network: MixtureNetwork, pruned: MixtureNetwork, gone: Sequence[ExpertPlace]
 ) -> dict[str, TensorSource]:
-    """What each tensor of the pruned network was: experts that stay keep their order."""
+    """Returns each pruned tensor's source: experts that stay keep their order."""
     before, now = NamedNetwork(network, {}), NamedNetwork(pruned, {})
     origins: list[dict[str, str]] = []
     for number, (level, old) in enumerate(zip(pruned.levels, network.levels, strict=True)):
@@ -134,7 +134,7 @@ def _sources(
 
 
 def _left(tensors: Mapping[str, Tensor], sources: Mapping[str, TensorSource]) -> dict[str, Tensor]:
-    """What is left of a checkpoint's tensors, of its averages and moments too."""
+    """Returns what is left of a checkpoint's tensors, averages and moments too."""
     found = {name: t for name, t in tensors.items() if name.partition(".")[0] not in _PARTS}
     stored: dict[str, list[str]] = {}
     for full_name in (name for name in tensors if name not in found):

@@ -29,7 +29,7 @@ TOLERANCE = 0.0002
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainSettings:
-    """What to find out.
+    """Settings of an explanation: what to find out.
 
     Attributes:
         tolerance: How much worse a metric may become before an expert counts as needed: of AUC,

@@ -216,7 +216,7 @@ def _columns_of_array(X: Any, names: Sequence[str] | None) -> dict[str, np.ndarr
 
 
 def _label_columns(y: Any) -> Any:
-    """What `as_table` takes: names to columns."""
+    """Returns names and columns, as `as_table` takes them."""
     if isinstance(y, pd.DataFrame | Mapping | pa.Table | pa.RecordBatch) or is_row_dicts(y):
         return plain_rows(y)
     if isinstance(y, pd.Series):

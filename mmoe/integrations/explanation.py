@@ -18,7 +18,7 @@ from mmoe.score import LoadedRun
 
 @dataclass(frozen=True)
 class Explanation:
-    """What each expert of a model is worth to each task, as tables.
+    """Worth of each expert of a model to each task, as tables.
 
     Attributes:
         result: What `mmoe explain` writes as explain.json.

@@ -63,7 +63,7 @@ def log_model(
 
 
 class _Pyfunc(LoadedRun):
-    """What MLflow calls: rows in, a column `pred_TASK` for each task out."""
+    """Model that MLflow calls: rows in, a column `pred_TASK` for each task out."""
 
     def predict(self, rows: Any, params: Any = None) -> pd.DataFrame:
         """Returns predictions for every row, with the rows' index."""

@@ -51,7 +51,7 @@ class BatchScorer:
 
 
 def use_own_cpus() -> None:
-    """Has torch and Arrow use as many threads as Ray gave this worker CPUs; elsewhere: no change.
+    """Sets torch's and Arrow's threads to the CPUs that Ray gave this worker, if any.
 
     Ray says so to OpenMP alone (`OMP_NUM_THREADS`), and not where the user has set that.
     """

@@ -1,4 +1,4 @@
-"""What runs in a worker of `mmoe score --engine ray`: the model, and one part at a time."""
+"""Worker of `mmoe score --engine ray`: the model, and one part at a time."""
 
 import os
 from collections.abc import Sequence

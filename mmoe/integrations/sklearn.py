@@ -370,7 +370,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         return Path(folder)
 
     def __getstate__(self) -> dict[str, Any]:
-        """With the files of the run, which may be in a temporary folder; without the model."""
+        """Keeps the files of the run, which may be in a temporary folder, without the model."""
         state = dict(cast(dict[str, Any], super().__getstate__()))
         state.pop("_model", None)
         if "run_directory_" in state:
@@ -401,7 +401,7 @@ _LEAST = 1e-12  # a probability is held this far from 0 and 1 where its logarith
 
 
 class TaskView(BaseEstimator):
-    """What a task's classifier and its regressor share.
+    """Base of a task's classifier and regressor.
 
     `MultiTaskRanker.task` makes one that is fitted as the ranker is. `fit` trains a ranker with the
     same parameters on X and a single y: with the other tasks, where their labels are given
@@ -487,7 +487,7 @@ class TaskView(BaseEstimator):
         return self
 
     def _predicted(self, X: Any) -> np.ndarray:
-        """What the model says of each row, predictions_N."""
+        """Predicts each row, predictions_N."""
         check_is_fitted(self, "ranker_")
         return self.ranker_._fitted().predictions(X)[1][:, self._t]
 

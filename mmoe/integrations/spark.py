@@ -81,7 +81,7 @@ def schema(
 
 @dataclass(frozen=True)
 class _Job:
-    """What a Python worker runs; Spark sends it there."""
+    """Job that Spark sends to a Python worker."""
 
     run: str
     model: str

@@ -17,7 +17,7 @@ from mmoe.score.scorer import Scorer, ScoreRequest
 
 
 def main() -> None:
-    """What Spark starts; it ends with its executor."""
+    """Runs the daemon that Spark starts; it ends with its executor."""
     import_what_scores()
     import_module("pyspark.daemon").manager()
 

@@ -82,7 +82,7 @@ def _values(task: TaskConfig, table: pa.Table) -> LabelValues | None:
 
 
 class StoredFit(Stored):
-    """What the config of a run does not say of what it was fitted to.
+    """Facts about what a run was fitted to that its config does not say.
 
     Attributes:
         labels: Task → the two values of its label.

@@ -308,7 +308,7 @@ def _y_label(kind: TaskKind, left: bool) -> str:
 
 
 def _limits(bins: Sequence[Mapping[str, Any]], kind: TaskKind) -> tuple[float, float]:
-    """One range for both axes, so that the diagonal is where prediction and outcome agree."""
+    """Returns one range for both axes, so that the diagonal is where both agree."""
     values = [each[key] for each in bins for key in ("mean_prediction", "positive_rate")]
     low, high = min(values), max(values)
     if kind.is_event:

@@ -260,7 +260,7 @@ def explanation_grids(result: Mapping[str, Any]) -> dict[str, list[tables.Grid]]
 
 
 def _task_grid(task: Mapping[str, Any], result: Mapping[str, Any]) -> tables.Grid:
-    """Each expert, and how the task's metrics change without it."""
+    """Builds the grid of experts, and how the task's metrics change without each."""
     values = [
         f"{m['heading']} {m['form'].format(v)}"
         for m in task["metrics"]
@@ -322,7 +322,7 @@ def _costs(result: Mapping[str, Any]) -> tables.Grid:
 
 
 def _features(result: Mapping[str, Any]) -> tables.Grid:
-    """Each feature, and how every task's first metric changes where it is shuffled."""
+    """Builds the grid of features, and how every task's first metric changes when shuffled."""
     headings, rows = ["change, feature shuffled"], []
     for task in result["tasks"]:
         headings += [f"{task['name']} {task['metrics'][0]['heading']}", "95 % interval", "verdict"]

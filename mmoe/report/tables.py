@@ -79,7 +79,7 @@ def model_line(model: ModelConfig, tasks: Sequence[TaskConfig] = ()) -> str:
 
 
 def _relations(model: ModelConfig, tasks: Sequence[TaskConfig]) -> str:
-    """Which tasks come after which, and what is made of it."""
+    """Builds the grid of tasks that come after others, and what is made of it."""
     told = []
     for task in tasks:
         before = task.after or ([] if task.event is None else [task.event])

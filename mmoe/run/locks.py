@@ -167,7 +167,7 @@ class FolderLock:
         self._let_go()
 
     def _wait_for_silence(self) -> None:
-        """Until a holder that gives no sign of life counts as dead; not at all without one."""
+        """Waits until a holder that gives no sign of life counts as dead."""
         self._guard.touch()  # a clock of the folder's file system
         start = heard = time.monotonic()
         sign, now = _time_of(self.path), _time_of(self._guard)

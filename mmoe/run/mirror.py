@@ -197,7 +197,7 @@ class _Mirror:
         return True
 
     def _look(self) -> tuple[dict[str, tuple[bytes, _Stamp]], dict[str, _Stamp]]:
-        """What says that files are complete, as it is while the list of all others is made."""
+        """Reads the files that say that others are complete, while those are listed."""
         while True:
             before, others = self._contents(), self._others()
             if before == self._contents():

@@ -1,4 +1,4 @@
-"""Where outputs go: `Store`, a folder here or at an address, and what must not be written over."""
+"""Stores of outputs: a folder here or at an address, and what must not be written over."""
 
 import errno
 import hashlib
@@ -276,7 +276,7 @@ def digest_of(path: Path) -> tuple[int, str]:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """What a folder holds, and in it those of partitions, and of what is not published."""
+    """Lists a folder and those of its partitions, and what is not published."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_dir() and (is_partition(path.name) or path.name in (STAGING, REJECTED)):
             yield from _entries(path)

@@ -168,7 +168,7 @@ class ScoreColumns:
 
     @property
     def names(self) -> list[str]:
-        """Of the columns that are added, in their order."""
+        """Names of the columns that are added, in their order."""
         return [*self._predicted, *self.fused]
 
     @property
@@ -309,10 +309,10 @@ class ScoreColumns:
 
     @property
     def _by_short_name(self) -> dict[str, str]:
-        """What expressions call the predictions: `click`, `spend_positive`."""
+        """Returns the predictions by their names in expressions: `click`, `spend_positive`."""
         return {name.removeprefix("pred_"): name for name in prediction_columns(self.tasks)}
 
 
 def _as_label(expression: str) -> str:
-    """With Python's sign of a power, which binds as it does on paper."""
+    """Writes an expression with Python's sign of a power, which binds as on paper."""
     return _POWER.sub(lambda match: match.group(1) or "**", expression)

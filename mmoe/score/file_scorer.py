@@ -108,12 +108,12 @@ class Target(Protocol):
 
     @property
     def source(self) -> Paths:
-        """What is read for it."""
+        """Source that is read for it."""
         ...
 
     @property
     def span(self) -> range | None:
-        """Only rows of these numbers, of one file; None: all."""
+        """Rows by number, of one file; None: all."""
         ...
 
     def __str__(self) -> str: ...  # what the user calls it
@@ -140,7 +140,7 @@ ScoreParts = Callable[[Tracker], ScoreCounts]
 
 
 class Engine(Protocol):
-    """Where a folder is scored, if not in this process.
+    """Engine that scores a folder, if not this process.
 
     It writes parts into their places of the job, each with its record, as this process would. The
     job itself is begun, and published, by who asks.
@@ -187,7 +187,7 @@ class Job(Protocol):
 
 
 class Output(NamedTuple):
-    """Where scores go, and how; as for `score_files`."""
+    """Output of scores: where they go, and how; as for `score_files`."""
 
     path: str | Path
     mode: OutputMode = "error"

@@ -46,7 +46,7 @@ _NEIGHBOURS = 31
 
 
 class Part(NamedTuple):
-    """What one file of scores holds.
+    """Part of the scores, one file.
 
     Attributes:
         file: That is read.
@@ -68,7 +68,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class FolderJob:
-    """What is to be scored into a folder: by this rank, and by all.
+    """Job of scoring into a folder: this rank's part, and all.
 
     Files of scores lie in `_staging`, each with a record beside it, until all of them are there.
     Then `publish` gives them their names: whoever reads the folder finds the scores of before, or
@@ -301,7 +301,7 @@ class OfFolder:
 
     @property
     def span(self) -> range | None:
-        """Of the part."""
+        """Rows of the part."""
         return self.part.span
 
     def look(self) -> Provenance:
@@ -417,7 +417,7 @@ def _content(record: PartRecord) -> tuple[int, str]:
 
 
 def _earlier_inputs(job: FolderJob) -> set[tuple[int, str]]:
-    """What other days' folders beside this one were scored of, or else what lies there was.
+    """Finds the inputs of other days' folders beside this one, or of what lies there.
 
     The folder of a day itself may be scored again.
     """

@@ -1,4 +1,4 @@
-"""How scoring begins: where scores may go, which parts a folder gets, which of them are done."""
+"""Start of scoring: where scores may go, a folder's parts, and those that are done."""
 
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
@@ -134,7 +134,7 @@ def _check_same_files(names: list[str], source: str) -> None:
 
 
 def _check_same_model(by: Provenance) -> None:
-    """Each rank reads the run itself."""
+    """Checks that all ranks read the same run."""
     if differs := first_other(dict(by)):
         other, theirs, ours = differs
         name = next(name for name in ours if theirs.get(name) != ours[name])
@@ -150,7 +150,7 @@ _Cut = tuple[Sequence[range], tuple[int, str] | None]
 
 
 def _cuts(files: Sequence[DataFile], rows_per_file: int | None) -> list[_Cut]:
-    """How each file is cut; rank 0 looks for all."""
+    """Returns the cuts of each file; rank 0 looks for all."""
     if rows_per_file is None:
         return [((), None) for _ in files]
 
@@ -188,7 +188,7 @@ def _parts(
     spans: Sequence[range],
     cut_of: tuple[int, str] | None,
 ) -> list[Part]:
-    """In the order that the files are read, in folders `day=2024-01-31` as they are.
+    """Returns the parts in the order of the files, in folders `day=2024-01-31` as they are.
 
     Those that the output lies in already are not repeated.
     """
@@ -248,7 +248,7 @@ def _is_put_aside(name: str) -> bool:
 
 
 def _check_scores(job: FolderJob, there: list[str], begun: bool, written: set[str]) -> None:
-    """Only what scoring wrote may be there, and only if the user knows."""
+    """Checks that only what scoring wrote is there, and that the user knows."""
     address = job.store.address
     foreign = [name for name in there if not OURS.fullmatch(posixpath.basename(name))]
     if not foreign and job.mode != "error":  # a name alone makes nothing ours
@@ -346,7 +346,7 @@ def _done(
 
 
 def _record_of(store: Store, name: str) -> PartRecord:
-    """Of scores that no manifest names: its writer was cut short."""
+    """Returns the record of scores that no manifest names: its writer was cut short."""
     size, digest = store.digest(name) or (0, "")
     by = dict(note_of(store, name) or {})
     unknown = InputRecord(name=by.get("the input", "unknown"), bytes=0, digest="")

@@ -1,4 +1,4 @@
-"""What scored rows and scores are like: counted (`ScoreCounts`), and judged before publishing.
+"""Guard: counts scored rows and scores (`ScoreCounts`), and judges them before publishing.
 
 Counts of parts add up to those of all; `Guard` holds them beside training.
 """
@@ -259,7 +259,7 @@ Figures = dict[str, float | None]  # measure → number; None where no row says 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of an expectation.
+    """Result of an expectation.
 
     Attributes:
         expectation: As it was written.
@@ -341,7 +341,7 @@ SummaryCallback = Callable[[Summary], None]
 
 @dataclass(frozen=True)
 class Guard:
-    """What scores are compared with, and what is expected of them.
+    """Guard of scores: what they are compared with, and what is expected of them.
 
     Attributes:
         expectations: That have to hold.
@@ -495,7 +495,7 @@ def _finding(summary: Summary, expected: Expectation) -> Finding:
 def _measured(
     summary: Summary, expected: Expectation
 ) -> list[tuple[str, float | None, float | None]]:
-    """Each column that an expectation names: its figure, and that of training."""
+    """Returns the figure of each column that an expectation names, and that of training."""
     measure, pattern = expected.measure, expected.names or "*"
     figures = summary.columns if measure in OF_COLUMNS else summary.scores
     named = [name for name in figures if name == pattern] or [

@@ -212,7 +212,7 @@ class Scorer:
     def _read(
         self, rows: Any, read: Sequence[str], origin: str | None, mixed: list[str] | None = None
     ) -> pa.Table:
-        """Of rows in memory the columns that are read, a row for each candidate."""
+        """Reads the needed columns of rows in memory, a row for each candidate."""
         requests, known = self.config.data.requests, self.features
         return as_rows(rows, requests, lambda _: read, origin=origin, mixed=mixed, known=known)
 

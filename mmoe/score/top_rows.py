@@ -14,7 +14,7 @@ _ROWS_WAITING = 500_000
 
 @dataclass(frozen=True)
 class Top:
-    """Which rows of each key are kept.
+    """Rows of each key that are kept.
 
     Attributes:
         count: How many, at most.

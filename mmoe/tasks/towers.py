@@ -149,7 +149,7 @@ class TakesStart(Protocol):
 
 
 class LogitColumns(NamedTuple):
-    """Where the logits of towers stand side by side.
+    """Columns of the towers' logits, side by side.
 
     Attributes:
         first: Of each tower, its first column.
@@ -213,7 +213,7 @@ class TaskTowers(nn.ModuleList):
 
     @property
     def columns(self) -> "LogitColumns":
-        """Where the logits of each tower stand."""
+        """Returns the columns of each tower's logits."""
         first, linear, width = [], [], 0
         for tower in self:
             own = tower.num_logits if isinstance(tower, Tower) else 1
@@ -416,7 +416,7 @@ def is_watched(*modules: nn.Module) -> bool:
 
 
 def _dtype_read(h_BO: Tensor) -> torch.dtype | None:
-    """What rows are cast to under autocast; None where the operator does not know it."""
+    """Returns the type that autocast casts rows to; None where the operator does not know it."""
     device, dtype = h_BO.device.type, h_BO.dtype
     if torch.is_autocast_enabled(device):
         if torch.get_autocast_dtype(device) != torch.bfloat16:

@@ -272,7 +272,7 @@ class BayesianTransfer(nn.Module):
 
 
 def _of_tasks(tasks: nn.ModuleList, names: Names) -> list[Part]:
-    """Whose each module is, by task."""
+    """Returns each task's module."""
     own = [Entry("tasks", named(names, "tasks", task)) for task in range(len(tasks))]
     return [Part(f"tasks.{task}", ("tasks", entry), names) for task, entry in enumerate(own)]
 

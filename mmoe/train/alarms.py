@@ -1,4 +1,4 @@
-"""What a run hands to `mmoe.alarms`, and what it does with what comes back.
+"""Alarms of a run: what it hands to `mmoe.alarms`, and what it does with the findings.
 
 `learn_columns` looks at a sample of the training rows, `Watch` at the rows that are evaluated, as
 they pass.
@@ -356,7 +356,7 @@ class Watch:
         self.glance: EncodedData | None = None
 
     def begin(self, total: int, first: int) -> None:
-        """Is told before the first chunk how many rows there are, and which one comes first."""
+        """Learns before the first chunk how many rows there are, and which one comes first."""
         self.sample = _SampledRows(total, first, _rows_to_look_at(len(self.encoder.codecs)))
 
     def see(self, chunk: EncodedData) -> None:
@@ -426,7 +426,7 @@ class Watch:
         labels_NT: np.ndarray,
         observed_NT: np.ndarray,
     ) -> list[Alarm]:
-        """Of what it predicts, and of its experts and gates; tasks of weight 0 are left out."""
+        """Collects alarms of predictions, experts and gates; tasks of weight 0 are left out."""
         found: list[Alarm] = []
         if training is not None:
             events = _events_of(self.config, trained=True)

@@ -452,7 +452,7 @@ class _Walk:
         return days
 
     def _day(self, out: Path, step: Step, before: Step | None, *, changed: bool) -> dict[str, Any]:
-        """One entry of backtest.json; a finished day is read, an unfinished one resumed.
+        """Runs one day of a backtest; a finished day is read, an unfinished one resumed.
 
         Its data may have changed since it was begun; `changed` says that this was looked at. The
         last days of a log are younger than any window, and so are those they are tested on.

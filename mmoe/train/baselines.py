@@ -138,7 +138,7 @@ def boosted_trees(
 
 
 def _as_scored(config: RunConfig) -> RunConfig:
-    """Without what scores do not read, such as the position: they are judged beside scores."""
+    """Drops what scores do not read, such as the position: baselines are judged beside scores."""
     unread = config.unread_when_scoring
     features = [feature for feature in config.features if feature.name not in unread]
     return config.model_copy(update={"features": features}) if unread else config
@@ -195,7 +195,7 @@ def _predicted(model: Any, x: Any, task: TaskConfig) -> tuple[np.ndarray, np.nda
 
 
 def _numbers(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[np.ndarray]:
-    """All columns that are numbers, float64 [N] each."""
+    """Returns all columns that are numbers, float64 [N] each."""
     table = encoder.read(table, origin)
     return [
         numbers_N
@@ -213,7 +213,7 @@ def _scalers(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[Nume
 
 
 def _looked_up(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[LookedUp]:
-    """All looked-up features, without the second life of a column that is a number already."""
+    """Returns all looked-up features, without columns that are numbers already."""
     numbers = {column for codec in encoder.codecs for column in codec.number_columns}
     table = encoder.read(table, origin)
     return [

@@ -1,4 +1,4 @@
-"""What a run begins with: a fresh model and optimizer, and what comes over from elsewhere."""
+"""Beginning of a run: a fresh model and optimizer, and what comes over from elsewhere."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext

@@ -73,7 +73,7 @@ def fit_wide(
 def _fit(
     wide: WidePart, config: RunConfig, prepared: PreparedData
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """All weights, by the buffers of `wide`, and what is said of each task."""
+    """Fits all weights, by the buffers of `wide`; returns what is said of each task."""
     rows, tasks = len(wide.ids_RT), len(config.tasks)
     found = {
         "ids_RT": np.zeros((rows, tasks), np.float32),
@@ -237,7 +237,7 @@ def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool, unit: f
 
 
 def _beside_spare(model: Linear, x: sparse.csr_array) -> Linear:
-    """With zeros for the columns of tasks, which the matrix of training rows has."""
+    """Adds zeros for the columns of tasks, which the matrix of training rows has."""
     columns = x.shape[1]  # type: ignore[index]  # untyped in SciPy
     return Linear(np.pad(model.weights_C, (0, columns - len(model.weights_C))), model.bias)
 

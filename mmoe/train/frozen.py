@@ -106,7 +106,7 @@ def _new_in_levels(network: MixtureNetwork, last: StageConfig) -> Iterator[str]:
 
 @dataclass
 class Frozen:
-    """What `training.freeze` holds still in a model.
+    """Part of a model that `training.freeze` holds still.
 
     No optimizer has its parameters, so that neither a gradient nor a decay moves them; modules that
     are frozen whole stay in evaluation mode: without dropout, without noise, batch norms with the
@@ -221,7 +221,7 @@ def _whole(module: nn.Module, own: set[str], prefix: str = "") -> Iterator[nn.Mo
 def _summary(
     config: RunConfig, tables: Sequence[TableSpec], parts: Sequence[Part], frozen: Frozen
 ) -> dict[str, Any]:
-    """What is frozen, how many parameters that is, and whose scores stay."""
+    """Summarizes what is frozen, its parameters, and whose scores stay."""
     held = sum(part.size for part in parts if part.tensor in frozen.names)
     held += sum(table.num_rows * table.dim for table in tables if table.frozen)
     trained = sum(part.size for part in parts if part.tensor not in frozen.names)
@@ -249,7 +249,7 @@ def _summary(
 
 
 def _moved(task: TaskConfig, config: RunConfig, parts: Sequence[Part], frozen: Frozen) -> list[str]:
-    """What is trained of that which a task's scores depend on."""
+    """Names what is trained of a task's scores' parts."""
     moved = dict.fromkeys(
         part.short
         for part in parts

@@ -22,7 +22,7 @@ _Metrics = Mapping[str, Mapping[str, Any]]  # by task
 
 
 class Loggers(ExitStack):
-    """All that a config names, as one; a context manager.
+    """Loggers that a config names, as one; a context manager.
 
     Args:
         config: Of the run.

@@ -342,7 +342,7 @@ class TrainingProfile:
             self.rows.append(rows)
 
     def _write(self, recorder: StepRecorder) -> None:
-        """Each file whole; those of an interrupted run that is resumed are replaced."""
+        """Writes each file whole; those of an interrupted run that is resumed are replaced."""
         self.folder.mkdir(exist_ok=True)
         trace = self.folder / "trace.json"
         temporary = trace.with_name(f".{trace.name}.{os.getpid()}.tmp")

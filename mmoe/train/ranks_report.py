@@ -1,4 +1,4 @@
-"""What a run on several ranks says of them: who holds what, what moved, what steps sent."""
+"""Report of a run's ranks: who holds what, what moved, what steps sent."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -227,7 +227,7 @@ class CommunicationLog:
         return found
 
     def _counted(self) -> list[tuple[float, ...]]:
-        """What this rank has sent so far, of each road."""
+        """Counts what this rank has sent so far, by road."""
         experts = sum((d.wire.traffic for d in self._dispatchers), Traffic())
         gradients = sum((sums.traffic for sums in self._ranks.gradients), Traffic())
         return [astuple(experts), astuple(gradients)]

@@ -72,7 +72,7 @@ def join_by_key(
 
 
 def _alike(one: Any, other: Any) -> tuple[Any, Any]:
-    """Both as one type."""
+    """Casts both to one type."""
     if one.type == other.type:
         return one, other
     for kind in _kinds(one.type, other.type):
@@ -246,7 +246,7 @@ def _tasks(
 
 
 def _with(config: RunConfig, tasks: Sequence[TaskConfig]) -> RunConfig:
-    """All rows are measured, however the run's own were split."""
+    """Returns a config that measures all rows, however the run's own were split."""
     return config.model_copy(update={"tasks": list(tasks), "data": config.data.unsplit()})
 
 

@@ -1,4 +1,4 @@
-"""What a model had before others were added to it: `model.stages`, as `mmoe train` writes it."""
+"""Stages: what a model had before more was added (`model.stages`, written by training)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -85,7 +85,7 @@ def _staged(config: RunConfig, stages: list[StageConfig]) -> RunConfig:
 
 
 def _with_voters(config: RunConfig, earlier: RunConfig, origin: str) -> RunConfig:
-    """Whose gates decide stays where some are frozen: a task that is added has no vote."""
+    """Keeps the voters where some gates are frozen: a task that is added has no vote."""
     if not (config.model.has_gates and earlier.model.has_gates):
         return config
     gate, there = config.model.gate, earlier.model.gate
@@ -106,7 +106,7 @@ def _with_voters(config: RunConfig, earlier: RunConfig, origin: str) -> RunConfi
 
 
 def _whole(config: RunConfig, earlier: EarlierRun | None, *, by_stage: bool) -> StageConfig:
-    """All that a model has, as a stage; of the earlier run, with its tables."""
+    """Returns all that a model has as a stage; of the earlier run, with its tables."""
     tables = [] if earlier is None else [table.name for table in earlier.encoder.tables]
     tasks = [task.name for task in config.tasks]
     return StageConfig(
@@ -178,7 +178,7 @@ _OF_TRAINING = {
 
 
 def _settings(config: RunConfig, section: str) -> Any:
-    """Of a section of the model, as scores depend on them."""
+    """Returns a section's settings, as scores depend on them."""
     found = config.model.model_dump().get(section)
     if isinstance(found, dict):
         return {key: value for key, value in found.items() if key not in _OF_TRAINING}

@@ -47,7 +47,7 @@ class Position:
 
 @dataclass
 class TrainingState:
-    """All that a resumed run needs to go on as if it had never stopped.
+    """State that a resumed run needs to go on as if it had never stopped.
 
     Attributes:
         ranker: Network and tables.

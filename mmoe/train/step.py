@@ -369,7 +369,7 @@ def backward(step: Step, losses: TaskLosses, ranks: StepRanks = ONE_PROCESS) -> 
 def _of_all_ranks(
     ranker: Ranker, step: Step, losses: TaskLosses, ranks: StepRanks
 ) -> tuple[Tensor, list[float]]:
-    """What each task's loss is divided by, `weights_T`, and each batch's share of all rows.
+    """Returns each task's divisor of the loss, `weights_T`, and each batch's share of all rows.
 
     A rank of several that reads what is not finite says so here: its gates would refuse it in the
     middle of the forward pass, and leave the others waiting.
@@ -432,7 +432,7 @@ def _loss(
 
 
 def _observed_of_all(batches: Sequence[Batch], losses: TaskLosses) -> Tensor:
-    """What each task's loss is divided by, `weights_T`."""
+    """Returns each task's divisor of the loss, `weights_T`."""
     return torch.stack(
         [
             losses.observed_weights(b.labels_BT, b.observed_BT, b.weights_BT)

@@ -1,4 +1,4 @@
-"""What code computes, and where it drops out: names do not tell, a run does."""
+"""Agreement of code with known computations, found by running it: names do not tell."""
 
 import copy
 from collections.abc import Iterator

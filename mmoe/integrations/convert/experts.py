@@ -110,7 +110,7 @@ def make_pool(
 
 @torch.no_grad()
 def _fill(pool: MLPExperts, e: int, expert: FeedForward) -> None:
-    """One expert's layers into their place; a gate's units come first, as SwiGLU has them."""
+    """Fills in one expert's layers; a gate's units come first, as SwiGLU has them."""
     first = [expert.first] if expert.gate is None else [expert.gate, expert.first]
     for layer, linears in enumerate((first, [expert.second])):
         pool.weights[layer][e].copy_(torch.cat([linear.weight for linear in linears]).T)
@@ -119,7 +119,7 @@ def _fill(pool: MLPExperts, e: int, expert: FeedForward) -> None:
 
 
 def _require_gradients(pool: MLPExperts, part: FeedForward) -> None:
-    """What was frozen stays so."""
+    """Keeps frozen what was frozen."""
     first = [part.first] if part.gate is None else [part.gate, part.first]
     for layer, linears in enumerate((first, [part.second])):
         pool.weights[layer].requires_grad_(any(each.weight.requires_grad for each in linears))

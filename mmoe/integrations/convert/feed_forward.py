@@ -125,7 +125,7 @@ class FeedForward:
         return not self._misfit("")
 
     def _misfit(self, where: str) -> str:
-        """What does not fit, if anything."""
+        """Says what does not fit, if anything."""
         width, reads = self.first.out_features, self.second.in_features
         if width != reads:
             return (
@@ -165,7 +165,7 @@ def hidden_units(
 
 
 def _value(function: Activation, x: Tensor) -> Tensor | None:
-    """What it gives, as a scorer would have it; None: it does not take it."""
+    """Returns what it gives, as a scorer would have it; None: it does not take it."""
     try:
         with trial_run(function, x.device):
             if isinstance(function, nn.Module):

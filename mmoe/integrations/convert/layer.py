@@ -47,7 +47,7 @@ class ConvertedMoE(MoE):
             self.last_dropped = result.dropped
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the losses, whose history cannot be copied."""
+        """Leaves out the losses, whose history cannot be copied."""
         return self.__dict__ | {"last_losses": {}, "last_dropped": None}
 
     def extra_repr(self) -> str:
@@ -57,7 +57,7 @@ class ConvertedMoE(MoE):
 
 
 def _is_a_call() -> bool:
-    """Not a forward that activation checkpointing repeats; a program for export keeps nothing."""
+    """Whether it is a call, not a forward repeated by checkpointing or traced for export."""
     if torch.compiler.is_compiling():
         return not torch.compiler.is_exporting()
     return torch._C._current_graph_task_id() == -1
@@ -114,7 +114,7 @@ def auxiliary_losses(model: nn.Module) -> dict[str, Tensor]:
 
 
 class ParameterCounts(NamedTuple):
-    """How many parameters a network has.
+    """Numbers of a network's parameters.
 
     Attributes:
         total: All of them.

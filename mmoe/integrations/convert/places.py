@@ -1,4 +1,4 @@
-"""Where a network has feed-forward parts, and which of them are meant."""
+"""Places of feed-forward parts in a network, and those that are meant."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""How the feed-forward part of a layer is found, and a mixture put in its place.
+"""Recognition of a layer's feed-forward part, to put a mixture in its place.
 
 A recogniser looks at one module, its holder: `match` says what the feed-forward part is, `replace`
 puts a mixture there and returns what then stands in the holder's place.

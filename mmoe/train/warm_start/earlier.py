@@ -21,7 +21,7 @@ _SHOWN = 8  # names in one line; beyond that their number
 
 
 class _Recorded(Stored):
-    """What is needed of warm_start.json."""
+    """Part of warm_start.json that is needed."""
 
     run: str
     new_experts: NewExperts
@@ -29,7 +29,7 @@ class _Recorded(Stored):
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Which run to continue: begin with its best checkpoint.
+    """Run to continue: training begins with its best checkpoint.
 
     Attributes:
         run: Its folder, or the address of one.
@@ -79,7 +79,7 @@ class WarmStart:
 
 @dataclass
 class WarmStartReport:
-    """What a warm start kept and changed, a phrase each: printed, and warm_start.json.
+    """Report of what a warm start kept and changed, a phrase each; warm_start.json.
 
     Attributes:
         run: The run that is continued.
@@ -359,12 +359,12 @@ def _of_features(config: RunConfig) -> dict[str, dict[str, object]]:
 
 
 def _of_tables(config: RunConfig) -> dict[str, dict[str, object]]:
-    """Of those under `tables`."""
+    """Returns the settings under `tables`."""
     return {table.name: table.model_dump(exclude=set(IdCodec.free)) for table in config.tables}
 
 
 def _tables(config: RunConfig) -> dict[str, dict[str, object]]:
-    """For every table what its rows stand for, and its width, with defaults filled in."""
+    """Returns every table's meaning of rows, and its width, with defaults filled in."""
     tables: dict[str, dict[str, object]] = {}
     for codec in codecs_of(config):
         tables |= codec.table_meanings()

@@ -1,4 +1,4 @@
-"""Where the entries of a network's tensors stood in the network of an earlier run.
+"""Sources of a network's entries in the network of an earlier run.
 
 Entries are told by their names (the task of a gate, `shared expert 2`, the feature of an input
 column), never by position: `mmoe.mixture.axes`.
@@ -27,7 +27,7 @@ _SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")
 
 @dataclass(frozen=True)
 class TensorSource:
-    """Where the entries of a tensor stood in an earlier one, dimension by dimension.
+    """Source of a tensor's entries in an earlier one, dimension by dimension.
 
     Attributes:
         name: In the earlier network; None: there was none.
@@ -238,7 +238,7 @@ def _origin(kind: str, name: object, origins: Mapping[str, str]) -> object:
 
 
 def _renamed(part: str | Entry, origins: Mapping[str, str]) -> str | Entry:
-    """What stood for it in the earlier network."""
+    """Returns the name that stood for it in the earlier network."""
     if isinstance(part, str) or part.kind != "experts":
         return part
     return Entry("experts", origins.get(str(part.name)))
@@ -263,7 +263,7 @@ def expert_origins(
 
 
 def _origins(level: Level, before: Level, new_experts: NewExperts) -> dict[str, str]:
-    """Which expert of the earlier level each one was, or begins as a copy of.
+    """Returns the earlier level's expert that each one was, or begins as a copy of.
 
     A copied one is of the same owner, and in turn; where experts came in stages, those that came
     together are copies of the first that did.

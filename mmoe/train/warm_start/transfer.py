@@ -179,7 +179,7 @@ class _DenseTransfer:
                 )
 
     def _what_is_new(self, source: TensorSource, domains: Sequence[str]) -> tuple[str, str]:
-        """What a part has that the earlier network had not, and what to do about it."""
+        """Says what a part has that the earlier network had not, and what to do about it."""
         leave = "leave it out of training.freeze"
         if source.name is None:
             return "has weights that are not in", leave
@@ -274,7 +274,7 @@ class _DenseTransfer:
         return None if source is None else source.name
 
     def _whole_shape(self, name: str, own: Tensor) -> tuple[int, ...]:
-        """Of the tensor that this rank may hold shards of."""
+        """Returns the whole shape of a tensor that this rank may hold shards of."""
         return self.layout[name][0].shape if name in self.layout else tuple(own.shape)
 
 
@@ -344,7 +344,7 @@ def _say_names(
 
 
 def _rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:
-    """By task what to add to its logit so that probabilities stay what they were.
+    """Returns by task what to add to its logit so that probabilities stay what they were.
 
     A logit learnt under the rate r predicts `σ(logit + ln r)`; under the rate r′ it has to be
     `logit + ln(r / r′)`. Tasks whose rate stayed are left out, and all where a wide part is fitted
