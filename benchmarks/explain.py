@@ -137,10 +137,7 @@ def _masked(ranker: Ranker, place: ExpertPlace) -> Ranker:
     return model
 
 
-KEYS = {
-    "explain_passes": Target(0.5, at_most=True),
-    "explain_error": Target(1e-6, at_most=True),
-}
+KEYS = {"explain_passes": Target(0.5, at_most=True), "explain_error": Target(1e-6, at_most=True)}
 _ERROR_ROWS = 10_000
 
 

@@ -158,12 +158,7 @@ Layer = Callable[[Workload, Values], nn.Module]
 
 
 def against(
-    bench: Bench,
-    *,
-    key: str,
-    kind: Layer,
-    num_experts: int,
-    dtype: torch.dtype = torch.float32,
+    bench: Bench, *, key: str, kind: Layer, num_experts: int, dtype: torch.dtype = torch.float32
 ) -> list[Result]:
     """The sparse layer against one alternative, also through oneDNN where that applies."""
     work = replace(SPARSE, E=num_experts, dtype=dtype, device=bench.device)

@@ -148,10 +148,7 @@ def balanced(bench: Bench, world: World) -> tuple[float, float]:
 
 
 def raced(
-    world: World,
-    layer: Mapping[str, Any],
-    hows: Mapping[str, Mapping[str, Any]],
-    seconds: float,
+    world: World, layer: Mapping[str, Any], hows: Mapping[str, Mapping[str, Any]], seconds: float
 ) -> Times:
     """A race of modes; the ranks agree on the times."""
     answer = world.ranks.ask(

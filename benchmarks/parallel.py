@@ -15,13 +15,7 @@ from typing import Any
 from benchmarks.racing.harness import Race, Result, Spread, Target, Times, new_table, show, speedup
 from benchmarks.racing.ranks import Ranks
 from benchmarks.racing.spread import sums_of
-from benchmarks.train.races import (
-    Bench,
-    Contestant,
-    print_operators,
-    run_program,
-    window,
-)
+from benchmarks.train.races import Bench, Contestant, print_operators, run_program, window
 from benchmarks.train.workloads import BATCH, Spec
 from mmoe.train.profiling import StepTimes
 

@@ -62,9 +62,7 @@ def join_world(rank: int, ranks: int, store: str | Path) -> None:
 
 
 def shared_out(
-    cases: Mapping[str, Any],
-    alone: Callable[[Any], Any],
-    of_one: Callable[[Any], Hashable] = id,
+    cases: Mapping[str, Any], alone: Callable[[Any], Any], of_one: Callable[[Any], Hashable] = id
 ) -> dict[str, Any]:
     """What one process computes of each case: every rank does its share, and gets them all.
 

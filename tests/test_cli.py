@@ -212,11 +212,7 @@ def test_bad_input_is_one_line_and_exit_code_2(case, mmoe, funnel_config, log, t
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "empty"),
-        (b"PAR1 and then nothing", "log.parquet"),
-    ],
+    ("content", "message"), [(b"", "empty"), (b"PAR1 and then nothing", "log.parquet")]
 )
 def test_broken_files(content, message, mmoe, config, tmp_path):
     path = tmp_path / "log.parquet"

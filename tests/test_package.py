@@ -36,11 +36,7 @@ def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("variables", "expected"),
-    [
-        ({}, "3000"),
-        ({"GOMP_SPINCOUNT": "77"}, "77"),
-        ({"OMP_WAIT_POLICY": "PASSIVE"}, "None"),
-    ],
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")],
 )
 def test_threads_spin_for_a_short_time_only(variables, expected, repository, monkeypatch):
     monkeypatch.chdir(repository)

@@ -544,9 +544,7 @@ OWN = "one's own"
 FORMS: Mapping[str, Form] = {
     "encoder": Form("torch's Transformer layers", _encoder, (_ROWS,)),
     "encoder, norm first": Form(
-        "torch's Transformer layers",
-        lambda: _encoder(norm_first=True, activation="gelu"),
-        (_ROWS,),
+        "torch's Transformer layers", lambda: _encoder(norm_first=True, activation="gelu"), (_ROWS,)
     ),
     "decoder": Form("torch's Transformer layers", _decoder, (_ROWS, _ROWS)),
     "sequential": Form("Sequential(Linear, activation, Linear)", _sequential, (_ROWS,)),

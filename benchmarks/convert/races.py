@@ -191,10 +191,7 @@ class Text:
 def text_of(settings: TextSettings) -> Text:
     """Draws grammar and test windows, once a process."""
     grammar = draw_grammar(
-        _GRAMMAR_SEED,
-        words=settings.words,
-        states=settings.states,
-        of_state=settings.of_state,
+        _GRAMMAR_SEED, words=settings.words, states=settings.states, of_state=settings.of_state
     )
     test_WL = _windows(grammar, settings.windows, settings.context, _TEST_SEED)
     return Text(grammar, settings, test_WL)

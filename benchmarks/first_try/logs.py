@@ -202,11 +202,7 @@ class Tree:
     """
 
     def __init__(
-        self,
-        world: np.random.Generator,
-        samples: dict[str, np.ndarray],
-        depth: int,
-        scale: float,
+        self, world: np.random.Generator, samples: dict[str, np.ndarray], depth: int, scale: float
     ) -> None:
         self.column = str(world.choice(sorted(samples)))
         self.cut = float(np.quantile(samples[self.column], world.uniform(0.15, 0.85)))
@@ -389,10 +385,7 @@ def _pictures(world: np.random.Generator) -> Draw:
             "artist": names[a],
             "age_days": age,
             "views_before": np.round(rng.lognormal(3, 1.5, rows)),
-        }, {
-            "liked": unit @ like + artist[a] - 0.03 * age,
-            "saved": unit @ save + 0.5 * artist[a],
-        }
+        }, {"liked": unit @ like + artist[a] - 0.03 * age, "saved": unit @ save + 0.5 * artist[a]}
 
     return draw
 
@@ -608,12 +601,10 @@ def _songs(world: np.random.Generator) -> Draw:
         again = listener[i] + song[j] + _pairs(a, i, b, j) + _pairs(c, s, d, j)
         skipped = -0.8 * again + 0.8 * _pairs(c, s, d, j) + 0.5 * listener[i]
         length = np.round(rng.normal(210, 45, rows))
-        return {
-            "msno": listeners[i],
-            "song": songs[j],
-            "source": sources[s],
-            "length_s": length,
-        }, {"again": again, "skipped": skipped + 0.01 * (length - 210)}
+        return {"msno": listeners[i], "song": songs[j], "source": sources[s], "length_s": length}, {
+            "again": again,
+            "skipped": skipped + 0.01 * (length - 210),
+        }
 
     return draw
 

@@ -897,10 +897,7 @@ def _run(table: pa.Table, tasks: list[dict[str, Any]], seed: int, epochs: int) -
         {
             "name": "units",
             "seed": seed,
-            "features": [
-                {"kind": "numeric", "name": "x"},
-                {"kind": "categorical", "name": "user"},
-            ],
+            "features": [{"kind": "numeric", "name": "x"}, {"kind": "categorical", "name": "user"}],
             "tasks": tasks,
             "training": {"epochs": epochs, "batch_size": 512, "loggers": []},
         }

@@ -710,11 +710,7 @@ _DAY = 86_400e6  # microseconds
 _ROADS: Mapping[str, Mapping[str, Any]] = {
     "as logged": {},
     "masked": {"matures_after": f"{_WINDOW}d"},
-    "weighted": {
-        "matures_after": f"{_WINDOW}d",
-        "immature": "weight",
-        "happened_at": "bought_at",
-    },
+    "weighted": {"matures_after": f"{_WINDOW}d", "immature": "weight", "happened_at": "bought_at"},
 }
 
 

@@ -361,11 +361,7 @@ class Clock:
     say: Callable[[str], None] = field(default=lambda _: None)
 
     def race(
-        self,
-        name: str,
-        calls: Mapping[str, Callable[[], object]],
-        *,
-        share: float = 1.0,
+        self, name: str, calls: Mapping[str, Callable[[], object]], *, share: float = 1.0
     ) -> Times:
         """Runs the contestants in turn, in another order every round.
 

@@ -288,10 +288,7 @@ def host_bandwidth(*, gbits: float, per_host: int) -> dict[str, Any]:
     back = [size / per_host if here % 2 == 1 and host == here - 1 else 0 for host in hosts]
     every = [0 if host == here else size / (ranks - per_host) for host in hosts]
     sent = per_host * size / GBIT
-    return {
-        "one_way": sent / _seconds(there, back),
-        "both_ways": sent / _seconds(every, every),
-    }
+    return {"one_way": sent / _seconds(there, back), "both_ways": sent / _seconds(every, every)}
 
 
 def _seconds(send: Sequence[float], receive: Sequence[float]) -> float:

@@ -488,11 +488,7 @@ def trained_logits(num_experts: int, work: Workload, clock: Clock) -> list[Tenso
 
 
 def _config(num_experts: int, k: int | None, *, quick: bool) -> RunConfig:
-    overrides = [
-        f"model.num_experts={num_experts}",
-        "model.gate.kind=top_k",
-        f"model.gate.k={k}",
-    ]
+    overrides = [f"model.num_experts={num_experts}", "model.gate.kind=top_k", f"model.gate.k={k}"]
     if quick:
         overrides += ["data.options.rows=200000", "training.epochs=1"]
     raw = load_recipe("synthetic-funnel", overrides).model_dump(mode="json")

@@ -457,12 +457,7 @@ def versus(name: str, answers: Mapping[str, Sequence[Answer]]) -> list[Result]:
 
 def _score(bench: Bench, name: str, source: Path) -> Answer:
     output = bench.new(".parquet")
-    asked = {
-        "kind": name,
-        "source": str(source),
-        "output": str(output),
-        "threads": bench.threads,
-    }
+    asked = {"kind": name, "source": str(source), "output": str(output), "threads": bench.threads}
     command = [str(PYTHON), "-m", "benchmarks.score.peer", json.dumps(asked)]
     answer = ask_child(command, threads=bench.threads)
     output.unlink()

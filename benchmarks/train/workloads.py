@@ -362,12 +362,7 @@ Encoding = Literal["hash", "vocabulary"]
 
 
 def raw_config(
-    log: Log,
-    *,
-    precision: str,
-    encoding: Encoding = "hash",
-    epochs: int = FOREVER,
-    seed: int = 0,
+    log: Log, *, precision: str, encoding: Encoding = "hash", epochs: int = FOREVER, seed: int = 0
 ) -> dict[str, Any]:
     """A config as YAML has it.
 

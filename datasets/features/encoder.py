@@ -12,12 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field, create_model
 
-from mmoe.config import (
-    FEATURES,
-    RunConfig,
-    TableSpec,
-    config_from_dict,
-)
+from mmoe.config import FEATURES, RunConfig, TableSpec, config_from_dict
 from mmoe.config.json_files import Stored, read_stored
 from mmoe.datasets.features.codec import (
     Codec,
@@ -40,13 +35,7 @@ from mmoe.datasets.features.domains import (
 )
 from mmoe.datasets.features.id_map import IdMap, Vocabulary
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.levels import (
-    LEVELS,
-    Level,
-    LevelsFit,
-    at_level,
-    columns_read,
-)
+from mmoe.datasets.features.levels import LEVELS, Level, LevelsFit, at_level, columns_read
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.seen import (
     CONSTANTS,

@@ -9,12 +9,7 @@ import pyarrow.parquet as pq
 
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.formats import file_types, format_of, has_rows, iter_file
-from mmoe.datasets.files.readers import (
-    Paths,
-    common_schema,
-    largest_in_file,
-    signed_where_it_fits,
-)
+from mmoe.datasets.files.readers import Paths, common_schema, largest_in_file, signed_where_it_fits
 from mmoe.datasets.files.resolve import resolve_files
 from mmoe.datasets.rows.locations import check_columns
 from mmoe.datasets.values.arrow import is_text, plain, plain_type, widen

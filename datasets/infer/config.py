@@ -7,14 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import (
-    DataConfig,
-    Feature,
-    FeatureConfig,
-    RequestsConfig,
-    RunConfig,
-    SplitConfig,
-)
+from mmoe.config import DataConfig, Feature, FeatureConfig, RequestsConfig, RunConfig, SplitConfig
 from mmoe.config.data import MISSING_WORDS
 from mmoe.config.effects import without_unused
 from mmoe.datasets.infer.coded import draw

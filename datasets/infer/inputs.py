@@ -22,12 +22,7 @@ from mmoe.datasets.infer.coded import (
 from mmoe.datasets.infer.crosses import Product, Together
 from mmoe.datasets.infer.decide import LARGE_ID, SURE, Facts, Shape, Verdict, decide, hint, shape_of
 from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
-from mmoe.datasets.infer.guess_features import (
-    ROWS_PER_ID,
-    InputColumn,
-    guess_moment,
-    least_rows,
-)
+from mmoe.datasets.infer.guess_features import ROWS_PER_ID, InputColumn, guess_moment, least_rows
 from mmoe.datasets.infer.leaks import lists_that_tell, look_at, pairs_that_tell, too_good
 from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, time_like
 from mmoe.datasets.infer.sizes import is_rare

@@ -196,8 +196,7 @@ def copy_to_score(run: RunDirectory, to: RunDirectory) -> None:
     others = [path.name for path in best.iterdir() if not path.name.startswith("model")]
     shutil.copytree(best, to.checkpoint / best.name, ignore=lambda *_: others)
     write_json(
-        to.checkpoint / "index.json",
-        {"latest": best.name, "best": best.name, "kept": [best.name]},
+        to.checkpoint / "index.json", {"latest": best.name, "best": best.name, "kept": [best.name]}
     )
     shutil.copytree(run.vocabulary, to.vocabulary)
     for path in (run.config_file, run.metrics_file):

@@ -8,12 +8,7 @@ from pydantic import BaseModel
 
 from mmoe.config.data import SplitConfig
 from mmoe.config.experts import CapacityConfig, MLPExpertConfig, MLPTowerConfig
-from mmoe.config.features import (
-    Feature,
-    ListFeature,
-    NumericFeature,
-    SequenceFeature,
-)
+from mmoe.config.features import Feature, ListFeature, NumericFeature, SequenceFeature
 from mmoe.config.gates import (
     LearnedGateConfig,
     NoisyTopKGateConfig,

@@ -456,8 +456,6 @@ SEQUENCE_ENCODERS = Kinds("sequence encoder", SequenceEncoderConfig, default="me
 SEQUENCE_ENCODERS.add("mean", MeanEncoderConfig, "mmoe.models.sequences.events:MeanEncoder")
 SEQUENCE_ENCODERS.add("din", DINEncoderConfig, "mmoe.models.sequences.din:DINEncoder")
 SEQUENCE_ENCODERS.add(
-    "transformer",
-    TransformerEncoderConfig,
-    "mmoe.models.sequences.transformer:TransformerEncoder",
+    "transformer", TransformerEncoderConfig, "mmoe.models.sequences.transformer:TransformerEncoder"
 )
 SEQUENCE_ENCODERS.add("gru", GRUEncoderConfig, "mmoe.models.sequences.gru:GRUEncoder")

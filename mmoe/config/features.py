@@ -248,15 +248,7 @@ class NumericFeature(ColumnFeature):
 
 
 Part = Literal[
-    "minute",
-    "hour",
-    "weekday",
-    "hour_of_week",
-    "day",
-    "day_of_year",
-    "week",
-    "month",
-    "quarter",
+    "minute", "hour", "weekday", "hour_of_week", "day", "day_of_year", "week", "month", "quarter"
 ]
 TimeUnit = Literal["s", "ms", "us", "ns"]
 

@@ -212,9 +212,7 @@ def dump_config(config: RunConfig) -> str:
 
 
 def set_values(
-    raw: Mapping[str, Any],
-    overrides: Iterable[str],
-    say: Callable[[str], None] = warnings.warn,
+    raw: Mapping[str, Any], overrides: Iterable[str], say: Callable[[str], None] = warnings.warn
 ) -> dict[str, Any]:
     """Returns a copy of `raw` with `key.path=value` assignments made.
 

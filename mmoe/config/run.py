@@ -15,14 +15,7 @@ from mmoe.config.parallel import ParallelConfig
 from mmoe.config.relations import check_relations
 from mmoe.config.scoring import ScoreConfig
 from mmoe.config.tables import TableConfig, TableSettings, VectorTable
-from mmoe.config.tasks import (
-    METRICS,
-    TASKS,
-    NumberTask,
-    TaskConfig,
-    group_of,
-    prediction_columns,
-)
+from mmoe.config.tasks import METRICS, TASKS, NumberTask, TaskConfig, group_of, prediction_columns
 from mmoe.config.training import ENCODER, TrainingConfig, check_stages, frozen_tables
 from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.task_kinds import KINDS, first_of

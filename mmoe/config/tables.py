@@ -89,7 +89,7 @@ class TableEncoding(HasKinds):
         description="vocabulary: the ids seen in training get a row each; "
         "hash: every id is hashed into hash_size rows; "
         "managed: ids get one of `rows` rows while training goes on, and lose it when others "
-        "need it more (TorchRec's managed collisions, ZCH). The keys of each stand beside this one",
+        "need it more (TorchRec's managed collisions, ZCH). The keys of each stand beside this one"
     )
 
     if TYPE_CHECKING:

@@ -162,10 +162,7 @@ def bounds_of(lengths: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def split_bags(
-    features: Sequence[FeatureSpec],
-    values: Tensor,
-    lengths_CB: Tensor,
-    id_weights: Tensor | None,
+    features: Sequence[FeatureSpec], values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None
 ) -> list[Bags]:
     """Splits a batch as embeddings get it (see `EmbeddingBackend`) by feature.
 

@@ -37,10 +37,7 @@ _SETTINGS = {
 
 
 def config_for(
-    ranker: Asked,
-    table: pa.Table,
-    y: pa.Table | None,
-    regressions: Sequence[str] = (),
+    ranker: Asked, table: pa.Table, y: pa.Table | None, regressions: Sequence[str] = ()
 ) -> RunConfig:
     """Makes the config that an estimator's parameters ask for; warns of columns that it leaves out.
 

@@ -22,13 +22,7 @@ from mmoe.mixture.checks import (
 from mmoe.mixture.execution import Execution, make_policy
 from mmoe.mixture.experts.contract import Pool, PoolCompute, Record
 from mmoe.mixture.gates import SoftmaxGate
-from mmoe.mixture.gates.contract import (
-    GateOutput,
-    decide,
-    visible_experts,
-    wanted,
-    without_first,
-)
+from mmoe.mixture.gates.contract import GateOutput, decide, visible_experts, wanted, without_first
 from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.pytrees import (
     Tree,

@@ -11,14 +11,7 @@ from typing import Any, TypedDict, Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from mmoe.config import (
-    EXPERTS,
-    GATES,
-    MODELS,
-    TOWERS,
-    ExpertConfig,
-    ModelConfig,
-)
+from mmoe.config import EXPERTS, GATES, MODELS, TOWERS, ExpertConfig, ModelConfig
 from mmoe.config.parallel import ParallelConfig
 from mmoe.config.training import stage_of
 from mmoe.mixture import (

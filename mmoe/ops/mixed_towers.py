@@ -7,13 +7,7 @@ import torch
 from torch import Tensor
 
 from mmoe.ops._autograd import register_autograd
-from mmoe.ops._checks import (
-    accumulate_dtype,
-    check_device,
-    check_dims,
-    check_float,
-    check_shape,
-)
+from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
 from mmoe.ops._library import define
 from mmoe.ops.dispatch import check_mixing, dense_combine
 from mmoe.ops.products import FusedActivation, check_activation, dense_mm

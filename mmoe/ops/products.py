@@ -253,10 +253,7 @@ def gathered_mm(
     check_plan("x_BD", x_BD, plan)
     check_dims("x_BD", x_BD, "BD")
     check_shape(
-        "slots_BGK",
-        plan.slots_BGK,
-        [x_BD.shape[0], *plan.slots_BGK.shape[1:]],
-        "x_BD (B samples)",
+        "slots_BGK", plan.slots_BGK, [x_BD.shape[0], *plan.slots_BGK.shape[1:]], "x_BD (B samples)"
     )
     check_layer(x_BD, weight_EDH, bias_EH, activation, name="x_BD")
     check_offsets(plan.offsets_E1, x_BD, weight_EDH, name="x_BD")

@@ -12,13 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmoe.ops._values import (
-    check_bounds,
-    check_indices,
-    check_no_nan,
-    check_samples,
-    check_visible,
-)
+from mmoe.ops._values import check_bounds, check_indices, check_no_nan, check_samples, check_visible
 
 
 def _accumulate(tensor: Tensor) -> Tensor:
@@ -305,11 +299,7 @@ def _layer(
 
 
 def grouped_mm(
-    x_PD: Tensor,
-    offsets_E1: Tensor,
-    weight_EDH: Tensor,
-    bias_EH: Tensor | None,
-    activation: str,
+    x_PD: Tensor, offsets_E1: Tensor, weight_EDH: Tensor, bias_EH: Tensor | None, activation: str
 ) -> tuple[Tensor, Tensor]:
     """Sends each expert's rows through its own layer: y = activation(z), z = x @ W[e] + b[e].
 

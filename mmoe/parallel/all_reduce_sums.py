@@ -64,11 +64,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        flat: Tensor,
-        anchor: Tensor,
-        group: dist.ProcessGroup | None,
-        gradient_too: bool,
+        ctx: Any, flat: Tensor, anchor: Tensor, group: dist.ProcessGroup | None, gradient_too: bool
     ) -> Tensor:
         ctx.group, ctx.gradient_too = group, gradient_too
         summed = flat.clone()

@@ -87,10 +87,7 @@ def output_schema(tasks: Sequence[TaskConfig]) -> pa.Schema:
 
 
 def in_form_of(
-    rows: Any,
-    predictions_NP: np.ndarray,
-    of_row_N: np.ndarray | None,
-    tasks: Sequence[TaskConfig],
+    rows: Any, predictions_NP: np.ndarray, of_row_N: np.ndarray | None, tasks: Sequence[TaskConfig]
 ) -> Any:
     """Makes the same columns in the form of the rows: pandas, polars, Arrow, dicts or arrays.
 

@@ -7,13 +7,7 @@ from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.datasets.files.data_file import without_protocol
 from mmoe.datasets.values.arrow import check_room
 from mmoe.run import Reporter, RunDirectory, SilentReporter
-from mmoe.score.file_scorer import (
-    Engine,
-    Output,
-    OutputMode,
-    one_file,
-    scored,
-)
+from mmoe.score.file_scorer import Engine, Output, OutputMode, one_file, scored
 from mmoe.score.folder_start import folder_job
 from mmoe.score.guard import Guard, SummaryCallback
 from mmoe.score.scorer import ScoreRequest

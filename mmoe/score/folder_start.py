@@ -15,36 +15,12 @@ from mmoe.datasets.files.readers import column_names
 from mmoe.datasets.files.resolve import kind_of, resolve_files
 from mmoe.datasets.rows.sources import with_names
 from mmoe.errors import Damaged, RanksDiffer
-from mmoe.parallel import (
-    first_other,
-    from_first,
-    join_ranks,
-    rank,
-    world_size,
-)
+from mmoe.parallel import first_other, from_first, join_ranks, rank, world_size
 from mmoe.run import RunDirectory
 from mmoe.run.atomic_files import check_parents
-from mmoe.run.store import (
-    REJECTED,
-    STAGING,
-    LocalStore,
-    Store,
-    check_not_read,
-    store_at,
-)
-from mmoe.score.file_scorer import (
-    Output,
-)
-from mmoe.score.folder import (
-    OURS,
-    RECORD,
-    SUMMARY,
-    FolderJob,
-    Part,
-    is_staged,
-    rejected,
-    staged,
-)
+from mmoe.run.store import REJECTED, STAGING, LocalStore, Store, check_not_read, store_at
+from mmoe.score.file_scorer import Output
+from mmoe.score.folder import OURS, RECORD, SUMMARY, FolderJob, Part, is_staged, rejected, staged
 from mmoe.score.provenance import (
     MANIFEST,
     SUCCESS,

@@ -10,12 +10,7 @@ import pytest
 import torch
 
 from benchmarks.convert import example, races
-from benchmarks.convert.networks import (
-    ALPHABET,
-    Grammar,
-    best_loss,
-    draw_grammar,
-)
+from benchmarks.convert.networks import ALPHABET, Grammar, best_loss, draw_grammar
 from benchmarks.convert.races import (
     MODES,
     NETWORKS,

@@ -13,9 +13,7 @@ from benchmarks.sharing.quality import (
     draw_domains,
     small_domains,
 )
-from benchmarks.sharing.steps import (
-    Bench,
-)
+from benchmarks.sharing.steps import Bench
 
 
 def test_small_domains_have_one_percent_each_and_rows_of_their_own_to_test():

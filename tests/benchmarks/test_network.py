@@ -2,11 +2,7 @@
 
 import pytest
 
-from benchmarks.network import (
-    AUTO,
-    FIXED,
-    _results,
-)
+from benchmarks.network import AUTO, FIXED, _results
 from benchmarks.racing.spread import sums_of
 
 

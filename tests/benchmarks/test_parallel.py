@@ -4,9 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.parallel import (
-    collective_costs,
-)
+from benchmarks.parallel import collective_costs
 from benchmarks.racing.spread import Traffic, count_link
 from mmoe.parallel import ensure_process_group
 

@@ -3,13 +3,7 @@
 import pytest
 
 from benchmarks.racing.harness import ProductRates, shares_of
-from benchmarks.score.races import (
-    FLOPS_PER_ROW,
-    memory,
-    overheads,
-    share,
-    versus,
-)
+from benchmarks.score.races import FLOPS_PER_ROW, memory, overheads, share, versus
 from benchmarks.train.workloads import BATCH, EXPERTS, HIDDEN, TOWER, WORKLOADS
 
 

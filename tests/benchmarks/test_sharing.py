@@ -21,13 +21,7 @@ from benchmarks.sharing.quality import (
     qualities,
     time,
 )
-from benchmarks.sharing.steps import (
-    LAYER,
-    WAYS,
-    Bench,
-    RechubForm,
-    TzrecForm,
-)
+from benchmarks.sharing.steps import LAYER, WAYS, Bench, RechubForm, TzrecForm
 from mmoe.config import config_from_dict
 
 

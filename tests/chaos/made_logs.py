@@ -267,10 +267,7 @@ def own_units(draw: random.Random, rows: pa.Table, folder: Path) -> Made:
     noise = np.random.default_rng(draw.randrange(1000)).normal(size=rows.num_rows)
     table = rows.append_column("spend", pa.array(mean + spread * noise))
     pq.write_table(table, path)
-    tasks = [
-        {"name": "click", "label": "click"},
-        {"name": "spend", "label": "spend", "kind": kind},
-    ]
+    tasks = [{"name": "click", "label": "click"}, {"name": "spend", "label": "spend", "kind": kind}]
     return Made(str(path), table, tasks=tasks, level=("spend", mean, spread))
 
 

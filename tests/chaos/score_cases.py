@@ -20,14 +20,7 @@ from tests.chaos.cases import draw_made, write_config, wrong_level
 from tests.chaos.data_faults import BYTE_FAULTS, LAYOUT_FAULTS, TABLE_FAULTS, Fault
 from tests.chaos.draft import SCORED, Draft, Scored, cut, score
 from tests.chaos.judge import SECONDS, crashed, unclear
-from tests.chaos.processes import (
-    Ended,
-    Say,
-    Verdict,
-    judge_in_forks,
-    prepare,
-    run_in_process,
-)
+from tests.chaos.processes import Ended, Say, Verdict, judge_in_forks, prepare, run_in_process
 from tests.chaos.run_faults import damage_run, files_of_run, flip, huge_size, json_files, tamper
 from tests.chaos.small_log import small_log
 

@@ -42,11 +42,7 @@ def _item(kind="categorical", **keys):
             r"features.item: learning_rate is 0.1, but vectors.frozen is true.* remove "
             "learning_rate",
         ),
-        (
-            [_item("cross", columns=["a", "b"], vectors=FILE)],
-            [],
-            "unknown key 'vectors'",
-        ),
+        ([_item("cross", columns=["a", "b"], vectors=FILE)], [], "unknown key 'vectors'"),
         (
             [_item("cross", columns=["a", "b"], table="t")],
             [{"name": "t", "vectors": FILE}],

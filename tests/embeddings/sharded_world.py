@@ -15,13 +15,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from mmoe.config import (
-    EmbeddingOptimizerConfig,
-    FeatureSpec,
-    ManagedIds,
-    ParallelConfig,
-    TableSpec,
-)
+from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ManagedIds, ParallelConfig, TableSpec
 from mmoe.embeddings import ManagedEmbeddings, PlainEmbeddings, build_embeddings
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed.admission import IdAdmission
@@ -269,11 +263,7 @@ def build(case, tables, features):
 
 
 def optimizer_of(case):
-    settings = {
-        "kind": case.optimizer,
-        "learning_rate": 0.1,
-        "weight_decay": case.weight_decay,
-    }
+    settings = {"kind": case.optimizer, "learning_rate": 0.1, "weight_decay": case.weight_decay}
     return EmbeddingOptimizerConfig.model_validate(settings)
 
 

@@ -52,8 +52,7 @@ def test_free_rows_go_to_the_most_frequent_first(admission):
 
 
 @pytest.mark.parametrize(
-    ("evict", "left"),
-    [("lru", {30, 40}), ("lfu", {10, 20}), ("distance_lfu", {10, 40})],
+    ("evict", "left"), [("lru", {30, 40}), ("lfu", {10, 20}), ("distance_lfu", {10, 40})]
 )
 def test_the_policies_differ(admission, evict, left):
     """10 was seen ten times, 20 four times and last; then come 30, once, and 40, three times."""

@@ -7,10 +7,7 @@ from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
 from mmoe.embeddings import build_embeddings
 from mmoe.parallel import ensure_process_group
 
-TABLES = [
-    TableSpec(name="item", num_rows=100, dim=8),
-    TableSpec(name="city", num_rows=30, dim=16),
-]
+TABLES = [TableSpec(name="item", num_rows=100, dim=8), TableSpec(name="city", num_rows=30, dim=16)]
 FEATURES = [  # the weighted one shares its table with one that has no weights
     FeatureSpec(name="city", table="city", pooling="mean"),
     FeatureSpec(name="tags", table="item", pooling="sum", weighted=True),

@@ -48,10 +48,7 @@ class Round:
         return f"{kind}{s.order}, copies {s.copies}, sm_{s.capability}0"
 
 
-SHORT = (
-    Round(Settings()),
-    Round(Settings(capability=9), of_asking=True),
-)
+SHORT = (Round(Settings()), Round(Settings(capability=9), of_asking=True))
 WHOLE = (
     Round(Settings(), arguments=("--all",)),
     Round(Settings("backward", copies="early")),

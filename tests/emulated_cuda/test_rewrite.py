@@ -84,10 +84,7 @@ def test_shared_memory(cuda, host):
             "STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {",
             "STABLE_TORCH_LIBRARY_IMPL(mmoe_emulated, CPU, m) {",
         ),
-        (
-            "torch::stable::accelerator::DeviceGuard guard_;",
-            "::emulated::DeviceGuard guard_;",
-        ),
+        ("torch::stable::accelerator::DeviceGuard guard_;", "::emulated::DeviceGuard guard_;"),
         (
             "torch_call_dispatcher(name, overload, stack)",
             "torch_call_dispatcher(::emulated::operator_name(name, overload), overload, stack)",

@@ -9,10 +9,7 @@ import pytest
 from tests.emulated_cuda.build import NoCompiler
 from tests.emulated_cuda.sanitizer import environment
 
-pytestmark = [
-    *(pytest.mark.gpu, pytest.mark.of_emulation),
-    pytest.mark.slow,
-]
+pytestmark = [*(pytest.mark.gpu, pytest.mark.of_emulation), pytest.mark.slow]
 if "tests.emulated_cuda.plugin" not in sys.modules:
     pytest.skip("the emulation is not loaded", allow_module_level=True)
 

@@ -142,10 +142,7 @@ def test_a_pruned_run_is_trained_on_resumed_and_continued(
     # A warm start knows the experts by their names, and can give back those that are gone
     raw = set_values(funnel_config, ["model.kind=ple", "training.epochs=1"])
     whole = train_run(
-        config_from_dict(raw),
-        tmp_path / "whole",
-        splits=splits,
-        warm_start=WarmStart(pruned.path),
+        config_from_dict(raw), tmp_path / "whole", splits=splits, warm_start=WarmStart(pruned.path)
     )
     told = json.loads(whole.directory.warm_start_file.read_text())
     assert any("click expert 2" in phrase for phrase in told["initialised"])
@@ -201,11 +198,7 @@ def test_deep_own_towers_are_trained_on_from_what_they_were(hidden, train_funnel
             "the gate of 'click' picks 2 experts and would see 1; prune fewer",
         ),
         (["model.gate={kind: dselect_k, k: 2}"], [1], "spell the experts' numbers"),
-        (
-            ["model.kind=ple", "model.shared_experts=1"],
-            [10],
-            "level 2 would have no shared expert",
-        ),
+        (["model.kind=ple", "model.shared_experts=1"], [10], "level 2 would have no shared expert"),
     ],
 )
 def test_what_cannot_go_is_refused_before_anything_is_written(

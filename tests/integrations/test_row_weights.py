@@ -21,10 +21,7 @@ CONFIG = {
         {"kind": "categorical", "name": "user", "encoding": "hash", "hash_size": 50},
         {"kind": "numeric", "name": "price", "standardise": False, "outside": "keep"},
     ],
-    "tasks": [
-        {"name": "bought", "label": "bought == 'buy'"},
-        {"name": "liked", "label": "liked"},
-    ],
+    "tasks": [{"name": "bought", "label": "bought == 'buy'"}, {"name": "liked", "label": "liked"}],
 }
 IN_ONE_BATCH = {**SMALL, "epochs": 3, "batch_size": 1000, "config": CONFIG}
 WEIGHTS = np.random.default_rng(2).integers(0, 4, len(X))

@@ -110,12 +110,7 @@ def test_with_a_config_the_others_are_trained_where_their_labels_are(there, trai
         "features": [{"kind": "categorical", "name": "item"}],
         "tasks": [
             {"name": "click", "label": "liked"},
-            {
-                "name": "buy",
-                "label": "bought == 'buy'",
-                "observed_when": "click",
-                "after": "click",
-            },
+            {"name": "buy", "label": "bought == 'buy'", "observed_when": "click", "after": "click"},
         ],
         "model": {"transfer": "dbmtl"},
         "training": {"monitor": "click.auc"},

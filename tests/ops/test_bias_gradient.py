@@ -7,10 +7,7 @@ import torch
 
 import mmoe.ops  # noqa: F401  # defines torch.ops.mmoe, also where this file runs alone
 
-DEVICES = [
-    pytest.param("cpu", id="cpu"),
-    pytest.param("cuda", id="gpu", marks=pytest.mark.gpu),
-]
+DEVICES = [pytest.param("cpu", id="cpu"), pytest.param("cuda", id="gpu", marks=pytest.mark.gpu)]
 
 
 def layer(rows, weights, sizes, width, device):

@@ -1,13 +1,7 @@
 import pytest
 import torch
 
-from mmoe.ops import (
-    RoutePlan,
-    gathered_mm,
-    grouped_mm,
-    permute,
-    route_plan,
-)
+from mmoe.ops import RoutePlan, gathered_mm, grouped_mm, permute, route_plan
 from tests.needs_kernels import needs_kernels
 
 # Rows and weights

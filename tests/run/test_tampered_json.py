@@ -13,14 +13,7 @@ from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.run import FolderClaim
 from mmoe.train import WarmStart, train_run
 from mmoe.train.run_folder.claim import begin_planned
-from tests.chaos.run_faults import (
-    READERS,
-    SUFFIXES,
-    arguments,
-    json_files,
-    key_paths,
-    tamper,
-)
+from tests.chaos.run_faults import READERS, SUFFIXES, arguments, json_files, key_paths, tamper
 
 
 @pytest.fixture(scope="module", name="world")
@@ -56,77 +49,17 @@ def test_tampered_files_are_named(world, tmp_path, mmoe, name):
 @pytest.mark.parametrize(
     ("name", "where", "value", "reader", "says"),
     [
-        (
-            "index.json",
-            "kept",
-            None,
-            "evaluate",
-            "(kept: Input should be a valid list",
-        ),
-        (
-            "index.json",
-            "kept",
-            [-1],
-            "unshard",
-            "(kept.0: Input should be a valid str",
-        ),
-        (
-            "index.json",
-            "best",
-            "../run",
-            "score",
-            "(best: String should match pattern",
-        ),
+        ("index.json", "kept", None, "evaluate", "(kept: Input should be a valid list"),
+        ("index.json", "kept", [-1], "unshard", "(kept.0: Input should be a valid str"),
+        ("index.json", "best", "../run", "score", "(best: String should match pattern"),
         ("index.json", "best", "step-7", "score", "names step-7, which is not there"),
-        (
-            "state.json",
-            "step",
-            "x",
-            "resume",
-            "(step: Input should be a valid integer",
-        ),
-        (
-            "state.json",
-            "loss_sums",
-            {},
-            "resume",
-            "(loss_sums: Input should be a val",
-        ),
-        (
-            "warm_start.json",
-            "run",
-            [],
-            "resume",
-            "(run: Input should be a valid s",
-        ),
-        (
-            "metrics.json",
-            "validation",
-            {"buy": 0},
-            "report",
-            "(validation.buy: Input",
-        ),
-        (
-            "history.json",
-            "epochs",
-            [{}],
-            "report",
-            "(epochs.0.epoch: Field required",
-        ),
-        (
-            "curves.json",
-            "tasks",
-            {"x": {"roc": {}}},
-            "report",
-            "(tasks.x.roc.fpr: F",
-        ),
-        (
-            "encoder.json",
-            "crosses",
-            [None],
-            "score",
-            "(crosses: Input should be a v",
-        ),
+        ("state.json", "step", "x", "resume", "(step: Input should be a valid integer"),
+        ("state.json", "loss_sums", {}, "resume", "(loss_sums: Input should be a val"),
+        ("warm_start.json", "run", [], "resume", "(run: Input should be a valid s"),
+        ("metrics.json", "validation", {"buy": 0}, "report", "(validation.buy: Input"),
+        ("history.json", "epochs", [{}], "report", "(epochs.0.epoch: Field required"),
+        ("curves.json", "tasks", {"x": {"roc": {}}}, "report", "(tasks.x.roc.fpr: F"),
+        ("encoder.json", "crosses", [None], "score", "(crosses: Input should be a v"),
         ("encoder.json", "numeric", {}, "evaluate", "numeric.price: is missing"),
         (
             "curves.json",

@@ -86,11 +86,7 @@ def config_of(case, pipeline="auto"):
                 "embedding_optimizer": {"kind": case.optimizer, "learning_rate": 0.1},
                 "optimizer": {"schedule": "linear", "warmup_steps": 2},
             },
-            "parallel": {
-                "pipeline": pipeline,
-                "tables": case.tables,
-                "per_table": case.per_table,
-            },
+            "parallel": {"pipeline": pipeline, "tables": case.tables, "per_table": case.per_table},
         }
     )
 

@@ -358,8 +358,7 @@ def test_a_start_that_runs_out_of_memory_does_not_stand_in_the_way(train, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("file", "content"),
-    [("index.json", "{}"), ("index.json", "no JSON"), ("state.json", "{}")],
+    ("file", "content"), [("index.json", "{}"), ("index.json", "no JSON"), ("state.json", "{}")]
 )
 def test_damaged_checkpoints_are_named(train, tmp_path, file, content):
     train("run")

@@ -25,10 +25,7 @@ SETTINGS = {
     "cgc, joint": ("model.kind=cgc", "model.shared_experts=4", f"model.gate={JOINT}"),
     "ple, budget": ("model.kind=ple", "model.shared_experts=4", f"model.gate={BUDGET}"),
     "omoe, joint": ("model.kind=omoe", "model.num_experts=8", f"model.gate={JOINT}"),
-    "mmoe, joint within a budget": (
-        "model.num_experts=8",
-        f"model.gate={CAPPED}",
-    ),
+    "mmoe, joint within a budget": ("model.num_experts=8", f"model.gate={CAPPED}"),
 }
 
 

@@ -45,10 +45,7 @@ def _splits(log: pa.Table) -> Splits:
 
 def _raw(**spend: Any) -> dict[str, Any]:
     return {
-        "features": [
-            {"kind": "numeric", "name": "x"},
-            {"kind": "categorical", "name": "user"},
-        ],
+        "features": [{"kind": "numeric", "name": "x"}, {"kind": "categorical", "name": "user"}],
         "tasks": [
             {"name": "click", "label": "click"},
             {"name": "spend", "label": "spend", "kind": "regression", **spend},

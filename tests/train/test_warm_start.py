@@ -29,13 +29,7 @@ from mmoe.train.warm_start import EarlierRun, WarmStartReport, transfer
 from mmoe.train.warm_start.places import NEW, NamedNetwork, expert_places, tensor_sources
 from mmoe.train.warm_start.transfer import continue_accumulators
 
-BACKENDS = [
-    "plain",
-    pytest.param(
-        "torchrec",
-        marks=pytest.mark.torchrec,
-    ),
-]
+BACKENDS = ["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)]
 
 
 def _days(table: pa.Table) -> tuple[Splits, Splits]:

@@ -40,9 +40,7 @@ def pool_over_ranks(
     ]
     widths = [sum(dims[c] for c in of) for of in asked]
     received = _send(
-        wire,
-        [answer_BD.flatten() for answer_BD in answers],
-        [height * width for width in widths],
+        wire, [answer_BD.flatten() for answer_BD in answers], [height * width for width in widths]
     )
     sums = [torch.zeros(height, dim) for dim in dims]
     for w, pooled in enumerate(received):

@@ -43,10 +43,7 @@ class Collections(nn.Module):
     bags: EmbeddingBagCollection | None
 
     def __init__(
-        self,
-        tables: Sequence[TableSpec],
-        features: Sequence[FeatureSpec],
-        parallel: ParallelConfig,
+        self, tables: Sequence[TableSpec], features: Sequence[FeatureSpec], parallel: ParallelConfig
     ) -> None:
         super().__init__()
         of_events = tables_of_events(features)

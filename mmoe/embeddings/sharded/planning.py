@@ -231,10 +231,7 @@ def _check_events(of_events: Collection[str], parallel: ParallelConfig) -> None:
 
 
 def _allowed(
-    table: TableSpec,
-    parallel: ParallelConfig,
-    optimizer: EmbeddingOptimizerConfig,
-    world: World,
+    table: TableSpec, parallel: ParallelConfig, optimizer: EmbeddingOptimizerConfig, world: World
 ) -> list[str]:
     """Shardings among which the planner may choose."""
     if world.ranks == 1:

@@ -130,10 +130,6 @@ class _Exchange(torch.autograd.Function):
         own, ranks = len(grad_BD), ctx.group.size()
         grads_AD = grad_BD.new_empty(sum(ctx.heights), grad_BD.shape[1])
         dist.all_to_all_single(
-            grads_AD,
-            grad_BD.repeat(ranks, 1),
-            ctx.heights,
-            [own] * ranks,
-            group=ctx.group,
+            grads_AD, grad_BD.repeat(ranks, 1), ctx.heights, [own] * ranks, group=ctx.group
         )
         return grads_AD, None, None

@@ -156,10 +156,7 @@ class LocalDispatcher:
 
 
 def plan_routes(
-    experts_BGK: Tensor,
-    num_experts: int,
-    limit: int | None = None,
-    most_pairs: int | None = None,
+    experts_BGK: Tensor, num_experts: int, limit: int | None = None, most_pairs: int | None = None
 ) -> RoutePlan:
     """Makes a `route_plan` with no more rows than are known to be needed.
 

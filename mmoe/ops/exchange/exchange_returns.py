@@ -50,11 +50,7 @@ def pack_returns(
 
 
 def mix_returns(
-    back_ZO: Tensor,
-    weights_BGK: Tensor,
-    plan: OutboundPlan,
-    links_WL: Tensor,
-    dtype: torch.dtype,
+    back_ZO: Tensor, weights_BGK: Tensor, plan: OutboundPlan, links_WL: Tensor, dtype: torch.dtype
 ) -> Tensor:
     """Mixes what came back for every gate: out[b, g] = Σ_row Σ_{k of the row} w[b, g, k] · y[pick].
 

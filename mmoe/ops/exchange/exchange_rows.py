@@ -81,11 +81,7 @@ def pack_rows(
 
 
 def pack_rows_backward(
-    message: Tensor,
-    plan: OutboundPlan,
-    links_WL: Tensor,
-    num_sources: int,
-    rows_format: RowsFormat,
+    message: Tensor, plan: OutboundPlan, links_WL: Tensor, num_sources: int, rows_format: RowsFormat
 ) -> tuple[Tensor, Tensor]:
     """Adds up the gradients that came back, of each sample's rows in their order.
 

@@ -113,11 +113,7 @@ class AdaptiveMode:
         self._lendable: bool | None = None
 
     def next(
-        self,
-        dispatcher: Asking,
-        sources: Sequence[Tree],
-        plan: DispatchPlan,
-        compute: Compute,
+        self, dispatcher: Asking, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute
     ) -> tuple[Mode, CallClock | None]:
         """Returns the mode of a call, and the clock by which it is to be timed, if it is.
 

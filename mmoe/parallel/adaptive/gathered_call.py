@@ -41,10 +41,7 @@ class Asking(Protocol):
 
 
 def gathered_call(
-    dispatcher: Asking,
-    sources: Sequence[Tree],
-    plan: DispatchPlan,
-    compute: Compute,
+    dispatcher: Asking, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute
 ) -> Call:
     """Returns what the cost model wants to know of a call of all ranks; all have to ask.
 

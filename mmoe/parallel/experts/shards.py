@@ -211,9 +211,7 @@ def _slices(tensor: Tensor, *, pool: Pool, name: str, num_experts: int) -> Tenso
     return shards or [_no_shard(tensor, shape, (slice(0, 0),))]
 
 
-def mixtures_of(
-    network: nn.Module,
-) -> Iterator[tuple[str, MultiGateMixture, AllToAllDispatcher]]:
+def mixtures_of(network: nn.Module) -> Iterator[tuple[str, MultiGateMixture, AllToAllDispatcher]]:
     """The mixtures whose experts lie on several ranks, and the prefix of their tensors' names."""
     for name, mixture in mixtures_in(network):
         dispatcher = mixture.dispatcher

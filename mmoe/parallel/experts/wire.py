@@ -39,10 +39,7 @@ class Wire:
     """
 
     def __init__(
-        self,
-        group: dist.ProcessGroup | None = None,
-        *,
-        traffic: Traffic | None = None,
+        self, group: dist.ProcessGroup | None = None, *, traffic: Traffic | None = None
     ) -> None:
         if not dist.is_initialized():
             raise ValueError(

@@ -32,10 +32,7 @@ def test_a_bundle_of_these_sources_is_used(paths, monkeypatch, capsys):
 
     extension.main(["--bundle", str(paths)])
 
-    assert capsys.readouterr().out.splitlines() == [
-        "in place: there is none",
-        "mmoe._C: bundle",
-    ]
+    assert capsys.readouterr().out.splitlines() == ["in place: there is none", "mmoe._C: bundle"]
     assert extension.LIBRARY.read_text() == "compiled"
     extension.main(["--bundle", str(paths)])
     assert capsys.readouterr().out.splitlines() == ["mmoe._C: in place"]

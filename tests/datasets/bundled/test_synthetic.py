@@ -218,10 +218,7 @@ def test_a_purchase_on_all_impressions_has_the_product_as_its_truth():
     config = small_config()
     everywhere = config.model_copy(
         update={
-            "tasks": [
-                config.tasks[0],
-                config.tasks[1].model_copy(update={"observed_when": None}),
-            ]
+            "tasks": [config.tasks[0], config.tasks[1].model_copy(update={"observed_when": None})]
         }
     )
     given_click, overall = load(config, None).oracle, load(everywhere, None).oracle

@@ -192,10 +192,7 @@ def test_refuses(keys, message):
 
 
 def _vector_config(**keys):
-    features = [
-        {"kind": "numeric", "name": "age"},
-        {"kind": "vector", "name": "title", **keys},
-    ]
+    features = [{"kind": "numeric", "name": "age"}, {"kind": "vector", "name": "title", **keys}]
     tasks = [{"name": "click", "label": "click"}]
     return config_from_dict({"features": features, "tasks": tasks})
 

@@ -359,9 +359,7 @@ def peaks(folder, files, split, lanes=1):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [({},), ({"by": "time", "column": "x0"},), ({}, 3)],
-    ids=["random", "time", "lanes"],
+    "settings", [({},), ({"by": "time", "column": "x0"},), ({}, 3)], ids=["random", "time", "lanes"]
 )
 def test_ten_times_the_rows_take_no_more_memory(folder, settings, monkeypatch):
     # Row numbers hashed, and moments kept apart, at a time: constants, here small against the rows

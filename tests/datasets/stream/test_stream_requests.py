@@ -12,13 +12,7 @@ from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.order import Share
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
-from tests.datasets.request_log import (
-    assert_same,
-    config_of,
-    expanded,
-    log_of_requests,
-    nested_log,
-)
+from tests.datasets.request_log import assert_same, config_of, expanded, log_of_requests, nested_log
 
 SPLITS = {
     "random": {"by": "random", "validation": 0.2, "test": 0.2},

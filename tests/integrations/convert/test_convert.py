@@ -7,12 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.integrations.convert import (
-    RECOGNISERS,
-    ConvertedMoE,
-    convert,
-    parameter_counts,
-)
+from mmoe.integrations.convert import RECOGNISERS, ConvertedMoE, convert, parameter_counts
 from mmoe.mixture import MoE, SwitchGate, TopKGate
 from tests.integrations.convert.networks import (
     D,

@@ -8,14 +8,7 @@ from torch import nn
 
 from mmoe.integrations.convert import ConvertedMoE, convert
 from mmoe.integrations.convert.experts import FeedForwardExpert
-from tests.integrations.convert.networks import (
-    NETWORKS,
-    TOLERANCE,
-    D,
-    difference,
-    encoder,
-    make,
-)
+from tests.integrations.convert.networks import NETWORKS, TOLERANCE, D, difference, encoder, make
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)

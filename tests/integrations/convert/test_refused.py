@@ -5,17 +5,9 @@ from functools import partial
 import pytest
 from torch import nn
 
-from mmoe.integrations.convert import (
-    convert,
-)
+from mmoe.integrations.convert import convert
 from mmoe.mixture import MoE, TopKGate, mlp_experts
-from tests.integrations.convert.networks import (
-    D,
-    Gated,
-    H,
-    Mlp,
-    encoder,
-)
+from tests.integrations.convert.networks import D, Gated, H, Mlp, encoder
 
 
 def unfit_layer():

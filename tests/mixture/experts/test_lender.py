@@ -4,13 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import (
-    MLP,
-    ExpertPool,
-    MixedExperts,
-    cut_into_slices,
-    mlp_experts,
-)
+from mmoe.mixture import MLP, ExpertPool, MixedExperts, cut_into_slices, mlp_experts
 from mmoe.mixture.experts.lender import lender_of
 
 D = 4

@@ -214,11 +214,7 @@ def test_batch_normalisation_sees_the_rows_that_were_picked():
     assert not ExpertPool([nn.Linear(5, 4)]).traits.uses_batch
     grouped, auto = (
         MultiGateMixture(
-            5,
-            1,
-            ExpertPool(copy.deepcopy(experts)),
-            gate=FirstRows(),
-            execution=execution,
+            5, 1, ExpertPool(copy.deepcopy(experts)), gate=FirstRows(), execution=execution
         )
         for execution in ("grouped", "auto")
     )

@@ -3,14 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture import (
-    CosineGate,
-    DSelectKGate,
-    SoftmaxGate,
-    StaticGate,
-    SwitchGate,
-    TopKGate,
-)
+from mmoe.mixture import CosineGate, DSelectKGate, SoftmaxGate, StaticGate, SwitchGate, TopKGate
 from mmoe.mixture.gates.learned import GateSettings
 from mmoe.mixture.gates.losses import balance, z_loss
 

@@ -100,10 +100,7 @@ def raw_config(model: Mapping[str, Any], *, exact: bool = False) -> dict[str, An
 
 
 def draw(
-    model: Mapping[str, Any],
-    *,
-    exact: bool = False,
-    dtype: torch.dtype = torch.float64,
+    model: Mapping[str, Any], *, exact: bool = False, dtype: torch.dtype = torch.float64
 ) -> tuple[Ranker, Batch, Batch]:
     """A model, and one batch with requests and without."""
     config = config_from_dict(raw_config(model, exact=exact))

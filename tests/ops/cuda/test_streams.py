@@ -9,15 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_check.smoke import LAYERS, D
-from tests.ops.cuda.calls import (
-    Draw,
-    calls,
-    flat,
-    on_gpu,
-    run,
-    same_bits,
-    with_tensors,
-)
+from tests.ops.cuda.calls import Draw, calls, flat, on_gpu, run, same_bits, with_tensors
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]
 if not torch.cuda.is_available():

@@ -58,10 +58,7 @@ class OptimizerParameters:
             self.state.pop(weight, None)
 
     def learn(
-        self,
-        module: nn.Module,
-        groups: Mapping[str, int],
-        states: Mapping[str, dict[str, Any]],
+        self, module: nn.Module, groups: Mapping[str, int], states: Mapping[str, dict[str, Any]]
     ) -> None:
         """Takes a module's parameters in, as `of` described them."""
         for name, group in groups.items():

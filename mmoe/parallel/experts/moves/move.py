@@ -86,10 +86,7 @@ def move_experts(
 
 
 def _exchanged(
-    parts: Sequence[MovableExperts],
-    wire: Wire,
-    placement: ExpertPlacement,
-    device: torch.device,
+    parts: Sequence[MovableExperts], wire: Wire, placement: ExpertPlacement, device: torch.device
 ) -> list[dict[int, Parcel]]:
     """Sends the experts that leave this rank; returns those that came, by number, for each part."""
     parcels: list[list[tuple[int, int, Parcel]]] = [[] for _ in range(placement.num_ranks)]

@@ -107,9 +107,7 @@ def placements(network: nn.Module) -> dict[str, Tensor]:
 
 
 def place_as(
-    networks: Sequence[nn.Module],
-    optimizer: torch.optim.Optimizer,
-    stored: Mapping[str, Tensor],
+    networks: Sequence[nn.Module], optimizer: torch.optim.Optimizer, stored: Mapping[str, Tensor]
 ) -> None:
     """Brings experts where `placements` said, if they and the ranks were as many; all together.
 
@@ -136,9 +134,7 @@ def place_as(
             dispatcher.loads.counts_E = stored[f"{name}/loads"].clone()
 
 
-def _dispatchers(
-    network: nn.Module,
-) -> dict[str, tuple[AllToAllDispatcher, list[Pool]]]:
+def _dispatchers(network: nn.Module) -> dict[str, tuple[AllToAllDispatcher, list[Pool]]]:
     """Returns each dispatcher and the pools that it places, by the name of the first mixture."""
     names: dict[int, str] = {}
     found: dict[str, tuple[AllToAllDispatcher, list[Pool]]] = {}
