@@ -4,14 +4,13 @@
 cheaper; `MultiGateMixture.forward` does it. All three give the same numbers.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import Tensor
 
 from mmoe.mixture.experts.contract import Pool
@@ -348,13 +347,7 @@ def expected_share(
     return share if most_pairs is None else min(share, most_pairs / num_experts)
 
 
-_Rate = Annotated[float, Field(ge=1, allow_inf_nan=False)]
-# A call may cost nothing more, as measured on a machine that launches nothing
-_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_STRICT = ConfigDict(strict=True, extra="forbid")
-
-
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@dataclass(frozen=True, kw_only=True)
 class ProductRates:
     """Operations a second of products, a multiplication and an addition being two.
 
@@ -364,9 +357,9 @@ class ProductRates:
         fp64: Of 8.
     """
 
-    bf16: _Rate
-    fp32: _Rate
-    fp64: _Rate
+    bf16: float
+    fp32: float
+    fp64: float
 
     def seconds(self, number_bytes: int) -> float:
         """Returns the time of one operation; numbers of another size count as float32."""
@@ -375,7 +368,7 @@ class ProductRates:
         return 1 / (self.fp64 if number_bytes == 8 else self.fp32)
 
 
-@checked_dataclass(frozen=True, kw_only=True, config=_STRICT)
+@dataclass(frozen=True, kw_only=True)
 class CostRates:
     """Measured rates of a device type that decide between dense and grouped execution.
 
@@ -396,10 +389,10 @@ class CostRates:
     source: str
     dense: ProductRates
     grouped: ProductRates
-    rows_per_block: Annotated[int, Field(ge=1)]
-    bytes_per_second: _Rate
-    seconds_per_pick: _Seconds
-    seconds_per_grouped_call: _Seconds
+    rows_per_block: int
+    bytes_per_second: float
+    seconds_per_pick: float
+    seconds_per_grouped_call: float
 
     @property
     def seconds_per_byte(self) -> float:
@@ -408,7 +401,7 @@ class CostRates:
 
     def as_line(self) -> str:
         """Returns the line that `from_line` reads."""
-        return TypeAdapter(CostRates).dump_json(self).decode()
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_line(cls, line: str) -> "CostRates":
@@ -418,11 +411,41 @@ class CostRates:
             ValueError: It is not one, with what is wrong with it.
         """
         try:
-            return TypeAdapter(cls).validate_json(line)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = "".join(f"{part}: " for part in first["loc"])
-            raise ValueError(f"cost rates: {where}{first['msg']}, got {first['input']!r}") from None
+            values = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"cost rates: expected a line of JSON, {error}") from None
+        _check_keys(cls, values, "cost rates")
+        for key in ("dense", "grouped"):
+            _check_keys(ProductRates, values[key], f"cost rates: {key}")
+            values[key] = ProductRates(**_positive(values[key], f"{key}."))
+        for key in ("device", "source"):
+            if not isinstance(values[key], str):
+                raise ValueError(f"cost rates: {key}: expected text, got {values[key]!r}")
+        others = ("device", "source", "dense", "grouped")
+        _positive({key: value for key, value in values.items() if key not in others}, "")
+        return cls(**values)
+
+
+def _check_keys(cls: type, values: Any, name: str) -> None:
+    expected = {field.name for field in fields(cls)}
+    if not isinstance(values, dict) or set(values) != expected:
+        got = sorted(values) if isinstance(values, dict) else values
+        raise ValueError(f"{name}: expected an object with {sorted(expected)}, got {got}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _positive(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    for key, value in values.items():
+        # A call may cost nothing more, as measured on a machine that launches nothing
+        least = 0 if key.startswith("seconds") else 1
+        if not _is_number(value) or not least <= value < float("inf"):
+            raise ValueError(
+                f"cost rates: {name}{key}: expected a number of at least {least}, got {value!r}"
+            )
+    return dict(values)
 
 
 def read_table(text: str) -> dict[str, CostRates]:

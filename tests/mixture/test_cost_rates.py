@@ -100,17 +100,14 @@ def test_a_measured_line_takes_the_place_of_the_tables():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"dense": 3}, "cost rates: dense: Input should be an object, got 3"),
-        ({"dense": {"bf16": 1e12, "fp32": 1e12}}, "cost rates: dense: fp64: Field required"),
-        ({"bytes_per_second": 0}, "cost rates: bytes_per_second: .* greater than or equal to 1"),
-        (
-            {"seconds_per_pick": -1e-9},
-            "seconds_per_pick: .* greater than or equal to 0, got -1e-09",
-        ),
-        ({"seconds_per_pick": float("nan")}, "seconds_per_pick: .* finite number, got nan"),
-        ({"rows_per_block": "12"}, "cost rates: rows_per_block: .* valid integer, got '12'"),
-        ({"device": None}, "cost rates: device: Input should be a valid string, got None"),
-        ({"speed": 3}, "cost rates: speed: .*[Uu]nexpected"),
+        ({"dense": 3}, "cost rates: dense: expected an object with"),
+        ({"dense": {"bf16": 1e12, "fp32": 1e12}}, "cost rates: dense: expected an object with"),
+        ({"bytes_per_second": 0}, "cost rates: bytes_per_second: expected a number of at least 1"),
+        ({"seconds_per_pick": -1e-9}, "seconds_per_pick: expected a number of at least 0"),
+        ({"seconds_per_pick": float("nan")}, "seconds_per_pick: expected a number of at least 0"),
+        ({"rows_per_block": "12"}, "cost rates: rows_per_block: expected a number"),
+        ({"device": None}, "cost rates: device: expected text, got None"),
+        ({"speed": 3}, "cost rates: expected an object with"),
     ],
 )
 def test_what_is_no_line_is_refused(change, text):
@@ -121,7 +118,7 @@ def test_what_is_no_line_is_refused(change, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cost rates: Invalid JSON"),
+        ("{", "cost rates: expected a line of JSON"),
         (f"{CPU_LINE}\n{CPU_LINE}", "cost rates: expected one line for cpu, got two"),
         ("", "cost rates: expected a line for cpu"),
     ],
