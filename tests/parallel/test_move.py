@@ -23,7 +23,7 @@ def test_moving_experts_changes_no_number(world, what):
 def test_it_repeats_to_the_bit_and_nothing_is_lost(world):
     for rank in world:
         for case, found in rank["cases"].items():
-            assert found["moved"] >= 3, case
+            assert found["moved"] >= 2, case
             assert found["repeats"] and found["held"] and found["has_moments"], case
 
 

@@ -335,13 +335,16 @@ def test_crosses_keep_the_kinds_of_their_columns():
     rows = pa.table({"user": ["1", "2"], "item": ["a", "b"]})
     old, new = _fitted(HASHED, **rows.to_pydict()), _fitted(HASHED, user=[1, 2], item=["a", "c"])
     both = extend_encoder(new, old, "log")
-    assert both.crosses == {"pair": ("text", "text")}
+    assert both.rules["crosses"] == {"pair": ("text", "text")}
     assert both.encode(rows, "log").ids_NC.tolist() == old.encode(rows, "log").ids_NC.tolist()
     with pytest.raises(ValueError, match=r"'user' .* holds int ids, but text ids in the run"):
         extend_encoder(_fitted(CROSS, user=[1], item=["a"]), _fitted(CROSS, **rows.to_pydict()), "")
     # A day without one whole pair knows no kind
     empty = _fitted(CROSS, user=[None, None], item=["a", "c"])
-    assert extend_encoder(empty, _fitted(CROSS, **rows.to_pydict()), "log").crosses == old.crosses
+    assert (
+        extend_encoder(empty, _fitted(CROSS, **rows.to_pydict()), "log").rules["crosses"]
+        == old.rules["crosses"]
+    )
 
 
 def test_managed_ids_of_another_kind_are_refused():
