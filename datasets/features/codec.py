@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
@@ -58,7 +58,9 @@ class Section:
     def read(self, entry: Any, folder: Path) -> Any:
         """Reads what `write` wrote; lists as tuples."""
         read = _with_tuples(entry)
-        return read if self.rule is None else self.rule(**read)
+        if self.rule is None:
+            return read
+        return self.rule(**{f.name: read[f.name] for f in fields(self.rule) if f.name in read})
 
     def marks(self, rules: dict[str, Any]) -> Iterator[bytes | memoryview]:
         """Yields what tells encoders of different rows apart, cheaply, on any machine alike."""

@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -84,7 +84,7 @@ class IdMap(ABC):
     @classmethod
     def read(cls, entry: Any, folder: Path) -> Self:
         """Reads what `write` wrote."""
-        return cls(**{key: value for key, value in entry.items() if key != "encoding"})
+        return cls(**{f.name: entry[f.name] for f in fields(cast(Any, cls)) if f.name in entry})
 
     def marks(self, table: str) -> Iterator[bytes | memoryview]:
         """Yields what tells it from another one, cheaply."""

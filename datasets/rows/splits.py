@@ -300,6 +300,7 @@ def time_cuts(
 _MOST = 1 << 20  # distinct times of a stream kept apart; 16 MB
 _LEAST = 1 << 16  # times that wait before they are added up
 _SIGN = np.int64(-(2**63))
+_TOP = np.uint64(2**63)
 
 
 class TimeFit:
@@ -321,7 +322,7 @@ class TimeFit:
         self.pending: list[tuple[np.ndarray, np.ndarray]] = []  # times and counts, not added up
         self.waiting = 0  # times in them
         self.coarse = 0
-        self.real = False
+        self.real = self.unsigned = False
         self.units = TimeUnits(name)
 
     def add(self, times_N: np.ndarray, file: str) -> None:
@@ -335,6 +336,8 @@ class TimeFit:
             self.real = True
             bits = (times_N + 0.0).view(np.int64)  # in the order of the numbers:
             times_N = np.where(bits < 0, ~bits ^ _SIGN, bits)
+        elif times_N.dtype == np.uint64:
+            self.unsigned, times_N = True, (times_N ^ _TOP).view(np.int64)
         found, counts = np.unique(self._coarser(times_N.astype(np.int64)), return_counts=True)
         self.pending.append((found, counts))
         self.waiting += len(found)
@@ -344,6 +347,8 @@ class TimeFit:
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns ascending times and the number of rows of each."""
         self._add_up()
+        if self.unsigned:
+            return self.times.view(np.uint64) ^ _TOP, self.counts
         if not self.real:
             return self.times, self.counts
         bits = np.where(self.times < 0, ~(self.times ^ _SIGN), self.times)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -202,7 +203,7 @@ class CheckpointSaver:
         try:
             value = work()
         except BaseException as caught:
-            error = caught
+            error = _sendable(caught)
         found = from_all((value, error), self._group)
         for r, (_, failed) in enumerate(found):
             if failed is not None:
@@ -213,6 +214,15 @@ class CheckpointSaver:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """Returns the error, or its words in one that other ranks can read."""
+    try:
+        return pickle.loads(pickle.dumps(error))
+    except Exception:
+        kinds = (OSError, ValueError)
+        return next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)(str(error))
 
 
 def _write_files(

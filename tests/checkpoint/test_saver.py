@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from mmoe.checkpoint import saver as saver_module
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.saver import CheckpointSaver
+from mmoe.errors import Damaged
 from mmoe.parallel import Shard
 
 
@@ -141,3 +142,10 @@ def test_an_index_without_kept_ones_is_read(folder):
     with CheckpointSaver(folder, keep=2) as saver:
         save(saver, 2)
     assert folder.index()["kept"] == ["step-00000001", "step-00000002"]
+
+
+def test_an_error_that_cannot_be_sent_keeps_its_words():
+    damaged = Damaged("index.json", "it ends early", "remove it")
+    for error in (damaged, OSError(28, "No space left on device")):
+        sent = saver_module._sendable(error)
+        assert isinstance(sent, (OSError, ValueError)) and str(sent) == str(error)

@@ -105,9 +105,13 @@ CASES |= {
 EMPTY, SOME_EMPTY = ((0, 7, 3, 1),), ((3, 7, 0, 1),)
 CASES |= {
     **{
+        # Replicated, kinds differ in nothing that ranks do
         f"{kind}, {experts}": Case({}, experts, {"kind": kind})
-        for kind in ("omoe", "cgc", "shared_bottom", "single_task", "esmm")
-        for experts in ("replicated", "spread")
+        for kind, experts in (
+            *((kind, "spread") for kind in ("omoe", "shared_bottom", "single_task", "esmm")),
+            ("cgc", "replicated"),
+            ("cgc", "spread"),
+        )
     },
     **{
         f"balanced {kind}, {experts}": Case(

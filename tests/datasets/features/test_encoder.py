@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.features import Coded
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.encoder import FeatureEncoder, sections
 from mmoe.datasets.features.numeric import NumericCodec
 from mmoe.datasets.files.readers import iter_tables, read_table
 from mmoe.datasets.rows.projection import required_columns
@@ -471,3 +471,15 @@ def test_a_single_row_may_hold_a_datetime_that_python_has_not():
     for rows in (2, 1):
         far = pa.table({"at": pa.array([2**43] * rows, pa.timestamp("s"))})
         assert encoder.encode(far, "log").ids_NC[:, 0].tolist() == [1] * rows
+
+
+@pytest.mark.parametrize(
+    ("section", "entry"),
+    [
+        ("table_vectors", {"mean": [0.0], "deviation": [1.0]}),
+        ("tables", {"encoding": "hash", "kind": "int", "size": 3}),
+    ],
+)
+def test_further_keys_of_an_entry_say_nothing(tmp_path, section, entry):
+    read = sections()[section].read
+    assert read({**entry, "note": "x"}, tmp_path) == read(entry, tmp_path)

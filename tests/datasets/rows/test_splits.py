@@ -147,3 +147,12 @@ def test_columns_that_are_not_looked_at_may_share_a_name():
     split = SplitConfig(by="hash", column="key")
     found, alone = (assign_splits(part, split, 1, "x") for part in (rows, rows.select([2])))
     assert found.tolist() == alone.tolist()
+
+
+def test_times_beyond_int64_are_in_order():
+    times = np.random.default_rng(0).integers(0, 40, 200).astype("u8") * np.uint64(2**58)
+    table = pa.table({"t": times})
+    config = SplitConfig(by="time", column="t", validation=0.2, test=0.2)
+    splits = assign_splits(table, config, 3, "log")
+    assert times[splits == 0].max() < times[splits == 1].min()
+    assert times[splits == 1].max() < times[splits == 2].min()

@@ -1,6 +1,7 @@
 """What `training.freeze` holds still: old tasks' scores to the bit; weights, ids, statistics."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +11,10 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.mixture import ExpertPool, MoE
+from mmoe.mixture.axes import Entry, axes_of
 from mmoe.run.console import ConsoleReporter
-from mmoe.train import WarmStart, train_run
+from mmoe.train import WarmStart, frozen, train_run
 from mmoe.train.frozen import Frozen
 from tests.train.freezing.growing import (
     AGE,
@@ -365,3 +368,15 @@ def test_on_the_command_line(mmoe, funnel_config, log, tmp_path):
     assert mmoe("report", two)[0] == 0
     page = (two / "report.html").read_text()
     assert "experts, gates, towers.click, towers.buy, 4 tables, encoder" in page
+
+
+def test_a_gate_inside_an_expert_is_the_experts():
+    class Gated(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = torch.nn.Linear(2, 2)
+
+    for name, axes in axes_of(MoE(2, ExpertPool([Gated(), Gated()], 2)), {}).items():
+        of_level = replace(axes, path=(Entry("levels", 0), *axes.path))
+        part = "gates" if name.startswith("mixture.gate") else "experts"
+        assert frozen._short(f"levels.0.{name}", of_level, None) == (part, False)
