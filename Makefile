@@ -8,8 +8,8 @@ NATIVE := $(shell find csrc -type f 2>/dev/null)
 # What is compiled is kept, and not compiled anew by each process that the tests start
 unexport PYTHONDONTWRITEBYTECODE
 
-# A worker for each core (a third took 14:19 on two, instead of 13:15), files that take longest first
-# (tests/seconds.json); make test COSTS=FILE prints what each file takes
+# A worker for each core, files that take longest first (tests/seconds.json); make test COSTS=FILE
+# prints what each file takes
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder $(if $(COSTS),--costs $(COSTS))
 
 .PHONY: setup demo test test-all lint typecheck cuda-check cuda-emulate cuda-emulate-all gpu-check gpu-bundle sanitize engines notebooks wheel wheel-check bench bench-peers clean

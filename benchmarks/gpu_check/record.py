@@ -24,9 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.racing.ranks import ROOT, with_modules_of
+
 # Lines, on the disk as soon as they are known
 
-ROOT = Path(__file__).resolve().parents[2]
 PASSED, MEASURED, FAILED = "passed", "measured", "failed"
 LEFT_OUT, NO_TIME = "left out", "no time"
 STATUSES = (PASSED, MEASURED, FAILED, LEFT_OUT, NO_TIME)
@@ -239,7 +240,7 @@ def run_process(item: Item, log: Path, seconds: float, record: Record) -> Ended:
     environment = {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        **with_modules_of(ROOT),
         MACHINE: record.machine,
         **item.environment,
     }

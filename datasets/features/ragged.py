@@ -62,9 +62,8 @@ class ListRows(Generic[ListsT]):
         """Returns a column of lists, or of text with separators: lists in text are parsed."""
         column = find_column(self.table, name, self.origin, self.used_by)
         kind = column.type
-        if pa.types.is_nested(
-            kind.value_type if is_list(kind) else kind
-        ):  # lists of lists, structs
+        item = kind.value_type if is_list(kind) else kind
+        if pa.types.is_nested(item):  # lists of lists, structs
             raise ValueError(
                 f"{self.origin}: column {name!r} (of {self.used_by}) holds {kind}, expected one "
                 "list of plain values a row; flatten it"

@@ -162,10 +162,8 @@ class InputColumn:
         settings: dict[str, Any] = {}
         if profile.distinct > _MANY:
             size = 1 << int(np.ceil(np.log2(profile.distinct)))
-            settings, note = (
-                {"encoding": "hash", "hash_size": size},
-                "; hashed, as there are so many",
-            )
+            settings = {"encoding": "hash", "hash_size": size}
+            note = "; hashed, as there are so many"
         elif profile.distinct > profile.rows / ROWS_PER_ID:
             least = ROWS_PER_ID if profile.rows >= _ENOUGH_ROWS else 1
             if evidence is not None and evidence.z_ids > SURE:

@@ -163,9 +163,8 @@ class LookedAt(NamedTuple):
         Rates come from the other half of the rows.
         """
         lengths_R, ends_R = lists.lengths_R, np.cumsum(lists.lengths_R)
-        half_R = (mix64(np.arange(len(lengths_R), dtype=np.uint64), seed=3) & np.uint64(1)).astype(
-            bool
-        )
+        numbers_R = np.arange(len(lengths_R), dtype=np.uint64)
+        half_R = (mix64(numbers_R, seed=3) & np.uint64(1)).astype(bool)
         padded_V = np.append(lists.items_V, MISSING)
         readings = {
             "length": lengths_R.astype(np.uint64),

@@ -379,7 +379,7 @@ class RowSource:
     num_rows: int
     # Yields all rows in order, with these columns, each table with the file that it is of
     tables: Callable[[list[str]], Iterable[tuple[str, pa.Table]]]
-    most_times: int | None = None  # distinct times that `TimeFit` keeps apart; None: as it says
+    in_memory: bool = False  # where what is read of each row may be kept
 
 
 @dataclass(frozen=True)
@@ -525,13 +525,17 @@ def _by_time(source: RowSource, split: SplitConfig) -> Splitter:
     """The past trains, the future tests: the column of times is read once to find where to cut."""
     name, origin = split.column, source.origin
     assert name is not None
-    fit = TimeFit(name, source.most_times)
+    fit, kept = TimeFit(name, source.num_rows if source.in_memory else None), []
     for file, table in source.tables([name]):
-        fit.add(to_times(table, name, origin, split.format), file)
-    cuts = time_cuts(*fit.finish(), split, origin)
+        fit.add(times_N := to_times(table, name, origin, split.format), file)
+        kept += [times_N] * source.in_memory
+    cuts, held_N = time_cuts(*fit.finish(), split, origin), np.concatenate(kept) if kept else None
 
     def of(table: pa.Table, first: int, rows: int) -> np.ndarray:
-        times_N = to_times(table, name, origin, split.format)
+        if held_N is None:
+            times_N = to_times(table, name, origin, split.format)
+        else:
+            times_N = held_N[first : first + rows]
         return (times_N >= cuts[0]).astype(np.int8) + (times_N >= cuts[1])
 
     return Splitter(of, [name])
@@ -624,7 +628,7 @@ def assign_splits(
         pa.schema([field for field in table.schema if field.name not in HIDDEN]),
         table.num_rows,
         lambda _: [(file, table[rows]) for file, rows in of_files],
-        table.num_rows,
+        in_memory=True,
     )
     splitter = fit_splitter(source, split, split_seed, requests, repeated)
     split_N = splitter.of(table, 0, table.num_rows)

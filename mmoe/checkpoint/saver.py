@@ -2,7 +2,6 @@
 
 import json
 import math
-import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -203,11 +202,11 @@ class CheckpointSaver:
         try:
             value = work()
         except BaseException as caught:
-            error = _sendable(caught)
-        found = from_all((value, error), self._group)
-        for r, (_, failed) in enumerate(found):
-            if failed is not None:
-                raise _Failure(r, failed) from failed
+            error = caught
+        found = from_all((value, error and _as_told(error)), self._group)
+        for r, (_, told) in enumerate(found):
+            if told is not None:
+                raise _Failure(r, error if error is not None and r == rank() else told)
         return found[0][0]
 
     def _raise(self) -> None:
@@ -216,13 +215,10 @@ class CheckpointSaver:
             raise error
 
 
-def _sendable(error: BaseException) -> BaseException:
-    """Returns the error, or its words in one that other ranks can read."""
-    try:
-        return pickle.loads(pickle.dumps(error))
-    except Exception:
-        kinds = (OSError, ValueError)
-        return next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)(str(error))
+def _as_told(error: BaseException) -> BaseException:
+    """Returns an error with the same words that other ranks can read, whatever its class."""
+    kinds = (OSError, ValueError, MemoryError, KeyboardInterrupt)
+    return next((k for k in kinds if isinstance(error, k)), RuntimeError)(str(error))
 
 
 def _write_files(

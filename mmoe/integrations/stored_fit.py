@@ -1,4 +1,4 @@
-"""What an estimator keeps with its run: estimator.json, and the run's files in a pickle."""
+"""Stored fit of an estimator: estimator.json, and the run's files in a pickle."""
 
 from collections.abc import Mapping
 from pathlib import Path

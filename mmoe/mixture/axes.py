@@ -73,6 +73,11 @@ class TensorAxes:
         """Returns the first of what the tensor belongs to as a whole; None: to nothing."""
         return next((part for part in self.path if isinstance(part, Entry)), None)
 
+    @property
+    def of_gate(self) -> bool:
+        """Whether it is a gate's of a level: its name is the level's, then `mixture.gate`."""
+        return self.path[1:3] == ("mixture", "gate")
+
     def owner(self, kind: str) -> Hashable | None:
         """Returns what the tensor belongs to as a whole; None: to nothing of that kind."""
         found = (p.name for p in self.path if isinstance(p, Entry) and p.kind == kind)

@@ -323,7 +323,7 @@ def _costs(result: Mapping[str, Any]) -> tables.Grid:
 
 def _features(result: Mapping[str, Any]) -> tables.Grid:
     """Builds the grid of features, and how every task's first metric changes when shuffled."""
-    headings, rows = ["change, feature shuffled"], []
+    headings, rows = ["feature"], []
     for task in result["tasks"]:
         headings += [f"{task['name']} {task['metrics'][0]['heading']}", "95 % interval", "verdict"]
     for feature in result["features"]:
@@ -333,4 +333,4 @@ def _features(result: Mapping[str, Any]) -> tables.Grid:
             change = one["changes"][metric["key"]]
             cells += [*interval_cells(change, finer(metric["form"])), _verdict(one, task)]
         rows.append(cells)
-    return tables.Grid(headings, rows)
+    return tables.Grid(headings, rows, "Changes where a feature is shuffled")

@@ -24,10 +24,8 @@ def plain_table(
     above = Text(title, no_wrap=True, overflow="ignore") if title else None
     table = Table(box=None, padding=(0, 1, 0, 0), title=above, title_justify="left")
     for number, heading in enumerate(headings):
-        side, most = (
-            ("left" if number < names else "right"),
-            widest if number == names - 1 else None,
-        )
+        most = widest if number == names - 1 else None
+        side = "left" if number < names else "right"
         table.add_column(heading, justify=side, no_wrap=True, max_width=most)
     for row in rows:
         table.add_row(*row)

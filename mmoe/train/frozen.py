@@ -79,7 +79,7 @@ def parts_of(network: MixtureNetwork, config: RunConfig) -> list[Part]:
 def _short(name: str, axes: TensorAxes, last: StageConfig) -> tuple[str, bool]:
     """The part of a tensor, and whether it is of a task or feature that is new."""
     if axes.owner("levels") is not None:
-        return ("gates" if axes.path[2] == "gate" else "experts"), False
+        return ("gates" if axes.of_gate else "experts"), False
     part = name.partition(".")[0]
     short = _SHORT.get(part, part)
     entry = axes.entry

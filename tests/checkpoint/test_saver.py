@@ -1,6 +1,7 @@
 """Checkpoints of one process: in the background, at once, kept, and when they cannot be written."""
 
 import json
+import pickle
 import threading
 
 import pytest
@@ -147,5 +148,16 @@ def test_an_index_without_kept_ones_is_read(folder):
 def test_an_error_that_cannot_be_sent_keeps_its_words():
     damaged = Damaged("index.json", "it ends early", "remove it")
     for error in (damaged, OSError(28, "No space left on device")):
-        sent = saver_module._sendable(error)
-        assert isinstance(sent, (OSError, ValueError)) and str(sent) == str(error)
+        told = pickle.loads(pickle.dumps(saver_module._as_told(error)))
+        assert isinstance(told, (OSError, ValueError)) and str(told) == str(error)
+
+
+def test_what_goes_wrong_here_keeps_its_traceback(tmp_path, monkeypatch):
+    def broken(*_):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(saver_module, "save_file", broken)
+    saver = CheckpointSaver(CheckpointFolder(tmp_path / "checkpoint"), background=False)
+    with pytest.raises(TypeError, match="a bug") as caught:
+        saver.save(1, {"a": torch.zeros(1)}, {}, {}, best=True)
+    assert "broken" in [entry.name for entry in caught.traceback]

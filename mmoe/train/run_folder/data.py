@@ -108,14 +108,8 @@ def _resumed(
             "back what was there, start anew in another folder"
         )
         go_on = "--changed-data" if now.kind == "files" else "changed_data=True"
-        return (
-            None,
-            False,
-            (
-                f"{run.path}: the data has changed since the run began{where(now)}: "
-                f"{shown(changes)}: {mend}, or say {go_on} to go on"
-            ),
-        )
+        why = f"{run.path}: the data has changed since the run began{where(now)}: {shown(changes)}"
+        return None, False, f"{why}: {mend}, or say {go_on} to go on"
     update = {"data": now, "earlier": remembered.trained_on()}
     return remembered.model_copy(update=update), True, None
 

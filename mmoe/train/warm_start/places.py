@@ -150,7 +150,7 @@ def tensor_sources(
     grown: dict[Hashable, bool] = dict(enumerate(any(map(_is_staged, both)) for both in levels))
     for name, own in axes.items():
         level = own.owner("levels")
-        staged = level in grown and (grown[level] or own.path[2] == "gate")
+        staged = level in grown and (grown[level] or own.of_gate)
         alike = [one for one, _ in together.of(own.path)]
         if staged and not regroups:
             old.check_groups(own, alike)
