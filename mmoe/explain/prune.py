@@ -20,6 +20,7 @@ from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.rows.splits import Splits
 from mmoe.explain.passes import ExpertPlace, check_explainable, places_of
+from mmoe.mixture.moves import TensorSource
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.network import MixtureNetwork
 from mmoe.parallel import training_group
@@ -32,7 +33,7 @@ from mmoe.train.prepare import prepare
 from mmoe.train.run_folder.claim import RunClaim, with_absolute_paths, without_paths
 from mmoe.train.run_folder.data import RunMaturity
 from mmoe.train.state import Position
-from mmoe.train.warm_start.places import NamedNetwork, TensorSource, tensor_sources
+from mmoe.train.warm_start.places import NamedNetwork, tensor_sources
 
 # Of a checkpoint: what scores, the weights behind an average, moments by `PARAMETER/MOMENT`
 _PARTS = ("network", "raw", "optimizer")

@@ -28,8 +28,8 @@ from mmoe.mixture.gates import (
     update_biases,
 )
 from mmoe.mixture.moe import MoE, MoEOutput
+from mmoe.mixture.moves import LoadReport, load_experts
 from mmoe.mixture.multi_gate import MixtureOutput, MultiGateMixture, Unmixed
-from mmoe.mixture.resize_experts import LoadReport, load_experts
 from mmoe.mixture.routing.capacity import Capacity
 from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
 from mmoe.mixture.statistics import MixtureStatistics

@@ -5,7 +5,7 @@ starts, other numbers of experts, pruning, freezing, and experts that lie on sev
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -86,7 +86,10 @@ class TensorAxes:
 
 @runtime_checkable
 class HasAxes(Protocol):
-    """Interface of a module that says what the dimensions of its tensors are."""
+    """Interface of a module that says what the dimensions of its tensors are.
+
+    A module inside it none of whose tensors it names is asked itself.
+    """
 
     def axes(self) -> Mapping[str, Mapping[int, str]]:
         """Returns by the names of its tensors, and dimension, the kind; others have none."""
@@ -120,24 +123,30 @@ def axes_of(module: nn.Module, names: Names, first: str | None = None) -> dict[s
         ({0: ('experts', ('a', 'b'))}, {1: ('experts', ('a', 'b'))})
     """
     said = module.axes() if isinstance(module, HasAxes) else None
+    speaks, first = said is not None, None if said is not None else first
     if isinstance(module, HasParts):
         parts = list(module.named_parts(names))
     else:
-        children = [] if said is not None else [name for name, _ in module.named_children()]
-        parts = [Part(child, (child,), names, first) for child in children]
+        unnamed = [
+            child
+            for child, _ in module.named_children()
+            if not any(name.startswith(f"{child}.") for name in said or ())
+        ]
+        parts = [Part(child, (child,), names, first) for child in unnamed]
     found: dict[str, TensorAxes] = {}
     for part in parts:
         inside = axes_of(module.get_submodule(part.child), part.names, part.first)
         for name, axes in inside.items():
-            found[f"{part.child}.{name}"] = replace(axes, path=(*part.path, *axes.path))
+            path = (*part.path, *axes.path)
+            found[f"{part.child}.{name}"] = TensorAxes(axes.dims, path, axes.said or speaks)
     tensors: dict[str, Tensor] = module.state_dict()
     for name, tensor in tensors.items():
         if name not in found:
             default = {0: first} if first is not None and tensor.dim() else {}
-            kinds = default if said is None else said.get(name, {})
+            kinds = (said or {}).get(name, default)
             dims = {dim: (kind, _along(tensor, dim, kind, names)) for dim, kind in kinds.items()}
             dims = {dim: own for dim, own in dims.items() if own[1]}
-            found[name] = TensorAxes(dims, tuple(name.split(".")), said is not None)
+            found[name] = TensorAxes(dims, tuple(name.split(".")), speaks)
     return {name: found[name] for name in tensors}
 
 

@@ -236,10 +236,10 @@ class MultiGateMixture(nn.Module):
         return self.policy.execution
 
     def named_parts(self, names: Names) -> list[Part]:
-        """Says that tensors of a gate begin with a dimension of gates, unless it says itself."""
+        """Says what tensors begin with of a gate or pool that says nothing: gates, or experts."""
+        first = {"gate": "gates", "experts": "experts"}
         return [
-            Part(child, (child,), names, "gates" if child == "gate" else None)
-            for child, _ in self.named_children()
+            Part(child, (child,), names, first.get(child)) for child, _ in self.named_children()
         ]
 
     def forward(

@@ -103,7 +103,8 @@ class ImputationTowers(nn.ModuleDict):
 
     def named_parts(self, names: Names) -> list[Part]:
         """Says whose each tower is."""
-        return [Part(t, (Entry("tasks", named(names, "tasks", int(t))),), names) for t in self]
+        read = without(names, "logits")  # theirs are no task's, and move with no base rate
+        return [Part(t, (Entry("tasks", named(names, "tasks", int(t))),), read) for t in self]
 
     def forward(self, inputs: Sequence[Tensor]) -> dict[int, Tensor]:
         """Computes `logit_B` of each, by column, of what its task's tower reads."""
@@ -289,10 +290,11 @@ class MixtureNetwork(nn.Module):
         for child in ("crossing", "interaction"):
             module: Interaction | None = getattr(self, child)
             if module is not None:
-                found.append(Part(child, (child,), _reading(plain, names, [module.reads])))
+                read = _reading(plain, names, [module.reads])
+                found.append(Part(child, ("interaction", child), read))
         if self.bias_tower is not None:
             own = _reading(plain, names, ["displayed"])
-            found.append(Part("bias_tower", (Entry("parts", "bias_tower"),), own))
+            found.append(Part("bias_tower", (Entry("parts", "bias"),), own))
         for j in range(len(self.levels)):
             read = _reading(plain, names, [] if j else ["inputs", "added"])
             found.append(Part(f"levels.{j}", (Entry("levels", j),), read))

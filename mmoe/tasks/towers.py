@@ -62,6 +62,10 @@ class Tower(nn.Module):
         self.register_parameter("constants_J", None)
         self.reset_parameters()
 
+    def axes(self) -> dict[str, dict[int, str]]:
+        """Says that the last layer's tensors begin with a dimension of logits."""
+        return {"logit.weight": {0: "logits"}, "logit.bias": {0: "logits"}}
+
     @property
     def num_logits(self) -> int:
         """Numbers that it computes of a row: 1, unless `widen` says more."""
@@ -205,10 +209,16 @@ class TaskTowers(nn.ModuleList):
         return made
 
     def named_parts(self, names: Names) -> list[Part]:
-        """Says whose each tower is."""
+        """Says whose each tower is, and its logits."""
+        tasks = [named(names, "tasks", t) for t in range(len(self))]
+        logits = [own for own in names.get("logits", ()) if isinstance(own, tuple)]  # (task, which)
         return [
-            Part(str(t), (Entry("tasks", named(names, "tasks", t)),), names)
-            for t in range(len(self))
+            Part(
+                str(t),
+                (Entry("tasks", task),),
+                {**names, "logits": [own for own in logits if own[0] == task]},
+            )
+            for t, task in enumerate(tasks)
         ]
 
     @property
@@ -496,7 +506,7 @@ class DomainTower(Tower):
     def axes(self) -> dict[str, dict[int, str]]:
         """Returns what the dimensions of its tensors are."""
         own = [name for name in self.state_dict() if name.startswith("own_")]
-        return {name: {0: "domains"} for name in own}
+        return {**super().axes(), **{name: {0: "domains"} for name in own}}
 
     def forward(self, h_BO: Tensor, rows: Inputs | None = None) -> Tensor:
         """Computes `logit_B` (of several columns `logits_BK`) of rows with their domains."""

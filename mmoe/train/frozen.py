@@ -16,8 +16,6 @@ from mmoe.models.ranker import Ranker
 from mmoe.parallel import from_all, is_spread, spread_layout
 from mmoe.run.console import Reporter
 
-_SHORT = {"crossing": "interaction", "bias_tower": "bias"}
-
 
 @dataclass(frozen=True)
 class Part:
@@ -66,7 +64,7 @@ def parts_of(network: MixtureNetwork, config: RunConfig) -> list[Part]:
     for name, tensor in network.state_dict().items():
         if name in constants:
             continue
-        short, new = _short(name, axes[name], last)
+        short, new = _short(axes[name], last)
         shape = layout[name][0].shape if name in layout else tensor.shape
         size = 1
         for extent in shape:
@@ -76,18 +74,16 @@ def parts_of(network: MixtureNetwork, config: RunConfig) -> list[Part]:
     return found
 
 
-def _short(name: str, axes: TensorAxes, last: StageConfig) -> tuple[str, bool]:
+def _short(axes: TensorAxes, last: StageConfig) -> tuple[str, bool]:
     """The part of a tensor, and whether it is of a task or feature that is new."""
     if axes.owner("levels") is not None:
         return ("gates" if axes.of_gate else "experts"), False
-    part = name.partition(".")[0]
-    short = _SHORT.get(part, part)
+    part, *inside = (p if isinstance(p, str) else str(p.name) for p in axes.path)
     entry = axes.entry
     if entry is None or entry.kind == "parts":
-        return short, False
+        return part, False
     known = last.tasks if entry.kind == "tasks" else last.features
-    own = part in ("towers", "inputs", "sequences")
-    return (f"{part}.{entry.name}" if own else short), entry.name not in known
+    return (f"{part}.{inside[0]}" if entry == axes.path[1] else part), entry.name not in known
 
 
 def _new_in_levels(network: MixtureNetwork, last: StageConfig) -> Iterator[str]:

@@ -12,7 +12,7 @@ from mmoe.config.json_files import Stored
 from mmoe.datasets.features.encoder import FeatureEncoder, codecs_of
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.files.data_file import absolute, is_address
-from mmoe.mixture.resize_experts import NewExperts
+from mmoe.mixture.moves import NewExperts
 from mmoe.run.addresses import open_run
 from mmoe.run.atomic_files import read_json
 from mmoe.run.directory import RunDirectory

@@ -5,60 +5,17 @@ column), never by position: `mmoe.mixture.axes`.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of, owners_of
-from mmoe.mixture.resize_experts import NewExperts
+from mmoe.mixture.moves import NEW, NewExperts, TensorSource, check_said, places_of
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import Level, MixtureNetwork
-
-NEW = -1  # the place of an entry that the earlier network did not have
-# Adam's second moments. Zeros would make a new entry's first steps several times too large, because
-# the correction for that (by the number of steps) is over in a tensor that has been trained.
-_SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")
-
-
-@dataclass(frozen=True)
-class TensorSource:
-    """Source of a tensor's entries in an earlier one, dimension by dimension.
-
-    Attributes:
-        name: In the earlier network; None: there was none.
-        places: By dimension, for each entry its earlier place or `NEW`; other dimensions are equal.
-        input_dim: The dimension of inputs, if there is one. Kept gates and experts read new inputs
-            with weights of zero, so that they compute what they did.
-        domain_dim: That of domains, if there is one; new ones begin as the mean of the earlier ones
-            does, by which their rows were scored before.
-    """
-
-    name: str | None
-    places: dict[int, np.ndarray] = field(default_factory=dict)
-    input_dim: int | None = None
-    domain_dim: int | None = None
-
-    @property
-    def carries(self) -> bool:
-        """Whether any of its entries were in the earlier network."""
-        kept = all((place != NEW).any() for place in self.places.values() if len(place))
-        return self.name is not None and (kept or self.domain_dim is not None)
-
-
-def places_of(now: Sequence[object], before: Sequence[object]) -> np.ndarray:
-    """Returns for each name its earlier place, or `NEW`.
-
-    Example:
-        >>> places_of(["click", "like", "buy"], ["click", "buy"]).tolist()
-        [0, -1, 1]
-    """
-    places = {name: place for place, name in enumerate(before)}
-    return np.array([places.get(name, NEW) for name in now], np.int64)
 
 
 def expert_places(now: Sequence[str], before: Sequence[str], new_experts: NewExperts) -> np.ndarray:
@@ -140,14 +97,18 @@ def tensor_sources(
 
     Raises:
         ValueError: Gates or experts that lie in one tensor did not there, though either came in
-            stages.
+            stages; or experts change of a gate that does not say where it has them.
     """
     axes, old = now.axes(), _Earlier(before.axes())
     together, sources = _Earlier(axes), {}
     origins = expert_origins(now, before) if origins is None else origins
     levels = zip(now.network.levels, before.network.levels, strict=False)
     kept: dict[Hashable, Mapping[str, str]] = dict(enumerate(origins))
-    grown: dict[Hashable, bool] = dict(enumerate(any(map(_is_staged, both)) for both in levels))
+    grown: dict[Hashable, bool] = {}
+    for number, (level, earlier) in enumerate(levels):
+        grown[number] = _is_staged(level) or _is_staged(earlier)
+        if not grown[number] and level.expert_names != earlier.expert_names:
+            check_said(level.mixture.gate, f"levels.{number}.mixture.gate.", axes)
     for name, own in axes.items():
         level = own.owner("levels")
         staged = level in grown and (grown[level] or own.of_gate)
@@ -296,72 +257,3 @@ def _pools(level: Level) -> list[tuple[str, ...]]:
     """Names of the experts that came together."""
     names = level.expert_names
     return [names[own.start : own.stop] for own in level.mixture.experts.expert_stages] or [names]
-
-
-def fits(own: Sequence[int], old: Sequence[int], source: TensorSource) -> bool:
-    """Returns whether shapes differ in mapped dimensions alone, with no place beyond `old`."""
-    if len(own) != len(old):
-        return False
-    for dim, (size, old_size) in enumerate(zip(own, old, strict=True)):
-        places = source.places.get(dim)
-        if places is None and size != old_size:
-            return False
-        if places is not None and (len(places) != size or int(places.max(initial=NEW)) >= old_size):
-            return False
-    return True
-
-
-def moved(own: Tensor, old: Tensor, source: TensorSource, new_input: float = 0.0) -> Tensor:
-    """Returns `old`'s entries in their new places, and `own`'s where there are none.
-
-    Of domains that are new it is the mean of the earlier ones.
-
-    Args:
-        own: Values of entries that are new.
-        old: The earlier tensor, on the CPU; `fits`.
-        source: Where the entries stood.
-        new_input: Value of kept gates and experts for new inputs.
-
-    Example:
-        >>> source = TensorSource("w", {1: np.array([1, NEW])}, input_dim=1)
-        >>> moved(torch.ones(1, 2), torch.tensor([[5.0, 6.0]]), source).tolist()
-        [[6.0, 0.0]]
-    """
-    if not source.places:
-        return old.clone()
-    places = {dim: source.places.get(dim, np.arange(size)) for dim, size in enumerate(own.shape)}
-    if source.domain_dim is not None:  # the mean stands behind them, for those that are new
-        dim, count = source.domain_dim, old.shape[source.domain_dim]
-        old = torch.cat([old, old.mean(dim, keepdim=True)], dim)
-        places[dim] = np.where(places[dim] == NEW, count, places[dim])
-    kept = {dim: np.flatnonzero(place != NEW) for dim, place in places.items()}
-    result = own.detach().cpu().clone().numpy()
-    if source.input_dim is not None:
-        everything = {**kept, source.input_dim: np.arange(own.shape[source.input_dim])}
-        result[np.ix_(*everything.values())] = new_input
-    olds = [place[kept[dim]] for dim, place in places.items()]
-    result[np.ix_(*kept.values())] = old.numpy()[np.ix_(*olds)]
-    return torch.from_numpy(result)
-
-
-def moved_moments(
-    own: Tensor, moments: Mapping[str, Tensor], source: TensorSource
-) -> dict[str, Tensor]:
-    """Returns the optimizer state of a parameter that kept some of its entries.
-
-    New entries start with no first moment, and with the mean second moment of the kept ones.
-
-    Args:
-        own: The parameter.
-        moments: Its earlier state by key; what has not the parameter's shape (the number of steps)
-            is kept as it is.
-        source: Where the parameter's entries stood.
-    """
-    result = {}
-    for key, old in moments.items():
-        if old.dim() == 0:
-            result[key] = old.clone()
-            continue
-        fill = float(old.mean()) if key in _SECOND_MOMENTS else 0.0
-        result[key] = moved(torch.full(own.shape, fill, dtype=old.dtype), old, source, fill)
-    return result

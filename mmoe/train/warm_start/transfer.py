@@ -15,7 +15,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
 from mmoe.embeddings.row_updates import LAST_STEP
 from mmoe.mixture.gates.fixed import constants_of
-from mmoe.mixture.resize_experts import NewExperts
+from mmoe.mixture.moves import NEW, NewExperts, TensorSource, fits, moved, moved_moments
 from mmoe.parallel import from_all
 from mmoe.parallel.sharded_tensors import (
     Shard,
@@ -27,16 +27,7 @@ from mmoe.parallel.sharded_tensors import (
 )
 from mmoe.train.state import TrainingState
 from mmoe.train.warm_start.earlier import EarlierRun, WarmStartReport, model_difference, named_pairs
-from mmoe.train.warm_start.places import (
-    NEW,
-    NamedNetwork,
-    TensorSource,
-    expert_origins,
-    fits,
-    moved,
-    moved_moments,
-    tensor_sources,
-)
+from mmoe.train.warm_start.places import NamedNetwork, expert_origins, tensor_sources
 
 
 @torch.no_grad()
@@ -84,6 +75,7 @@ def transfer(
     try:
         origins = expert_origins(now, before, new_experts)
         sources = tensor_sources(now, before, origins)
+        shifts = bias_shifts(now, earlier.config, config)
     except ValueError as error:
         raise ValueError(f"--warm-start {earlier.path}: {error}") from None
     for name in constants_of(network):  # they follow from the model's kind
@@ -93,7 +85,7 @@ def transfer(
     # Scores continue from the average; training from the weights behind it, where both runs average
     raw = training.part("raw")
     continued = raw if state.average is not None and raw.names() else scoring
-    dense = _DenseTransfer(sources, state.layout, earlier, config)
+    dense = _DenseTransfer(sources, state.layout, shifts, earlier, config)
     for stored in (continued, scoring):
         dense.check(network, stored)
 
@@ -128,12 +120,14 @@ class _DenseTransfer:
     Attributes:
         sources: Of the whole tensors.
         layout: This rank's shards of those that lie on several ranks.
+        shifts: What to add to biases of logits whose task has another base rate.
         earlier: Where they come from.
         config: Of the new run.
     """
 
     sources: Mapping[str, TensorSource]
     layout: Mapping[str, Sequence[Shard]]
+    shifts: Mapping[str, float]
     earlier: EarlierRun
     config: RunConfig
 
@@ -170,13 +164,11 @@ class _DenseTransfer:
                     f"training.freeze: {frozen[name]} {what} --warm-start {self.earlier.path}, and "
                     f"those would stay as they were drawn; {mend}"
                 )
-        shifts = _rate_shifts(self.earlier.config, self.config)
-        for number, task in enumerate(self.config.tasks):
-            if task.name in shifts and f"towers.{number}.logit.bias" in frozen:
-                raise ValueError(
-                    f"training.freeze: towers.{task.name} is to stay, but the task's "
-                    "negative_sampling_rate is another than there, which moves its logit; keep it"
-                )
+        for name in self.shifts.keys() & frozen.keys():
+            raise ValueError(
+                f"training.freeze: {frozen[name]} is to stay, but the task's "
+                "negative_sampling_rate is another than there, which moves its logit; keep it"
+            )
 
     def _what_is_new(self, source: TensorSource, domains: Sequence[str]) -> tuple[str, str]:
         """Says what a part has that the earlier network had not, and what to do about it."""
@@ -208,9 +200,8 @@ class _DenseTransfer:
                 own.copy_(self._moved(name, own, old.read(origin)))
         if only is not None:
             return
-        tasks = [task.name for task in self.config.tasks]
-        for task, shift in _rate_shifts(self.earlier.config, self.config).items():
-            tensors[f"towers.{tasks.index(task)}.logit.bias"].add_(shift)
+        for name, shift in self.shifts.items():
+            tensors[name].add_(shift)
 
     def not_carried(self, old: StoredTensors) -> list[str]:
         """Lists tensors of this rank that the earlier network has as well, and whose numbers there
@@ -358,6 +349,32 @@ def _rate_shifts(before: RunConfig, now: RunConfig) -> dict[str, float]:
         for there, here in pairs
         if there.negative_sampling_rate != here.negative_sampling_rate
     }
+
+
+def bias_shifts(now: NamedNetwork, before: RunConfig, config: RunConfig) -> dict[str, float]:
+    """Returns the shifts of `_rate_shifts` by the bias that each is added to.
+
+    Raises:
+        ValueError: A tower does not say which of its tensors that is.
+    """
+    shifts, found = _rate_shifts(before, config), dict[str, float]()
+    if not shifts:
+        return found
+    tensors, axes = now.network.state_dict(), now.axes()
+    for task, shift in shifts.items():
+        biases = [
+            name
+            for name, own in axes.items()
+            if own.owner("tasks") == task and own.dim("logits") == 0 and tensors[name].dim() == 1
+        ]
+        if not biases:
+            raise ValueError(
+                f"tasks.{task}.negative_sampling_rate changed, and the task's tower does not say "
+                "which tensor is the bias of its logit; keep the rate, or give the tower a method "
+                '`axes`, which returns for example {"bias": {0: "logits"}}'
+            )
+        found |= dict.fromkeys(biases, shift)
+    return found
 
 
 def check_tables(tables: Sequence[TableSpec], old: StoredTensors, run: str) -> None:

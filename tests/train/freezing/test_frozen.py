@@ -379,4 +379,4 @@ def test_a_gate_inside_an_expert_is_the_experts():
     for name, axes in axes_of(MoE(2, ExpertPool([Gated(), Gated()], 2)), {}).items():
         of_level = replace(axes, path=(Entry("levels", 0), *axes.path))
         part = "gates" if name.startswith("mixture.gate") else "experts"
-        assert frozen._short(f"levels.0.{name}", of_level, None) == (part, False)
+        assert frozen._short(of_level, None) == (part, False)

@@ -1,4 +1,4 @@
-"""load_experts: fewer, more and moved experts; what it says; what it refuses."""
+"""load_experts: fewer, more and moved experts; what it reports; what it refuses."""
 
 import copy
 
@@ -226,18 +226,45 @@ def test_fixed_weights_of_another_number_of_experts_add_up_to_one(after):
     torch.testing.assert_close(weights[:, 0] / weights[:, 1], first[:, 0] / first[:, 1])
 
 
-def test_tensors_of_other_gates_are_told_by_their_sizes():
-    class Own(nn.Module):
-        def __init__(self, experts):
-            super().__init__()
-            self.width = nn.Parameter(torch.rand(2, experts, 7))
-            self.inner = SoftmaxGate(D, 2, experts)
+class OwnGate(nn.Module):
+    def __init__(self, experts):
+        super().__init__()
+        self.width = nn.Parameter(torch.rand(2, experts, 7))
+        self.inner = SoftmaxGate(D, 2, experts)
 
-        def forward(self, inputs, visibility_GE):
-            return self.inner(inputs, visibility_GE)
+    def forward(self, inputs, visibility_GE):
+        return self.inner(inputs, visibility_GE)
 
-    old, new = (MultiGateMixture(D, 2, mlp_experts(E, D, [H]), gate=Own(E)).eval() for E in (3, 3))
+
+class TellingGate(OwnGate):
+    def axes(self):
+        return {"width": {0: "gates", 1: "experts"}}
+
+
+def layer_of(gate_class, experts=3):
+    return MultiGateMixture(D, 2, mlp_experts(experts, D, [H]), gate=gate_class(experts)).eval()
+
+
+def test_a_gate_of_ones_own_says_where_it_has_its_experts():
+    """Gates inside it, of which it does not speak, say it themselves."""
+    old, new, x = layer_of(TellingGate), layer_of(TellingGate), torch.randn(6, D)
     load_experts(new, old.state_dict(), sources=[2, 0, 1])
     assert torch.equal(new.gate.width, old.gate.width[:, [2, 0, 1]])
-    x = torch.randn(6, D)
     torch.testing.assert_close(new(x).out_BGO, old(x).out_BGO)
+
+
+@pytest.mark.parametrize(("after", "sources"), [(3, [2, 0, 1]), (4, None)])
+def test_experts_of_a_gate_that_says_nothing_stay_as_they_are(after, sources):
+    """As many features as experts: by its size alone a dimension would be taken for another."""
+    old, new = layer_of(OwnGate), layer_of(OwnGate, after)
+    with pytest.raises(ValueError, match=r"OwnGate does not say which .* 'gate.width' are the exp"):
+        load_experts(new, old.state_dict(), sources=sources)
+    same = layer_of(OwnGate)
+    load_experts(same, old.state_dict())
+    torch.testing.assert_close(same.state_dict(), old.state_dict(), rtol=0, atol=0)
+
+
+def test_weights_in_half_precision_move_as_well():
+    old, new = (layer_of(TellingGate, E).bfloat16() for E in (3, 4))
+    load_experts(new, old.state_dict())
+    assert torch.equal(new.experts.weights[0][:3], old.experts.weights[0])
