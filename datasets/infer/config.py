@@ -15,7 +15,7 @@ from mmoe.datasets.infer.guess_features import group_column, offered
 from mmoe.datasets.infer.guess_tasks import GuessedTask, consequence_notes, guess_task
 from mmoe.datasets.infer.inputs import Inputs, Names
 from mmoe.datasets.infer.padding import with_padding
-from mmoe.datasets.infer.profile import ColumnProfile, guess_time, time_like
+from mmoe.datasets.infer.profile import ColumnProfile, guess_times, time_like
 from mmoe.datasets.infer.reading import read_column
 from mmoe.datasets.infer.sizes import Log, model_for, training_for
 from mmoe.datasets.infer.told import Told
@@ -28,6 +28,8 @@ from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.row_hashes import column_part, row_hashes
 from mmoe.datasets.values.text import cleaned, words_met
 
+_THIN = 1 / 3  # of the rows that a part should have: ties of a coarse time take the others
+_JUDGED = 10  # rows of an event's rarer outcome: an AUC on fewer is uncertain by .15 or more
 _FEW = 0.05  # of the rows; more that repeat are judged by chance alone
 
 
@@ -96,21 +98,19 @@ class ChosenSplit:
 def choose_split(
     table: pa.Table, tasks: list[GuessedTask], profiles: list[ColumnProfile], origin: str
 ) -> ChosenSplit:
-    """Splits by time if there is a time and training then has both classes, else at random."""
-    found = guess_time(profiles)
-    complaint = ""
-    if found:
-        profile, why = found
+    """Splits by time if there is a time by which each part can be judged, else at random."""
+    times, complaint = guess_times(profiles), ""
+    for profile, why in times:
         split = SplitConfig(by="time", column=profile.name, format=profile.keys.get("format"))
         try:
             split_N = assign_splits(table, split, 1, origin)
-            lacking = _one_class(tasks, split_N == 0)
+            lacking = _one_class(tasks, split_N == 0) or _too_thin(tasks, split_N, split)
         except ValueError as error:
             lacking = str(error)
         if not lacking:
             reason = f"{profile.name!r} holds {why}: train on the past, test on the future"
-            return ChosenSplit(split, 1, profile.name, reason)
-        complaint = f"not by time ({profile.name!r} holds {why}): {lacking}; "
+            return ChosenSplit(split, 1, profile.name, complaint + reason)
+        complaint += f"not by time ({profile.name!r} holds {why}): {lacking}; "
     split = SplitConfig()
     if table.num_rows < 3:
         raise ValueError(f"{origin}: {table.num_rows} row(s) cannot be split into three parts")
@@ -121,7 +121,7 @@ def choose_split(
     reason = f"{complaint or no_time}rows drawn at random"
     if not full:
         reason += "; too few rows for both classes of each label in every part"
-    return ChosenSplit(split, seed, found[0].name if found else None, reason)
+    return ChosenSplit(split, seed, times[0][0].name if times else None, reason)
 
 
 def _choose_seed(
@@ -150,6 +150,26 @@ def _one_class(tasks: list[GuessedTask], rows_N: np.ndarray) -> str:
             return f"{task.task.name!r} would have no label in training"
         if task.is_event and values.min() == values.max():
             return f"{task.task.name!r} would have one class only in training ({values[0]:g})"
+    return ""
+
+
+def _too_thin(tasks: list[GuessedTask], split_N: np.ndarray, split: SplitConfig) -> str:
+    """Says what is too little in validation or test rows to judge by, though the log has enough.
+
+    Rows, or those of an event's rarer outcome, of which a random split would have twice as many.
+    """
+    for part, name, share in ((1, "validation", split.validation), (2, "test", split.test)):
+        rows_N = split_N == part
+        rows, expected = int(rows_N.sum()), share * len(split_N)
+        if rows < _THIN * expected:
+            return f"{name} would have {rows:,} of {len(split_N):,} rows"
+        for task in (task for task in tasks if task.is_event):
+            values = task.values_N[rows_N & task.observed_N]
+            rarer = int(min(values.sum(), len(values) - values.sum()))
+            if rarer < min(_JUDGED, share * task.rarer / 2):
+                return (
+                    f"{name} would have {rarer} row(s) of the rarer outcome of {task.task.name!r}"
+                )
     return ""
 
 

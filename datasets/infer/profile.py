@@ -222,6 +222,7 @@ _OTHER_DATE = re.compile(
 _SECONDS = (6.3e8, 4.1e9)  # 1990 to 2100, in seconds since 1970
 _UNITS: dict[TimeUnit, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _DAYS = (19_900_101, 21_001_231)  # written as yyyymmdd
+_FINE = 100  # values of a time by which rows can be split as closely as shares ask for
 _ORDERED = 0.95  # share of steps that do not go back
 _ORDERED_OVERALL = 0.8  # correlation with the row number; times need not pass evenly
 
@@ -235,24 +236,24 @@ class TimeLike(StrEnum):
     RISES = "a time by its name, and it rises down the file"
 
 
-def guess_time(profiles: list[ColumnProfile]) -> tuple[ColumnProfile, TimeLike] | None:
-    """Returns the event's time and how it was recognised; None where there is none."""
-    # Finest true time first: named like a time, not merely ordered, then the most distinct
+def guess_times(profiles: list[ColumnProfile]) -> list[tuple[ColumnProfile, TimeLike]]:
+    """Returns what may be the event's time, the likeliest first, and how it was recognised."""
     found = [
-        (
-            (not named_as_time(profile.name), reason is TimeLike.RISES, -profile.distinct),
-            profile,
-            reason,
-        )
+        (profile, reason)
         for profile in profiles
         if (reason := time_like(profile)) and profile.distinct >= 3 and not profile.missing
         if not profile.no_input
         if not _OTHER_DATE.search(profile.name.lower())
     ]
-    if not found:
-        return None
-    _, profile, reason = min(found, key=lambda item: item[0])
-    return profile, reason
+    return sorted(found, key=_finest_first)
+
+
+def _finest_first(found: tuple[ColumnProfile, TimeLike]) -> tuple[bool, bool, bool, int]:
+    """Orders times: a year or month after a date, named ones, true ones, then the most distinct."""
+    profile, reason = found
+    rises = reason is TimeLike.RISES
+    coarse = rises and profile.distinct < _FINE
+    return coarse, not named_as_time(profile.name), rises, -profile.distinct
 
 
 def named_as_time(name: str) -> bool:

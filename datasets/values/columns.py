@@ -18,7 +18,7 @@ from mmoe.datasets.rows.locations import (
 )
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import is_list, is_text, list_lengths, pc
-from mmoe.datasets.values.datetimes import digits_of, parse_format
+from mmoe.datasets.values.datetimes import digits_of, months_as_days, parse_format
 
 _MICROSECONDS = 1e6
 # How text says a datetime; all rows in one way
@@ -160,10 +160,14 @@ def to_times(table: pa.Table, name: str, origin: str, form: str | None = None) -
 
 
 def parse_datetimes(column: pa.ChunkedArray) -> np.ndarray | None:
-    """Parses ISO 8601 or whole numbers in text to int64 [N] microseconds (numbers), or None."""
+    """Parses ISO 8601 (`2015-07` too) or whole numbers in text to int64 [N] microseconds (numbers).
+
+    None where a row is neither, or they are not all written in one way.
+    """
+    readable = months_as_days(column.cast(pa.large_string()))
     for kind in _DATETIME_KINDS:
         try:
-            return column.cast(kind).cast(pa.int64()).to_numpy()
+            return readable.cast(kind).cast(pa.int64()).to_numpy()
         except pa.ArrowInvalid:
             continue
     return None

@@ -54,7 +54,7 @@ def has_hours(form: str) -> bool:
     return any(directive in form for directive in ("%H", "%I"))
 
 
-DAY_LENGTH = len("2024-01-31")
+DAY_LENGTH, _MONTH_LENGTH = len("2024-01-31"), len("2024-01")
 _ZONE = r"[ T]\d\d.*?\s?(Z|[+-]\d\d(:?\d\d)?)$"
 _LONGEST_PLAIN = len("2024-01-31T12:00:00")
 
@@ -63,6 +63,19 @@ def present_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Trims text; missing words, and pandas's NaT, become null."""
     trimmed = text.blank_to_null(pc.utf8_trim_whitespace(column))
     return pc.if_else(pc.equal(trimmed, "NaT"), pa.scalar(None, trimmed.type), trimmed)
+
+
+def months_as_days(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Writes months as their first days, since Arrow reads no months; other text stays.
+
+    Example:
+        >>> months_as_days(pa.chunked_array([["2015-07", "2015-07-02", "noon"]])).to_pylist()
+        ['2015-07-01', '2015-07-02', 'noon']
+    """
+    lengths = pc.equal(pc.binary_length(values), _MONTH_LENGTH)
+    if not pc.any(lengths, min_count=0).as_py():
+        return values
+    return pc.replace_substring_regex(values, r"^(\d{4}-\d\d)$", r"\1-01")
 
 
 def parse_iso(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -313,7 +326,7 @@ class _Reader:
 
     def iso(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Text; what is no datetime is named with its row."""
-        present = self.present(column)
+        present = months_as_days(self.present(column))
         micros = parse_iso(present)
         wrong_N = pc.is_valid(present).to_numpy() & pc.is_null(micros).to_numpy()
         if (index := first_true(wrong_N)) is not None:
