@@ -1,5 +1,6 @@
 """`Frozen`: the parts of a model that stay as they score, and what holds them still."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,11 +67,8 @@ def parts_of(network: MixtureNetwork, config: RunConfig) -> list[Part]:
             continue
         short, new = _short(axes[name], last)
         shape = layout[name][0].shape if name in layout else tensor.shape
-        size = 1
-        for extent in shape:
-            size *= extent
         new = new or name.startswith(new_prefixes)
-        found.append(Part(name, short, new, size if name in parameters else 0))
+        found.append(Part(name, short, new, math.prod(shape) if name in parameters else 0))
     return found
 
 

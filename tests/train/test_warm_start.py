@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
-from mmoe.config import config_from_dict, set_values
+from mmoe.config import ModelConfig, config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
 from mmoe.models import build_network
@@ -26,7 +26,7 @@ from mmoe.train import WarmStart, train_run
 from mmoe.train.begin import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, WarmStartReport, transfer
-from mmoe.train.warm_start.places import NEW, NamedNetwork, expert_places, tensor_sources
+from mmoe.train.warm_start.places import NamedNetwork, expert_origins, tensor_sources
 from mmoe.train.warm_start.transfer import continue_accumulators
 
 BACKENDS = ["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)]
@@ -214,10 +214,17 @@ def test_a_new_expert_is_initialised_or_copied(raw, days, monday, copy):
 
 
 def test_experts_of_ple_are_found_by_their_owner():
+    def network(names):
+        made = build_network(ModelConfig(num_experts=len(names)), 3, ["a"])
+        made.levels[0].expert_names = tuple(names)
+        return NamedNetwork(made, {})
+
+    before = network(["click expert 1", "shared expert 1"])
     now = ["like expert 1", "click expert 1", "click expert 2", "shared expert 1"]
-    before = ["click expert 1", "shared expert 1"]
-    assert expert_places(now, before, "fresh").tolist() == [NEW, 0, NEW, 1]
-    assert expert_places(now, before, "copy").tolist() == [NEW, 0, 0, 1]
+    kept = {name: name for name in before.network.levels[0].expert_names}
+    assert expert_origins(network(now), before, "fresh") == [kept]
+    copied = kept | {"click expert 2": "click expert 1"}
+    assert expert_origins(network(now), before, "copy") == [copied]
 
 
 @pytest.mark.parametrize("kind", ["ple", "cgc", "omoe", "shared_bottom", "single_task"])

@@ -6,38 +6,15 @@ column), never by position: `mmoe.mixture.axes`.
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import groupby
 
 from mmoe.config import RunConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of, owners_of
-from mmoe.mixture.moves import NEW, NewExperts, TensorSource, check_said, places_of
+from mmoe.mixture.moves import NewExperts, TensorSource, check_said, places_of
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.models.interactions.add import Columns, added_names
 from mmoe.models.network import Level, MixtureNetwork
-
-
-def expert_places(now: Sequence[str], before: Sequence[str], new_experts: NewExperts) -> np.ndarray:
-    """Returns earlier places of experts; with `copy`, new ones copy their owner's kept ones.
-
-    Example:
-        >>> now = ["click expert 1", "click expert 2", "shared expert 1"]
-        >>> expert_places(now, ["click expert 1", "shared expert 1"], "copy").tolist()
-        [0, 0, 1]
-    """
-    places = places_of(now, before)
-    if new_experts == "fresh":
-        return places
-    filled = places.copy()
-    owners = [name.rpartition(" ")[0] for name in now]
-    for owner in set(owners):
-        mine = [e for e, name in enumerate(owners) if name == owner]
-        kept = [places[e] for e in mine if places[e] != NEW]
-        fresh = [e for e in mine if places[e] == NEW]
-        for turn, e in enumerate(fresh if kept else []):
-            filled[e] = kept[turn % len(kept)]
-    return filled
 
 
 def _network_names(config: RunConfig, encoder: FeatureEncoder) -> Mapping[str, Sequence[str]]:
@@ -230,22 +207,24 @@ def _origins(level: Level, before: Level, new_experts: NewExperts) -> dict[str, 
     together are copies of the first that did.
     """
     now, old = level.expert_names, before.expert_names
-    if new_experts == "copy" and _is_staged(level):
-        kept = {name: name for name in now if name in old}
-        for names in _pools(level):
-            if not kept.keys() & set(names):
-                first = _pools(before)[0]
-                kept |= {name: first[i % len(first)] for i, name in enumerate(names)}
+    kept, staged = {name: name for name in now if name in old}, _is_staged(level)
+    for names in _together(level) if new_experts == "copy" else ():
+        mine = [name for name in names if name in kept]
+        # Experts that came in a stage of its own have none that could be copied there
+        sources = mine if not staged else [] if mine else _together(before)[0]
+        fresh = [name for name in names if name not in kept] if sources else []
+        kept |= {name: sources[turn % len(sources)] for turn, name in enumerate(fresh)}
+    if staged and new_experts == "copy":
         return kept
-    places = expert_places(now, old, new_experts).tolist()
-    moved = next((e for e, place in enumerate(places) if place not in (NEW, e)), None)
+    numbers = ((e, name) for e, name in enumerate(now) if name in kept)
+    moved = next((name for e, name in numbers if old.index(kept[name]) != e), None)
     gates = [traits_of(part, GateTraits) for part in level.mixture.gate.modules()]
     if moved is not None and any(gate.spells_numbers for gate in gates):
         raise ValueError(
-            f"{now[moved]!r} would get another number, which the codes of model.gate.kind "
-            "dselect_k spell; add tasks and experts with another gate"
+            f"{moved!r} would get another number, which the codes of model.gate.kind dselect_k "
+            "spell; add tasks and experts with another gate"
         )
-    return {name: old[place] for name, place in zip(now, places, strict=True) if place != NEW}
+    return kept
 
 
 def _is_staged(level: Level) -> bool:
@@ -253,7 +232,9 @@ def _is_staged(level: Level) -> bool:
     return bool(level.mixture.experts.expert_stages)
 
 
-def _pools(level: Level) -> list[tuple[str, ...]]:
-    """Names of the experts that came together."""
+def _together(level: Level) -> list[Sequence[str]]:
+    """Names of the experts that came in a stage each; where there are none, of an owner each."""
     names = level.expert_names
-    return [names[own.start : own.stop] for own in level.mixture.experts.expert_stages] or [names]
+    if stages := level.mixture.experts.expert_stages:
+        return [names[own.start : own.stop] for own in stages]
+    return [list(own) for _, own in groupby(names, lambda name: name.rpartition(" ")[0])]
