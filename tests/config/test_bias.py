@@ -24,31 +24,24 @@ def config(features=("position",), monitor="mean.auc", extra=(), **bias):
     )
 
 
-@pytest.mark.parametrize(
-    ("bias", "message"),
-    [
-        ({"features": ["postion"]}, "names 'postion', but there is no such feature"),
-        ({"features": ["position", "position"]}, "features names 'position' twice"),
-        ({"features": []}, "at least 1 item"),
-        ({"features": ["item", "position", "place", "tags"]}, "names all features"),
-        ({"tasks": ["like"]}, "model.bias.tasks names 'like', but there is no such task"),
-        ({"tasks": []}, "tasks is empty"),
-        ({"scoring": "fixed"}, "scoring is fixed, but at says no value"),
-        ({"at": {"pos": 1}}, "at has no effect with scoring drop"),
-        ({"scoring": "fixed", "at": {"position": 1}}, "at names 'position', which no feature"),
-        ({"scoring": "fixed", "at": {"pos": 1}}, "feature 'place', which is not under"),
-        (
-            {"features": ["position", "place"], "scoring": "fixed", "at": {"pos": 1}},
-            "fixes 'pos', but feature 'place' also reads 'device'",
-        ),
-        (
-            {"features": ["tags"], "scoring": "fixed", "at": {"tags": "a"}},
-            "feature 'tags' is of kind list",
-        ),
-        ({"dropout": 1.0}, "less than 1"),
-        ({"hiden": [4]}, "hidden"),
-    ],
-)
+@pytest.mark.parametrize(("bias", "message"), [
+    ({"features": ["postion"]}, "names 'postion', but there is no such feature"),
+    ({"features": ["position", "position"]}, "features names 'position' twice"),
+    ({"features": []}, "at least 1 item"),
+    ({"features": ["item", "position", "place", "tags"]}, "names all features"),
+    ({"tasks": ["like"]}, "model.bias.tasks names 'like', but there is no such task"),
+    ({"tasks": []}, "tasks is empty"),
+    ({"scoring": "fixed"}, "scoring is fixed, but at says no value"),
+    ({"at": {"pos": 1}}, "at has no effect with scoring drop"),
+    ({"scoring": "fixed", "at": {"position": 1}}, "at names 'position', which no feature"),
+    ({"scoring": "fixed", "at": {"pos": 1}}, "feature 'place', which is not under"),
+    ({"features": ["position", "place"], "scoring": "fixed", "at": {"pos": 1}},
+     "fixes 'pos', but feature 'place' also reads 'device'"),
+    ({"features": ["tags"], "scoring": "fixed", "at": {"tags": "a"}},
+     "feature 'tags' is of kind list"),
+    ({"dropout": 1.0}, "less than 1"),
+    ({"hiden": [4]}, "hidden"),
+])  # fmt: skip
 def test_refused(bias, message):
     with pytest.raises(ValueError, match=message):
         config(**bias)
@@ -75,21 +68,13 @@ def test_metrics_with_bias_need_one():
         )
 
 
-@pytest.mark.parametrize(
-    ("bias", "read"),
-    [
-        ({}, ["item", "pos", "device", "tags"]),  # the cross reads the position too
-        ({"features": ["position", "place"]}, ["item", "tags"]),
-        (
-            {
-                "features": ["position", "place", "tags"],
-                "scoring": "fixed",
-                "at": {"pos": 1, "device": "phone"},
-            },
-            ["item", "tags"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("bias", "read"), [
+    ({}, ["item", "pos", "device", "tags"]),  # the cross reads the position too
+    ({"features": ["position", "place"]}, ["item", "tags"]),
+    ({"features": ["position", "place", "tags"], "scoring": "fixed", "at": {"pos": 1,
+                                                                            "device": "phone"}},
+     ["item", "tags"]),
+])  # fmt: skip
 def test_columns_that_scoring_reads(bias, read):
     made = config(**bias)
     assert required_columns(made, labels=False) == read

@@ -19,18 +19,15 @@ def config(*tasks, **data):
     )
 
 
-@pytest.mark.parametrize(
-    ("tasks", "data", "message"),
-    [
-        ([{}], {}, "task 't0': kind bpr compares rows of one group; say `group:`"),
-        ([{"group": "a"}, {"group": "b"}], {}, "group is 'b', but another task's is 'a'"),
-        ([{"group": "a"}, {}], {"group_column": "b"}, "group is 'b', but another task's is 'a'"),
-        ([{"group": "a", "negative_sampling_rate": 0.5}], {}, "predictions of kind bpr are scores"),
-        ([{"group": "a", "pointwise_weight": 1}], {}, "pointwise_weight"),
-        ([{"kind": "binary", "group": "a"}], {}, "group"),
-        ([{"group": "a"}], {"input": "stream", "path": "x"}, "set data.input: memory"),
-    ],
-)
+@pytest.mark.parametrize(("tasks", "data", "message"), [
+    ([{}], {}, "task 't0': kind bpr compares rows of one group; say `group:`"),
+    ([{"group": "a"}, {"group": "b"}], {}, "group is 'b', but another task's is 'a'"),
+    ([{"group": "a"}, {}], {"group_column": "b"}, "group is 'b', but another task's is 'a'"),
+    ([{"group": "a", "negative_sampling_rate": 0.5}], {}, "predictions of kind bpr are scores"),
+    ([{"group": "a", "pointwise_weight": 1}], {}, "pointwise_weight"),
+    ([{"kind": "binary", "group": "a"}], {}, "group"),
+    ([{"group": "a"}], {"input": "stream", "path": "x"}, "set data.input: memory"),
+])  # fmt: skip
 def test_refused(tasks, data, message):
     with pytest.raises(ValueError, match=message):
         config(*tasks, **data)

@@ -17,43 +17,24 @@ def _item(kind="categorical", **keys):
     return {"kind": kind, "name": "item", **keys}
 
 
-@pytest.mark.parametrize(
-    ("features", "tables", "message"),
-    [
-        (
-            [_item(vectors=FILE, encoding="hash")],
-            [],
-            "features.item has vectors and encoding hash, .* say encoding: vocabulary",
-        ),
-        (
-            [_item(table="t")],
-            [{"name": "t", "vectors": FILE, "encoding": "managed", "rows": 9}],
-            "tables.t has vectors and encoding managed",
-        ),
-        (
-            [_item(table="t", vectors=FILE)],
-            [{"name": "t"}],
-            "feature 'item' uses the shared table 't', so vectors must be set on that table under "
-            "`tables`",
-        ),
-        (
-            [_item(vectors={**FILE, "frozen": True}, learning_rate=0.1)],
-            [],
-            r"features.item: learning_rate is 0.1, but vectors.frozen is true.* remove "
-            "learning_rate",
-        ),
-        ([_item("cross", columns=["a", "b"], vectors=FILE)], [], "unknown key 'vectors'"),
-        (
-            [_item("cross", columns=["a", "b"], table="t")],
-            [{"name": "t", "vectors": FILE}],
-            "features.item is a cross of 2 columns and uses the table 't', but vectors are those "
-            "of the ids of one column; give it another table",
-        ),
-        ([_item(vectors={"id": "item"})], [], "vectors.path"),
-        ([_item(vectors={**FILE, "scale": "large"})], [], "vectors.scale"),
-        ([_item(vectors={**FILE, "frosen": True})], [], "did you mean 'frozen'"),
-    ],
-)
+@pytest.mark.parametrize(("features", "tables", "message"), [
+    ([_item(vectors=FILE, encoding="hash")], [],
+     "features.item has vectors and encoding hash, .* say encoding: vocabulary"),
+    ([_item(table="t")], [{"name": "t", "vectors": FILE, "encoding": "managed", "rows": 9}],
+     "tables.t has vectors and encoding managed"),
+    ([_item(table="t", vectors=FILE)], [{"name": "t"}],
+     "feature 'item' uses the shared table 't', so vectors must be set on that table under "
+     "`tables`"),
+    ([_item(vectors={**FILE, "frozen": True}, learning_rate=0.1)], [],
+     r"features.item: learning_rate is 0.1, but vectors.frozen is true.* remove " "learning_rate"),
+    ([_item("cross", columns=["a", "b"], vectors=FILE)], [], "unknown key 'vectors'"),
+    ([_item("cross", columns=["a", "b"], table="t")], [{"name": "t", "vectors": FILE}],
+     "features.item is a cross of 2 columns and uses the table 't', but vectors are those of the "
+     "ids of one column; give it another table"),
+    ([_item(vectors={"id": "item"})], [], "vectors.path"),
+    ([_item(vectors={**FILE, "scale": "large"})], [], "vectors.scale"),
+    ([_item(vectors={**FILE, "frosen": True})], [], "did you mean 'frozen'"),
+])  # fmt: skip
 def test_what_does_not_go_together_is_refused(features, tables, message):
     with pytest.raises(ValueError, match=message):
         _config(*features, tables=tables)

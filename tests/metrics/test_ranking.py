@@ -14,7 +14,7 @@ from mmoe.metrics.ranking import Ndcg, Recall, grouped_ndcg, grouped_recall
 
 
 @given(st.integers(2, 60), st.integers(1, 12), st.booleans(), st.integers(0, 2**32))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_average_precision_equals_scikit_learn(n, levels, weighted, seed):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, n)
@@ -39,7 +39,7 @@ def _groups(seed, levels):
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 9))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_ndcg_is_the_mean_of_scikit_learns(seed, levels, k):
     labels, scores, users = _groups(seed, levels)
     values = [
