@@ -13,8 +13,8 @@ from mmoe.datasets.files import csv_files, sampling
 from mmoe.datasets.files.sampling import sample_table
 from mmoe.datasets.rows.locations import ROW_COLUMN
 
-ROWS = 20_000
-MOST, BYTES = 2000, 1 << 17
+ROWS = 10_000
+MOST, BYTES = 1000, 1 << 16
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +42,12 @@ def check(sample, frame, columns):
     assert ROW_COLUMN not in sample.table.column_names
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        {},
-        {"lineterminator": "\r\n", "sep": ";"},
-        {"columns": ["x", "n", "note"]},
-        {"quoting": 1},  # every cell
-    ],
-)
+@pytest.mark.parametrize("written", [
+    {},
+    {"lineterminator": "\r\n", "sep": ";"},
+    {"columns": ["x", "n", "note"]},
+    {"quoting": 1},  # every cell
+])  # fmt: skip
 def test_plain_csv_with_line_breaks_in_cells(frame, tmp_path, written):
     frame.to_csv(tmp_path / "log.csv", index=False, **written)
     sample = sample_table(tmp_path / "log.csv", MOST, BYTES)
