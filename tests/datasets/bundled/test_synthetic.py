@@ -200,22 +200,6 @@ def test_data_has_no_place():
         load(small_config(), Path("log.csv"))
 
 
-def test_truth_follows_rows_through_a_random_split():
-    splits = load(small_config(), None)
-    log = generate_funnel(rows=3000, users=500, items=200, seed=5)
-    assert splits.oracle is not None
-    whole = {
-        tuple(row.values()): p
-        for row, p in zip(
-            log.table.drop_columns(["recent_categories"]).to_pylist(),
-            log.click_probability,
-            strict=True,
-        )
-    }
-    rows = splits.test.drop_columns(["recent_categories"]).to_pylist()
-    assert [whole[tuple(row.values())] for row in rows] == splits.oracle["click"].tolist()
-
-
 def test_a_purchase_on_all_impressions_has_the_product_as_its_truth():
     config = small_config()
     everywhere = config.model_copy(

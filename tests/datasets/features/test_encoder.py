@@ -7,8 +7,6 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.features import Coded
@@ -192,27 +190,6 @@ def test_constant_empty_and_enormous_columns_stay_finite():
         assert np.isfinite(encoder.encode(pa.table({"x": [1e308, -1e308]}), "x").dense_NF).all()
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    values=st.lists(st.integers(-20, 20) | st.none(), min_size=1, max_size=200),
-    buckets=st.integers(1, 12),
-)
-def test_buckets_follow_order_and_hold_similar_numbers_of_rows(values, buckets):
-    train = pa.array(values, pa.float64())
-    encoder = fit(configured(NUMBER | {"buckets": buckets}), x=train)
-    bucket = np.array(ids(encoder, x=train))
-    rows = encoder.tables[0].num_rows
-    assert bucket.max() < rows <= max(buckets, 1) + 2
-    present = np.array([v for v in values if v is not None])
-    assert (bucket == 0).sum() == len(values) - len(present)
-    order = np.argsort(present, kind="stable")
-    assert (np.diff(bucket[bucket > 0][order]) >= 0).all()
-    heaviest_value = max((present == v).sum() for v in set(present)) if len(present) else 0
-    if len(present):
-        heaviest_bucket = np.bincount(bucket[bucket > 0]).max()
-        assert heaviest_bucket <= len(present) / buckets + 1 + heaviest_value
-
-
 def test_few_values_get_a_bucket_each_and_the_mass_at_zero_its_own():
     encoder = fit(configured(NUMBER | {"buckets": 10}), x=[0, 1, 2, 2, 5])
     assert ids(encoder, x=[0, 1, 2, 5, -1, 100, None]) == [2, 3, 4, 5, 2, 5, 0]
@@ -253,46 +230,29 @@ def test_one_row_no_row_and_no_features_of_a_kind():
         ids(encoder, x=["a"])
 
 
-def test_save_and_load(tmp_path):
-    config = configured(
-        WORD,
-        WORD | {"name": "hashed", "column": "word", "encoding": "hash"},
-        WORD | {"name": "Word", "column": "n"},
-        NUMBER | {"buckets": 7, "log": True},
-        {"kind": "categorical", "name": "real"},
-    )
+def test_what_is_stored_is_read_and_other_folders_are_refused(tmp_path):
+    config = configured(WORD, {**WORD, "name": "Word", "column": "n"}, {**WORD, "name": "real"})
     rng = np.random.default_rng(0)
     table = pa.table(
         {
             "word": [f"é{i % 13}" for i in range(100)],
             "n": rng.integers(0, 2**62, 100),
-            "x": rng.lognormal(size=100),
             "real": rng.normal(size=100),
         }
     )
     encoder = FeatureEncoder.fit(config, table, "x")
     encoder.save(tmp_path / "vocabulary")
     loaded = FeatureEncoder.load(tmp_path / "vocabulary")
-    assert loaded.tables == encoder.tables
-    assert loaded.config == encoder.config
+    assert (loaded.tables, loaded.config) == (encoder.tables, encoder.config)
     before, after = encoder.encode(table, "x"), loaded.encode(table, "x")
     np.testing.assert_array_equal(before.ids_NC, after.ids_NC)
-    np.testing.assert_array_equal(before.dense_NF, after.dense_NF)
     names = sorted(path.name for path in (tmp_path / "vocabulary").iterdir())
-    assert names == [
-        "000-word.parquet", "002-Word.parquet", "003-real.parquet", "encoder.json"
-    ]  # fmt: skip
+    assert names == ["000-word.parquet", "001-Word.parquet", "002-real.parquet", "encoder.json"]
     json.loads((tmp_path / "vocabulary" / "encoder.json").read_text())
-    assert pq.read_table(tmp_path / "vocabulary" / "000-word.parquet").num_rows == 13
-
-
-def test_load_refuses_what_is_no_encoder(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no complete encoder .* mmoe train wrote"):
-        FeatureEncoder.load(tmp_path / "nothing")
-    fit(configured(WORD), word=["a"]).save(tmp_path)
-    (tmp_path / "000-word.parquet").unlink()
-    with pytest.raises(ValueError, match="holds no complete encoder"):
-        FeatureEncoder.load(tmp_path)
+    (tmp_path / "vocabulary" / "000-word.parquet").unlink()
+    for folder in ("vocabulary", "nothing"):
+        with pytest.raises(ValueError, match=r"holds no complete encoder .* mmoe train wrote"):
+            FeatureEncoder.load(tmp_path / folder)
 
 
 ODD_TYPES = [

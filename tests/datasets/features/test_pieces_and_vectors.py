@@ -227,19 +227,30 @@ def test_vectors_in_chunks_as_at_once_to_the_bit_and_stored(tmp_path):
     assert loaded.input_layers == [ProjectionSpec(name="title", first=1, width=6, dim=3)]
 
 
-def test_a_warm_start_keeps_the_scaling_and_refuses_another_length():
-    config = _vector_config()
-    monday, tuesday = (FeatureEncoder.fit(config, _table(seed=s), "log") for s in (1, 2))
-    extended, before = (e.rules["vectors"]["title"] for e in (
-        extend_encoder(tuesday, monday, "log"), monday
-    ))  # fmt: skip
-    assert replace(extended, seen=before.seen) == before
-    ranges = zip(before.seen, tuesday.rules["vectors"]["title"].seen, strict=True)
-    assert [*extended.seen] == [(min(a, c), max(b, d)) for (a, b), (c, d) in ranges]
-    shorter = FeatureEncoder.fit(config, _table(length=4), "log")
+def test_rows_that_do_not_train_are_as_long_and_training_has_a_vector():
+    config, fours = _vector_config(), _table(rows=20, length=4)
+    fit = EncoderFit(config, "log")
+    fit.add(_table(rows=20))
+    with pytest.raises(ValueError, match=r"row 2: column 'title' .* holds 4 numbers, expected 5"):
+        fit.check(fours)
+    encoder = FeatureEncoder.of(fit)
+    with pytest.raises(ValueError, match=r"new: row 2: .* holds 4 numbers, expected 5"):
+        encoder.encode(fours, "new")
+    empty = pa.table({"age": [1.0], "title": pa.nulls(1)})
+    with pytest.raises(ValueError, match=r"log: column 'title' .* is empty in every training row"):
+        FeatureEncoder.fit(config, empty, "log")
     message = "vectors of 4 numbers, but 5 in the run that is continued; give the feature another"
     with pytest.raises(ValueError, match=message):
-        extend_encoder(shorter, monday, "log")
+        extend_encoder(FeatureEncoder.fit(config, fours, "log"), encoder, "log")
+
+
+def test_a_warm_start_keeps_the_scaling():
+    fits = [FeatureEncoder.fit(_vector_config(), _table(seed=s), "log") for s in (1, 2)]
+    both = extend_encoder(*fits[::-1], "log")
+    before, tuesday, extended = (one.rules["vectors"]["title"] for one in (*fits, both))
+    assert replace(extended, seen=before.seen) == before
+    ranges = zip(before.seen, tuesday.seen, strict=True)
+    assert [*extended.seen] == [(min(a, c), max(b, d)) for (a, b), (c, d) in ranges]
 
 
 ROWS = [[0.5, -1.25], None, [3.0, 1e-3]]
@@ -308,19 +319,3 @@ def test_vectors_that_are_refused(values, message):
     with pytest.raises(ValueError, match=message) as caught:
         to_vectors(pa.table({"x": values}), "x", "log", "feature 'x'")
     assert "\n" not in str(caught.value)
-
-
-def test_rows_that_do_not_train_are_as_long_and_training_has_a_vector():
-    table, config = _table(rows=20), _vector_config()
-    fit = EncoderFit(config, "log")
-    fit.add(table)
-    with pytest.raises(ValueError, match=r"row 2: column 'title' .* holds 4 numbers, expected 5"):
-        fit.check(_table(rows=20, length=4))
-    encoder = FeatureEncoder.of(fit)
-    with pytest.raises(ValueError, match=r"new: row 2: .* holds 4 numbers, expected 5"):
-        encoder.encode(_table(rows=20, length=4), "new")
-    empty = pa.table({"age": [1.0], "title": pa.nulls(1)})
-    with pytest.raises(
-        ValueError, match=r"log: column 'title' .* is empty in every training row; remove"
-    ):
-        FeatureEncoder.fit(config, empty, "log")

@@ -94,15 +94,6 @@ def test_requests_and_candidates_are_counted_by_row_group(tmp_path):
         assert sum(table.num_rows for table in tables) == 3
 
 
-def test_requests_of_several_files_are_counted_on(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        written(tmp_path / name, "parquet")
-    table = read_table(AsRead(str(tmp_path), candidates="items"), ["id", "user"], numbered=True)
-    assert table["__mmoe_request__"].to_pylist() == [0, 0, 3, 4, 4, 7]
-    assert place(table, "log", 5) == f"{tmp_path}/b/log.parquet: row 4, candidate 1"
-
-
 def test_a_flat_log_becomes_a_nested_one_and_back():
     log = pa.table({"q": [7, 8, 7], "age": [30, 40, 30], "id": [1, 2, 3]})
     rows = nested(log, "q", ["age"], "items")

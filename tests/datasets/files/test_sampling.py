@@ -119,19 +119,18 @@ def test_init_says_what_it_looked_at(frame, tmp_path, mmoe, monkeypatch):
     assert "# sizes for about " in config.read_text()
 
 
-@pytest.mark.parametrize("name", ["__mmoe_row__", "__mmoe_request__", "__mmoe_times__"])
-def test_names_that_rows_are_numbered_by_are_refused(tmp_path, name):
-    pq.write_table(pa.table({name: [0, 0], "click": [0, 1]}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=rf"a\.parquet: column '{name}' has a name that rows"):
-        sample_table(tmp_path)
+def test_names_that_rows_are_numbered_by_are_refused(tmp_path):
+    for name in ("__mmoe_row__", "__mmoe_request__", "__mmoe_times__"):
+        pq.write_table(pa.table({name: [0, 0], "click": [0, 1]}), tmp_path / "a.parquet")
+        with pytest.raises(ValueError, match=rf"a\.parquet: column '{name}' has a name that rows"):
+            sample_table(tmp_path)
 
 
-@pytest.mark.parametrize("odd", [0, 1])
-def test_files_of_other_columns_are_both_named(tmp_path, odd):
-    for number in range(3):
-        text = "a,b\n1,2\n" if number != odd else "<html>404</html>\nnot found\n"
-        (tmp_path / f"part-{number}.csv").write_text(text)
-    column, wrong = ("<html>404</html>", 1) if odd == 0 else ("a", 1)
-    says = rf"part-{wrong}\.csv: there is no column '{column}'.*first file, .*part-0\.csv, has it"
-    with pytest.raises(ValueError, match=says):
-        sample_table(tmp_path)
+def test_files_of_other_columns_are_both_named(tmp_path):
+    for odd, column in ((0, "<html>404</html>"), (1, "a")):
+        for number in range(3):
+            text = "a,b\n1,2\n" if number != odd else "<html>404</html>\nnot found\n"
+            (tmp_path / f"part-{number}.csv").write_text(text)
+        says = rf"part-1\.csv: there is no column '{column}'.*first file, .*part-0\.csv, has it"
+        with pytest.raises(ValueError, match=says):
+            sample_table(tmp_path)

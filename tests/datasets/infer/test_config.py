@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.config import TaskConfig, VectorFeature, config_from_dict, load_config
+from mmoe.config import TaskConfig, config_from_dict, load_config
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.readers import read_table
 from mmoe.datasets.infer.commented_yaml import commented_yaml, write_commented_yaml
@@ -282,13 +282,6 @@ def test_real_files_from_reading_to_batches(shared_data, tmp_path, file, labels)
     encode_labels(config, splits.train, splits.origin, training=True)
 
 
-@pytest.mark.parametrize("file", ["byterec/byterec_sample.txt", "paddlerec-esmm/small.txt"])
-def test_files_without_a_header_say_so(shared_data, file):
-    path = shared_data / "samples" / file
-    with pytest.raises(ValueError, match=str(path)):
-        infer_config(read_table(path), ["click"], origin=str(path))
-
-
 def test_the_hour_of_the_day_is_a_feature_and_no_time():
     rows = 2400  # ten days of a sorted log: few steps back, but the hour starts over every day
     rng = np.random.default_rng(0)
@@ -475,27 +468,3 @@ def test_long_ones_are_projected_where_there_are_rows_to_learn_it_from():
         guessed.append(InputColumn(column, Verdict("ids"), None).guess("x", one_value=False))
     assert [one.feature.dim for one in guessed] == [32, None, None]
     assert guessed[0].reason == "vectors of 768 numbers; projected to 32"
-
-
-def test_init_says_what_they_are(tmp_path, mmoe):
-    long = list(_RNG.normal(size=(VECTOR_ROWS, 40)))
-    table = pa.table(
-        {"Title-Vec": pa.array(long, mask=np.arange(VECTOR_ROWS) % 6 == 0), "short": VECTORS,
-         "ragged": [v[: 2 + row % 3] for row, v in enumerate(VECTORS)], "click": LABEL}
-    )  # fmt: skip
-    pq.write_table(table, tmp_path / "log.parquet")
-    out = tmp_path / "config.yaml"
-    code, text, _ = mmoe("init", tmp_path / "log.parquet", "--label", "click", "--out", out)
-    assert code == 0
-    assert (
-        "left out 'ragged': lists of real numbers, 2 in row 1, 3 in row 2: vectors need one" in text
-    )
-    comments = out.read_text()
-    assert "# vectors of 40 numbers, 17 % missing" in comments
-    first, second = load_config(out).features
-    assert isinstance(first, VectorFeature)
-    assert isinstance(second, VectorFeature)
-    assert (first.kind, first.name, first.column, first.dim) == (
-        "vector", "Title_Vec", "Title-Vec", None
-    )  # fmt: skip
-    assert (second.kind, second.name, second.dim) == ("vector", "short", None)

@@ -12,7 +12,6 @@ from mmoe.config import NumericFeature, load_config
 from mmoe.datasets.infer.commented_yaml import commented_yaml
 from mmoe.datasets.infer.config import infer_config
 from mmoe.datasets.infer.reading import read_column, sentinels
-from mmoe.datasets.infer.told import Told
 from mmoe.datasets.values.columns import feature_numbers
 
 ROWS = 400
@@ -233,26 +232,6 @@ def test_a_config_says_how_it_reads():
         line = "  #   - {kind: datetime, name: geboren, parts: [weekday, month], format: '"
         assert f"{line}{form}'}}" in text
     assert "# sizes for about 10000 rows" in text
-
-
-def test_what_is_said_of_a_column_counts():
-    table = pa.table(
-        {
-            "price": [f"${v:,.2f}" for v in PRICES],
-            "code": some(COUNTS % 90, "?"),
-            "term": [f"{12 * (1 + v % 4)} months" for v in COUNTS],
-            "since": [time.strftime("%b %d, %Y") for time in TIMES],
-            "click": RNG.integers(0, 2, ROWS),
-        }
-    )
-    told = Told(categorical=["price"], numeric=["code"])
-    config, reasons = infer_config(table, ["click"], told=told)
-    kinds = {feature.name: feature for feature in config.features}
-    assert kinds["price"].kind == "categorical"
-    assert kinds["code"].kind == "numeric" and kinds["code"].missing_values == ["?"]
-    assert kinds["term"].kind == "numeric" and kinds["term"].unit == "months"  # no id
-    [since] = reasons.offered["since"]
-    assert since.format == "%b %d, %Y" and since.parts == ["weekday", "month"]
 
 
 @pytest.mark.parametrize(

@@ -31,23 +31,23 @@ def values(labels, task=0):
     ]
 
 
-@pytest.mark.parametrize(("column", "expected"), [
-    ([0, 1, None], [0, 1, None]),
-    ([0.0, 1.0, float("nan")], [0, 1, None]),
-    ([True, False, None], [1, 0, None]),
-    (["0", "1", ""], [0, 1, None]),
-    (["true", "false", "NA"], [1, 0, None]),
-    (["1.0", "0", None], [1, 0, None]),
-    (pa.array([None, None], pa.null()), [None, None]),
-    (pa.array(["", None]), [None, None]),
-    (pa.array([1, 0], pa.uint8()), [1, 0]),
-    (pa.array([1, 0]).dictionary_encode(), [1, 0]),
-])  # fmt: skip
-def test_binary_labels(column, expected):
-    labels = encode(configured({"label": "y"}), y=column)
-    assert values(labels) == expected
-    assert labels.labels_NT.dtype == labels.weights_NT.dtype == np.float32
-    assert not labels.labels_NT[~labels.observed_NT].any()
+def test_binary_labels():
+    for column, expected in (
+        ([0, 1, None], [0, 1, None]),
+        ([0.0, 1.0, float("nan")], [0, 1, None]),
+        ([True, False, None], [1, 0, None]),
+        (["0", "1", ""], [0, 1, None]),
+        (["true", "false", "NA"], [1, 0, None]),
+        (["1.0", "0", None], [1, 0, None]),
+        (pa.array([None, None], pa.null()), [None, None]),
+        (pa.array(["", None]), [None, None]),
+        (pa.array([1, 0], pa.uint8()), [1, 0]),
+        (pa.array([1, 0]).dictionary_encode(), [1, 0]),
+    ):
+        labels = encode(configured({"label": "y"}), y=column)
+        assert values(labels) == expected
+        assert labels.labels_NT.dtype == labels.weights_NT.dtype == np.float32
+        assert not labels.labels_NT[~labels.observed_NT].any()
 
 
 def test_the_label_is_a_column_before_it_is_an_expression():
@@ -140,27 +140,21 @@ def test_observed_when_chains():
     assert values(labels, 1) == [1, 0, None, None]
 
 
-def test_observed_when_errors():
-    circle = [
-        {"name": "a", "label": "x", "observed_when": "b"},
-        {"name": "b", "label": "x", "observed_when": "a"},
-    ]
-    with pytest.raises(ValueError, match=r"goes round in a circle \(a → b → a\); remove one"):
-        encode(configured(*circle), x=[0, 1])
-    regression = [
-        {"name": "a", "label": "x", "observed_when": "r"},
-        {"name": "r", "label": "x", "kind": "regression"},
-    ]
-    with pytest.raises(ValueError, match=r"which is a regression; write a condition such as x > 0"):
-        encode(configured(*regression), x=[0, 1])
-    wrong = configured({"label": "x", "observed_when": "n"})
-    with pytest.raises(ValueError, match=r"column 'n' of observed_when of task 't' is 3, expected"):
-        encode(wrong, x=[0, 1], n=[1, 3])
-    missing = configured({"label": "x", "observed_when": "shown"})
-    with pytest.raises(
-        ValueError, match=r"no column 'shown', which observed_when of task 't' needs"
-    ):
-        encode(missing, x=[0, 1])
+@pytest.mark.parametrize(("tasks", "says"), [
+    ([{"name": "a", "label": "x", "observed_when": "b"}, {"name": "b", "label": "x",
+                                                          "observed_when": "a"}],
+     r"goes round in a circle \(a → b → a\); remove one"),
+    ([{"name": "a", "label": "x", "observed_when": "r"}, {"name": "r", "label": "x",
+                                                          "kind": "regression"}],
+     "which is a regression; write a condition such as x > 0"),
+    ([{"label": "x", "observed_when": "n"}],
+     "column 'n' of observed_when of task 't' is 3, expected"),
+    ([{"label": "x", "observed_when": "shown"}],
+     "no column 'shown', which observed_when of task 't' needs"),
+])  # fmt: skip
+def test_observed_when_errors(tasks, says):
+    with pytest.raises(ValueError, match=says):
+        encode(configured(*tasks), x=[0, 1], n=[1, 3])
 
 
 def test_weights():

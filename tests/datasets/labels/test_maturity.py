@@ -223,10 +223,21 @@ def test_the_share_of_events_by_an_age_is_found_though_young_rows_show_short_del
     assert np.abs(again.shares_J - whole.shares_J).max() < 0.03
 
 
-def test_ends_of_a_curve():
+def test_ends_of_a_curve_and_events_behind_them(late):
+    made, _ = late
     curve = DelayCurve(WINDOW, np.linspace(0.1, 1, 2048))
     ages = np.array([-1, 0, WINDOW - 1, WINDOW, 10 * WINDOW])
     assert curve.at(ages).tolist() == [0.0, pytest.approx(0.1), 1.0, 1.0, 1.0]
+    fit = DelayFit(WINDOW)
+    fit.add(np.full(30, DAY), np.full(30, 9 * DAY))
+    fit.add(np.full(30, 8 * DAY), np.full(30, 9 * DAY))  # late: not of the window
+    assert fit.finish("log", "buy").at(np.array([DAY]))[0] == 1.0
+    # An event after the moment has not come yet
+    at, bought = moments(0, 24 * 26), moments(1, 24 * 29)
+    log = pa.table({"at": at, "buy": [1, 1], "bought_at": bought})
+    curve = {"buy": DelayCurve(WINDOW, np.full(2048, 0.5))}
+    now = Maturity(as_of=int(moments(24 * 28)[0].astype(int)), curves=curve, weighs=True)
+    assert encode_labels(made, log, "log", maturity=now).labels_NT[:, 0].tolist() == [1, 0]
 
 
 def test_the_weighted_loss_is_that_of_final_labels_in_expectation(late):
@@ -234,7 +245,7 @@ def test_the_weighted_loss_is_that_of_final_labels_in_expectation(late):
     made, maturity = late
     rng = np.random.default_rng(2)
     off = {"weighted": [], "as logged": [], "negatives weighted": []}
-    for _ in range(60):
+    for _ in range(40):
         log, final, age = drawn(rng, 4_000)
         fitted = with_curves(made, maturity, [log], "log").weighing()
         labels = encode_labels(made, log, "log", maturity=fitted)
@@ -252,9 +263,9 @@ def test_the_weighted_loss_is_that_of_final_labels_in_expectation(late):
         off["negatives weighted"].append(loss(made, logit, now, mine, stays) - expected)
     errors = {name: np.mean(x) / (np.std(x) / np.sqrt(len(x))) for name, x in off.items()}
     assert abs(errors["weighted"]) < 3.5
-    assert abs(errors["as logged"]) > 20
+    assert abs(errors["as logged"]) > 15
     # Full weight for young events and P(final) for the others leaves out events to come
-    assert abs(errors["negatives weighted"]) > 10
+    assert abs(errors["negatives weighted"]) > 8
 
 
 def exponential_share(maturity, age):
@@ -293,15 +304,6 @@ def test_young_rows_count_in_training_alone_and_by_their_age_alone(late):
     assert np.array_equal(mature.labels_NT, judged.labels_NT)
 
 
-def test_an_event_after_the_moment_has_not_come_yet(late):
-    made, _ = late
-    at, bought = moments(0, 24 * 26), moments(1, 24 * 29)
-    log = pa.table({"at": at, "buy": [1, 1], "bought_at": bought})
-    curve = {"buy": DelayCurve(WINDOW, np.full(2048, 0.5))}
-    now = Maturity(as_of=int(moments(24 * 28)[0].astype(int)), curves=curve, weighs=True)
-    assert encode_labels(made, log, "log", maturity=now).labels_NT[:, 0].tolist() == [1, 0]
-
-
 @pytest.mark.parametrize(("bought", "told"), [
     ([None, None], r"log: row 2: column 'bought_at' \(happened_at of task 'buy'\) is empty"),
     ([None, "2023-01-01"], r"log: row 2: .* is before the row's time"),
@@ -314,13 +316,6 @@ def test_events_whose_time_is_wrong_are_named(late, bought, told):
     log = pa.table({"at": moments(0, 1), "buy": [0, 1], "bought_at": bought_at})
     with pytest.raises(ValueError, match=told):
         with_curves(made, maturity, [log], "log")
-
-
-def test_late_events_are_not_of_the_window():
-    fit = DelayFit(WINDOW)
-    fit.add(np.full(30, DAY), np.full(30, 9 * DAY))
-    fit.add(np.full(30, 8 * DAY), np.full(30, 9 * DAY))
-    assert fit.finish("log", "buy").at(np.array([DAY]))[0] == 1.0
 
 
 RNG = np.random.default_rng(0)
@@ -337,7 +332,7 @@ CONFIG = config_from_dict({
 LOG = pa.table({"x": RNG.normal(size=2000), "watch": WATCH, "seconds": DURATION})
 
 
-def test_a_quantile_is_the_mean_rank_within_the_group():
+def test_a_quantile_is_the_mean_rank_within_the_group_and_leads_back():
     table = WatchQuantiles.fit(WATCH, DURATION, groups=5)
     assert table.edges.tolist() == [10, 20, 40, 80]
     found = table.quantiles(WATCH, DURATION)
@@ -345,16 +340,9 @@ def test_a_quantile_is_the_mean_rank_within_the_group():
         mine = seconds == DURATION
         ranks = stats.rankdata(WATCH[mine])  # ties share their mean
         np.testing.assert_allclose(found[mine], (ranks - 0.5) / mine.sum())
-
-
-def test_there_and_back():
-    table = WatchQuantiles.fit(WATCH, DURATION, groups=5)
-    again = table.watch(table.quantiles(WATCH, DURATION), DURATION)
-    np.testing.assert_allclose(again, WATCH, atol=0.2)  # ties, within a step
-    assert table.watch(np.array([0.0, 1.0]), np.array([10.0, 1e9])).tolist() == [
-        WATCH[DURATION == 10].min(),
-        WATCH[DURATION == 160].max(),
-    ]
+    np.testing.assert_allclose(table.watch(found, DURATION), WATCH, atol=0.2)  # ties, within a step
+    ends = table.watch(np.array([0.0, 1.0]), np.array([10.0, 1e9])).tolist()
+    assert ends == [WATCH[DURATION == 10].min(), WATCH[DURATION == 160].max()]
 
 
 def test_groups_have_about_as_many_rows_each():

@@ -237,39 +237,52 @@ def test_what_is_not_written_so_is_refused_by_row():
         feature_numbers(table, feature, "log")
 
 
-@pytest.mark.parametrize(("keys", "complaint"), [
-    ({"decimal": ",", "thousands": ","}, "decimal and thousands are both ','"),
-    ({"unit": "5"}, "expected what is no number"),
-    ({"thousands": "x"}, "Input should be"),
-])  # fmt: skip
-def test_marks_that_say_nothing(keys, complaint):
-    with pytest.raises(ValidationError, match=complaint):
-        NumericFeature(name="x", **keys)
+def test_keys_that_say_nothing():
+    for keys, complaint in (
+        ({"decimal": ",", "thousands": ","}, "decimal and thousands are both ','"),
+        ({"unit": "5"}, "expected what is no number"),
+        ({"thousands": "x"}, "Input should be"),
+    ):
+        with pytest.raises(ValidationError, match=complaint):
+            NumericFeature(name="x", **keys)
+    for form, complaint in (
+        ("%d/%m", "leaves year, month or day open"),
+        ("%c", "holds %c"),
+        ("%Y-%m-%d%", "holds %,"),
+    ):
+        with pytest.raises(ValidationError, match=complaint):
+            DatetimeFeature(name="at", parts=["hour"], format=form)
+        with pytest.raises(ValidationError, match=complaint):
+            SplitConfig(by="time", column="at", format=form)
+    feature = DatetimeFeature(name="at", parts=["hour"], format="%d/%m/%Y")
+    with pytest.raises(ValueError, match="has the format '%d/%m/%Y', which has no time of day"):
+        local_datetimes(pa.table({"at": ["24/11/2023"]}), feature, "log")
+    with pytest.raises(ValidationError, match=r"unit .* and format .* remove one of them"):
+        DatetimeFeature(name="at", parts=["day"], format="%d/%m/%Y", unit="s")
+    with pytest.raises(ValidationError, match="split by random takes no `format`; remove it"):
+        SplitConfig(format="%d/%m/%Y")
 
 
-@pytest.mark.parametrize(("cell", "items"), [
-    ('["a", "b c"]', ["a", "b c"]),
-    ("['a','b c',]", ["a", "b c"]),
-    ('["a, b", "c\\"d", null]', ["a, b", 'c"d', None]),
-    ("""['it', "isn't"]""", ["it", "isn't"]),
-    ("[1, 2.5, None]", ["1", "2.5", None]),
-    ("[1 2\n 3]", ["1", "2", "3"]),
-    ("['a' 'b c']", ["a", "b c"]),
-    ("[Action, New York]", ["Action", "New York"]),
-    ("(1, 2)", ["1", "2"]),
-    ("{'a', 'b'}", ["a", "b"]),
-    (" [true] ", ["true"]),
-    ("[]", []),
-])  # fmt: skip
-def test_lists_in_brackets(cell, items):
-    lists, wrong = parse_lists(cells([cell, None, "NULL"]))
-    assert lists.to_pylist() == [items, None, None]
-    assert wrong.to_pylist() == [False] * 3
-
-
-@pytest.mark.parametrize("cell", ["a|b", "[1, [2]]", '{"a": 1}', '["a"', "[1}2]", "['a' b]", "7"])
-def test_what_is_no_list_in_brackets(cell):
-    assert parse_lists(cells([cell]))[1].to_pylist() == [True]
+def test_lists_in_brackets():
+    for cell, items in (
+        ('["a", "b c"]', ["a", "b c"]),
+        ("['a','b c',]", ["a", "b c"]),
+        ('["a, b", "c\\"d", null]', ["a, b", 'c"d', None]),
+        ("""['it', "isn't"]""", ["it", "isn't"]),
+        ("[1, 2.5, None]", ["1", "2.5", None]),
+        ("[1 2\n 3]", ["1", "2", "3"]),
+        ("['a' 'b c']", ["a", "b c"]),
+        ("[Action, New York]", ["Action", "New York"]),
+        ("(1, 2)", ["1", "2"]),
+        ("{'a', 'b'}", ["a", "b"]),
+        (" [true] ", ["true"]),
+        ("[]", []),
+    ):
+        lists, wrong = parse_lists(cells([cell, None, "NULL"]))
+        assert lists.to_pylist() == [items, None, None]
+        assert wrong.to_pylist() == [False] * 3
+    for cell in ("a|b", "[1, [2]]", '{"a": 1}', '["a"', "[1}2]", "['a' b]", "7"):
+        assert parse_lists(cells([cell]))[1].to_pylist() == [True]
 
 
 def test_lists_in_brackets_are_encoded_and_refused_by_row():
@@ -325,27 +338,6 @@ def test_another_datetime_is_refused_by_row(text):
     message = rf"a\.csv: row 2: column 'at' .*is '{text}', which is no datetime of the format '%d/"
     with pytest.raises(ValueError, match=message):
         to_times(table, "at", "log", "%d/%m/%Y")
-
-
-@pytest.mark.parametrize(
-    ("form", "complaint"),
-    [("%d/%m", "leaves year, month or day open"), ("%c", "holds %c"), ("%Y-%m-%d%", "holds %,")],
-)
-def test_formats_that_say_no_day(form, complaint):
-    with pytest.raises(ValidationError, match=complaint):
-        DatetimeFeature(name="at", parts=["hour"], format=form)
-    with pytest.raises(ValidationError, match=complaint):
-        SplitConfig(by="time", column="at", format=form)
-
-
-def test_days_have_no_hour_and_one_way_is_enough():
-    feature = DatetimeFeature(name="at", parts=["hour"], format="%d/%m/%Y")
-    with pytest.raises(ValueError, match="has the format '%d/%m/%Y', which has no time of day"):
-        local_datetimes(pa.table({"at": ["24/11/2023"]}), feature, "log")
-    with pytest.raises(ValidationError, match=r"unit .* and format .* remove one of them"):
-        DatetimeFeature(name="at", parts=["day"], format="%d/%m/%Y", unit="s")
-    with pytest.raises(ValidationError, match="split by random takes no `format`; remove it"):
-        SplitConfig(format="%d/%m/%Y")
 
 
 @pytest.mark.parametrize("by", ["time", "day"])
