@@ -2,8 +2,8 @@
 
 import pytest
 
-from mmoe.config import config_from_dict
 from mmoe.datasets.rows.projection import column_uses, required_columns
+from tests.small_configs import click_config
 
 FEATURES = [
     {"kind": "categorical", "name": "item"},
@@ -14,13 +14,11 @@ FEATURES = [
 
 
 def config(features=("position",), monitor="mean.auc", extra=(), **bias):
-    return config_from_dict(
-        {
-            "features": [*FEATURES, *extra],
-            "tasks": [{"name": "click", "label": "click"}],
-            "model": {"bias": {"features": [*features], **bias}},
-            "training": {"monitor": monitor},
-        }
+    return click_config(
+        *FEATURES,
+        *extra,
+        model={"bias": {"features": [*features], **bias}},
+        training={"monitor": monitor},
     )
 
 
@@ -59,13 +57,7 @@ def test_sequences_and_their_targets_are_no_display():
 def test_metrics_with_bias_need_one():
     assert config(monitor="click.logloss_with_bias").training.monitor.endswith("bias")
     with pytest.raises(ValueError, match=r"no model\.bias; set training\.monitor: mean\.auc"):
-        config_from_dict(
-            {
-                "features": FEATURES,
-                "tasks": [{"name": "click", "label": "click"}],
-                "training": {"monitor": "mean.auc_with_bias"},
-            }
-        )
+        click_config(*FEATURES, training={"monitor": "mean.auc_with_bias"})
 
 
 @pytest.mark.parametrize(("bias", "read"), [

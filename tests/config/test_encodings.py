@@ -8,13 +8,9 @@ import yaml
 
 from mmoe.config import ENCODINGS, CategoricalFeature, config_from_dict, dump_config
 from mmoe.config.tables import HashEncoding, ManagedEncoding, VocabularyEncoding
+from tests.small_configs import click_config
 
 ITEM = {"kind": "categorical", "name": "item"}
-TASKS = [{"name": "click", "label": "click"}]
-
-
-def _config(*features, **more):
-    return config_from_dict({"features": list(features), "tasks": TASKS, **more})
 
 
 @pytest.mark.parametrize(("keys", "section"), [
@@ -28,10 +24,10 @@ def _config(*features, **more):
 )
 def test_a_section_holds_one_encoding_and_writes_its_keys(feature, keys, section):
     if feature is None:
-        config = _config(ITEM | {"table": "t"}, tables=[{"name": "t", **keys}])
+        config = click_config(ITEM | {"table": "t"}, tables=[{"name": "t", **keys}])
         holder = config.tables[0]
     else:
-        config = _config(feature | keys)
+        config = click_config(feature | keys)
         [holder] = config.features
     own = section.model_dump()
     assert holder.table_encoding == section
@@ -51,9 +47,9 @@ def test_a_section_is_a_value_as_any_other():
 def test_keys_of_a_table_are_set_on_the_table():
     keys = {"table": "t", "encoding": "hash", "dim": 8}
     with pytest.raises(ValueError, match=r"so encoding, dim must be set on that table"):
-        _config(ITEM | keys, tables=[{"name": "t"}])
+        click_config(ITEM | keys, tables=[{"name": "t"}])
     with pytest.raises(ValueError, match="hash_size goes with encoding hash, but encoding is voc"):
-        _config(ITEM | {"table": "t", "hash_size": 64}, tables=[{"name": "t"}])
+        click_config(ITEM | {"table": "t", "hash_size": 64}, tables=[{"name": "t"}])
 
 
 @pytest.mark.parametrize(("keys", "message"), [
@@ -77,7 +73,7 @@ def test_keys_of_a_table_are_set_on_the_table():
 ])  # fmt: skip
 def test_errors_name_the_key_where_it_stands(keys, message):
     with pytest.raises(ValueError, match=message):
-        _config(ITEM | keys)
+        click_config(ITEM | keys)
 
 
 def test_each_encoding_names_its_implementation():

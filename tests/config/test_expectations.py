@@ -2,8 +2,8 @@
 
 import pytest
 
-from mmoe.config import config_from_dict
 from mmoe.config.scoring import OF_COLUMNS, expectation_of, expectations_of
+from tests.small_configs import click_config
 
 
 @pytest.mark.parametrize(("text", "right", "wrong"), [
@@ -53,13 +53,7 @@ def test_what_cannot_be_read(text, message):
     with pytest.raises(ValueError, match=message):
         expectation_of(text)
     with pytest.raises(ValueError, match=r"score\.expect"):
-        config_from_dict(
-            {
-                "features": [{"kind": "numeric", "name": "x"}],
-                "tasks": [{"name": "click", "label": "click"}],
-                "score": {"expect": [text]},
-            }
-        )
+        click_config({"kind": "numeric", "name": "x"}, score={"expect": [text]})
 
 
 def test_names_and_what_usual_stands_for():

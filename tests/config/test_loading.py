@@ -90,41 +90,6 @@ def test_keys_of_what_was_written_as_a_bare_name():
     }
 
 
-def test_another_kind_of_feature_keeps_the_keys_that_it_has():
-    raw = {
-        **SMALL,
-        "features": [
-            {"kind": "numeric", "name": "age", "column": "years", "dim": 8, "log": True,
-             "buckets": 20, "standardise": True},
-            {"kind": "list", "name": "tags", "encoding": "hash", "hash_size": 8, "keep": "last",
-             "max_length": 3},
-        ],
-    }  # fmt: skip
-    said = []
-    found = set_values(
-        raw, ["features.age.kind=categorical", "features.1.kind=numeric"], said.append
-    )
-    assert found["features"] == [
-        {"kind": "categorical", "name": "age", "column": "years", "dim": 8},
-        {"kind": "numeric", "name": "tags"},
-    ]
-    config_from_dict(found)
-    assert said == [
-        "--set features.age.kind=categorical: dropped log, buckets, which this kind has not",
-        "--set features.1.kind=numeric: dropped encoding, hash_size, keep, max_length, which this "
-        "kind has not",
-    ]
-    # Keys given before the kind that has them stay, and so does what no kind has, to be refused
-    early = ["features.age.min_count=5", "features.age.bukets=5", "features.age.kind=categorical"]
-    with pytest.warns(UserWarning, match="dropped log, buckets"):
-        found = set_values(raw, early)["features"][0]
-    assert (found["min_count"], found["bukets"]) == (5, 5)
-    assert set_values(raw, ["features.age.kind=numbers"])["features"][0]["log"]
-    written = yaml.safe_load(dump_config(config_from_dict(SMALL)))
-    config_from_dict(set_values(written, ["features.age.kind=categorical"], said.append))
-    assert len(said) == 2, "what says its default is dropped without a word"
-
-
 @pytest.mark.parametrize(("override", "message"), [
     ("training.epochs", "expected key.path=value"),
     ("tasks.buy.weight=1", "no item 'buy' in that list; there are: click"),
@@ -261,9 +226,9 @@ def test_another_kind_of_any_section_keeps_the_keys_that_it_has():
     config = config_from_dict(set_values(raw, sets, said.append))
     assert config.features[0].model_dump()["hash_size"] == 100_000
     assert (config.features[0].dim, config.model.gate.hidden) == (8, [4])
-    assert [note.partition(": ")[2] for note in said] == [
-        "dropped min_count, which this kind has not",
-        "dropped k, which this kind has not",
+    assert said == [
+        "--set features.item.encoding=hash: dropped min_count, which this kind has not",
+        "--set model.gate.kind=softmax: dropped k, which this kind has not",
     ]
     raw = yaml.safe_load(dump_config(config_from_dict(SMALL)))
     sets = [
@@ -275,6 +240,15 @@ def test_another_kind_of_any_section_keeps_the_keys_that_it_has():
     ]
     config_from_dict(set_values(raw, sets, said.append))
     assert len(said) == 2, "what says a default, sections among them, is dropped without a word"
+    number = {"kind": "numeric", "name": "age", "column": "years", "log": True, "buckets": 20}
+    raw = _with(features=[number])
+    # Keys given before the kind that has them stay, and so does what no kind has, to be refused
+    early = ["features.age.min_count=5", "features.age.bukets=5", "features.age.kind=categorical"]
+    with pytest.warns(UserWarning, match="dropped log, buckets"):
+        [found] = set_values(raw, early)["features"]
+    expected = {"kind": "categorical", "name": "age", "column": "years"}
+    assert found == expected | {"min_count": 5, "bukets": 5}
+    assert set_values(raw, ["features.age.kind=numbers"])["features"][0]["log"]
 
 
 @pytest.mark.parametrize(("model", "nearest"), [

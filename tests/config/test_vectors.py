@@ -2,15 +2,10 @@
 
 import pytest
 
-from mmoe.config import config_from_dict
 from mmoe.config.run import with_vector_paths
+from tests.small_configs import click_config
 
 FILE = {"path": "items.parquet", "id": "item_id"}
-TASKS = [{"name": "click", "label": "click"}]
-
-
-def _config(*features, **more):
-    return config_from_dict({"features": list(features), "tasks": TASKS, **more})
 
 
 def _item(kind="categorical", **keys):
@@ -37,12 +32,12 @@ def _item(kind="categorical", **keys):
 ])  # fmt: skip
 def test_what_does_not_go_together_is_refused(features, tables, message):
     with pytest.raises(ValueError, match=message):
-        _config(*features, tables=tables)
+        click_config(*features, tables=tables)
 
 
 def test_ids_of_the_file_have_rows_where_frozen_and_may_have_them_elsewhere():
     def takes_all(**keys):
-        [feature] = _config(_item("list", vectors={**FILE, **keys})).features
+        [feature] = click_config(_item("list", vectors={**FILE, **keys})).features
         return feature.vectors.takes_all_ids
 
     assert not takes_all() and takes_all(frozen=True)
@@ -50,7 +45,7 @@ def test_ids_of_the_file_have_rows_where_frozen_and_may_have_them_elsewhere():
 
 
 def test_paths_are_changed_and_encodings_kept():
-    config = _config(
+    config = click_config(
         _item(vectors=FILE, min_count=3),
         {"kind": "categorical", "name": "brand", "table": "t"},
         {"kind": "categorical", "name": "shop", "table": "u"},

@@ -9,24 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmoe.config import ManagedIds, config_from_dict
+from mmoe.config import ManagedIds
 from mmoe.datasets.features.cross import CrossColumns, cross_keys
 from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.values.hashing import raw_ids
+from tests.small_configs import click_config
 
 CROSS = {"kind": "cross", "name": "x", "columns": ["a", "b"]}
 HASHED = {**CROSS, "encoding": "hash", "hash_size": 100_000}
 LOG = {"a": [1, 1, 2, 2, None, 7], "b": ["u", "v", "u", "u", "u", None]}
 
 
-def configured(*features, tables=()):
-    tasks = [{"name": "click", "label": "click"}]
-    return config_from_dict({"features": list(features), "tables": list(tables), "tasks": tasks})
-
-
 def fitted(train, *features, tables=()):
-    return FeatureEncoder.fit(configured(*features, tables=tables), pa.table(train), "log.csv")
+    return FeatureEncoder.fit(click_config(*features, tables=tables), pa.table(train), "log.csv")
 
 
 def ids(encoder, table, column=0):
@@ -100,7 +96,7 @@ def test_chunks_change_nothing():
     rng = np.random.default_rng(0)
     table = pa.table({"a": rng.integers(0, 9, 300) / 2, "b": rng.integers(0, 5, 300).astype(str)})
     for feature in (CROSS, HASHED):
-        whole, fit = fitted(table, feature), EncoderFit(configured(feature), "log.csv")
+        whole, fit = fitted(table, feature), EncoderFit(click_config(feature), "log.csv")
         for start in range(0, 300, 7):
             fit.add(table.slice(start, 7))
         chunked = FeatureEncoder.of(fit)
@@ -186,7 +182,7 @@ def test_only_managed_ids_take_64_bits():
 def test_tables_and_files(tmp_path):
     shared = {"name": "thing", "encoding": "managed", "rows": 9, "admit_after": 2, "evict": "lru",
               "evict_every": 7, "dim": 8}  # fmt: skip
-    config = configured(
+    config = click_config(
         {"kind": "categorical", "name": "item", "table": "thing"},
         {"kind": "list", "name": "seen", "table": "thing"},
         tables=[shared],

@@ -8,18 +8,13 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.config import config_from_dict
 from mmoe.datasets.features import Coded
 from mmoe.datasets.features.encoder import FeatureEncoder, sections
 from mmoe.datasets.features.numeric import NumericCodec
 from mmoe.datasets.files.readers import iter_tables, read_table
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.values.hashing import hash_text, mix64
-
-
-def configured(*features, **others):
-    task = {"name": "click", "label": "click"}
-    return config_from_dict({"features": list(features), "tasks": [task], **others})
+from tests.small_configs import click_config
 
 
 def fit(config, **columns):
@@ -35,13 +30,13 @@ NUMBER = {"kind": "numeric", "name": "x"}
 
 
 def test_vocabulary_is_by_frequency_then_key():
-    encoder = fit(configured(WORD), word=["b", "a", "c", "c", None, "", "a2"])
+    encoder = fit(click_config(WORD), word=["b", "a", "c", "c", None, "", "a2"])
     assert encoder.ids["word"].keys.to_pylist() == ["c", "a", "a2", "b"]
     assert encoder.ids["word"].counts.tolist() == [2, 1, 1, 1]
     assert ids(encoder, word=["c", "a", "b", "new", "", None]) == [2, 3, 5, 1, 0, 0]
     [table] = encoder.tables
     assert (table.name, table.num_rows, table.dim) == ("word", 6, 16)
-    encoder = fit(configured(WORD | {"min_count": 2}), word=["b", "a", "a"])
+    encoder = fit(click_config(WORD | {"min_count": 2}), word=["b", "a", "a"])
     assert ids(encoder, word=["a", "b", "z", None]) == [2, 1, 1, 0]
 
 
@@ -50,7 +45,7 @@ def test_vocabulary_is_by_frequency_then_key():
     (Coded(dense=[np.zeros(3)]), "returned a column of 3 rows; expected 2"),
 ])  # fmt: skip
 def test_what_a_codec_returns_has_to_be_what_it_said(monkeypatch, coded, message):
-    encoder = fit(configured(NUMBER), x=[1.0, 3.0])
+    encoder = fit(click_config(NUMBER), x=[1.0, 3.0])
     monkeypatch.setattr(NumericCodec, "encode", lambda *_: coded)
     with pytest.raises(ValueError, match=f"feature 'x': NumericCodec.encode {message}"):
         encoder.encode(pa.table({"x": [1.0, 2.0]}), "new.csv")
@@ -63,7 +58,7 @@ def test_what_a_codec_returns_has_to_be_what_it_said(monkeypatch, coded, message
     pa.array(["7", "3", "7", "-1", None, str(2**40)]),
 ], ids=["int", "float", "dictionary", "text"])  # fmt: skip
 def test_ids_agree_whatever_their_type(trained):
-    encoder = fit(configured(WORD), word=trained)
+    encoder = fit(click_config(WORD), word=trained)
     known = [str(key) for key in encoder.ids["word"].keys.to_pylist()]
     for scored in (
         pa.array([7, 3, 5, None, 2**40]),
@@ -79,39 +74,39 @@ def test_ids_agree_whatever_their_type(trained):
 
 
 def test_ids_of_floats_and_booleans():
-    encoder = fit(configured(WORD), word=[0.5, 1.5, 1.5, None])
+    encoder = fit(click_config(WORD), word=[0.5, 1.5, 1.5, None])
     assert ids(encoder, word=["1.50", "0.5", "2", "x", ""]) == [2, 3, 1, 1, 0]
     assert ids(encoder, word=[1.5, 0.5, 1.0, float("nan"), None]) == [2, 3, 1, 0, 0]
     for encoding in ("vocabulary", "hash"):
-        encoder = fit(configured(WORD | {"encoding": encoding}), word=[0.0, -0.0, 0.5])
+        encoder = fit(click_config(WORD | {"encoding": encoding}), word=[0.0, -0.0, 0.5])
         zero = ids(encoder, word=[0.0])
         for same in ([-0.0], ["-0.0"], ["0"], [0]):
             assert ids(encoder, word=same) == zero
-    encoder = fit(configured(WORD), word=[True, False, True, None])
+    encoder = fit(click_config(WORD), word=[True, False, True, None])
     for same in ([True, False, None], ["true", "false", ""], [1, 0, None]):
         assert ids(encoder, word=same) == [2, 3, 0]
 
 
 def test_ids_beyond_31_and_53_and_63_bits():
     large = [2**31 + 1, 2**53 + 1, 2**63 - 1]
-    encoder = fit(configured(WORD), word=large)
+    encoder = fit(click_config(WORD), word=large)
     assert ids(encoder, word=large) == [2, 3, 4]
     assert ids(encoder, word=[str(key) for key in large]) == [2, 3, 4]
     assert ids(encoder, word=[str(2**53)]) == [1]
     unsigned = pa.array([2**64 - 1, 5], pa.uint64())
-    encoder = fit(configured(WORD), word=unsigned)
+    encoder = fit(click_config(WORD), word=unsigned)
     assert ids(encoder, word=[str(2**64 - 1), "5"]) == ids(encoder, word=unsigned) != [1, 1]
 
 
 def test_lists_and_ids_that_lost_digits_as_floats_are_refused():
     message = r"train.csv: column 'word' \(of feature 'word'\) holds ids as floating point, and"
     with pytest.raises(ValueError, match=message):
-        fit(configured(WORD), word=[2.0**53 + 2, 1.0])
-    encoder = fit(configured(WORD), word=[2**53 + 1, 1])
+        fit(click_config(WORD), word=[2.0**53 + 2, 1.0])
+    encoder = fit(click_config(WORD), word=[2**53 + 1, 1])
     with pytest.raises(ValueError, match="store the ids as integers or text"):
         ids(encoder, word=[2.0**53, float("nan")])
     for read in (
-        lambda **words: fit(configured(WORD), **words),
+        lambda **words: fit(click_config(WORD), **words),
         lambda **words: ids(encoder, **words),
     ):
         with pytest.raises(ValueError, match="expected ids; make it a list feature"):
@@ -119,7 +114,7 @@ def test_lists_and_ids_that_lost_digits_as_floats_are_refused():
 
 
 def test_hashing_is_by_value_and_stable():
-    config = configured(WORD | {"encoding": "hash", "hash_size": 1000})
+    config = click_config(WORD | {"encoding": "hash", "hash_size": 1000})
     encoder = fit(config, word=[1, 2, None])
     expected = (2 + mix64(np.array([1, 2**40])) % np.uint64(1000)).tolist()
     assert ids(encoder, word=[1, 2**40, None]) == [*expected, 0]
@@ -135,7 +130,7 @@ def test_shared_table_counts_all_its_features_together():
     item = {"kind": "categorical", "name": "item", "table": "items"}
     seen = {"kind": "list", "name": "seen", "table": "items", "pooling": "sum"}
     table = {"name": "items", "min_count": 2, "dim": 8}
-    config = configured(item, seen, tables=[table])
+    config = click_config(item, seen, tables=[table])
     encoder = fit(config, item=[1, 2, 3], seen=["2|3", "3", None])
     assert encoder.ids["items"].keys.to_pylist() == [3, 2]
     assert [(t.name, t.num_rows, t.dim) for t in encoder.tables] == [("items", 4, 8)]
@@ -150,7 +145,7 @@ def test_shared_table_counts_all_its_features_together():
 @pytest.mark.parametrize("train", [[[1, 2], [1]], ["1|2", "1"]])
 def test_lists_agree_whatever_their_type(train):
     feature = {"kind": "list", "name": "seen", "max_length": 2}
-    encoder = fit(configured(feature), seen=train)
+    encoder = fit(click_config(feature), seen=train)
     for column in (
         pa.array([[1, 2, 3], [], None, [2, None], [9]]),
         pa.array([[1, 2, 3], [], None, [2, None], [9]], pa.large_list(pa.int32())),
@@ -169,37 +164,37 @@ def test_lists_agree_whatever_their_type(train):
 
 
 def test_numeric_formula():
-    encoder = fit(configured(NUMBER | {"log": True}), x=[0.0, -3.0, 8.0, None])
+    encoder = fit(click_config(NUMBER | {"log": True}), x=[0.0, -3.0, 8.0, None])
     logs = np.sign([0, -3, 8]) * np.log1p([0, 3, 8])
     encoded = encoder.encode(pa.table({"x": [5.0, None, -1.0]}), "x").dense_NF[:, 0]
     expected = (np.array([np.log1p(5), np.nan, -np.log1p(1)]) - logs.mean()) / logs.std()
     np.testing.assert_allclose(encoded, np.nan_to_num(expected), rtol=1e-6)
     assert encoded.dtype == np.float32
-    raw = fit(configured(NUMBER | {"standardise": False}), x=[10.0, 20.0])
+    raw = fit(click_config(NUMBER | {"standardise": False}), x=[10.0, 20.0])
     assert raw.encode(pa.table({"x": [5, None]}), "x").dense_NF.tolist() == [[5.0], [0.0]]
 
 
 def test_constant_empty_and_enormous_columns_stay_finite():
     for values in ([5.0] * 4, [0.1] * 3, [None, None], [float("nan")] * 2, [1e300]):
         column = pa.array(values, pa.float64())
-        encoder = fit(configured(NUMBER | {"buckets": 4}), x=column)
+        encoder = fit(click_config(NUMBER | {"buckets": 4}), x=column)
         assert not encoder.encode(pa.table({"x": column}), "x").dense_NF.any()
         assert encoder.tables[0].num_rows == 3
     for train in ([1.0, 2.0], [1e308, -1e308, 0.0]):
-        encoder = fit(configured(NUMBER), x=train)
+        encoder = fit(click_config(NUMBER), x=train)
         assert np.isfinite(encoder.encode(pa.table({"x": [1e308, -1e308]}), "x").dense_NF).all()
 
 
 def test_few_values_get_a_bucket_each_and_the_mass_at_zero_its_own():
-    encoder = fit(configured(NUMBER | {"buckets": 10}), x=[0, 1, 2, 2, 5])
+    encoder = fit(click_config(NUMBER | {"buckets": 10}), x=[0, 1, 2, 2, 5])
     assert ids(encoder, x=[0, 1, 2, 5, -1, 100, None]) == [2, 3, 4, 5, 2, 5, 0]
-    spiky = fit(configured(NUMBER | {"buckets": 4}), x=[0.0] * 90 + list(np.arange(1.0, 11.0)))
+    spiky = fit(click_config(NUMBER | {"buckets": 4}), x=[0.0] * 90 + list(np.arange(1.0, 11.0)))
     zero, one = ids(spiky, x=[0.0, 1.0])
     assert (zero, one) == (2, 3)
 
 
 def test_a_twin_of_buckets_has_its_own_table_and_order_follows_the_config():
-    config = configured(
+    config = click_config(
         WORD,
         NUMBER | {"buckets": 3, "dim": 4},
         {"kind": "list", "name": "tags", "pooling": "mean"},
@@ -217,21 +212,21 @@ def test_a_twin_of_buckets_has_its_own_table_and_order_follows_the_config():
 
 
 def test_one_row_no_row_and_no_features_of_a_kind():
-    encoder = fit(configured(WORD), word=["a", "b"])
+    encoder = fit(click_config(WORD), word=["a", "b"])
     encoded = encoder.encode(pa.table({"word": ["b"]}), "x")
     assert (encoded.dense_NF.shape, encoded.ids_NC.shape) == ((1, 0), (1, 1))
-    only = fit(configured(NUMBER), x=[1.0])
+    only = fit(click_config(NUMBER), x=[1.0])
     assert only.encode(pa.table({"x": [1.0]}), "x").ids_NC.shape == (1, 0)
     assert len(encoder.encode(pa.table({"word": pa.array([], pa.string())}), "x")) == 0
     with pytest.raises(ValueError, match=r"train\.csv: there are no training rows"):
-        fit(configured(WORD), word=pa.array([], pa.string()))
+        fit(click_config(WORD), word=pa.array([], pa.string()))
     message = r"new\.csv: there is no column 'word', which feature 'word' needs; the columns are: x"
     with pytest.raises(ValueError, match=message):
         ids(encoder, x=["a"])
 
 
 def test_what_is_stored_is_read_and_other_folders_are_refused(tmp_path):
-    config = configured(WORD, {**WORD, "name": "Word", "column": "n"}, {**WORD, "name": "real"})
+    config = click_config(WORD, {**WORD, "name": "Word", "column": "n"}, {**WORD, "name": "real"})
     rng = np.random.default_rng(0)
     table = pa.table(
         {
@@ -273,7 +268,7 @@ ODD_TYPES = [
 
 @pytest.mark.parametrize("trained", ODD_TYPES, ids=lambda array: str(array.type))
 def test_every_type_of_id_encodes_and_knows_itself(trained):
-    encoder = fit(configured(WORD), word=trained)
+    encoder = fit(click_config(WORD), word=trained)
     for scored in ODD_TYPES:
         first, missing = ids(encoder, word=scored)
         assert missing == 0
@@ -302,7 +297,7 @@ def test_scores_do_not_depend_on_file_kind_chunks_or_types(tmp_path):
     features = [{"kind": "categorical", "name": n} for n in ("user", "zip", "code", "rate")]
     features += [{"kind": "categorical", "name": "hash", "column": "code", "encoding": "hash"}]
     features += [{"kind": "numeric", "name": n, "buckets": 5} for n in ("real", "flag")]
-    config = configured(*features, {"kind": "list", "name": "tags"})
+    config = click_config(*features, {"kind": "list", "name": "tags"})
     table = random_log(np.random.default_rng(0), 500)
     pacsv.write_csv(table, tmp_path / "a.csv")
     pq.write_table(table, tmp_path / "a.parquet")
@@ -321,7 +316,7 @@ def test_scores_do_not_depend_on_file_kind_chunks_or_types(tmp_path):
 
 
 def test_a_single_row_may_hold_a_datetime_that_python_has_not():
-    config = configured({"kind": "categorical", "name": "at"})
+    config = click_config({"kind": "categorical", "name": "at"})
     known = pa.table({"at": pa.array([0, 86_400] * 20, pa.timestamp("s"))})
     encoder = FeatureEncoder.fit(config, known, "log")
     for rows in (2, 1):

@@ -18,12 +18,7 @@ from mmoe.datasets.features.fit_numbers import Moments, Quantiles, bucket_edges
 from mmoe.datasets.features.numeric import NumberFit, NumericRule
 from mmoe.datasets.values import text
 from mmoe.datasets.values.text import TextKind, as_settled
-
-
-def configured(*features, **others):
-    return config_from_dict(
-        {"features": list(features), "tasks": [{"name": "t", "label": "t"}], **others}
-    )
+from tests.small_configs import click_config
 
 
 def assert_chunks_do_not_matter(config, table, sizes):
@@ -60,12 +55,12 @@ IDS = {
 @pytest.mark.parametrize("encoding", ["vocabulary", "hash"])
 def test_ids_of_every_type(encoding):
     for name, values in IDS.items():
-        config = configured({"kind": "categorical", "name": name, "encoding": encoding})
+        config = click_config({"kind": "categorical", "name": name, "encoding": encoding})
         assert_chunks_do_not_matter(config, pa.table({name: values}), (1, 3))
 
 
 def test_lists_and_shared_tables():
-    config = configured(
+    config = click_config(
         {"kind": "list", "name": "tags", "table": "t"},
         {"kind": "list", "name": "codes", "encoding": "hash"},
         {"kind": "categorical", "name": "tag", "table": "t"},
@@ -86,15 +81,19 @@ def test_numbers_over_many_blocks():
     numbers = rng.lognormal(3, 2, 30_000)
     numbers[rng.random(30_000) < 0.1] = np.nan
     features = [
-        {"kind": "numeric", "name": name, "column": "x", "log": log, "buckets": 20}
+        {"kind": "numeric", "name": name, "column": "x", "log": log, "buckets": 20, "pieces": 16}
         for name, log in (("plain", False), ("logged", True))
     ]
-    assert_chunks_do_not_matter(
-        configured(*features), pa.table({"x": numbers}), (999, 8192, 20_000)
-    )
+    config, table = click_config(*features), pa.table({"x": numbers})
+    assert_chunks_do_not_matter(config, table, (999, 8192, 20_000))
     rule = NumericRule.fit(NumericFeature(name="x"), numbers)
     assert rule.mean == pytest.approx(np.nanmean(numbers), rel=1e-13)
     assert rule.deviation == pytest.approx(np.nanstd(numbers), rel=1e-13)
+    fits = [NumberFit(NumericFeature(name="x", pieces=16), sample=1024) for _ in range(2)]
+    fits[0].add(numbers)
+    for chunk in np.split(numbers, 40):
+        fits[1].add(chunk)
+    assert fits[0].finish() == fits[1].finish()
 
 
 def test_moments_of_extreme_numbers():
@@ -147,7 +146,7 @@ def test_a_value_of_most_rows_leaves_the_buckets_to_the_others():
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_buckets_are_never_more_than_asked_and_heavy_values_have_their_own(data):
     seed, buckets = data.draw(st.integers(0, 10**6)), data.draw(st.integers(2, 30))
     rng = np.random.default_rng(seed)
@@ -172,7 +171,7 @@ def test_rare_values_of_a_sampled_column_still_have_a_bucket():
     assert fit.finish().edges == (0.0,)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     values=st.lists(
         st.sampled_from(

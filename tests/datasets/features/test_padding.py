@@ -7,9 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mmoe.config import ListFeature, config_from_dict
+from mmoe.config import ListFeature
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.list import list_ids
+from tests.small_configs import click_config
 
 ROWS, LONGEST = 60, 6
 FEATURES = {
@@ -62,11 +63,8 @@ def _both(lists, side):
 
 
 def _encoded(feature, table, **keys):
-    features = [{"kind": "categorical", "name": "item"}, {**feature, **keys}]
-    tasks = [{"name": "click", "label": "click"}]
-    encoder = FeatureEncoder.fit(
-        config_from_dict({"features": features, "tasks": tasks}), table, "log"
-    )
+    config = click_config({"kind": "categorical", "name": "item"}, {**feature, **keys})
+    encoder = FeatureEncoder.fit(config, table, "log")
     rows = encoder.encode(table, "log")
     weights = [one for one in rows.list_weights if one is not None]
     parts = [rows.ids_NC, *(part for both in rows.lists for part in both), *weights]

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.config import NumericFeature, PiecesSpec, ProjectionSpec, config_from_dict
+from mmoe.config import NumericFeature, PiecesSpec, ProjectionSpec
 from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder, extend_encoder
 from mmoe.datasets.features.fit_numbers import piece_ends
-from mmoe.datasets.features.numeric import NumberFit, NumericRule
+from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.rows.columns import columns_of
 from mmoe.datasets.values.columns import to_vectors
+from tests.small_configs import click_config
 
 
 def _config(**keys):
-    features = [{"kind": "numeric", "name": "x", **keys}, {"kind": "numeric", "name": "y"}]
-    return config_from_dict({"features": features, "tasks": [{"name": "t", "label": "t"}]})
+    return click_config({"kind": "numeric", "name": "x", **keys}, {"kind": "numeric", "name": "y"})
 
 
 def _fit(x, **keys):
@@ -116,23 +116,6 @@ def test_pieces_are_at_most_so_many_and_follow_the_order(values, pieces):
         assert rule.ends == tuple(sorted(set(values)))
 
 
-def test_in_chunks_as_at_once_to_the_bit():
-    rng = np.random.default_rng(0)
-    x = np.where(rng.random(20_000) < 0.1, np.nan, rng.lognormal(3, 2, 20_000))
-    config, table = _config(pieces=16, log=True), pa.table({"x": x, "y": x})
-    whole = FeatureEncoder.fit(config, table, "log")
-    for size in (999, 8192):
-        fit = EncoderFit(config, "log")
-        for start in range(0, len(x), size):
-            fit.add(table.slice(start, size))
-        assert FeatureEncoder.of(fit).numeric == whole.numeric
-    fits = [NumberFit(NumericFeature(name="x", pieces=16), sample=1024) for _ in range(2)]
-    fits[0].add(x)
-    for chunk in np.split(x, 40):
-        fits[1].add(chunk)
-    assert fits[0].finish() == fits[1].finish()
-
-
 def test_buckets_are_the_same_beside_pieces():
     x = np.random.default_rng(0).normal(size=5000).round(2)
     alone, both = _fit(x, buckets=20), _fit(x, buckets=20, pieces=1000)
@@ -162,8 +145,7 @@ def test_alarms_see_which_numbers_are_missing_and_those_behind_a_vector():
     of_x, of_y = columns_of(features, encoder)
     assert (of_x.name, of_x.missing.tolist()) == ("x", [False, True, False])
     assert (of_y.name, of_y.items.tolist()) == ("y", pytest.approx([-1.2247449, 0.0, 1.2247449]))
-    features = [{"kind": "vector", "name": "title"}, {"kind": "numeric", "name": "age"}]
-    config = config_from_dict({"features": features, "tasks": [{"name": "t", "label": "t"}]})
+    config = click_config({"kind": "vector", "name": "title"}, {"kind": "numeric", "name": "age"})
     for length in (2, 5):
         table = _table(rows=50, length=length)
         encoder = FeatureEncoder.fit(config, table, "log")
@@ -174,9 +156,8 @@ def test_alarms_see_which_numbers_are_missing_and_those_behind_a_vector():
 
 
 def _vector_config(**keys):
-    features = [{"kind": "numeric", "name": "age"}, {"kind": "vector", "name": "title", **keys}]
-    tasks = [{"name": "click", "label": "click"}]
-    return config_from_dict({"features": features, "tasks": tasks})
+    title = {"kind": "vector", "name": "title", **keys}
+    return click_config({"kind": "numeric", "name": "age"}, title)
 
 
 def _table(rows=3000, length=5, seed=0):

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
+from tests.small_configs import click_config
 
 KINDS = [
     {"kind": "numeric", "name": "flat"},
@@ -32,8 +32,7 @@ SMALL, LARGE = datetime(2024, 2, 1, tzinfo=UTC), datetime(2025, 7, 9, 5, tzinfo=
 
 
 def config_of(features=KINDS):
-    raw = {"features": features, "tasks": [{"name": "t", "label": "t"}]}
-    return config_from_dict(raw)
+    return click_config(*features)
 
 
 def rows_of(rows, alive=None):

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder, codecs_of
+from tests.small_configs import click_config
 
 SEQUENCE = {
     "kind": "sequence", "name": "seen", "columns": ["items"], "target": ["item"], "times": "at",
@@ -15,12 +15,7 @@ SEQUENCE = {
 
 
 def _encoded(table, other=None, **keys):
-    config = config_from_dict(
-        {
-            "features": [{"kind": "categorical", "name": "item"}, {**SEQUENCE, **keys}],
-            "tasks": [{"name": "click", "label": "click"}],
-        }
-    )
+    config = click_config({"kind": "categorical", "name": "item"}, {**SEQUENCE, **keys})
     encoder = FeatureEncoder.fit(config, table, "log")
     found = encoder.encode(table if other is None else other, "log").lists
     return [[part.tolist() for part in np.split(ids, ends[1:-1])] for ids, ends in found]
@@ -129,16 +124,13 @@ def test_one_event_in_text_may_miss_what_it_is(kind):
         items, at = [None, 1, None, None, None], [None, 5, 5, 5, None]
         shops[-1] = ""
     table = pa.table({"item": [1, 2, 1, 2, 1], "shop": ["7"] * 5, "items": items, "shops": shops})
-    config = {
-        "features": [
-            {"kind": "categorical", "name": "item"},
-            {"kind": "categorical", "name": "shop"},
-            {**SEQUENCE, "columns": ["items", "shops"], "target": ["item", "shop"]},
-        ],
-        "tasks": [{"name": "click", "label": "click"}],
-    }
+    config = click_config(
+        {"kind": "categorical", "name": "item"},
+        {"kind": "categorical", "name": "shop"},
+        {**SEQUENCE, "columns": ["items", "shops"], "target": ["item", "shop"]},
+    )
     four = table[:4].append_column("at", pa.array(at[:4]))
-    encoder = FeatureEncoder.fit(config_from_dict(config), four, "log")
+    encoder = FeatureEncoder.fit(config, four, "log")
     ids, shop_ids, gaps = (
         [part.tolist() for part in np.split(found, ends[1:-1])]
         for found, ends in encoder.encode(four, "log").lists
@@ -153,12 +145,8 @@ def test_one_event_in_text_may_miss_what_it_is(kind):
 
 def _meanings(**keys):
     feature = {"kind": "sequence", "name": "seen", "encoder": "gru", **keys}
-    raw = {
-        "features": [{"kind": "categorical", "name": name} for name in ("item", "shop")],
-        "tasks": [{"name": "click", "label": "click"}],
-    }
-    config = config_from_dict({**raw, "features": [*raw["features"], feature]})
-    return [codec.meaning() for codec in codecs_of(config)]
+    ids = [{"kind": "categorical", "name": name} for name in ("item", "shop")]
+    return [codec.meaning() for codec in codecs_of(click_config(*ids, feature))]
 
 
 def test_a_kept_encoder_reads_the_columns_that_it_was_trained_on():

@@ -4,10 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mmoe.config import ListFeature, config_from_dict
+from mmoe.config import ListFeature
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.list import list_ids
 from mmoe.datasets.rows.encoded import EncodedData, in_chunks, join
+from tests.small_configs import click_config
 
 BESIDE = {"weights": "w", "pooling": "sum"}
 BEHIND = {"weight_separator": ":", "pooling": "sum"}
@@ -97,7 +98,7 @@ LOG = {
 
 
 def encoded(features):
-    config = config_from_dict({"features": features, "tasks": [{"name": "y", "label": "y"}]})
+    config = click_config(*features)
     table = pa.table(LOG)
     encoder = FeatureEncoder.fit(config, table, "log.csv")
     return encoder, EncodedData(features=encoder.encode(table, "log.csv"))

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.config import config_from_dict
 from mmoe.datasets.files.csv_files import iter_start, refuse_no_header
 from mmoe.datasets.files.data_file import CsvForm, DataFile
 from mmoe.datasets.files.readers import column_names, iter_tables, read_table
@@ -24,6 +23,7 @@ from mmoe.datasets.rows.locations import ROW_COLUMN, place
 from mmoe.datasets.rows.sources import load_splits, load_test
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.stream.source import survey
+from tests.small_configs import click_config
 
 TEXT = "user,price,word\n1,0.5,a\n2,,b\n3,1e3,\n"
 ROWS = {"user": [1, 2, 3], "price": [0.5, None, 1000.0], "word": ["a", "b", None]}
@@ -603,12 +603,9 @@ def test_first_lines_that_are_rows_and_such_that_are_names(tmp_path):
 
 
 def config(path, **data):
-    return config_from_dict(
-        {
-            "data": {"path": path, "column_names": [*NAMES], **data},
-            "features": [{"kind": "categorical", "name": "user"}],
-            "tasks": [{"name": "click", "label": "click"}],
-        }
+    return click_config(
+        {"kind": "categorical", "name": "user"},
+        data={"path": path, "column_names": [*NAMES], **data},
     )
 
 

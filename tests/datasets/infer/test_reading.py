@@ -103,15 +103,22 @@ def test_datetimes(form, found):
     assert profile.missing == 2 and not profile.no_input
 
 
-@pytest.mark.parametrize(
-    ("form", "kind"),
-    [("%Y%m%d", pa.int64()), ("%Y%m%d", pa.float64()), ("%Y%m%d%H%M%S", pa.large_string())],
-)
-def test_days_of_digits(form, kind):
+@pytest.mark.parametrize(("name", "form", "kind"), [
+    ("jour", "%Y%m%d", pa.int64()),
+    ("jour", "%Y%m%d", pa.float64()),
+    ("jour", "%Y%m%d%H%M%S", pa.large_string()),
+    ("hour", "%y%m%d%H", pa.int64()),
+    ("hour", "%y%m%d", pa.large_string()),
+    ("hour", "%Y%m%d%H", pa.large_string()),
+    ("hour", "%Y%m%d%H%M", pa.int64()),
+])  # fmt: skip
+def test_days_of_digits(name, form, kind):
     texts = pa.array([time.strftime(form) for time in TIMES] + [None])
     column = pa.chunked_array([texts.cast(pa.int64()).cast(kind)])
-    profile = read_column("jour", column)
+    profile = read_column(name, column)
     assert (profile.nature, profile.keys, profile.missing) == ("datetime", {"format": form}, 1)
+    if form.startswith("%y"):
+        assert read_column("amount", column).nature != "datetime", "digits alone are numbers"
     ids = pa.chunked_array([pa.array([20230000 + n for n in range(200)])])
     assert read_column("sku", ids).nature == "integer"
 

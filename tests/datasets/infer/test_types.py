@@ -1,6 +1,5 @@
 """Types and digits that files have: wide decimals, bytes, hours such as 14102100, times of day."""
 
-import datetime as dt
 import re
 from decimal import Decimal
 
@@ -103,31 +102,6 @@ def test_bytes_that_are_text_are_text():
     table = table.set_column(0, "x", pa.array(cells, pa.binary(4)))
     found, _ = infer_config(table, ["click"])
     assert "x" in {feature.name for feature in found.features}, "numbers in bytes are read too"
-
-
-@pytest.mark.parametrize(
-    ("form", "as_text"),
-    [("%y%m%d%H", False), ("%y%m%d", True), ("%Y%m%d%H", True), ("%Y%m%d%H%M", False)],
-)
-def test_digits_of_a_column_called_a_time_are_datetimes(form, as_text):
-    draw = np.random.default_rng(1)
-    start = dt.datetime(2014, 10, 11)
-    hours = np.sort(draw.integers(0, 24 * 20, ROWS))
-    texts = [(start + dt.timedelta(hours=int(h))).strftime(form) for h in hours]
-    cells = texts if as_text else [int(text) for text in texts]
-    chance = 0.3 + 0.4 * (hours % 24 > 12)
-    table = pa.table(
-        {
-            "hour": cells,
-            "item": draw.integers(0, 20, ROWS),
-            "click": (draw.random(ROWS) < chance).astype(int),
-        }
-    )
-    config, _ = infer_config(table, ["click"])
-    split = config.data.split
-    assert (split.by, split.column, split.format) == ("time", "hour", form)
-    other, _ = infer_config(table.rename_columns(["amount", "item", "click"]), ["click"])
-    assert other.data.split.by != "time", "digits alone are numbers"
 
 
 @pytest.mark.parametrize("kind", [pa.time32("s"), pa.time64("us")], ids=str)

@@ -15,6 +15,7 @@ from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.row_hashes import row_hashes
+from tests.small_configs import click_config
 
 NAMES = ("train", "validation", "test")
 
@@ -129,9 +130,7 @@ def configured(**data):
     features = [{"kind": "numeric", "name": "price"}, {"kind": "list", "name": "seen"}]
     features += [{"kind": "categorical", "name": "word"}, {"kind": "categorical", "name": "user"}]
     data.setdefault("streaming", {"chunk_rows": 128})
-    return config_from_dict(
-        {"features": features, "tasks": [{"name": "click", "label": "click"}], "data": data}
-    )
+    return click_config(*features, data=data)
 
 
 def contents(config, streamed):

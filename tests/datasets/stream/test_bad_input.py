@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.config import config_from_dict
 from mmoe.datasets.files import parquet_files
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.parquet_files import Footers, iter_parquet
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream, wants_stream
+from tests.small_configs import click_config
 
 GOOD = pa.table(
     {
@@ -27,16 +27,11 @@ GOOD = pa.table(
 
 
 def configured(path, **split):
-    return config_from_dict(
-        {
-            "data": {"path": str(path), "split": split, "input": "stream"},
-            "features": [
-                {"kind": "categorical", "name": "user"},
-                {"kind": "list", "name": "tags"},
-                {"kind": "numeric", "name": "price"},
-            ],
-            "tasks": [{"name": "click", "label": "click"}],
-        }
+    return click_config(
+        {"kind": "categorical", "name": "user"},
+        {"kind": "list", "name": "tags"},
+        {"kind": "numeric", "name": "price"},
+        data={"path": str(path), "split": split, "input": "stream"},
     )
 
 
@@ -151,24 +146,6 @@ def test_streams_need_files():
         wants_stream(config.model_copy(update={"data": data}))
 
 
-def test_a_sorted_number_is_judged_over_all_chunks(tmp_path):
-    raw = {
-        "data": {"path": str(tmp_path), "split": {"by": "random"}, "input": "stream"},
-        "features": [{"kind": "numeric", "name": "price"}],
-        "tasks": [{"name": "at", "label": "at", "kind": "regression"}],
-        "training": {"monitor": "at.rmse"},
-    }
-    raw["data"]["streaming"] = {"chunk_rows": 300}
-    n_N = np.arange(6000)
-    path, price = tmp_path / "log.parquet", n_N / 2
-    for at, fits in ((1_700_000_000 + n_N, True), (1_700_000_000 + n_N % 90, False)):
-        pq.write_table(pa.table({"price": price, "at": at}), path, row_group_size=1000)
-        if fits:
-            open_stream(config_from_dict(raw)).fit()
-    said = error_of(config_from_dict(raw))
-    assert "task 'at' has the label 'at', which is 170000004" in said
-
-
 ROWS = 10  # of a row group
 
 
@@ -192,13 +169,10 @@ def _parsed(monkeypatch):
 
 
 def read_everything(folder):
-    config = config_from_dict(
-        {
-            "data": {"path": str(folder), "input": "stream"},
-            "features": [{"kind": "categorical", "name": "user"}],
-            "tasks": [{"name": "click", "label": "click"}],
-            "training": {"batch_size": 32},
-        }
+    config = click_config(
+        {"kind": "categorical", "name": "user"},
+        data={"path": str(folder), "input": "stream"},
+        training={"batch_size": 32},
     )
     splits = open_stream(config)
     encoder = splits.fit()

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmoe.config import config_from_dict
 from mmoe.datasets.rows.order import Lane, LanesOfRank, Share, row_order, windows
 from mmoe.datasets.stream import describe_lanes, open_stream
 from mmoe.datasets.stream.source import StreamSource
+from tests.small_configs import click_config
 
 SIZE = 32
 GROUPS = (1, 70, 13, 250, 2, 40, 40, 90, 130, 5)  # rows of row groups
@@ -98,17 +98,14 @@ def log(folder, groups=GROUPS, files=2):
 def train_rows(path, lanes, **streaming):
     """The training split, 90 % of the rows of each row group."""
     settings = {"shuffle_buffer_rows": 120, "chunk_rows": 16, "interleave": 3, "lanes": lanes}
-    config = config_from_dict(
-        {
-            "data": {
-                "path": path,
-                "input": "stream",
-                "split": {"validation": 0.05, "test": 0.05},
-                "streaming": {**settings, **streaming},
-            },
-            "features": [{"kind": "numeric", "name": "row", "standardise": False}],
-            "tasks": [{"name": "click", "label": "click"}],
-        }
+    config = click_config(
+        {"kind": "numeric", "name": "row", "standardise": False},
+        data={
+            "path": path,
+            "input": "stream",
+            "split": {"validation": 0.05, "test": 0.05},
+            "streaming": {**settings, **streaming},
+        },
     )
     splits = open_stream(config)
     return splits.rows("train", splits.fit())

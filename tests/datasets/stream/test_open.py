@@ -20,6 +20,7 @@ from mmoe.datasets.rows.splits import TimeFit, smallest_hashes, time_cuts
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.stream.source import StreamSource
 from mmoe.datasets.values.hashing import mix64
+from tests.small_configs import click_config
 
 SPLITS = {
     "random": {},
@@ -271,18 +272,16 @@ MEGABYTE = 1e6
 def peaks(folder, files, split, lanes):
     """Most bytes of NumPy and of Arrow over the survey, the fit, an epoch and an evaluation."""
     features = [{"kind": "numeric", "name": f"x{i}"} for i in range(8)]
-    config = config_from_dict(
-        {
-            "data": {
-                "path": str(folder / files),
-                "input": "stream",
-                "split": split,
-                "streaming": {"shuffle_buffer_rows": 4_000, "chunk_rows": 2_000, "lanes": lanes},
-            },
-            "features": [*features, {"kind": "list", "name": "tags"}],
-            "tasks": [{"name": "click", "label": "click"}],
-            "training": {"eval_batch_size": 1_000},
-        }
+    config = click_config(
+        *features,
+        {"kind": "list", "name": "tags"},
+        data={
+            "path": str(folder / files),
+            "input": "stream",
+            "split": split,
+            "streaming": {"shuffle_buffer_rows": 4_000, "chunk_rows": 2_000, "lanes": lanes},
+        },
+        training={"eval_batch_size": 1_000},
     )
     gc.collect()
     tracemalloc.start()

@@ -24,6 +24,7 @@ from mmoe.datasets.values.text import settle, to_integers, to_reals
 from mmoe.train.prepare import prepare
 from tests.chaos.arrow_types import ARROW_TYPES, ODD, ROLES, TypeCase, column_of
 from tests.chaos.small_log import small_config, small_log
+from tests.small_configs import click_config
 
 
 def numbers(values, kind=None):
@@ -240,11 +241,11 @@ def test_any_type_anywhere_is_used_or_refused(n, tmp_path):
     ("decimal32", "decimal128", "numeric"),
 ])  # fmt: skip
 def test_the_same_values_in_another_type_are_the_same_input(odd, usual, kind):
-    raw = {"features": [{"name": ODD, "kind": kind}], "tasks": [{"name": "t", "label": "t"}]}
+    config = click_config({"name": ODD, "kind": kind})
     numbers = [None if n % 7 == 0 else n % 5 for n in range(90)]
     mine, theirs = (pa.table({ODD: column_of(name, numbers)}) for name in (odd, usual))
-    encoder = FeatureEncoder.fit(config_from_dict(raw), theirs, "log")
-    again = FeatureEncoder.fit(config_from_dict(raw), mine, "log")
+    encoder = FeatureEncoder.fit(config, theirs, "log")
+    again = FeatureEncoder.fit(config, mine, "log")
     wanted = encoder.encode(theirs, "log")
     for found in (encoder.encode(mine, "log"), again.encode(mine, "log")):
         assert np.array_equal(found.dense_NF, wanted.dense_NF)

@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from mmoe.config import DatetimeFeature, NumericFeature, SplitConfig, config_from_dict
+from mmoe.config import DatetimeFeature, NumericFeature, SplitConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.locations import number_rows
 from mmoe.datasets.rows.splits import days_of, split_table
 from mmoe.datasets.values.columns import feature_numbers, parse_written, to_times
 from mmoe.datasets.values.datetimes import local_datetimes
 from mmoe.datasets.values.text import parse_lists
+from tests.small_configs import click_config
 
 PARTS = [
     "minute", "hour", "weekday", "hour_of_week", "day", "day_of_year", "week", "month", "quarter",
@@ -31,9 +32,7 @@ def local(values, origin="log.csv", **settings):
 
 
 def encoder(**settings):
-    feature = {"kind": "datetime", "name": "at", **settings}
-    tasks = [{"name": "click", "label": "click"}]
-    config = config_from_dict({"features": [feature], "tasks": tasks})
+    config = click_config({"kind": "datetime", "name": "at", **settings})
     hours = [dt.datetime(2020, 1, 1) + dt.timedelta(hours=25 * n) for n in range(366 * 6)]
     return FeatureEncoder.fit(config, pa.table({"at": [MOMENT, None, *hours]}), "log.csv")
 
@@ -287,9 +286,7 @@ def test_lists_in_brackets():
 
 def test_lists_in_brackets_are_encoded_and_refused_by_row():
     def fitted(feature, **columns):
-        feature = {"kind": "list", "name": "tags", "format": "json", **feature}
-        tasks = [{"name": "click", "label": "click"}]
-        config = config_from_dict({"features": [feature], "tasks": tasks})
+        config = click_config({"kind": "list", "name": "tags", "format": "json", **feature})
         return FeatureEncoder.fit(config, pa.table(columns), "log")
 
     encoder = fitted({"max_length": 2}, tags=['["a", "b"]', "['b']"])

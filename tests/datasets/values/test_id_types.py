@@ -6,13 +6,13 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.id_map import Vocabulary
 from mmoe.datasets.files import csv_files
 from mmoe.datasets.files.readers import iter_tables, read_table
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.values.text import TextKind, settle, to_integers
+from tests.small_configs import click_config
 
 # Each group one number, written as R, spreadsheets, pandas and people write it
 SPELLINGS = [["100000", "1e+05", "1E5", "100000.0", "+1e5"], ["7", "7.", "70e-1", ".7e1", "7.0"],
@@ -23,12 +23,9 @@ BIG = 2**63
 
 def config_of(path, encoding="vocabulary", **feature):
     columns = {"encoding": encoding, **ENCODINGS[encoding], **feature}
-    return config_from_dict(
-        {
-            "data": {"path": str(path), "input": "stream"},
-            "features": [{"kind": "categorical", "name": "id", **columns}],
-            "tasks": [{"name": "click", "label": "click"}],
-        }
+    return click_config(
+        {"kind": "categorical", "name": "id", **columns},
+        data={"path": str(path), "input": "stream"},
     )
 
 
@@ -96,14 +93,9 @@ def test_a_cell_does_not_depend_on_others():
 
 
 def test_crosses_and_lists_read_numbers_alike(tmp_path):
-    config = config_from_dict(
-        {
-            "features": [
-                {"kind": "cross", "name": "pair", "columns": ["a", "b"]},
-                {"kind": "list", "name": "c", "separator": "|"},
-            ],
-            "tasks": [{"name": "click", "label": "click"}],
-        }
+    config = click_config(
+        {"kind": "cross", "name": "pair", "columns": ["a", "b"]},
+        {"kind": "list", "name": "c", "separator": "|"},
     )
     path = tmp_path / "train.csv"
     path.write_text("a,b,c\n1e+05,2,1e+05|3\n3,4,7\n")
@@ -164,14 +156,9 @@ def test_large_integers_beside_fractions_are_refused(tmp_path):
             open_stream(config).fit()
         with pytest.raises(ValueError, match=r"column 'id'.* beyond 2.53, where float64 loses"):
             FeatureEncoder.fit(config, read_table(str(tmp_path)), "x")
-    shared = config_from_dict(
-        {
-            "tables": [{"name": "t"}],
-            "features": [
-                {"kind": "categorical", "name": name, "table": "t"} for name in ("a", "b")
-            ],
-            "tasks": [{"name": "click", "label": "click"}],
-        }
+    shared = click_config(
+        *[{"kind": "categorical", "name": name, "table": "t"} for name in ("a", "b")],
+        tables=[{"name": "t"}],
     )
     with pytest.raises(ValueError, match=r"column 'a'.* shares a table with numbers .* fractions"):
         FeatureEncoder.fit(shared, pa.table({"a": large, "b": fractions}), "x")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.fit_ids import Counts
 from mmoe.datasets.features.id_map import Vocabulary
@@ -19,15 +18,14 @@ from mmoe.datasets.values import keys
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.hashing import hash_text, mix64
 from mmoe.datasets.values.keys import KeyIndex, key_kind, to_keys
+from tests.small_configs import click_config
 
 DAY = datetime.datetime(2025, 1, 1)
 MOMENTS = [DAY + datetime.timedelta(seconds=s) for s in (0, 32, 60, 32.5, 3600.000001)]
 
 
 def encoder_of(encoding, column):
-    feature = {"kind": "categorical", "name": "id", "encoding": encoding}
-    task = {"name": "click", "label": "click"}
-    config = config_from_dict({"features": [feature], "tasks": [task]})
+    config = click_config({"kind": "categorical", "name": "id", "encoding": encoding})
     return FeatureEncoder.fit(config, pa.table({"id": column}), "train")
 
 

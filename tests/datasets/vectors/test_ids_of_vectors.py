@@ -7,11 +7,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mmoe.config import TableVectors, config_from_dict
+from mmoe.config import TableVectors
 from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
 from mmoe.datasets.vectors import chunks
 from mmoe.datasets.vectors.chunks import vector_chunks
 from mmoe.datasets.vectors.learn import ScalingFit
+from tests.small_configs import click_config
 
 TRAIN = [7, 7, 7, 5, 5, 3]  # most frequent first
 
@@ -28,8 +29,9 @@ def _file(tmp_path):
 
 def _config(path, feature=(), **keys):
     vectors = {"path": path, "id": "id", **keys}
-    features = [{"kind": "categorical", "name": "item", "vectors": vectors, **dict(feature)}]
-    return config_from_dict({"features": features, "tasks": [{"name": "click", "label": "click"}]})
+    return click_config(
+        {"kind": "categorical", "name": "item", "vectors": vectors, **dict(feature)}
+    )
 
 
 def _fitted(path, train=TRAIN, feature=(), **keys):
@@ -117,23 +119,6 @@ def test_rows_and_scale_are_stored_and_kept_by_a_warm_start(file, tmp_path):
     assert both.rules["table_vectors"] != tuesday.rules["table_vectors"]
     with pytest.raises(ValueError, match=r"has 5 ids.*max_rows is 4.* or vectors.ids: seen"):
         _fitted(file([9, 3, 1, 7]), feature={"max_rows": 4}, frozen=True)
-
-
-def test_one_table_of_two_features(file):
-    """Ids of both count; vectors stand on the table."""
-    config = config_from_dict(
-        {
-            "tables": [{"name": "t", "vectors": {"path": file([7, 5, 3]), "id": "id"}}],
-            "features": [
-                {"kind": "categorical", "name": "item", "table": "t"},
-                {"kind": "list", "name": "history", "table": "t"},
-            ],
-            "tasks": [{"name": "click", "label": "click"}],
-        }
-    )
-    train = pa.table({"item": [7, 7, 5], "history": [[3, 3, 3, 7], [], [5]]})
-    encoder = FeatureEncoder.fit(config, train, "log")
-    assert encoder.ids["t"].keys.to_pylist() == [3, 7, 5]
 
 
 IDS = np.array([30, 10, 20, 50, 40])
