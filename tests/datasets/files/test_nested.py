@@ -72,9 +72,10 @@ def test_candidates_are_rows_with_what_stands_beside_them(tmp_path, kind):
 
 
 def test_of_candidates_only_what_is_asked_for_is_read(tmp_path):
-    source = AsRead(str(written(tmp_path, "parquet")), candidates="items")
+    path = str(written(tmp_path, "parquet"))
+    source = AsRead(path, candidates="items")
     assert visible(read_table(source, ["age"])) == [{"age": 31}, {"age": 31}, {"age": 9}]
-    file = DataFile(source.path, fields=("id",))
+    file = DataFile(path, fields=("id",))
     read = read_parquet(file, ["user", "items"])
     assert read.schema.field("items").type.value_type.names == ["id"]
     alone = read_parquet(DataFile(str(file), fields=()), ["items"])

@@ -80,8 +80,8 @@ def test_of_packed_files_the_start_alone(frame, tmp_path, monkeypatch):
         sample = sample_table(tmp_path / name, MOST, BYTES)
         assert (sample.rows, sample.note) == (ROWS, "")  # one block of the reader
         with monkeypatch.context() as patched:
-            patched.setattr(sampling, "START", 1 << 18)
-            patched.setattr(csv_files, "_BLOCK_BYTES", 1 << 15)
+            patched.setattr(sampling, "START", 1 << 17)
+            patched.setattr(csv_files, "_BLOCK_BYTES", 1 << 14)
             sample = sample_table(tmp_path / name, MOST, BYTES)
             assert "of about" in sample.note and f"{name} the first 0 MB alone" in sample.note
             assert 0.5 * ROWS < sample.rows < 1.5 * ROWS and sample.table.num_rows < 4 * MOST
