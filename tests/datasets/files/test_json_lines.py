@@ -225,3 +225,17 @@ def test_a_line_without_end_is_read_no_further(tmp_path, monkeypatch):
         read_table(path)
     path.write_text('{"a": [1]}\n{"a": [' + "1," * 1500 + "1]}\n")
     assert len(read_table(path)["a"][1]) == 1501
+
+
+def test_many_columns_of_large_integers_are_parsed_at_once(tmp_path, monkeypatch):
+    calls = []
+    parse = json_lines._arrow_table
+    monkeypatch.setattr(
+        json_lines, "_arrow_table", lambda b, s: calls.append(len(b)) or parse(b, s)
+    )
+    row = ", ".join(f'"c{n}": {2**63 + 17 + n}' for n in range(100))
+    path = tmp_path / "ids.jsonl"
+    path.write_text(f"{{{row}}}\n" * 200)
+    table = read_table(path)
+    assert table["c99"].to_pylist()[:2] == [2**63 + 116] * 2
+    assert sum(calls) < 8 * path.stat().st_size

@@ -341,7 +341,7 @@ def test_truncated_files(tmp_path):
     text = error_of_both(path)
     assert text.startswith(f"{path}: is truncated or no Parquet file")
     assert text.endswith("write or copy it again")
-    rows = "".join(f"{i * 2654435761 % 2**32}\n" for i in range(100_000))
+    rows = "".join(f"{i * 2654435761 % 2**32}\n" for i in range(300_000))
     packed = gzip.compress(("x\n" + rows).encode())
     path = write(tmp_path, "a.csv.gz", packed[: len(packed) * 3 // 4])
     for read in (read_table, all_chunks):
