@@ -91,12 +91,3 @@ def test_a_run_of_earlier_code_keeps_what_it_said(tmp_path):
     assert load_config(tmp_path / "config.yaml").model.tower.dropout == 0.1
     with pytest.raises(ValueError, match=r"copy.yaml: model.tower.dropout is 0.1, which has no"):
         load_config(tmp_path / "copy.yaml")
-
-
-def test_another_model_drops_what_it_has_not_and_says_so():
-    notes = []
-    raw = {**RAW, "model": {"num_experts": 4, "gate": {"kind": "top_k"}}}
-    config = config_from_dict(set_values(raw, ["model.kind=single_task"], notes.append))
-    assert config.model.kind == "single_task"
-    assert notes == ["--set model.kind=single_task: dropped num_experts, gate, which this kind has "
-                     "not"]  # fmt: skip

@@ -3,6 +3,7 @@
 import pytest
 
 from mmoe.config import config_from_dict
+from mmoe.config.tasks import NdcgConfig
 from mmoe.datasets.rows.projection import required_columns
 
 
@@ -19,18 +20,15 @@ def config(*tasks, **data):
     )
 
 
-@pytest.mark.parametrize(
-    ("tasks", "data", "message"),
-    [
-        ([{}], {}, "task 't0': kind bpr compares rows of one group; say `group:`"),
-        ([{"group": "a"}, {"group": "b"}], {}, "group is 'b', but another task's is 'a'"),
-        ([{"group": "a"}, {}], {"group_column": "b"}, "group is 'b', but another task's is 'a'"),
-        ([{"group": "a", "negative_sampling_rate": 0.5}], {}, "predictions of kind bpr are scores"),
-        ([{"group": "a", "pointwise_weight": 1}], {}, "pointwise_weight"),
-        ([{"kind": "binary", "group": "a"}], {}, "group"),
-        ([{"group": "a"}], {"input": "stream", "path": "x"}, "set data.input: memory"),
-    ],
-)
+@pytest.mark.parametrize(("tasks", "data", "message"), [
+    ([{}], {}, "task 't0': kind bpr compares rows of one group; say `group:`"),
+    ([{"group": "a"}, {"group": "b"}], {}, "group is 'b', but another task's is 'a'"),
+    ([{"group": "a"}, {}], {"group_column": "b"}, "group is 'b', but another task's is 'a'"),
+    ([{"group": "a", "negative_sampling_rate": 0.5}], {}, "predictions of kind bpr are scores"),
+    ([{"group": "a", "pointwise_weight": 1}], {}, "pointwise_weight"),
+    ([{"kind": "binary", "group": "a"}], {}, "group"),
+    ([{"group": "a"}], {"input": "stream", "path": "x"}, "set data.input: memory"),
+])  # fmt: skip
 def test_refused(tasks, data, message):
     with pytest.raises(ValueError, match=message):
         config(*tasks, **data)
@@ -49,9 +47,9 @@ def test_the_groups_column_is_read_with_labels():
 
 
 @pytest.mark.parametrize("metric", ["gauc", "ndcg"])
-def test_what_is_monitored_by_group_needs_one(metric):
+def test_what_is_computed_by_group_needs_one(metric):
     task = {"name": "click", "label": "click", "kind": "softmax", "group": "session"}
-    task["metrics"] = [{"kind": "ndcg"}]
+    task["metrics"] = [{"kind": "ndcg", "k": 5}]
     raw = {
         "features": [{"kind": "numeric", "name": "age"}],
         "tasks": [task],
@@ -59,4 +57,11 @@ def test_what_is_monitored_by_group_needs_one(metric):
     }
     with pytest.raises(ValueError, match=r"computed by group; say data.group_column, such as"):
         config_from_dict(raw)
-    config_from_dict({**raw, "data": {"group_column": "user"}})
+    grouped = {**raw, "data": {"group_column": "user"}}
+    assert config_from_dict(grouped).tasks[0].metrics == [NdcgConfig(k=5)]
+    binary = {"name": "click", "label": "click", "metrics": [{"kind": "ndcg"}]}
+    raw["training"], grouped["training"] = {}, {}
+    with pytest.raises(ValueError, match=r"'click': metrics: ndcg is .* say data.group_column"):
+        config_from_dict({**raw, "tasks": [binary]})
+    with pytest.raises(ValueError, match="ndcg judges probabilities"):
+        config_from_dict({**grouped, "tasks": [{**binary, "kind": "regression"}]})

@@ -10,10 +10,8 @@ from mmoe.config.kinds import kinds_of
 from mmoe.config.loading import keys_in
 from mmoe.config.run import RunConfig
 
-SMALL = {
-    "features": [{"kind": "numeric", "name": "age"}],
-    "tasks": [{"name": "click", "label": "click"}],
-}
+CLICK = {"name": "click", "label": "click"}
+SMALL = {"features": [{"kind": "numeric", "name": "age"}], "tasks": [CLICK]}
 # What a section needs beside the misspelt key, by its class
 NEEDED: dict[str, dict[str, Any]] = {
     "TableConfig": {"name": "t"},
@@ -23,31 +21,20 @@ NEEDED: dict[str, dict[str, Any]] = {
     "CrossFeature": {"kind": "cross", "name": "age", "columns": ["a", "b"]},
     "DatetimeFeature": {"kind": "datetime", "name": "age", "parts": ["hour"]},
     "SequenceFeature": {"kind": "sequence", "name": "age", "columns": ["a"]},
-    "BinaryTask": {"name": "click", "label": "click"},
-    "RegressionTask": {"name": "click", "label": "click", "kind": "regression"},
-    "HuberTask": {"name": "click", "label": "click", "kind": "huber"},
-    "WatchTimeTask": {"name": "click", "label": "click", "kind": "watch_time"},
-    "ZilnTask": {"name": "click", "label": "click", "kind": "ziln"},
-    "MulticlassTask": {
-        "name": "click",
-        "label": "click",
-        "kind": "multiclass",
-        "classes": ["a", "b"],
-    },
-    "OrdinalTask": {
-        "name": "click",
-        "label": "click",
-        "kind": "ordinal",
-        "lowest": 1,
-        "highest": 5,
-    },
-    "D2QTask": {"name": "click", "label": "click", "kind": "d2q", "duration": "seconds"},
+    "BinaryTask": CLICK,
+    "RegressionTask": {**CLICK, "kind": "regression"},
+    "HuberTask": {**CLICK, "kind": "huber"},
+    "WatchTimeTask": {**CLICK, "kind": "watch_time"},
+    "ZilnTask": {**CLICK, "kind": "ziln"},
+    "MulticlassTask": {**CLICK, "kind": "multiclass", "classes": ["a", "b"]},
+    "OrdinalTask": {**CLICK, "kind": "ordinal", "lowest": 1, "highest": 5},
+    "D2QTask": {**CLICK, "kind": "d2q", "duration": "seconds"},
     "CGCConfig": {"kind": "cgc"},
     "PLEConfig": {"kind": "ple"},
-    "EntireSpaceTask": {"name": "click", "label": "click", "kind": "entire_space"},
-    "BprTask": {"name": "click", "label": "click", "kind": "bpr", "group": "session"},
-    "SoftmaxTask": {"name": "click", "label": "click", "kind": "softmax", "group": "session"},
-    "JrcTask": {"name": "click", "label": "click", "kind": "jrc", "group": "session"},
+    "EntireSpaceTask": {**CLICK, "kind": "entire_space"},
+    "BprTask": {**CLICK, "kind": "bpr", "group": "session"},
+    "SoftmaxTask": {**CLICK, "kind": "softmax", "group": "session"},
+    "JrcTask": {**CLICK, "kind": "jrc", "group": "session"},
 }
 
 
@@ -90,54 +77,23 @@ def _kinds(model: type[BaseModel]) -> list[dict[str, Any]]:
     return [{**needed, "kind": kind} for kind in kinds] or [needed]
 
 
-CASES = [
-    pytest.param(wrap, section, model, id=f"{model.__name__}-{section.get('kind', '')}")
-    for model, wrap in _sections(RunConfig)
-    for section in _kinds(model)
-]
+def test_the_key_that_was_meant_is_named():
+    found = {}
+    for model, wrap in _sections(RunConfig):
+        for section in _kinds(model):
+            found[model.__name__] = keys = keys_in(model)
+            for key in keys:
+                with pytest.raises(ValueError, match=rf"key '{key}_'; did you mean '{key}'\?"):
+                    config_from_dict({**SMALL, **wrap({**section, f"{key}_": 1})})
+    assert {"RunConfig", "CrossFeature", "CosineGateConfig", "TableConfig"} <= found.keys()
 
 
-def test_the_walk_finds_the_sections():
-    found = {case.values[2].__name__ for case in CASES}
-    assert {
-        "RunConfig",
-        "CrossFeature",
-        "DatetimeFeature",
-        "CosineGateConfig",
-        "TableConfig",
-    } <= found
-    assert len(found) >= 18
-
-
-@pytest.mark.parametrize(("wrap", "section", "model"), CASES)
-def test_the_key_that_was_meant_is_named(wrap, section, model):
-    for key in keys_in(model):
-        misspelt = f"{key}_"
-        raw = wrap({**section, misspelt: 1})
-        with pytest.raises(ValueError, match="unknown key") as caught:
-            config_from_dict({**SMALL, **raw})
-        says = str(caught.value)
-        assert f"unknown key {misspelt!r}; did you mean {key!r}?" in says
-
-
-def test_a_needed_key_that_is_misspelt_is_not_called_missing():
-    raw = {**SMALL, "features": [{"kind": "cross", "name": "x", "colums": ["a", "b"]}]}
-    with pytest.raises(ValueError, match=r"unknown key 'colums'; did you mean 'columns'\?"):
-        config_from_dict(raw)
-    with pytest.raises(ValueError, match="columns: is required, but missing"):
-        config_from_dict({**SMALL, "features": [{"kind": "cross", "name": "x"}]})
-
-
-def test_far_from_any_key_all_are_listed():
-    raw = {**SMALL, "features": [{"kind": "datetime", "name": "x", "qqqq": 1, "parts": ["hour"]}]}
-    with pytest.raises(ValueError, match=r"known here: column, .*parts.*unit"):
-        config_from_dict(raw)
-
-
-def test_a_misspelt_kind_is_answered_with_all_kinds():
-    with pytest.raises(ValueError, match=r"features\.0\.kind: expected one of 'numeric', 'cat.*'"):
-        config_from_dict(
-            {"features": [{"kind": "num", "name": "x"}], "tasks": [{"name": "y", "label": "y"}]}
-        )
-    with pytest.raises(ValueError, match=r"features\.0\.kind: is required, but missing"):
-        config_from_dict({"features": [{"name": "x"}], "tasks": [{"name": "y", "label": "y"}]})
+@pytest.mark.parametrize(("feature", "says"), [
+    ({"kind": "cross", "colums": ["a", "b"]}, r"unknown key 'colums'; did you mean 'columns'"),
+    ({"kind": "cross"}, "columns: is required, but missing"),
+    ({"kind": "datetime", "qqqq": 1, "parts": ["hour"]}, "known here: column, .*parts.*unit"),
+    ({}, r"features\.0\.kind: is required, but missing"),
+])  # fmt: skip
+def test_keys_that_are_missing_or_far_from_any(feature, says):
+    with pytest.raises(ValueError, match=says):
+        config_from_dict({**SMALL, "features": [{"name": "x", **feature}]})

@@ -13,7 +13,6 @@ from mmoe.config import (
     GatedModelConfig,
     ModelConfig,
     PoolModelConfig,
-    RunConfig,
     config_from_dict,
     dump_config,
 )
@@ -22,96 +21,75 @@ SMALL = {
     "features": [{"kind": "numeric", "name": "age"}],
     "tasks": [{"name": "click", "label": "click"}],
 }
-KINDS = GATES.names()
 
 
-@pytest.mark.parametrize(
-    ("kind", "picks"),
-    [
-        ("softmax", None),
-        ("top_k", 2),
-        ("noisy_top_k", 2),
-        ("switch", 1),
-        ("gshard", 2),
-        ("cosine", 2),
-        ("sigmoid", 2),
-        ("dselect_k", 2),
-        ("static", None),
-    ],
-)
-def test_how_many_experts_a_gate_picks(kind, picks):
+def test_each_kind_of_gate_has_its_own_keys_alone_and_reads_back():
+    for kind in GATES.names():
+        config = config_from_dict({**SMALL, "model": {"gate": {"kind": kind}}})
+        assert config_from_dict(yaml.safe_load(dump_config(config))) == config
+    assert "jitter" not in type(GateConfig(kind="top_k")).model_fields
+    assert "projection_dim" not in dump_config(config_from_dict(SMALL))
+    assert GateConfig(kind="cosine", k=3) == ModelConfig(gate={"kind": "cosine", "k": 3}).gate
+    with pytest.raises(ValueError, match=r"gate\.k is 2, but a gate of mmoe sees 1 expert"):
+        ModelConfig(num_experts=1, gate={"kind": "gshard"})
+
+
+@pytest.mark.parametrize(("kind", "picks"), [
+    ("softmax", None),
+    ("top_k", 2),
+    ("noisy_top_k", 2),
+    ("switch", 1),
+    ("gshard", 2),
+    ("cosine", 2),
+    ("sigmoid", 2),
+    ("dselect_k", 2),
+    ("static", None),
+])  # fmt: skip
+def test_the_number_of_experts_that_a_gate_picks(kind, picks):
     assert GateConfig(kind=kind).picks == picks
     if kind not in ("softmax", "switch", "gshard"):
         assert GateConfig(kind=kind, k=3).picks == 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_written_config_reads_back(kind):
-    """It spells out every default."""
-    config = config_from_dict({**SMALL, "model": {"gate": {"kind": kind}}})
-    again = config_from_dict(yaml.safe_load(dump_config(config)))
-    assert isinstance(again, RunConfig)
-    assert again == config
-
-
-@pytest.mark.parametrize(
-    ("gate", "message"),
-    [
-        ({"kind": "topk"}, "model.gate.kind: .*'top_k'.*got 'topk'"),
-        (
-            {"kind": "top_k", "jitter": 0.1},
-            "model.gate: jitter goes with kind switch, but kind is top_k; remove jitter, or change",
-        ),
-        (
-            {"softmax": "before"},
-            "model.gate: softmax goes with kind top_k or cosine or static, but kind is softmax",
-        ),
-        ({"kind": "top_k", "load_loss": 0.2}, "load_loss goes with kind noisy_top_k"),
-        ({"kind": "static", "per_sample": False}, "per_sample goes with kind dselect_k"),
-        ({"k": 4}, "k is 4, but softmax gates weigh all experts; remove k or set kind to top_k"),
-        ({"kind": "switch", "k": 2}, "k is 2, but switch always picks 1; remove k"),
-        ({"kind": "gshard", "k": 2}, "k is 2, but gshard always picks 2; remove k"),
-        ({"kind": "static", "hidden": [8]}, "hidden is set, but this gate reads no input"),
-        (
-            {"kind": "dselect_k", "per_sample": False, "hidden": [8]},
-            r"hidden must be \[\]: this gate reads no input",
-        ),
-        ({"dropout": 1.0}, "model.gate.dropout: .*less than 1, got 1.0"),
-        ({"balance_scope": "task"}, "model.gate.balance_scope: .*'gate' or 'all'"),
-        ({"kind": "noisy_top_k", "k": 9}, "gate.k is 9, but a gate of mmoe sees 8 expert"),
-        ({"kind": "static", "k": 9}, "gate.k is 9, but a gate of mmoe sees 8 expert"),
-    ],
-)
+@pytest.mark.parametrize(("gate", "message"), [
+    ({"kind": "topk"}, "model.gate.kind: .*'top_k'.*got 'topk'"),
+    ({"kind": "top_k", "jitter": 0.1},
+     "model.gate: jitter goes with kind switch, but kind is top_k; remove jitter, or change"),
+    ({"softmax": "before"},
+     "model.gate: softmax goes with kind top_k or cosine or static, but kind is softmax"),
+    ({"kind": "top_k", "load_loss": 0.2}, "load_loss goes with kind noisy_top_k"),
+    ({"kind": "static", "per_sample": False}, "per_sample goes with kind dselect_k"),
+    ({"k": 4}, "k is 4, but softmax gates weigh all experts; remove k or set kind to top_k"),
+    ({"kind": "switch", "k": 2}, "k is 2, but switch always picks 1; remove k"),
+    ({"kind": "gshard", "k": 2}, "k is 2, but gshard always picks 2; remove k"),
+    ({"kind": "static", "hidden": [8]}, "hidden is set, but this gate reads no input"),
+    ({"kind": "dselect_k", "per_sample": False, "hidden": [8]},
+     r"hidden must be \[\]: this gate reads no input"),
+    ({"dropout": 1.0}, "model.gate.dropout: .*less than 1, got 1.0"),
+    ({"balance_scope": "task"}, "model.gate.balance_scope: .*'gate' or 'all'"),
+    ({"kind": "noisy_top_k", "k": 9}, "gate.k is 9, but a gate of mmoe sees 8 expert"),
+    ({"kind": "static", "k": 9}, "gate.k is 9, but a gate of mmoe sees 8 expert"),
+])  # fmt: skip
 def test_settings_that_do_not_go_together(gate, message):
     with pytest.raises(ValueError, match=message) as caught:
         config_from_dict({**SMALL, "model": {"gate": gate}})
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"kind": "shared_bottom", "num_experts": 4}, "num_experts is 4, but kind shared_bottom"),
-        ({"kind": "ple", "request_experts": 1}, "has not one pool of experts; set kind: mmoe, omo"),
-        ({"kind": "cgc", "experts": []}, "experts is set, but kind cgc has not one pool"),
-        ({"shared_experts": 2}, "kind mmoe has no own and shared experts; set kind: cgc or ple"),
-        ({"kind": "omoe", "task_experts": 1}, "task_experts is 1, but kind omoe has no own and"),
-        ({"pruned": [{"name": "a"}]}, "has no own and shared experts; lower num_experts"),
-        ({"kind": "cgc", "levels": 3}, "kind cgc has one level; set kind: ple, or remove it"),
-        (
-            {"kind": "single_task", "gate": {"hidden": [4]}},
-            "gate is set, but kind single_task has no gates that choose among experts; set kind: m",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("model", "message"), [
+    ({"kind": "shared_bottom", "num_experts": 4}, "num_experts is 4, but kind shared_bottom"),
+    ({"kind": "ple", "request_experts": 1}, "has not one pool of experts; set kind: mmoe, omo"),
+    ({"kind": "cgc", "experts": []}, "experts is set, but kind cgc has not one pool"),
+    ({"shared_experts": 2}, "kind mmoe has no own and shared experts; set kind: cgc or ple"),
+    ({"kind": "omoe", "task_experts": 1}, "task_experts is 1, but kind omoe has no own and"),
+    ({"pruned": [{"name": "a"}]}, "has no own and shared experts; lower num_experts"),
+    ({"kind": "cgc", "levels": 3}, "kind cgc has one level; set kind: ple, or remove it"),
+    ({"kind": "single_task", "gate": {"hidden": [4]}},
+     "gate is set, but kind single_task has no gates that choose among experts; set kind: m"),
+])  # fmt: skip
 def test_keys_of_other_models(model, message):
     with pytest.raises(ValueError, match=f"^config: model: .*{message}"):
         config_from_dict({**SMALL, "model": model})
-
-
-def test_gshard_needs_two_experts():
-    with pytest.raises(ValueError, match=r"gate\.k is 2, but a gate of mmoe sees 1 expert"):
-        ModelConfig(num_experts=1, gate={"kind": "gshard"})
 
 
 def test_a_capacity_reads_back_and_is_none_unless_asked_for():
@@ -121,43 +99,21 @@ def test_a_capacity_reads_back_and_is_none_unless_asked_for():
     assert config.model.capacity == CapacityConfig(**capacity)
     assert config_from_dict(yaml.safe_load(dump_config(config))) == config
     assert ModelConfig(capacity={}).capacity == CapacityConfig()
+    assert ModelConfig().expert.output_activation == "same"
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"capacity": {"priority": "first"}}, "model.capacity.priority: .*'choice'.*got 'first'"),
-        ({"capacity": {"minimum": 0}}, "model.capacity.minimum: .*greater than or equal to 1"),
-        ({"capacity": {"minimum": 3, "maximum": 2}}, "minimum must be at most maximum"),
-        ({"capacity": {"factr": 2}}, "model.capacity.factr: unknown key .*did you mean 'factor'"),
-        ({"execution": "padded"}, "execution is padded, which needs a capacity"),
-        (
-            {"execution": "padded", "capacity": {}, "expert": {"norm": "batch"}},
-            "rows of zeros expert.norm batch would count",
-        ),
-    ],
-)
-def test_wrong_capacities(model, message):
+@pytest.mark.parametrize(("model", "message"), [
+    ({"capacity": {"priority": "first"}}, "model.capacity.priority: .*'choice'.*got 'first'"),
+    ({"capacity": {"minimum": 0}}, "model.capacity.minimum: .*greater than or equal to 1"),
+    ({"capacity": {"minimum": 3, "maximum": 2}}, "minimum must be at most maximum"),
+    ({"execution": "padded"}, "execution is padded, which needs a capacity"),
+    ({"execution": "padded", "capacity": {}, "expert": {"norm": "batch"}},
+     "rows of zeros expert.norm batch would count"),
+    ({"expert": {"output_activation": "tanh"}}, "output_activation.*'same', 'none', 'relu'"),
+])  # fmt: skip
+def test_wrong_capacities_and_experts(model, message):
     with pytest.raises(ValueError, match=message):
         config_from_dict({**SMALL, "model": model})
-
-
-def test_the_last_layer_of_experts_may_have_no_activation():
-    raw = {**SMALL, "model": {"expert": yaml.safe_load("{hidden: [8], output_activation: none}")}}
-    config = config_from_dict(raw)
-    assert config.model.expert.output_activation == "none"
-    assert config_from_dict(yaml.safe_load(dump_config(config))) == config
-    assert config_from_dict(SMALL).model.expert.output_activation == "same"
-    raw["model"]["expert"]["output_activation"] = "tanh"
-    with pytest.raises(ValueError, match=r"model.expert.output_activation.*'same', 'none', 'relu'"):
-        config_from_dict(raw)
-
-
-def test_each_kind_has_its_own_keys_alone():
-    assert "jitter" not in type(GateConfig(kind="top_k")).model_fields
-    assert dump_config(config_from_dict(SMALL)).count("  kind: softmax\n") == 1
-    assert "projection_dim" not in dump_config(config_from_dict(SMALL))
-    assert GateConfig(kind="cosine", k=3) == ModelConfig(gate={"kind": "cosine", "k": 3}).gate
 
 
 class _Alone(ModelConfig):
@@ -185,10 +141,7 @@ def test_a_model_of_ones_own_says_which_tasks_it_takes():
         MODELS.remove("alone")
 
 
-@pytest.mark.parametrize("base", [ModelConfig, GatedModelConfig, PoolModelConfig])
-def test_a_report_has_words_for_a_model_of_ones_own(base):
-    class Own(base):
-        kind: Literal["own"] = "own"
-
-    assert Own().pool_title
-    assert Own().experts_title
+def test_a_report_has_words_for_a_model_of_ones_own():
+    for base in (ModelConfig, GatedModelConfig, PoolModelConfig):
+        own = type("Own", (base,), {"__annotations__": {"kind": Literal["own"]}, "kind": "own"})()
+        assert own.pool_title and own.experts_title

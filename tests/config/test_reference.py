@@ -12,7 +12,7 @@ def test_the_chapter_lists_the_keys_as_they_are():
     assert rewritten(page) == page, message
 
 
-def test_a_key_without_a_description_is_named():
+def test_a_key_without_a_description_and_a_page_without_the_marks_are_refused():
     class Undescribed(Strict):
         """A section."""
 
@@ -20,8 +20,5 @@ def test_a_key_without_a_description_is_named():
 
     with pytest.raises(ValueError, match=r"^width: has no description"):
         reference(Undescribed)
-
-
-def test_a_page_without_the_marks_is_refused():
     with pytest.raises(ValueError, match=r"README\.md: expected the lines"):
         rewritten("# A page\n")

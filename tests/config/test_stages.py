@@ -13,45 +13,26 @@ RAW = {
 }
 
 
-def test_freeze_is_a_list_of_distinct_names():
+def test_what_of_the_earlier_run_is_frozen():
     for value, found in (("experts", ["experts"]), ("[a, b, a]", ["a", "b"])):
         config = config_from_dict(set_values(RAW, [f"training.freeze={value}"]))
         assert config.training.freeze == found
-
-
-def test_what_of_the_earlier_run_is_frozen():
     config = config_from_dict(set_values(RAW, ["training.freeze=[tables, encoder]"]))
     assert config.frozen_tables == {"user"} and config.keeps_encoder
     assert not config_from_dict(RAW).keeps_encoder
     assert frozen_tables(["tables.i*"], [StageConfig(**STAGE)]) == set()
-
-
-@pytest.mark.parametrize(
-    ("pattern", "name", "named"),
-    [
-        ("experts", "experts.weights.0", True),
-        ("levels.*.gate", "levels.1.mixture.gate.logits", True),
-        ("towers.click", "towers.clicks.mlp", False),
-        ("*", "anything", True),
-    ],
-)
-def test_a_pattern_names_a_part_and_all_below(pattern, name, named):
-    assert names_part(pattern, name) is named
-
-
-def test_which_names_part_new_experts_from_old_ones():
     assert not keeps_pool(["tables", "towers.click", "encoder", "sequences.seen"])
     assert keeps_pool(["tables", "levels.0"]) and keeps_pool(["gates"]) and keeps_pool(["*"])
+    assert names_part("experts", "experts.weights.0") and names_part("*", "anything")
+    assert names_part("levels.*.gate", "levels.1.mixture.gate.logits")
+    assert not names_part("towers.click", "towers.clicks.mlp")
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("model.stages.0.tasks=[gone]", r"model\.stages\.0: task 'gone' is not there any more"),
-        ("model.stages.0.features=[age]", r"model\.stages\.0: feature 'age' is not there any more"),
-        ("model.stages.0.tasks=[]", r"model\.stages\.0\.tasks"),
-    ],
-)
+@pytest.mark.parametrize(("value", "said"), [
+    ("model.stages.0.tasks=[gone]", r"model\.stages\.0: task 'gone' is not there any more"),
+    ("model.stages.0.features=[age]", r"model\.stages\.0: feature 'age' is not there any more"),
+    ("model.stages.0.tasks=[]", r"model\.stages\.0\.tasks"),
+])  # fmt: skip
 def test_stages_of_another_config(value, said):
     with pytest.raises(ValueError, match=said):
         config_from_dict(set_values(RAW, [value]))

@@ -30,34 +30,23 @@ def predicted_rows(draw):
 
 
 @given(predicted_rows())
-@settings(deadline=None)
-def test_log_loss_equals_scikit_learn(rows):
+@settings(deadline=None, max_examples=50)
+def test_log_loss_and_normalised_entropy_equal_scikit_learn(rows):
     labels, predictions, weights = rows
-    expected = sk.log_loss(labels, predictions, sample_weight=weights)
-    assert log_loss(labels, predictions, weights) == pytest.approx(expected, rel=1e-9)
-
-
-@given(predicted_rows())
-@settings(deadline=None)
-def test_normalised_entropy_is_the_log_loss_over_the_base_rates(rows):
-    labels, predictions, weights = rows
+    loss = sk.log_loss(labels, predictions, sample_weight=weights)
+    assert log_loss(labels, predictions, weights) == pytest.approx(loss, rel=1e-9)
     base = np.full(len(labels), np.average(labels, weights=weights))
-    expected = sk.log_loss(labels, predictions, sample_weight=weights) / sk.log_loss(
-        labels, base, sample_weight=weights
-    )
+    expected = loss / sk.log_loss(labels, base, sample_weight=weights)
     assert normalised_entropy(labels, predictions, weights) == pytest.approx(expected, rel=1e-9)
-    assert normalised_entropy(labels, base, weights) == pytest.approx(1.0)
 
 
-def test_one_class_has_a_log_loss_but_no_entropy():
+def test_one_class_and_sure_mistakes():
     assert log_loss(np.ones(2), np.array([0.5, 1.0])) == pytest.approx(np.log(2) / 2)
     assert normalised_entropy(np.ones(2), np.array([0.5, 1.0])) is None
     assert calibration_ratio(np.zeros(2), np.array([0.5, 1.0])) is None
-
-
-def test_a_sure_mistake_costs_36_nats():
-    assert log_loss(np.array([0]), np.array([1.0])) == pytest.approx(36.04, abs=0.01)
-    assert log_loss(np.array([1]), np.array([0.0])) == pytest.approx(36.04, abs=0.01)
+    for label in (0, 1):
+        loss = log_loss(np.array([label]), np.array([1.0 - label]))
+        assert loss == pytest.approx(36.04, abs=0.01)
 
 
 def test_calibration_weighs_rows():
@@ -78,7 +67,7 @@ def test_bins_equal_scikit_learns_quantile_bins():
 
 
 @given(predicted_rows(), st.integers(1, 25))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_bins_share_out_all_rows_and_keep_ties_together(rows, bins):
     labels, predictions, weights = rows
     found = calibration_bins(labels, predictions, weights, bins)
@@ -93,17 +82,6 @@ def test_bins_share_out_all_rows_and_keep_ties_together(rows, bins):
     )
 
 
-@given(predicted_rows())
-@settings(deadline=None)
-def test_ece_ignores_the_order_of_rows(rows):
-    labels, predictions, weights = rows
-    order = np.random.default_rng(1).permutation(len(labels))
-    again = None if weights is None else weights[order]
-    assert expected_calibration_error(labels, predictions, weights) == pytest.approx(
-        expected_calibration_error(labels[order], predictions[order], again), abs=1e-12
-    )
-
-
 def test_a_tie_on_the_edge_of_a_bin_ignores_the_order_of_weights():
     """The middle of 0.5 is 3/4 of the weight, where a bin ends; added up otherwise, a bit less."""
     weights = np.array([0.1, 0.3, 0.2, 0.3, 0.1])
@@ -114,14 +92,10 @@ def test_a_tie_on_the_edge_of_a_bin_ignores_the_order_of_weights():
         assert calibration_bins(labels[o], predictions[o], weights[o], bins=4) == expected
 
 
-def test_ece_of_one_bin_is_the_gap_of_the_means():
+def test_ece_by_hand():
     labels, predictions = np.array([0, 1, 1, 0]), np.array([0.9, 0.8, 0.9, 0.8])
     assert expected_calibration_error(labels, predictions, bins=1) == pytest.approx(0.35)
-
-
-def test_ece_by_hand_with_weights():
-    labels, predictions = np.array([0, 1, 1, 0]), np.array([0.2, 0.2, 0.6, 0.6])
-    weights = np.array([3.0, 1.0, 3.0, 1.0])
+    predictions, weights = np.array([0.2, 0.2, 0.6, 0.6]), np.array([3.0, 1.0, 3.0, 1.0])
     expected = 0.5 * abs(0.2 - 0.25) + 0.5 * abs(0.6 - 0.75)
     assert expected_calibration_error(labels, predictions, weights) == pytest.approx(expected)
 

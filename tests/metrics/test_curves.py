@@ -84,17 +84,12 @@ def test_regression_has_calibration_and_histogram():
     assert curves["histogram"]["edges"][0] == pytest.approx(predictions.min())
     for each in curves["calibration"]:
         assert each["positive_rate"] == pytest.approx(each["mean_prediction"], abs=0.6)
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"), [("binary", 0.0), ("binary", 1.0), ("regression", -3.0)]
-)
-def test_one_value_only_still_has_a_histogram(kind, value):
-    histogram = task_curves(kind, np.zeros(4), np.full(4, value))["histogram"]
-    assert sum(histogram["rows"]) == 4
-    assert np.diff(histogram["edges"]).min() > 0
-
-
-def test_names_the_task_and_the_row():
     with pytest.raises(ValueError, match="task 'buy', row 1"):
         task_curves("binary", np.zeros(2), np.array([0.1, np.nan]), name="buy")
+
+
+def test_one_value_only_still_has_a_histogram():
+    for kind, value in (("binary", 0.0), ("binary", 1.0), ("regression", -3.0)):
+        histogram = task_curves(kind, np.zeros(4), np.full(4, value))["histogram"]
+        assert sum(histogram["rows"]) == 4
+        assert np.diff(histogram["edges"]).min() > 0

@@ -22,7 +22,7 @@ def _variance_by_definition(labels, scores_a, scores_b):
 
 
 @given(st.integers(4, 80), st.integers(2, 30), st.integers(0, 2**32))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_equals_the_definition_with_ties(n, levels, seed):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, n)
@@ -52,37 +52,22 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
     assert 3 <= misses <= 30
 
 
-def test_pairing_narrows_the_interval():
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 2, 2000)
-    a = labels + rng.normal(0, 1, 2000)
-    similar = auc_difference_interval(labels, a, a + rng.normal(0, 0.1, 2000))
-    unrelated = auc_difference_interval(labels, a, labels + rng.normal(0, 1, 2000))
-    assert similar.standard_error < 0.3 * unrelated.standard_error
-
-
-def test_equal_scores_differ_by_nothing():
+def test_equal_scores_differ_by_nothing_and_swapped_ones_by_the_opposite():
     found = auc_difference_interval(np.array([0, 0, 1, 1]), np.arange(4), np.arange(4) * 10)
     assert (found.difference, found.low, found.high, found.p_value) == (0, 0, 0, 1)
-
-
-def test_swapping_the_models_flips_the_sign():
     rng = np.random.default_rng(3)
     labels, a, b = rng.integers(0, 2, 50), rng.random(50), rng.random(50)
     there, back = auc_difference_interval(labels, a, b), auc_difference_interval(labels, b, a)
     assert there.difference == pytest.approx(-back.difference)
-    assert there.p_value == pytest.approx(back.p_value)
+    assert there.p_value == pytest.approx(back.p_value) != pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("labels", "scores_b", "confidence", "message"),
-    [
-        ([0, 0, 0, 1], [1, 2, 3, 4], 0.95, "1 positive and 3 negative"),
-        ([0, 0, 1, 1], [1, 2, 3], 0.95, r"scores_b has shape \(3,\), labels \(4,\)"),
-        ([0, 0, 1, 1], [1, 2, np.nan, 4], 0.95, "scores_b, row 2: the score is NaN"),
-        ([0, 0, 1, 1], [1, 2, 3, 4], 95, "confidence must be between 0 and 1, got 95"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "scores_b", "confidence", "message"), [
+    ([0, 0, 0, 1], [1, 2, 3, 4], 0.95, "1 positive and 3 negative"),
+    ([0, 0, 1, 1], [1, 2, 3], 0.95, r"scores_b has shape \(3,\), labels \(4,\)"),
+    ([0, 0, 1, 1], [1, 2, np.nan, 4], 0.95, "scores_b, row 2: the score is NaN"),
+    ([0, 0, 1, 1], [1, 2, 3, 4], 95, "confidence must be between 0 and 1, got 95"),
+])  # fmt: skip
 def test_refuses(labels, scores_b, confidence, message):
     with pytest.raises(ValueError, match=message):
         auc_difference_interval(np.array(labels), np.arange(4), np.array(scores_b), confidence)
@@ -105,7 +90,7 @@ def _by_definition(labels, scores, weights):
 
 
 @given(st.integers(4, 80), st.integers(2, 30), st.booleans(), st.integers(0, 2**32))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_an_interval_of_one_auc_equals_the_definition(n, levels, weighted, seed):
     rng = np.random.default_rng(seed)
     labels, scores = rng.integers(0, 2, n), rng.integers(0, levels, n).astype(float)

@@ -6,19 +6,8 @@ from sklearn import metrics as sk
 
 from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics
 
-BINARY_KEYS = [
-    "auc",
-    "gauc",
-    "pr_auc",
-    "logloss",
-    "ne",
-    "calibration",
-    "ece",
-    "rows",
-    "positives",
-    "oracle_auc",
-    "oracle_logloss",
-]
+BINARY_KEYS = ["auc", "gauc", "pr_auc", "logloss", "ne", "calibration", "ece"]
+BINARY_KEYS += ["rows", "positives", "oracle_auc", "oracle_logloss"]
 
 
 def _binary(n=400, seed=0):
@@ -101,13 +90,10 @@ def test_groups_give_gauc_and_a_note_on_what_it_rests_on():
     assert one_each.notes == ["task: gauc not computed: none of 2 groups has both classes"]
 
 
-@pytest.mark.parametrize(
-    ("labels", "empty", "note"),
-    [
-        ([0, 0], {"auc", "ne", "calibration"}, "all 2 observed rows are negative"),
-        ([1, 1], {"auc", "ne"}, "all 2 observed rows are positive"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "empty", "note"), [
+    ([0, 0], {"auc", "ne", "calibration"}, "all 2 observed rows are negative"),
+    ([1, 1], {"auc", "ne"}, "all 2 observed rows are positive"),
+])  # fmt: skip
 def test_one_class_says_what_it_cannot_compute(labels, empty, note):
     values, notes = task_metrics("binary", np.array(labels), np.array([0.2, 0.4]), name="buy")
     unknown = {"gauc", "oracle_auc", "oracle_logloss", "pr_auc"}
@@ -115,14 +101,6 @@ def test_one_class_says_what_it_cannot_compute(labels, empty, note):
     assert len(notes) == 1
     assert notes[0].startswith("buy: auc, ne")
     assert note in notes[0]
-
-
-def test_one_row_is_ordinary_data():
-    values, notes = task_metrics("binary", np.array([1]), np.array([0.5]))
-    assert values["logloss"] == pytest.approx(np.log(2))
-    assert values["ece"] == 0.5
-    assert values["calibration"] == 0.5
-    assert len(notes) == 1
 
 
 @pytest.mark.parametrize("kind", ["binary", "regression"])
@@ -138,22 +116,19 @@ def test_no_observed_row_and_no_weight_leave_all_empty(kind):
     assert task_metrics(kind, np.zeros(0), np.zeros(0)).values["rows"] == 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
-        ("binary", {"predictions": [0.1, np.nan, 0.3]}, r"'buy', row 1 .* nan, .*learning_rate"),
-        ("regression", {"predictions": [0.1, 0.2, np.inf]}, r"'buy', row 2 .*prediction is inf"),
-        ("binary", {"predictions": [0.1, 1.5, 0.3]}, r"row 1 .*1.5, expected a probability"),
-        ("binary", {"labels": [0, 2, 1]}, r"row 1 .*label is 2.0, expected 0 or 1"),
-        ("regression", {"labels": [0, np.nan, 1]}, r"row 1 .*label is nan, expected a finite"),
-        ("binary", {"weights": [1, 1, -1]}, r"row 2 .*weight is -1.0, expected .* at least 0"),
-        ("binary", {"oracle": [0, np.nan, 1]}, r"row 1 .*oracle's probability is nan"),
-        ("binary", {"observed": [True]}, r"observed has shape \(1,\), labels \(3,\)"),
-        ("binary", {"groups": [1, 2]}, r"groups has shape \(2,\), labels \(3,\)"),
-        ("binary", {"predictions": [[0.1], [0.2], [0.3]]}, r"predictions has shape \(3, 1\)"),
-        ("ranking", {}, "'buy': kind is 'ranking'; expected binary, regression"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "changes", "message"), [
+    ("binary", {"predictions": [0.1, np.nan, 0.3]}, r"'buy', row 1 .* nan, .*learning_rate"),
+    ("regression", {"predictions": [0.1, 0.2, np.inf]}, r"'buy', row 2 .*prediction is inf"),
+    ("binary", {"predictions": [0.1, 1.5, 0.3]}, r"row 1 .*1.5, expected a probability"),
+    ("binary", {"labels": [0, 2, 1]}, r"row 1 .*label is 2.0, expected 0 or 1"),
+    ("regression", {"labels": [0, np.nan, 1]}, r"row 1 .*label is nan, expected a finite"),
+    ("binary", {"weights": [1, 1, -1]}, r"row 2 .*weight is -1.0, expected .* at least 0"),
+    ("binary", {"oracle": [0, np.nan, 1]}, r"row 1 .*oracle's probability is nan"),
+    ("binary", {"observed": [True]}, r"observed has shape \(1,\), labels \(3,\)"),
+    ("binary", {"groups": [1, 2]}, r"groups has shape \(2,\), labels \(3,\)"),
+    ("binary", {"predictions": [[0.1], [0.2], [0.3]]}, r"predictions has shape \(3, 1\)"),
+    ("ranking", {}, "'buy': kind is 'ranking'; expected binary, regression"),
+])  # fmt: skip
 def test_refuses(kind, changes, message):
     columns = {"labels": [0, 1, 1], "predictions": [0.1, 0.2, 0.3]} | changes
     arrays = {key: np.array(column) for key, column in columns.items()}
@@ -162,23 +137,19 @@ def test_refuses(kind, changes, message):
     assert "\n" not in str(caught.value)
 
 
-def test_nan_predictions_are_refused_on_unobserved_rows_too():
-    with pytest.raises(ValueError, match="task 'buy', row 1"):
-        task_metrics(
-            "binary", np.zeros(2), np.array([0.1, np.nan]), np.array([True, False]), name="buy"
-        )
-
-
-def test_bad_labels_weights_and_oracles_do_not_matter_where_unobserved():
-    values, _ = task_metrics(
-        "binary",
-        np.array([0, 1, np.nan]),
-        np.array([0.1, 0.8, 0.5]),
-        np.array([True, True, False]),
-        weights=np.array([1, 1, np.nan]),
-        oracle=np.array([0.1, 0.9, np.nan]),
-    )
+def test_where_unobserved_only_predictions_are_looked_at():
+    observed = np.array([True, True, False])
+    others = {
+        "weights": np.array([1, 1, np.nan]),
+        "oracle": np.array([0.1, 0.9, np.nan]),
+        "observed": observed,
+    }
+    labels, predictions = np.array([0, 1, np.nan]), np.array([0.1, 0.8, 0.5])
+    values, _ = task_metrics("binary", labels, predictions, **others)
     assert (values["auc"], values["oracle_auc"]) == (1.0, 1.0)
+    predictions[2] = np.nan
+    with pytest.raises(ValueError, match="task 'buy', row 2"):
+        task_metrics("binary", labels, predictions, observed, name="buy")
 
 
 def test_monitor_takes_one_task_or_the_mean_of_those_that_have_a_value():
@@ -194,25 +165,16 @@ def test_monitor_takes_one_task_or_the_mean_of_those_that_have_a_value():
     assert monitor_value(metrics, "mean.rmse") == 2.0
     assert monitor_value(metrics, "like.auc") is None
     assert monitor_value({"like": {"auc": None}}, "mean.auc") is None
-
-
-@pytest.mark.parametrize(
-    ("monitor", "message"),
-    [
+    assert higher_is_better("mean.auc")
+    assert not any(higher_is_better(f"click.{name}") for name in ("logloss", "ne", "rmse", "mae"))
+    for monitor, message in (
         ("love.auc", "no task 'love'; tasks: click"),
         ("click.rmse", "the task has no rmse"),
         ("mean.rmse", "the task has no rmse"),
         ("click.f1", "unknown metric 'f1'; expected one of auc, logloss, ne, pr_auc, rmse"),
-    ],
-)
-def test_monitor_refuses(monitor, message):
-    with pytest.raises(ValueError, match=message):
-        monitor_value({"click": {"auc": 0.7}}, monitor)
-
-
-def test_direction_of_a_monitor():
-    assert higher_is_better("mean.auc")
-    assert not any(higher_is_better(f"click.{name}") for name in ("logloss", "ne", "rmse", "mae"))
+    ):
+        with pytest.raises(ValueError, match=message):
+            monitor_value({"click": {"auc": 0.7}}, monitor)
 
 
 def test_an_auc_says_its_interval_and_where_it_rests_on_few_rows():

@@ -6,7 +6,7 @@ import pytest
 from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
@@ -54,18 +54,16 @@ def small_config(**data) -> RunConfig:
 
 
 def test_a_seed_fixes_every_row():
-    first, again, other = (generate_funnel(rows=2000, seed=seed) for seed in (3, 3, 4))
+    np.random.seed(0)
+    first, other = (generate_funnel(rows=500, users=50, items=50, seed=seed) for seed in (3, 4))
+    np.random.seed(1)  # which plays no part
+    again = generate_funnel(rows=500, users=50, items=50, seed=3)
     assert first.table.equals(again.table)
     np.testing.assert_array_equal(first.click_probability, again.click_probability)
     np.testing.assert_array_equal(first.purchase_probability, again.purchase_probability)
     assert not first.table.equals(other.table)
-
-
-def test_global_random_state_plays_no_part():
-    np.random.seed(0)
-    first = generate_funnel(rows=500, users=50, items=50)
-    np.random.seed(1)
-    assert first.table.equals(generate_funnel(rows=500, users=50, items=50).table)
+    one = generate_funnel(rows=1, users=1, items=1)
+    assert one.table.num_rows == 1 and 0 < one.click_probability[0] < 1
 
 
 @pytest.mark.parametrize("part", SHARES)
@@ -99,57 +97,46 @@ def test_the_log_is_a_funnel_in_order_of_time(recipe_log):
     seconds = recipe_log.table["timestamp"].to_numpy().astype("datetime64[s]").astype(np.int64)
     assert (np.diff(seconds) >= 0).all()
     np.testing.assert_array_equal(seconds // 3600 % 24, recipe_log.table["hour"].to_numpy())
-
-
-def test_more_than_100_000_distinct_ids_occur(recipe_log):
-    users, items = (recipe_log.table[name].to_numpy() for name in ("user_id", "item_id"))
-    assert len(np.unique(users)) + len(np.unique(items)) > 100_000
-
-
-@pytest.mark.parametrize(("column", "exponent"), [("user_id", 0.75), ("item_id", 1.0)])
-def test_popularity_of_ids_follows_zipf(recipe_log, column, exponent):
-    _, counts = np.unique(recipe_log.table[column].to_numpy(), return_counts=True)
-    head = np.sort(counts)[::-1][:200]
-    slope, _ = np.polyfit(np.log(np.arange(1, 201)), np.log(head), 1)
-    assert slope == pytest.approx(-exponent, abs=0.08)
-
-
-def test_label_rates_are_those_asked_for(recipe_log):
-    click, purchase = labels(recipe_log)
     options = load_recipe("synthetic-funnel").data.options
     assert click.mean() == pytest.approx(options["click_rate"], abs=0.02)
     assert purchase[click == 1].mean() == pytest.approx(options["purchase_rate"], abs=0.02)
 
 
+def test_more_than_100_000_ids_whose_popularity_follows_zipf(recipe_log):
+    distinct = 0
+    for column, exponent in (("user_id", 0.75), ("item_id", 1.0)):
+        _, counts = np.unique(recipe_log.table[column].to_numpy(), return_counts=True)
+        head = np.sort(counts)[::-1][:200]
+        slope, _ = np.polyfit(np.log(np.arange(1, 201)), np.log(head), 1)
+        assert slope == pytest.approx(-exponent, abs=0.08)
+        distinct += len(counts)
+    assert distinct > 100_000
+
+
 def test_truth_is_calibrated_in_every_decile(recipe_log):
     click, purchase = labels(recipe_log)
     clicked = click == 1
+
+    def worst(label, truth):
+        """Of the deciles' rates, in standard deviations."""
+        for rows in np.array_split(np.argsort(truth), 10):
+            p = truth[rows]
+            yield abs(label[rows].mean() - p.mean()) * len(rows) / np.sqrt((p * (1 - p)).sum())
+
     for label, truth in (
         (click, recipe_log.click_probability),
         (purchase[clicked], recipe_log.purchase_probability[clicked]),
     ):
-        for rows in np.array_split(np.argsort(truth), 10):
-            p = truth[rows]
-            sigma = np.sqrt((p * (1 - p)).sum()) / len(rows)
-            assert abs(label[rows].mean() - p.mean()) < 4.5 * sigma
-
-
-def test_distorted_truth_is_no_longer_calibrated(recipe_log):
-    """The decile test above has teeth: a truth 5 % off in logit is found out."""
-    click, _ = labels(recipe_log)
-    truth = 1 / (1 + np.exp(-1.05 * logit(recipe_log.click_probability)))
-    worst = max(
-        abs(click[rows].mean() - truth[rows].mean())
-        / (np.sqrt((truth[rows] * (1 - truth[rows])).sum()) / len(rows))
-        for rows in np.array_split(np.argsort(truth), 10)
-    )
-    assert worst > 4.5
-    assert log_loss(click, truth) > log_loss(click, recipe_log.click_probability)
+        assert max(worst(label, truth)) < 4.5
+        assert 0.70 < roc_auc_score(label, truth) < 0.85
+    # It has teeth: a truth 5 % off in logit is found out
+    truth = recipe_log.click_probability
+    assert max(worst(click, 1 / (1 + np.exp(-1.05 * logit(truth))))) > 4.5
 
 
 def test_correlation_moves_the_correlation_of_the_logits():
     measured = []
-    for correlation in (-1.0, -0.4, 0.0, 0.5, 0.9, 1.0):
+    for correlation in (-1.0, -0.4, 0.5, 1.0):
         log = generate_funnel(rows=30_000, users=3000, items=1000, correlation=correlation)
         logits = logit(log.click_probability), logit(log.purchase_probability)
         measured.append(np.corrcoef(*logits)[0, 1])
@@ -157,15 +144,8 @@ def test_correlation_moves_the_correlation_of_the_logits():
     assert (np.diff(measured) > 0).all()
 
 
-def test_oracle_auc_is_between_70_and_85(recipe_log):
-    click, purchase = labels(recipe_log)
-    clicked = click == 1
-    assert 0.70 < roc_auc_score(click, recipe_log.click_probability) < 0.85
-    assert 0.70 < roc_auc_score(purchase[clicked], recipe_log.purchase_probability[clicked]) < 0.85
-
-
 def test_logistic_regression_trails_the_oracle():
-    log = generate_funnel(rows=80_000, users=2000, items=1000, seed=0)
+    log = generate_funnel(rows=40_000, users=1000, items=500, seed=0)
     frame = log.table.to_pandas()
     for rows, label, truth in (
         (np.arange(len(frame)), "click", log.click_probability),
@@ -198,20 +178,26 @@ def test_load_gives_the_truth_of_the_test_rows():
     np.testing.assert_array_equal(splits.oracle["purchase"], log.purchase_probability[-held_out:])
 
 
-def test_truth_follows_rows_through_a_random_split():
-    splits = load(small_config(), None)
-    log = generate_funnel(rows=3000, users=500, items=200, seed=5)
-    assert splits.oracle is not None
-    whole = {
-        tuple(row.values()): p
-        for row, p in zip(
-            log.table.drop_columns(["recent_categories"]).to_pylist(),
-            log.click_probability,
-            strict=True,
-        )
-    }
-    rows = splits.test.drop_columns(["recent_categories"]).to_pylist()
-    assert [whole[tuple(row.values())] for row in rows] == splits.oracle["click"].tolist()
+@pytest.mark.parametrize(("options", "message"), [
+    ({"rows": 0}, "rows is 0; expected a whole number of at least 1"),
+    ({"users": 2.5}, "users is 2.5; expected a whole number"),
+    ({"items": True}, "items is True; expected a whole number"),
+    ({"seed": -1}, "seed is -1; expected a whole number of at least 0"),
+    ({"correlation": 1.1}, "correlation is 1.1; expected a number from -1 to 1"),
+    ({"correlation": "high"}, "correlation is 'high'; expected a number from -1 to 1"),
+    ({"click_rate": 0}, "click_rate is 0; expected a number between 0 and 1"),
+    ({"purchase_rate": 1.0}, "purchase_rate is 1.0; expected a number between 0 and 1"),
+    ({"correlaton": 0.5}, r"no option 'correlaton'; did you mean 'correlation'\?"),
+    ({"zzz": 1}, "no option 'zzz'; known: rows, users, items"),
+])  # fmt: skip
+def test_options_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        load(small_config(options=options), None)
+
+
+def test_data_has_no_place():
+    with pytest.raises(ValueError, match="synthetic-funnel makes its own rows; leave --data out"):
+        load(small_config(), Path("log.csv"))
 
 
 def test_a_purchase_on_all_impressions_has_the_product_as_its_truth():
@@ -225,42 +211,3 @@ def test_a_purchase_on_all_impressions_has_the_product_as_its_truth():
     assert given_click is not None
     assert overall is not None
     np.testing.assert_allclose(overall["purchase"], given_click["purchase"] * given_click["click"])
-
-
-def test_an_unknown_option_names_the_nearest():
-    with pytest.raises(ValueError, match=r"no option 'correlaton'; did you mean 'correlation'\?"):
-        load(small_config(options={"correlaton": 0.5}), None)
-
-
-def test_an_option_unlike_any_other_lists_them():
-    with pytest.raises(ValueError, match="no option 'zzz'; known: rows, users, items"):
-        load(small_config(options={"zzz": 1}), None)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rows": 0}, "rows is 0; expected a whole number of at least 1"),
-        ({"users": 2.5}, "users is 2.5; expected a whole number"),
-        ({"items": True}, "items is True; expected a whole number"),
-        ({"seed": -1}, "seed is -1; expected a whole number of at least 0"),
-        ({"correlation": 1.1}, "correlation is 1.1; expected a number from -1 to 1"),
-        ({"correlation": "high"}, "correlation is 'high'; expected a number from -1 to 1"),
-        ({"click_rate": 0}, "click_rate is 0; expected a number between 0 and 1"),
-        ({"purchase_rate": 1.0}, "purchase_rate is 1.0; expected a number between 0 and 1"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        load(small_config(options=options), None)
-
-
-def test_data_has_no_place():
-    with pytest.raises(ValueError, match="synthetic-funnel makes its own rows; leave --data out"):
-        load(small_config(), Path("log.csv"))
-
-
-def test_one_row_one_user_one_item_is_a_log():
-    log = generate_funnel(rows=1, users=1, items=1)
-    assert log.table.num_rows == 1
-    assert 0 < log.click_probability[0] < 1

@@ -9,24 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmoe.config import ManagedIds, config_from_dict, dump_config
+from mmoe.config import ManagedIds
 from mmoe.datasets.features.cross import CrossColumns, cross_keys
 from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.values.hashing import raw_ids
+from tests.small_configs import click_config
 
 CROSS = {"kind": "cross", "name": "x", "columns": ["a", "b"]}
 HASHED = {**CROSS, "encoding": "hash", "hash_size": 100_000}
 LOG = {"a": [1, 1, 2, 2, None, 7], "b": ["u", "v", "u", "u", "u", None]}
 
 
-def configured(*features, tables=()):
-    tasks = [{"name": "click", "label": "click"}]
-    return config_from_dict({"features": list(features), "tables": list(tables), "tasks": tasks})
-
-
 def fitted(train, *features, tables=()):
-    return FeatureEncoder.fit(configured(*features, tables=tables), pa.table(train), "log.csv")
+    return FeatureEncoder.fit(click_config(*features, tables=tables), pa.table(train), "log.csv")
 
 
 def ids(encoder, table, column=0):
@@ -41,35 +37,24 @@ def test_a_row_of_its_own_for_each_pair_of_ids():
     assert sorted(seen[:3]) == [2, 3, 4]
     assert seen[4:] == [0, 0], "missing where one of its columns is"
     assert ids(encoder, {"a": [2, 3], "b": ["v", "u"]}) == [1, 1], "never seen together"
-
-
-def test_rare_pairs_share_the_row_of_unseen_ones():
     assert ids(fitted(LOG, {**CROSS, "min_count": 2}), LOG) == [1, 1, 2, 2, 0, 0]
 
 
 @pytest.mark.parametrize("feature", [CROSS, HASHED])
-@pytest.mark.parametrize(
-    "a",
-    [
+def test_columns_of_other_types_have_the_same_ids(feature):
+    encoder = fitted(LOG, feature)
+    for a in (
         [1.0, 1.0, 2.0, 2.0, np.nan, 7.0],
         ["1", "1.0", "02", "2", "NA", "7"],
         [Decimal("1.00"), Decimal("1"), Decimal("2"), Decimal("2.0"), None, Decimal("7")],
         pa.array([1, 1, 2, 2, None, 7], pa.uint8()),
         pa.array([1, 1, 2, 2, None, 7]).dictionary_encode(),
-    ],
-)
-def test_columns_of_other_types_have_the_same_ids(feature, a):
-    encoder = fitted(LOG, feature)
-    assert ids(encoder, {"a": a, "b": LOG["b"]}) == ids(encoder, LOG)
-
-
-@pytest.mark.parametrize("feature", [CROSS, HASHED])
-def test_an_id_of_another_kind_is_unseen(feature):
-    encoder = fitted(LOG, feature)
+    ):
+        assert ids(encoder, {"a": a, "b": LOG["b"]}) == ids(encoder, LOG)
     assert ids(encoder, {"a": ["one", "", "one"], "b": ["u", "u", ""]}) == [1, 0, 0]
 
 
-def test_ids_are_not_glued_and_order_matters():
+def test_ids_are_not_glued_order_matters_and_keys_never_change():
     pairs = {"a": ["a", "ab", "bc", "b", "", "abc"], "b": ["bc", "c", "a", "a", "abc", ""]}
     kinds = ["text", "text"]
     columns = [pa.chunked_array([pairs[name]]) for name in "ab"]
@@ -79,9 +64,6 @@ def test_ids_are_not_glued_and_order_matters():
     turned, _ = cross_keys(CrossColumns(columns[::-1], ["b", "a"]), kinds)
     assert not any(np.equal(keys.drop_null(), turned.drop_null()))
     assert turned[0] == keys[2], "(bc, a) both times"
-
-
-def test_keys_are_the_same_on_every_machine_and_in_every_version():
     columns = [pa.chunked_array([[1, 2]]), pa.chunked_array([["u", "wörld"]])]
     keys, _ = cross_keys(CrossColumns(columns, ["a", "b"]), ["int", "text"])
     assert keys.to_pylist() == [2239927976733879782, -7429752087922040818]
@@ -101,11 +83,6 @@ def test_days_datetimes_booleans_and_nothing():
     assert ids(empty, {"a": pa.array([], pa.string()), "b": pa.array([], pa.int64())}) == []
 
 
-def test_too_many_pairs_are_not_called_those_of_one_column():
-    with pytest.raises(ValueError, match=r"log.csv: cross 'a' × 'b' \(of feature 'x'\) has 3 ids"):
-        fitted(LOG, {**CROSS, "max_rows": 2})
-
-
 def test_crosses_share_a_table():
     other = {"kind": "cross", "name": "y", "columns": ["c", "b"], "table": "t"}
     train = {"a": [1, 2], "b": ["u", "u"], "c": ["2", "z"]}
@@ -115,26 +92,26 @@ def test_crosses_share_a_table():
     assert [table.num_rows for table in encoder.tables] == [2 + 3]
 
 
-@pytest.mark.parametrize("feature", [CROSS, HASHED])
-def test_chunks_change_nothing_and_files_keep_everything(feature, tmp_path):
+def test_chunks_change_nothing():
     rng = np.random.default_rng(0)
     table = pa.table({"a": rng.integers(0, 9, 300) / 2, "b": rng.integers(0, 5, 300).astype(str)})
-    whole = fitted(table, feature)
-    fit = EncoderFit(configured(feature), "log.csv")
-    for start in range(0, 300, 7):
-        fit.add(table.slice(start, 7))
-    chunked = FeatureEncoder.of(fit)
-    chunked.save(tmp_path)
-    loaded = FeatureEncoder.load(tmp_path)
-    assert loaded.rules["crosses"] == whole.rules["crosses"] == {"x": ("float", "text")}
-    assert ids(loaded, table) == ids(chunked, table) == ids(whole, table)
+    for feature in (CROSS, HASHED):
+        whole, fit = fitted(table, feature), EncoderFit(click_config(feature), "log.csv")
+        for start in range(0, 300, 7):
+            fit.add(table.slice(start, 7))
+        chunked = FeatureEncoder.of(fit)
+        assert chunked.rules["crosses"] == whole.rules["crosses"] == {"x": ("float", "text")}
+        assert ids(chunked, table) == ids(whole, table)
 
 
-def test_lists_and_missing_columns_are_named():
-    with pytest.raises(ValueError, match=r"log.csv: column 'a' \(of feature 'x'\) holds list<"):
-        fitted({"a": [[1]], "b": [1]}, CROSS)
-    with pytest.raises(ValueError, match=r"log.csv: there is no column 'b', which feature 'x'"):
-        fitted({"a": [1]}, CROSS)
+@pytest.mark.parametrize(("train", "more", "says"), [
+    ({"a": [[1]], "b": [1]}, {}, r"log.csv: column 'a' \(of feature 'x'\) holds list<"),
+    ({"a": [1]}, {}, r"log.csv: there is no column 'b', which feature 'x'"),
+    (LOG, {"max_rows": 2}, r"log.csv: cross 'a' × 'b' \(of feature 'x'\) has 3 ids"),
+])  # fmt: skip
+def test_what_is_no_cross_is_refused(train, more, says):
+    with pytest.raises(ValueError, match=says):
+        fitted(train, {**CROSS, **more})
 
 
 ITEM = {"kind": "categorical", "name": "item", "encoding": "managed", "rows": 50}
@@ -142,21 +119,12 @@ SEEN = {"kind": "list", "name": "seen", "encoding": "managed", "rows": 50}
 WORD = {"kind": "categorical", "name": "word"}
 
 
-def _config(*features, **others):
-    task = {"name": "click", "label": "click"}
-    return config_from_dict({"features": list(features), "tasks": [task], **others})
-
-
-def _encoder(*features, **columns):
-    return FeatureEncoder.fit(_config(*features), pa.table(columns), "train.csv")
-
-
 def _raw(encoder, column) -> list[int]:
     return encoder.encode(pa.table({"item": column}), "new.csv").ids_NC[:, 0].tolist()
 
 
 def test_integers_stay_integers():
-    encoder = _encoder(ITEM, item=[5, 7])
+    encoder = fitted({"item": [5, 7]}, ITEM)
     assert _raw(encoder, [0, 5, 10**15, None]) == [2, 7, 10**15 + 2, 0]
     assert _raw(encoder, ["5", "", "x", "5.0"]) == [7, 0, 1, 7]
     assert _raw(encoder, [5.0, float("nan"), 6.5]) == [7, 0, 1]
@@ -176,15 +144,17 @@ def _hashed(hash_: int) -> int:
 
 def test_text_is_hashed_the_same_everywhere():
     """The numbers are stored with models: they must never change."""
-    encoder = _encoder(ITEM, item=["a", "b"])
+    encoder = fitted({"item": ["a", "b"]}, ITEM)
     found = _raw(encoder, ["ß€", "a", "", None])
     data = "ß€".encode()
     of_bytes = sum(_mix(256 * place + byte) for place, byte in enumerate(data))
     assert found == [_hashed(_mix((of_bytes + len(data)) % 2**64)), 6071658631677739551, 0, 0]
     keys = [-1, 2**62, 2**63 - 1]
-    assert _raw(_encoder(ITEM, item=[1, 2]), keys) == [_hashed(_mix(key % 2**64)) for key in keys]
+    assert _raw(fitted({"item": [1, 2]}, ITEM), keys) == [
+        _hashed(_mix(key % 2**64)) for key in keys
+    ]
     bits = int(np.float64(0.5).view(np.uint64))
-    assert _raw(_encoder(ITEM, item=[0.5, 1.5]), [0.5]) == [_hashed(_mix(bits))]
+    assert _raw(fitted({"item": [0.5, 1.5]}, ITEM), [0.5]) == [_hashed(_mix(bits))]
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, min_size=1, max_size=200))
@@ -197,7 +167,7 @@ def test_integers_never_share_an_id_and_none_is_reserved(keys):
 
 def test_only_managed_ids_take_64_bits():
     columns = {"item": [1, 2], "word": ["a", "b"], "seen": [["u", "v"], []]}
-    both = _encoder(ITEM, WORD, SEEN, **columns)
+    both = fitted(columns, ITEM, WORD, SEEN)
     encoded = both.encode(pa.table(columns), "x")
     [(values, offsets)] = encoded.lists
     assert (encoded.ids_NC.dtype, values.dtype) == (np.int64, np.int64)
@@ -205,14 +175,14 @@ def test_only_managed_ids_take_64_bits():
     assert values[-1] == 0 and offsets.tolist() == [0, 2, 3], "an empty list is missing"
     batch = EncodedData(features=encoded).batch(np.array([1, 0]), pad_to=3)
     assert batch.values.tolist() == [4, 3, 0, 3, 2, 0, 0, *values[:2].tolist(), 0]
-    lists_only = _encoder(WORD, SEEN, **columns).encode(pa.table(columns), "x")
+    lists_only = fitted(columns, WORD, SEEN).encode(pa.table(columns), "x")
     assert (lists_only.ids_NC.dtype, lists_only.lists[0][0].dtype) == (np.int32, np.int64)
 
 
 def test_tables_and_files(tmp_path):
     shared = {"name": "thing", "encoding": "managed", "rows": 9, "admit_after": 2, "evict": "lru",
               "evict_every": 7, "dim": 8}  # fmt: skip
-    config = _config(
+    config = click_config(
         {"kind": "categorical", "name": "item", "table": "thing"},
         {"kind": "list", "name": "seen", "table": "thing"},
         tables=[shared],
@@ -229,28 +199,3 @@ def test_tables_and_files(tmp_path):
     encoded = again.encode(pa.table(columns), "new")
     assert encoded.ids_NC[:, 0].tolist() == [5, 0]
     assert encoded.lists[0][0].tolist() == [11, 5, 6], "columns that share a table share ids"
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"encoding": "managed"}, r"encoding managed needs `rows`.*add rows: N"),
-        ({"encoding": "managed", "rows": 1}, r"rows.*greater than or equal to 2"),
-        ({"encoding": "managed", "rows": 9, "min_count": 2}, "min_count is 2, but encoding man"),
-        ({"encoding": "managed", "rows": 9, "hash_size": 7}, "hash_size goes with encoding hash"),
-        ({"encoding": "hash", "rows": 9}, "rows goes with encoding managed, but"),
-        ({"evict": "lru"}, "evict goes with encoding managed, .* or change encoding"),
-        ({"admit_after": 2}, "admit_after goes with encoding managed, but encoding is vocab"),
-        ({"encoding": "managed", "rows": 9, "evict": "fifo"}, "evict"),
-    ],
-)  # fmt: skip
-def test_keys_that_do_not_go_together(keys, message):
-    with pytest.raises(ValueError, match=message):
-        _config({"kind": "categorical", "name": "item", **keys})
-
-
-def test_a_dumped_config_loads(tmp_path):
-    from mmoe.config import load_config
-
-    (tmp_path / "c.yaml").write_text(dump_config(_config(ITEM, WORD, SEEN)))
-    assert load_config(tmp_path / "c.yaml") == _config(ITEM, WORD, SEEN)

@@ -35,41 +35,28 @@ def table(*scenes, kind=None):
     )
 
 
-def test_domains_are_numbered_by_name_and_others_stand_behind():
+def test_domains_are_numbered_by_name_and_others_stand_behind(tmp_path):
     encoder = FeatureEncoder.fit(config_of(), table("shop", "feed", "shop", None), "log")
     assert encoder.domains.names == ["feed", "shop"]
     found = encoder.encode(table("shop", "live", None, "feed", ""), "new")
     assert found.domains_N.tolist() == [1, 2, 2, 0, 2]
-
-
-@pytest.mark.parametrize(
-    "again", [(3, 12), ("3", "12"), (3.0, 12.0)], ids=["whole", "text", "floats"]
-)
-def test_numbers_and_their_texts_are_the_same_domains(again):
-    encoder = FeatureEncoder.fit(config_of(domains=[3]), table(3, 12, 3, 12), "log")
-    assert encoder.encode(table(*again), "new").domains_N.tolist() == [1, 0]
-
-
-def test_a_stored_encoder_knows_them(tmp_path):
-    encoder = FeatureEncoder.fit(config_of(), table("shop", "feed"), "log")
+    unseen = UnseenIds(encoder)
+    unseen.add(found)
+    assert unseen.text() == "unseen ids: scene in 3 rows (60 %)"
     encoder.save(tmp_path)
     again = FeatureEncoder.load(tmp_path)
     assert again.domains == encoder.domains
     assert again.fingerprint() == encoder.fingerprint()
-
-
-def test_domains_of_an_earlier_run_keep_their_numbers():
-    earlier = FeatureEncoder.fit(config_of(), table("shop", "feed"), "monday")
     today = FeatureEncoder.fit(config_of(), table("live", "feed", "ads"), "tuesday")
-    extended = extend_encoder(today, earlier, "tuesday")
+    extended = extend_encoder(today, encoder, "tuesday")
     assert extended.domains.names == ["feed", "shop", "ads", "live"]
+    assert required_columns(config_of(), labels=False) == ["price", "scene"]
 
 
-def test_rows_of_other_domains_are_told_with_unseen_ids():
-    encoder = FeatureEncoder.fit(config_of(), table("shop", "feed"), "log")
-    unseen = UnseenIds(encoder)
-    unseen.add(encoder.encode(table("shop", "live", None, "feed"), "new"))
-    assert unseen.text() == "unseen ids: scene in 2 rows (50 %)"
+def test_numbers_and_their_texts_are_the_same_domains():
+    encoder = FeatureEncoder.fit(config_of(domains=[3]), table(3, 12, 3, 12), "log")
+    for again in ((3, 12), ("3", "12"), (3.0, 12.0)):
+        assert encoder.encode(table(*again), "new").domains_N.tolist() == [1, 0]
 
 
 def test_labels_are_unobserved_where_the_task_does_not_exist():
@@ -90,28 +77,14 @@ def test_durations_are_asked_for_where_the_task_exists():
         encoder.encode(rows.set_column(0, "scene", [["shop"] * 3]), "log")
 
 
-def test_the_column_is_read_to_score_as_well():
-    assert required_columns(config_of(), labels=False) == ["price", "scene"]
-
-
-def test_a_domain_that_no_row_has_is_refused_with_the_nearest():
-    with pytest.raises(ValueError, match=r"task 'buy': domains names 'shops', .*did you mean 'sho"):
-        FeatureEncoder.fit(config_of(domains=["shops"]), table("shop", "feed"), "log")
-
-
 def test_refuse_names_the_row():
     encoder = FeatureEncoder.fit(config_of("refuse"), table("shop", "feed"), "log")
     with pytest.raises(ValueError, match=r"new: row 2: column 'scene' .* is 'live', which no tr"):
         encoder.encode(table("shop", "live"), "new")
     with pytest.raises(ValueError, match=r"new: row 1: column 'scene' .* is empty; fill the cell"):
         encoder.encode(table(None, "shop"), "new")
-    with pytest.raises(ValueError, match=r"log: row 2: column 'scene' .* is empty"):
-        FeatureEncoder.fit(config_of("refuse"), table("shop", None), "log")
-
-
-def test_rows_that_do_not_train_are_refused_before_training():
     fit = EncoderFit(config_of("refuse"), "log")
-    fit.check(table("shop", "live"))
+    fit.check(table("shop", "live"))  # rows that do not train
     fit.add(table("shop", "feed"))
     with pytest.raises(
         ValueError, match=r"log: row 2: column 'scene' .* is 'live', which no train"
@@ -119,12 +92,15 @@ def test_rows_that_do_not_train_are_refused_before_training():
         fit.finish()
 
 
-def test_what_is_no_column_of_domains_is_refused():
-    with pytest.raises(ValueError, match=r"'scene' .* is empty in every training row"):
-        FeatureEncoder.fit(config_of(), table(None, None, kind=pa.string()), "log")
-    with pytest.raises(ValueError, match="more than 1,024 values; a domain is a scene"):
-        FeatureEncoder.fit(config_of(), table(*range(2000)), "log")
-    with pytest.raises(ValueError, match=r"'scene' .of model.domains. holds list"):
-        FeatureEncoder.fit(config_of(), table(["a"], ["b"]), "log")
-    with pytest.raises(ValueError, match="no column 'scene'"):
-        FeatureEncoder.fit(config_of(), table("a", "b").drop_columns("scene"), "log")
+@pytest.mark.parametrize(("config", "rows", "says"), [
+    ({"domains": ["shops"]}, table("shop", "feed"),
+     r"task 'buy': domains names 'shops', .*did you mean 'sho"),
+    ({"unseen": "refuse"}, table("shop", None), r"log: row 2: column 'scene' .* is empty"),
+    ({}, table(None, None, kind=pa.string()), r"'scene' .* is empty in every training row"),
+    ({}, table(*range(2000)), "more than 1,024 values; a domain is a scene"),
+    ({}, table(["a"], ["b"]), r"'scene' .of model.domains. holds list"),
+    ({}, table("a", "b").drop_columns("scene"), "no column 'scene'"),
+], ids=["nearest", "refuse", "empty", "many", "lists", "none"])  # fmt: skip
+def test_what_is_no_column_of_domains_is_refused(config, rows, says):
+    with pytest.raises(ValueError, match=says):
+        FeatureEncoder.fit(config_of(**config), rows, "log")

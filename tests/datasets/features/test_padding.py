@@ -7,9 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mmoe.config import ListFeature, config_from_dict
+from mmoe.config import ListFeature
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.list import list_ids
+from tests.small_configs import click_config
 
 ROWS, LONGEST = 60, 6
 FEATURES = {
@@ -24,7 +25,6 @@ FEATURES = {
     },
 }  # fmt: skip
 SIDES = ("left", "right")
-MASKED = {"bool": bool, "int": int, "float": float}
 
 
 def _ragged():
@@ -63,25 +63,17 @@ def _both(lists, side):
 
 
 def _encoded(feature, table, **keys):
-    features = [{"kind": "categorical", "name": "item"}, {**feature, **keys}]
-    tasks = [{"name": "click", "label": "click"}]
-    encoder = FeatureEncoder.fit(
-        config_from_dict({"features": features, "tasks": tasks}), table, "log"
-    )
+    config = click_config({"kind": "categorical", "name": "item"}, {**feature, **keys})
+    encoder = FeatureEncoder.fit(config, table, "log")
     rows = encoder.encode(table, "log")
     weights = [one for one in rows.list_weights if one is not None]
     parts = [rows.ids_NC, *(part for both in rows.lists for part in both), *weights]
     return [part.tolist() for part in parts]
 
 
-def _in_text(rows):
-    return ["|".join(map(str, row)) for row in rows]
-
-
 @pytest.mark.parametrize("said", ["value", "either side", "several", "length", "mask"])
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("kind", FEATURES)
-def test_padded_lists_are_encoded_as_ragged_ones(kind, side, said):
+def test_padded_lists_are_encoded_as_ragged_ones(side, said):
     ragged = _ragged()
     padded, lengths = _both(ragged, side)
     keys = {
@@ -92,46 +84,46 @@ def test_padded_lists_are_encoded_as_ragged_ones(kind, side, said):
         "mask": {"mask": "mask"},
     }[said]
     table = _table(padded).append_column("length", [lengths])
-    assert _encoded(FEATURES[kind], table, **keys) == _encoded(FEATURES[kind], _table(ragged))
+    for feature in FEATURES.values():
+        assert _encoded(feature, table, **keys) == _encoded(feature, _table(ragged)), feature
 
 
-@pytest.mark.parametrize("filler", [0, -1, "", "<pad>", "PAD"])
+@pytest.mark.parametrize("filler", [0, "", "<pad>"])
 @pytest.mark.parametrize("form", ["text", "json", "lists"])
-@pytest.mark.parametrize("kind", ["list", "weights", "sequence"])
-def test_in_text_too(kind, form, filler):
+def test_in_text_too(form, filler):
     ragged = {name: [list(map(str, row)) for row in rows] for name, rows in _ragged().items()}
     # A blank cell would be one missing event where all lists are text
     ragged = {name: [row or ["7"] for row in rows] for name, rows in ragged.items()}
     padded = {name: _padded(rows, "right", str(filler)) for name, rows in ragged.items()}
     write = {
-        "text": _in_text,
+        "text": lambda rows: ["|".join(map(str, row)) for row in rows],
         "json": lambda rows: [json.dumps(row) for row in rows],
         "lists": lambda rows: rows,
     }[form]
     keys = {"format": "json"} if form == "json" else {}
-    got = _encoded(FEATURES[kind], _table(padded, write), padding=filler, **keys)
-    assert got == _encoded(FEATURES[kind], _table(ragged, write), **keys)
+    for kind in ("list", "weights", "sequence"):
+        got = _encoded(FEATURES[kind], _table(padded, write), padding=filler, **keys)
+        assert got == _encoded(FEATURES[kind], _table(ragged, write), **keys)
 
 
-@pytest.mark.parametrize("filler", [0, -1])
-@pytest.mark.parametrize(
-    "write",
-    [
+def test_of_every_type_of_list():
+    rows = _ragged()["items"]
+    for write in (
         lambda rows: list(np.array(rows, np.int32)),
         lambda rows: list(np.array(rows, np.float64)),
         lambda rows: pa.array(rows, pa.list_(pa.int64(), LONGEST)),
         lambda rows: pa.array(rows, pa.large_list(pa.decimal128(5, 0))),
         lambda rows: pa.array(rows, pa.list_view(pa.int16())),
         lambda rows: pa.array(rows, pa.list_(pa.dictionary(pa.int8(), pa.int64()))),
-    ],
-    ids=["int32", "float64", "fixed", "decimal", "views", "dictionary"],
-)
-def test_of_every_type_of_list(write, filler):
-    rows = _ragged()["items"]
-    feature = ListFeature(name="items", padding=filler)
-    got = list_ids(pa.table({"items": write(_padded(rows, "right", filler))}), feature, "log")
-    assert [int(one) for one in got.values.to_pylist()] == [one for row in rows for one in row]
-    assert np.diff(got.offsets).tolist() == list(map(len, rows))
+    ):
+        for filler in (0, -1):
+            feature = ListFeature(name="items", padding=filler)
+            table = pa.table({"items": write(_padded(rows, "right", filler))})
+            got = list_ids(table, feature, "log")
+            assert [int(one) for one in got.values.to_pylist()] == [
+                one for row in rows for one in row
+            ]
+            assert np.diff(got.offsets).tolist() == list(map(len, rows))
 
 
 def test_numbers_in_text_are_padding_as_they_are_written():
@@ -142,21 +134,18 @@ def test_numbers_in_text_are_padding_as_they_are_written():
     assert got.offsets.tolist() == [0, 3, 4, 4, 5, 5]
 
 
-@pytest.mark.parametrize("items", [["a:1|b:2|0:0|0:0", "0:0|0:0"], ["a:1|b:2|0|0", "0"]])
-def test_padding_behind_a_weight_separator(items):
+def test_padding_behind_a_weight_separator():
     feature = ListFeature(name="items", padding=0, weight_separator=":", pooling="sum")
-    got = list_ids(pa.table({"items": items}), feature, "log")
-    assert got.values.to_pylist() == ["a", "b"] and got.weights is not None
-    assert got.weights.tolist() == [1, 2] and got.offsets.tolist() == [0, 2, 2]
+    for items in (["a:1|b:2|0:0|0:0", "0:0|0:0"], ["a:1|b:2|0|0", "0"]):
+        got = list_ids(pa.table({"items": items}), feature, "log")
+        assert got.values.to_pylist() == ["a", "b"] and got.weights is not None
+        assert got.weights.tolist() == [1, 2] and got.offsets.tolist() == [0, 2, 2]
 
 
-def test_a_number_beside_lists_may_be_padding():
+def test_numbers_and_nulls_may_be_padding():
     got = list_ids(pa.table({"items": [3, 0, None]}), ListFeature(name="items", padding=0), "log")
     assert got.values.to_pylist() == [3] and got.offsets.tolist() == [0, 1, 1, 1]
-
-
-def test_nulls_are_padding_that_is_empty():
-    """Of a list feature they are dropped anyway; of a sequence a missing item is an event."""
+    # Of a list feature nulls are dropped anyway; of a sequence a missing item is an event
     rows = [[4, None, 5, None, None], [None, None], [6]]
     table = pa.table({"item": [4, 5, 6], "seen": rows, "click": [0, 1, 0]})
     feature = {"kind": "sequence", "name": "s", "columns": ["seen"]}
@@ -164,13 +153,15 @@ def test_nulls_are_padding_that_is_empty():
     assert offsets == [0, 3, 3, 4]
 
 
-@pytest.mark.parametrize("weight", [None, float("nan"), -1.0, "x"])
-def test_weights_of_padding_are_not_looked_at(weight):
-    weights = [["0.5", str(weight)], ["0.25", "1"]] if weight == "x" else [[0.5, weight], [0.25, 1]]
-    table = pa.table({"items": [[7, 0], [8, 9]], "w": weights})
+def test_weights_of_padding_are_not_looked_at():
     feature = ListFeature(name="items", padding=0, weights="w", pooling="sum")
-    got = list_ids(table, feature, "log")
-    assert got.weights is not None and got.weights.tolist() == [0.5, 0.25, 1]
+    for weight in (None, float("nan"), -1.0, "x"):
+        weights = [[0.5, weight], [0.25, 1]]
+        if weight == "x":
+            weights = [["0.5", "x"], ["0.25", "1"]]
+        table = pa.table({"items": [[7, 0], [8, 9]], "w": weights})
+        got = list_ids(table, feature, "log")
+        assert got.weights is not None and got.weights.tolist() == [0.5, 0.25, 1]
 
 
 SAID = {"padding": 0}
@@ -194,7 +185,6 @@ SAID = {"padding": 0}
          "items, but column 'items' has 3"),
         ({"mask": "m"}, {"m": [[1, 1], [1, 0, 1]]}, "row 2: column 'm' (of feature 'items') has "
          "zeros elsewhere than at one end"),
-        ({"mask": "m"}, {"m": [[1, 1], [0, 1, 0]]}, "zeros elsewhere than at one end"),
         ({"mask": "m", "padding_side": "left"}, {"m": [[1, 1], [1, 1, 0]]},
          "zeros elsewhere than at the left"),
         ({"mask": "m"}, {"m": [[1, 1], [1, 2, 0]]}, "row 2: column 'm' (of feature 'items') holds "
@@ -219,20 +209,17 @@ def test_the_side_is_the_way_out():
     assert list_ids(table, feature, "log").values.to_pylist() == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"padding": 0, "length": "n"}, "padding and length each say which items are padding"),
-        ({"mask": "m", "length": "n"}, "length and mask each say which items are padding"),
-        ({"padding_side": "left"}, "padding_side has no effect without padding, length or mask"),
-        ({"padding": []}, "padding names no value"),
-        ({"padding": float("nan")}, "padding"),
-    ],
-)
-@pytest.mark.parametrize("kind", ["list", "sequence"])
-def test_keys_that_do_not_go_together(kind, keys, said):
-    with pytest.raises(ValueError, match=said):
-        _encoded(FEATURES[kind], _table(_ragged()), **keys)
+@pytest.mark.parametrize(("keys", "said"), [
+    ({"padding": 0, "length": "n"}, "padding and length each say which items are padding"),
+    ({"mask": "m", "length": "n"}, "length and mask each say which items are padding"),
+    ({"padding_side": "left"}, "padding_side has no effect without padding, length or mask"),
+    ({"padding": []}, "padding names no value"),
+    ({"padding": float("nan")}, "padding"),
+])  # fmt: skip
+def test_keys_that_do_not_go_together(keys, said):
+    for kind in ("list", "sequence"):
+        with pytest.raises(ValueError, match=said):
+            _encoded(FEATURES[kind], _table(_ragged()), **keys)
 
 
 FEATURE = ListFeature(name="tags")
@@ -250,25 +237,20 @@ def test_the_values_of_a_list_column_are_not_copied(kind, start):
     np.testing.assert_array_equal(ragged.offsets, np.arange(0, 201 - 2 * start, 2))
 
 
-@pytest.mark.parametrize(("keep", "expected"), [("first", [1, 2, 6]), ("last", [4, 5, 6])])
-def test_the_first_or_the_last_of_a_sequence(keep, expected):
-    feature = ListFeature(name="seen", max_length=2, keep=keep)
+def test_the_first_or_the_last_items_are_kept_and_nulls_dropped():
     lists = pa.chunked_array([[[1, 2, None, 4, 5], None, [6], []]])
-    ragged = list_ids(pa.table({"seen": lists}), feature, "log")
-    assert ragged.values.to_pylist() == expected
-    assert ragged.offsets.tolist() == [0, 2, 2, 3, 3]
-
-
-@pytest.mark.parametrize(
-    "lists",
-    [
+    for keep, expected in (("first", [1, 2, 6]), ("last", [4, 5, 6])):
+        feature = ListFeature(name="seen", max_length=2, keep=keep)
+        ragged = list_ids(pa.table({"seen": lists}), feature, "log")
+        assert ragged.values.to_pylist() == expected
+        assert ragged.offsets.tolist() == [0, 2, 2, 3, 3]
+    for lists in (
         [[1, None, 2], None, [], [None], [3]],
         [[1.0, float("nan"), 2.0], None, [], [float("nan")], [3.0]],
         ["1||2", None, "", "|", "3"],
         pa.array([[1, 2], None, [None, None], None, [3, None]], pa.list_(pa.int64(), 2)),
-    ],
-)
-def test_nulls_in_lists_are_dropped_and_rows_stay(lists):
-    ragged = list_ids(pa.table({"tags": lists}), FEATURE, "log")
-    assert [str(value).removesuffix(".0") for value in ragged.values.to_pylist()] == list("123")
-    assert ragged.offsets.tolist() == [0, 2, 2, 2, 2, 3]
+    ):
+        ragged = list_ids(pa.table({"tags": lists}), FEATURE, "log")
+        values = [str(value).removesuffix(".0") for value in ragged.values.to_pylist()]
+        assert values == list("123")
+        assert ragged.offsets.tolist() == [0, 2, 2, 2, 2, 3]

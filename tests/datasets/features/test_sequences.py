@@ -6,22 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder, codecs_of
+from tests.small_configs import click_config
 
 SEQUENCE = {
     "kind": "sequence", "name": "seen", "columns": ["items"], "target": ["item"], "times": "at",
 }  # fmt: skip
-TWO_KINDS = "numbers and datetimes in one column"
 
 
 def _encoded(table, other=None, **keys):
-    config = config_from_dict(
-        {
-            "features": [{"kind": "categorical", "name": "item"}, {**SEQUENCE, **keys}],
-            "tasks": [{"name": "click", "label": "click"}],
-        }
-    )
+    config = click_config({"kind": "categorical", "name": "item"}, {**SEQUENCE, **keys})
     encoder = FeatureEncoder.fit(config, table, "log")
     found = encoder.encode(table if other is None else other, "log").lists
     return [[part.tolist() for part in np.split(ids, ends[1:-1])] for ids, ends in found]
@@ -32,9 +26,14 @@ def _table(at, items=((1, 2), (), (3, 1)), **more):
     return pa.table({**columns, "click": [0, 1, 0], **more})
 
 
-@pytest.mark.parametrize("newest", ["last", "first"])
-@pytest.mark.parametrize("max_length", [1, 3, 50])
-@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view], ids=["l", "large", "v"])
+@pytest.mark.parametrize(("newest", "max_length", "kind"), [
+    ("last", 1, pa.list_),
+    ("first", 1, pa.list_view),
+    ("last", 3, pa.list_view),
+    ("first", 3, pa.large_list),
+    ("last", 50, pa.large_list),
+    ("first", 50, pa.list_),
+])  # fmt: skip
 def test_events_and_times_are_those_of_a_naive_reading(newest, max_length, kind):
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, 9, n).tolist() for n in rng.integers(0, 7, 60)]
@@ -63,15 +62,14 @@ def test_events_and_times_are_those_of_a_naive_reading(newest, max_length, kind)
         assert gaps[n] == [2 + math.floor(2 * math.log2(1 + 10**7 - t)) for t in at]
 
 
-@pytest.mark.parametrize(
-    ("at", "wrong"),
-    [
-        (["10|20", "", "5|garbage"], r"row 3: column 'at' .* has the time 'garbage', but '10'"),
-        (["2024-01-01|2024-01-02", "", "5|7"], r"row 3: .* has the time '5', but '2024-01-01'"),
-        (["10|20", "", "2024-01-01|7"], TWO_KINDS),
-    ],
-)
-def test_times_in_two_ways_are_refused_instead_of_lost(at, wrong):
+@pytest.mark.parametrize(("at", "wrong"), [
+    (["10|20", "", "5|garbage"], r"row 3: column 'at' .* has the time 'garbage', but '10'"),
+    (["2024-01-01|2024-01-02", "", "5|7"], r"row 3: .* has the time '5', but '2024-01-01'"),
+    (["10|20", "", "2024-01-01|7"], "numbers and datetimes in one column"),
+    ([[1.0, 2.0], [], [5.0, math.inf]], r"row 3: column 'at' .* has the time '?inf'?, expected"),
+    (["1|2", "", "5|inf"], r"row 3: column 'at' .* has the time '?inf'?, expected a"),
+])  # fmt: skip
+def test_times_in_two_ways_and_infinite_ones_are_refused(at, wrong):
     with pytest.raises(ValueError, match=wrong):
         _encoded(_table(at))
 
@@ -81,18 +79,14 @@ def test_words_for_missing_are_missing_times():
     assert gaps == [[0, 2], [], [0, 2]]
 
 
-@pytest.mark.parametrize("at", [[[1.0, 2.0], [], [5.0, math.inf]], ["1|2", "", "5|inf"]], ids=str)
-def test_infinite_times_are_refused(at):
-    with pytest.raises(ValueError, match=r"row 3: column 'at' .* has the time '?inf'?, expected a"):
-        _encoded(_table(at))
-
-
 def _datetimes(numbers, unit="ms"):
     return pa.array(numbers, pa.timestamp(unit))
 
 
-@pytest.mark.parametrize("as_text", [False, True], ids=["numbers", "text"])
-@pytest.mark.parametrize(("unit", "per_second"), [("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+@pytest.mark.parametrize(
+    ("unit", "per_second", "as_text"),
+    [("ms", 10**3, True), ("us", 10**6, False), ("ns", 10**9, True)],
+)
 def test_a_moment_is_the_same_as_number_and_as_datetime(unit, per_second, as_text):
     moments = 1_699_312_853 * per_second + np.arange(3000) * 7919 * per_second // 1000
     written = [f" {n}" for n in moments] if as_text else [[int(n)] for n in moments]
@@ -102,15 +96,12 @@ def test_a_moment_is_the_same_as_number_and_as_datetime(unit, per_second, as_tex
     assert gaps == [[2]] * 3000
 
 
-@pytest.mark.parametrize(
-    ("at", "now", "keys"),
-    [
-        (_datetimes([1_699_312_853_000]), 1_699_312_854_000, {}),
-        ([1_699_312_853], 1_699_312_854_000, {}),
-        (_datetimes([1_699_312_853_000]), 1_699_312_854_000_000, {"unit": "ms"}),
-        ([1_699_312_853, 1_699_312_854_000], None, {}),
-    ],
-)
+@pytest.mark.parametrize(("at", "now", "keys"), [
+    (_datetimes([1_699_312_853_000]), 1_699_312_854_000, {}),
+    ([1_699_312_853], 1_699_312_854_000, {}),
+    (_datetimes([1_699_312_853_000]), 1_699_312_854_000_000, {"unit": "ms"}),
+    ([1_699_312_853, 1_699_312_854_000], None, {}),
+])  # fmt: skip
 def test_times_in_two_units_are_refused(at, now, keys):
     column = pa.array([None, at.to_pylist() if isinstance(at, pa.Array) else at])
     if isinstance(at, pa.Array):
@@ -133,22 +124,16 @@ def test_one_event_in_text_may_miss_what_it_is(kind):
         items, at = [None, 1, None, None, None], [None, 5, 5, 5, None]
         shops[-1] = ""
     table = pa.table({"item": [1, 2, 1, 2, 1], "shop": ["7"] * 5, "items": items, "shops": shops})
-    config = {
-        "features": [
-            {"kind": "categorical", "name": "item"},
-            {"kind": "categorical", "name": "shop"},
-            {**SEQUENCE, "columns": ["items", "shops"], "target": ["item", "shop"]},
-        ],
-        "tasks": [{"name": "click", "label": "click"}],
-    }
-    encoder = FeatureEncoder.fit(
-        config_from_dict(config), table[:4].append_column("at", pa.array(at[:4])), "log"
+    config = click_config(
+        {"kind": "categorical", "name": "item"},
+        {"kind": "categorical", "name": "shop"},
+        {**SEQUENCE, "columns": ["items", "shops"], "target": ["item", "shop"]},
     )
+    four = table[:4].append_column("at", pa.array(at[:4]))
+    encoder = FeatureEncoder.fit(config, four, "log")
     ids, shop_ids, gaps = (
         [part.tolist() for part in np.split(found, ends[1:-1])]
-        for found, ends in encoder.encode(
-            table[:4].append_column("at", pa.array(at[:4])), "log"
-        ).lists
+        for found, ends in encoder.encode(four, "log").lists
     )
     assert [list(map(bool, row)) for row in ids] == [[], [True], [False], [False]]
     assert [list(map(bool, row)) for row in shop_ids] == [[], [False], [True], [False]]
@@ -160,12 +145,8 @@ def test_one_event_in_text_may_miss_what_it_is(kind):
 
 def _meanings(**keys):
     feature = {"kind": "sequence", "name": "seen", "encoder": "gru", **keys}
-    raw = {
-        "features": [{"kind": "categorical", "name": name} for name in ("item", "shop")],
-        "tasks": [{"name": "click", "label": "click"}],
-    }
-    config = config_from_dict({**raw, "features": [*raw["features"], feature]})
-    return [codec.meaning() for codec in codecs_of(config)]
+    ids = [{"kind": "categorical", "name": name} for name in ("item", "shop")]
+    return [codec.meaning() for codec in codecs_of(click_config(*ids, feature))]
 
 
 def test_a_kept_encoder_reads_the_columns_that_it_was_trained_on():
@@ -174,17 +155,14 @@ def test_a_kept_encoder_reads_the_columns_that_it_was_trained_on():
     assert _meanings(columns=["a", "b"]) != _meanings(columns=["a", "c"])
     targets = {"target": ["item", "shop"]}
     assert _meanings(columns=["a", "b"], **targets) == _meanings(columns=["a", "c"], **targets)
-
-
-def test_a_unit_of_no_times_is_refused():
     with pytest.raises(ValueError, match="unit is that of `times`; add times, or remove unit"):
         _meanings(columns=["a"], unit="ms")
 
 
-@pytest.mark.parametrize("empty", ["[]", "[ ]", "()", "", None])
-def test_an_empty_list_in_text_has_no_events(empty):
-    table = _table(["[10, 20]", empty, "[5, 7]"], [(), (), ()])
-    items = pa.array(["[1, 2]", empty, "[3, null]"])
-    ids, gaps = _encoded(table.set_column(1, "items", items), format="json")
-    assert list(map(len, ids)) == list(map(len, gaps)) == [2, 0, 2]
-    assert ids[2][1] == 0
+def test_an_empty_list_in_text_has_no_events():
+    for empty in ("[]", "[ ]", "()", "", None):
+        table = _table(["[10, 20]", empty, "[5, 7]"], [(), (), ()])
+        items = pa.array(["[1, 2]", empty, "[3, null]"])
+        ids, gaps = _encoded(table.set_column(1, "items", items), format="json")
+        assert list(map(len, ids)) == list(map(len, gaps)) == [2, 0, 2]
+        assert ids[2][1] == 0

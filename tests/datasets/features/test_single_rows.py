@@ -87,6 +87,11 @@ def exact(features):
     return shown, sorted(features.outside), sorted(features.links)
 
 
+@pytest.fixture(name="encoder", scope="module")
+def _encoder():
+    return encoder_of(log(0))
+
+
 FORMS = {
     "table": lambda table: table,
     "frame": lambda table: table.to_pandas(),
@@ -97,16 +102,15 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("words", [{}, {"data": {"missing_words": []}}], ids=["words", "none"])
-def test_a_row_by_its_cells_is_that_row_of_a_table(form, words):
+def test_a_row_by_its_cells_is_that_row_of_a_table(words):
     train = log(0)
     kept = [f for f in FEATURES if not words or f["kind"] in ("categorical", "cross", "list")]
     encoder = encoder_of(train, **words, features=kept)
-    for number in (1.0, 1e3):
+    for number, form in zip((1.0, 1.0, 1.0, 1e3, 1e3, 1e3), FORMS, strict=True):
         table = log(1, number)
         whole, rows = encoder.encode(table, "log"), FORMS[form](table)
-        for n in [*range(30), *range(10)]:
+        for n in [*range(10), *range(3)]:
             row = rows[n : n + 1]
             row = row.to_pydict() if form == "columns" else row
             found = encoder.encode_row(row)
@@ -117,9 +121,8 @@ def test_a_row_by_its_cells_is_that_row_of_a_table(form, words):
     assert encoder.encode_row(table) is encoder.encode_row(table[:0]) is None
 
 
-def test_numbers_of_all_features_at_once_are_those_of_each():
+def test_numbers_of_all_features_at_once_are_those_of_each(encoder):
     """Also where some have a logarithm, some no limit, and one was constant."""
-    encoder = encoder_of(log(0))
     values = [0.0, -0.0, 1e-300, -3.5, 7, 2**62, -(2**63), 1e300, np.nan, np.float64(0.1)]
     cells = ("price", "flat", "empty")
     for value in values:
@@ -127,61 +130,49 @@ def test_numbers_of_all_features_at_once_are_those_of_each():
         assert exact(encoder.encode_row(row)) == exact(encoder.encode(as_table(row), "log"))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"price": [float("inf")]},
-        {"price": ["dear"]},
-        {"price": [10**400]},
-        {"price": [1.0, 2.0]},
-        {"price": [[1.0]]},
-        {"price": np.ma.array([1.0], mask=[True])},
-        {"price": None},
-        {"day": ["yesterday"]},
-        {"word": [{"a": 1}]},
-    ],
-    ids=repr,
-)
-def test_what_a_table_refuses_no_row_is_made_of(change):
-    encoder = encoder_of(log(0))
+@pytest.mark.parametrize("change", [
+    {"price": [float("inf")]},
+    {"price": ["dear"]},
+    {"price": [10**400]},
+    {"price": [1.0, 2.0]},
+    {"price": [[1.0]]},
+    {"price": np.ma.array([1.0], mask=[True])},
+    {"price": None},
+    {"day": ["yesterday"]},
+    {"word": [{"a": 1}]},
+], ids=repr)  # fmt: skip
+def test_what_a_table_refuses_no_row_is_made_of(encoder, change):
     row = log(1)[:1].to_pydict()
     assert encoder.encode_row(row) is not None
     try:
         expected = exact(encoder.encode(as_table({**row, **change}), "log"))
     except (ValueError, TypeError):
         expected = None
-    for _ in range(2):
-        found = encoder.encode_row({**row, **change})
-        assert found is None or exact(found) == expected
+    found = encoder.encode_row({**row, **change})
+    assert found is None or exact(found) == expected
     without = {name: cells for name, cells in row.items() if name not in change}
     assert encoder.encode_row(without) is None
 
 
-def test_equal_cells_of_other_types_are_other_cells():
-    encoder = encoder_of(log(0))
+def test_equal_cells_of_other_types_are_other_cells(encoder):
     row = log(1)[:1].to_pydict()
     moment = datetime.datetime(2026, 1, 1, 5)
     for cells in ([1, 1.0, True, "1"], [0, 0.0, -0.0, False], [None, float("nan"), "NA", "nan"]):
-        for value in cells * 2:
+        for value in cells:
             for name in ("word", "integer", "digits", "flag"):
                 one = {**row, name: [value]}
                 assert exact(encoder.encode_row(one)) == exact(encoder.encode(as_table(one), "l"))
-    for text in ("2026-02-30", "2026-01-01", "2026-01-01 24:00:00", "2026-01-01T10:00:00\n", "NaT"):
-        one = {**row, "moment": [text]}
-        try:
-            expected = exact(encoder.encode(as_table(one), "log"))
-        except ValueError:
-            expected = None
-        found = encoder.encode_row(one)
-        assert found is expected is None or exact(found) == expected
-    for at in (moment, moment.date(), "2026-01-01T05:00:00", "2026-01-01 05:00", None) * 2:
-        one = {**row, "at": [at]}
-        try:
-            expected = exact(encoder.encode(as_table(one), "log"))
-        except ValueError:
-            assert encoder.encode_row(one) is None
-        else:
-            assert exact(encoder.encode_row(one)) == expected
+    texts = ("2026-02-30", "2026-01-01", "2026-01-01 24:00:00", "2026-01-01T10:00:00\n", "NaT")
+    ats = (moment, moment.date(), "2026-01-01T05:00:00", "2026-01-01 05:00", None) * 2
+    for name, cells in (("moment", texts), ("at", ats)):
+        for cell in cells:
+            one = {**row, name: [cell]}
+            try:
+                expected = exact(encoder.encode(as_table(one), "log"))
+            except ValueError:
+                expected = None
+            found = encoder.encode_row(one)
+            assert found is expected is None or exact(found) == expected
 
 
 def test_copies_begin_without_cells_and_a_full_store_of_cells_is_emptied(monkeypatch):

@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.config import TaskConfig, VectorFeature, config_from_dict, load_config
+from mmoe.config import TaskConfig, config_from_dict, load_config
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.readers import read_table
 from mmoe.datasets.infer.commented_yaml import commented_yaml, write_commented_yaml
@@ -47,24 +48,21 @@ def test_an_ordinary_log():
     assert config.data.path == "log.csv"
 
 
-def test_of_two_events_before_a_label_the_nearer_one_is_named():
+def test_labels_that_are_0_or_null_without_an_event():
     table = log()
-    click = table["click"].to_numpy()
+    click, buy = (table[name].to_numpy() for name in ("click", "buy"))
     view = np.where(np.arange(ROWS) % 3 == 0, 1, click)
-    table = table.append_column("view", pa.array(view))
-    _, reasons, text = infer(table, "view", "click", "buy")
-    assert reasons.consequences == {"click": "view", "buy": "click"}
-    assert "# buy is 0 except where click is 1" in text
-
-
-def test_a_number_that_is_0_without_the_event_is_a_consequence_too():
-    table = log()
-    click = table["click"].to_numpy()
     seconds = np.where(click == 1, np.arange(ROWS) % 97 + 1.5, 0.0)
+    table = table.append_column("view", pa.array(view))
     table = table.append_column("seconds", pa.array(seconds))
-    _, reasons, text = infer(table, "click", "seconds")
-    assert reasons.consequences == {"seconds": "click"}
+    _, reasons, text = infer(table, "view", "click", "buy", "seconds")
+    assert reasons.consequences == {"click": "view", "buy": "click", "seconds": "click"}
+    assert "# buy is 0 except where click is 1" in text, "of two events the nearer one"
     assert "# seconds is 0 except where click is 1: with `observed_when: click`" in text
+    masked = pa.array(buy, mask=click == 0)
+    table = log().set_column(log().column_names.index("buy"), "buy", masked)
+    _, reasons, text = infer(table, "click", "buy")
+    assert not reasons.consequences and "observed_when" not in text
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -82,25 +80,6 @@ def test_keys_of_requests_which_hardly_come_back_are_left_out(sampled):
     left_out = dict(reasons.left_out).get("request_id", "")
     assert left_out.startswith("ids of which none comes 20 times (at most 1") != sampled
     assert ("request_id" in {feature.name for feature in config.features}) == sampled
-
-
-def test_a_label_that_is_null_without_the_event_needs_no_observed_when():
-    table = log()
-    click, buy = (table[name].to_pylist() for name in ("click", "buy"))
-    masked = pa.array([b if c else None for c, b in zip(click, buy, strict=True)])
-    table = table.set_column(table.column_names.index("buy"), "buy", masked)
-    _, reasons, text = infer(table, "click", "buy")
-    assert not reasons.consequences and "observed_when" not in text
-
-
-def test_a_time_of_day_is_an_input_and_a_duration_is_told_what_would_make_it_one():
-    seconds = pa.array(np.arange(ROWS) % 1440 * 60)
-    table = log().append_column("at", seconds.cast(pa.int32()).cast(pa.time32("s")))
-    table = table.append_column("tenure", seconds.cast(pa.duration("s")))
-    config, reasons, _ = infer(table, "click")
-    why = left_out(reasons)
-    assert "at" in {feature.column or feature.name for feature in config.features}
-    assert "its seconds can be a column" in why["tenure"]
 
 
 def left_out(reasons):
@@ -122,10 +101,12 @@ def test_what_is_left_out_and_why():
         "gap_leak": pa.array(np.where(click == 1, rng.normal(size=ROWS), np.nan), from_pandas=True),
         "later": click * (rng.random(ROWS) < 0.5),
         "endless": np.where(np.arange(ROWS) == 5, np.inf, 1.5 + np.arange(ROWS) % 7),
+        "tenure": pa.array(np.arange(ROWS) % 1440 * 60).cast(pa.duration("s")),
         "birthday": [datetime.date(1990, 1, 1 + i % 31) for i in range(ROWS)],
         "nested": [{"a": 1}] * ROWS,
         "nested_list": [[{"a": 1}]] * ROWS,
         "list_of_lists": [[[1], [2]]] * ROWS,
+        "deep": [[[[n % 3]]] for n in range(ROWS)],
     }  # fmt: skip
     config, reasons, text = infer(log(**extra))
     why = left_out(reasons)
@@ -138,53 +119,41 @@ def test_what_is_left_out_and_why():
     assert "seems to be known only afterwards" in why["later"]
     assert "it holds infinity" in why["endless"]
     assert "a moment in time" in why["birthday"]
-    for name in ("nested", "nested_list", "list_of_lists"):
+    assert "kind: datetime takes its hour" in " ".join(why.values())
+    assert "its seconds can be a column" in why["tenure"]
+    assert reasons.split.startswith("no column holds each event's time (not 'birthday'); ")
+    assert "no column holds times" not in text
+    assert infer(log())[1].split.startswith("no column holds times; rows drawn at random")
+    for name in ("nested", "nested_list", "list_of_lists", "deep"):
         assert why[name].startswith("neither numbers, text, dates nor lists of them")
     assert "can be columns of their own" in why["nested"]
     assert "#   row: its value is different in every row" in text
     assert config.data.split.by == "random"
 
 
-def test_many_ids_do_not_look_like_leaks():
-    rng = np.random.default_rng(0)
-    config, _, _ = infer(log(session=rng.integers(0, ROWS * 20, ROWS)))
-    assert "session" in [f.name for f in config.features]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda i: datetime.datetime(2024, 1, 1) + datetime.timedelta(minutes=i),
-        lambda i: (datetime.datetime(2024, 1, 1) + datetime.timedelta(minutes=i)).isoformat(),
-        lambda i: 1_700_000_000 + i,
-        lambda i: (1_700_000_000 + i) * 1000,
-        lambda i: 1_700_000_000.5 + i,
-        lambda i: datetime.date(2024, 1, 1) + datetime.timedelta(days=i // 100),
-        lambda i: int(f"{datetime.date(2024, 1, 1) + datetime.timedelta(days=i // 100):%Y%m%d}"),
-        lambda i: i // 3,
-    ],
-    ids=["datetime", "iso", "seconds", "ms", "real", "date", "yyyymmdd", "rising"],
-)
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_a_time_column_gives_a_split_by_time(make, shuffled):
+@pytest.mark.parametrize("make", [
+    lambda i: datetime.datetime(2024, 1, 1) + datetime.timedelta(minutes=i),
+    lambda i: (datetime.datetime(2024, 1, 1) + datetime.timedelta(minutes=i)).isoformat(),
+    lambda i: 1_700_000_000 + i,
+    lambda i: (1_700_000_000 + i) * 1000,
+    lambda i: 1_700_000_000.5 + i,
+    lambda i: datetime.date(2024, 1, 1) + datetime.timedelta(days=i // 100),
+    lambda i: int(f"{datetime.date(2024, 1, 1) + datetime.timedelta(days=i // 100):%Y%m%d}"),
+    lambda i: i // 3,
+], ids=["datetime", "iso", "seconds", "ms", "real", "date", "yyyymmdd", "rising"])  # fmt: skip
+def test_a_time_column_gives_a_split_by_time(make):
     times = [make(i) for i in range(ROWS)]
-    small = times[0] == 0  # such numbers are a time only where they rise down the file
-    if shuffled:
-        times = [times[i] for i in np.random.default_rng(0).permutation(ROWS)]
+    shuffled = [times[i] for i in np.random.default_rng(0).permutation(ROWS)]
+    if times[0] == 0:  # such numbers are a time only where they rise down the file
+        assert infer(log(event_time=shuffled))[0].data.split.by == "random"
+        durations = np.random.default_rng(0).integers(0, 5000, ROWS)
+        assert infer(log(watch_time=durations))[0].data.split.by == "random"
+    else:
+        times = shuffled
     config, reasons, _ = infer(log(event_time=times))
-    if small and shuffled:
-        assert config.data.split.by == "random"
-        return
     assert (config.data.split.by, config.data.split.column) == ("time", "event_time")
     assert "event_time" in left_out(reasons)
     assert "train on the past, test on the future" in reasons.split
-
-
-def test_durations_are_no_times():
-    rng = np.random.default_rng(0)
-    config, _, _ = infer(log(watch_time=rng.integers(0, 5000, ROWS)))
-    assert config.data.split.by == "random"
-    assert feature(config, "watch_time").kind == "numeric"
 
 
 def test_a_time_split_that_leaves_one_class_is_not_made():
@@ -197,73 +166,53 @@ def test_a_time_split_that_leaves_one_class_is_not_made():
     assert "ts" in left_out(reasons)
 
 
-def test_a_birth_date_does_not_split():
-    days = [datetime.datetime(1990, 1, 1) + datetime.timedelta(days=i % 700) for i in range(ROWS)]
-    config, _, _ = infer(log(birth_date=days))
-    assert config.data.split.by == "random"
-
-
 def test_nothing_left_to_learn_from():
     table = pa.table({"row": list(range(50)), "click": [0, 1] * 25})
     with pytest.raises(ValueError, match=r"no column is left to learn from \(row: its value"):
         infer_config(table, ["click"], origin="log.csv")
 
 
-def test_lists_are_found():
+def test_lists_and_integers_are_told_apart():
     rng = np.random.default_rng(0)
-    tags = [
-        "|".join(rng.choice(list(string.ascii_lowercase), rng.integers(1, 5))) for _ in range(ROWS)
-    ]
-    commas = [tag.replace("|", ",") for tag in tags]
-    real = [tag.split("|") for tag in tags]
-    prices = [f"{i}) $1 - 2, up" for i in rng.integers(0, 7, ROWS)]
+    letters = list(string.ascii_lowercase)
+    tags = ["|".join(rng.choice(letters, rng.integers(1, 5))) for _ in range(ROWS)]
     seen = ["^".join(map(str, row)) for row in rng.integers(0, 300, (ROWS, 40))]
     assert len(set(seen)) == ROWS, "items come back, texts do not"
-    config, _, _ = infer(log(tags=tags, commas=commas, real=real, prices=prices, seen=seen))
-    assert feature(config, "seen").kind == "list"
-    kinds = {f.name: f.kind for f in config.features}
-    assert (kinds["tags"], kinds["commas"], kinds["real"], kinds["prices"]) == (
-        "list", "list", "list", "categorical"
-    )  # fmt: skip
+    kinds = {
+        "list": {
+            "tags": tags,
+            "commas": [tag.replace("|", ",") for tag in tags],
+            "real": [tag.split("|") for tag in tags],
+            "seen": seen,
+        },
+        "categorical": {
+            "prices": [f"{i}) $1 - 2, up" for i in rng.integers(0, 7, ROWS)],
+            "grade": rng.integers(0, 5, ROWS),
+            "item_id": rng.integers(0, 500, ROWS),
+            "crc": rng.integers(0, 50, ROWS) * 10**10,
+            "gaps": pa.array(rng.integers(0, 4, ROWS), pa.float64(), mask=rng.random(ROWS) < 0.2),
+            "session": rng.integers(0, ROWS * 20, ROWS),  # many ids do not look like leaks
+        },
+        "numeric": {"num_views": rng.integers(0, 15, ROWS), "views": rng.integers(0, 500, ROWS)},
+    }
+    config, _, _ = infer(log(**kinds["list"], **kinds["categorical"], **kinds["numeric"]))
+    found = {f.name: f.kind for f in config.features}
+    for kind, columns in kinds.items():
+        assert {found[name] for name in columns} == {kind}, kind
     assert feature(config, "commas").separator == ","
-
-
-def test_integers():
-    rng = np.random.default_rng(0)
-    config, _, _ = infer(
-        log(
-            grade=rng.integers(0, 5, ROWS),
-            item_id=rng.integers(0, 500, ROWS),
-            num_views=rng.integers(0, 15, ROWS),
-            views=rng.integers(0, 500, ROWS),
-            crc=rng.integers(0, 50, ROWS) * 10**10,
-            gaps=pa.array(rng.integers(0, 4, ROWS), mask=rng.random(ROWS) < 0.2).cast(pa.float64()),
-        )
-    )
-    kinds = {f.name: f.kind for f in config.features}
-    for name in ("grade", "item_id", "crc", "gaps"):
-        assert kinds[name] == "categorical"
-    for name in ("num_views", "views"):
-        assert kinds[name] == "numeric"
 
 
 def test_any_column_name_works():
     rng = np.random.default_rng(0)
-    columns = {name: rng.normal(size=ROWS) for name in NASTY}
-    config, _, _ = infer(log(**columns))
-    assert set(NASTY) <= {f.source_column for f in config.features}
-    names = [f.name.lower() for f in config.features]
-    assert len(set(names)) == len(names)
+    names = [*NASTY, "Länge (s)", "Größe", "Künstler-Nr"]
+    config, _, _ = infer(log(**{name: rng.normal(size=ROWS) for name in names}))
+    assert set(names) <= {f.source_column for f in config.features}
+    found = {f.name for f in config.features}
+    assert len({name.lower() for name in found}) == len(config.features)
+    assert {"Lange_s", "Grosse", "Kunstler_Nr"} <= found, "letters without their accents"
 
 
-def test_names_keep_letters_without_their_accents():
-    rng = np.random.default_rng(0)
-    columns = {name: rng.normal(size=ROWS) for name in ("Länge (s)", "Größe", "Künstler-Nr")}
-    config, _, _ = infer(log(**columns))
-    assert {"Lange_s", "Grosse", "Kunstler_Nr"} <= {f.name for f in config.features}
-
-
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     names=st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True),
     rows=st.integers(10, 60),
@@ -307,10 +256,8 @@ def test_writing(tmp_path):
 
 
 SAMPLES = [
-    ("hillstrom/hillstrom.csv", ["visit", "conversion"]),
     ("hillstrom/hillstrom.csv", ["visit", "spend"]),
     ("samples/ali-ccp/train.csv", ["click", "purchase"]),
-    ("samples/ali-ccp/val.csv", ["click"]),
     ("samples/aliexpress/train.csv", ["click", "conversion"]),
     ("samples/census-torch-rechub/train.csv", ["income", "marital status"]),
 ]
@@ -335,13 +282,6 @@ def test_real_files_from_reading_to_batches(shared_data, tmp_path, file, labels)
     encode_labels(config, splits.train, splits.origin, training=True)
 
 
-@pytest.mark.parametrize("file", ["byterec/byterec_sample.txt", "paddlerec-esmm/small.txt"])
-def test_files_without_a_header_say_so(shared_data, file):
-    path = shared_data / "samples" / file
-    with pytest.raises(ValueError, match=str(path)):
-        infer_config(read_table(path), ["click"], origin=str(path))
-
-
 def test_the_hour_of_the_day_is_a_feature_and_no_time():
     rows = 2400  # ten days of a sorted log: few steps back, but the hour starts over every day
     rng = np.random.default_rng(0)
@@ -357,34 +297,7 @@ def test_the_hour_of_the_day_is_a_feature_and_no_time():
     assert (config.data.split.by, config.data.split.column) == ("time", "day")
 
 
-def test_a_time_that_is_not_the_events_is_not_said_to_be_none():
-    days = [datetime.datetime(1990, 1, 1) + datetime.timedelta(days=i % 700) for i in range(ROWS)]
-    _, reasons, text = infer(log(birth_date=days))
-    assert reasons.split.startswith("no column holds each event's time (not 'birth_date'); ")
-    assert "no column holds times" not in text
-    assert infer(log())[1].split.startswith("no column holds times; rows drawn at random")
-
-
-def test_what_is_deeper_than_a_list_is_left_out_and_moments_have_a_hint():
-    rng = np.random.default_rng(0)
-    times = [f"2024-01-{1 + n % 28:02d}T10:00:00" for n in range(60)]
-    table = pa.table(
-        {
-            "user": rng.integers(0, 5, 60),
-            "deep": [[[n % 3]] for n in range(60)],
-            "born": rng.permutation(times),
-            "shown_at": times,
-            "click": rng.integers(0, 2, 60),
-        }
-    )
-    config, reasons = infer_config(table, ["click"])
-    left_out = dict(reasons.left_out)
-    assert [feature.name for feature in config.features] == ["user"]
-    assert left_out["deep"] == "neither numbers, text, dates nor lists of them"
-    assert "kind: datetime takes its hour" in " ".join(left_out.values())
-
-
-@pytest.mark.parametrize("again", [4, 900])
+@pytest.mark.parametrize("again", [4])
 def test_rows_that_come_twice_are_said_and_counted_once(again, tmp_path, mmoe):
     rng, rows = np.random.default_rng(3), 2_500
     log = pa.table(
@@ -429,30 +342,17 @@ def test_what_is_the_same_inside_requests_is_of_them(log):
     assert {levels[name] for name in ("item", "price", "tags")} == {None}
     assert config.data.requests.column == "request" and "request" not in levels
     assert reasons.features["user"].endswith("the same inside each request")
-
-
-def test_a_time_that_keeps_requests_whole_still_makes_the_split(log):
-    config, _ = inferred(log)
-    assert config.data.split.column == "at"
+    assert config_from_dict(yaml.safe_load(commented_yaml(config, reasons))) == config
+    assert config.data.split.column == "at", "a time that keeps requests whole"
     config, _ = inferred(log.drop_columns(["at"]))
     assert (config.data.split.by, config.data.split.column) == ("random", None)
 
 
-def test_the_config_is_written_with_its_requests(log):
-    import yaml
-
-    config, reasons = inferred(log)
-    assert config_from_dict(yaml.safe_load(commented_yaml(config, reasons))) == config
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        ("rquest", r"--request.*did you mean 'request'"),
-        ("own", "--request own: never repeats among"),
-        ("item", "no feature is the same for all rows of a request"),
-    ],
-)
+@pytest.mark.parametrize(("column", "message"), [
+    ("rquest", r"--request.*did you mean 'request'"),
+    ("own", "--request own: never repeats among"),
+    ("item", "no feature is the same for all rows of a request"),
+])  # fmt: skip
 def test_a_column_that_names_no_requests_is_refused(log, column, message):
     rows = log.append_column("own", pa.array(np.arange(len(log))))
     if column == "item":  # by which no other column is told
@@ -492,33 +392,25 @@ def test_many_ids_get_few_and_large_steps(values, fast):
     assert training.optimizer.learning_rate == (0.003 if fast else 0.001)
 
 
-@pytest.mark.parametrize(("positives", "monitor"), [(800, "logloss"), (2_000, "auc")])
-def test_epochs_are_not_told_apart_by_the_auc_of_few_positives(positives, monitor):
+def test_epochs_are_not_told_apart_by_the_auc_of_few_positives():
     rng = np.random.default_rng(3)
-    rare = np.zeros(20_000, int)
-    rare[rng.choice(20_000, positives, replace=False)] = 1
-    table = pa.table(
-        {"x": rng.normal(size=20_000), "rare": rare, "often": rng.integers(0, 2, 20_000)}
-    )
-    assert infer_config(table, ["often", "rare"])[0].training.monitor == f"mean.{monitor}"
+    for positives, monitor in ((800, "logloss"), (2_000, "auc")):
+        rare = np.zeros(20_000, int)
+        rare[rng.choice(20_000, positives, replace=False)] = 1
+        often = rng.integers(0, 2, 20_000)
+        table = pa.table({"x": rng.normal(size=20_000), "rare": rare, "often": often})
+        training = infer_config(table, ["often", "rare"])[0].training
+        assert training.monitor == f"mean.{monitor}"
+    few = table.slice(0, 5_000)  # the rarest outcome of a sample is that of all rows
+    assert infer_config(few, ["rare"], rows=50_000)[0].training.monitor == "mean.auc"
 
 
-def test_the_rarest_outcome_of_a_sample_is_that_of_all_rows():
-    rng = np.random.default_rng(3)
-    table = pa.table({"x": rng.normal(size=5_000), "y": (rng.random(5_000) < 0.1).astype(int)})
-    assert infer_config(table, ["y"], rows=50_000)[0].training.monitor == "mean.auc"
-
-
-def test_products_beside_a_regression_get_slower_rows():
+def test_products_get_more_epochs_and_slower_rows_beside_a_regression():
     """A squared error of fast products grows beyond all bounds in the first epoch."""
     jobs = Log(rows=50_000, ids=90, products=True)
     pay = TaskConfig(name="pay", label="pay", kind="regression")
     training = training_for(jobs, [TaskConfig(name="y", label="y"), pay])
     assert training.embedding_optimizer.learning_rate == 0.1
-
-
-def test_products_get_more_epochs_and_patience():
-    jobs = Log(rows=50_000, ids=90, products=True)
     training = training_for(jobs, [TaskConfig(name="y", label="y")])
     assert (training.epochs, training.patience) == (12, 6)
     assert training.embedding_optimizer.learning_rate == 0.5
@@ -540,34 +432,23 @@ def _kind(values):
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("kind", "cells"),
     [
-        VECTORS,
-        pa.array(VECTORS, pa.list_(pa.float32(), 5)),
-        [None if row % 9 == 0 else v for row, v in enumerate(VECTORS)],
-        [json.dumps(v) for v in VECTORS],
-        [str(np.array(v)) for v in VECTORS],
-        ["" if row % 9 == 0 else str(tuple(v)) for row, v in enumerate(VECTORS)],
+        ("vector", [VECTORS,
+                    pa.array(VECTORS, pa.list_(pa.float32(), 5)),
+                    [None if row % 9 == 0 else v for row, v in enumerate(VECTORS)],
+                    [json.dumps(v) for v in VECTORS],
+                    [str(np.array(v)) for v in VECTORS],
+                    ["" if row % 9 == 0 else str(tuple(v)) for row, v in enumerate(VECTORS)]]),
+        ("list", [IDS,
+                  [[float(i) for i in row] for row in IDS],
+                  [[f"t{i}" for i in row] for row in IDS],
+                  [[0.25, 0.5][: row % 4 % 3] for row in range(VECTOR_ROWS)],
+                  [[] for _ in range(VECTOR_ROWS)]]),
     ],
-    ids=["lists", "fixed", "gaps", "json", "numpy", "tuples"],
-)
-def test_vectors(values):
-    assert _kind(values) == "vector"
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        IDS,
-        [[float(i) for i in row] for row in IDS],
-        [[f"t{i}" for i in row] for row in IDS],
-        [[0.25, 0.5][: row % 4 % 3] for row in range(VECTOR_ROWS)],
-        [[] for _ in range(VECTOR_ROWS)],
-    ],
-    ids=["ids", "floats", "texts", "few", "empty"],
-)
-def test_lists_of_ids_stay_lists(values):
-    assert _kind(values) == "list"
+)  # fmt: skip
+def test_vectors_and_lists_of_ids_are_told_apart(kind, cells):
+    assert [_kind(values) for values in cells] == [kind] * len(cells)
 
 
 def test_vectors_of_different_lengths_are_left_out_with_a_word():
@@ -587,27 +468,3 @@ def test_long_ones_are_projected_where_there_are_rows_to_learn_it_from():
         guessed.append(InputColumn(column, Verdict("ids"), None).guess("x", one_value=False))
     assert [one.feature.dim for one in guessed] == [32, None, None]
     assert guessed[0].reason == "vectors of 768 numbers; projected to 32"
-
-
-def test_init_says_what_they_are(tmp_path, mmoe):
-    long = list(_RNG.normal(size=(VECTOR_ROWS, 40)))
-    table = pa.table(
-        {"Title-Vec": pa.array(long, mask=np.arange(VECTOR_ROWS) % 6 == 0), "short": VECTORS,
-         "ragged": [v[: 2 + row % 3] for row, v in enumerate(VECTORS)], "click": LABEL}
-    )  # fmt: skip
-    pq.write_table(table, tmp_path / "log.parquet")
-    out = tmp_path / "config.yaml"
-    code, text, _ = mmoe("init", tmp_path / "log.parquet", "--label", "click", "--out", out)
-    assert code == 0
-    assert (
-        "left out 'ragged': lists of real numbers, 2 in row 1, 3 in row 2: vectors need one" in text
-    )
-    comments = out.read_text()
-    assert "# vectors of 40 numbers, 17 % missing" in comments
-    first, second = load_config(out).features
-    assert isinstance(first, VectorFeature)
-    assert isinstance(second, VectorFeature)
-    assert (first.kind, first.name, first.column, first.dim) == (
-        "vector", "Title_Vec", "Title-Vec", None
-    )  # fmt: skip
-    assert (second.kind, second.name, second.dim) == ("vector", "short", None)

@@ -44,17 +44,14 @@ def test_what_is_told_counts_for_more_than_what_is_seen(log):
     assert reasons.features["user"].startswith("number by --numeric; ")
 
 
-@pytest.mark.parametrize(
-    ("told", "message"),
-    [
-        ({"numeric": ["pricee"]}, r"log: there is no column 'pricee', which --numeric needs \(did"),
-        ({"categorical": ["click"]}, "--categorical click: a label is made of this column"),
-        ({"numeric": ["user"], "drop": ["user"]}, "--drop user: it is under --numeric as well"),
-        ({"numeric": ["word"]}, r"log: row 1: column 'word' \(of --numeric word\) is '\w', expect"),
-        ({"numeric": ["tags"]}, r"column 'tags' \(of --numeric tags\) holds list"),
-        ({"categorical": ["tags"]}, "--categorical tags: it holds list<.*>, expected one id a row"),
-    ],
-)
+@pytest.mark.parametrize(("told", "message"), [
+    ({"numeric": ["pricee"]}, r"log: there is no column 'pricee', which --numeric needs \(did"),
+    ({"categorical": ["click"]}, "--categorical click: a label is made of this column"),
+    ({"numeric": ["user"], "drop": ["user"]}, "--drop user: it is under --numeric as well"),
+    ({"numeric": ["word"]}, r"log: row 1: column 'word' \(of --numeric word\) is '\w', expect"),
+    ({"numeric": ["tags"]}, r"column 'tags' \(of --numeric tags\) holds list"),
+    ({"categorical": ["tags"]}, "--categorical tags: it holds list<.*>, expected one id a row"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(log, told, message):
     with pytest.raises(ValueError, match=message) as caught:
         infer_config(log, ["click"], origin="log", told=Told(**told))

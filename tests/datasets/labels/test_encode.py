@@ -31,9 +31,8 @@ def values(labels, task=0):
     ]
 
 
-@pytest.mark.parametrize(
-    ("column", "expected"),
-    [
+def test_binary_labels():
+    for column, expected in (
         ([0, 1, None], [0, 1, None]),
         ([0.0, 1.0, float("nan")], [0, 1, None]),
         ([True, False, None], [1, 0, None]),
@@ -44,40 +43,33 @@ def values(labels, task=0):
         (pa.array(["", None]), [None, None]),
         (pa.array([1, 0], pa.uint8()), [1, 0]),
         (pa.array([1, 0]).dictionary_encode(), [1, 0]),
-    ],
-)
-def test_binary_labels(column, expected):
-    labels = encode(configured({"label": "y"}), y=column)
-    assert values(labels) == expected
-    assert labels.labels_NT.dtype == labels.weights_NT.dtype == np.float32
-    assert not labels.labels_NT[~labels.observed_NT].any()
+    ):
+        labels = encode(configured({"label": "y"}), y=column)
+        assert values(labels) == expected
+        assert labels.labels_NT.dtype == labels.weights_NT.dtype == np.float32
+        assert not labels.labels_NT[~labels.observed_NT].any()
 
 
 def test_the_label_is_a_column_before_it_is_an_expression():
-    assert values(encode(configured({"label": "a - b"}), **{"a - b": [1, 0], "a": [5, 5]})) == [
-        1,
-        0,
-    ]
-    assert values(encode(configured({"label": "class"}), **{"class": [1, 0]})) == [1, 0]
-
-
-def test_expressions_and_missing_operands():
-    config = configured({"label": "watch / length >= 0.9"})
-    labels = encode(config, watch=[9, 5, 1, None], length=[10, 10, 0, 10])
+    columns = {"a - b": [1, 0], "a": [5, 5], "class": [1, 0]}
+    for label in ("a - b", "class"):
+        assert values(encode(configured({"label": label}), **columns)) == [1, 0]
+    labels = encode(
+        configured({"label": "watch / length >= 0.9"}),
+        watch=[9, 5, 1, None],
+        length=[10, 10, 0, 10],
+    )
     assert values(labels) == [1, 0, None, None]
 
 
-@pytest.mark.parametrize("value", [2, -1, 0.5, float("inf")])
-def test_a_number_that_is_no_label(value):
-    with pytest.raises(ValueError, match="expected 0 or 1") as caught:
-        encode(configured({"label": "y"}), y=[0, 1, value])
-    assert str(caught.value) == (
-        f"log.csv: row 3: column 'y' of task 't' is {value!r}, expected 0 or 1 (or true, false, "
-        'empty); write an expression such as "y > 0", or `kind: regression`'
-    )
-
-
-def test_a_word_that_is_no_label():
+def test_numbers_and_words_that_are_no_label():
+    for value in (2, -1, 0.5, float("inf")):
+        with pytest.raises(ValueError, match="expected 0 or 1") as caught:
+            encode(configured({"label": "y"}), y=[0, 1, value])
+        assert str(caught.value) == (
+            f"log.csv: row 3: column 'y' of task 't' is {value!r}, expected 0 or 1 (or true, "
+            'false, empty); write an expression such as "y > 0", or `kind: regression`'
+        )
     with pytest.raises(ValueError, match="expected 0 or 1") as caught:
         encode(configured({"label": "my income"}), **{"my income": ["", "- 50000.", "50000+."]})
     assert "log.csv: row 2: column 'my income' of task 't' is '- 50000.'" in str(caught.value)
@@ -88,18 +80,13 @@ def test_regression():
     config = configured({"label": "y", "kind": "regression"})
     assert values(encode(config, training=True, y=[1.5, None, 7])) == [1.5, None, 7]
     assert values(encode(config, y=["1.5", "", "7"])) == [1.5, None, 7]
-    with pytest.raises(
-        ValueError, match=r"row 2: label 'y' of task 't' is -inf, expected a finite"
+    for column, says in (
+        ([1.0, float("-inf")], r"row 2: label 'y' of task 't' is -inf, expected a finite"),
+        ([1e300], r"row 1: label 'y' of task 't' is 1e\+300, beyond float32"),
+        (["a", "b"], r"row 1: task 't' is a regression, but its label 'y' is text"),
     ):
-        encode(config, y=[1.0, float("-inf")])
-    with pytest.raises(
-        ValueError, match=r"row 1: label 'y' of task 't' is 1e\+300, beyond float32"
-    ):
-        encode(config, y=[1e300])
-    with pytest.raises(
-        ValueError, match=r"row 1: task 't' is a regression, but its label 'y' is text"
-    ):
-        encode(config, y=["a", "b"])
+        with pytest.raises(ValueError, match=says):
+            encode(config, y=column)
 
 
 def test_labels_that_float32_would_merge_are_refused():
@@ -153,27 +140,21 @@ def test_observed_when_chains():
     assert values(labels, 1) == [1, 0, None, None]
 
 
-def test_observed_when_errors():
-    circle = [
-        {"name": "a", "label": "x", "observed_when": "b"},
-        {"name": "b", "label": "x", "observed_when": "a"},
-    ]
-    with pytest.raises(ValueError, match=r"goes round in a circle \(a → b → a\); remove one"):
-        encode(configured(*circle), x=[0, 1])
-    regression = [
-        {"name": "a", "label": "x", "observed_when": "r"},
-        {"name": "r", "label": "x", "kind": "regression"},
-    ]
-    with pytest.raises(ValueError, match=r"which is a regression; write a condition such as x > 0"):
-        encode(configured(*regression), x=[0, 1])
-    wrong = configured({"label": "x", "observed_when": "n"})
-    with pytest.raises(ValueError, match=r"column 'n' of observed_when of task 't' is 3, expected"):
-        encode(wrong, x=[0, 1], n=[1, 3])
-    missing = configured({"label": "x", "observed_when": "shown"})
-    with pytest.raises(
-        ValueError, match=r"no column 'shown', which observed_when of task 't' needs"
-    ):
-        encode(missing, x=[0, 1])
+@pytest.mark.parametrize(("tasks", "says"), [
+    ([{"name": "a", "label": "x", "observed_when": "b"}, {"name": "b", "label": "x",
+                                                          "observed_when": "a"}],
+     r"goes round in a circle \(a → b → a\); remove one"),
+    ([{"name": "a", "label": "x", "observed_when": "r"}, {"name": "r", "label": "x",
+                                                          "kind": "regression"}],
+     "which is a regression; write a condition such as x > 0"),
+    ([{"label": "x", "observed_when": "n"}],
+     "column 'n' of observed_when of task 't' is 3, expected"),
+    ([{"label": "x", "observed_when": "shown"}],
+     "no column 'shown', which observed_when of task 't' needs"),
+])  # fmt: skip
+def test_observed_when_errors(tasks, says):
+    with pytest.raises(ValueError, match=says):
+        encode(configured(*tasks), x=[0, 1], n=[1, 3])
 
 
 def test_weights():
@@ -191,31 +172,18 @@ def test_weights():
         encode(config, y=[0, 1], w=[float("inf"), 1])
 
 
-@pytest.mark.parametrize(
-    ("column", "codes"),
-    [
+def test_groups():
+    config = configured({"label": "y"}, group_column="g")
+    for column, codes in (
         (["u", "v", "u", None], [0, 1, 0, -1]),
         ([7, 2**60, 7, None], [0, 1, 0, -1]),
-        ([1.0, float("nan"), 1.0, 2.0], None),
-    ],
-)
-def test_groups(column, codes):
-    groups = encode(configured({"label": "y"}, group_column="g"), y=[0, 1, 0, 1], g=column).groups_N
-    assert groups is not None
-    assert groups.dtype == np.int64
-    if codes is not None:
-        assert groups.tolist() == codes
-    else:
-        assert groups[0] == groups[2] != groups[3]
-        assert groups[1] == -1
+        (pa.chunked_array([["u", "v"], ["v", "u"]]), [0, 1, 1, 0]),
+    ):
+        groups = encode(config, y=[0, 1, 0, 1], g=column).groups_N
+        assert groups.dtype == np.int64 and groups.tolist() == codes
+    groups = encode(config, y=[0, 1, 0, 1], g=[1.0, float("nan"), 1.0, 2.0]).groups_N
+    assert groups[0] == groups[2] != groups[3] and groups[1] == -1
     assert encode(configured({"label": "y"}), y=[0, 1]).groups_N is None
-
-
-def test_groups_over_chunks():
-    column = pa.chunked_array([["u", "v"], ["v", "u"]])
-    labels = encode(configured({"label": "y"}, group_column="g"), y=[0, 1, 0, 1], g=column)
-    assert labels.groups_N is not None
-    assert labels.groups_N.tolist() == [0, 1, 1, 0]
 
 
 def test_one_class_is_an_error_in_training_only():

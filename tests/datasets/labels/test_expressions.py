@@ -4,7 +4,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmoe.config import config_from_dict
@@ -38,58 +38,55 @@ def run(expression):
     ]
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        ("a >= 2", [False, True, NONE, True]),
-        ("a + b", [1.5, NONE, NONE, 4.0]),
-        ("a / b", [2.0, NONE, NONE, NONE]),
-        ("a / b >= 1", [True, NONE, NONE, NONE]),
-        ("-a", [-1, -2, NONE, -4]),
-        ("-flag", [-1, 0, NONE, -1]),
-        ("+flag", [1, 0, NONE, 1]),
-        ("-(a > 1) + 1", [1.0, 0.0, NONE, 0.0]),
-        ("--flag == flag", [True, True, NONE, True]),
-        (f"a < {'9' * 4000}", [True, True, NONE, True]),
-        (f"a + {'9' * 4000}", [NONE, NONE, NONE, NONE]),
-        ("+".join(["a"] * 1200), [1200.0, 2400.0, NONE, 4800.0]),
-        (" | ".join(["(a == 1)"] * 900), [True, False, NONE, False]),
-        (" or ".join(["a == 1"] * 1000), [True, False, NONE, False]),
-        ("2 ** a // 3 % 2", [0.0, 1.0, NONE, 1.0]),
-        ("1 < a < 4", [False, True, NONE, False]),
-        ("a == 1 or a == 4", [True, False, NONE, True]),
-        ("a > 1 and b > 0", [False, NONE, NONE, False]),
-        ("not flag", [False, True, NONE, False]),
-        ("flag and a > 1", [False, False, NONE, True]),
-        ("(a > 1) & ~flag", [False, True, NONE, False]),
-        ("(a == 1) | flag", [True, False, NONE, True]),
-        ("word == 'x'", [True, False, NONE, False]),
-        ("word != \"it's\"", [True, True, NONE, False]),
-        ("word in ('x', 'y')", [True, True, NONE, False]),
-        ("word not in ['x']", [False, True, NONE, True]),
-        ("word > 'x'", [False, True, NONE, False]),
-        ("a in {1, 2}", [True, True, NONE, False]),
-        ("digits >= 1", [True, True, NONE, False]),
-        ("digits == '1'", [True, False, False, False]),
-        ("`watch ms` / 100 >= 0.9", [True, False, False, False]),
-        ("`class` == 1", [True, False, True, False]),
-        ("word == '`class`'", [False, False, NONE, False]),
-        ("id == 9007199254740993", [True, False, False, False]),
-        ("id == 9007199254740992", [False, True, False, False]),
-        ("log(b)", [pytest.approx(np.log(0.5)), NONE, pytest.approx(np.log(2)), NONE]),
-        ("abs(-a) + round(1.4) + floor(0.5) + ceil(0.5) + sqrt(4)",
-         [5.0, 6.0, NONE, 8.0]),
-        ("log1p(exp(a) - 1)", [pytest.approx(1.0), pytest.approx(2.0), NONE, pytest.approx(4.0)]),
-        ("is_missing(a)", [False, False, True, False]),
-        ("is_missing(word) or a > 1", [False, True, NONE, True]),
-        ("when >= 2", [False, False, True, True]),
-        ("kind == 'ad'", [True, False, True, NONE]),
-        ("a == True", [True, False, NONE, False]),
-        ("flag == 1", [True, False, NONE, True]),
-        ("a > 1e400", [False, False, NONE, False]),
-        ("`watch ms`", [90, 10, 5, 0]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("expression", "expected"), [
+    ("a >= 2", [False, True, NONE, True]),
+    ("a + b", [1.5, NONE, NONE, 4.0]),
+    ("a / b", [2.0, NONE, NONE, NONE]),
+    ("a / b >= 1", [True, NONE, NONE, NONE]),
+    ("-a", [-1, -2, NONE, -4]),
+    ("-flag", [-1, 0, NONE, -1]),
+    ("+flag", [1, 0, NONE, 1]),
+    ("-(a > 1) + 1", [1.0, 0.0, NONE, 0.0]),
+    ("--flag == flag", [True, True, NONE, True]),
+    (f"a < {'9' * 4000}", [True, True, NONE, True]),
+    (f"a + {'9' * 4000}", [NONE, NONE, NONE, NONE]),
+    ("+".join(["a"] * 1200), [1200.0, 2400.0, NONE, 4800.0]),
+    (" | ".join(["(a == 1)"] * 900), [True, False, NONE, False]),
+    (" or ".join(["a == 1"] * 1000), [True, False, NONE, False]),
+    ("2 ** a // 3 % 2", [0.0, 1.0, NONE, 1.0]),
+    ("1 < a < 4", [False, True, NONE, False]),
+    ("a == 1 or a == 4", [True, False, NONE, True]),
+    ("a > 1 and b > 0", [False, NONE, NONE, False]),
+    ("not flag", [False, True, NONE, False]),
+    ("flag and a > 1", [False, False, NONE, True]),
+    ("(a > 1) & ~flag", [False, True, NONE, False]),
+    ("(a == 1) | flag", [True, False, NONE, True]),
+    ("word == 'x'", [True, False, NONE, False]),
+    ("word != \"it's\"", [True, True, NONE, False]),
+    ("word in ('x', 'y')", [True, True, NONE, False]),
+    ("word not in ['x']", [False, True, NONE, True]),
+    ("word > 'x'", [False, True, NONE, False]),
+    ("a in {1, 2}", [True, True, NONE, False]),
+    ("digits >= 1", [True, True, NONE, False]),
+    ("digits == '1'", [True, False, False, False]),
+    ("`watch ms` / 100 >= 0.9", [True, False, False, False]),
+    ("`class` == 1", [True, False, True, False]),
+    ("word == '`class`'", [False, False, NONE, False]),
+    ("id == 9007199254740993", [True, False, False, False]),
+    ("id == 9007199254740992", [False, True, False, False]),
+    ("log(b)", [pytest.approx(np.log(0.5)), NONE, pytest.approx(np.log(2)), NONE]),
+    ("abs(-a) + round(1.4) + floor(0.5) + ceil(0.5) + sqrt(4)", [5.0, 6.0, NONE, 8.0]),
+    ("log1p(exp(a) - 1)", [pytest.approx(1.0), pytest.approx(2.0), NONE, pytest.approx(4.0)]),
+    ("is_missing(a)", [False, False, True, False]),
+    ("is_missing(word) or a > 1", [False, True, NONE, True]),
+    ("when >= 2", [False, False, True, True]),
+    ("kind == 'ad'", [True, False, True, NONE]),
+    ("a == True", [True, False, NONE, False]),
+    ("flag == 1", [True, False, NONE, True]),
+    ("a < 9 ** 9 ** 9", [NONE] * 4),
+    ("a > 1e400", [False, False, NONE, False]),
+    ("`watch ms`", [90, 10, 5, 0]),
+])  # fmt: skip
 def test_values(expression, expected):
     assert run(expression) == expected
 
@@ -110,37 +107,12 @@ def test_like_python(rows, limit):
     assert not values.missing.any()
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "__import__('os').system('true')",
-        "a.__class__",
-        "a[0]",
-        "(lambda: 1)()",
-        "[x for x in a]",
-        "f'{a}'",
-        "a if flag else b",
-        "(a := 3)",
-        "open('x')",
-        "log(a, 2)",
-        "log(x=a)",
-        "a is None",
-        "a @ b",
-        "a << 2",
-        "None",
-        "b'x'",
-        "1j",
-        "...",
-        "a > 1 & b < 2",
-        "a in word",
-        "word + 'x'",
-        "word * 1000000000",
-        "'x' == 'x'",
-        "'x'",
-        "a and 2",
-        "b and flag",
-    ],
-)
+@pytest.mark.parametrize("expression", [
+    "__import__('os').system('true')", "a.__class__", "a[0]", "(lambda: 1)()", "[x for x in a]",
+    "f'{a}'", "a if flag else b", "(a := 3)", "open('x')", "log(a, 2)", "log(x=a)", "a is None",
+    "a @ b", "a << 2", "None", "b'x'", "1j", "...", "a > 1 & b < 2", "a in word", "word + 'x'",
+    "word * 1000000000", "'x' == 'x'", "'x'", "a and 2", "b and flag",
+])  # fmt: skip
 def test_anything_else_is_refused(expression):
     with pytest.raises(ValueError, match=r"^[^\n]*$") as caught:
         run(expression)
@@ -186,13 +158,9 @@ def test_any_expression_has_values_or_is_refused():
     draw = random.Random(0)
     table = TABLE.append_column("tags", pa.array([[1], [2], None, []]))
     refused = sum(
-        _refused(draw_expression(draw, NAMES, draw.randint(1, 3)), table) for _ in range(1000)
+        _refused(draw_expression(draw, NAMES, draw.randint(1, 3)), table) for _ in range(500)
     )
-    assert 200 < refused < 950
-
-
-def test_enormous_powers_are_cheap():
-    assert run("a < 9 ** 9 ** 9") == [None] * 4
+    assert 100 < refused < 475
 
 
 def test_errors_name_the_cell():
@@ -216,15 +184,12 @@ def test_what_is_no_expression_is_said_of_its_task():
 
 
 def test_columns_of():
-    assert columns_of("`watch ms` / a > 0.9 and word in ('a', 'b') and a < log(b)") == [
-        "watch ms",
-        "a",
-        "word",
-        "b",
-    ]
+    text = "`watch ms` / a > 0.9 and word in ('a', 'b') and a < log(b)"
+    assert columns_of(text) == ["watch ms", "a", "word", "b"]
     assert columns_of("log > 3") == ["log"]
 
 
-@given(st.text(min_size=1))
+@settings(max_examples=30)
+@given(st.text(min_size=1, max_size=40))
 def test_any_column_name_can_be_quoted(name):
     assert columns_of(f"{quote(name)} == 1") == [name]

@@ -54,27 +54,19 @@ def test_a_row_as_old_as_the_window_counts_and_a_younger_one_does_not():
     assert labels.young_NT[:, 0].tolist() == [False, False, True, True]
 
 
-def test_a_missing_label_is_not_counted_as_masked():
-    log = pa.table({"at": moments(0, 30, 30), "buy": [1, None, 0]})
-    assert encode_labels(config(), log, "log").young_NT[:, 0].tolist() == [False, False, True]
-
-
-def test_without_a_window_nothing_is_said_of_it():
-    plain = config_from_dict(
-        {"features": [{"kind": "numeric", "name": "x"}], "tasks": [{"name": "a", "label": "buy"}]}
-    )
-    assert encode_labels(plain, pa.table({"buy": [1, 0]}), "log").young_NT is None
-
-
-@pytest.mark.parametrize(
-    ("as_of", "observed"),
-    [("2024-01-02", [True, False, False]), ("2024-01-03", [True, True, True]),
-     ("2024-01-02T12:00", [True, True, False]), ("2024-01-02T13:00+01:00", [True, True, False])],
-)  # fmt: skip
-def test_labels_are_as_of_the_moment_that_is_given(as_of, observed):
+def test_labels_are_as_of_the_moment_that_is_given():
     log = pa.table({"at": moments(0, 12, 24), "buy": [1, 0, 1]})
-    labels = encode_labels(config(time={"as_of": as_of}), log, "log")
-    assert labels.observed_NT[:, 0].tolist() == observed
+    for as_of, observed in (
+        ("2024-01-02", [True, False, False]),
+        ("2024-01-03", [True, True, True]),
+        ("2024-01-02T12:00", [True, True, False]),
+        ("2024-01-02T13:00+01:00", [True, True, False]),
+    ):
+        labels = encode_labels(config(time={"as_of": as_of}), log, "log")
+        assert labels.observed_NT[:, 0].tolist() == observed
+    log = pa.table({"at": moments(0, 30, 30), "buy": [1, None, 0]})
+    young_N = encode_labels(config(), log, "log").young_NT[:, 0]
+    assert young_N.tolist() == [False, False, True], "a missing label is not masked"
 
 
 def test_tasks_have_windows_of_their_own_and_conditions_go_with_them():
@@ -104,9 +96,8 @@ def test_tasks_have_windows_of_their_own_and_conditions_go_with_them():
     assert labels.young_NT.sum(0).tolist() == [2, 1, 4, 0]
 
 
-@pytest.mark.parametrize(
-    ("column", "time"),
-    [
+def test_times_of_every_kind_are_one():
+    for column, time in (
         (moments(0, 30), {}),
         (pa.array(["2024-01-01T00:00:00", "2024-01-02T06:00:00Z"]), {}),
         (pa.array([1704067200, 1704175200]), {}),
@@ -115,26 +106,21 @@ def test_tasks_have_windows_of_their_own_and_conditions_go_with_them():
         (pa.array(["1704067200", "1704175200"]), {"unit": "s"}),
         (pa.array(["1704067200", "1704175200"]), {}),
         (pa.array(["01.01.2024 00:00", "02.01.2024 06:00"]), {"format": "%d.%m.%Y %H:%M"}),
-    ],
-)
-def test_times_of_every_kind_are_one(column, time):
-    made = config(time=time).data.row_time
-    found = row_times(pa.table({"at": column}), made, "log")
-    assert found.tolist() == [START.astype(int), START.astype(int) + 30 * HOUR]
+    ):
+        made = config(time=time).data.row_time
+        found = row_times(pa.table({"at": column}), made, "log")
+        assert found.tolist() == [START.astype(int), START.astype(int) + 30 * HOUR]
 
 
-@pytest.mark.parametrize(
-    ("column", "time", "told"),
-    [
-        (None, {}, r"log: .*no column 'at'.*data.time"),
-        (["2024-01-01", None], {}, r"log: row 2: column 'at' \(of data.time\) is empty"),
-        (["2024-01-01", "soon"], {}, r"log: row 2: column 'at' \(of data.time\) is 'soon'"),
-        ([True, False], {}, r"column 'at' \(of data.time\) holds bool, expected timestamps"),
-        ([1, 2], {}, r"holds 1 to 2, .*set data.time.unit"),
-        ([20240101, 20240105], {}, r"or data.time.format, such as %Y%m%d"),
-        (["2024-01-01", "2024-01-02"], {"unit": "s"}, "as data.time has unit: s"),
-    ],
-)
+@pytest.mark.parametrize(("column", "time", "told"), [
+    (None, {}, r"log: .*no column 'at'.*data.time"),
+    (["2024-01-01", None], {}, r"log: row 2: column 'at' \(of data.time\) is empty"),
+    (["2024-01-01", "soon"], {}, r"log: row 2: column 'at' \(of data.time\) is 'soon'"),
+    ([True, False], {}, r"column 'at' \(of data.time\) holds bool, expected timestamps"),
+    ([1, 2], {}, r"holds 1 to 2, .*set data.time.unit"),
+    ([20240101, 20240105], {}, r"or data.time.format, such as %Y%m%d"),
+    (["2024-01-01", "2024-01-02"], {"unit": "s"}, "as data.time has unit: s"),
+])  # fmt: skip
 def test_what_is_no_time_is_named(column, time, told):
     rows = {"buy": [0, 1]} | ({} if column is None else {"at": column})
     with pytest.raises(ValueError, match=told) as error:
@@ -142,11 +128,26 @@ def test_what_is_no_time_is_named(column, time, told):
     assert "\n" not in str(error.value)
 
 
-def test_a_window_longer_than_the_log_is_refused():
-    log = pa.table({"at": moments(0, 23), "buy": [1, 0]})
-    with pytest.raises(ValueError, match=r"no row is as old as 1d \(matures_after of task 'buy'\)"):
-        encode_labels(config(), log, "log", training=True)
-    assert not encode_labels(config(), log, "log").observed_NT.any()  # to evaluate: none counts
+@pytest.mark.parametrize(("hours", "buy", "time", "told"), [
+    ((0, 23), [1, 0], {}, r"no row is as old as 1d \(matures_after of task 'buy'\)"),
+    ((0, 20, 30), [None, 1, 0], {}, "no label left to train on: all 2 are of rows younger"),
+    ((0, 1, 30), [0, 0, 1], {}, "without the 1 of rows younger than 1d"),
+    ((0, 48), [1, 0], {"as_of": "2023-12-31"},
+     r"begins with 2024-01-01T00:00:00, after as_of \(2023-1"),
+])  # fmt: skip
+def test_windows_that_leave_nothing_to_train_on_are_refused(hours, buy, time, told):
+    log = pa.table({"at": moments(*hours), "buy": buy})
+    with pytest.raises(ValueError, match=told):
+        encode_labels(config(time=time), log, "log", training=True)
+    if hours == (0, 23):  # to evaluate: none counts
+        assert not encode_labels(config(), log, "log").observed_NT.any()
+
+
+def test_the_newest_time_is_that_of_all_tables():
+    one, two = (pa.table({"at": moments(*hours)}) for hours in ((0, 30), (50, 40)))
+    found = maturity_of(config(), [(one, "a"), (two, "b")])
+    assert moment_text(found.as_of) == "2024-01-03T02:00:00"
+    assert maturity_of(config(), [(one, "a")], newest=found.as_of) == found
 
 
 def test_a_task_without_an_old_label_is_left_where_another_has_some():
@@ -160,31 +161,6 @@ def test_a_task_without_an_old_label_is_left_where_another_has_some():
     assert labels.observed_NT.sum(axis=0).tolist() == [2, 0]
     with pytest.raises(ValueError, match="no label left to train on"):
         encode_labels(config(), log, "log", training=True, maturity=young)
-
-
-def test_as_of_before_the_log_is_refused():
-    log = pa.table({"at": moments(0, 48), "buy": [1, 0]})
-    with pytest.raises(ValueError, match=r"begins with 2024-01-01T00:00:00, after as_of \(2023-1"):
-        encode_labels(config(time={"as_of": "2023-12-31"}), log, "log")
-
-
-def test_nothing_left_to_train_on_is_refused_with_the_reason():
-    log = pa.table({"at": moments(0, 20, 30), "buy": [None, 1, 0]})
-    with pytest.raises(ValueError, match=r"no label left to train on: all 2 are of rows younger"):
-        encode_labels(config(), log, "log", training=True)
-
-
-def test_one_class_left_says_what_was_masked():
-    log = pa.table({"at": moments(0, 1, 30), "buy": [0, 0, 1]})
-    with pytest.raises(ValueError, match=r"without the 1 of rows younger than 1d"):
-        encode_labels(config(), log, "log", training=True)
-
-
-def test_the_newest_time_is_that_of_all_tables():
-    one, two = (pa.table({"at": moments(*hours)}) for hours in ((0, 30), (50, 40)))
-    found = maturity_of(config(), [(one, "a"), (two, "b")])
-    assert moment_text(found.as_of) == "2024-01-03T02:00:00"
-    assert maturity_of(config(), [(one, "a")], newest=found.as_of) == found
 
 
 # ---- young rows that count
@@ -230,33 +206,38 @@ def _late():
 def test_the_share_of_events_by_an_age_is_found_though_young_rows_show_short_delays_alone(late):
     made, maturity = late
     log, _, _ = drawn(np.random.default_rng(0), 60_000)
-    curve = with_curves(made, maturity, [log], "log").curves["buy"]
+    whole = with_curves(made, maturity, [log], "log").curves["buy"]
     days = np.array([0.5, 1, 2, 3, 5, 6.5])
-    found = curve.at((days * DAY).astype(np.int64))
+    found = whole.at((days * DAY).astype(np.int64))
     assert found == pytest.approx(exponential(days), abs=0.012)
     # The delays that are there, without their rows' ages, say too much comes soon
     known = log.filter(log["bought_at"].is_valid())
     delays = (known["bought_at"].to_numpy() - known["at"].to_numpy()) / np.timedelta64(1, "D")
     assert (delays < 1).mean() > exponential(1.0) + 0.01
-
-
-def test_a_curve_does_not_depend_on_chunks_or_on_how_often_events_come(late):
-    made, maturity = late
-    log, _, _ = drawn(np.random.default_rng(1), 20_000)
-    whole = with_curves(made, maturity, [log], "log").curves["buy"]
     parts = with_curves(made, maturity, [log[:5], log[5:900], log[900:]], "log").curves["buy"]
     assert np.array_equal(whole.shares_J, parts.shares_J)
-    # A week of ten times as many clicks changes the events of young rows, not their delays
+    # Days of ten times as many clicks change the events of young rows, not their delays
     day = (log["at"].to_numpy() - START) / np.timedelta64(1, "D")
     rush = pa.concat_tables([log] + [log.filter(pa.array(day > 25))] * 9)
     again = with_curves(made, maturity, [rush], "log").curves["buy"]
     assert np.abs(again.shares_J - whole.shares_J).max() < 0.03
 
 
-def test_ends_of_a_curve():
+def test_ends_of_a_curve_and_events_behind_them(late):
+    made, _ = late
     curve = DelayCurve(WINDOW, np.linspace(0.1, 1, 2048))
     ages = np.array([-1, 0, WINDOW - 1, WINDOW, 10 * WINDOW])
     assert curve.at(ages).tolist() == [0.0, pytest.approx(0.1), 1.0, 1.0, 1.0]
+    fit = DelayFit(WINDOW)
+    fit.add(np.full(30, DAY), np.full(30, 9 * DAY))
+    fit.add(np.full(30, 8 * DAY), np.full(30, 9 * DAY))  # late: not of the window
+    assert fit.finish("log", "buy").at(np.array([DAY]))[0] == 1.0
+    # An event after the moment has not come yet
+    at, bought = moments(0, 24 * 26), moments(1, 24 * 29)
+    log = pa.table({"at": at, "buy": [1, 1], "bought_at": bought})
+    curve = {"buy": DelayCurve(WINDOW, np.full(2048, 0.5))}
+    now = Maturity(as_of=int(moments(24 * 28)[0].astype(int)), curves=curve, weighs=True)
+    assert encode_labels(made, log, "log", maturity=now).labels_NT[:, 0].tolist() == [1, 0]
 
 
 def test_the_weighted_loss_is_that_of_final_labels_in_expectation(late):
@@ -264,7 +245,7 @@ def test_the_weighted_loss_is_that_of_final_labels_in_expectation(late):
     made, maturity = late
     rng = np.random.default_rng(2)
     off = {"weighted": [], "as logged": [], "negatives weighted": []}
-    for _ in range(60):
+    for _ in range(40):
         log, final, age = drawn(rng, 4_000)
         fitted = with_curves(made, maturity, [log], "log").weighing()
         labels = encode_labels(made, log, "log", maturity=fitted)
@@ -282,9 +263,9 @@ def test_the_weighted_loss_is_that_of_final_labels_in_expectation(late):
         off["negatives weighted"].append(loss(made, logit, now, mine, stays) - expected)
     errors = {name: np.mean(x) / (np.std(x) / np.sqrt(len(x))) for name, x in off.items()}
     assert abs(errors["weighted"]) < 3.5
-    assert abs(errors["as logged"]) > 20
+    assert abs(errors["as logged"]) > 15
     # Full weight for young events and P(final) for the others leaves out events to come
-    assert abs(errors["negatives weighted"]) > 10
+    assert abs(errors["negatives weighted"]) > 8
 
 
 def exponential_share(maturity, age):
@@ -323,37 +304,18 @@ def test_young_rows_count_in_training_alone_and_by_their_age_alone(late):
     assert np.array_equal(mature.labels_NT, judged.labels_NT)
 
 
-def test_an_event_after_the_moment_has_not_come_yet(late):
-    made, _ = late
-    at, bought = moments(0, 24 * 26), moments(1, 24 * 29)
-    log = pa.table({"at": at, "buy": [1, 1], "bought_at": bought})
-    curve = {"buy": DelayCurve(WINDOW, np.full(2048, 0.5))}
-    now = Maturity(as_of=int(moments(24 * 28)[0].astype(int)), curves=curve, weighs=True)
-    assert encode_labels(made, log, "log", maturity=now).labels_NT[:, 0].tolist() == [1, 0]
-
-
-@pytest.mark.parametrize(
-    ("bought", "told"),
-    [
-        ([None, None], r"log: row 2: column 'bought_at' \(happened_at of task 'buy'\) is empty"),
-        ([None, "2023-01-01"], r"log: row 2: .* is before the row's time"),
-        ([None, "2024-01-02"], "only 1 training rows that are older than matures_after"),
-        ([None, "then"], r"row 2: column 'bought_at' \(of happened_at of task 'buy'\) is 'then'"),
-    ],
-)
+@pytest.mark.parametrize(("bought", "told"), [
+    ([None, None], r"log: row 2: column 'bought_at' \(happened_at of task 'buy'\) is empty"),
+    ([None, "2023-01-01"], r"log: row 2: .* is before the row's time"),
+    ([None, "2024-01-02"], "only 1 training rows that are older than matures_after"),
+    ([None, "then"], r"row 2: column 'bought_at' \(of happened_at of task 'buy'\) is 'then'"),
+])  # fmt: skip
 def test_events_whose_time_is_wrong_are_named(late, bought, told):
     made, maturity = late
     bought_at = pa.array(bought, pa.string())
     log = pa.table({"at": moments(0, 1), "buy": [0, 1], "bought_at": bought_at})
     with pytest.raises(ValueError, match=told):
         with_curves(made, maturity, [log], "log")
-
-
-def test_late_events_are_not_of_the_window():
-    fit = DelayFit(WINDOW)
-    fit.add(np.full(30, DAY), np.full(30, 9 * DAY))
-    fit.add(np.full(30, 8 * DAY), np.full(30, 9 * DAY))
-    assert fit.finish("log", "buy").at(np.array([DAY]))[0] == 1.0
 
 
 RNG = np.random.default_rng(0)
@@ -370,7 +332,7 @@ CONFIG = config_from_dict({
 LOG = pa.table({"x": RNG.normal(size=2000), "watch": WATCH, "seconds": DURATION})
 
 
-def test_a_quantile_is_the_mean_rank_within_the_group():
+def test_a_quantile_is_the_mean_rank_within_the_group_and_leads_back():
     table = WatchQuantiles.fit(WATCH, DURATION, groups=5)
     assert table.edges.tolist() == [10, 20, 40, 80]
     found = table.quantiles(WATCH, DURATION)
@@ -378,16 +340,9 @@ def test_a_quantile_is_the_mean_rank_within_the_group():
         mine = seconds == DURATION
         ranks = stats.rankdata(WATCH[mine])  # ties share their mean
         np.testing.assert_allclose(found[mine], (ranks - 0.5) / mine.sum())
-
-
-def test_there_and_back():
-    table = WatchQuantiles.fit(WATCH, DURATION, groups=5)
-    again = table.watch(table.quantiles(WATCH, DURATION), DURATION)
-    np.testing.assert_allclose(again, WATCH, atol=0.2)  # ties, within a step
-    assert table.watch(np.array([0.0, 1.0]), np.array([10.0, 1e9])).tolist() == [
-        WATCH[DURATION == 10].min(),
-        WATCH[DURATION == 160].max(),
-    ]
+    np.testing.assert_allclose(table.watch(found, DURATION), WATCH, atol=0.2)  # ties, within a step
+    ends = table.watch(np.array([0.0, 1.0]), np.array([10.0, 1e9])).tolist()
+    assert ends == [WATCH[DURATION == 10].min(), WATCH[DURATION == 160].max()]
 
 
 def test_groups_have_about_as_many_rows_each():
@@ -432,7 +387,7 @@ def test_labels_stay_seconds_and_targets_are_quantiles():
     assert np.array_equal(batch.labels_BT[:2].numpy(), data.labels.targets_NT[[105, 102]])
 
 
-def test_stored_and_read(tmp_path):
+def test_quantiles_are_stored_and_kept_by_a_continued_run(tmp_path):
     encoder = FeatureEncoder.fit(CONFIG, LOG, "log")
     encoder.save(tmp_path)
     read = FeatureEncoder.load(tmp_path)
@@ -441,26 +396,17 @@ def test_stored_and_read(tmp_path):
     assert all(map(np.array_equal, one.knots, two.knots))
     assert encoder.fingerprint() == read.fingerprint()
     assert required_columns(read.config, labels=False) == ["x", "seconds"]
-
-
-def test_a_continued_run_keeps_them():
-    monday, tuesday = (
-        FeatureEncoder.fit(CONFIG, LOG[a:b], "log") for a, b in ((0, 900), (900, 2000))
-    )
-    kept = extend_encoder(tuesday, monday, "log").rules[WATCH_QUANTILES]["seen"]
-    assert kept is monday.rules[WATCH_QUANTILES]["seen"]
-
-
-@pytest.mark.parametrize(("value", "came"), [(0.0, "0"), (-1.0, "-1"), (None, "empty")])
-def test_a_duration_that_is_none_is_refused_by_its_row(value, came):
-    durations = DURATION.tolist()
-    durations[41] = value
-    table = LOG.set_column(2, "seconds", pa.array(durations))
-    encoder = FeatureEncoder.fit(CONFIG, LOG, "log")
-    message = rf"log: row 42: column 'seconds' \(duration of task 'seen'\) is {came}, expected"
-    for read in (encoder.encode, lambda t, o: FeatureEncoder.fit(CONFIG, t, o)):
-        with pytest.raises(ValueError, match=message):
-            read(table, "log")
+    tuesday = FeatureEncoder.fit(CONFIG, LOG[900:], "log")
+    kept = extend_encoder(tuesday, encoder, "log").rules[WATCH_QUANTILES]["seen"]
+    assert kept is encoder.rules[WATCH_QUANTILES]["seen"]
+    for value, came in ((0.0, "0"), (-1.0, "-1"), (None, "empty")):
+        durations = DURATION.tolist()
+        durations[41] = value
+        table = LOG.set_column(2, "seconds", pa.array(durations))
+        message = rf"log: row 42: column 'seconds' \(duration of task 'seen'\) is {came}, expected"
+        for fit in (encoder.encode, lambda t, o: FeatureEncoder.fit(CONFIG, t, o)):
+            with pytest.raises(ValueError, match=message):
+                fit(table, "log")
 
 
 @pytest.mark.parametrize("chunks", [1, 3])

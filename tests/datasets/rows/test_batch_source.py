@@ -1,5 +1,6 @@
 """What is read once, and what anew: the window and the chunks of a source."""
 
+import itertools
 import threading
 import time
 
@@ -18,46 +19,30 @@ from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.datasets.stream import open_stream
 
 
-@pytest.fixture(name="rows_encoded")
-def _rows_encoded(funnel_config, funnel_table, tmp_path, monkeypatch):
-    """How many training and validation rows two epochs encode, with a buffer of so many rows."""
+@pytest.mark.parametrize(
+    ("buffer_rows", "again"), [(4000, ()), (1000, ("train", "validation")), (3300, ("validation",))]
+)
+def test_what_fits_into_the_buffer_is_encoded_once(
+    funnel_config, funnel_table, tmp_path, monkeypatch, buffer_rows, again
+):
+    """Of two epochs over training and validation rows, with a buffer of so many rows."""
     pq.write_table(funnel_table, tmp_path / "log.parquet", row_group_size=500)
+    streaming = {"shuffle_buffer_rows": buffer_rows, "chunk_rows": 256}
+    data = {"path": str(tmp_path), "input": "stream", "streaming": streaming}
+    splits = open_stream(config_from_dict({**funnel_config, "data": data}))
+    encoder, encoded, encode = splits.fit(), [], FeatureEncoder.encode
 
-    def count(buffer_rows):
-        streaming = {"shuffle_buffer_rows": buffer_rows, "chunk_rows": 256}
-        data = {"path": str(tmp_path), "input": "stream", "streaming": streaming}
-        config = config_from_dict({**funnel_config, "data": data})
-        splits = open_stream(config)
-        encoder, encoded, encode = splits.fit(), [], FeatureEncoder.encode
+    def counted(self, table, origin):
+        encoded.append(table.num_rows)
+        return encode(self, table, origin)
 
-        def counted(self, table, origin):
-            encoded.append(table.num_rows)
-            return encode(self, table, origin)
-
-        sources = [splits.rows(name, encoder) for name in ("train", "validation")]
-        with monkeypatch.context() as patch:
-            patch.setattr(FeatureEncoder, "encode", counted)
-            for epoch in range(2):
-                assert sum(map(len, sources[0].epoch_batches(0, epoch, 64))) == len(sources[0])
-                assert sum(map(len, sources[1].chunks())) == len(sources[1])
-        return sum(encoded), [len(source) for source in sources]
-
-    return count
-
-
-def test_a_stream_that_fits_into_its_buffer_is_encoded_once(rows_encoded):
-    encoded, rows = rows_encoded(4000)
-    assert encoded == sum(rows)
-
-
-def test_several_windows_are_encoded_anew_in_every_epoch(rows_encoded):
-    encoded, rows = rows_encoded(1000)
-    assert encoded == 2 * sum(rows)
-
-
-def test_a_buffer_for_training_alone_keeps_no_other_rows(rows_encoded):
-    encoded, (train, validation) = rows_encoded(3300)
-    assert encoded == train + 2 * validation
+    sources = {name: splits.rows(name, encoder) for name in ("train", "validation")}
+    monkeypatch.setattr(FeatureEncoder, "encode", counted)
+    for epoch in range(2):
+        batches = sources["train"].epoch_batches(0, epoch, 64)
+        assert sum(map(len, batches)) == len(sources["train"])
+        assert sum(map(len, sources["validation"].chunks())) == len(sources["validation"])
+    assert sum(encoded) == sum(len(rows) * (1 + (name in again)) for name, rows in sources.items())
 
 
 def test_rows_in_memory_are_one_chunk_or_a_part_of_it(funnel_config, funnel_table):
@@ -111,7 +96,7 @@ def expected_ids(data, rows, height):
     return values, lengths
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 999),
     rows=st.integers(1, 12),
@@ -145,28 +130,19 @@ def test_batch_is_feature_major(seed, rows, dense, single, lists, taken, padding
         assert tensor.shape[0] == taken + padding
 
 
-def test_slices_and_scoring():
-    data = random_data(np.random.default_rng(0), 10, 2, 2, 1, labels=False)
+def test_slices_scoring_and_errors():
+    rng = np.random.default_rng(0)
+    data = random_data(rng, 10, 2, 2, 1, labels=False)
     batch = data.batch(slice(8, 20), pad_to=4)
     assert batch.labels_BT is batch.observed_BT is batch.weights_BT is None
     assert batch.num_rows == 2
-    again = data.batch(np.array([8, 9]), pad_to=4)
-    assert torch.equal(batch.values, again.values)
-
-
-def test_batches_own_their_memory():
-    data = random_data(np.random.default_rng(0), 4, 1, 1, 0)
+    assert torch.equal(batch.values, data.batch(np.array([8, 9]), pad_to=4).values)
     before = data.features.dense_NF.copy()
     data.batch(slice(0, 4)).dense_BF.add_(1)
     np.testing.assert_array_equal(data.features.dense_NF, before)
-
-
-def test_errors():
-    rng = np.random.default_rng(0)
-    data = random_data(rng, 5, 1, 1, 0)
-    with pytest.raises(ValueError, match="pad_to: expected at least 5, the rows given, got 4"):
-        data.batch(slice(0, 5), pad_to=4)
-    with pytest.raises(ValueError, match="labels: expected 5 rows, as many as features, got 4"):
+    with pytest.raises(ValueError, match="pad_to: expected at least 10, the rows given, got 4"):
+        data.batch(slice(0, 10), pad_to=4)
+    with pytest.raises(ValueError, match="labels: expected 10 rows, as many as features, got 4"):
         EncodedData(features=data.features, labels=random_data(rng, 4, 1, 1, 0).labels)
 
 
@@ -189,20 +165,11 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == "mmoe-input"]
 
 
-def test_items_come_in_order_and_the_thread_ends():
+def test_items_come_in_order_never_more_than_depth_ahead():
     assert list(prefetch(iter(range(100)), 3)) == list(range(100))
     assert not threads()
-
-
-def test_it_is_never_more_than_depth_ahead():
     made = []
-
-    def items():
-        for n in range(20):
-            made.append(n)
-            yield n
-
-    taken = prefetch(items(), 3)
+    taken = prefetch((made.append(n) or n for n in range(20)), 3)
     for n in range(5):
         assert next(taken) == n
         time.sleep(0.02)
@@ -246,13 +213,7 @@ def test_closing_stops_the_thread_and_what_it_reads():
 
 
 def test_a_forgotten_one_stops_as_well():
-    def count():
-        n = 0
-        while True:
-            yield n
-            n += 1
-
-    items = prefetch(count(), 2)
+    items = prefetch(itertools.count(), 2)
     next(items)
     del items
     deadline = time.monotonic() + 5

@@ -15,6 +15,7 @@ from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.row_hashes import row_hashes
+from tests.small_configs import click_config
 
 NAMES = ("train", "validation", "test")
 
@@ -84,27 +85,26 @@ def test_few_columns_repeat_by_chance():
 
 
 def test_one_row_that_comes_often_is_no_delivery():
-    """Such as that of users of whom nothing is known."""
-    rows = drawn(3_000)
-    blank = pa.table({name: rows[name].slice(0, 1) for name in rows.column_names})
-    found, _ = counted(pa.concat_tables([rows, *[blank] * 400]))
+    """As that of users of whom nothing is known."""
+    rows = drawn(1_500)
+    blank = pa.table({name: rows[name].slice(0, 1).to_pylist() * 200 for name in rows.column_names})
+    found, _ = counted(pa.concat_tables([rows, blank]))
     assert found.test > 0.05
     assert not found.unusual
 
 
-@pytest.mark.parametrize("times", [2, 5, 20])
-def test_rows_drawn_again_and_again_are_seen(times):
+def test_rows_drawn_again_and_again_are_seen():
     """Positives that were repeated before the split, or retries that repeat once in a while."""
     rows = drawn(3_000)
     positives = rows.filter(pc.equal(rows["click"], 1))
-    found, _ = counted(pa.concat_tables([rows, *[positives] * times]))
-    assert found.unusual
+    for times in (2, 20):
+        assert counted(pa.concat_tables([rows, *[positives] * times]))[0].unusual
     retries = np.random.default_rng(0).geometric(0.8, rows.num_rows)
-    found, _ = counted(rows.take(pa.array(np.repeat(np.arange(rows.num_rows), retries))))
-    assert found.unusual
+    again_N = pa.array(np.repeat(np.arange(rows.num_rows), retries))
+    assert counted(rows.take(again_N))[0].unusual
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(-5, 5), st.floats(-3, 3)), min_size=1))
 def test_a_value_hashes_as_itself_in_any_type(values):
     numbers = pa.array([None if v is None else float(v) for v in values], pa.float64())
@@ -130,9 +130,7 @@ def configured(**data):
     features = [{"kind": "numeric", "name": "price"}, {"kind": "list", "name": "seen"}]
     features += [{"kind": "categorical", "name": "word"}, {"kind": "categorical", "name": "user"}]
     data.setdefault("streaming", {"chunk_rows": 128})
-    return config_from_dict(
-        {"features": features, "tasks": [{"name": "click", "label": "click"}], "data": data}
-    )
+    return click_config(*features, data=data)
 
 
 def contents(config, streamed):
@@ -158,14 +156,21 @@ def contents(config, streamed):
     return held
 
 
-@pytest.mark.parametrize("by", SPLITS)
-@pytest.mark.parametrize("repeated", ["keep", "drop", "together"])
+@pytest.mark.parametrize(("by", "repeated"), [
+    ("random", "keep"),
+    ("hash", "together"),
+    ("time", "together"),
+    ("day", "together"),
+    ("random", "together"),
+    ("hash", "drop"),
+    ("day", "drop"),
+])  # fmt: skip
 def test_copies_stay_together_or_are_dropped(tmp_path, by, repeated):
-    rows = drawn()
+    rows = drawn(2_000)
     user = np.array(rows["user"].to_pylist(), object)
     user[::9] = None  # rows without a key are drawn one by one
     rows = again(rows.set_column(0, "user", pa.array(user.tolist(), pa.int64())))
-    pq.write_table(rows, tmp_path / "log.parquet", row_group_size=700)
+    pq.write_table(rows, tmp_path / "log.parquet", row_group_size=350)
     path = str(tmp_path / "log.parquet")
     split = SPLITS[by]
     found = contents(configured(path=path, split=split, repeated_rows=repeated), streamed=True)
@@ -178,11 +183,10 @@ def test_copies_stay_together_or_are_dropped(tmp_path, by, repeated):
         assert set(everything.tolist()) == set(np.concatenate(list(kept.values())).tolist())
         for name in NAMES:
             share = {"train": 0.8}.get(name, 0.1)
-            assert len(found[name]) / len(everything) == pytest.approx(share, abs=0.06)
+            assert len(found[name]) / len(everything) == pytest.approx(share, abs=0.08)
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("carved", [False, True])
+@pytest.mark.parametrize(("kind", "carved"), [("csv", False), ("parquet", True)])
 def test_files_of_splits_keep_what_comes_first(tmp_path, kind, carved):
     """CSV columns of a test file stay text, which is no reason to take a copy for another row."""
     rows = drawn(1_500).drop_columns(["seen"] if kind == "csv" else [])
@@ -206,26 +210,20 @@ def test_files_of_splits_keep_what_comes_first(tmp_path, kind, carved):
         assert [len(found[name]) for name in NAMES] == [1_000, 100, 400]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"split": {"by": "file"}, "repeated_rows": "together"}, "the files say which split a row"),
-        ({"source": "hillstrom", "repeated_rows": "drop"}, "is for files, but source is hillstrom"),
-        (
-            {"requests": {"candidates": "items"}, "repeated_rows": "drop"},
-            "rows of requests.candidates are requests",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("data", "message"), [
+    ({"split": {"by": "file"}, "repeated_rows": "together"}, "the files say which split a row"),
+    ({"source": "hillstrom", "repeated_rows": "drop"}, "is for files, but source is hillstrom"),
+    ({"requests": {"candidates": "items"}, "repeated_rows": "drop"}, "rows of requests.cand"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused(data, message):
     with pytest.raises(ValueError, match=message):
         configured(**data)
 
 
 def test_a_test_without_rows_of_its_own_is_refused(tmp_path):
+    pq.write_table(drawn(100), tmp_path / "train.parquet")
+    pq.write_table(drawn(100), tmp_path / "test.parquet")
     paths = {name: str(tmp_path / f"{name}.parquet") for name in ("train", "test")}
-    for path in paths.values():
-        pq.write_table(drawn(100), path)
     config = configured(split={"by": "file"}, **paths, repeated_rows="drop")
     for read in (load_splits, open_stream):
         with pytest.raises(ValueError, match="the test split is empty"):

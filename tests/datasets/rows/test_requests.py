@@ -18,6 +18,7 @@ from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
 from mmoe.explain.features import columns_of as feature_columns
 from mmoe.explain.features import values_of, with_shuffled
+from mmoe.integrations.estimator_rows import training_rows
 from mmoe.train.fit_wide import all_columns
 from tests.datasets.request_log import (
     FEATURES,
@@ -59,25 +60,25 @@ def test_ids_above_int64_are_the_same_request_in_every_chunk():
 
 
 @pytest.mark.parametrize("form", ["flat", "nested"])
-@pytest.mark.parametrize("pad_to", [None, 20])
-def test_a_batch_has_what_its_rows_have_without_requests(forms, form, pad_to):
+def test_a_batch_has_what_its_rows_have_without_requests(forms, form):
     encoder, source = forms[form]
     plain = forms["plain"][1].held
     for rows in (np.array([5, 0, 1, 77, 6, 2]), np.arange(10, 28), np.array([], np.int64)):
-        height = max(pad_to or len(rows), len(rows))
-        batch = source.held.batch(rows, height)
-        assert_same(expanded(batch, encoder), plain.batch(rows, height))
+        for height in (len(rows), max(20, len(rows))):
+            batch = source.held.batch(rows, height)
+            assert_same(expanded(batch, encoder), plain.batch(rows, height))
+    rules, others = encoder.rules, forms["plain"][0].rules
+    assert rules["numeric"] == others["numeric"]
+    for name, vocabulary in others["tables"].items():  # counted by row though read once
+        assert rules["tables"][name].keys.equals(vocabulary.keys), name
+        assert rules["tables"][name].counts.tolist() == vocabulary.counts.tolist(), name
+    assert others["tables"]["history"].counts.max() > 10
 
 
 def test_flat_and_nested_rows_give_the_same_batches(forms):
-    for epoch in range(2):
-        pairs = zip(
-            forms["flat"][1].epoch_batches(1, epoch, 16),
-            forms["nested"][1].epoch_batches(1, epoch, 16),
-            strict=True,
-        )
-        for left, right in pairs:
-            assert_same(left, right)
+    flat, nested = (forms[form][1].epoch_batches(1, 1, 16) for form in ("flat", "nested"))
+    for left, right in zip(flat, nested, strict=True):
+        assert_same(left, right)
 
 
 def test_requests_come_first_among_a_features_places(forms):
@@ -95,17 +96,13 @@ def test_requests_come_first_among_a_features_places(forms):
     assert lengths["history"][requests:].tolist() == [0] * (12 - requests)
 
 
-def test_an_encoder_says_what_is_of_requests(forms):
+def test_an_encoder_says_what_is_of_requests_and_keeps_it(forms, tmp_path):
     encoder, _ = forms["nested"]
     assert [s.name for s in encoder.of_level("request").lists] == ["history", "views__seen"]
     assert [s.name for s in encoder.of_level("row").categorical] == ["item", "user_item"]
     assert encoder.level_of("views") == "request" and encoder.level_of("user_item") == "row"
     [pieces] = encoder.of_level("row").input_layers
     assert (pieces.name, pieces.first) == ("price", 1)
-
-
-def test_levels_are_kept_with_the_encoder(forms, tmp_path):
-    encoder, _ = forms["nested"]
     encoder.save(tmp_path)
     assert FeatureEncoder.load(tmp_path).layout == encoder.layout
 
@@ -124,16 +121,8 @@ def test_a_training_epoch_has_the_rows_of_a_request_side_by_side(forms):
     assert other != whole
 
 
-def test_training_goes_on_anywhere(forms):
-    _, source = forms["flat"]
-    whole = list(source.epoch_batches(3, 0, 24))
-    for left, right in zip(whole[2:], source.epoch_batches(3, 0, 24, first=2), strict=True):
-        assert_same(left, right)
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_share_a_batch_by_whole_requests(forms, ranks):
-    encoder, source = forms["flat"]
+def test_ranks_share_a_batch_by_whole_requests(forms):
+    (encoder, source), ranks = forms["flat"], 3
     shares = [Share(rank, ranks) for rank in range(ranks)]
     of_ranks = [list(source.epoch_batches(3, 0, 48, share=share)) for share in shares]
     computed = 0
@@ -161,14 +150,6 @@ def test_rows_and_requests_that_are_cut_and_joined_are_the_same(forms):
     assert_same(some.batch(np.arange(30)), EncodedData(features=data.features).batch(rows[:30]))
 
 
-def test_every_column_of_every_row_is_that_without_requests(forms):
-    flat, plain = forms["flat"][1].held.features.flat(), forms["plain"][1].held.features
-    assert np.array_equal(flat.dense_NF, plain.dense_NF)
-    assert np.array_equal(flat.ids_NC, plain.ids_NC)
-    for mine, theirs in zip(flat.lists, plain.lists, strict=True):
-        assert all(map(np.array_equal, mine, theirs))
-
-
 def test_weights_of_ids_follow_their_lists(log):
     features = [
         {"kind": "categorical", "name": "item"},
@@ -185,16 +166,6 @@ def test_weights_of_ids_follow_their_lists(log):
         batches.append(expanded(data.batch(np.arange(40, 10, -1), 35), encoder))
     assert batches[0].id_weights is not None
     assert_same(*batches)
-
-
-def test_requests_whose_rows_lie_apart_are_one(log):
-    order = np.random.default_rng(0).permutation(len(log))
-    config = config_of("flat")
-    shuffled = log.take(pa.array(order))
-    encoder = FeatureEncoder.fit(config, shuffled, "log")
-    source = BatchSource.of_table(shuffled, encoder, "log", config)
-    batches = list(source.epoch_batches(0, 0, 1000))
-    assert len(batches[0].request_dense_QF) == len(set(log["request"].to_pylist()))
 
 
 BAD = {
@@ -224,41 +195,24 @@ def test_a_candidate_of_no_list_is_named_by_its_row(log):
     table = as_rows(nested_log(log), config.data.requests, origin="log")
     encoder = FeatureEncoder.fit(config, table, "log")
     words = pa.array(["high" if n == 4 else "1" for n in range(len(table))])
-    at = table.column_names.index("price")
-    wrong = table.set_column(at, "price", words)
+    wrong = table.set_column(table.column_names.index("price"), "price", words)
     request = int(table["__mmoe_request__"][4].as_py()) + 1
     with pytest.raises(ValueError, match=rf"log: row {request}, candidate \d+: column 'price'"):
         encoder.encode(wrong, "log")
-
-
-def test_a_feature_of_requests_has_no_column_of_candidates(log):
-    config = config_of("nested")
     features = [one.model_copy(update={"level": "request"}) for one in config.features]
     wrong = config.model_copy(update={"features": features})
-    table = as_rows(nested_log(log), config.data.requests)
     with pytest.raises(ValueError, match="feature 'item': level is request, but column 'item'"):
         FeatureEncoder.fit(wrong, table, "log")
-
-
-def test_candidates_alone_share_nothing(log):
-    features = [one for one in FEATURES if one["name"] in ("item", "price")]
-    config = config_of("nested", features)
-    table = as_rows(nested_log(log), config.data.requests)
+    alone = config_of("nested", [one for one in FEATURES if one["name"] in ("item", "price")])
     with pytest.raises(ValueError, match="no feature is of a request"):
-        FeatureEncoder.fit(config, table, "log")
+        FeatureEncoder.fit(alone, table, "log")
 
 
 @pytest.mark.parametrize("form", ["flat", "nested"])
-@pytest.mark.parametrize(
-    "split",
-    [
-        {"by": "random", "validation": 0.2, "test": 0.2},
-        {"by": "hash", "column": "user", "validation": 0.3, "test": 0.3},
-        {"by": "time", "column": "at"},
-    ],
-    ids=lambda split: split["by"],
-)
-def test_a_split_has_whole_requests(log, form, split):
+@pytest.mark.parametrize("by", ["random", "hash", "time"])
+def test_a_split_has_whole_requests(log, form, by):
+    split = {"by": by, "column": {"hash": "user", "time": "at"}.get(by)}
+    split |= {} if by == "time" else {"validation": 0.3, "test": 0.3}
     config = config_of(form, split=split)
     splits = load_splits(config, nested_log(log) if form == "nested" else log)
     tables = [splits.train, splits.validation, splits.test]
@@ -267,11 +221,19 @@ def test_a_split_has_whole_requests(log, form, split):
     assert sum(table.num_rows for table in tables) == len(log)
 
 
-def test_a_split_that_cuts_requests_is_refused(log):
-    times = log.append_column("late", pa.array(np.arange(len(log)) % 11))
-    config = config_of("flat", split={"by": "time", "column": "late"})
-    with pytest.raises(ValueError, match=r"two; say split: \{by: hash, column: request\}"):
-        load_splits(config, times)
+def test_rows_held_out_are_whole_requests(log, tmp_path):
+    for name, rows in (("train", log.slice(0, 120)), ("test", log.slice(120))):
+        pq.write_table(rows, tmp_path / f"{name}.parquet")
+    paths = {name: str(tmp_path / f"{name}.parquet") for name in ("train", "test")}
+    config = config_of("flat", split={"by": "file", "validation": 0.3}, **paths)
+    splits, streamed = load_splits(config), open_stream(config)
+    of_files = splits.train, splits.validation
+    assert [len(streamed.train), len(streamed.validation)] == [rows.num_rows for rows in of_files]
+    _, splits, _ = training_rows(config_of("flat"), log, None, None, 0.3)
+    for tables in (of_files, (splits.train, splits.validation)):  # of files, of an estimator
+        ids = [set(table["request"].to_pylist()) for table in tables]
+        assert not ids[0] & ids[1]
+        assert len(ids[1]) == pytest.approx(0.3 * len(ids[0] | ids[1]), abs=1)
 
 
 @pytest.mark.parametrize("form", ["flat", "nested"])
@@ -346,39 +308,6 @@ def test_groups_that_a_loss_compares_stay_whole_and_so_do_their_requests(log, fo
     assert sum(len(b.request_dense_QF) for b in batches) == len(source.held.features.requests)
 
 
-def test_validation_rows_drawn_from_training_files_are_whole_requests(log, tmp_path):
-    for name, rows in (("train", log.slice(0, 120)), ("test", log.slice(120))):
-        pq.write_table(rows, tmp_path / f"{name}.parquet")
-    paths = {name: str(tmp_path / f"{name}.parquet") for name in ("train", "test")}
-    config = config_of("flat", split={"by": "file", "validation": 0.3}, **paths)
-    splits, streamed = load_splits(config), open_stream(config)
-    ids = [set(table["request"].to_pylist()) for table in (splits.train, splits.validation)]
-    assert not ids[0] & ids[1] and all(ids)
-    assert [len(streamed.train), len(streamed.validation)] == [
-        splits.train.num_rows,
-        splits.validation.num_rows,
-    ]
-
-
-def test_an_estimator_holds_whole_requests_out(log):
-    from mmoe.integrations.estimator_rows import training_rows
-
-    _, splits, _ = training_rows(config_of("flat"), log, None, None, 0.3)
-    ids = [set(table["request"].to_pylist()) for table in (splits.train, splits.validation)]
-    assert not ids[0] & ids[1]
-    assert len(ids[1]) == round(0.3 * len(ids[0] | ids[1]))
-
-
-@pytest.mark.parametrize("form", ["flat", "nested"])
-def test_ids_are_counted_row_by_row_though_they_are_read_once(forms, form):
-    rules, plain = forms[form][0].rules, forms["plain"][0].rules
-    assert rules["numeric"] == plain["numeric"]
-    for name, vocabulary in plain["tables"].items():
-        assert rules["tables"][name].keys.equals(vocabulary.keys), name
-        assert rules["tables"][name].counts.tolist() == vocabulary.counts.tolist(), name
-    assert plain["tables"]["history"].counts.max() > 10
-
-
 def test_values_that_count_several_times():
     column = pa.chunked_array([[1.5, None, float("nan")], [2.5, 1.5]])
     fit, each = CountFit("x"), CountFit("x")
@@ -396,32 +325,25 @@ def _written(rows, folder, name, items=None):
 
 
 @pytest.mark.parametrize("how", ["memory", "stream"])
-def test_a_file_of_empty_lists_without_a_type_adds_nothing(log, tmp_path, how):
+def test_empty_lists_add_nothing_and_null_candidates_are_refused(log, tmp_path, how):
     rows, counted = nested_log(log), []
+    read = load_splits if how == "memory" else open_stream
+    configs = {
+        name: config_of("nested", path=str(tmp_path / name), split=SPLIT, input=how)
+        for name in ("one", "two", "none", "null")
+    }
     _written(rows, tmp_path / "one", "b.parquet")
     _written(rows, tmp_path / "two", "b.parquet")
-    _written(rows[:5], tmp_path / "two", "a.parquet", pa.array([[]] * 5))
+    _written(rows[:5], tmp_path / "two", "a.parquet", pa.array([[]] * 5))  # without a type
     for name in ("one", "two"):
-        config = config_of("nested", path=str(tmp_path / name), split=SPLIT, input=how)
-        read = load_splits if how == "memory" else open_stream
-        found = read(config)
+        found = read(configs[name])
         counted.append([len(part) for part in (found.train, found.validation, found.test)])
     assert counted[0] == counted[1] and sum(counted[0]) == len(log)
-
-
-@pytest.mark.parametrize("how", ["memory", "stream"])
-def test_without_one_candidate_nothing_is_trained(log, tmp_path, how):
-    _written(nested_log(log)[:5], tmp_path / "log", "a.parquet", pa.array([[], None, [], [], []]))
-    config = config_of("nested", path=str(tmp_path / "log"), split=SPLIT, input=how)
+    _written(rows[:5], tmp_path / "none", "a.parquet", pa.array([[], None, [], [], []]))
     with pytest.raises(ValueError, match="holds no candidates, as every list of them is empty"):
-        (load_splits if how == "memory" else open_stream)(config)
-
-
-@pytest.mark.parametrize("how", ["memory", "stream"])
-def test_a_null_candidate_is_not_trained_on(log, tmp_path, how):
-    rows = nested_log(log).to_pylist()
+        read(configs["none"])
+    rows = rows.to_pylist()
     rows[3]["candidates"].insert(0, None)
-    _written(pa.Table.from_pylist(rows), tmp_path / "log", "a.parquet")
-    config = config_of("nested", path=str(tmp_path / "log"), split=SPLIT, input=how)
+    _written(pa.Table.from_pylist(rows), tmp_path / "null", "a.parquet")
     with pytest.raises(ValueError, match=r"a.parquet: row 4, candidate 1 .* is null; leave"):
-        (load_splits if how == "memory" else open_stream)(config)
+        read(configs["null"])

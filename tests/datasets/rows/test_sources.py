@@ -41,17 +41,6 @@ def test_files_are_projected_numbered_and_split(tmp_path):
     assert load_splits(configured(), path).test.equals(splits.test)
 
 
-def test_an_error_after_the_split_names_the_row_of_the_file(tmp_path):
-    lines = ["zip,x"] + [f"a,{i}" for i in range(50)]
-    lines[31] = "a,cheap"
-    (tmp_path / "log.csv").write_text("\n".join(lines))
-    config = configured(path=str(tmp_path / "log.csv"))
-    splits = load_splits(config)
-    table = pa.concat_tables([splits.train, splits.validation, splits.test])
-    with pytest.raises(ValueError, match=r"log\.csv: row 31: column 'x' .* is 'cheap', expected"):
-        FeatureEncoder.fit(config, table, "data")
-
-
 def test_split_by_file(tmp_path):
     for name, first, last in (("train", 0, 60), ("valid", 60, 70), ("test", 70, 90)):
         write_csv(tmp_path / f"{name}.csv", first, last)
@@ -82,34 +71,17 @@ def test_a_file_of_training_is_no_file_of_another_split(tmp_path, how, name):
         load_splits(config, tmp_path) if how == "memory" else open_stream(config, tmp_path)
 
 
-def test_types_of_the_test_file_do_not_matter(tmp_path):
-    (tmp_path / "train.csv").write_text("zip,x\n" + "1.50,1\nA,99\n" * 20)
-    (tmp_path / "test.csv").write_text("zip,x\n1.50,1\n")
-    config = configured(split={"by": "file"}, train="train.csv", test="test.csv")
-    splits = load_splits(config, tmp_path)
-    encoder = FeatureEncoder.fit(config, splits.train, splits.origin)
-    assert encoder.encode(splits.test, "x").ids_NC.min() >= 2
-
-
-def test_evaluating_other_files_does_not_need_the_split_column(tmp_path):
+def test_evaluating_other_files_or_the_own_test_split(tmp_path):
     path = write_csv(tmp_path / "new.csv", 0, 10)
     config = configured(path="old.csv", split={"by": "time", "column": "day"})
-    held_out = load_test(config, path)
-    assert held_out.table.num_rows == 10
-    assert held_out.origin == path
+    held_out = load_test(config, path)  # which has no such column
+    assert (held_out.table.num_rows, held_out.origin) == (10, path)
     assert encode_labels(config, held_out.table, path).labels_NT.sum() == 0
-
-
-@pytest.mark.parametrize("split", ["random", "time"])
-def test_evaluating_a_run_takes_its_own_test_split(tmp_path, split):
     path = write_csv(tmp_path / "log.csv", 0, 100)
-    rule = {"by": "time", "column": "x"} if split == "time" else {"by": "random"}
-    config = configured(path=path, split=rule)
-    assert load_test(config).table.equals(load_splits(config).test)
-
-
-def test_types_of_the_evaluated_rows_do_not_matter(tmp_path):
-    """Training sees words among the codes, the new file digits only."""
+    for rule in ({"by": "time", "column": "x"}, {"by": "random"}):
+        config = configured(path=path, split=rule)
+        assert load_test(config).table.equals(load_splits(config).test)
+    # Training sees words among the codes, the new file digits only
     (tmp_path / "train.csv").write_text("zip,x\n" + "1.50,1\nA,99\n" * 20)
     (tmp_path / "new.csv").write_text("zip,x\n1.50,1\n")
     config = configured(path=str(tmp_path / "train.csv"))
@@ -137,45 +109,37 @@ def test_errors(tmp_path):
 
 def test_a_missing_column_says_what_needs_it(tmp_path):
     path = write_csv(tmp_path / "log.csv", 0, 20)
-    task = {"name": "buy", "label": "bought > 0"}
-    raw = {"features": [{"kind": "numeric", "name": "x"}], "tasks": [task]}
-    config = config_from_dict(raw | {"data": {"path": path}})
-    message = r"log\.csv: there is no column 'bought', which task 'buy' needs"
-    with pytest.raises(ValueError, match=message):
-        load_splits(config)
-    with pytest.raises(ValueError, match=message):
-        load_test(config, path)
-    config = config_from_dict(
-        raw
-        | {"tasks": [{"name": "t", "label": "x > 9"}]}
-        | {
-            "data": {
-                "path": path,
-                "group_column": "user",
-                "split": {"by": "hash", "column": "item"},
-            }
-        }
-    )
-    with pytest.raises(ValueError, match=r"no column 'user', which data\.group_column needs"):
-        load_splits(config)
+    features = [{"kind": "numeric", "name": "x"}]
+    data = {"path": path, "group_column": "user"}
+    for label, column, what in (("bought > 0", "bought", "task 'buy'"), ("x > 9", "user", "data")):
+        task = {"name": "buy", "label": label}
+        config = config_from_dict({"features": features, "tasks": [task], "data": data})
+        for read in (load_splits, lambda config: load_test(config, path)):
+            with pytest.raises(ValueError, match=rf"log\.csv: .*'{column}', which {what}"):
+                read(config)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"options": {"rows": 5}}, r"data\.options: source files takes no options; remove rows"),
-        ({"train": "a.csv"}, r"data\.train: is read only .* by random; set data\.split\.by: file"),
-        ({"test": "a.csv"}, r"data\.test: is read only when the split is by file"),
-        (
-            {"split": {"by": "file"}, "train": "a.csv", "test": "b.csv"},
-            r"data\.path: '.*log\.csv' is not read when the split is by file .*; remove it",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("data", "message"), [
+    ({"options": {"rows": 5}}, r"data\.options: source files takes no options; remove rows"),
+    ({"train": "a.csv"}, r"data\.train: is read only .* by random; set data\.split\.by: file"),
+    ({"test": "a.csv"}, r"data\.test: is read only when the split is by file"),
+    ({"split": {"by": "file"}, "train": "a.csv", "test": "b.csv"},
+     r"data\.path: '.*log\.csv' is not read when the split is by file .*; remove it"),
+])  # fmt: skip
 def test_settings_that_would_not_be_read(tmp_path, data, message):
     path = write_csv(tmp_path / "log.csv", 0, 20)
     with pytest.raises(ValueError, match=message):
         load_splits(configured(path=path, **data))
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    ({"source": "hillstrom"}, r"^data\.source: hillstrom makes its own rows"),
+    ({"split": {"by": "file"}}, r"^data\.split\.by: file reads data\.train"),
+    ({"input": "stream"}, r"^data\.input: stream reads files; set auto or memory"),
+])  # fmt: skip
+def test_settings_that_rows_in_memory_leave_unread(data, message):
+    with pytest.raises(ValueError, match=message):
+        load_splits(configured(**data), pa.table({"x": [1]}))
 
 
 def test_recipes():
@@ -245,38 +209,28 @@ def test_the_splits_are_those_of_a_file(funnel_config, funnel_table, tmp_path, k
     assert load_test(config, KINDS[kind](table)).table.num_rows == 300
 
 
-def test_missing_values_are_those_of_a_file():
+def test_missing_values_and_matrices_are_read():
     frame = pd.DataFrame({1: [1.0, np.nan], "kind": pd.Categorical(["a", None])})
     table = as_table(frame)
     assert [table[name].null_count for name in ("1", "kind")] == [1, 1]
+    table = as_table({"age": [1, 2], "title": np.array([[0.5, 1.0], [2.0, 3.0]])})
+    assert table["title"].to_pylist() == [[0.5, 1.0], [2.0, 3.0]]
 
 
 def test_a_value_is_refused_by_its_row(funnel_config, funnel_table):
-    frame = funnel_table.to_pandas()
+    frame = funnel_table.to_pandas().assign(what=object())  # which nobody reads
     frame.loc[16, "click"] = 7
     config = config_from_dict(funnel_config)
-    for which in ("train", "validation", "test"):
-        part = getattr(load_splits(config, frame), which)
-        if 16 in part["__mmoe_row__"].to_pylist():
-            with pytest.raises(ValueError, match=r"^DataFrame: row 17: column 'click' .*7"):
-                encode_labels(config, part, "DataFrame")
-            return
-    pytest.fail("row 17 is in no split")
-
-
-def test_a_column_that_nobody_reads_may_be_anything(funnel_config, funnel_table):
-    frame = funnel_table.to_pandas()
-    splits = load_splits(config_from_dict(funnel_config), frame.assign(what=object()))
+    splits = load_splits(config, frame)
     assert "what" not in splits.train.column_names
+    [part] = [
+        part for part in (splits.train, splits.validation, splits.test)
+        if 16 in part["__mmoe_row__"].to_pylist()
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"^DataFrame: row 17: column 'click' .*7"):
+        encode_labels(config, part, "DataFrame")
     with pytest.raises(ValueError, match=r"^DataFrame: column 'price' \(dtype object\) cannot be"):
-        load_splits(config_from_dict(funnel_config), frame.assign(price=object()))
-
-
-def test_columns_of_other_libraries_are_made_plain_as_those_of_files(funnel_config, funnel_table):
-    views = funnel_table.set_column(2, "item", funnel_table["item"].cast(pa.string_view()))
-    config = config_from_dict(funnel_config)
-    items = [load_splits(config, rows).train["item"].to_pylist() for rows in (funnel_table, views)]
-    assert items[0] == items[1]
+        load_splits(config, frame.assign(price=object()))
 
 
 REFUSED = {
@@ -286,6 +240,7 @@ REFUSED = {
     "type": (7, "data: expected a path, a DataFrame, an Arrow table or a mapping"),
     "no rows": ({"age": []}, "dict: holds no rows"),
     "lengths": ({"age": [1, 2], "x": [1]}, "dict: column 'x' has 1 rows, but 'age' has 2"),
+    "matrix": ({"age": [1, 2], "title": np.zeros((1, 3))}, "'title' has 1 rows, but 'age' has 2"),
     "kinds": ({"age": [1, "a"]}, r"dict: column 'age' \(dtype list\) cannot be read"),
     "twice": (
         pd.DataFrame([[1, 2]], columns=["age", "age"]),
@@ -299,30 +254,3 @@ def test_what_is_no_rows_is_refused(rows):
     assert holds_rows(REFUSED[rows][0])
     with pytest.raises(ValueError, match=REFUSED[rows][1]):
         as_table(REFUSED[rows][0])
-
-
-def test_a_missing_column_is_named_with_what_needs_it(funnel_config, funnel_table):
-    frame = funnel_table.to_pandas().drop(columns="price")
-    with pytest.raises(ValueError, match=r"^DataFrame: there is no column 'price', which feature"):
-        load_splits(config_from_dict(funnel_config), frame)
-
-
-SETTINGS = {
-    "source": ({"source": "hillstrom"}, r"^data\.source: hillstrom makes its own rows"),
-    "file": ({"split": {"by": "file"}}, r"^data\.split\.by: file reads data\.train"),
-    "stream": ({"input": "stream"}, r"^data\.input: stream reads files; set auto or memory"),
-}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_settings_that_rows_in_memory_leave_unread(funnel_config, name):
-    data, words = SETTINGS[name]
-    with pytest.raises(ValueError, match=words):
-        load_splits(config_from_dict({**funnel_config, "data": data}), pa.table({"user": [1]}))
-
-
-def test_a_matrix_holds_a_vector_in_each_row():
-    table = as_table({"age": [1, 2], "title": np.array([[0.5, 1.0], [2.0, 3.0]])})
-    assert table["title"].to_pylist() == [[0.5, 1.0], [2.0, 3.0]]
-    with pytest.raises(ValueError, match="'title' has 1 rows, but 'age' has 2"):
-        as_table({"age": [1, 2], "title": np.zeros((1, 3))})

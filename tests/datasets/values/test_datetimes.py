@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from mmoe.config import DatetimeFeature, NumericFeature, SplitConfig, config_from_dict
+from mmoe.config import DatetimeFeature, NumericFeature, SplitConfig
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.locations import number_rows
 from mmoe.datasets.rows.splits import days_of, split_table
 from mmoe.datasets.values.columns import feature_numbers, parse_written, to_times
 from mmoe.datasets.values.datetimes import local_datetimes
 from mmoe.datasets.values.text import parse_lists
+from tests.small_configs import click_config
 
 PARTS = [
     "minute", "hour", "weekday", "hour_of_week", "day", "day_of_year", "week", "month", "quarter",
@@ -31,9 +32,7 @@ def local(values, origin="log.csv", **settings):
 
 
 def encoder(**settings):
-    feature = {"kind": "datetime", "name": "at", **settings}
-    tasks = [{"name": "click", "label": "click"}]
-    config = config_from_dict({"features": [feature], "tasks": tasks})
+    config = click_config({"kind": "datetime", "name": "at", **settings})
     hours = [dt.datetime(2020, 1, 1) + dt.timedelta(hours=25 * n) for n in range(366 * 6)]
     return FeatureEncoder.fit(config, pa.table({"at": [MOMENT, None, *hours]}), "log.csv")
 
@@ -48,7 +47,7 @@ def test_every_part():
     assert fitted.dense_names == []
 
 
-@pytest.mark.parametrize("year", [2020, 2024, 2025])
+@pytest.mark.parametrize("year", [2024, 2025])
 def test_parts_are_those_of_python_for_every_day(year):
     days = [dt.datetime(year, 1, 1, 7) + dt.timedelta(days=n) for n in range(366)]
     fitted = encoder(parts=["weekday", "day", "day_of_year", "week", "month"])
@@ -97,9 +96,9 @@ def test_fractions_and_the_years_before_1970_are_rounded_down():
     assert local(before) == [dt.datetime(1969, 12, 31, 23, 59, 59, 999_999)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_iso_text_in_whatever_company():
+    company = [[], ["2024-01-01 10:00:00"], ["2024-01-01T10:00Z"], ["2024-01-01 10:00", "NaT"]]
+    for text in (
         "2024-07-31T23:59:58",
         " 2024-07-31 23:59:58 ",
         "2024-07-31 23:59:58Z",
@@ -108,28 +107,29 @@ def test_fractions_and_the_years_before_1970_are_rounded_down():
         "2024-07-31 13:59:58-1000",
         "2024-07-31 21:59:58-02",
         "2024-07-31T23:59:58  Z",
-    ],
-)
-def test_iso_text_in_whatever_company(text):
-    for others in ([], ["2024-01-01 10:00:00"], ["2024-01-01T10:00Z"], ["2024-01-01 10:00", "NaT"]):
-        assert local([text, *others])[0] == MOMENT
-
-
-def test_a_blank_before_the_zone_needs_no_longer_cell_beside_it():
-    for others in ([], ["2024-01-01T10:00:00.000Z"]):
+    ):
+        for others in company:
+            assert local([text, *others])[0] == MOMENT
+    for others in ([], ["2024-01-01T10:00:00.000Z"]):  # a blank before the zone
         assert local(["2024-07-31 23:59 Z", *others])[0] == MOMENT.replace(second=0)
         assert local(["2024-07-31 23 -02", *others])[0] == dt.datetime(2024, 8, 1, 1)
+    ends = ["0001-01-01T12:00:00", "9999-12-31T12:00:00"]
+    assert [datetime.hour for datetime in local(ends, timezone="Asia/Kolkata")] == [17, 17]
 
 
-@pytest.mark.parametrize(
-    "zone",
-    ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Asia/Gaza",
-     "Asia/Kathmandu", "Pacific/Apia", "Europe/Dublin", "America/Sao_Paulo"],
-)  # fmt: skip
+def test_no_value_needs_no_unit():
+    assert local(pa.nulls(2)) == local(pa.array([None, None], pa.int64())) == [None, None]
+    assert local(["", "NA"]) == [None, None]
+    assert local(pa.array([], pa.string())) == []
+
+
+@pytest.mark.parametrize("zone", [
+    "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca",
+])  # fmt: skip
 def test_clocks_are_those_of_python_in_every_year(zone):
     """From 2038 on there is a rule for summer time, but no list of its changes any more."""
     info, rng = ZoneInfo(zone), np.random.default_rng(0)
-    seconds = rng.integers(-2_200_000_000, 7_000_000_000, 2000)
+    seconds = rng.integers(-2_200_000_000, 7_000_000_000, 500)
     berlin = [1711846800, 1729990800, 2531955600, 2550704400]  # to summer time and back
     for change in berlin:
         seconds = np.append(seconds, change + np.arange(-2, 3))
@@ -139,11 +139,6 @@ def test_clocks_are_those_of_python_in_every_year(zone):
         for second in seconds
     ]
     assert found == expected
-
-
-def test_the_ends_of_time_have_a_clock_as_well():
-    ends = ["0001-01-01T12:00:00", "9999-12-31T12:00:00"]
-    assert [datetime.hour for datetime in local(ends, timezone="Asia/Kolkata")] == [17, 17]
 
 
 def test_time_zones_shift_datetimes_but_not_days():
@@ -159,37 +154,28 @@ def test_time_zones_shift_datetimes_but_not_days():
         assert local(values, **zone) == [dt.datetime(2024, 1, 31), None]
 
 
-def test_no_value_needs_no_unit():
-    assert local(pa.nulls(2)) == local(pa.array([None, None], pa.int64())) == [None, None]
-    assert local(["", "NA"]) == [None, None]
-    assert local(pa.array([], pa.string())) == []
-
-
-@pytest.mark.parametrize(
-    ("values", "settings", "says"),
-    [
-        ([5], {}, "column 'at' .* holds int64, but the feature has no unit; .*unit: s, ms"),
-        ([MOMENT], {"unit": "s"}, r"holds timestamp\[us\], which says its unit itself, .*remove"),
-        ([dt.date(2024, 1, 1)], {"unit": "s", "parts": ["day"]}, "date32.*says its unit itself"),
-        ([dt.date(2024, 1, 1)], {"parts": ["hour_of_week"]}, "date32.*parts has hour_of_week"),
-        (["2024-01-01 10:00", "2024-01-02"], {}, "row 2: .*'2024-01-02', which has no time of day"),
-        (["", "noon"], {}, "log.csv: row 2: column 'at' .* is 'noon', expected ISO 8601"),
-        (["2024-02-30 10:00"], {}, "row 1: .*'2024-02-30 10:00', expected ISO 8601"),
-        (["1722470398"], {}, "row 1: .* is '1722470398', .*unit: s, ms, us or ns where"),
-        (["2024-07-31"], {"unit": "s"}, "row 1: .* is '2024-07-31', expected a number"),
-        ([SECONDS, SECONDS * 1000], {"unit": "s"}, "row 2: .* s since 1970, which is not in the"),
-        ([0.5, SECONDS * 1e3], {"unit": "s"}, "row 2: .* not in the years 1900 to 2199"),
-        ([SECONDS * 1000, SECONDS], {"unit": "ms"}, "row 2: .*which in ms is in the first weeks"),
-        ([SECONDS * 1000, None], {"unit": "ns"}, "row 1: .* in ms between 2000 and 2099"),
-        (pa.array([2**64 - 1], pa.uint64()), {"unit": "us"}, "row 1: .* not in the years"),
-        (pa.array([2**60], pa.timestamp("s")), {}, "row 1: .* not in the years 1 to 9999"),
-        ([1e305], {"unit": "s"}, r"row 1: .* is 1e\+305 s since 1970, which is not in the years"),
-        (pa.array([0, 2**31 - 1], pa.date32()), {"parts": ["day"]}, "row 2: .*years 1 to 9999"),
-        (pa.array([None, 2**62], pa.date64()), {"parts": ["day"]}, "row 2: .*years 1 to 9999"),
-        ([True], {}, "holds bool, expected timestamps, dates, ISO 8601"),
-        ([[MOMENT]], {}, "holds list<.*convert the column"),
-    ],
-)
+@pytest.mark.parametrize(("values", "settings", "says"), [
+    ([5], {}, "column 'at' .* holds int64, but the feature has no unit; .*unit: s, ms"),
+    ([MOMENT], {"unit": "s"}, r"holds timestamp\[us\], which says its unit itself, .*remove"),
+    ([dt.date(2024, 1, 1)], {"unit": "s", "parts": ["day"]}, "date32.*says its unit itself"),
+    ([dt.date(2024, 1, 1)], {"parts": ["hour_of_week"]}, "date32.*parts has hour_of_week"),
+    (["2024-01-01 10:00", "2024-01-02"], {}, "row 2: .*'2024-01-02', which has no time of day"),
+    (["", "noon"], {}, "log.csv: row 2: column 'at' .* is 'noon', expected ISO 8601"),
+    (["2024-02-30 10:00"], {}, "row 1: .*'2024-02-30 10:00', expected ISO 8601"),
+    (["1722470398"], {}, "row 1: .* is '1722470398', .*unit: s, ms, us or ns where"),
+    (["2024-07-31"], {"unit": "s"}, "row 1: .* is '2024-07-31', expected a number"),
+    ([SECONDS, SECONDS * 1000], {"unit": "s"}, "row 2: .* s since 1970, which is not in the"),
+    ([0.5, SECONDS * 1e3], {"unit": "s"}, "row 2: .* not in the years 1900 to 2199"),
+    ([SECONDS * 1000, SECONDS], {"unit": "ms"}, "row 2: .*which in ms is in the first weeks"),
+    ([SECONDS * 1000, None], {"unit": "ns"}, "row 1: .* in ms between 2000 and 2099"),
+    (pa.array([2**64 - 1], pa.uint64()), {"unit": "us"}, "row 1: .* not in the years"),
+    (pa.array([2**60], pa.timestamp("s")), {}, "row 1: .* not in the years 1 to 9999"),
+    ([1e305], {"unit": "s"}, r"row 1: .* is 1e\+305 s since 1970, which is not in the years"),
+    (pa.array([0, 2**31 - 1], pa.date32()), {"parts": ["day"]}, "row 2: .*years 1 to 9999"),
+    (pa.array([None, 2**62], pa.date64()), {"parts": ["day"]}, "row 2: .*years 1 to 9999"),
+    ([True], {}, "holds bool, expected timestamps, dates, ISO 8601"),
+    ([[MOMENT]], {}, "holds list<.*convert the column"),
+])  # fmt: skip
 def test_what_is_no_datetime_is_named(values, settings, says):
     with pytest.raises(ValueError, match=says):
         local(values, **settings)
@@ -223,29 +209,23 @@ def test_numbers_in_text(keys, texts, expected):
     assert parse_written(cells(texts), *keys).to_pylist() == expected
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (["1.234,5", " ? ", "-999", "", "NA", "-999,0"], [1234.5, NAN, NAN, NAN, NAN, NAN]),
-        ([1.5, -999, None], [1.5, NAN, NAN]),  # numbers are what they are
-        (pa.array([-999, 4]), [NAN, 4]),
-    ],
-)
+@pytest.mark.parametrize(("values", "expected"), [
+    (["1.234,5", " ? ", "-999", "", "NA", "-999,0"], [1234.5, NAN, NAN, NAN, NAN, NAN]),
+    ([1.5, -999, None], [1.5, NAN, NAN]),  # numbers are what they are
+    (pa.array([-999, 4]), [NAN, 4]),
+])  # fmt: skip
 def test_missing_values(values, expected):
     feature = NumericFeature(name="x", decimal=",", thousands=".", missing_values=[-999, "?"])
     np.testing.assert_array_equal(feature_numbers(pa.table({"x": values}), feature, "l"), expected)
 
 
-def test_words_among_plain_numbers_are_missing_where_they_are_named():
+def test_what_is_not_written_so_is_refused_by_row():
     table = number_rows(pa.table({"x": ["1", "unknown", "12,5"]}), [("a.csv", 2), ("b.csv", 1)])
     feature = NumericFeature(name="x", missing_values=["unknown"])
     message = r"b\.csv: row 1: column 'x' \(of feature 'x'\) is '12,5', expected a number; mend"
     with pytest.raises(ValueError, match=message):
         feature_numbers(table, feature, "log")
     assert feature_numbers(table.slice(0, 2), feature, "log").tolist()[0] == 1
-
-
-def test_what_is_not_written_so_is_refused_by_row():
     table = number_rows(pa.table({"p": ["€ 1.000", "free"]}), [("a.csv", 2)])
     feature = NumericFeature(name="price", column="p", decimal=",", thousands=".", unit="€")
     message = (
@@ -256,22 +236,34 @@ def test_what_is_not_written_so_is_refused_by_row():
         feature_numbers(table, feature, "log")
 
 
-@pytest.mark.parametrize(
-    ("keys", "complaint"),
-    [
+def test_keys_that_say_nothing():
+    for keys, complaint in (
         ({"decimal": ",", "thousands": ","}, "decimal and thousands are both ','"),
         ({"unit": "5"}, "expected what is no number"),
         ({"thousands": "x"}, "Input should be"),
-    ],
-)
-def test_marks_that_say_nothing(keys, complaint):
-    with pytest.raises(ValidationError, match=complaint):
-        NumericFeature(name="x", **keys)
+    ):
+        with pytest.raises(ValidationError, match=complaint):
+            NumericFeature(name="x", **keys)
+    for form, complaint in (
+        ("%d/%m", "leaves year, month or day open"),
+        ("%c", "holds %c"),
+        ("%Y-%m-%d%", "holds %,"),
+    ):
+        with pytest.raises(ValidationError, match=complaint):
+            DatetimeFeature(name="at", parts=["hour"], format=form)
+        with pytest.raises(ValidationError, match=complaint):
+            SplitConfig(by="time", column="at", format=form)
+    feature = DatetimeFeature(name="at", parts=["hour"], format="%d/%m/%Y")
+    with pytest.raises(ValueError, match="has the format '%d/%m/%Y', which has no time of day"):
+        local_datetimes(pa.table({"at": ["24/11/2023"]}), feature, "log")
+    with pytest.raises(ValidationError, match=r"unit .* and format .* remove one of them"):
+        DatetimeFeature(name="at", parts=["day"], format="%d/%m/%Y", unit="s")
+    with pytest.raises(ValidationError, match="split by random takes no `format`; remove it"):
+        SplitConfig(format="%d/%m/%Y")
 
 
-@pytest.mark.parametrize(
-    ("cell", "items"),
-    [
+def test_lists_in_brackets():
+    for cell, items in (
         ('["a", "b c"]', ["a", "b c"]),
         ("['a','b c',]", ["a", "b c"]),
         ('["a, b", "c\\"d", null]', ["a, b", 'c"d', None]),
@@ -284,27 +276,20 @@ def test_marks_that_say_nothing(keys, complaint):
         ("{'a', 'b'}", ["a", "b"]),
         (" [true] ", ["true"]),
         ("[]", []),
-    ],
-)
-def test_lists_in_brackets(cell, items):
-    lists, wrong = parse_lists(cells([cell, None, "NULL"]))
-    assert lists.to_pylist() == [items, None, None]
-    assert wrong.to_pylist() == [False] * 3
-
-
-@pytest.mark.parametrize("cell", ["a|b", "[1, [2]]", '{"a": 1}', '["a"', "[1}2]", "['a' b]", "7"])
-def test_what_is_no_list_in_brackets(cell):
-    assert parse_lists(cells([cell]))[1].to_pylist() == [True]
+    ):
+        lists, wrong = parse_lists(cells([cell, None, "NULL"]))
+        assert lists.to_pylist() == [items, None, None]
+        assert wrong.to_pylist() == [False] * 3
+    for cell in ("a|b", "[1, [2]]", '{"a": 1}', '["a"', "[1}2]", "['a' b]", "7"):
+        assert parse_lists(cells([cell]))[1].to_pylist() == [True]
 
 
 def test_lists_in_brackets_are_encoded_and_refused_by_row():
-    config = config_from_dict(
-        {
-            "features": [{"kind": "list", "name": "tags", "format": "json", "max_length": 2}],
-            "tasks": [{"name": "click", "label": "click"}],
-        }
-    )
-    encoder = FeatureEncoder.fit(config, pa.table({"tags": ['["a", "b"]', "['b']"]}), "log")
+    def fitted(feature, **columns):
+        config = click_config({"kind": "list", "name": "tags", "format": "json", **feature})
+        return FeatureEncoder.fit(config, pa.table(columns), "log")
+
+    encoder = fitted({"max_length": 2}, tags=['["a", "b"]', "['b']"])
     rows = pa.table({"tags": ["['x', 'b', 'b', 'a']", "", "[]"]})
     [(ids_V, offsets)] = encoder.encode(rows, "new").lists
     assert (ids_V.tolist(), offsets.tolist()) == ([1, 2, 0, 0], [0, 2, 3, 4])
@@ -313,32 +298,23 @@ def test_lists_in_brackets_are_encoded_and_refused_by_row():
     message = r"new: row 2: column 'tags' \(of feature 'tags'\) is 'a\|b', expected a list of plain"
     with pytest.raises(ValueError, match=message):
         encoder.encode(pa.table({"tags": ["[1]", "a|b"]}), "new")
+    columns = {"tags": ['["a", "b"]', "[]"], "w": ["[0.5, 2]", "[]"]}
+    encoder = fitted({"weights": "w", "pooling": "sum"}, **columns)
+    assert encoder.encode(pa.table(columns), "log").list_weights[0].tolist() == [0.5, 2, 1]
 
 
-def test_weights_may_be_lists_in_text_as_well():
-    feature = {"kind": "list", "name": "tags", "weights": "w", "format": "json", "pooling": "sum"}
-    tasks = [{"name": "click", "label": "click"}]
-    config = config_from_dict({"features": [feature], "tasks": tasks})
-    table = pa.table({"tags": ['["a", "b"]', "[]"], "w": ["[0.5, 2]", "[]"]})
-    encoder = FeatureEncoder.fit(config, table, "log")
-    assert encoder.encode(table, "log").list_weights[0].tolist() == [0.5, 2, 1]
-
-
-@pytest.mark.parametrize(
-    ("form", "text"),
-    [
-        ("%d/%m/%Y", "24/11/2023"),
-        ("%d/%m/%Y", " 24/11/2023 "),
-        ("%m/%d/%Y %I:%M %p", "11/24/2023 12:00 AM"),
-        ("%d.%m.%Y %H:%M", "24.11.2023 00:00"),
-        ("%d %b %Y", "24 Nov 2023"),
-        ("%b %d, %Y", "Nov 24, 2023"),
-        ("%Y%m%d", 20231124),
-        ("%Y%m%d", 20231124.0),
-        ("%d/%b/%Y:%H:%M:%S %z", "24/Nov/2023:01:00:00 +0100"),
-        ("%d/%m/%Y", dt.date(2023, 11, 24)),  # says itself what it is
-    ],
-)
+@pytest.mark.parametrize(("form", "text"), [
+    ("%d/%m/%Y", "24/11/2023"),
+    ("%d/%m/%Y", " 24/11/2023 "),
+    ("%m/%d/%Y %I:%M %p", "11/24/2023 12:00 AM"),
+    ("%d.%m.%Y %H:%M", "24.11.2023 00:00"),
+    ("%d %b %Y", "24 Nov 2023"),
+    ("%b %d, %Y", "Nov 24, 2023"),
+    ("%Y%m%d", 20231124),
+    ("%Y%m%d", 20231124.0),
+    ("%d/%b/%Y:%H:%M:%S %z", "24/Nov/2023:01:00:00 +0100"),
+    ("%d/%m/%Y", dt.date(2023, 11, 24)),  # says itself what it is
+])  # fmt: skip
 def test_datetimes_of_a_format(form, text):
     feature = DatetimeFeature(name="at", parts=["weekday"], format=form, missing_values=["-"])
     words = [text, "-", ""] if isinstance(text, str) else [text, None, None]
@@ -359,27 +335,6 @@ def test_another_datetime_is_refused_by_row(text):
     message = rf"a\.csv: row 2: column 'at' .*is '{text}', which is no datetime of the format '%d/"
     with pytest.raises(ValueError, match=message):
         to_times(table, "at", "log", "%d/%m/%Y")
-
-
-@pytest.mark.parametrize(
-    ("form", "complaint"),
-    [("%d/%m", "leaves year, month or day open"), ("%c", "holds %c"), ("%Y-%m-%d%", "holds %,")],
-)
-def test_formats_that_say_no_day(form, complaint):
-    with pytest.raises(ValidationError, match=complaint):
-        DatetimeFeature(name="at", parts=["hour"], format=form)
-    with pytest.raises(ValidationError, match=complaint):
-        SplitConfig(by="time", column="at", format=form)
-
-
-def test_days_have_no_hour_and_one_way_is_enough():
-    feature = DatetimeFeature(name="at", parts=["hour"], format="%d/%m/%Y")
-    with pytest.raises(ValueError, match="has the format '%d/%m/%Y', which has no time of day"):
-        local_datetimes(pa.table({"at": ["24/11/2023"]}), feature, "log")
-    with pytest.raises(ValidationError, match=r"unit .* and format .* remove one of them"):
-        DatetimeFeature(name="at", parts=["day"], format="%d/%m/%Y", unit="s")
-    with pytest.raises(ValidationError, match="split by random takes no `format`; remove it"):
-        SplitConfig(format="%d/%m/%Y")
 
 
 @pytest.mark.parametrize("by", ["time", "day"])
