@@ -13,14 +13,9 @@ from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
 from mmoe.metrics.of_tasks import task_metrics
 from mmoe.report import write_report
-from mmoe.run.console import SilentReporter
 from mmoe.score import load, load_predictor, score_files
 from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.baselines import boosted_trees, logistic_regression
-from mmoe.train.begin import training_state
-from mmoe.train.fit_wide import fit_wide
-from mmoe.train.prepare import prepare
-from mmoe.train.step import train_step
 
 DROP = ["model.bias={features: [position, device]}"]
 FIXED = ["model.bias={features: [position, device], scoring: fixed, at: {position: 1}}"]
@@ -111,7 +106,11 @@ def test_scores_are_evaluated_bit_for_bit_and_need_no_position(trained, biased, 
 
 
 def test_it_learns_what_the_position_does_and_the_report_says_it(trained):
-    finished = trained("run", *DROP, "training.epochs=8", "training.patience=8")
+    """The wide part does not read it."""
+    finished = trained("run", *DROP, "model.wide=true", "training.epochs=6", "training.patience=6")
+    wide = load_predictor(finished.directory)[0].ranker.wide
+    first = wide.first_rows[[feature.name for feature in wide.features].index("position")]
+    assert not wide.ids_RT[first : first + 8].any() and wide.ids_RT.any()
     found = bias_logits(finished)[:, 0]
     assert found[1] < -0.4 and (found[2:] < -0.7).all()
 
@@ -135,56 +134,20 @@ def test_entire_space_tasks_have_it_too(trained):
     assert not bias_logits(only)[:, 1].any() and bias_logits(only)[1:, 0].all()
 
 
-def test_its_tables_learn(raw, cut):
-    config = config_from_dict(set_values(raw, DROP))
-    data = prepare(config, splits=cut)
-    state = training_state(config, data)
-    before = {n: w.clone() for n, w in state.ranker.tables.table_weights().items()}
-    batches = list(data.train.epoch_batches(0, 0, 256))
-    for batch in batches[:3]:
-        train_step(state, [batch], config, 10)
-    after = state.ranker.tables.table_weights()
-    assert all(not torch.equal(before[name], after[name]) for name in ("position", "device"))
-
-
 def test_a_warm_start_keeps_it_and_takes_new_features(trained, raw, cut, weights):
     one = trained("one", *DROP)
     two = trained("two", *DROP, "training.epochs=1", warm_start=WarmStart(one.directory.path))
     assert np.allclose(bias_logits(one), bias_logits(two), atol=1.5)
     # A feature that joins is read with weights of zero; a tower that was not there begins at zero
-    fewer = ["model.bias={features: [device]}"]
-    three = trained("three", *fewer, "training.epochs=1")
+    three = trained("three", "model.bias={features: [device]}", "training.epochs=1")
     held = weights(three.directory.path)["network.bias_tower.mlp.layers.0.weight"]
     assert held.shape == (16, 4)
-    said = []
-
-    class Says(SilentReporter):
-        def say(self, text):
-            said.append(text)
-
     start = WarmStart(three.directory.path)
-    trained("four", *DROP, "training.epochs=1", warm_start=start, reporter=Says())
+    trained("four", *DROP, "training.epochs=1", warm_start=start)
     plain = trained("plain", "training.epochs=1")
     trained("five", *DROP, "training.epochs=1", warm_start=WarmStart(plain.directory.path))
     with pytest.raises(ValueError, match=r"model.bias.hidden is \[16\] there and \[8\] here"):
         trained("six", *DROP, "model.bias.hidden=[8]", warm_start=WarmStart(one.directory.path))
-
-
-def test_the_wide_part_does_not_read_it(raw, cut):
-    overrides = [*DROP, "model.wide=true"]
-    config = config_from_dict(set_values(raw, overrides))
-    data = prepare(config, splits=cut)
-    state = training_state(config, data)
-    fit_wide(state.ranker.wide, config, data, SilentReporter())
-    wide, held = state.ranker.wide, data.train.held
-    at = [f.name for f in wide.features].index("position")
-    rows = wide.ids_RT[wide.first_rows[at] : wide.first_rows[at] + 8]
-    assert not rows.any() and wide.ids_RT.any()
-    batch = held.batch(slice(0, 64))
-    logits = wide(batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
-    batch.values[at * 64 : (at + 1) * 64] = 3
-    again = wide(batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
-    assert torch.equal(logits, again)
 
 
 def test_baselines_read_what_scores_read(raw, cut):
