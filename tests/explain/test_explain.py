@@ -137,7 +137,7 @@ def test_a_feature_that_nothing_reads_is_unneeded_and_one_that_counts_is_needed(
 ):
     noise = pa.array(np.random.default_rng(0).integers(0, 4000, 4000))
     table = funnel_table.append_column("noise", noise)
-    raw = set_values(funnel_config, ["training.epochs=2"])
+    raw = set_values(funnel_config, ["training.epochs=3"])
     raw["features"] = [
         *raw["features"], {"kind": "categorical", "name": "noise", "encoding": "hash",
                            "hash_size": 100000},
@@ -252,3 +252,29 @@ def test_a_run_and_a_folder_at_an_address(run, mmoe, tmp_path):
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "memory://found/it/explain.html"
     assert store.exists("/found/it/explain.json")
+
+
+def test_the_interval_of_ne_holds_what_a_bootstrap_finds(run):
+    from mmoe.metrics.calibration import normalised_entropy
+    from mmoe.metrics.row_terms import of_predictions, row_terms
+
+    rng = np.random.default_rng(1)
+    p = rng.beta(1, 4, 4000)
+    y = (rng.random(4000) < p).astype(float)
+    q = np.clip(p * rng.lognormal(0, 0.4, 4000), 0.001, 0.99)
+    terms = [row_terms("ne", of_predictions(y, each)) for each in (p, q)]
+    error = float(((terms[0] - terms[1]) ** 2).sum() ** 0.5)
+    drawn = []
+    for _ in range(400):
+        rows = rng.integers(0, 4000, 4000)
+        one, two = (normalised_entropy(y[rows], each[rows]) for each in (p, q))
+        drawn.append(one - two)
+    assert error == pytest.approx(np.std(drawn), rel=0.12)
+
+
+def test_a_run_without_experts_is_refused(train_funnel, funnel_config, mmoe):
+    made = train_funnel(
+        set_values(funnel_config, ["model.kind=shared_bottom", "training.epochs=1"])
+    )
+    code, _, err = mmoe("explain", made.path)
+    assert code == 2 and "no gate of this run chooses between experts" in err

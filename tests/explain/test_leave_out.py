@@ -55,7 +55,7 @@ class _Renormalised(nn.Module):
     def __init__(self, gate: nn.Module, expert: int) -> None:
         super().__init__()
         self.gate, self.expert = gate, expert
-        self.takes_rows = gate.takes_rows
+        self.takes_rows = getattr(gate, "takes_rows", False)
 
     def forward(self, inputs, visibility_GE, **said):
         decision = self.gate(inputs, visibility_GE, **said)

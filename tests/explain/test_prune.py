@@ -138,10 +138,10 @@ def test_a_pruned_run_is_trained_on_resumed_and_continued(
                 (4,): "there is no expert 4; the run has 1 to 3",
                 (0,): "there is no expert 0",
                 (): "expected numbers such as 3,5, got none",
-                (1, 2, 3): "the gate of 'click' would see no expert",
                 (1, 2): "the gate of 'click' picks 2 experts and would see 1; prune fewer",
             },
         ),
+        (["model.num_experts=2"], {(1, 2): "the gate of 'click' would see no expert"}),
         (["model.kind=shared_bottom"], {(1,): "no gate of this run chooses between experts"}),
         (["model.gate={kind: dselect_k, k: 2}"], {(1,): "spell the experts' numbers"}),
         (

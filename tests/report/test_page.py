@@ -114,9 +114,9 @@ def test_what_there_is_not_has_no_section(fake_run):
     assert "best AUC" not in text
     assert "oracle 0." not in text
     path = write_report(fake_run({"watch": "regression"}, kind="shared_bottom", folder="other"))
-    page = path.read_text()
-    assert "Ranking" not in page and "Calibration" in page
-    assert "This model has no gates" in page
+    _, text = _parse(path)
+    assert "Ranking" not in text and "Calibration" in text
+    assert "This model has no gates" in path.read_text()
 
 
 def test_what_gates_shared_and_could_not_be_computed_is_said_and_escaped(fake_run):
@@ -137,7 +137,7 @@ def test_what_gates_shared_and_could_not_be_computed_is_said_and_escaped(fake_ru
     (run / "curves.json").write_text(json.dumps(curves))
     page = write_report(run).read_text()
     assert "never: auc not computed: &lt;all rows&gt; are negative" in page
-    assert "stands where the test rows of a task are all of one class" in page
+    assert "stands where the test rows of a task are all of one class" in " ".join(page.split())
     assert ">nan<" not in page
     assert "&lt;img src=x&gt; 1" in page
     assert "Level 1: 63 % of the (sample, gate, expert) picks" in page

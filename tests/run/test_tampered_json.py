@@ -51,7 +51,7 @@ def test_tampered_files_are_named(world, tmp_path, mmoe, name):
     [
         ("index.json", "kept", None, "evaluate", "(kept: Input should be a valid list"),
         ("index.json", "best", "../run", "score", "(best: String should match pattern"),
-        ("index.json", "best", "step-7", "unshard", "names step-7, which is not there"),
+        ("index.json", "best", "step-7", "score", "names step-7, which is not there"),
         ("state.json", "step", "x", "resume", "(step: Input should be a valid integer"),
         ("warm_start.json", "run", [], "resume", "(run: Input should be a valid s"),
         ("metrics.json", "validation", {"buy": 0}, "report", "(validation.buy: Input"),

@@ -13,9 +13,13 @@ from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
 from mmoe.metrics.of_tasks import task_metrics
 from mmoe.report import write_report
+from mmoe.run.console import SilentReporter
 from mmoe.score import load, load_predictor, score_files
 from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.baselines import boosted_trees, logistic_regression
+from mmoe.train.begin import training_state
+from mmoe.train.fit_wide import fit_wide
+from mmoe.train.prepare import prepare
 
 DROP = ["model.bias={features: [position, device]}"]
 FIXED = ["model.bias={features: [position, device], scoring: fixed, at: {position: 1}}"]
@@ -106,11 +110,7 @@ def test_scores_are_evaluated_bit_for_bit_and_need_no_position(trained, biased, 
 
 
 def test_it_learns_what_the_position_does_and_the_report_says_it(trained):
-    """The wide part does not read it."""
-    finished = trained("run", *DROP, "model.wide=true", "training.epochs=6", "training.patience=6")
-    wide = load_predictor(finished.directory)[0].ranker.wide
-    first = wide.first_rows[[feature.name for feature in wide.features].index("position")]
-    assert not wide.ids_RT[first : first + 8].any() and wide.ids_RT.any()
+    finished = trained("run", *DROP, "training.epochs=8", "training.patience=8")
     found = bias_logits(finished)[:, 0]
     assert found[1] < -0.4 and (found[2:] < -0.7).all()
 
@@ -170,3 +170,20 @@ def test_a_column_that_is_missing_is_named(trained, cut, tmp_path, mmoe, raw):
     code, _, err = mmoe("evaluate", finished.directory.path, "--data", without)
     assert code == 2
     assert "'position', which feature 'position' of model.bias (to train and to eval" in err
+
+
+def test_the_wide_part_does_not_read_it(raw, cut):
+    overrides = [*DROP, "model.wide=true"]
+    config = config_from_dict(set_values(raw, overrides))
+    data = prepare(config, splits=cut)
+    state = training_state(config, data)
+    fit_wide(state.ranker.wide, config, data, SilentReporter())
+    wide, held = state.ranker.wide, data.train.held
+    at = [f.name for f in wide.features].index("position")
+    rows = wide.ids_RT[wide.first_rows[at] : wide.first_rows[at] + 8]
+    assert not rows.any() and wide.ids_RT.any()
+    batch = held.batch(slice(0, 64))
+    logits = wide(batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
+    batch.values[at * 64 : (at + 1) * 64] = 3
+    again = wide(batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
+    assert torch.equal(logits, again)

@@ -107,8 +107,6 @@ def test_an_imputation_tower_may_come_and_go(train, tmp_path, splits):
     before, after = _continued(train, tmp_path, SETTINGS["ips"], SETTINGS["dr"])
     said, says = (np.asarray(m.predict(splits.test)["pred_buy"]) for m in (before, after))
     np.testing.assert_allclose(says, said, rtol=1e-4)
-    with pytest.raises(ValueError, match=r"model.transfer.kind is 'none' there and 'dbmtl' here"):
-        train("other", *SETTINGS["dbmtl"], warm_start=WarmStart(tmp_path / "before"))
 
 
 def test_labels_that_are_missing_without_the_event_are_not_compared(
@@ -122,3 +120,9 @@ def test_labels_that_are_missing_without_the_event_are_not_compared(
         train_run(config, tmp_path / "run", splits=splits)
     given = set_values(funnel_config, ["training.epochs=1", *SETTINGS["aitm, given a click"]])
     train_run(config_from_dict(given), tmp_path / "given", splits=splits)
+
+
+def test_another_transfer_continues_nothing(train, tmp_path):
+    train("before", "training.epochs=1", *SETTINGS["aitm"])
+    with pytest.raises(ValueError, match=r"model.transfer.kind is 'aitm' there and 'dbmtl' here"):
+        train("after", *SETTINGS["dbmtl"], warm_start=WarmStart(tmp_path / "before"))

@@ -23,7 +23,7 @@ from tests.ranks import launch
 BACKENDS = ["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)]
 NEW = 20  # items of the file that the log has not
 DIM = 6
-LEARNS = {"epochs": 4, "optimizer": {"learning_rate": 0.01}}
+LEARNS = {"epochs": 5, "optimizer": {"learning_rate": 0.01}}
 
 
 def _vectors(items):

@@ -163,12 +163,10 @@ def test_two_ranks_are_one_process(mmoe, config, log, tmp_path):
 
 def test_an_installed_package_needs_no_import(mmoe, raw, log, installed, tmp_path):
     config, run = tmp_path / "installed.yaml", tmp_path / "run"
-    config.write_text(yaml.safe_dump(set_values(raw, ["training.epochs=1"])))
+    config.write_text(yaml.safe_dump(raw))
     code, _, err = mmoe("train", config, "--data", log, "--out", run)
     assert code == 0, err
-    assert set(RunDirectory(run).config().imports) == {
-        f"toy_ranking.{name}" for name in ("feature", "metric", "network", "task")
-    }, "those that the program had imported"
+    assert "toy_ranking" in sys.modules
     forget()
     code, _, err = mmoe("evaluate", run)
     assert code == 0, err
@@ -232,3 +230,12 @@ def test_a_kind_whose_first_definition_was_wrong_is_mended_in_its_cell():
     turned = type("Counts", (task.Counts,), {"monitored": {"deviance": True}})
     count("count", task.CountTask, judge=turned)(task.Count)
     count("count", task.CountTask, judge=task.Counts)(task.Count)
+
+
+def test_a_run_names_modules_that_its_program_had_imported(raw, log, tmp_path):
+    plugins.import_modules(["toy_ranking"])
+    config = config_from_dict(set_values(raw, ["training.epochs=1"]))
+    run = train_run(config, tmp_path / "run", data=log).directory
+    assert set(run.config().imports) == {
+        f"toy_ranking.{name}" for name in ("feature", "metric", "network", "task")
+    }
