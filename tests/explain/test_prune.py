@@ -159,10 +159,11 @@ def test_what_cannot_go_is_refused_before_anything_is_written(
             prune_run(run, [*experts], tmp_path / "out", splits=splits)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "out").exists()
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="exists already"):
-        prune_run(run, [1], tmp_path, splits=splits)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    if len(refused) > 1:  # of a run that can be pruned
+        (tmp_path / "notes.txt").write_text("mine")
+        with pytest.raises(ValueError, match="exists already"):
+            prune_run(run, [1], tmp_path, splits=splits)
+        assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_rows_in_files_are_found_again(funnel_config, funnel_table, mmoe, tmp_path):
