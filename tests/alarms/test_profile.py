@@ -14,8 +14,7 @@ def column(kind: str, items: np.ndarray, missing: np.ndarray) -> Column:
     return Column(name="x", kind=kind, items=items, missing=missing, rows=len(items))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("rows", [0, 1, 5000])
+@pytest.mark.parametrize(("rows", "share"), [(0, 0.0), (1, 1.0), (5000, 0.0), (5000, 0.3)])
 def test_counted_numbers_are_those_of_their_bins(rows, share):
     rng = np.random.default_rng(rows)
     items = rng.choice(np.float32([*EDGES, -np.inf, np.inf, np.nan, 0.3, -4]), rows)
@@ -27,11 +26,10 @@ def test_counted_numbers_are_those_of_their_bins(rows, share):
 
 
 @pytest.mark.parametrize("ids", [IDS, [], [2**40, 5]], ids=["some", "none", "too large a table"])
-@pytest.mark.parametrize("share", [0.0, 0.3])
-def test_counted_ids_are_those_of_their_bins(ids, share):
+def test_counted_ids_are_those_of_their_bins(ids):
     rng = np.random.default_rng(1)
     items = rng.choice(np.int64([*IDS, *ids, 1, 901, 10**12, -3]), 4000)[::2]  # strided
     stored = StoredColumn(kind="id", ids=ids, counts=[0] * (2 + len(ids)))
-    given = column("id", items, rng.random(2000) < share)
+    given = column("id", items, rng.random(2000) < 0.3)
     expected = np.bincount(stored.codes(given), minlength=2 + len(ids))
     np.testing.assert_array_equal(stored.counted(given), expected)

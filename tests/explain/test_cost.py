@@ -51,8 +51,7 @@ def _heights(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("expert", range(5))
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(("expert", "exact"), [(0, False), (1, True), (2, True), (4, False)])
 def test_it_is_what_the_expert_gives_the_rows(expert, exact):
     mixture, source = layer(), rows(exact=exact)
     once_per, run = cost.work_of(mixture, expert, source)

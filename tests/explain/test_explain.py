@@ -75,38 +75,16 @@ def test_changes_are_those_of_a_model_that_does_without_with_delongs_interval(ru
                 assert found["auc"]["low"] == pytest.approx(expected.low, abs=1e-9)
                 assert found["auc"]["high"] == pytest.approx(expected.high, abs=1e-9)
         assert set(expert["tasks"]["minutes"]["renormalised"]) == {"rmse"}
-    for t, task in enumerate(result["tasks"]):
-        assert task["values"]["auc" if t < 2 else "rmse"] == pytest.approx(
-            run.metrics["tasks"][task["name"]]["auc" if t < 2 else "rmse"], abs=1e-6
-        )
-
-
-def test_the_interval_of_ne_holds_what_a_bootstrap_finds(run):
-    from mmoe.metrics.calibration import normalised_entropy
-    from mmoe.metrics.row_terms import of_predictions, row_terms
-
-    rng = np.random.default_rng(1)
-    p = rng.beta(1, 4, 4000)
-    y = (rng.random(4000) < p).astype(float)
-    q = np.clip(p * rng.lognormal(0, 0.4, 4000), 0.001, 0.99)
-    terms = [row_terms("ne", of_predictions(y, each)) for each in (p, q)]
-    error = float(((terms[0] - terms[1]) ** 2).sum() ** 0.5)
-    drawn = []
-    for _ in range(400):
-        rows = rng.integers(0, 4000, 4000)
-        one, two = (normalised_entropy(y[rows], each[rows]) for each in (p, q))
-        drawn.append(one - two)
-    assert error == pytest.approx(np.std(drawn), rel=0.12)
-
-
-def test_shares_add_up_and_costs_are_those_of_the_weights(result):
-    for task in ("click", "buy", "minutes"):
-        shares = [expert["tasks"][task]["share"] for expert in result["experts"]]
-        assert sum(shares) == pytest.approx(1)
     # input: user 4, item 8, price 1 and its bucket 4, tags 4; layers 16 and 8
     weights = 4 * (21 * 16 + 16 + 16 * 8 + 8)
     assert {expert["bytes"] for expert in result["experts"]} == {weights}
     assert all(expert["milliseconds"] > 0 for expert in result["experts"])
+    for t, task in enumerate(result["tasks"]):
+        shares = [expert["tasks"][task["name"]]["share"] for expert in result["experts"]]
+        assert sum(shares) == pytest.approx(1)
+        assert task["values"]["auc" if t < 2 else "rmse"] == pytest.approx(
+            run.metrics["tasks"][task["name"]]["auc" if t < 2 else "rmse"], abs=1e-6
+        )
 
 
 def test_verdicts_hold_the_interval_against_the_tolerance():
@@ -243,13 +221,6 @@ def test_bad_input_is_one_line(run, log, asked, said, mmoe, tmp_path):
     assert not (tmp_path / "out" / "explain.json").exists()
 
 
-@pytest.mark.parametrize("kind", ["shared_bottom", "single_task"])
-def test_a_run_without_experts_is_refused(kind, train_funnel, funnel_config, mmoe):
-    made = train_funnel(set_values(funnel_config, [f"model.kind={kind}", "training.epochs=1"]))
-    code, _, err = mmoe("explain", made.path)
-    assert code == 2 and "no gate of this run chooses between experts" in err
-
-
 def test_the_estimator_explains_itself(funnel_table, tmp_path):
     log = funnel_table.to_pandas()
     y = log[["click", "buy"]].astype(float)
@@ -281,3 +252,29 @@ def test_a_run_and_a_folder_at_an_address(run, mmoe, tmp_path):
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "memory://found/it/explain.html"
     assert store.exists("/found/it/explain.json")
+
+
+def test_the_interval_of_ne_holds_what_a_bootstrap_finds(run):
+    from mmoe.metrics.calibration import normalised_entropy
+    from mmoe.metrics.row_terms import of_predictions, row_terms
+
+    rng = np.random.default_rng(1)
+    p = rng.beta(1, 4, 4000)
+    y = (rng.random(4000) < p).astype(float)
+    q = np.clip(p * rng.lognormal(0, 0.4, 4000), 0.001, 0.99)
+    terms = [row_terms("ne", of_predictions(y, each)) for each in (p, q)]
+    error = float(((terms[0] - terms[1]) ** 2).sum() ** 0.5)
+    drawn = []
+    for _ in range(400):
+        rows = rng.integers(0, 4000, 4000)
+        one, two = (normalised_entropy(y[rows], each[rows]) for each in (p, q))
+        drawn.append(one - two)
+    assert error == pytest.approx(np.std(drawn), rel=0.12)
+
+
+def test_a_run_without_experts_is_refused(train_funnel, funnel_config, mmoe):
+    made = train_funnel(
+        set_values(funnel_config, ["model.kind=shared_bottom", "training.epochs=1"])
+    )
+    code, _, err = mmoe("explain", made.path)
+    assert code == 2 and "no gate of this run chooses between experts" in err

@@ -92,15 +92,12 @@ def test_experts_that_one_task_reads_alone_are_no_shared_layer(funnel_config, fu
     assert abs(np.mean(of_all) - np.mean(of_shared)) > 1e-3
 
 
-def test_a_task_without_labels_has_no_numbers(funnel_config, funnel_table):
+def test_a_task_without_labels_or_alone_has_no_numbers(funnel_config, funnel_table):
     table = funnel_table[:400]
     table = table.set_column(table.column_names.index("click"), "click", pa.array([0] * 400))
     ranker, config, rows = _made(funnel_config, table)
     found = gradient_cosines(ranker, config, rows, SilentReporter())
     assert found["cosine"][1] == [None, None] and found["cosine"][0][0] is not None
-
-
-def test_one_task_has_nobody_to_help(funnel_config, funnel_table):
     raw = {**funnel_config, "tasks": funnel_config["tasks"][:1]}
     ranker, config, rows = _made(raw, funnel_table[:400])
     with pytest.raises(ValueError, match="expected two tasks or more that share a layer, got 1"):

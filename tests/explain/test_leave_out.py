@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
@@ -15,16 +16,14 @@ from mmoe.mixture.leave_out import mixes_without
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.console import SilentReporter
 
+DOMAINS = "model.domains={column: scene}"
 MODELS = {
     "mmoe": ["model.kind=mmoe"],
     "omoe": ["model.kind=omoe"],
-    "cgc": ["model.kind=cgc"],
     "ple": ["model.kind=ple", "model.levels=3", "model.shared_experts=2"],
     "top_k": ["model.gate.kind=top_k", "model.gate.k=2", "model.num_experts=5"],
-    "before": ["model.gate={kind: top_k, k: 2, softmax: before}", "model.num_experts=4"],
     "sigmoid": ["model.gate={kind: sigmoid, k: 2}", "model.num_experts=4"],
     "noisy": ["model.gate={kind: noisy_top_k, k: 2}", "model.num_experts=4"],
-    "switch": ["model.gate={kind: switch}", "model.num_experts=4"],
     "dselect_k": ["model.gate={kind: dselect_k, k: 2}", "model.num_experts=4"],
     "ple_top_k": ["model.kind=ple", "model.gate={kind: top_k, k: 2}"],
     "wide_bias": [
@@ -34,9 +33,14 @@ MODELS = {
         "features.2={kind: numeric, name: price}",
         "features.1.dim=4",
     ],
-    "linear_tower": ["model.tower.hidden=[]"],
     "deep_tower": ["model.tower.hidden=[8, 6]", "model.tower.activation=gelu"],
     "aitm": ["model.transfer=aitm", "tasks.1.after=click"],
+    "domains": [DOMAINS, "model.gate={kind: cosine, k: 2}"],
+    "own towers, ple": [
+        "model.domains={column: scene, towers: own}",
+        "model.kind=ple",
+        "model.gate={kind: top_k, k: 2}",
+    ],
     "mixed": [
         "model.num_experts=3",
         "model.experts=[{kind: mlp, count: 2, hidden: [8]}, {kind: dcn_v2, count: 1, output: 8}]",
@@ -51,9 +55,10 @@ class _Renormalised(nn.Module):
     def __init__(self, gate: nn.Module, expert: int) -> None:
         super().__init__()
         self.gate, self.expert = gate, expert
+        self.takes_rows = getattr(gate, "takes_rows", False)
 
-    def forward(self, inputs, visibility_GE):
-        decision = self.gate(inputs, visibility_GE)
+    def forward(self, inputs, visibility_GE, **said):
+        decision = self.gate(inputs, visibility_GE, **said)
         whole = decision.as_weights(visibility_GE.shape[1])
         rest = whole.double()
         rest[..., self.expert] = 0
@@ -74,23 +79,26 @@ def _masked(ranker, place, *, refill):
     return model
 
 
-def _loaded(train_funnel, funnel_config, name):
-    raw = set_values(funnel_config, [*MODELS[name], "training.epochs=1"])
-    predictor, encoder, config = load_predictor(train_funnel(raw))
-    return predictor, encoder, config
+@pytest.fixture(name="loaded", scope="module")
+def _loaded(train_funnel, funnel_config, funnel_table):
+    """Of a model, trained once: its predictor, its config, and rows: so many that one is padded."""
+    scenes = np.random.default_rng(1).choice(["feed", "live", "shop"], len(funnel_table))
+    log, made = funnel_table.append_column("scene", pa.array(scenes)), {}
 
+    def load(name):
+        if name not in made:
+            raw = set_values(funnel_config, [*MODELS[name], "training.epochs=1"])
+            predictor, encoder, config = load_predictor(train_funnel(raw, log))
+            rows = BatchSource.of_table(log[:777], encoder, "log", config)
+            made[name] = predictor, config, rows
+        return made[name]
 
-def _rows(funnel_table, encoder, config):
-    # An odd number, so that the last batch is padded
-    return BatchSource.of_table(funnel_table[:777], encoder, "log", config)
+    return load
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_left_out_expert_is_what_a_masked_model_predicts(
-    name, train_funnel, funnel_config, funnel_table
-):
-    predictor, encoder, config = _loaded(train_funnel, funnel_config, name)
-    rows = _rows(funnel_table, encoder, config)
+def test_every_left_out_expert_is_what_a_masked_model_predicts(name, loaded):
+    predictor, config, rows = loaded(name)
     places = places_of(predictor.ranker.network)
     with SilentReporter().track("", None, "rows") as tracker:
         found = predict_without(predictor.ranker, config, rows, places, tracker)
@@ -105,12 +113,9 @@ def test_every_left_out_expert_is_what_a_masked_model_predicts(
     assert moved > 1e-4  # else nothing was left out
 
 
-@pytest.mark.parametrize("name", ["mmoe", "ple", "top_k", "sigmoid", "noisy", "ple_top_k"])
-def test_refilled_is_what_gates_do_that_do_not_see_the_expert(
-    name, train_funnel, funnel_config, funnel_table
-):
-    predictor, encoder, config = _loaded(train_funnel, funnel_config, name)
-    rows = _rows(funnel_table, encoder, config)
+@pytest.mark.parametrize("name", ["mmoe", "top_k", "sigmoid", "noisy", "ple_top_k"])
+def test_refilled_is_what_gates_do_that_do_not_see_the_expert(name, loaded):
+    predictor, config, rows = loaded(name)
     places = places_of(predictor.ranker.network)
     with SilentReporter().track("", None, "rows") as tracker:
         found = predict_without(predictor.ranker, config, rows, places, tracker, refill=True)
@@ -143,10 +148,9 @@ def test_a_gate_that_is_sure_of_one_expert_still_shares_out_what_is_left():
 
 @pytest.mark.parametrize(("kernels", "cores"), [(True, 1), (False, 2)])
 def test_a_thread_takes_one_core_only_where_others_take_the_rest(
-    kernels, cores, train_funnel, funnel_config, funnel_table, monkeypatch
+    kernels, cores, loaded, monkeypatch
 ):
-    loaded, encoder, config = _loaded(train_funnel, funnel_config, "mmoe")
-    rows, told, output = _rows(funnel_table, encoder, config), [], Predictor.output
+    (predictor, config, rows), told, output = loaded("mmoe"), [], Predictor.output
     monkeypatch.setattr("mmoe.predictor.HAS_KERNELS", kernels)
 
     def telling(*args, **named):
@@ -158,7 +162,7 @@ def test_a_thread_takes_one_core_only_where_others_take_the_rest(
     torch.set_num_threads(2)
     try:
         with SilentReporter().track("", None, "rows") as tracker:
-            predict_without(loaded.ranker, config, rows, [], tracker)
+            predict_without(predictor.ranker, config, rows, [], tracker)
     finally:
         torch.set_num_threads(before)
     assert set(told) == {cores}

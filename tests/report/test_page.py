@@ -68,9 +68,17 @@ def test_the_page_tells_the_whole_run(fake_run):
     for expected in ("fake-mmoe", "8 (best: 5)", "1 min 35 s", "torch 2.13.0", "mean.auc"):
         assert expected in text
     assert "batch_size: 4096" in text  # a default, so the config is the resolved one
-    assert path.read_text().count("<svg") == 4
+    whole = path.read_text()
+    assert whole.count("<svg") == 4
     assert page.links
     assert all(link.startswith("#") for link in page.links), "the page must load nothing"
+    used = set(re.findall(r"url\(#([^)]+)\)", whole))
+    assert used | {link.removeprefix("#") for link in page.links} <= set(page.ids)
+    assert "<script" not in whole and "@import" not in whole
+    assert set(re.findall(r"https?://[^\s\"'<>]+", whole)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
 
 
 def test_what_ranks_sent_is_drawn(fake_run):
@@ -99,92 +107,42 @@ def test_what_ranks_sent_is_drawn(fake_run):
     assert "sums of gradients, inside hosts" in text
 
 
-def test_nothing_is_fetched_and_nothing_runs(fake_run):
-    page = write_report(fake_run({"click": 0.2})).read_text()
-    assert "<script" not in page
-    assert "@import" not in page
-    assert set(re.findall(r"https?://[^\s\"'<>]+", page)) <= {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }
-
-
-def test_every_reference_inside_the_page_has_its_target(fake_run):
-    path = write_report(fake_run({"click": 0.2, "watch": "regression"}, kind="ple"))
-    page, _ = _parse(path)
-    used = set(re.findall(r"url\(#([^)]+)\)", path.read_text()))
-    used |= {link.removeprefix("#") for link in page.links}
-    assert used <= set(page.ids)
-
-
-@pytest.mark.slow
-def test_twelve_tasks_of_both_kinds_and_64_experts(fake_run):
-    tasks = {f"task_{i}": 0.05 * (i + 1) for i in range(10)} | {"never": 0.0, "w": "regression"}
-    _, text = _parse(write_report(fake_run(tasks, experts=64)))
-    assert "RMSE" in text
-    assert "stands where the test rows of a task are all of one class" in text
-    assert all(task in text for task in tasks)
-
-
-def test_one_task_one_expert_one_epoch_without_an_oracle(fake_run):
+def test_what_there_is_not_has_no_section(fake_run):
+    """One task, expert and epoch without an oracle; a regression alone; no gates."""
     _, text = _parse(write_report(fake_run({"click": 0.2}, experts=1, epochs=1, oracle=False)))
     assert "1 expert of 256-128" in text
     assert "best AUC" not in text
     assert "oracle 0." not in text
-
-
-def test_regression_only_has_no_ranking_section(fake_run):
-    _, text = _parse(write_report(fake_run({"watch": "regression"})))
-    assert "Ranking" not in text
-    assert "Calibration" in text
-
-
-def test_shared_bottom_has_no_gates(fake_run):
-    path = write_report(fake_run({"click": 0.2}, kind="shared_bottom"))
+    path = write_report(fake_run({"watch": "regression"}, kind="shared_bottom", folder="other"))
+    _, text = _parse(path)
+    assert "Ranking" not in text and "Calibration" in text
     assert "This model has no gates" in path.read_text()
-    assert path.read_text().count("<svg") == 3
 
 
-def test_what_the_metrics_could_not_compute_is_said(fake_run):
-    run = fake_run({"never": 0.0})
+def test_what_gates_shared_and_could_not_be_computed_is_said_and_escaped(fake_run):
+    run = fake_run({"never": 0.0, "buy": 0.1})
+    assert "decide together" not in write_report(run).read_text()
     metrics = json.loads((run / "metrics.json").read_text())
     metrics["notes"] = ["never: auc not computed: <all rows> are negative"]
     metrics["tasks"]["never"]["logloss"] = float("nan")
-    (run / "metrics.json").write_text(json.dumps(metrics))
-    page = write_report(run).read_text()
-    assert "never: auc not computed: &lt;all rows&gt; are negative" in page
-    assert "No GAUC: set data.group_column" in page
-    assert ">nan<" not in page
-
-
-def test_sparse_gates_report_what_was_shared(fake_run):
-    run = fake_run({"click": 0.2, "buy": 0.1})
-    curves = json.loads((run / "curves.json").read_text())
-    curves["gates"][0]["distinct_pair_ratio"] = 0.634
-    (run / "curves.json").write_text(json.dumps(curves))
-    assert "Level 1: 63 % of the (sample, gate, expert) picks" in write_report(run).read_text()
-
-
-def test_gates_that_decide_together_report_what_they_kept(fake_run):
-    run = fake_run({"click": 0.2, "buy": 0.1})
-    assert "decide together" not in write_report(run).read_text()
-    curves = json.loads((run / "curves.json").read_text())
-    gates = len(curves["gates"][0]["gates"])
-    curves["gates"][0]["kept_probability"] = [0.912] * gates
-    curves["gates"][0]["kept_probability_p5"] = [0.703] * gates
-    curves["gates"][0]["first_choice_missing"] = [0.0456] * gates
-    (run / "curves.json").write_text(json.dumps(curves))
-    page = write_report(run).read_text()
-    assert "Level 1: the gates decide together" in page
-    assert "<td>91.2 %</td><td>70.3 %</td><td>4.6 %</td>" in page
-
-
-def test_names_are_escaped(fake_run):
-    run = fake_run({"click": 0.2})
-    metrics = json.loads((run / "metrics.json").read_text())
     metrics["versions"] = {"<img src=x>": "1"}
     (run / "metrics.json").write_text(json.dumps(metrics))
-    assert "&lt;img src=x&gt; 1" in write_report(run).read_text()
+    curves = json.loads((run / "curves.json").read_text())
+    curves["gates"][0] |= {
+        "distinct_pair_ratio": 0.634,
+        "kept_probability": [0.912] * 2,
+        "kept_probability_p5": [0.703] * 2,
+        "first_choice_missing": [0.0456] * 2,
+    }
+    (run / "curves.json").write_text(json.dumps(curves))
+    page = write_report(run).read_text()
+    assert "never: auc not computed: &lt;all rows&gt; are negative" in page
+    assert "stands where the test rows of a task are all of one class" in " ".join(page.split())
+    assert ">nan<" not in page
+    assert "&lt;img src=x&gt; 1" in page
+    assert "Level 1: 63 % of the (sample, gate, expert) picks" in page
+    assert "Level 1: the gates decide together" in page
+    assert "<td>91.2 %</td><td>70.3 %</td><td>4.6 %</td>" in page
 
 
 def test_the_config_on_the_page_reads_back_the_same(fake_run, tmp_path):
@@ -240,7 +198,6 @@ def test_refuses_what_is_no_run(tmp_path):
         write_report(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["metrics.json", "history.json", "curves.json"])
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -250,15 +207,18 @@ def test_refuses_what_is_no_run(tmp_path):
         ('{"tasks": {"click": 1}, "epochs": [1]}', r"is damaged \((tasks.click|epochs.0): Input"),
     ],
 )
-def test_refuses_missing_and_damaged_files(fake_run, name, content, message):
+def test_refuses_missing_and_damaged_files(fake_run, content, message):
     run = fake_run({"click": 0.2}, kind="shared_bottom")
-    (run / name).unlink()
-    if content is not None:
-        (run / name).write_text(content)
-    with pytest.raises(ValueError, match=f"{re.escape(name)}: .*{message}") as caught:
-        write_report(run)
-    assert "\n" not in str(caught.value)
-    assert not (run / "report.html").exists()
+    for name in ("metrics.json", "history.json", "curves.json"):
+        whole = (run / name).read_text()
+        (run / name).unlink()
+        if content is not None:
+            (run / name).write_text(content)
+        with pytest.raises(ValueError, match=f"{re.escape(name)}: .*{message}") as caught:
+            write_report(run)
+        (run / name).write_text(whole)
+        assert "\n" not in str(caught.value)
+        assert not (run / "report.html").exists()
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "history.json"])

@@ -79,7 +79,7 @@ def _outputs(log: Path) -> dict[str, tuple[object, Path]]:
 def test_no_input_is_written_over(run, log, mmoe):
     for what, (source, output) in _outputs(log).items():
         before = tree(log.parent)
-        for flags in ([], ["--overwrite"], ["--resume"]):
+        for flags in (["--overwrite"], ["--resume"]):
             code, _, err = mmoe("score", run.path, "--input", source, "--output", output, *flags)
             assert (code, err.count("\n")) == (2, 1), (what, flags)
             assert tree(log.parent) == before, (what, flags)
@@ -163,16 +163,6 @@ def test_old_scores_go_when_the_new_ones_are_complete(run, log, funnel_table, tm
     assert sorted(tree(out)) == ["00000-00001-day.parquet", *WHOLE]
 
 
-def test_a_resume_notices_other_rows_under_the_same_name(run, log, funnel_table, tmp_path):
-    out = tmp_path / "out"
-    score_files(run, log, out)
-    pq.write_table(funnel_table[50:70], log / "00000-day.parquet")
-    with pytest.raises(ValueError, match=r"scored with the input 00000-day.parquet of .* and now"):
-        score_files(run, log, out, resume=True)
-    score_files(run, log, out, mode="overwrite")
-    assert score_files(run, log, out, resume=True) == 0
-
-
 def test_no_file_of_the_run_is_written_over(run, log, tmp_path, mmoe):
     before = tree(run.path)
     model = next(run.checkpoint.glob("step-*/model.safetensors"))
@@ -208,6 +198,16 @@ def test_addresses(run, log, tmp_path, mmoe):
     assert (code, "log: holds 00000-day.parquet, which --input" in err) == (2, True)
     with pytest.raises(ValueError, match="is an address; name a file or folder of this machine"):
         check_parents(Path(f"file://{tmp_path}/x"))
+
+
+def test_a_resume_notices_other_rows_under_the_same_name(run, log, funnel_table, tmp_path):
+    out = tmp_path / "out"
+    score_files(run, log, out)
+    pq.write_table(funnel_table[50:70], log / "00000-day.parquet")
+    with pytest.raises(ValueError, match=r"scored with the input 00000-day.parquet of .* and now"):
+        score_files(run, log, out, resume=True)
+    score_files(run, log, out, mode="overwrite")
+    assert score_files(run, log, out, resume=True) == 0
 
 
 def test_an_address_with_brackets_is_one_input():

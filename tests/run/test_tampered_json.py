@@ -33,7 +33,7 @@ def _world(funnel_config, funnel_table, tmp_path_factory):
 @pytest.mark.parametrize("name", sorted(READERS))
 def test_tampered_files_are_named(world, tmp_path, mmoe, name):
     draw = random.Random(name)
-    for number in range(4):
+    for number in range(2):
         folder = tmp_path / str(number)
         run = shutil.copytree(world / "run", folder / "run")
         path = next(path for path in json_files(run) if path.name == name)
@@ -50,11 +50,9 @@ def test_tampered_files_are_named(world, tmp_path, mmoe, name):
     ("name", "where", "value", "reader", "says"),
     [
         ("index.json", "kept", None, "evaluate", "(kept: Input should be a valid list"),
-        ("index.json", "kept", [-1], "unshard", "(kept.0: Input should be a valid str"),
         ("index.json", "best", "../run", "score", "(best: String should match pattern"),
         ("index.json", "best", "step-7", "score", "names step-7, which is not there"),
         ("state.json", "step", "x", "resume", "(step: Input should be a valid integer"),
-        ("state.json", "loss_sums", {}, "resume", "(loss_sums: Input should be a val"),
         ("warm_start.json", "run", [], "resume", "(run: Input should be a valid s"),
         ("metrics.json", "validation", {"buy": 0}, "report", "(validation.buy: Input"),
         ("history.json", "epochs", [{}], "report", "(epochs.0.epoch: Field required"),

@@ -52,9 +52,7 @@ class Case:
 
 
 CASES = {
-    "rows, spread experts": Case({"sharding": "row_wise"}, gate={"kind": "top_k", "k": 2}),
     "whole tables": Case({"sharding": "table_wise"}),
-    "copies": Case({"sharding": "data_parallel"}, optimizer="adagrad"),
     "one of each": Case(
         {"sharding": "table_wise"},
         {

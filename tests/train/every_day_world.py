@@ -30,7 +30,6 @@ WIDER = {
 BY_ROWS = "parallel.tables.sharding=row_wise"
 # By name: settings, whether features and tasks are added (in front), and what new experts are
 CASES = {
-    "as it was": ([BY_ROWS], False, "fresh"),
     "wider, spread": (["parallel.experts=spread", "model.num_experts=5", BY_ROWS], True, "fresh"),
     "copies, spread": (
         ["parallel.experts=spread", "model.num_experts=5", "parallel.tables.sharding=table_wise"],
@@ -40,7 +39,7 @@ CASES = {
     "one expert, spread": (
         ["parallel.experts=spread", "model.num_experts=1", "model.gate.k=1",
          "parallel.tables.sharding=data_parallel"], True, "fresh"),
-    "half precision": (["parallel.tables.precision=fp16"], True, "fresh"),
+    "half precision": (["parallel.tables.precision=fp16"], False, "fresh"),
 }  # fmt: skip
 
 

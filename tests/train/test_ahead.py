@@ -18,22 +18,21 @@ def _reports(run_ranks):
 
 
 @pytest.mark.torchrec
-@pytest.mark.parametrize("what", ["losses", "bits", "rows"])
-def test_steps_are_the_same_to_the_bit(reports, what):
-    """Even, uneven and empty batches, two to a step; `rows`: tables are looked up again after."""
-    wrong = {case for report in reports for case, found in report["cases"].items()}
-    wrong = {case for case in wrong if not all(r["cases"][case][what] for r in reports)}
-    assert wrong == set()
+def test_steps_are_the_same_to_the_bit_and_ids_leave_a_step_ahead(reports):
+    """Even, uneven and empty batches, two to a step; `rows`: tables are looked up again after.
 
-
-@pytest.mark.torchrec
-def test_ids_leave_a_step_ahead(reports):
-    """Their numbers before the step before goes forward, they themselves before it goes back."""
+    Numbers of ids leave before the step before goes forward, they themselves before it goes back.
+    """
     rest = ["done", "backward", "done", "update", "done"]
     step = ["ids", "forward", "done", "ids", "backward", "done", "update", "done"]
     first = ["ids", "ids"]  # of the first step itself
+    told = ["a training step raised StopIteration", "StopIteration"]
     for report in reports:
+        for case, found in report["cases"].items():
+            assert found["losses"] and found["bits"] and found["rows"], case
         assert report["cases"]["whole tables"]["told"] == [*first, *step * 5, "forward", *rest]
+        assert report["stopped"] == told, "an error of a step is no end of the epoch"
+        assert report["not_managed"], "managed ids do not leave ahead"
 
 
 @pytest.mark.torchrec
@@ -44,17 +43,6 @@ def test_all_ranks_end_where_one_diverges(reports):
         assert found["error"].startswith("training step 3: the loss cannot be computed")
         assert found["as_before"]
         assert found["rows"] == (3, 4)[rank]
-
-
-@pytest.mark.torchrec
-def test_an_error_of_a_step_is_no_end_of_the_epoch(reports):
-    told = ["a training step raised StopIteration", "StopIteration"]
-    assert [report["stopped"] for report in reports] == [told, told]
-
-
-@pytest.mark.torchrec
-def test_managed_ids_do_not_leave_ahead(reports):
-    assert all(report["not_managed"] for report in reports)
 
 
 @pytest.mark.torchrec
@@ -102,11 +90,7 @@ def test_what_a_step_reads_is_kept_for_the_streams_that_read_it(monkeypatch):
     assert {tensor.data_ptr() for tensor in (*read, values, lengths, weights)} <= addresses
 
 
-@pytest.mark.parametrize(("given", "word"), [(False, "off"), ("off", "off"), ("auto", "auto")])
-def test_yaml_reads_a_bare_off_as_false(given, word):
-    assert ParallelConfig.model_validate({"pipeline": given}).pipeline == word
-
-
-def test_another_word_is_refused():
+def test_yaml_reads_a_bare_off_as_false_and_another_word_is_refused():
+    assert ParallelConfig.model_validate({"pipeline": False}).pipeline == "off"
     with pytest.raises(ValueError, match="'auto' or 'off'"):
         ParallelConfig.model_validate({"pipeline": "on"})

@@ -20,7 +20,6 @@ from mmoe.train.baselines import boosted_trees, logistic_regression
 from mmoe.train.begin import training_state
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import prepare
-from mmoe.train.step import train_step
 
 DROP = ["model.bias={features: [position, device]}"]
 FIXED = ["model.bias={features: [position, device], scoring: fixed, at: {position: 1}}"]
@@ -135,56 +134,20 @@ def test_entire_space_tasks_have_it_too(trained):
     assert not bias_logits(only)[:, 1].any() and bias_logits(only)[1:, 0].all()
 
 
-def test_its_tables_learn(raw, cut):
-    config = config_from_dict(set_values(raw, DROP))
-    data = prepare(config, splits=cut)
-    state = training_state(config, data)
-    before = {n: w.clone() for n, w in state.ranker.tables.table_weights().items()}
-    batches = list(data.train.epoch_batches(0, 0, 256))
-    for batch in batches[:3]:
-        train_step(state, [batch], config, 10)
-    after = state.ranker.tables.table_weights()
-    assert all(not torch.equal(before[name], after[name]) for name in ("position", "device"))
-
-
 def test_a_warm_start_keeps_it_and_takes_new_features(trained, raw, cut, weights):
     one = trained("one", *DROP)
     two = trained("two", *DROP, "training.epochs=1", warm_start=WarmStart(one.directory.path))
     assert np.allclose(bias_logits(one), bias_logits(two), atol=1.5)
     # A feature that joins is read with weights of zero; a tower that was not there begins at zero
-    fewer = ["model.bias={features: [device]}"]
-    three = trained("three", *fewer, "training.epochs=1")
+    three = trained("three", "model.bias={features: [device]}", "training.epochs=1")
     held = weights(three.directory.path)["network.bias_tower.mlp.layers.0.weight"]
     assert held.shape == (16, 4)
-    said = []
-
-    class Says(SilentReporter):
-        def say(self, text):
-            said.append(text)
-
     start = WarmStart(three.directory.path)
-    trained("four", *DROP, "training.epochs=1", warm_start=start, reporter=Says())
+    trained("four", *DROP, "training.epochs=1", warm_start=start)
     plain = trained("plain", "training.epochs=1")
     trained("five", *DROP, "training.epochs=1", warm_start=WarmStart(plain.directory.path))
     with pytest.raises(ValueError, match=r"model.bias.hidden is \[16\] there and \[8\] here"):
         trained("six", *DROP, "model.bias.hidden=[8]", warm_start=WarmStart(one.directory.path))
-
-
-def test_the_wide_part_does_not_read_it(raw, cut):
-    overrides = [*DROP, "model.wide=true"]
-    config = config_from_dict(set_values(raw, overrides))
-    data = prepare(config, splits=cut)
-    state = training_state(config, data)
-    fit_wide(state.ranker.wide, config, data, SilentReporter())
-    wide, held = state.ranker.wide, data.train.held
-    at = [f.name for f in wide.features].index("position")
-    rows = wide.ids_RT[wide.first_rows[at] : wide.first_rows[at] + 8]
-    assert not rows.any() and wide.ids_RT.any()
-    batch = held.batch(slice(0, 64))
-    logits = wide(batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
-    batch.values[at * 64 : (at + 1) * 64] = 3
-    again = wide(batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
-    assert torch.equal(logits, again)
 
 
 def test_baselines_read_what_scores_read(raw, cut):
@@ -207,3 +170,20 @@ def test_a_column_that_is_missing_is_named(trained, cut, tmp_path, mmoe, raw):
     code, _, err = mmoe("evaluate", finished.directory.path, "--data", without)
     assert code == 2
     assert "'position', which feature 'position' of model.bias (to train and to eval" in err
+
+
+def test_the_wide_part_does_not_read_it(raw, cut):
+    overrides = [*DROP, "model.wide=true"]
+    config = config_from_dict(set_values(raw, overrides))
+    data = prepare(config, splits=cut)
+    state = training_state(config, data)
+    fit_wide(state.ranker.wide, config, data, SilentReporter())
+    wide, held = state.ranker.wide, data.train.held
+    at = [f.name for f in wide.features].index("position")
+    rows = wide.ids_RT[wide.first_rows[at] : wide.first_rows[at] + 8]
+    assert not rows.any() and wide.ids_RT.any()
+    batch = held.batch(slice(0, 64))
+    logits = wide(batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
+    batch.values[at * 64 : (at + 1) * 64] = 3
+    again = wide(batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
+    assert torch.equal(logits, again)

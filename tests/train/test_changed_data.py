@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.bundled import synthetic
 from mmoe.datasets.rows.splits import Splits
 from mmoe.run import RunDirectory
 from mmoe.train import WarmStart, evaluate_run, train_run
@@ -141,15 +139,8 @@ def _evaluated(run, **keywords):
     return result, " ".join(line for line in said if not line.startswith("alarm: "))
 
 
-def _but_few(err):
-    """What is said beside that few rows are positive."""
-    return [line for line in err.splitlines() if " auc rests on " not in line]
-
-
 def test_rows_learnt_by_heart_are_not_evaluated_without_a_word(mmoe, runs, log):
     run = runs / "done-memory"
-    code, _, err = mmoe("evaluate", run)
-    assert (code, _but_few(err)) == (0, [])
     assert RunDirectory.open(run).metrics()["tasks"]["click"]["auc"] < 0.6
     _rotate(log)
     code, out, err = mmoe("evaluate", run)
@@ -163,13 +154,13 @@ def test_rows_learnt_by_heart_are_not_evaluated_without_a_word(mmoe, runs, log):
     assert found["tasks"]["click"]["auc"] > 0.85, "most of them were trained on"
     assert found["data_changed"] == ["part-0.parquet was removed", "part-4.parquet was added"]
     code, out, err = mmoe("evaluate", run, "--changed-data")
-    assert (code, _but_few(err)) == (0, [])
+    assert code == 0 and LEAKS not in err
     assert "its data changed" not in out
 
 
-@pytest.mark.parametrize("how", ["memory", "stream"])
 @pytest.mark.parametrize("harm", HARMS)
-def test_changed_files_are_named(config, runs, log, harm, how):
+def test_changed_files_are_named(config, runs, log, harm):
+    how = "memory" if harm in ("rotated", "changed") else "stream"
     change, words = HARMS[harm]
     change(log)
     dead = runs / f"dead-{how}"
@@ -185,8 +176,8 @@ def test_changed_files_are_named(config, runs, log, harm, how):
     assert words in ", ".join(result["data_changed"])
 
 
-@pytest.mark.parametrize("how", ["memory", "stream"])
-def test_a_resume_with_changed_data_on_purpose(config, runs, log, tmp_path, how, assert_same):
+def test_a_resume_with_changed_data_on_purpose(config, runs, log, tmp_path, assert_same):
+    how = "stream"
     run, listener = shutil.copytree(runs / f"dead-{how}", tmp_path / "run"), Listens()
     _remove(log)
     keywords = {"resume": True, "changed_data": True, "reporter": listener}
@@ -207,21 +198,6 @@ def test_a_resume_with_changed_data_on_purpose(config, runs, log, tmp_path, how,
     assert LEAKS in said
     assert result["data_changed"] == finished.metrics["data_changed"]
     train_run(config(epochs=2, how=how), run, resume=True)  # nothing has changed since
-
-
-def test_the_same_files_elsewhere_are_the_same(config, runs, log, tmp_path):
-    done = shutil.copytree(runs / "done-memory", tmp_path / "done")
-    dead = shutil.copytree(runs / "dead-memory", tmp_path / "dead")
-    elsewhere = Path(shutil.copytree(log, tmp_path / "elsewhere"))
-    _remove(log)
-    for run in (done, dead):
-        text = (run / "config.yaml").read_text()
-        (run / "config.yaml").write_text(text.replace(str(log), str(elsewhere)))
-    train_run(RunDirectory(dead).config(), dead, resume=True)
-    result, said = _evaluated(done)
-    assert (said, "data_changed" in result) == ("", False)
-    (elsewhere / "part-3.parquet").rename(elsewhere / "part-9.parquet")
-    assert _evaluated(done)[1] == "", "the same rows in the same order"
 
 
 @pytest.mark.parametrize(
@@ -291,18 +267,6 @@ def test_tables_in_memory_are_remembered(config, log, tmp_path):
         train_run(config(), tmp_path / "run", splits=other, resume=True)
 
 
-def test_generated_rows_of_another_generator(config, tmp_path, monkeypatch):
-    options = {"rows": 1000, "users": 50, "items": 20}
-    raw = config(source="synthetic-funnel", path=None, options=options).model_dump()
-    raw["features"] = [{"kind": "numeric", "name": "price"}]
-    raw["tasks"] = raw["tasks"][:1]
-    raw["training"]["monitor"] = "click.auc"
-    train_run(config_from_dict(raw), tmp_path / "run")
-    assert _evaluated(tmp_path / "run")[1] == ""
-    monkeypatch.setattr(synthetic, "CLICK_SPREAD", 2.0)
-    assert "the train table holds other rows" in _evaluated(tmp_path / "run")[1]
-
-
 def test_a_file_that_changes_while_it_is_read(config, log, tmp_path, monkeypatch):
     prepare = sys.modules["mmoe.train.prepare"]
     load = prepare.load_splits
@@ -318,9 +282,8 @@ def test_a_file_that_changes_while_it_is_read(config, log, tmp_path, monkeypatch
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("change", [_change, _rotate], ids=["changed", "rotated"])
-def test_a_stream_that_changes_after_its_last_row(config, log, tmp_path, monkeypatch, change):
-    _at_the_end_of_training(monkeypatch, lambda: change(log))
+def test_a_stream_that_changes_after_its_last_row(config, log, tmp_path, monkeypatch):
+    _at_the_end_of_training(monkeypatch, lambda: _rotate(log))
     with pytest.raises(ValueError, match=r"part-\d\.parquet was .* while it was read"):
         train_run(config(how="stream"), tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.json").exists()
@@ -359,14 +322,14 @@ def test_runs_of_earlier_versions_do_not_remember(config, log, tmp_path):
     assert any("does not remember its data" in line for line in listener.lines)
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"data": {"kind": "files", "parts": []}}', "[1]"])
-def test_a_damaged_memory_is_named(config, tmp_path, content):
-    train_run(config(), tmp_path / "run")
-    (tmp_path / "run" / "data.json").write_text(content)
-    with pytest.raises(ValueError, match=r"data\.json: is damaged \(.*\); remove it") as raised:
-        evaluate_run(RunDirectory.open(tmp_path / "run"))
-    assert "\n" not in str(raised.value)
-    assert "validation error" not in str(raised.value)  # but the key
+def test_a_damaged_memory_is_named(runs, tmp_path):
+    run = RunDirectory(shutil.copytree(runs / "done-memory", tmp_path / "run"))
+    for content in ("", "{}", '{"data": {"kind": "files", "parts": []}}', "[1]"):
+        (run.path / "data.json").write_text(content)
+        with pytest.raises(ValueError, match=r"data\.json: is damaged \(.*\); remove it") as raised:
+            evaluate_run(run)
+        assert "\n" not in str(raised.value)
+        assert "validation error" not in str(raised.value)  # but the key
 
 
 def test_all_ranks_refuse_together(runs, log, tmp_path):

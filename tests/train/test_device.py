@@ -29,7 +29,6 @@ from tests.train.emulated_gpu import GPU, emulated_gpu
 CPU = torch.device("cpu")
 DRY = ("model.expert.dropout=0", "training.batch_size=64")
 RUNS = {
-    "softmax": (),
     "picks, capacity, Adam on tables": (
         "model.gate.kind=top_k",
         "model.gate.k=2",
@@ -37,7 +36,6 @@ RUNS = {
         "training.embedding_optimizer.kind=adam",
     ),
     "PLE, switch": ("model.kind=ple", "model.gate.kind=switch"),
-    "sigmoid": ("model.gate.kind=sigmoid", "model.gate.k=2"),
     "noisy": ("model.gate.kind=noisy_top_k", "model.gate.k=1", "model.execution=grouped"),
     "cosine, batch norm": (
         "model.gate.kind=cosine",
@@ -58,7 +56,6 @@ RUNS = {
         "training.optimizer.warmup_steps=2",
         "training.optimizer.weight_decay=0.01",
     ),
-    "single task": ("model.kind=single_task", "training.embedding_optimizer.kind=adagrad"),
 }
 
 
@@ -178,33 +175,21 @@ def test_a_wide_part_on_another_device_is_that_of_the_cpu(prepared, monkeypatch)
     assert waited[True] == waited[False], "the host waits for nothing more"
 
 
-def test_the_host_waits_for_a_device_once_a_step(prepared, monkeypatch):
-    """With numbers alone; tables of the plain backend read sizes too (`…_once_a_table`)."""
-    numbers = "features=[{kind: numeric, name: price, log: true}]"
-    config, data = prepared(numbers, "model.gate.kind=top_k", "model.gate.k=2")
+NUMBERS = ("features=[{kind: numeric, name: price, log: true}]", "model.gate={kind: top_k, k: 2}")
+
+
+@pytest.mark.parametrize(("overrides", "more"), [(NUMBERS, 0), ((), 1)], ids=["numbers", "tables"])
+def test_the_host_waits_for_a_device_once_a_step(prepared, monkeypatch, overrides, more):
+    """Tables of the plain backend read sizes too, once each."""
+    config, data = prepared(*overrides)
     with emulated_gpu(monkeypatch) as waits:
         state = training_state(config, data, GPU)
         batch = next(data.train.epoch_batches(1, 0, 64)).to(GPU)
         train_step(state, [batch], config, 100)
         waits.clear()
-
         train_step(state, [batch], config, 100)
-
-    assert waits == ["tolist"]
-
-
-def test_and_once_a_table_with_the_plain_backend(prepared, monkeypatch):
-    config, data = prepared()
-    with emulated_gpu(monkeypatch) as waits:
-        state = training_state(config, data, GPU)
-        batch = next(data.train.epoch_batches(1, 0, 64)).to(GPU)
-        train_step(state, [batch], config, 100)
-        waits.clear()
-
-        train_step(state, [batch], config, 100)
-
-    tables = len(data.encoder.tables)
-    assert waits == ["tolist", "tolist", *["_coalesce"] * tables]
+    tables = ["_coalesce"] * len(data.encoder.tables) if more else []
+    assert waits == ["tolist"] * (1 + more) + tables
 
 
 LONG = (
@@ -243,28 +228,22 @@ def test_a_run_trained_on_one_device_is_evaluated_and_resumed_on_another(
     near(test["tasks"], gpu.metrics["tasks"])
 
 
-@pytest.mark.parametrize("precision", ["int8", "fp16"])
-def test_narrow_tables_are_looked_up_for_another_device(
-    train, on_gpu, splits, tmp_path, monkeypatch, precision
+def test_narrow_tables_and_warm_starts_of_another_device(
+    train, on_gpu, splits, tmp_path, monkeypatch
 ):
     train("run", *LONG)
+    more = (*LONG, "model.num_experts=5", "training.ema_decay=0.9", "training.epochs=1")
+    warm = {"warm_start": WarmStart(tmp_path / "run", "copy")}
+    expected = train("warm on a CPU", *more, **warm).metrics["tasks"]
+    with on_gpu():
+        near(train("warm", *more, **warm).metrics["tasks"], expected)
     pq.write_table(splits.test, tmp_path / "test.parquet")
     run, log = RunDirectory.open(tmp_path / "run"), tmp_path / "test.parquet"
-    cpu = evaluate_run(run, log, table_precision=precision)
-    with on_gpu():
-        monkeypatch.setattr("mmoe.predictor.resolve_device", lambda *_: GPU)
-        near(evaluate_run(run, log, table_precision=precision)["tasks"], cpu["tasks"])
-
-
-def test_a_warm_start_on_another_device_is_that_of_the_cpu(train, on_gpu, tmp_path):
-    train("monday", *LONG)
-    more = (*LONG, "model.num_experts=5", "training.ema_decay=0.9", "training.epochs=1")
-    cpu = train("cpu", *more, warm_start=WarmStart(tmp_path / "monday", "copy"))
-
-    with on_gpu():
-        gpu = train("gpu", *more, warm_start=WarmStart(tmp_path / "monday", "copy"))
-
-    near(gpu.metrics["tasks"], cpu.metrics["tasks"])
+    for precision in ("int8", "fp16"):
+        cpu = evaluate_run(run, log, table_precision=precision)
+        with on_gpu(), monkeypatch.context() as patch:
+            patch.setattr("mmoe.predictor.resolve_device", lambda *_: GPU)
+            near(evaluate_run(run, log, table_precision=precision)["tasks"], cpu["tasks"])
 
 
 @pytest.mark.torchrec

@@ -4,21 +4,18 @@ import json
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
 from mmoe.embeddings import managed_ids
 from mmoe.run import RunDirectory
-from mmoe.score import load_predictor, score_files
+from mmoe.score import load_predictor
 from mmoe.train import evaluate_run, train_run
-from mmoe.train.baselines import logistic_regression
-from tests.runs import Listens
+from tests.runs import Listens, scores
 
 pytestmark = pytest.mark.torchrec
 
@@ -52,7 +49,6 @@ def _history(folder) -> list[dict]:
 @pytest.mark.parametrize(
     ("backend", "after", "more"),
     [
-        ("plain", 3, ()),
         ("plain", 12, ("data.input=stream", "data.streaming.shuffle_buffer_rows=700")),
         ("torchrec", 19, ()),
     ],
@@ -60,7 +56,7 @@ def _history(folder) -> list[dict]:
 def test_resume_continues_bit_identically(
     train, log_folder, tmp_path, after, backend, more, assert_same, dies_after
 ):
-    """Before the first checkpoint, in the last step of an epoch, in the next one."""
+    """In the last step of an epoch, in the next one."""
     settings = (f"data.path={log_folder}/part-0.parquet", "training.checkpoint_every_steps=5",
                 f"training.embedding_backend={backend}", *more)  # fmt: skip
     whole = train("whole", *settings)
@@ -77,26 +73,20 @@ def test_resume_continues_bit_identically(
     assert _history(tmp_path / "whole") == _history(tmp_path / "broken")
 
 
-def test_a_buffer_for_everything_trains_as_memory_does(train, tmp_path, assert_same):
+def test_streamed_as_in_memory_and_scored_whatever_stands_beside_a_row(
+    train, tmp_path, assert_same, funnel_table
+):
     streamed = train("stream", "data.input=stream")
     held = train("memory", "data.input=memory")
     assert_same(tmp_path / "stream", tmp_path / "memory")
     assert streamed.metrics["tasks"] == held.metrics["tasks"]
     assert _history(tmp_path / "stream") == _history(tmp_path / "memory")
-
-
-def test_scores_equal_evaluation_and_depend_on_no_other_row(train, funnel_table, tmp_path):
-    finished = train("run")
-    run = RunDirectory.open(tmp_path / "run")
-    assert evaluate_run(run)["tasks"] == finished.metrics["tasks"]
-    predictor, encoder, _ = load_predictor(run)
-    expected = predictor.predict(EncodedData(features=encoder.encode(funnel_table, "log")))
-    shuffled = np.random.default_rng(0).permutation(4000)[:1234]
-    pq.write_table(funnel_table.take(shuffled), tmp_path / "some.parquet")
-    score_files(run, tmp_path / "some.parquet", tmp_path / "scores.parquet")
-    scores = pq.read_table(tmp_path / "scores.parquet")
-    np.testing.assert_array_equal(scores["pred_click"].to_numpy(), expected[shuffled, 0])
-    assert finished.metrics["tasks"]["click"]["auc"] > 0.6, "it learns"
+    assert held.metrics["tasks"]["click"]["auc"] > 0.6, "it learns"
+    expected_NP = scores(tmp_path / "memory", funnel_table)
+    order = np.random.default_rng(0).permutation(4000)[:1234]
+    np.testing.assert_array_equal(
+        scores(tmp_path / "memory", funnel_table.take(order)), expected_NP[order]
+    )
 
 
 def test_the_best_weights_come_with_their_own_ids(train, tmp_path):
@@ -155,18 +145,3 @@ def test_ids_that_come_back_never_again_lose_their_rows(funnel_config, funnel_ta
     owned = ids.admissions["user"].rows_of(new)
     assert (owned > 1).all() and len(owned.unique()) == 40
     assert int((ids.admissions["user"].rows_of(old) > 1).sum()) == 5
-
-
-def test_baselines_take_managed_ids(funnel_config, funnel_table):
-    config = config_from_dict(set_values(funnel_config, MANAGED))
-    found = logistic_regression(config, funnel_table[:3000], funnel_table[3000:])["click"]
-    liked = found.labels_N == 1
-    assert found.predictions_N[liked].mean() > found.predictions_N[~liked].mean() + 0.02
-
-
-def test_a_run_without_managed_ids_says_nothing_of_them(train, funnel_config, tmp_path):
-    overrides = [f"{key}={funnel_config[key]}" for key in ("features",)]
-    train("run", *overrides, "tables=[]", "training.epochs=1")
-    assert "ids" not in _history(tmp_path / "run")[0]
-    tensors = CheckpointFolder(tmp_path / "run" / "checkpoint").model("latest")
-    assert not [name for name in tensors if name.startswith("ids.")]

@@ -11,6 +11,7 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory
 from mmoe.train import train_run
 from mmoe.train.loggers import Loggers, MlflowLog
+from tests.runs import Listens
 
 SETTINGS = ("training.loggers=[mlflow]", "training.epochs=2")
 
@@ -80,18 +81,6 @@ def config(funnel_config):
     return config_from_dict(set_values(funnel_config, SETTINGS))
 
 
-class Lines:
-    """A reporter that keeps what is said."""
-
-    def __init__(self):
-        from mmoe.run.console import SilentReporter
-
-        self.said, self.track = [], SilentReporter().track
-
-    def say(self, text):
-        self.said.append(text)
-
-
 def test_what_mlflow_is_told(runs, config, funnel_table, tmp_path):
     finished = train_run(config, tmp_path / "mine", data=funnel_table)
     (found,) = runs.values()
@@ -139,9 +128,9 @@ def test_a_store_that_fails_does_not_end_training(
     runs, config, funnel_table, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(Client, "broken", True, raising=False)
-    reporter = Lines()
+    reporter = Listens()
     train_run(config, tmp_path / "run", data=funnel_table, reporter=reporter)
-    said = [line for line in reporter.said if "mlflow" in line]
+    said = [line for line in reporter.lines if "mlflow" in line]
     words = "warning: mlflow fails, and is told no more of this run: the store is gone"
     assert said == [words, words]  # while it trains, and at the end
 

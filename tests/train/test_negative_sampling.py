@@ -11,7 +11,7 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
 from mmoe.run import RunDirectory
-from mmoe.score import load_predictor, score_files
+from mmoe.score import load_predictor
 from mmoe.train import evaluate_run, train_run
 
 RATE = 0.2
@@ -99,28 +99,10 @@ def test_metrics_are_those_of_the_full_log(finished, full, sampled_splits, tmp_p
     # The sampled rows taken for all of them: far too few clicks are predicted
     naive = evaluate_run(run, tmp_path / "sampled.parquet", all_negatives=True)["tasks"]["click"]
     assert naive["calibration"] < 0.5
+    # AUC weighs all negatives alike, so that it is that of the rows as they are
+    assert naive["auc"] == pytest.approx(weighed["auc"], abs=1e-12)
     curves = json.loads(run.curves_file.read_text())["tasks"]["click"]["calibration"]
     assert max(abs(b["mean_prediction"] - b["positive_rate"]) for b in curves) < 0.06
-
-
-def test_the_order_of_rows_is_left_alone(finished, sampled_splits):
-    """AUC weighs all negatives alike, so that it is that of the rows as they are."""
-    config = finished.directory.config()
-    predictor, encoder, _ = load_predictor(finished.directory)
-    data = BatchSource.of_table(sampled_splits.test, encoder, "log", config)
-    from mmoe.metrics import auc
-
-    found = auc(sampled_splits.test["click"].to_numpy(), predictor.predict(data)[:, 0])
-    assert finished.metrics["tasks"]["click"]["auc"] == pytest.approx(found, abs=1e-12)
-
-
-def test_scoring_gives_the_bits_of_evaluation(finished, sampled_splits, tmp_path):
-    pq.write_table(sampled_splits.test, tmp_path / "rows.parquet")
-    score_files(finished.directory, tmp_path / "rows.parquet", tmp_path / "scores.parquet")
-    predictor, encoder, config = load_predictor(finished.directory)
-    expected = predictor.predict(BatchSource.of_table(sampled_splits.test, encoder, "log", config))
-    scores = pq.read_table(tmp_path / "scores.parquet")
-    assert np.array_equal(scores["pred_click"].to_numpy(), expected[:, 0])
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def _train(funnel_config, tmp_path):
         own = {"data": {}, "features": _features(**keys), "tasks": [funnel_config["tasks"][0]]}
         settings = (
             f"data.path={tmp_path / name}.parquet", "training.batch_size=50",
-            "data.streaming.chunk_rows=70", "training.epochs=2", *overrides,
+            "data.streaming.chunk_rows=70", "training.epochs=1", *overrides,
         )  # fmt: skip
         config = config_from_dict(set_values({**funnel_config, **own}, settings))
         return train_run(config, tmp_path / name)
@@ -70,8 +70,7 @@ def _train(funnel_config, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("input_", ["memory", "stream"])
+@pytest.mark.parametrize(("side", "input_"), [("left", "memory"), ("right", "stream")])
 def test_padded_as_ragged(side, input_, train, assert_same, tmp_path):
     ragged = train("ragged", _log(), f"data.input={input_}")
     padded = train("padded", _log(side), f"data.input={input_}", padding=0)
@@ -109,8 +108,7 @@ def test_scored_on_every_road(train, tmp_path):
         assert loaded.predict(one)["pred_click"] == single.predict(same)["pred_click"]
 
 
-@pytest.mark.parametrize("form", ["flat", "nested"])
-@pytest.mark.parametrize("input_", ["memory", "stream"])
+@pytest.mark.parametrize(("form", "input_"), [("flat", "stream"), ("nested", "memory")])
 def test_lists_of_requests_and_candidates(form, input_, assert_same, tmp_path):
     log, padded = log_of_requests(), log_of_requests()
     for name, filler in (("history", -1), ("seen", -1), ("tags", "<pad>")):
@@ -123,7 +121,7 @@ def test_lists_of_requests_and_candidates(form, input_, assert_same, tmp_path):
     for name, table in (("ragged", log), ("padded", padded)):
         (tmp_path / name).mkdir()
         write_forms(table, tmp_path / name)
-        raw = raw_config(form, {"path": str(tmp_path / name / f"{form}.parquet")})
+        raw = raw_config(form, {"path": str(tmp_path / name / f"{form}.parquet")}, epochs=1)
         raw["data"] |= {"input": input_, "split": {"by": "hash", "column": "user"}}
         if name == "padded":
             lists = ("list", "sequence")

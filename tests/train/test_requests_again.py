@@ -8,12 +8,11 @@ import torch
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict
-from mmoe.datasets.files.nested import nested
 from mmoe.explain.prune import prune_run
 from mmoe.predictor import load_predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.train import WarmStart, train_run
-from tests.datasets.request_log import SHARED, SPLIT, log_of_requests, nested_log
+from tests.datasets.request_log import SPLIT, log_of_requests, nested_log
 from tests.runs import scores
 from tests.train.request_runs import MODEL, raw_config
 
@@ -47,16 +46,6 @@ def test_a_run_without_requests_goes_on_with_them(data, log, tmp_path):
     raw = raw_config("flat", data, PLAIN, epochs=1, **STILL)
     train_run(config_from_dict(raw), tmp_path / "with", warm_start=WarmStart(tmp_path / "plain"))
     np.testing.assert_allclose(*(scores(tmp_path / n, log) for n in ("plain", "with")), atol=1e-6)
-
-
-@pytest.mark.parametrize("experts", [4, 5])
-def test_frozen_parts_keep_their_bits(data, log, tmp_path, experts):
-    train_run(config_from_dict(raw_config("flat", data, PLAIN, epochs=1)), tmp_path / "before")
-    raw = raw_config("flat", data, {**PLAIN, "num_experts": experts}, epochs=1, freeze=FREEZE)
-    raw["tasks"].append({"name": "again", "label": "click"})
-    train_run(config_from_dict(raw), tmp_path / "after", warm_start=WarmStart(tmp_path / "before"))
-    before, after = (scores(tmp_path / name, log)[:, 0] for name in ("before", "after"))
-    assert np.array_equal(before, after)
 
 
 def test_a_task_comes_to_frozen_experts_of_requests(run, data, log, tmp_path):
@@ -101,9 +90,9 @@ def test_columns_of_a_run_that_goes_on_are_told_by_their_names(run, data, log, t
     assert (weights[f"{pools}.1.weights.0"].abs() < 1e-6).all(2).any()
 
 
-@pytest.mark.parametrize("more", ["task", "request expert", "row expert", "domains"])
+@pytest.mark.parametrize("more", ["task", "experts", "domains"])
 def test_what_comes_to_experts_of_requests(run, data, log, tmp_path, more):
-    counts = {"request": 2 + (more == "request expert"), "row": 2 + (more == "row expert")}
+    counts = dict.fromkeys(("request", "row"), 2 + (more == "experts"))
     model = {**MODEL, "num_experts": counts}
     scene = log.append_column("scene", pa.array(np.array(["a", "b"])[np.arange(len(log)) % 2]))
     pq.write_table(scene, tmp_path / "log.parquet")
@@ -114,7 +103,7 @@ def test_what_comes_to_experts_of_requests(run, data, log, tmp_path, more):
     if more == "task":
         raw["tasks"].append({"name": "again", "label": "click"})
     train_run(config_from_dict(raw), tmp_path / "on", warm_start=WarmStart(run))
-    if more in ("task", "domains"):  # an expert that comes takes its share of the weights
+    if more != "experts":  # an expert that comes takes its share of the weights
         np.testing.assert_allclose(
             scores(run, scene)[:, 0], scores(tmp_path / "on", scene)[:, 0], atol=1e-6
         )
@@ -129,52 +118,26 @@ def test_what_comes_to_experts_of_requests(run, data, log, tmp_path, more):
 
 
 def test_requests_and_domains_train_and_score_together(data, log, tmp_path):
-    """A domain differs inside a request, and no feature reads it; flat and nested are one log."""
+    """A domain differs inside a request, and no feature reads it."""
     scene = log.append_column("scene", pa.array(np.array(["a", "b", "c"])[np.arange(len(log)) % 3]))
-    files = {"flat": scene, "nested": nested_log(scene)}
-    found = {}
-    for form, rows in files.items():
-        pq.write_table(rows, tmp_path / f"{form}.parquet", row_group_size=50)
-        place = {**data, "path": str(tmp_path / f"{form}.parquet")}
-        model = {**MODEL, "domains": {"column": "scene", "towers": "own"}}
-        raw = raw_config(form, place, model, epochs=1)
-        raw["tasks"].append({"name": "like", "label": "click", "domains": ["a", "b"]})
-        train_run(config_from_dict(raw), tmp_path / form)
-        found[form] = scores(tmp_path / form, scene)
-    assert np.array_equal(found["flat"], found["nested"], equal_nan=True)
-    third = np.arange(len(log)) % 3 == 2
-    assert np.array_equal(np.isnan(found["flat"][:, 1]), third)
+    pq.write_table(nested_log(scene), tmp_path / "log.parquet", row_group_size=50)
+    model = {**MODEL, "domains": {"column": "scene", "towers": "own"}}
+    raw = raw_config("nested", {**data, "path": str(tmp_path / "log.parquet")}, model, epochs=1)
+    raw["tasks"].append({"name": "like", "label": "click", "domains": ["a", "b"]})
+    train_run(config_from_dict(raw), tmp_path / "run")
+    found = scores(tmp_path / "run", scene)
+    assert np.array_equal(np.isnan(found[:, 1]), np.arange(len(log)) % 3 == 2)
     order = np.random.default_rng(0).permutation(len(log))
-    again = scores(tmp_path / "flat", scene.take(pa.array(order)))
-    assert np.array_equal(again, found["flat"][order], equal_nan=True)
+    again = scores(tmp_path / "run", scene.take(pa.array(order)))
+    assert np.array_equal(again, found[order], equal_nan=True)
 
 
-def test_what_is_of_a_request_among_its_candidates_is_the_same_for_all(data, log, tmp_path):
-    """Scored files may have such a column in another place than those of training."""
-    pq.write_table(nested_log(log), tmp_path / "log.parquet")
-    place = {**data, "path": str(tmp_path / "log.parquet")}
-    train_run(config_from_dict(raw_config("nested", place, epochs=1)), tmp_path / "run")
-    shared = [name for name in SHARED if name != "user"]
-    inside = nested(log, "request", shared, "candidates")
-    predictor = load_predictor(RunDirectory(tmp_path / "run"))[0]
-    assert np.array_equal(predictor.predict(inside), predictor.predict(nested_log(log)))
-    users = pa.array([f"u{n % 9}" for n in range(len(log))])
-    moved = log.set_column(log.column_names.index("user"), "user", users)
-    with pytest.raises(
-        ValueError, match=r"column 'user' .* is 'u\d', but 'u\d' in .*same request;"
-    ):
-        predictor.predict(nested(moved, "request", shared, "candidates"))
-
-
-@pytest.mark.parametrize(("gone", "left"), [([1], 1), ([4], 2)])
-def test_experts_of_both_sorts_are_pruned(run, log, tmp_path, gone, left):
-    prune_run(RunDirectory(run), gone, tmp_path / "pruned")
-    predictor, _, config = load_predictor(RunDirectory(tmp_path / "pruned"))
-    assert (config.model.num_experts, config.model.request_experts) == (3, left)
-    assert np.isfinite(predictor.predict(log)).all()
-
-
-def test_one_expert_of_each_sort_stays(run, tmp_path):
+def test_experts_of_both_sorts_are_pruned_but_one_of_each(run, log, tmp_path):
+    for gone, left in ((1, 1), (4, 2)):
+        prune_run(RunDirectory(run), [gone], tmp_path / f"without {gone}")
+        predictor, _, config = load_predictor(RunDirectory(tmp_path / f"without {gone}"))
+        assert (config.model.num_experts, config.model.request_experts) == (3, left)
+        assert np.isfinite(predictor.predict(log)).all()
     with pytest.raises(ValueError, match="no expert of the request would be left"):
         prune_run(RunDirectory(run), [1, 2], tmp_path / "pruned")
     with pytest.raises(ValueError, match=r"request_experts is 2 of num_experts 2"):

@@ -3,14 +3,10 @@
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
-from subprocess import PIPE
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
@@ -64,18 +60,13 @@ def _copied(finished, tmp_path):
     return copy, resume
 
 
-@pytest.mark.parametrize("holds", ["config.yaml", "checkpoint", "tensorboard", "a history"])
+@pytest.mark.parametrize("holds", ["checkpoint/model.pt", "tensorboard/events", "history.json"])
 def test_a_projects_folder_is_no_dead_run(holds, train, tmp_path):
     out = tmp_path / "project"
     (out / "checkpoint").mkdir(parents=True)
     (out / "config.yaml").write_text("mine: true")
-    if holds == "checkpoint":
-        (out / "checkpoint" / "model.pt").write_text("weights of somebody")
-    if holds == "tensorboard":
-        (out / "tensorboard").mkdir()
-        (out / "tensorboard" / "events.out.tfevents.1").write_text("mine")
-    if holds == "a history":
-        (out / "history.json").write_text("{}")
+    (out / holds).parent.mkdir(exist_ok=True)
+    (out / holds).write_text("{}")
     before = _tree(out)
     with pytest.raises(ValueError, match=r"project: holds checkpoint, config.yaml.* but no mmoe\."):
         train("project", *SHORT, resume=True)
@@ -94,6 +85,7 @@ def test_a_lost_index_of_a_run_without_a_mark_names_its_checkpoints(copied):
 
 
 def test_a_lost_index_is_made_anew_from_what_the_checkpoints_say(copied, finished, assert_same):
+    """Where they say it; else it is refused."""
     run, resume = copied
     index = run / "checkpoint" / "index.json"
     before = json.loads(index.read_text())
@@ -102,44 +94,23 @@ def test_a_lost_index_is_made_anew_from_what_the_checkpoints_say(copied, finishe
     after = json.loads(index.read_text())
     assert (after["latest"], after["best"]) == (before["latest"], before["best"])
     assert_same(run, finished[0])
-
-
-def test_a_lost_index_that_the_checkpoints_do_not_tell_is_refused(copied):
-    run, resume = copied
-    folder = CheckpointFolder(run / "checkpoint")
-    folder.step("best").joinpath("state.json").unlink()
-    (folder.path / "index.json").unlink()
-    before = _tree(run)
+    CheckpointFolder(run / "checkpoint").step("best").joinpath("state.json").unlink()
+    index.unlink()
+    tree = _tree(run)
     with pytest.raises(ValueError, match=r"holds step-00000001, .*index.json, which names the lat"):
         resume()
-    assert _tree(run) == before
+    assert _tree(run) == tree
 
 
-def test_a_run_of_a_version_that_made_no_marks_goes_on(copied):
+def test_a_damaged_mark_is_refused_and_none_is_of_an_earlier_version(copied):
     run, resume = copied
-    (run / "mmoe.json").unlink()
-    resume()
-
-
-@pytest.mark.parametrize("content", ["", '{"mmoe": "run"', "[1]", '{"mmoe": "run", "format": 9}'])
-def test_a_damaged_mark_is_refused(copied, content):
-    run, resume = copied
-    (run / "mmoe.json").write_text(content)
-    before = _tree(run)
-    with pytest.raises(ValueError, match=r"mmoe.json: cannot be relied on \(.*; remove mmoe.js"):
-        resume()
-    assert _tree(run) == before
-
-
-def test_a_live_run_is_not_gone_on_with(copied, quick):
-    run, resume = copied
-    with FolderClaim("run") as live:
-        live.hold(run)
+    for content in ("", '{"mmoe": "run"', "[1]", '{"mmoe": "run", "format": 9}'):
+        (run / "mmoe.json").write_text(content)
         before = _tree(run)
-        with pytest.raises(ValueError, match=r"run: this process trains into it already"):
+        with pytest.raises(ValueError, match=r"mmoe.json: cannot be relied on \(.*; remove mm"):
             resume()
         assert _tree(run) == before
-        RunDirectory.open(run).metrics()
+    (run / "mmoe.json").unlink()
     resume()
 
 
@@ -190,11 +161,16 @@ def test_a_run_that_takes_itself_away_while_another_would_go_on(train, tmp_path,
         assert "click" in train("run", *SHORT, resume=True).metrics["tasks"]
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_link_that_leads_nowhere_is_called_one(train, tmp_path, resume):
+def test_a_link_that_leads_nowhere_and_a_folder_of_others_are_called_so(train, tmp_path):
     (tmp_path / "run").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"run: is a link to .*nowhere, which is not there; make"):
-        train("run", *SHORT, resume=resume)
+    for resume in (False, True):
+        with pytest.raises(ValueError, match=r"run: is a link to .*nowhere, which is not there; m"):
+            train("run", *SHORT, resume=resume)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "note.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"exists already; continue it with --resume"):
+        train("full")
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["note.txt"]
 
 
 def test_files_of_others_in_a_dead_run_stay(train, tmp_path, dies_after):
@@ -234,7 +210,7 @@ def test_files_of_others_among_checkpoints_stay(copied):
     assert not list((run / "checkpoint").glob(".*"))
 
 
-@pytest.mark.parametrize("dies", ["mkdir", "lock", "mark"])
+@pytest.mark.parametrize("dies", ["mkdir", "mark"])
 def test_a_death_while_the_folder_is_made(train, tmp_path, dies):
     run = tmp_path / "run"
     run.mkdir()
@@ -281,23 +257,6 @@ def test_a_full_disk_under_tensorboard_is_one_error(train, tmp_path, monkeypatch
     assert not (tmp_path / "run").exists()
 
 
-def test_a_file_in_the_place_of_tensorboards_folder_is_one_error(copied, finished):
-    run, resume = copied
-    shutil.rmtree(run / "tensorboard")
-    (run / "tensorboard").write_text("mine")
-    with pytest.raises(OSError, match=r"File exists: .*tensorboard"):
-        resume()
-    assert (run / "tensorboard").read_text() == "mine"
-
-
-def test_tensorboard_reads_what_was_written(finished):
-    events = EventAccumulator(str(finished[0] / "tensorboard"))
-    events.Reload()
-    tags = events.Tags()["scalars"]
-    assert {"train/rows_per_second", "validation/click/auc"} <= set(tags)
-    assert [point.step for point in events.Scalars("validation/click/auc")] == [3, 6]
-
-
 def test_a_run_that_diverged_advises_no_resume(train, tmp_path, monkeypatch, mmoe):
     from mmoe.errors import Diverged
     from mmoe.train.step import StepProgram
@@ -326,19 +285,6 @@ def test_a_run_that_diverged_advises_no_resume(train, tmp_path, monkeypatch, mmo
     assert "diverged" in err and "--resume" not in err
 
 
-def test_files_of_others_in_a_profile_stay(train, tmp_path, dies_after):
-    settings = ("training.epochs=1", "training.checkpoint_every_steps=3")
-    with pytest.raises(KeyboardInterrupt):
-        train("run", *settings, profile=True, reporter=dies_after(7))
-    profile = tmp_path / "run" / "profile"
-    profile.mkdir(exist_ok=True)
-    (profile / "notes.txt").write_text("mine")
-    train("run", *settings, profile=True, resume=True)
-    assert (profile / "notes.txt").read_text() == "mine"
-    assert (profile / "table.txt").exists()
-    assert not list((tmp_path / "run").rglob(".*"))
-
-
 def test_a_backtest_folder_is_refused_as_a_run_and_a_run_as_a_backtest(copied, finished, tmp_path):
     run, _ = copied
     _, config, splits = finished
@@ -352,73 +298,3 @@ def test_a_backtest_folder_is_refused_as_a_run_and_a_run_as_a_backtest(copied, f
     with_data, settings = config.model_copy(update={"data": data}), BacktestSettings(column="day")
     with pytest.raises(ValueError, match=r"run: is the folder of a run; choose another --out"):
         backtest(with_data, run, settings, resume=True)
-
-
-def test_runs_without_a_name_of_their_own_get_different_folders(finished, tmp_path, quick):
-    _, config, splits = finished
-    one_epoch = config.training.model_copy(update={"epochs": 1, "checkpoint_every_steps": 0})
-    config = config.model_copy(update={"training": one_epoch})
-    runs = [train_run(config, tmp_path / "auto", splits=splits, numbered=True) for _ in range(2)]
-    assert [run.directory.path.name for run in runs] == ["auto", "auto-2"]
-
-
-_STARTS = """
-import sys
-from pathlib import Path
-from mmoe.run import locks
-from mmoe.run.folder_claim import FolderClaim, FolderExists
-locks._MOMENT = 0.05  # in which the other may be about to end; here it never is
-with FolderClaim("run") as claim:
-    print("ready", flush=True)
-    for line in sys.stdin:
-        try:
-            claim.create(Path(line.strip()))
-            print("made", flush=True)
-        except FolderExists as error:
-            print(error, flush=True)
-        sys.stdin.readline()
-        claim.release()
-        print("free", flush=True)
-"""
-
-
-def test_of_two_processes_that_make_a_folder_exactly_one_does(tmp_path):
-    both = [
-        subprocess.Popen([sys.executable, "-c", _STARTS], text=True, stdin=PIPE, stdout=PIPE)
-        for _ in range(2)
-    ]
-
-    def tell(line: str) -> list[str]:
-        for process in both:
-            assert process.stdin is not None
-            process.stdin.write(f"{line}\n")
-            process.stdin.flush()
-        return said()
-
-    def said() -> list[str]:
-        return [process.stdout.readline().strip() for process in both if process.stdout]
-
-    try:
-        assert said() == ["ready", "ready"]
-        for attempt in range(20):
-            out = tmp_path / f"{attempt}"
-            answers = sorted(tell(str(out)))
-            assert [answers[0][: len(f"{out}: exists")], answers[1]] == [f"{out}: exists", "made"]
-            assert sorted(path.name for path in out.iterdir()) == [
-                ".mmoe.lock",
-                "mmoe.json",
-                "mmoe.lock",
-            ]
-            assert tell("go on") == ["free", "free"]
-    finally:
-        for process in both:
-            process.kill()
-            process.communicate()
-
-
-def test_somebodys_own_config_in_the_folder_is_not_read(train, tmp_path):
-    folder = tmp_path / "run"
-    (folder / "vocabulary").mkdir(parents=True)
-    (folder / "config.yaml").write_text("mine: 1\n")
-    with pytest.raises(ValueError, match=r"mmoe\.json"):
-        train("run", resume=True)

@@ -55,26 +55,6 @@ def test_rows_of_one_side_are_left_out_and_counted(run, files, funnel_table, tmp
     assert found["tasks"]["click"] == pytest.approx(expected, rel=1e-12)
 
 
-def test_keys_of_other_types_and_columns_beside_them(run, files, funnel_table, tmp_path):
-    _, scores, _ = files
-    later = funnel_table[3000:].select([*KEY, "click", "buy"])
-    text = later.set_column(1, "row", later["row"].cast(pa.string()))
-    path = tmp_path / "later.parquet"
-    pq.write_table(text.append_column("pred_click", pa.array(np.zeros(1000))), path)
-    found = evaluate_scored(run, str(scores), str(path), KEY)
-    assert found["rows"]["joined"] == 1000
-    assert found["tasks"]["click"]["auc"] > 0.55
-
-
-def test_tasks_that_were_scored_alone(run, files, tmp_path):
-    night, _, labels = files
-    score_files(run, night, tmp_path / "buy.parquet", keep=KEY, tasks=["buy"])
-    found = evaluate_scored(run, str(tmp_path / "buy.parquet"), str(labels), KEY)
-    expected = evaluate_run(run, night)["tasks"]["buy"]
-    assert list(found["tasks"]) == ["buy"]
-    assert found["tasks"]["buy"] == pytest.approx(expected, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("change", "key", "message"),
     [
@@ -151,7 +131,6 @@ def test_the_command(mmoe, run, files):
     ("ours", "theirs"),
     [
         (pa.timestamp("us"), pa.timestamp("ns")),
-        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
         (pa.timestamp("s"), pa.string()),
         (pa.date32(), pa.timestamp("s")),
         (pa.int64(), pa.float64()),

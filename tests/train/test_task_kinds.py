@@ -1,4 +1,4 @@
-"""Whole runs of every kind of task: learnt, evaluated, scored, resumed, continued, streamed."""
+"""Whole runs of every kind of task: learnt, evaluated, scored, drawn, continued."""
 
 import json
 
@@ -20,7 +20,6 @@ from mmoe.train import WarmStart, evaluate_run, train_run
 from tests.tasks.kinds_log import NEW, TASKS, kinds_log, kinds_splits, raw_config
 
 ALL = list(TASKS)
-BESIDE = [[kind, "binary"] for kind in NEW]
 
 
 @pytest.fixture(name="splits", scope="module")
@@ -43,11 +42,13 @@ def _runs(splits, tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", NEW)
-def test_it_learns_and_beats_the_mean(runs, splits, kind):
+def test_it_beats_the_mean_is_scored_as_evaluated_and_drawn(runs, splits, kind, tmp_path):
     run = runs(kind)
-    history = json.loads((run.directory.path / "history.json").read_text())
-    losses = [epoch["loss"][kind] for epoch in history["epochs"]]
-    assert losses[-1] < losses[0]
+    _scored_as_evaluated(run, splits, kind, tmp_path)
+    page = write_report(run.directory.path, tmp_path / "report.html").read_text()
+    assert kind in page
+    curves = json.loads(run.directory.curves_file.read_text())["tasks"][kind]
+    assert len(curves["calibration"]) > 5
     found = run.metrics["tasks"][kind]
     if kind == "multiclass":
         counts = pd.Series(splits.test["genre"].to_pylist()).value_counts(normalize=True)
@@ -64,29 +65,21 @@ def test_it_learns_and_beats_the_mean(runs, splits, kind):
         assert found["kappa"] > 0.5
 
 
-@pytest.mark.parametrize("kind", NEW)
-def test_scores_are_what_evaluation_saw(runs, splits, kind, tmp_path):
-    run = runs(kind)
+def _scored_as_evaluated(run, splits, kind, tmp_path):
     pq.write_table(splits.test, tmp_path / "test.parquet")
     score_files(run.directory, tmp_path / "test.parquet", tmp_path / "scores.parquet")
     scores = pq.read_table(tmp_path / "scores.parquet")
-    config = run.directory.config()
-    assert scores.column_names == prediction_columns(config.tasks)
-    predictor, _, _ = load_predictor(run.directory)
-    seen = predictor.predict(splits.test)
+    assert scores.column_names == prediction_columns(run.directory.config().tasks)
+    seen = load_predictor(run.directory)[0].predict(splits.test)
     loaded = mmoe.load(run.directory.path)
     assert loaded.predict(splits.test).equals(scores)
-    rows = splits.test.to_pylist()[:3]
-    assert loaded.predict(rows) == scores[:3].to_pylist()
-    numbers = [c for c in scores.column_names if scores[c].type == pa.float32()]
+    assert loaded.predict(splits.test.to_pylist()[:3]) == scores[:3].to_pylist()
     for p, name in enumerate(scores.column_names):
-        if name in numbers:
+        if scores[name].type == pa.float32():
             assert np.array_equal(scores[name].to_numpy(), seen[:, p]), name
     if kind == "multiclass":
-        likeliest = seen[:, 2:5].argmax(axis=1)
-        assert scores["pred_multiclass"].to_pylist() == [
-            TASKS[kind]["classes"][c] for c in likeliest
-        ]
+        likeliest = [TASKS[kind]["classes"][c] for c in seen[:, 2:5].argmax(axis=1)]
+        assert scores["pred_multiclass"].to_pylist() == likeliest
         assert np.allclose(seen[:, 2:5].sum(axis=1), 1)
     if kind == "ordinal":
         assert np.allclose(seen[:, 2:7].sum(axis=1), 1)
@@ -95,18 +88,9 @@ def test_scores_are_what_evaluation_saw(runs, splits, kind, tmp_path):
     assert metrics == run.metrics["tasks"]
 
 
-@pytest.mark.parametrize("kind", NEW)
-def test_a_report_draws_it(runs, kind, tmp_path):
-    page = write_report(runs(kind).directory.path, tmp_path / "report.html").read_text()
-    assert kind in page
-    curves = json.loads(runs(kind).directory.curves_file.read_text())["tasks"][kind]
-    assert len(curves["calibration"]) > 5
-
-
-@pytest.mark.parametrize("interaction", ["none", "fm"])
-def test_a_warm_start_begins_where_the_other_ended(splits, tmp_path, interaction):
+def test_a_warm_start_begins_where_the_other_ended(splits, tmp_path):
     """In another order, with a task in front: what it predicts at first is what it did."""
-    overrides = [f"model.interaction={interaction}", "training.epochs=1"]
+    overrides = ["model.interaction=fm", "training.epochs=1"]
     kinds = [kind for kind in ALL if kind != "binary"]
     before = config_from_dict(set_values(raw_config(kinds), overrides))
     one = train_run(before, tmp_path / "one", splits=splits)
@@ -120,16 +104,11 @@ def test_a_warm_start_begins_where_the_other_ended(splits, tmp_path, interaction
         assert {k: v for k, v in new.items() if v} == pytest.approx(
             {k: v for k, v in old.items() if v}, rel=1e-4
         ), kind
-
-
-def test_a_warm_start_keeps_classes_and_levels(splits, tmp_path):
-    kinds = ["ordinal", "multiclass"]
-    overrides = ["training.epochs=1"]
-    config = config_from_dict(set_values(raw_config(kinds), overrides))
-    train_run(config, tmp_path / "one", splits=splits)
-    other = config_from_dict(set_values(raw_config(kinds), ["tasks.0.highest=6", *overrides]))
+    other = config_from_dict(
+        set_values(raw_config(["ordinal"]), ["tasks.0.highest=6", "model.interaction=fm"])
+    )
     with pytest.raises(ValueError, match=r"tasks\.ordinal\.highest is 5 there and 6 here"):
-        train_run(other, tmp_path / "two", splits=splits, warm_start=WarmStart(tmp_path / "one"))
+        train_run(other, tmp_path / "no", splits=splits, warm_start=start)
 
 
 def test_a_wide_part_leaves_kinds_without_one_alone(splits, tmp_path):
@@ -171,17 +150,14 @@ def test_bad_labels_are_refused_by_their_row(tmp_path, kind):
     assert not (tmp_path / "run").exists()
 
 
-def test_nothing_watched_and_all_watched(tmp_path):
-    splits = kinds_splits(500)
-    for change, message in (("0 * watch", "nothing is watched"), ("watch + 1", "negatives: all")):
-        papers = [f"tasks.0.label={change}", "tasks.0.negatives=unwatched"]
-        raw = set_values(raw_config(["watch_time"]), papers)
-        with pytest.raises(ValueError, match=message):
-            train_run(config_from_dict(raw), tmp_path / "run", splits=splits)
-    raw = set_values(
-        raw_config(["watch_time"]), ["tasks.0.label=watch + 1", "tasks.0.negatives=all"]
-    )
-    train_run(config_from_dict(raw), tmp_path / "run", splits=splits)
+@pytest.mark.parametrize(
+    ("label", "said"), [("0 * watch", "nothing is watched"), ("watch + 1", "negatives: all")]
+)
+def test_nothing_watched_and_all_watched(tmp_path, label, said):
+    papers = [f"tasks.0.label={label}", "tasks.0.negatives=unwatched"]
+    config = config_from_dict(set_values(raw_config(["watch_time"]), papers))
+    with pytest.raises(ValueError, match=said):
+        train_run(config, tmp_path / "run", splits=kinds_splits(500))
 
 
 def test_columns_of_scores_differ():

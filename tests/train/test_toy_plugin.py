@@ -105,7 +105,6 @@ def test_the_whole_road(mmoe, config, log, tmp_path):
     code, _, err = mmoe("evaluate", run)
     assert code == 2
     assert "needs the module toy_ranking" in err and "--import toy_ranking" in err
-
     code, out, err = mmoe("evaluate", run, "--json", "--import", "toy_ranking")
     assert code == 0, err
     assert json.loads(out) == stored
@@ -133,15 +132,6 @@ def test_a_resumed_run_gives_the_same_bits(raw, log, dies_after, assert_same, tm
     resumed = train_run(config, tmp_path / "broken", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "broken")
     assert resumed.metrics["tasks"] == whole.metrics["tasks"]
-
-
-def test_a_run_names_modules_that_its_program_had_imported(raw, log, tmp_path):
-    plugins.import_modules(["toy_ranking"])
-    config = config_from_dict(set_values(raw, ["training.epochs=1"]))
-    run = train_run(config, tmp_path / "run", data=log).directory
-    assert set(run.config().imports) == {
-        f"toy_ranking.{name}" for name in ("feature", "metric", "network", "task")
-    }
 
 
 @pytest.mark.parametrize("kind", ["remainder", "list_of_mine"])
@@ -240,3 +230,12 @@ def test_a_kind_whose_first_definition_was_wrong_is_mended_in_its_cell():
     turned = type("Counts", (task.Counts,), {"monitored": {"deviance": True}})
     count("count", task.CountTask, judge=turned)(task.Count)
     count("count", task.CountTask, judge=task.Counts)(task.Count)
+
+
+def test_a_run_names_modules_that_its_program_had_imported(raw, log, tmp_path):
+    plugins.import_modules(["toy_ranking"])
+    config = config_from_dict(set_values(raw, ["training.epochs=1"]))
+    run = train_run(config, tmp_path / "run", data=log).directory
+    assert set(run.config().imports) == {
+        f"toy_ranking.{name}" for name in ("feature", "metric", "network", "task")
+    }

@@ -62,7 +62,7 @@ CASES = {
             kind=kind, tower={"hidden": [6, 5, 4][:depth]}, gate={}, **_domains(towers)
         )
         for kind in MODELS.names()
-        for towers, depths in (("none", [2]), ("shared", [2]), ("own", range(4)))
+        for towers, depths in (("none", [2]), ("own", range(4) if kind == "mmoe" else [1]))
         for depth in depths
     },
     **{

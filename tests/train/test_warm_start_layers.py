@@ -15,16 +15,11 @@ NOTHING: Any = None  # its encoder and checkpoints are not looked at
     [
         ({"expert": {"kind": "dcn_v2", "layers": 3}}, {"expert": {"kind": "dcn_v2", "layers": 2}},
          "model.expert.layers is 3 there and 2 here"),
-        ({"expert": {"kind": "masknet", "blocks": 3}}, {"expert": {"kind": "masknet", "blocks": 2}},
-         "model.expert.blocks is 3 there and 2 here"),
         ({"experts": [{"kind": "mlp", "count": 1}, {"kind": "dcn_v2", "count": 1, "layers": 2,
                                                     "output": 64}]},
          {"experts": [{"kind": "mlp", "count": 1}, {"kind": "dcn_v2", "count": 1, "layers": 1,
                                                     "output": 64}]},
          r"layers of model.experts is \[None, 2\] there and \[None, 1\] here"),
-        ({"interaction": {"kind": "masknet", "blocks": 3}},
-         {"interaction": {"kind": "masknet", "blocks": 2}},
-         "model.interaction.blocks is 3 there and 2 here"),
         ({"interaction": {"kind": "deepfm", "hidden": [8, 8]}},
          {"interaction": {"kind": "deepfm", "hidden": [8]}},
          r"model.interaction.hidden is \[8, 8\] there and \[8\] here"),
@@ -32,7 +27,7 @@ NOTHING: Any = None  # its encoder and checkpoints are not looked at
          {"bias": {"features": ["place"], "hidden": [8]}},
          r"model.bias.hidden is \[8, 8\] there and \[8\] here"),
     ],
-    ids=["layers", "blocks", "one expert", "blocks before", "hidden before", "bias"],
+    ids=["layers", "one expert", "hidden before", "bias"],
 )  # fmt: skip
 def test_layers_that_would_be_dropped_are_refused(there, here, message, tmp_path):
     """Their tensors would be in nobody's way, and what they had learnt gone in silence."""

@@ -28,6 +28,7 @@ OWN = "model.domains={column: scene, towers: own}"
 BUY = "tasks.1.domains=[shop, live]"
 LIKE = "tasks.2.domains=[shop, radio]"
 NARROW = (DOMAINS, BUY)
+UNGATED = "training.freeze=[experts, towers, tables, encoder, 'levels.*']"
 
 
 @pytest.fixture(scope="module", name="log")
@@ -84,28 +85,22 @@ def assert_kept(one, two, log):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (NARROW, ()),
-        ((DOMAINS,), ("model.num_experts=5",)),
         ((OWN, BUY, *BATCH_NORM, "model.tower.hidden=[6, 4]"), ("model.num_experts=9",)),
-        ((*NARROW, *TOP_K), ("model.num_experts=12",)),
         ((*NARROW, *TOP_K, "model.gate.kind=noisy_top_k"), ("model.num_experts=6",)),
         ((*NARROW, *TOP_K, "model.gate.kind=sigmoid"), ()),
         ((*NARROW, *TOP_K, "model.gate.kind=dselect_k"), ("model.num_experts=7",)),
-        ((*NARROW, *TOP_K, "model.gate.kind=cosine"), ()),
         ((*NARROW, "model.gate.kind=static"), ("model.num_experts=5",)),
-        ((*NARROW, "model.gate.kind=switch"), ()),
         ((*NARROW, "model.gate.kind=gshard"), ("model.num_experts=5",)),
-        ((*NARROW, *JOINT), ("model.num_experts=6",)),
         ((DOMAINS, *JOINT, "model.gate.aggregate=max", *BATCH_NORM), ()),
         ((*NARROW, *BUDGET, "training.ema_decay=0.8"), ("model.num_experts=6",)),
-        ((DOMAINS, *BUDGET, "model.gate.kind=sigmoid"), ()),
         ((*NARROW, *JOINT, "model.gate.kind=cosine", "model.gate.budget=3"), ()),
         (
             (OWN, BUY, "model.kind=ple", "model.task_experts=1", "model.shared_experts=1"),
             ("model.shared_experts=2",),
         ),
-        (("model.kind=mmoe",), (OWN,)),  # domains come with the task
-        (JOINT, (DOMAINS, "model.num_experts=6")),
+        (JOINT, (DOMAINS, "model.num_experts=6")),  # domains come with the task
+        ((OWN, BUY, "model.kind=omoe"), (UNGATED,)),
+        ((OWN, BUY, "model.kind=shared_bottom"), (UNGATED,)),
     ],
     ids=lambda values: " ".join(v.partition("=")[2] for v in values) or "as it is",
 )  # fmt: skip
@@ -114,13 +109,6 @@ def test_old_tasks_score_to_the_bit(grow, log, before, after):
     assert_kept(one, two, log)
     likes = {scene: scores(two, in_scene(log[:300], scene), ["like"]) for scene in ("shop", "feed")}
     assert np.isfinite(likes["shop"]).all() and np.isnan(likes["feed"]).all()
-
-
-@pytest.mark.parametrize("kind", ["single_task", "shared_bottom", "omoe"])
-def test_models_without_a_gate_for_each_task(grow, log, kind):
-    freeze = "training.freeze=[experts, towers, tables, encoder, 'levels.*']"
-    one, two = grow((OWN, BUY, f"model.kind={kind}"), (freeze,))
-    assert_kept(one, two, log)
 
 
 def test_the_new_task_has_gates_of_its_domains_and_the_old_ones_of_theirs(grow, log):
@@ -168,15 +156,10 @@ def test_it_goes_on_day_by_day(grow, log, tmp_path):
     torch.testing.assert_close(own_GMED[:, 4], own_GMED[:, :4].mean(1))
 
 
-def test_gates_that_learn_on_have_the_new_domain_where_towers_are_frozen(grow):
-    _, two = grow((OWN, BUY), ("training.freeze=[towers]",))
+@pytest.mark.parametrize(("frozen", "towers"), [("towers", [3, 3, 4]), ("tables", [4, 4, 4])])
+def test_what_learns_on_has_the_new_domain(grow, frozen, towers):
+    _, two = grow((OWN, BUY), (f"training.freeze=[{frozen}]",))
     after = CheckpointFolder(two.checkpoint).model("best")
     assert after["network.levels.0.mixture.gate.logits.own_GMED"].shape[:2] == (3, 4)
-    assert [len(after[f"network.towers.{t}.own_weights.0"]) for t in range(3)] == [3, 3, 4]
-
-
-def test_frozen_tables_alone_leave_all_domains_to_gates_and_towers(grow):
-    _, two = grow((OWN, BUY), ("training.freeze=[tables]",))
-    after = CheckpointFolder(two.checkpoint).model("best")
-    assert [len(after[f"network.towers.{t}.own_weights.0"]) for t in range(3)] == [4, 4, 4]
-    assert two.config().model.stages[0].domains is None
+    assert [len(after[f"network.towers.{t}.own_weights.0"]) for t in range(3)] == towers
+    assert (two.config().model.stages[0].domains is None) == (frozen == "tables")

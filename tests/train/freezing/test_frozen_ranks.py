@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -12,10 +11,9 @@ import yaml
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import load_config, set_values
 from mmoe.parallel import ensure_process_group
-from mmoe.predictor import load_predictor
 from mmoe.run import RunDirectory
 from mmoe.train import WarmStart, train_run
-from tests.train.freezing.growing import config_of, grown_log
+from tests.train.freezing.growing import config_of, grown_log, scores
 
 pytestmark = pytest.mark.torchrec
 
@@ -34,11 +32,14 @@ CASES = {
         "training.embedding_backend=auto",
         "training.freeze=[experts, gates, towers, tables.user, tables.item, encoder]",
     ],
-    "domains": ["tasks.2.domains=[shop, radio]", "parallel.experts=spread"],
-    "tables that learn": ["training.freeze=[experts, gates, towers, encoder]"],
+    "domains, tables that learn": [
+        "tasks.2.domains=[shop, radio]",
+        "parallel.experts=spread",
+        "training.freeze=[experts, gates, towers, encoder]",
+    ],
 }
 # The run to begin with, where it is not `before`
-BEFORE = {"domains": "before-domains"}
+BEFORE = {"domains, tables that learn": "before-domains"}
 
 
 @pytest.fixture(scope="module", name="log")
@@ -65,7 +66,7 @@ def _folder(funnel_config, log, tmp_path_factory):
         "model.gate.k=2",
     ]
     train_run(config_of(funnel_config, *values), folder / "before")
-    train_run(config_of(funnel_config, *values, DOMAINS), folder / BEFORE["domains"])
+    train_run(config_of(funnel_config, *values, DOMAINS), folder / "before-domains")
     values[0] = f"data.path={folder}/after.parquet"
     for name, settings in CASES.items():
         more = [DOMAINS] * (name in BEFORE)
@@ -94,16 +95,10 @@ def test_two_ranks_train_what_one_process_trains(folder, reports, log, name):
     assert reports[name] == alone.metrics["train"]["frozen"]
     one, two = (json.loads((folder / f"{name}-{w}" / "history.json").read_text()) for w in (1, 2))
     assert two["epochs"][0]["loss"] == pytest.approx(one["epochs"][0]["loss"], abs=1e-5)
-    before, after = (_scores(folder / run, log) for run in (first, f"{name}-2"))
+    before, after = (scores(RunDirectory(folder / run), log) for run in (first, f"{name}-2"))
     stay = "tables" not in {m for ms in reports[name]["changed_tasks"].values() for m in ms}
     assert (before.tobytes() == after.tobytes()) is stay
     training = CheckpointFolder(folder / f"{name}-2" / "checkpoint").training()
     moments = {key.split("/")[0] for key in training if key.startswith("optimizer.")}
     assert moments
     assert not any("experts.pools.0" in key or "gates.0" in key for key in moments)
-
-
-def _scores(run, log) -> np.ndarray:
-    predictor, _, config = load_predictor(RunDirectory(run))
-    names = [task.name for task in config.tasks]
-    return predictor.predict(log)[:, [names.index("click"), names.index("buy")]]

@@ -115,60 +115,33 @@ def test_rows_for_new_ids_without_a_frozen_encoder(refused):
     assert "feature user__new1 is new" in refused("training.extend_ids=true", freeze, new=False)
 
 
-def test_features_and_an_interaction(funnel_config, log, tmp_path):
-    dcn = "model.interaction=dcn_v2"
-    one = train_run(config_of(funnel_config, dcn), tmp_path / "one", splits=splits_of(log))
-    config = config_of(funnel_config, dcn, new=True, features=(AGE,))
-    with pytest.raises(ValueError, match=r"reads all features, and there are new ones \(age\)"):
-        train_run(
-            config, tmp_path / "two", splits=splits_of(log),
-            warm_start=WarmStart(one.directory.path),
-        )  # fmt: skip
-
-
-def test_a_new_task_has_no_vote(funnel_config, log, tmp_path):
-    gate = "{kind: top_k, select: joint, shared_k: 1, private_k: 1, select_voters: [click, %s]}"
-    values = "model.num_experts=4", f"model.gate={gate % 'buy'}"
-    one = train_run(config_of(funnel_config, *values), tmp_path / "one", splits=splits_of(log))
-    values = "model.num_experts=4", f"model.gate={gate % 'like'}"
-    with pytest.raises(
-        ValueError, match=r"select_voters is \['click', 'like'\], but \['click', 'buy'\] in"
-    ):
-        train_run(
-            config_of(funnel_config, *values, new=True), tmp_path / "two", splits=splits_of(log),
-            warm_start=WarmStart(one.directory.path),
-        )  # fmt: skip
+GATE = "{kind: top_k, select: joint, shared_k: 1, private_k: 1, select_voters: [click, %s]}"
+WEIGHTS = r"^training\.freeze: {} has weights for each task, and for like none in --warm-start"
+BIAS = "model.bias={features: [place]}"
 
 
 @pytest.mark.parametrize(
-    ("setting", "part"),
+    ("before", "after", "features", "said"),
     [
-        ("model.interaction=fm", "interaction"),
-        ("model.interaction={kind: deepfm, hidden: [4]}", "interaction"),
-        ("model.bias={features: [place]}", "bias"),
+        (["model.interaction=dcn_v2"], [], (AGE,), r"all features, and there are new ones \(age\)"),
+        (["model.interaction=fm"], ["training.freeze=[interaction]"], (),
+         WEIGHTS.format("interaction")),
+        ([BIAS], ["training.freeze=[bias]"], (PLACE,), WEIGHTS.format("bias")),
+        ([], [BIAS, "training.freeze=[bias]"], (PLACE,), "bias has weights that are not in --"),
+        (["model.num_experts=4", f"model.gate={GATE % 'buy'}"], [f"model.gate={GATE % 'like'}"], (),
+         r"select_voters is \['click', 'like'\], but \['click', 'buy'\] in"),
     ],
-)
-def test_what_has_weights_for_each_task(funnel_config, log, tmp_path, setting, part):
-    features = (PLACE,) if part == "bias" else ()
-    before = config_of(funnel_config, setting, features=features)
-    one = train_run(before, tmp_path / "one", splits=splits_of(log)).directory.path
-    values = setting, f"training.freeze=[{part}]"
-    config = config_of(funnel_config, *values, new=True, features=features)
-    with pytest.raises(ValueError, match=r"^training\.freeze: ") as caught:
-        train_run(config, tmp_path / "two", splits=splits_of(log), warm_start=WarmStart(one))
-    assert str(caught.value) == (
-        f"training.freeze: {part} has weights for each task, and for like none in --warm-start "
-        f"{one}, and those would stay as they were drawn; leave it out of training.freeze, or add "
-        "no task"
-    )
-
-
-def test_a_part_that_the_earlier_run_had_not(funnel_config, log, tmp_path):
-    before = config_of(funnel_config, features=(PLACE,))
-    one = train_run(before, tmp_path / "one", splits=splits_of(log)).directory.path
-    bias = "model.bias={features: [place]}"
-    config = config_of(funnel_config, bias, "training.freeze=[bias]", features=(PLACE,))
-    with pytest.raises(ValueError, match=r"^training\.freeze: bias has weights that are not in --"):
+    ids=["features", "interaction", "bias", "no bias", "votes"],
+)  # fmt: skip
+def test_parts_with_weights_that_the_earlier_run_lacks(
+    funnel_config, log, tmp_path, before, after, features, said
+):
+    old = (PLACE,) if PLACE in features else ()
+    one = train_run(
+        config_of(funnel_config, *before, features=old), tmp_path / "one", splits=splits_of(log)
+    ).directory.path
+    config = config_of(funnel_config, *before, *after, new=True, features=features)
+    with pytest.raises(ValueError, match=said):
         train_run(config, tmp_path / "two", splits=splits_of(log), warm_start=WarmStart(one))
 
 
