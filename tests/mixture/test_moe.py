@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import Capacity, FixedGate, GateOutput, MoE, SoftmaxGate, TopKGate, mlp_experts
+from mmoe.mixture import Capacity, GateOutput, MoE, SoftmaxGate, TopKGate, mlp_experts
 
 D, E = 6, 4
 
@@ -117,31 +117,9 @@ def test_experts_may_return_structures(leading, execution):
     assert set(moe(x, return_auxiliary=True).out) == {"wide", "pair"}
 
 
-class TakesPair(nn.Module):
-    """A dict in."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(6, 5)
-
-    def forward(self, x):
-        """Uses both leaves."""
-        return self.layer(x["a"]) * x["b"].sum(1)
-
-
-@pytest.mark.parametrize("execution", ["dense", "grouped"])
-def test_experts_may_take_structures(execution):
-    torch.manual_seed(0)
-    experts, weights = [TakesPair(), TakesPair()], torch.tensor([[0.25, 0.75]])
-    moe = MoE(None, experts, gate=FixedGate(weights), execution=execution)
-    x = {"a": torch.randn(4, 6), "b": torch.randn(4, 3, 5)}
-    expected = 0.25 * experts[0](x) + 0.75 * experts[1](x)
-    torch.testing.assert_close(moe(x), expected)
-
-
 def test_structures_need_a_gate_and_a_width_needs_a_tensor():
     with pytest.raises(ValueError, match="gate: expected one where input_dim is None, got None"):
-        MoE(None, [TakesPair()])
+        MoE(None, [Named()])
     moe = MoE(6, [nn.Linear(6, 5)])
     for x, kind in (({"a": torch.ones(2, 6)}, "dict"), (None, "NoneType"), ([[1.0] * 6], "list")):
         with pytest.raises(ValueError, match=rf"x: expected a tensor \[..., 6\], got a {kind}"):
