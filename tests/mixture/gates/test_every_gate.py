@@ -48,6 +48,11 @@ def test_contract(gate, rows, visibility, training):
     assert all(loss.shape == () for loss in output.auxiliary_losses.values())
 
 
+def test_print_shows_the_options(gate):
+    options = "temperature=1.5, dropout=0.3, z_loss=0.1, balance_loss=0.2"
+    assert gate.name == "fixed" or options in repr(gate.module)
+
+
 def test_losses_come_in_training_only_and_reach_the_parameters(gate, rows, visibility):
     losses = gate.module.train()(rows(50), visibility).auxiliary_losses
     assert gate.module.eval()(rows(50), visibility).auxiliary_losses == {}

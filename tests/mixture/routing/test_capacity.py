@@ -108,6 +108,7 @@ def gradients(layer, x, function):
     return out, x.grad, [p.grad for p in layer.parameters()]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("execution", ["dense", "grouped", "padded", "auto"])
 @pytest.mark.parametrize("capacity", CAPACITIES)
 def test_layer_equals_the_slow_one_in_every_execution(execution, capacity):
