@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import Capacity, GateOutput, MoE, SoftmaxGate, TopKGate, mlp_experts
+from mmoe.mixture import Capacity, FixedGate, GateOutput, MoE, SoftmaxGate, TopKGate, mlp_experts
 
 D, E = 6, 4
 
@@ -115,6 +115,17 @@ def test_experts_may_return_structures(leading, execution):
     torch.testing.assert_close(out["wide"], wide)
     assert [leaf.shape for leaf in out["pair"]] == [(*leading, 1), (*leading, 1, 5)]
     assert set(moe(x, return_auxiliary=True).out) == {"wide", "pair"}
+
+
+class TakesPair(nn.Module):
+    def forward(self, x):
+        return x["a"] * x["b"].sum(1)
+
+
+def test_experts_may_take_structures():
+    x = {"a": torch.randn(4, 5), "b": torch.randn(4, 3, 5)}
+    moe = MoE(None, [TakesPair()] * 2, gate=FixedGate(torch.tensor([[0.25, 0.75]])))
+    torch.testing.assert_close(moe(x), TakesPair()(x))
 
 
 def test_structures_need_a_gate_and_a_width_needs_a_tensor():

@@ -42,6 +42,15 @@ def test_he_initialisation_keeps_the_second_moment():
     assert 0.8 < y.square().mean() < 1.2
 
 
+def test_dropout_zeroes_and_rescales():
+    torch.manual_seed(0)
+    mlp, x = MLP(4, [1000], dropout=0.25), torch.rand(20, 4)
+    y, full = mlp(x), mlp.eval()(x)
+    kept = y != 0
+    torch.testing.assert_close(y[kept], full[kept] / 0.75)
+    assert abs(kept.sum() / (full > 0).sum() - 0.75) < 0.02
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
