@@ -19,16 +19,12 @@ def launch(config, kernel, *arguments):
     [
         ("add<<<1, 32>>>(a, b);", launch("1, 32", "add", "a", "b") + ";"),
         ("add<<<1, 32>>>();", launch("1, 32", "add") + ";"),
-        ("add<T, V> <<<n, 32, 0, s>>> (a);", launch("n, 32, 0, s", "add<T, V>", "a") + ";"),
-        ("add<A<T>, 8><<<n, 32>>>(a);", launch("n, 32", "add<A<T>, 8>", "a") + ";"),
+        ("add<A<T>, 8> <<<n, 32, 0, s>>> (a);", launch("n, 32, 0, s", "add<A<T>, 8>", "a") + ";"),
         ("mmoe::add<<<n >> 2, 32>>>(a);", launch("n >> 2, 32", "mmoe::add", "a") + ";"),
         ("if (n < 3) add<<<f(n, 2), 32>>>(a);", f"if (n < 3) {launch('f(n, 2), 32', 'add', 'a')};"),
         ("add<<<1, 32>>>(f(a, g(b)), c[1]);", launch("1, 32", "add", "f(a, g(b))", "c[1]") + ";"),
         ('add<<<1, 32>>>("a  b)", c);', launch("1, 32", "add", '"a  b)"', "c") + ";"),
-        (
-            "add<<<1, 2>>>(a); add<<<3, 4>>>(b);",
-            f"{launch('1, 2', 'add', 'a')}; {launch('3, 4', 'add', 'b')};",
-        ),
+        ("a<<<1, 2>>>(x); b<<<3, 4>>>();", f"{launch('1, 2', 'a', 'x')}; {launch('3, 4', 'b')};"),
     ],
 )
 def test_a_launch_becomes_a_call(cuda, host):
@@ -40,58 +36,35 @@ def test_a_launch_over_lines_keeps_their_number():
 
     lines = rewrite(text).split("\n")
 
-    assert lines[0] == "first;"
-    assert lines[1] == launch("grid(a, b), 32", "add<T>", "x", "y")
-    assert lines[-1] == "last;"
-    assert len(lines) == text.count("\n") + 1
+    assert lines[:2] == ["first;", launch("grid(a, b), 32", "add<T>", "x", "y")]
+    assert (lines[-1], len(lines)) == ("last;", text.count("\n") + 1)
+
+
+SHARED = "::emulated::shared_variable<%s>(EMULATED_HERE);"
+ALL = "unsigned char* const all = ::emulated::dynamic_shared();"
+KERNELS = "STABLE_TORCH_LIBRARY_IMPL(%s, m) {"
+CALL = "torch_call_dispatcher(%s, stack)"
 
 
 @pytest.mark.parametrize(
     ("cuda", "host"),
     [
-        (
-            "__shared__ float a[4][kWarp + 1];",
-            "auto& a = ::emulated::shared_variable<float[4][kWarp + 1]>(EMULATED_HERE);",
-        ),
-        ("__shared__ int n;", "auto& n = ::emulated::shared_variable<int>(EMULATED_HERE);"),
-        (
-            "__shared__ __align__(16) Pack<T, 4> a[2];",
-            "auto& a = ::emulated::shared_variable<Pack<T, 4>[2]>(EMULATED_HERE);",
-        ),
-        (
-            "extern __shared__ __align__(16) unsigned char all[];",
-            "unsigned char* const all = ::emulated::dynamic_shared();",
-        ),
-        (
-            "extern __shared__ unsigned char all[];",
-            "unsigned char* const all = ::emulated::dynamic_shared();",
-        ),
-    ],
-)
-def test_shared_memory(cuda, host):
-    assert rewrite(cuda) == host
-
-
-@pytest.mark.parametrize(
-    ("cuda", "host"),
-    [
+        ("__shared__ float a[4][kWarp + 1];", f"auto& a = {SHARED % 'float[4][kWarp + 1]'}"),
+        ("__shared__ int n;", f"auto& n = {SHARED % 'int'}"),
+        ("__shared__ __align__(16) Pack<T, 4> a[2];", f"auto& a = {SHARED % 'Pack<T, 4>[2]'}"),
+        ("extern __shared__ __align__(16) unsigned char all[];", ALL),
+        ("extern __shared__ unsigned char all[];", ALL),
         ("STD_CUDA_KERNEL_LAUNCH_CHECK();", ""),
         ("STD_CUDA_CHECK(cudaGetDevice(&d));", "::emulated::check(cudaGetDevice(&d));"),
         ("torch::stable::new_empty(x, {3});", "::emulated::new_empty(x, {3});"),
         ("x.is_cuda() && y->is_cuda()", "::emulated::is_cuda(x) && ::emulated::is_cuda(y)"),
         ("x.get_device_index()", "::emulated::device_index(x)"),
-        (
-            "STABLE_TORCH_LIBRARY_IMPL(mmoe, CUDA, m) {",
-            "STABLE_TORCH_LIBRARY_IMPL(mmoe_emulated, CPU, m) {",
-        ),
+        (KERNELS % "mmoe, CUDA", KERNELS % "mmoe_emulated, CPU"),
         ("torch::stable::accelerator::DeviceGuard guard_;", "::emulated::DeviceGuard guard_;"),
-        (
-            "torch_call_dispatcher(name, overload, stack)",
-            "torch_call_dispatcher(::emulated::operator_name(name, overload), overload, stack)",
-        ),
+        (CALL % "name, overload", CALL % "::emulated::operator_name(name, overload), overload"),
     ],
 )
-def test_names_of_the_runtime(cuda, host):
+def test_shared_memory_and_names_of_the_runtime(cuda, host):
     assert rewrite(cuda) == host
 
 

@@ -5,13 +5,22 @@ import functools
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmoe.mixture import (
     Capacity,
     CosineGate,
+    DSelectKGate,
+    ExpertPool,
+    FixedGate,
+    GShardGate,
+    MixedExperts,
     MultiGateMixture,
+    NoisyTopKGate,
+    Selection,
+    SigmoidGate,
     SoftmaxGate,
+    StaticGate,
     SwitchGate,
     TopKGate,
     mlp_experts,
@@ -21,13 +30,25 @@ pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
-B, D, G, E = 200, 21, 3, 6
+B, D, G, E, O = 200, 21, 3, 6, 17  # noqa: E741
+JOINT, BUDGET = Selection(shared_k=1, private_k=1), Selection(private_k=2, budget=3)
 GATES = {
     "softmax": lambda: SoftmaxGate(D, G, E),
     "top-k": lambda: TopKGate(D, G, E, k=2),
+    "top-k, softmax before": lambda: TopKGate(D, G, E, k=2, softmax="before"),
+    "joint": lambda: TopKGate(D, G, E, k=2, selection=JOINT),
+    "budget": lambda: SigmoidGate(D, G, E, k=2, selection=BUDGET),
+    "noisy top-k": lambda: NoisyTopKGate(D, G, E, k=2),
     "cosine": lambda: CosineGate(D, G, E, k=2),
     "switch": lambda: SwitchGate(D, G, E),
+    "gshard": lambda: GShardGate(D, G, E),
+    "sigmoid": lambda: SigmoidGate(D, G, E, k=2),
+    "dselect-k": lambda: DSelectKGate(D, G, E, k=2),
+    "static": lambda: StaticGate(G, E),
+    "static, k": lambda: StaticGate(G, E, k=2),
+    "fixed": lambda: FixedGate(torch.rand(G, E)),
 }
+DRAWN = ("noisy top-k", "gshard")  # while training, each device in its own way
 WAYS = [
     ("softmax", "dense", {}),
     ("softmax", "dense", {"activation": "silu"}),
@@ -43,15 +64,30 @@ WAYS = [
 ]
 
 
+def modules(number):
+    own = [nn.Sequential(nn.Linear(D, 9), nn.SiLU(), nn.Linear(9, O)) for _ in range(number)]
+    return ExpertPool(own, O)
+
+
+POOLS = {
+    "mlp": lambda: mlp_experts(E, D, [40, O], activation="gelu"),
+    "modules": lambda: modules(E),
+    "stacked": lambda: ExpertPool(list(modules(E)), stacked=True),
+    "mixed": lambda: MixedExperts([mlp_experts(4, D, [O]), modules(2)]),
+}
+
+
+def mixture(gate: str, execution, experts) -> MultiGateMixture:
+    capacity = Capacity(1.25) if execution == "padded" else None
+    settings = {"gate": GATES[gate](), "execution": execution, "capacity": capacity}
+    return MultiGateMixture(D, G, experts, **settings)
+
+
 @pytest.fixture(params=WAYS, ids=lambda way: "-".join([*way[:2], *way[2].values()]))
 def layer(request) -> MultiGateMixture:
     gate, execution, settings = request.param
     torch.manual_seed(0)
-    experts = mlp_experts(E, D, [40, 17], **settings)
-    capacity = Capacity(1.25) if execution == "padded" else None
-    return MultiGateMixture(
-        D, G, experts, gate=GATES[gate](), execution=execution, capacity=capacity
-    )
+    return mixture(gate, execution, mlp_experts(E, D, [40, O], **settings))
 
 
 def rows(seed: int = 1) -> Tensor:
@@ -73,6 +109,21 @@ def near(actual: list[Tensor], expected: list[Tensor], tolerance: float) -> None
         assert ours.dtype == theirs.dtype
         atol = tolerance * max(1e-3, float(theirs.abs().max()))
         torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("execution", ["dense", "grouped", "padded"])
+@pytest.mark.parametrize("gate", GATES)
+def test_every_kind_equals_cpu(gate, execution, pool):
+    torch.manual_seed(0)
+    layer = mixture(gate, execution, POOLS[pool]())
+    layer.train(gate not in DRAWN)
+    on_gpu = copy.deepcopy(layer).cuda()
+
+    near(step(on_gpu, rows().cuda()), step(layer, rows()), 1e-5)
+    dropped = [one(rows().to(device)).dropped for one, device in ((on_gpu, "cuda"), (layer, "cpu"))]
+    assert (dropped[0] is None) == (dropped[1] is None)
+    assert dropped[1] is None or int(dropped[0]) == int(dropped[1])
 
 
 def test_equals_cpu(layer):

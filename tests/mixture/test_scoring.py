@@ -46,53 +46,30 @@ EVERYTHING = [
 ]
 
 
+@torch.no_grad()
 @pytest.mark.parametrize(("kind", "execution", "capacity", "pool"), EVERYTHING)
-def test_orders_and_batch_mates(kind, execution, capacity, pool):
+def test_orders_batch_mates_and_thread_counts(kind, execution, capacity, pool):
     layer = make_layer(kind, execution, pool, capacity)
     x, others = torch.randn(ROWS, D), torch.randn(ROWS, D)
-    with torch.no_grad():
-        expected = layer(x).out_BGO
-        order = torch.randperm(ROWS)
-        assert torch.equal(layer(x[order]).out_BGO, expected[order])
-        mixed = torch.where((torch.arange(ROWS) % 3 == 0)[:, None], x, others)
-        assert torch.equal(layer(mixed).out_BGO[::3], expected[::3])
-        # Mates that all crowd on one expert, where grouped shapes differ most.
-        crowd = x[:1].expand(ROWS, -1).clone()
-        crowd[7] = x[7]
-        assert torch.equal(layer(crowd).out_BGO[7], expected[7])
-
-
-@pytest.mark.parametrize(
-    ("kind", "execution", "capacity", "pool"), [case for case in EVERYTHING if case[3] != "modules"]
-)
-def test_thread_counts(kind, execution, capacity, pool):
-    """The same decision of the gates: their own products are not the pool's."""
-    layer = make_layer(kind, execution, pool, capacity)
-    x = torch.randn(2 * ROWS, D)
-    with torch.no_grad():
-        decision = layer.gate([x] * G, layer.visibility_GE)
-        layer.gate.forward = lambda *_: decision
-        expected = layer(x).out_BGO
-        try:
-            torch.set_num_threads(2)
-            assert torch.equal(layer(x).out_BGO, expected)
-        finally:
-            torch.set_num_threads(1)
-
-
-@pytest.mark.parametrize("execution", ["dense", "grouped", "auto"])
-def test_experts_do_not_depend_on_the_batch_height(execution):
-    layer = make_layer("top_k", execution, "mlp")
-    x = torch.randn(ROWS, D)
-    with torch.no_grad():
-        decision = layer.gate([x] * G, layer.visibility_GE)
-        expected = layer(x).out_BGO
-        for rows in (1, 7, 128):
-            part = decision._replace(
-                weights=decision.weights[:rows], experts=decision.experts[:rows]
-            )
-            layer.gate.forward = lambda *_, part=part: part
-            assert torch.equal(layer(x[:rows]).out_BGO, expected[:rows])
+    expected = layer(x).out_BGO
+    order = torch.randperm(ROWS)
+    assert torch.equal(layer(x[order]).out_BGO, expected[order])
+    mixed = torch.where((torch.arange(ROWS) % 3 == 0)[:, None], x, others)
+    assert torch.equal(layer(mixed).out_BGO[::3], expected[::3])
+    # Mates that all crowd on one expert, where grouped shapes differ most.
+    crowd = x[:1].expand(ROWS, -1).clone()
+    crowd[7] = x[7]
+    assert torch.equal(layer(crowd).out_BGO[7], expected[7])
+    if pool == "modules":
+        return
+    # The same decision of the gates: their own products are not the pool's
+    decision = layer.gate([x] * G, layer.visibility_GE)
+    layer.gate.forward = lambda *_: decision
+    try:
+        torch.set_num_threads(2)
+        assert torch.equal(layer(x).out_BGO, expected)
+    finally:
+        torch.set_num_threads(1)
 
 
 @torch.no_grad()

@@ -95,6 +95,20 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
 
+LAYER_TYPES = {
+    "fp32": (torch.float32, torch.float32),
+    "bf16": (torch.bfloat16, torch.bfloat16),
+    "bf16-rows": (torch.bfloat16, torch.float32),
+    "fp64": (torch.float64, torch.float64),
+}
+
+
+@pytest.fixture(params=LAYER_TYPES.values(), ids=list(LAYER_TYPES))
+def layer_types(request: pytest.FixtureRequest) -> tuple[torch.dtype, torch.dtype]:
+    """Types of a product's rows and of its weights."""
+    return request.param
+
+
 @pytest.fixture
 def usual() -> Case:
     return CASES[0]

@@ -130,6 +130,10 @@ class World:
             links_of([sizes[r][w] for r in ranks], [way(r, w) for r in ranks]) for w in ranks
         ]
 
+    def arguments(self, name, rank):
+        """What an operator is given on a rank."""
+        return getattr(self, {"outbound_plan": "planning", **STEPS}[name])(rank)
+
     def weights(self, rank):
         shape = self.experts[rank].shape
         return self.case.random(*shape, seed=30 + rank).to(self.case.wide)

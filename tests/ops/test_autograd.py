@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from mmoe.mixture import MultiGateMixture, TopKGate, mlp_experts
 from mmoe.ops import (
     RoutePlan,
     dense_combine,
@@ -133,15 +132,3 @@ def test_the_gradient_of_a_gradient_is_refused(name):
         penalty = out.sum() + gradient.square().sum()
         with pytest.raises(RuntimeError, match=f"mmoe.ops.{name}: its gradient cannot be diff"):
             penalty.backward(retain_graph=True)
-
-
-def test_a_gradient_penalty_through_a_mixture_is_refused():
-    torch.manual_seed(0)
-    x = torch.randn(6, 5, requires_grad=True)
-    for execution in ("grouped", "dense"):
-        layer = MultiGateMixture(
-            5, 2, mlp_experts(4, 5, [3]), gate=TopKGate(5, 2, 4, k=2), execution=execution
-        )
-        (gradient,) = torch.autograd.grad(layer(x).out_BGO.sum(), x, create_graph=True)
-        with pytest.raises(RuntimeError, match="its gradient cannot be differentiated"):
-            gradient.square().sum().backward()

@@ -9,52 +9,28 @@ import torch
 
 from mmoe import ops
 from mmoe.ops.product_choice import grouped_product
+from tests.ops.conftest import LAYER_TYPES
+from tests.ops.cuda.calls import OPERATORS, Draw, calls, flat, near, with_tensors
 from tests.ops.thin_layers import restrided
 
 pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():  # one line in the report instead of a thousand
     pytest.skip("no CUDA device", allow_module_level=True)
 
-DTYPES = {
-    "fp32": (torch.float32, torch.float32),
-    "bf16": (torch.bfloat16, torch.bfloat16),
-    "bf16 rows, fp32 weights": (torch.bfloat16, torch.float32),
-    "fp64": (torch.float64, torch.float64),
-}
-
-
-@pytest.fixture(params=DTYPES.values(), ids=[name.replace(" ", "-") for name in DTYPES])
-def dtypes(request):
-    """Of the rows and of the weights."""
-    return request.param
-
 
 @pytest.fixture(
     params=[
-        (name, product) for name in DTYPES for product in ("own", "library")[: 1 + ("bf16" in name)]
+        (name, product)
+        for name in LAYER_TYPES
+        for product in ("own", "library")[: 1 + ("bf16" in name)]
     ],
-    ids=lambda param: "-".join(param).replace(" ", "-"),
+    ids="-".join,
 )
-def grouped_dtypes(request):
-    """The same, once for each product that `grouped_mm` may take."""
+def grouped_types(request):
+    """Types of rows and weights, once for each product that `grouped_mm` may take."""
     name, product = request.param
     with grouped_product(product):
-        yield DTYPES[name]
-
-
-@pytest.fixture
-def near():
-    """Equal within the rounding of the dtype, seen from the largest number."""
-    tolerance = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float64: 1e-12}
-
-    def check(actual, expected, rows_dtype):
-        assert actual.dtype == expected.dtype
-        assert actual.shape == expected.shape
-        if expected.numel():
-            step = tolerance[rows_dtype] * max(1.0, float(expected.abs().max()))
-            torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=step)
-
-    return check
+        yield LAYER_TYPES[name]
 
 
 def on_gpu(*tensors):
@@ -92,8 +68,8 @@ def layer_inputs(case, dtypes, D):
 
 
 @pytest.mark.parametrize("activation", ["none", "gelu"])
-def test_grouped_mm_reads_no_strides_of_size_1(thin_layer, grouped_dtypes, near, activation):
-    rows, weights = grouped_dtypes
+def test_grouped_mm_reads_no_strides_of_size_1(thin_layer, grouped_types, activation):
+    rows, weights = grouped_types
     types = (rows, torch.int32, weights, weights, rows)
     plain = [tensor.to(dtype) for tensor, dtype in zip(thin_layer, types, strict=True)]
     op, backward = torch.ops.mmoe.grouped_mm, torch.ops.mmoe.grouped_mm_backward
@@ -103,18 +79,16 @@ def test_grouped_mm_reads_no_strides_of_size_1(thin_layer, grouped_dtypes, near,
 
     *inputs, grad = plain
     y, z = op(*inputs, activation)
-    near(y_PH, y, rows)
-    near(z_PH, z, rows)
+    near([y_PH, z_PH], [y, z], rows)
     needs = (activation, True, True, True)
     actual = backward(grad_PH, *arguments[:3], restrided(y.cuda()), restrided(z.cuda()), *needs)
-    for ours, theirs in zip(actual, backward(grad, *inputs[:3], y, z, *needs), strict=True):
-        near(ours, theirs, rows)
+    near(actual, backward(grad, *inputs[:3], y, z, *needs), rows)
 
 
 @pytest.mark.parametrize("E", [1, 3])
-def test_grouped_mm_of_one_row_cut_from_a_wider_tensor(dtypes, near, E):
+def test_grouped_mm_of_one_row_cut_from_a_wider_tensor(layer_types, E):
     """It is contiguous, and its stride no multiple of 16 bytes: PyTorch's product refuses that."""
-    rows, weights = dtypes
+    rows, weights = layer_types
     generator = torch.Generator().manual_seed(E)
     wide_PD, wide_PH = (torch.randn(1, n, generator=generator).to(rows) for n in (19, 27))
     weight_EDH = torch.randn(E, 16, 24, generator=generator).to(weights)
@@ -125,19 +99,18 @@ def test_grouped_mm_of_one_row_cut_from_a_wider_tensor(dtypes, near, E):
     y_PH, _ = op(x_PD, *on_gpu(offsets_E1, weight_EDH), None, "none")
 
     y, z = op(wide_PD[:, :16], offsets_E1, weight_EDH, None, "none")
-    near(y_PH, y, rows)
+    near([y_PH], [y], rows)
     arguments = (offsets_E1, weight_EDH, y, z)
     actual = backward(grad_PH, x_PD, *on_gpu(*arguments), "none", True, True, True)
     expected = backward(wide_PH[:, :24], wide_PD[:, :16], *arguments, "none", True, True, True)
-    for ours, theirs in zip(actual, expected, strict=True):
-        near(ours, theirs, rows)
+    near(actual, expected, rows)
 
 
 @pytest.mark.parametrize(
     "needs", [(True, False, False), (False, True, False), (False, False, True)]
 )
-def test_grouped_mm_gives_only_the_gradients_that_are_needed(usual, grouped_dtypes, needs):
-    (x_PD, offsets_E1, weight_EDH, _), grad_PH, _ = layer_inputs(usual, grouped_dtypes, 24)
+def test_grouped_mm_gives_only_the_gradients_that_are_needed(usual, grouped_types, needs):
+    (x_PD, offsets_E1, weight_EDH, _), grad_PH, _ = layer_inputs(usual, grouped_types, 24)
     y_PH = x_PD.new_ones(grad_PH.shape)
     arguments = on_gpu(grad_PH, x_PD, offsets_E1, weight_EDH, y_PH, y_PH.new_empty(0))
 
@@ -151,9 +124,9 @@ def test_grouped_mm_gives_only_the_gradients_that_are_needed(usual, grouped_dtyp
 # More experts than PyTorch's grouped product takes, so that ours serves whatever is asked for; and
 # one expert with enough rows for the larger tiles and for weights' gradients in several parts.
 @pytest.mark.parametrize("sizes", [[3, 0] * 600, [2500]], ids=["many-experts", "many-rows"])
-def test_grouped_mm_in_extremes(grouped_dtypes, near, sizes):
+def test_grouped_mm_in_extremes(grouped_types, sizes):
     generator = torch.Generator().manual_seed(0)
-    rows, weights = grouped_dtypes
+    rows, weights = grouped_types
     offsets_E1 = torch.tensor([0, *sizes]).cumsum(0).int()
     x_PD = torch.randn(int(offsets_E1[-1]) + 9, 48, generator=generator).to(rows)
     weight_EDH = (torch.randn(len(sizes), 48, 136, generator=generator) / 7).to(weights)
@@ -162,17 +135,16 @@ def test_grouped_mm_in_extremes(grouped_dtypes, near, sizes):
 
     y, z = op(*arguments, "gelu")
 
-    near(op(*on_gpu(*arguments), "gelu")[0], y, rows)
+    near(op(*on_gpu(*arguments), "gelu")[:1], [y], rows)
     arguments = (torch.randn(y.shape, generator=generator).to(rows), *arguments[:3], y, z)
     actual = backward(*on_gpu(*arguments), "gelu", True, True, True)
     expected = backward(*arguments, "gelu", True, True, True)
-    for ours, theirs in zip(actual, expected, strict=True):
-        near(ours, theirs, rows)
+    near(actual, expected, rows)
 
 
 @pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
-def test_autocast_changes_nothing(usual, dtypes, narrow):
-    (x_PD, offsets_E1, weight_EDH, bias_EH), _, _ = layer_inputs(usual, dtypes, 24)
+def test_autocast_changes_nothing(usual, layer_types, narrow):
+    (x_PD, offsets_E1, weight_EDH, bias_EH), _, _ = layer_inputs(usual, layer_types, 24)
     x_PD, offsets_E1, weight_EDH, bias_EH = on_gpu(x_PD, offsets_E1, weight_EDH, bias_EH)
 
     with torch.autocast("cuda", narrow):
@@ -184,56 +156,33 @@ def test_autocast_changes_nothing(usual, dtypes, narrow):
     assert all(torch.equal(a, b) for a, b in zip(dense, expected, strict=True))
 
 
-def test_a_rows_result_does_not_depend_on_the_other_rows():
-    generator = torch.Generator().manual_seed(0)
-    weight_EDH = torch.randn(2, 65, 130, generator=generator).cuda()
-    x_PD = torch.randn(1500, 65, generator=generator).cuda()
+@pytest.mark.parametrize(("D", "H"), [(65, 130), (1023, 7), (512, 129)])
+def test_a_rows_result_does_not_depend_on_the_other_rows(layer_types, D, H):
+    generator = torch.Generator().manual_seed(D)
+    rows, weights = layer_types
+    weight_EDH = torch.randn(2, D, H, generator=generator).to("cuda", weights)
+    x_PD = torch.randn(300, D, generator=generator).to("cuda", rows)
 
-    many = ops.grouped_mm(x_PD, torch.tensor([0, 700, 1500], device="cuda").int(), weight_EDH)
-    few = ops.grouped_mm(x_PD[690:705], torch.tensor([0, 10, 15], device="cuda").int(), weight_EDH)
+    with grouped_product("own"):  # the library does not promise it
+        many = ops.grouped_mm(x_PD, torch.tensor([0, 140, 300]).int().cuda(), weight_EDH)
+        few = ops.grouped_mm(x_PD[130:145], torch.tensor([0, 10, 15]).int().cuda(), weight_EDH)
 
-    assert torch.equal(few, many[690:705])
-
-
-def test_tensors_on_two_devices_are_refused():
-    x_PD, weight_EDH = torch.zeros(4, 3, device="cuda"), torch.zeros(1, 3, 2, device="cuda")
-    offsets_E1 = torch.tensor([0, 4], dtype=torch.int32)
-
-    with pytest.raises(
-        ValueError, match=r"offsets_E1: expected device cuda:0 as x_PD, got cpu; move one with"
-    ):
-        torch.ops.mmoe.grouped_mm(x_PD, offsets_E1, weight_EDH, None, "none")
+    assert torch.equal(few, many[130:145])
 
 
-def combine_calls():
-    """Every combine with its arguments on the CPU, by name."""
-    y, slots, weights = torch.zeros(4, 3), torch.zeros(2, 1, 2).int(), torch.zeros(2, 1, 2)
-    grad, parts = torch.zeros(2, 1, 3), [torch.zeros(2, 3), torch.zeros(2, 3)]
-    return {
-        "gated_combine": {"y": y, "slots": slots, "weights": weights},
-        "gated_combine_backward": {"grad": grad, "y": y, "slots": slots, "weights": weights},
-        "dense_combine": {"y": parts, "weights": weights},
-        "dense_combine_backward": {"grad": grad, "y": parts, "weights": weights},
-    }
+KERNELS = sorted(set(OPERATORS) - {"shared_mm", "dense_mlp", "mixed_towers", "row_softmax"})
 
 
-@pytest.mark.parametrize(
-    ("operator", "left_behind"),
-    [(operator, name) for operator, arguments in combine_calls().items() for name in arguments],
-)
-def test_combines_refuse_a_tensor_on_another_device(operator, left_behind):
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_tensor_left_on_the_cpu_is_refused(name):
     """The kernel would read the CPU's memory by its address."""
-    arguments = [
-        value
-        if name == left_behind
-        else on_gpu(*value)
-        if isinstance(value, list)
-        else value.cuda()
-        for name, value in combine_calls()[operator].items()
-    ]
-
-    with pytest.raises(ValueError, match=rf"{left_behind}.*: expected device cuda.*, got cpu"):
-        getattr(torch.ops.mmoe, operator)(*arguments)
+    for operator, arguments in calls(name, Draw(33, 2, 1, 8, 24, 24), torch.float32):
+        tensors = flat(arguments)
+        for left in [n for n, tensor in enumerate(tensors) if n and tensor.numel()]:
+            placed = iter([t if n == left else t.cuda() for n, t in enumerate(tensors)])
+            given = with_tensors(arguments, placed)
+            with pytest.raises(ValueError, match=r"expected device cuda.*, got cpu"):
+                getattr(torch.ops.mmoe, operator)(*given)
 
 
 # A stopped kernel takes the process's CUDA context with it, so each runs in a process of its own.

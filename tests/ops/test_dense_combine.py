@@ -11,14 +11,10 @@ def inputs(case, dtype):
     return y_EBO, weights_BGE.to(torch.float64 if dtype == torch.float64 else torch.float32)
 
 
-def listed(y_EBO):
-    return [part.clone() for part in y_EBO]
-
-
 def sliced(y_EBO):
     """Each expert a slice of one wide product, [B, E * O]."""
     E, B, O = y_EBO.shape  # noqa: E741
-    return list(y_EBO.transpose(0, 1).reshape(B, E * O).split(O, dim=1)) if O else listed(y_EBO)
+    return list(y_EBO.transpose(0, 1).reshape(B, E * O).split(O, dim=1)) if O else list(y_EBO)
 
 
 def transposed(y_EBO):
@@ -31,18 +27,7 @@ def columns(y_EBO):
     return [part.t().contiguous().t() for part in y_EBO]
 
 
-FORMS = [listed, torch.clone]
 LAYOUTS = [sliced, transposed, columns]
-
-
-def gradients(y, weights_BGE, grad_BGO, function=dense_combine):
-    """The gradients for y (stacked, whatever its form) and for the weights."""
-    is_list = isinstance(y, list)
-    leaves = [part.detach().requires_grad_() for part in (y if is_list else [y])]
-    weights_BGE = weights_BGE.clone().requires_grad_()
-    function(leaves if is_list else leaves[0], weights_BGE).backward(grad_BGO)
-    grads = [leaf.grad for leaf in leaves]
-    return torch.stack(grads) if is_list else grads[0], weights_BGE.grad
 
 
 def test_reference_is_the_formula(usual):
@@ -69,29 +54,6 @@ def test_narrow_weights_are_widened(usual, close):
     close(out_BGO, reference.dense_combine([y_EBO], narrow_BGE.detach().float()))
 
 
-def test_same_bits_in_every_run_thread_count_and_form(large, dtype, threads):
-    y_EBO, weights_BGE = inputs(large, dtype)
-    y_EBO, weights_BGE = y_EBO[:12], weights_BGE[..., :12]
-    grad_BGO = large.random(large.B, large.G, large.O, seed=3).to(dtype)
-    results = []
-    for count, form in [(1, listed), (1, listed), (2, sliced), (3, transposed), (2, columns)]:
-        threads(count)
-        out_BGO = dense_combine(form(y_EBO), weights_BGE)
-        results.append((out_BGO, *gradients(form(y_EBO), weights_BGE, grad_BGO)))
-
-    for result in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
-
-
-def test_a_row_does_not_depend_on_its_batch(large):
-    y_EBO, weights_BGE = inputs(large, torch.float32)
-
-    whole_BGO = dense_combine(y_EBO, weights_BGE)
-
-    part_BGO = dense_combine(y_EBO[:, 77:101], weights_BGE[77:101])
-    assert torch.equal(part_BGO, whole_BGO[77:101])
-
-
 def test_a_gates_rows_lie_side_by_side(case, dtype):
     y_EBO, weights_BGE = inputs(case, dtype)
 
@@ -114,60 +76,35 @@ def test_gradients_may_lie_as_they_like(case, dtype):
         assert torch.equal(actual[1], expected[1])
 
 
-def test_exports(usual):
-    class Mix(torch.nn.Module):
-        def forward(self, y_EBO, weights_BGE):
-            return dense_combine(y_EBO.unbind(0), weights_BGE)
-
-    y_EBO, weights_BGE = inputs(usual, torch.float32)
-    rows = torch.export.Dim("rows", min=2)
-    program = torch.export.export(
-        Mix(), (y_EBO, weights_BGE), dynamic_shapes=({1: rows}, {0: rows})
-    )
-
-    out_BGO = program.module()(y_EBO[:, :7], weights_BGE[:7])
-
-    assert torch.equal(out_BGO, dense_combine(y_EBO[:, :7], weights_BGE[:7]))
+ROWS = torch.zeros(2, 3)
 
 
 @pytest.mark.parametrize(
     ("y", "weights", "message"),
     [
-        ([], torch.zeros(2, 1, 1), r"y: expected at least one expert, got none"),
-        (torch.zeros(0, 2, 3), torch.zeros(2, 1, 0), r"y: expected at least one expert, got none"),
-        (torch.zeros(2, 3), torch.zeros(2, 1, 1), r"y: expected 3 dimensions \[E, B, O\]"),
+        ([], (2, 1, 1), r"y: expected at least one expert, got none"),
+        (torch.zeros(0, 2, 3), (2, 1, 0), r"y: expected at least one expert, got none"),
+        (ROWS, (2, 1, 1), r"y: expected 3 dimensions \[E, B, O\]"),
+        ([ROWS[None]] * 2, (2, 1, 2), r"y\[0\]: expected 2 dimensions \[B, O\]"),
+        ([ROWS.int()], (2, 1, 1), r"y\[0\]: expected one of torch.float32"),
         (
-            [torch.zeros(1, 2, 3)] * 2,
-            torch.zeros(2, 1, 2),
-            r"y\[0\]: expected 2 dimensions \[B, O\]",
+            [ROWS, ROWS[:, 1:]],
+            (2, 1, 2),
+            r"y\[1\]: expected shape \[2, 3\] to fit y\[0\], got \[2, 2",
         ),
-        ([torch.zeros(2, 3).int()], torch.zeros(2, 1, 1), r"y\[0\]: expected one of torch.float32"),
-        (
-            [torch.zeros(2, 3), torch.zeros(2, 4)],
-            torch.zeros(2, 1, 2),
-            r"y\[1\]: expected shape \[2, 3\] to fit y\[0\], got \[2, 4\]",
-        ),
-        (
-            [torch.zeros(2, 3), torch.zeros(2, 3).double()],
-            torch.zeros(2, 1, 2),
-            r"y\[1\]: expected dtype torch.float32 as y\[0\], got torch.float64",
-        ),
-        (
-            [torch.zeros(2, 3), torch.zeros(2, 3, device="meta")],
-            torch.zeros(2, 1, 2),
-            r"y\[1\]: expected device cpu as y\[0\], got meta",
-        ),
+        ([ROWS, ROWS.double()], (2, 1, 2), r"y\[1\]: expected dtype torch.float32 as y\[0\], got"),
+        ([ROWS, ROWS.to("meta")], (2, 1, 2), r"y\[1\]: expected device cpu as y\[0\], got meta"),
         (
             torch.zeros(2, 4, 3),
-            torch.zeros(4, 2, 3),
-            r"weights_BGE: expected shape \[4, 2, 2\] to fit y .*, got \[4, 2, 3\]",
+            (4, 2, 3),
+            r"weights_BGE: expected shape \[4, 2, 2\] to fit y .*, got",
         ),
-        (torch.zeros(2, 4, 3), torch.zeros(4, 2), r"weights_BGE: expected 3 dimensions"),
+        (torch.zeros(2, 4, 3), (4, 2), r"weights_BGE: expected 3 dimensions"),
     ],
 )
 def test_says_what_is_wrong(y, weights, message):
     with pytest.raises(ValueError, match=message):
-        dense_combine(y, weights)
+        dense_combine(y, torch.zeros(weights))
 
 
 @pytest.mark.parametrize("operators", [torch.ops.mmoe, reference], ids=["kernel", "reference"])

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from benchmarks.gpu_check.operator_cases import as_numbers, expected
+from benchmarks.gpu_check import operator_cases
+from benchmarks.gpu_check.operator_cases import ACTIVATIONS, as_numbers, expected
+from tests import thinning
 from tests.needs_kernels import needs_kernels
 from tests.ops import conftest
 from tests.ops.cuda.calls import OPERATORS, Draw, calls, flat, run, same_bits, with_tensors
@@ -45,6 +47,11 @@ DIFFERENTIABLE = PRODUCTS - {"dense_mlp"} | {
     "gated_combine", "dense_combine", "gate_mm", "topk_gate", "row_softmax", "target_attention",
     "permute", "unpermute",
 }  # fmt: skip
+# Those that neither plans nor owners' sums lead from row to row
+BY_ROW = (
+    "topk_gate", "joint_select", "gate_mm", "dense_mm", "shared_mm", "dense_mlp", "mixed_towers",
+    "dense_combine",
+)  # fmt: skip
 TOLERANCES = {
     "products": {FP32: 5e-5, BF16: 2e-2, FP64: 1e-11},
     "gate_mm": {FP32: 1e-5, BF16: 8e-3, FP64: 1e-13},
@@ -93,8 +100,11 @@ def near(name, call, found, wanted):
 @pytest.mark.whole
 @by_type
 @with_kernels
-def test_it_is_its_specification(name, dtype):
-    for case in cases_of(name):
+def test_it_is_its_specification(name, dtype, monkeypatch):
+    """In a short run each case has one of the activations: they are in test_activations.py too."""
+    for number, case in enumerate(cases_of(name)):
+        if thinning.is_short:
+            monkeypatch.setattr(operator_cases, "ACTIVATIONS", (ACTIVATIONS[number % 4],))
         for call in called(name, case, dtype):
             found = getattr(torch.ops.mmoe, call[0])(*call[1])
             near(name, call, as_numbers(call, found), as_numbers(call, expected(call)))
@@ -112,6 +122,33 @@ def test_same_bits_in_every_run_with_any_number_of_threads_and_layout(name, dtyp
             assert same_bits(run(call), first), call[0]
         lying = call[0], [apart(argument) for argument in call[1]]
         assert same_bits(run(lying), first), call[0]
+
+
+def some_of(value, rows, places):
+    """The same of some rows alone, whatever dimension they lie in."""
+    if isinstance(value, list | tuple):
+        return [some_of(part, rows, places) for part in value]
+    if not isinstance(value, torch.Tensor) or rows not in value.shape:
+        return value
+    return value.index_select(value.shape.index(rows), places)
+
+
+@needs_kernels
+@by_type
+@pytest.mark.parametrize("name", BY_ROW)
+def test_a_rows_result_depends_on_that_row_alone(name, dtype):
+    B = 331
+    places = torch.randperm(B), torch.arange(7, 20), torch.tensor([330])
+    for operator, arguments in calls(name, Draw(B, 3, 2, 8, 65, 130, unused=True), dtype):
+        if operator == "shared_sums":  # of all rows of an owner
+            continue
+        whole = run((operator, arguments))
+        for some in places:
+            found = run((operator, some_of(arguments, B, some)))
+            of_rows = [n for n, tensor in enumerate(whole) if B in tensor.shape]
+            assert of_rows
+            expected_rows = some_of([whole[n] for n in of_rows], B, some)
+            assert same_bits([found[n] for n in of_rows], expected_rows), operator
 
 
 # Alone among an operator's tensors, which so may be of either type
@@ -163,7 +200,7 @@ TRACED = "test_aot_dispatch_dynamic"  # takes 20 times what the others do togeth
 
 @by_name
 def test_its_schema_shapes_and_gradient_are_pytorchs(name):
-    """Of a call of each activation and form of arguments; traced is one of the activations."""
+    """Of a call of each activation and form of arguments; traced is the first one."""
     seen, traced = set(), set()
     for operator, arguments in called(name, cases_of(name)[0], FP32):
         kinds = {value for value in arguments if isinstance(value, str)}
@@ -171,11 +208,10 @@ def test_its_schema_shapes_and_gradient_are_pytorchs(name):
         if form in seen or kinds - {"none", "relu", "gelu"}:
             continue
         seen.add(form)
-        but_words = tuple(word if word not in kinds else str for word in form)
         tensors = [tensor.nan_to_num() for tensor in flat(list(arguments))]
         if operator == name and name in DIFFERENTIABLE:
             tensors = [t.requires_grad_(t.is_floating_point()) for t in tensors]
         given = with_tensors(list(arguments), iter(tensors))
-        checks = CHECKS if but_words in traced else (*CHECKS, TRACED)
-        traced.add(but_words)
+        checks = CHECKS if operator in traced else (*CHECKS, TRACED)
+        traced.add(operator)
         opcheck(getattr(torch.ops.mmoe, operator).default, tuple(given), test_utils=checks)

@@ -28,20 +28,11 @@ def near(actual, expected):
     return bool(((actual - expected).abs() <= step * max(1, largest)).all())
 
 
-def test_the_plan_is_the_reference_s(world):
-    for rank, experts in enumerate(world.experts):
-        arguments = (experts, world.case.homes_E3(), world.case.W, world.case.S)
-        expected = exchange_reference.outbound_plan(*arguments)
-        for found, wanted in zip(world.plans[rank], expected, strict=True):
-            assert found.dtype == wanted.dtype
-            assert torch.equal(found, wanted)
-
-
 @pytest.mark.whole
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", ["outbound_plan", *STEPS])
 def test_every_operator_is_its_reference(world, name):
     for rank in range(world.case.W):
-        arguments = getattr(world, STEPS[name])(rank)
+        arguments = world.arguments(name, rank)
         found = results(getattr(torch.ops.mmoe, name)(*arguments))
         expected = results(getattr(exchange_reference, name)(*arguments))
         if name == "unpack_rows_backward":  # sums in another order, and then bytes
@@ -52,65 +43,18 @@ def test_every_operator_is_its_reference(world, name):
             assert near(actual, wanted), (name, rank)
 
 
-def test_the_reference_alone_goes_the_whole_way(world):
-    """What a machine without the extension computes, all steps of it."""
-    alone = World(world.case, exchange_reference)
-    for rank in range(world.case.W):
-        for actual, wanted in zip(
-            [
-                *exchange_reference.mix_returns_backward(*alone.mixed_backward(rank)),
-                exchange_reference.mix_returns(*alone.mixed(rank)),
-                *exchange_reference.pack_rows_backward(*alone.packed_backward(rank)),
-            ],
-            [
-                *torch.ops.mmoe.mix_returns_backward(*world.mixed_backward(rank)),
-                torch.ops.mmoe.mix_returns(*world.mixed(rank)),
-                *torch.ops.mmoe.pack_rows_backward(*world.packed_backward(rank)),
-            ],
-            strict=True,
-        ):
-            assert near(actual, wanted)
-
-
-@pytest.mark.parametrize("operator", ["pack_rows", "pack_rows_backward"])
-def test_a_pick_of_minus_one_has_no_weight(operator):
-    given = {"pack_rows": "packed", "pack_rows_backward": "packed_backward"}[operator]
-    arguments = list(getattr(World(Case("", ways="sums")), given)(0))
-    place = 3  # of entries_Q in both
-    entries_Q = arguments[place].clone()
-    entries_Q[0] = -1
-    arguments[place] = entries_Q
+@pytest.mark.parametrize(
+    ("operator", "step"), [("pack_rows", "packed"), ("pack_rows_backward", "packed_backward")]
+)
+def test_a_pick_of_minus_one_has_no_weight(operator, step):
+    arguments = list(getattr(World(Case("", ways="sums")), step)(0))
+    arguments[3] = arguments[3].clone()  # entries_Q in both
+    arguments[3][0] = -1
 
     found = getattr(torch.ops.mmoe, operator)(*arguments)
     wanted = getattr(exchange_reference, operator)(*arguments)
 
-    for actual, expected in zip(results(found), results(wanted), strict=True):
-        assert near(actual, expected)
-
-
-def on_gpu(value):
-    if isinstance(value, torch.Tensor):
-        return value.cuda()
-    return [on_gpu(part) for part in value] if isinstance(value, list) else value
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["outbound_plan", *STEPS])
-def test_cuda_is_the_cpu(world, name):
-    for rank in range(world.case.W):
-        if name == "outbound_plan":
-            experts = world.experts[rank]
-            arguments = (experts, world.case.homes_E3(), world.case.W, world.case.S)
-        else:
-            arguments = getattr(world, STEPS[name])(rank)
-        operator = getattr(torch.ops.mmoe, name)
-        expected = results(operator(*arguments))
-        found = [tensor.cpu() for tensor in results(operator(*map(on_gpu, arguments)))]
-        if name == "unpack_rows_backward":
-            kind = (arguments[4], world.case.D, world.case.sent_as, world.case.wide, 0)
-            found, expected = (exchange_reference._split(m[0], *kind) for m in (found, expected))
-        for actual, wanted in zip(found, expected, strict=True):
-            assert near(actual, wanted), (name, rank)
+    assert all(map(near, results(found), results(wanted)))
 
 
 def plain(world, rank):
@@ -135,6 +79,8 @@ def plain(world, rank):
 
 
 def test_the_plan_is_what_loops_find(world):
+    if world.case.name == "large":
+        pytest.skip("slow in Python; it is compared with the reference")
     for rank, plan in enumerate(world.plans):
         rows_M, entries, codes, rows_BGK, pairs_BGK, sums_BGK, sizes = plan
         asked, rows, pairs, sums, expected_sizes = plain(world, rank)
@@ -161,6 +107,8 @@ def test_the_plan_is_what_loops_find(world):
 
 def test_what_comes_is_what_was_sent(world):
     """Rows, picks and weights of every rank, found by looking at all ranks."""
+    if world.case.name == "large":
+        pytest.skip("slow in Python; it is compared with the reference")
     case, home = world.case, world.case.homes_E3().tolist()
     for here in range(case.W):
         picks, weights, _ = torch.ops.mmoe.decode_picks(*world.decoding(here))
@@ -267,52 +215,42 @@ def shifted(tensor):
     return tensor + 1000
 
 
+LINKS = r"links_WL: expected"
+NO_SUM = r"back_NG: expected a row for a sum, got -1 for sum \d+, whose pair \d+ does not go back"
 MESSAGES = [
     ("packed", "pack_rows", 0, lambda x: [], r"sources: expected at least one tensor, got none"),
     ("packed", "pack_rows", 0, lambda x: [x[0].half()], r"sources\[0\]: expected one of torch.fl"),
     ("packed", "pack_rows", 1, lambda x: x.double(), r"weights_BGK: expected dtype torch.float32"),
     ("packed", "pack_rows", 2, shifted, r"rows_M: expected rows in \[0, 7\) or -1, got 100"),
+    ("packed", "pack_rows", 2, lambda x: x.clamp(max=-1), r"rows_M: expected a row for each of"),
     ("packed", "pack_rows", 3, shifted, r"entries_Q: expected entries in \[0, 42\) or -1"),
     ("packed", "pack_rows", 3, lambda x: x.long(), r"entries_Q: expected dtype torch.int32, got"),
-    ("packed", "pack_rows", 5, lambda x: x[:, :5], r"links_WL: expected size 6 in dimension 1"),
-    ("packed", "pack_rows", 5, lambda x: x.flip(0), r"links_WL: expected numbers that rise from 0"),
+    ("packed", "pack_rows", 5, lambda x: x[:, :5], rf"{LINKS} size 6 in dimension 1"),
+    ("packed", "pack_rows", 5, lambda x: x.flip(0), rf"{LINKS} numbers that rise from 0"),
     ("packed", "pack_rows", 6, lambda x: torch.int8, r"wire: expected torch.float32 as the rows"),
     ("packed", "pack_rows", 6, lambda x: torch.float64, r"wire: expected .*, got torch.float64"),
     ("packed", "pack_rows", 7, lambda x: x - 1, r"message: expected \d+ bytes by links_WL, got \d"),
     ("decoding", "decode_picks", 0, lambda x: x[1:], r"message: expected \d+ bytes by links_WL"),
-    (
-        "decoding",
-        "decode_picks",
-        0,
-        lambda x: ~x,
-        r"message: expected codes of \d+ rows and 6 pick",
-    ),
-    ("decoding", "decode_picks", 2, lambda n: n + 1, r"links_WL: expected \d+ rows and \d+ picks"),
+    ("decoding", "decode_picks", 0, lambda x: ~x, r"message: expected codes of \d+ rows and 6 pi"),
+    ("decoding", "decode_picks", 2, lambda n: n + 1, rf"{LINKS} \d+ rows and \d+ picks"),
     ("decoding", "decode_picks", 6, lambda n: -1, r"num_experts: expected 0 or more, got -1"),
+    ("decoding", "decode_picks", 7, lambda n: -1, r"width: expected 0 to 2147483647, got -1"),
     ("unpacked", "unpack_rows", 1, shifted, r"rows_R: expected rows in \[0, \d+\) or -1, got"),
+    ("unpacked", "unpack_rows", 2, lambda x: x << 40, rf"{LINKS} .* from 0 to at most 2147483647"),
     ("unpacked", "unpack_rows", 3, lambda n: -1, r"width: expected 0 to 2147483647, got -1"),
+    ("unpacked", "unpack_rows", 3, lambda n: 2**31 - 1, r"message: expected \d+ rows of \d+ bytes"),
     ("unpacked_backward", "unpack_rows_backward", 2, shifted, r"slots_NGK: expected slots in \["),
     ("unpacked_backward", "unpack_rows_backward", 3, shifted, r"places_Q: expected places in \["),
     ("packed_backward", "pack_rows_backward", 0, lambda x: x[:-1], r"message: expected \d+ bytes"),
     ("packed_backward", "pack_rows_backward", 2, shifted, r"rows_BGK: expected rows in \[0, "),
-    ("decoding", "decode_picks", 7, lambda n: -1, r"width: expected 0 to 2147483647, got -1"),
-    ("packed", "pack_rows", 2, lambda x: x.clamp(max=-1), r"rows_M: expected a row for each of"),
-    ("unpacked", "unpack_rows", 2, lambda x: x << 40, r"links_WL: .* from 0 to at most 2147483647"),
-    ("unpacked", "unpack_rows", 3, lambda n: 2**31 - 1, r"message: expected \d+ rows of \d+ bytes"),
-    (
-        "returns_backward",
-        "pack_returns_backward",
-        4,
-        lambda x: x.clamp(max=-1),
-        r"back_NG: expected a row for a sum, got -1 for sum \d+, whose pair \d+ does not go back",
-    ),
-    ("returning", "return_plan", 3, lambda x: x * 2, r"links_WL: expected \d+ rows as slots_NGK"),
+    ("returning", "return_plan", 3, lambda x: x * 2, rf"{LINKS} \d+ rows as slots_NGK"),
     ("returns", "pack_returns", 2, shifted, r"back_R: expected rows in \[0, \d+\) or -1, got"),
     ("returns", "pack_returns", 3, shifted, r"back_NG: expected rows in \[0, \d+\) or -1, got"),
     ("returns", "pack_returns", 4, shifted, r"slots_NGK: expected slots in \[0, \d+\) or -1, got"),
-    ("mixed", "mix_returns", 3, shifted, r"pairs_BGK: expected numbers of outbound_plan that fit"),
-    ("mixed", "mix_returns", 2, shifted, r"rows_BGK: expected rows in \[0, \d+\) or -1, got"),
+    ("returns_backward", "pack_returns_backward", 4, lambda x: x.clamp(max=-1), NO_SUM),
     ("mixed", "mix_returns", 1, lambda x: x[:1], r"weights_BGK: expected size 7 in dimension 0"),
+    ("mixed", "mix_returns", 2, shifted, r"rows_BGK: expected rows in \[0, \d+\) or -1, got"),
+    ("mixed", "mix_returns", 3, shifted, r"pairs_BGK: expected numbers of outbound_plan that fit"),
 ]
 
 

@@ -2,9 +2,8 @@
 
 Calls are those of the shared list (`benchmarks.gpu_check.operator_cases`), of small sizes. Up to
 three arguments are something else; then the operator refuses on one line that begins with an
-argument's name, or, where the damage does not show, returns what its shapes promise. Undamaged ones
-give what the reference gives. What is read or written on the way there is looked at by `make
-sanitize`.
+argument's name, or, where the damage does not show, returns what its shapes promise. What is read
+or written on the way there is looked at by `make sanitize`.
 """
 
 import re
@@ -15,16 +14,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.gpu_check.operator_cases import BUILDERS, Case, expected
+from benchmarks.gpu_check.operator_cases import BUILDERS, Case
 from mmoe.ops import extension_status
-from tests.ops.damage import FLOATS, Damage, apart, flat, without_values
+from tests.ops.damage import FLOATS, Damage, flat, without_values
 from tests.thinning import examples
 
 pytestmark = pytest.mark.skipif(
     not extension_status().built, reason="plain PyTorch looks at fewer values"
 )
 
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float64: 1e-10}
 CASES = (
     Case(5, 2, 2, 3, 3, 5, unused=True),
     Case(17, 3, 1, 5, 17, 33, unused=True),
@@ -53,22 +51,6 @@ def operator_or_refusal(operator, arguments):
         return flat(operator(*arguments))
     except ValueError as error:
         return str(error)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=examples(60), deadline=None, derandomize=True)
-@given(data=st.data())
-def test_is_its_reference(name, data):
-    operator, arguments = draw_call(data, name)
-    if data.draw(st.booleans()):
-        arguments = [apart(value) for value in arguments]
-    found = flat(getattr(torch.ops.mmoe, operator)(*arguments))
-    wanted = flat(expected((operator, tuple(arguments))))
-    assert len(found) == len(wanted)
-    narrowest = max(TOLERANCE.get(tensor.dtype, 0) for tensor in [*flat(arguments), *wanted])
-    for actual, value in zip(found, wanted, strict=True):
-        step = narrowest if value.is_floating_point() else 0
-        torch.testing.assert_close(actual, value, rtol=step, atol=step, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,24 +1,15 @@
 import pytest
 import torch
 
+from benchmarks.gpu_check.smoke import to_device
 from mmoe.ops import RoutePlan, gathered_mm, grouped_mm, permute, route_plan
+from mmoe.ops.product_choice import grouped_product
 from tests.needs_kernels import needs_kernels
 
-# Rows and weights
-TYPES = {
-    "fp32": (torch.float32, torch.float32),
-    "bf16": (torch.bfloat16, torch.bfloat16),
-    "bf16 rows": (torch.bfloat16, torch.float32),
-    "fp64": (torch.float64, torch.float64),
-}
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-@pytest.fixture(params=TYPES, ids=lambda name: name.replace(" ", "-"))
-def types(request):
-    return TYPES[request.param]
-
-
-def inputs(case, types, D=35):
+def inputs(case, types=(torch.float32, torch.float32), D=35):
     """Rows, a plan with its tail, weights, biases, and the gradient that comes back."""
     plan = route_plan(case.experts_BGK(), case.E)
     rows, weights = types
@@ -43,25 +34,32 @@ def both_ways(layer, x_BD, plan, weight_EDH, bias_EH, grad_PH, activation):
 
 
 @needs_kernels
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("activation", ["none", "gelu"])
-def test_the_bits_are_those_of_permuted_rows(case, types, activation):
-    tensors = inputs(case, types)
+def test_the_bits_are_those_of_permuted_rows(case, layer_types, activation, device):
+    x_BD, plan, *others = inputs(case, layer_types)
+    plan = RoutePlan(*to_device(tuple(plan), device))
+    tensors = to_device(x_BD, device), plan, *to_device(others, device)
 
-    found = both_ways(gathered_mm, *tensors, activation)
+    with grouped_product("own", device=device):
+        found = both_ways(gathered_mm, *tensors, activation)
+        expected = both_ways(permuted, *tensors, activation)
 
-    for ours, theirs in zip(found, both_ways(permuted, *tensors, activation), strict=True):
+    for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == theirs.dtype
         assert torch.equal(ours, theirs)
 
 
-def test_pairs_of_no_row_read_zeros():
+@pytest.mark.parametrize("device", DEVICES)
+def test_pairs_of_no_row_read_zeros(device):
     rows_P = torch.tensor([1, -1, 0], dtype=torch.int32)
     slots_BGK = torch.tensor([[[2]], [[0]]], dtype=torch.int32)
-    plan = RoutePlan(rows_P, torch.tensor([0, 2, 3], dtype=torch.int32), slots_BGK)
+    plan = rows_P, torch.tensor([0, 2, 3], dtype=torch.int32), slots_BGK
+    plan = RoutePlan(*to_device(plan, device))
     x_BD, weight_EDH = torch.tensor([[1.0], [2.0]]), torch.tensor([[[1.0]], [[10.0]]])
-    leaves = [x_BD.requires_grad_(), weight_EDH.requires_grad_()]
+    leaves = [tensor.to(device).requires_grad_() for tensor in (x_BD, weight_EDH)]
 
-    y_PH = gathered_mm(x_BD, plan, weight_EDH, torch.tensor([[5.0], [0.0]]))
+    y_PH = gathered_mm(leaves[0], plan, leaves[1], torch.tensor([[5.0], [0.0]]).to(device))
     y_PH.sum().backward()
 
     assert y_PH.flatten().tolist() == [7.0, 5.0, 10.0]
@@ -86,7 +84,7 @@ def test_pairs_of_no_row_read_zeros():
     ],
 )
 def test_refuses_what_does_not_fit(usual, changes, text):
-    x_BD, plan, weight_EDH, bias_EH, _ = inputs(usual, TYPES["fp32"])
+    x_BD, plan, weight_EDH, bias_EH, _ = inputs(usual)
     values = {"x_BD": x_BD, **plan._asdict(), "weight_EDH": weight_EDH, "bias_EH": bias_EH}
     values["activation"] = "relu"
     changed = {name: changes.get(name, lambda t: t)(value) for name, value in values.items()}
@@ -98,7 +96,7 @@ def test_refuses_what_does_not_fit(usual, changes, text):
 
 @pytest.mark.parametrize("row", [-2, 37])
 def test_refuses_rows_that_are_not_there(usual, row):
-    x_BD, plan, weight_EDH, _, _ = inputs(usual, TYPES["fp32"])
+    x_BD, plan, weight_EDH, _, _ = inputs(usual)
     plan.rows_P[3] = row
 
     with pytest.raises(ValueError, match=rf"rows_P: expected rows in \[0, 37\) or -1, got {row}"):

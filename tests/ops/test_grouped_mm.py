@@ -3,77 +3,32 @@ import torch
 
 from mmoe.ops import grouped_mm, reference
 from tests.needs_kernels import needs_kernels
+from tests.ops.conftest import LAYER_TYPES
 from tests.ops.thin_layers import restrided
 
-# Rows of each expert, rows past the last offset, input and output width. The variable and empty
-# sizes are those of grouped_gemm's ops_test (tgale96/grouped_gemm), scaled down; widths 100 and 67
-# are no multiple of a register, as in ScatterMoE's tests (shawntan/scattermoe).
-LAYERS = {
-    "usual": ([5, 9, 2, 7], 3, 16, 24),
-    "empty experts": ([0, 4, 0, 0, 11, 0], 0, 8, 8),
-    "all rows on one expert": ([0, 0, 41], 0, 12, 20),
-    "no rows": ([0, 0], 0, 4, 6),
-    "only a tail": ([0, 0], 5, 4, 6),
-    "one row": ([1], 0, 7, 5),
-    "uneven": ([21, 224, 1, 81, 0, 11, 46, 0], 17, 100, 67),
-    "width 1": ([6, 3], 1, 1, 1),
-    "many blocks": ([700, 13], 0, 70, 300),
-    "deep": ([30, 2], 0, 1500, 33),
-    "odd depth": ([13, 25], 0, 33, 48),
-}
-DTYPES = {
-    "fp32": (torch.float32, torch.float32),
-    "bf16": (torch.bfloat16, torch.bfloat16),
-    "bf16 rows": (torch.bfloat16, torch.float32),
-    "fp64": (torch.float64, torch.float64),
-}
+FP32, FP64 = LAYER_TYPES["fp32"], LAYER_TYPES["fp64"]
+# Rows of each expert, rows past the last offset, input and output width
+USUAL = ([5, 9, 2, 7], 3, 16, 24)
+UNEVEN = ([21, 224, 1, 81, 0, 11, 46, 0], 17, 100, 67)
 
 
-@pytest.fixture(params=DTYPES, ids=lambda name: name.replace(" ", "-"))
-def dtypes(request):
-    return DTYPES[request.param]
-
-
-def inputs(layer, dtypes, tail=float("nan")):
+def inputs(layer, types, tail=float("nan")):
     """Rows (the tail is garbage), offsets, weights, biases and a gradient."""
     sizes, rest, D, H = layer
     generator = torch.Generator().manual_seed(len(sizes) + D)
-    rows_dtype, weight_dtype = dtypes
     offsets_E1 = torch.tensor([0, *sizes]).cumsum(0).to(torch.int32)
     x_PD = torch.randn(sum(sizes) + rest, D, generator=generator)
     grad_PH = torch.randn(sum(sizes) + rest, H, generator=generator)
     x_PD[sum(sizes) :] = grad_PH[sum(sizes) :] = tail
     weight_EDH = torch.randn(len(sizes), D, H, generator=generator) / D**0.5
     bias_EH = torch.randn(len(sizes), H, generator=generator)
-    return (
-        x_PD.to(rows_dtype),
-        offsets_E1,
-        weight_EDH.to(weight_dtype),
-        bias_EH.to(weight_dtype),
-        grad_PH.to(rows_dtype),
-    )
-
-
-@pytest.fixture
-def near():
-    # Sums of up to 1,500 products, in another order than the reference's; bfloat16 results differ
-    # by a place, and a weight gradient adds up to 700 of them.
-    tolerance = {torch.float32: 5e-5, torch.bfloat16: 2e-2, torch.float64: 1e-11}
-
-    def check(actual, expected, dtype):
-        assert torch.isfinite(actual).all()
-        assert actual.dtype == expected.dtype
-        step = tolerance[dtype]
-        scale = max(1.0, float(expected.abs().max())) if expected.numel() else 1.0
-        torch.testing.assert_close(actual, expected, rtol=step, atol=step * scale)
-
-    return check
+    rows, weights = types
+    layer = weight_EDH.to(weights), bias_EH.to(weights)
+    return x_PD.to(rows), offsets_E1, *layer, grad_PH.to(rows)
 
 
 def test_reference_is_a_loop_of_linear_layers():
-    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(
-        LAYERS["usual"], DTYPES["fp64"], tail=0.0
-    )
+    x_PD, offsets_E1, weight_EDH, bias_EH, grad_PH = inputs(USUAL, FP64, tail=0.0)
     leaves = [t.clone().requires_grad_() for t in (x_PD, weight_EDH, bias_EH)]
     parts = leaves[0].tensor_split(offsets_E1[1:].long())
     y = [
@@ -92,12 +47,13 @@ def test_reference_is_a_loop_of_linear_layers():
         torch.testing.assert_close(gradient, wanted)
 
 
-def test_no_bias(near):
-    x_PD, offsets_E1, weight_EDH, _, _ = inputs(LAYERS["uneven"], DTYPES["fp32"])
+def test_no_bias():
+    x_PD, offsets_E1, weight_EDH, _, _ = inputs(UNEVEN, FP32)
 
     y_PH = grouped_mm(x_PD, offsets_E1, weight_EDH)
 
-    near(y_PH, reference.grouped_mm(x_PD, offsets_E1, weight_EDH, None, "none")[0], torch.float32)
+    expected, _ = reference.grouped_mm(x_PD, offsets_E1, weight_EDH, None, "none")
+    torch.testing.assert_close(y_PH, expected, rtol=5e-5, atol=5e-5)
 
 
 def both_ways(tensors, activation):
@@ -111,8 +67,8 @@ def both_ways(tensors, activation):
 
 
 @pytest.mark.parametrize("activation", ["none", "gelu"])
-def test_strides_of_dimensions_of_size_1_are_not_read(thin_layer, dtypes, activation):
-    rows, weights = dtypes
+def test_strides_of_dimensions_of_size_1_are_not_read(thin_layer, layer_types, activation):
+    rows, weights = layer_types
     types = (rows, torch.int32, weights, weights, rows)
     plain = [tensor.to(dtype) for tensor, dtype in zip(thin_layer, types, strict=True)]
 
@@ -121,22 +77,9 @@ def test_strides_of_dimensions_of_size_1_are_not_read(thin_layer, dtypes, activa
     assert all(map(torch.equal, found, both_ways(plain, activation)))
 
 
-def test_a_weight_made_by_transposing_is_read_right(near):
-    weight_EH1 = torch.randn(3, 24, 1, generator=torch.Generator().manual_seed(0))
-    weight_E1H = weight_EH1.transpose(1, 2)
-    assert weight_E1H.is_contiguous()
-    assert weight_E1H.stride() == (24, 1, 1)
-    x_P1, offsets_E1 = torch.arange(5.0).view(5, 1), torch.tensor([0, 2, 3, 5], dtype=torch.int32)
-
-    y_PH = grouped_mm(x_P1, offsets_E1, weight_E1H)
-
-    experts = torch.tensor([0, 0, 1, 2, 2])
-    near(y_PH, x_P1 * weight_EH1[experts, :, 0], torch.float32)
-
-
 @needs_kernels
-def test_a_rows_result_depends_on_that_row_alone(dtypes):
-    x_PD, _, weight_EDH, bias_EH, _ = inputs(([500], 0, 100, 67), dtypes)
+def test_a_rows_result_depends_on_that_row_alone(layer_types):
+    x_PD, _, weight_EDH, bias_EH, _ = inputs(([500], 0, 100, 67), layer_types)
     all_rows = torch.tensor([0, 500], dtype=torch.int32)
     together = grouped_mm(x_PD, all_rows, weight_EDH, bias_EH, "silu")
     order = torch.randperm(500, generator=torch.Generator().manual_seed(1))
@@ -149,11 +92,9 @@ def test_a_rows_result_depends_on_that_row_alone(dtypes):
 
 
 def changed(**changes):
-    x_PD, offsets_E1, weight_EDH, bias_EH, _ = inputs(LAYERS["usual"], DTYPES["fp32"])
-    arguments = dict(
-        x_PD=x_PD, offsets_E1=offsets_E1, weight_EDH=weight_EDH, bias_EH=bias_EH, activation="relu"
-    )
-    return {name: changes.get(name, lambda t: t)(value) for name, value in arguments.items()}
+    names = "x_PD", "offsets_E1", "weight_EDH", "bias_EH"
+    given = dict(zip(names, inputs(USUAL, FP32), strict=False), activation="relu")
+    return {name: changes.get(name, lambda t: t)(value) for name, value in given.items()}
 
 
 @pytest.mark.parametrize(

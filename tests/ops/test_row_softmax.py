@@ -4,27 +4,11 @@ import pytest
 import torch
 
 from mmoe.ops.gating import row_softmax
-from tests.needs_kernels import needs_kernels
-
-SHAPES = [(0, 3), (1, 1), (63, 2), (64, 8), (200, 15), (131, 16)]
 
 
 def rows(shape, dtype=torch.float32):
     torch.manual_seed(sum(shape))
     return (3 * torch.randn(shape, dtype=torch.float64)).to(dtype)
-
-
-@needs_kernels
-def test_a_row_has_the_same_bits_wherever_it_is_and_whatever_the_threads(threads):
-    x_RN = rows((5000, 7))
-    threads(1)
-    alone = torch.cat([row_softmax(row) for row in x_RN.split(1)])
-    gradient = torch.ops.mmoe.row_softmax_backward(x_RN, alone)
-    for count in (1, 2, 3):
-        threads(count)
-        assert torch.equal(row_softmax(x_RN), alone)
-        assert torch.equal(row_softmax(x_RN[:, :7].t().contiguous().t()), alone)
-        assert torch.equal(torch.ops.mmoe.row_softmax_backward(x_RN, alone), gradient)
 
 
 def test_what_is_not_a_number_stays_in_its_row():

@@ -10,23 +10,24 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmoe.ops import reference, topk_gate
 from mmoe.ops._checks import accumulate_dtype
+from tests.thinning import examples
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("ops", [torch.ops.mmoe.topk_gate, reference.topk_gate])
 @pytest.mark.parametrize("softmax", ["after", "before"])
-def test_refuses_nan_and_names_the_gate(ops, softmax, dtype):
+def test_refuses_nan_and_names_the_gate(softmax, dtype):
     logits_BGE = torch.zeros(50, 3, 20, dtype=dtype)
     visibility_GE = torch.ones(3, 20, dtype=torch.bool)
     visibility_GE[1, 4] = False
     logits_BGE[:, 1, 4] = math.nan
-    ops(logits_BGE, visibility_GE, 2, softmax == "after")
+    for ops in (torch.ops.mmoe.topk_gate, reference.topk_gate):
+        ops(logits_BGE, visibility_GE, 2, softmax == "after")
 
     logits_BGE[[3, 30, 49], 2, 19] = math.nan
     logits_BGE[3, 2, 0] = math.nan
 
-    with pytest.raises(ValueError, match=r"^logits_BGE: .* got gate 2: 3 rows have NaN logits;"):
-        ops(logits_BGE, visibility_GE, 2, softmax == "after")
+    for ops in (torch.ops.mmoe.topk_gate, reference.topk_gate):
+        with pytest.raises(ValueError, match=r"^logits_BGE: .* gate 2: 3 rows have NaN logits;"):
+            ops(logits_BGE, visibility_GE, 2, softmax == "after")
 
 
 def test_nothing_is_looked_up_where_there_are_no_values():
@@ -71,7 +72,7 @@ def test_an_expert_picked_again_counts_once_in_the_softmax(device, after, dtype,
     close(reference.topk_gate_backward(*arguments, after), expected_BGE.to(dtype))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(
     picks=st.lists(st.one_of(st.integers(-2, 6), st.just(2**31 - 1)), min_size=12, max_size=12),
     after=st.booleans(),
@@ -92,45 +93,25 @@ def test_any_picks_have_a_gradient_or_are_refused(picks, after):
             backward(*arguments)
 
 
+LOGITS, SEEN = torch.zeros(2, 1, 3), torch.ones(1, 3, dtype=torch.bool)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (
-            {"logits": torch.zeros(2, 3)},
-            r"logits_BGE: expected 3 dimensions \[B, G, E\], got shape",
-        ),
-        ({"logits": torch.zeros(2, 1, 3).half()}, r"logits_BGE: expected one of torch.float32"),
-        ({"logits": torch.zeros(2, 1, 0)}, r"logits_BGE: expected at least one expert, got none"),
-        (
-            {"visibility": torch.ones(3, dtype=torch.bool)},
-            r"visibility_GE: expected shape \[1, 3\] to fit logits_BGE, got \[3\]",
-        ),
-        (
-            {"visibility": torch.ones(2, 3, dtype=torch.bool)},
-            r"visibility_GE: expected shape \[1, 3\] to fit logits_BGE, got \[2, 3\]",
-        ),
-        (
-            {"visibility": torch.ones(1, 3)},
-            r"visibility_GE: expected dtype torch.bool, got torch.float32; use .bool\(\)",
-        ),
-        (
-            {"visibility": torch.ones(1, 3, dtype=torch.bool, device="meta")},
-            r"visibility_GE: expected device cpu as logits_BGE, got meta",
-        ),
+        ({"logits": LOGITS[0]}, r"logits_BGE: expected 3 dimensions \[B, G, E\], got shape"),
+        ({"logits": LOGITS.half()}, r"logits_BGE: expected one of torch.float32"),
+        ({"logits": LOGITS[..., :0]}, r"logits_BGE: expected at least one expert, got none"),
+        ({"seen": SEEN[0]}, r"visibility_GE: expected shape \[1, 3\] to fit logits_BGE, got \[3\]"),
+        ({"seen": SEEN.expand(2, 3)}, r"visibility_GE: expected shape \[1, 3\] .*, got \[2, 3\]"),
+        ({"seen": SEEN.float()}, r"visibility_GE: expected dtype torch.bool, .*; use .bool\(\)"),
+        ({"seen": SEEN.to("meta")}, r"visibility_GE: expected device cpu as logits_BGE, got meta"),
         ({"k": 0}, r"k: expected at least 1 pick per gate, got 0"),
+        ({"softmax": "both"}, r"softmax: expected 'after' or 'before', got 'both'"),
     ],
 )
 def test_says_what_is_wrong(changed, message):
-    arguments = {
-        "logits": torch.zeros(2, 1, 3),
-        "visibility": torch.ones(1, 3, dtype=torch.bool),
-        "k": 1,
-    }
+    given = {"logits": LOGITS, "seen": SEEN, "k": 1, "softmax": "after"} | changed
 
     with pytest.raises(ValueError, match=message):
-        topk_gate(*(arguments | changed).values())
-
-
-def test_refuses_another_softmax():
-    with pytest.raises(ValueError, match=r"softmax: expected 'after' or 'before', got 'both'"):
-        topk_gate(torch.zeros(1, 1, 2), torch.ones(1, 2, dtype=torch.bool), 1, softmax="both")
+        topk_gate(given["logits"], given["seen"], given["k"], softmax=given["softmax"])

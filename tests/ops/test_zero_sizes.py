@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.gpu_check.operator_cases import BUILDERS, Case
+from benchmarks.gpu_check.smoke import to_device
 from mmoe.ops._library import reference_of
 from tests.ops.damage import flat
 from tests.ops.exchange_world import STEPS, World
@@ -45,8 +46,8 @@ def of_layer(name, sizes, dtype):
 def of_exchange(sizes, dtype):
     """What each operator is given on either rank."""
     world = World(replace(RANKS[sizes], dtype=dtype))
-    steps = {"outbound_plan": "planning", **STEPS}
-    return [(name, getattr(world, step)(r)) for name, step in steps.items() for r in range(2)]
+    names = ["outbound_plan", *STEPS]
+    return [(name, world.arguments(name, rank)) for name in names for rank in range(2)]
 
 
 def without_picks(dtype):
@@ -78,12 +79,6 @@ def same(actual, expected):
             assert torch.equal(ours, theirs)
 
 
-def on_gpu(value):
-    if isinstance(value, torch.Tensor):
-        return value.cuda()
-    return [on_gpu(part) for part in value] if isinstance(value, list) else value
-
-
 def check_cpu(calls):
     for name, arguments in calls:
         found = flat(getattr(torch.ops.mmoe, name)(*arguments))
@@ -93,7 +88,7 @@ def check_cpu(calls):
 def check_gpu(calls):
     for name, arguments in calls:
         operator = getattr(torch.ops.mmoe, name)
-        found = [tensor.cpu() for tensor in flat(operator(*map(on_gpu, arguments)))]
+        found = [tensor.cpu() for tensor in flat(operator(*to_device(arguments, "cuda")))]
         same(found, flat(operator(*arguments)))
 
 

@@ -60,30 +60,6 @@ def test_gathered_is_grouped_on_gathered_rows_to_the_bit(settings):
     assert_same_bits(*records)
 
 
-@pytest.mark.parametrize("sources", [1, 3])
-@pytest.mark.parametrize("training", [True, False])
-def test_a_mixture_gives_the_same_bits_either_way(sources, training):
-    outputs = []
-    for kind in (MLPExperts, Copying):
-        torch.manual_seed(0)
-        layer = MultiGateMixture(
-            D,
-            2,
-            kind(E, D, [16, 8]),
-            gate=TopKGate(D, 2, E, k=2),
-            expert_source=[e % sources for e in range(E)],
-            execution="grouped",
-        ).train(training)
-        assert (type(layer.experts).gathered is not Pool.gathered) is (kind is MLPExperts)
-        x = torch.randn(40, sources, D, requires_grad=True)
-        out = layer(x, return_statistics=True)
-        out.out_BGO.square().sum().backward()
-        gradients = [parameter.grad for parameter in layer.parameters() if parameter.requires_grad]
-        dead = out.statistics.dead_share_E
-        outputs.append([out.out_BGO.detach(), x.grad, dead, *gradients])
-    assert_same_bits(*outputs)
-
-
 class Doubling(MLPExperts):
     """Says what becomes of rows that lie side by side, and nothing of others."""
 

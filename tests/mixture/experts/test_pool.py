@@ -59,18 +59,6 @@ def test_dense_runs_every_expert_on_all_rows_of_one_input_or_of_its_own():
     torch.testing.assert_close(pool.dense(xs[:1]), [expert(xs[0]) for expert in pool])
 
 
-@pytest.mark.parametrize("mates", [0, 1, 7, 126, 127, 300])
-def test_a_row_scores_the_same_bits_however_many_rows_its_expert_got(mates):
-    torch.manual_seed(0)
-    pool = ExpertPool([MLP(330, [256, 64])]).eval()
-    row = torch.randn(1, 330)
-    with torch.no_grad():
-        alone = pool.grouped(row, offsets_of([1]))
-        rows = torch.cat([row, torch.randn(mates, 330)])
-        together = pool.grouped(rows, offsets_of([1 + mates]))
-    assert torch.equal(together[:1], alone)
-
-
 def test_thread_counts_stay_within_the_documented_tolerance():
     torch.manual_seed(0)
     pool, rows = ExpertPool([MLP(330, [256, 64])]).eval(), torch.randn(300, 330)
@@ -82,38 +70,6 @@ def test_thread_counts_stay_within_the_documented_tolerance():
         finally:
             torch.set_num_threads(1)
     assert (one - two).abs().max() <= 1e-5 * one.abs().max()
-
-
-class TakesDict(nn.Module):
-    """Reads ids, a vector and a matrix; gives a number, a vector and a matrix for each row."""
-
-    def __init__(self, seed):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.table, self.linear = nn.Embedding(7, 3), nn.Linear(4, 3)
-
-    def forward(self, batch):
-        vector = self.table(batch["ids"]) + self.linear(batch["vector"])
-        matrix = batch["parts"][0] * vector[:, None, :1]
-        return {"score": vector.sum(1), "pair": (vector, matrix)}
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_dicts_and_tuples_in_and_out(training):
-    pool = ExpertPool([TakesDict(0), TakesDict(1)]).train(training)
-    batch = {
-        "ids": torch.randint(0, 7, (6,)),
-        "vector": torch.randn(6, 4),
-        "parts": (torch.randn(6, 2, 3),),
-    }
-    dense = pool.dense([batch])
-    grouped = pool.grouped(batch, offsets_of([2, 4]))
-    for leaf in ("score", "pair"):
-        halves = (dense[0][leaf], dense[1][leaf])
-        pairs = [halves] if leaf == "score" else zip(*halves, strict=True)
-        together = [grouped[leaf]] if leaf == "score" else grouped[leaf]
-        for (first, second), y in zip(pairs, together, strict=True):
-            torch.testing.assert_close(y, torch.cat([first[:2], second[2:]]))
 
 
 def test_experts_without_rows_get_zero_gradients_not_none():
@@ -151,53 +107,56 @@ class Returns(nn.Module):
 ROWS = torch.zeros(2, 3)
 
 
+def pool(*modules, **settings):
+    return ExpertPool(modules, **settings)
+
+
+LINEARS = nn.Linear(3, 2), nn.Linear(3, 4)
+OTHERS = [Returns(torch.zeros(2, 5)), Returns({"y": ROWS}), Returns(ROWS.long()), Returns("y")]
+EXPECTED, UP_TO_3 = "experts: expected", torch.tensor([0, 3])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ExpertPool([]), "experts: expected at least one module, got none"),
+        (lambda: pool(), f"{EXPECTED} at least one module, got none"),
+        (lambda: pool(*LINEARS), "experts: expert 1 returns width 4, expected 2"),
         (
-            lambda: ExpertPool([nn.Linear(3, 2), nn.Linear(3, 4)]),
-            "experts: expert 1 returns width 4, expected 2",
+            lambda: pool(*[Doubles()] * 3).dense([ROWS] * 2),
+            "inputs: expected one for all experts o",
         ),
         (
-            lambda: ExpertPool([Doubles(), Doubles(), Doubles()]).dense([ROWS] * 2),
-            "inputs: expected one for all experts or 3, one per expert, got 2",
+            lambda: pool(Doubles(), output_dim=4).dense([ROWS]),
+            rf"{EXPECTED} shape \[2, 4\] from ex",
         ),
         (
-            lambda: ExpertPool([Doubles()], output_dim=4).dense([ROWS]),
-            r"experts: expected shape \[2, 4\] from expert 0 \(Doubles\), got \[2, 3\]",
+            lambda: pool(Doubles(), OTHERS[0]).dense([ROWS]),
+            rf"{EXPECTED} shape \[2, 3\] from expert 1",
         ),
         (
-            lambda: ExpertPool([Doubles(), Returns(torch.zeros(2, 5))]).dense([ROWS]),
-            r"experts: expected shape \[2, 3\] from expert 1 \(Returns\), got \[2, 5\]",
+            lambda: pool(Doubles(), OTHERS[1]).dense([ROWS]),
+            f"{EXPECTED} the structure .* dict of y",
+        ),
+        (lambda: pool(OTHERS[2]).dense([ROWS]), rf"{EXPECTED} floating point .* got torch.int64"),
+        (
+            lambda: pool(OTHERS[3]).dense([ROWS]),
+            f"{EXPECTED} tensors, or tuples .* of them, got a s",
         ),
         (
-            lambda: ExpertPool([Doubles(), Returns({"y": ROWS})]).dense([ROWS]),
-            r"experts: expected the structure that expert 0 returns .* got a dict of y",
+            lambda: pool(Doubles()).grouped(ROWS, UP_TO_3[:1]),
+            "offsets_E1: expected 2 entries.*got 1",
         ),
         (
-            lambda: ExpertPool([Returns(ROWS.long())]).dense([ROWS]),
-            r"experts: expected floating point .* from expert 0 \(Returns\), got torch.int64",
+            lambda: pool(Doubles()).grouped(ROWS, UP_TO_3),
+            r"offsets_E1: .* the 2 rows, got \[0, 3\]",
         ),
         (
-            lambda: ExpertPool([Returns("y")]).dense([ROWS]),
-            "experts: expected tensors, or tuples and dicts of them, got a str",
+            lambda: pool(Doubles()).grouped({}, UP_TO_3),
+            "rows: expected at least one tensor, got an e",
         ),
         (
-            lambda: ExpertPool([Doubles(), Doubles()]).grouped(ROWS, torch.tensor([0, 1])),
-            "offsets_E1: expected 3 entries.*got 2",
-        ),
-        (
-            lambda: ExpertPool([Doubles()]).grouped(ROWS, torch.tensor([0, 3])),
-            r"offsets_E1: expected numbers that rise from 0 to at most the 2 rows, got \[0, 3\]",
-        ),
-        (
-            lambda: ExpertPool([Doubles()]).grouped({}, torch.tensor([0, 3])),
-            "rows: expected at least one tensor, got an empty structure",
-        ),
-        (
-            lambda: ExpertPool([Doubles()]).dense([(ROWS, ROWS[:1])]),
-            r"inputs: expected tensors of one height \(\[2\]\), got shape \[1, 3\]",
+            lambda: pool(Doubles()).dense([(ROWS, ROWS[:1])]),
+            r"inputs: expected tensors of one height",
         ),
     ],
 )

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from mmoe import ops
-from mmoe.mixture import DSelectKGate, MultiGateMixture
+from mmoe.mixture import DSelectKGate
 from mmoe.mixture.gates.dselect_k import ENTROPY_EPSILON, selectors
 
 D, G = 5, 2
@@ -91,13 +90,6 @@ def test_a_gate_numbers_the_experts_it_sees():
     assert (weights[:, 1, 3] == 1).all(), "there is only one to choose"
 
 
-def test_selectors_add_up_to_one_over_all_codes():
-    codes = torch.randn(50, G, 3, 4) * 0.4
-    total = selectors(codes, everything(16)).sum(-1)
-    torch.testing.assert_close(total, torch.ones(50, G, 3))
-    assert (selectors(codes, everything(16)) >= 0).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_weights_are_never_negative_however_near_the_edge(dtype):
     edge = torch.linspace(-0.501, -0.499, 2_001, dtype=dtype)
@@ -115,26 +107,6 @@ def test_zeros_are_unused_picks():
     assert 0 < int((experts >= 0).sum(-1).max()) < 8
     numbers = torch.arange(8, dtype=torch.int32).expand_as(experts)
     assert torch.equal(experts[experts >= 0], numbers[experts >= 0])
-
-
-@pytest.mark.parametrize("input_dim", [None, D])
-def test_skipping_changes_no_gradient(input_dim):
-    """A weight of 0 has no gradient here, so experts that do not run miss nothing."""
-    torch.manual_seed(0)
-    gate = DSelectKGate(input_dim, G, 4, k=2)
-    for parameter in gate.parameters():
-        torch.nn.init.normal_(parameter, std=1.0)
-    x = torch.randn(30, D)
-    experts = [torch.nn.Linear(D, 3) for _ in range(4)]
-    results = []
-    for execution in ("grouped", "dense"):
-        layer = MultiGateMixture(D, G, experts, gate=gate, execution=execution)
-        layer.zero_grad()
-        out = layer(x).out_BGO
-        out.square().sum().backward()
-        results.append([out, *(parameter.grad for parameter in layer.parameters())])
-    assert int((gate([x] * G, everything(4)).experts < 0).sum()) > 50
-    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("num_experts", [4, 5])
@@ -201,37 +173,6 @@ def test_gradients(input_dim):
         return output.weights, *output.auxiliary_losses.values()
 
     assert torch.autograd.gradcheck(outputs, tuple(gate.parameters()))
-
-
-@pytest.mark.parametrize("input_dim", [None, D])
-@pytest.mark.parametrize("num_experts", [8, 6])
-def test_planned_pairs_fall_while_it_converges(input_dim, num_experts):
-    """From every pair there is to a few, and selectors end up on experts that exist."""
-    torch.manual_seed(0)
-    gate = DSelectKGate(input_dim, G, num_experts, k=2, entropy_loss=0.1)
-    x = torch.randn(64, D)
-    target = torch.rand(G, num_experts)
-    optimizer = torch.optim.Adam(gate.parameters(), lr=0.03)
-    pairs = []
-    for _ in range(150):
-        weights, experts, losses = gate([x] * G, everything(num_experts))
-        plan = ops.route_plan(experts, num_experts)
-        pairs.append(int(plan.offsets_E1[-1]))
-        optimizer.zero_grad()
-        (sum(losses.values()) - (weights * target).sum(-1).mean()).backward()
-        optimizer.step()
-    assert pairs[0] == 64 * num_experts
-    final = gate.eval()([x] * G, everything(num_experts))
-    used = (final.experts >= 0).sum(-1).float()
-    if input_dim is None:
-        assert pairs[-1] <= 64 * G * 2
-        assert (used <= 2).all()
-        torch.testing.assert_close(final.weights.sum(-1), torch.ones(64, G))
-    else:
-        # z is linear in x, so that some rows always lie where a switch is undecided.
-        assert pairs[-1] < 0.8 * pairs[0]
-        assert float(used.mean()) < 2.6
-        assert float(final.weights.sum(-1).detach().mean()) > 0.97
 
 
 @pytest.mark.parametrize(

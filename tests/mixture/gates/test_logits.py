@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture.gates.logits import GateLogits, gate_products
+from mmoe.mixture.gates.logits import GateLogits
 
 B, D, G, E = 7, 5, 3, 4
 
@@ -26,17 +26,6 @@ def test_gate_mlp_equals_its_formula(shared, training, output_bias):
         if output_bias:
             expected = expected + logits.biases[2][g]
         torch.testing.assert_close(out[:, g], expected)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_products_of_one_input_and_of_several(shared):
-    torch.manual_seed(0)
-    inputs = [torch.randn(B, D)] * G if shared else [torch.randn(B, D) for _ in range(G)]
-    weight, bias = torch.randn(G, E, D), torch.randn(G, E)
-    result = gate_products(inputs, weight, bias)
-    for g in range(G):
-        y = result[:, g] if isinstance(result, torch.Tensor) else result[g]
-        torch.testing.assert_close(y, torch.nn.functional.linear(inputs[g], weight[g], bias[g]))
 
 
 def test_gates_start_nearly_even():

@@ -91,20 +91,6 @@ def test_coefficients_may_change_between_steps():
     torch.testing.assert_close(after, before / 2)
 
 
-def test_a_dense_gate_is_balanced_by_its_weights():
-    """Gradient descent on the loss alone makes the mean weights even."""
-    gate = StaticGate(G, E, balance_loss=1.0)
-    torch.nn.init.normal_(gate.logits_GE)
-    x = torch.zeros(4, 1)
-    for _ in range(300):
-        (loss,) = gate([x] * G, VISIBILITY).auxiliary_losses.values()
-        (gradient,) = torch.autograd.grad(loss, [gate.logits_GE])
-        with torch.no_grad():
-            gate.logits_GE -= gradient
-    even = VISIBILITY / VISIBILITY.sum(1, keepdim=True)
-    torch.testing.assert_close(gate([x] * G, VISIBILITY).weights[0], even, atol=1e-3, rtol=0)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

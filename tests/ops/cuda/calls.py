@@ -1,6 +1,6 @@
 """Calls of every operator, as often as one likes with other numbers in the same shapes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,18 @@ def on_gpu(call: Call) -> Call:
     """The same call of tensors on the GPU."""
     name, arguments = call
     return name, with_tensors(arguments, iter([tensor.cuda() for tensor in flat(arguments)]))
+
+
+STEPS = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float64: 1e-12}
+
+
+def near(found: Sequence[Tensor], wanted: Sequence[Tensor], rows: torch.dtype) -> None:
+    """Within the roundings of the rows' type, seen from the largest number."""
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        if theirs.numel():
+            atol = STEPS[rows] * max(1.0, float(theirs.abs().max()))
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=atol)
 
 
 def same_bits(found: list[Tensor], wanted: list[Tensor]) -> bool:

@@ -9,18 +9,13 @@ import sys
 import pytest
 import torch
 
+from benchmarks.gpu_check.smoke import to_device
 from tests.ops.exchange_world import BACK, ROWS, Case, World
 from tests.ops.test_exchange import MESSAGES, damaged
 
 pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
-
-
-def on_gpu(value):
-    if isinstance(value, torch.Tensor):
-        return value.cuda()
-    return [on_gpu(part) for part in value] if isinstance(value, list) else value
 
 
 def emulated():
@@ -30,7 +25,7 @@ def emulated():
 
 def stops(name, arguments):
     with pytest.raises((ValueError, RuntimeError), match=r": expected|CUDA error") as caught:
-        getattr(torch.ops.mmoe, name)(*map(on_gpu, arguments))
+        getattr(torch.ops.mmoe, name)(*to_device(arguments, "cuda"))
     return str(caught.value)
 
 
@@ -140,10 +135,11 @@ def test_stops_and_says_why(case):
 def test_stops_the_kernel_in_a_process_of_its_own(repository, case):
     script = f"""
 import torch
-from tests.ops.cuda.test_damaged_exchange import call_of, on_gpu
+from benchmarks.gpu_check.smoke import to_device
+from tests.ops.cuda.test_damaged_exchange import call_of
 name, arguments, _ = call_of({case!r})
 try:
-    getattr(torch.ops.mmoe, name)(*map(on_gpu, arguments))
+    getattr(torch.ops.mmoe, name)(*to_device(arguments, "cuda"))
     torch.cuda.synchronize()
 except RuntimeError as error:
     print("stopped:", str(error).splitlines()[0])
@@ -171,7 +167,7 @@ def test_a_message_may_begin_at_any_byte(step, name, dtype, first):
     operator = getattr(torch.ops.mmoe, name)
     buffer = torch.cat([message.new_zeros(first), message]).cuda()
 
-    found = operator(buffer[first:], *map(on_gpu, others))
+    found = operator(buffer[first:], *to_device(others, "cuda"))
 
     wanted = operator(message, *others)
     pairs = (

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from mmoe.ops import gate_mm, reference
-from tests.ops.bf16_parts import join_parts, parts_of
+from mmoe.ops import gate_mm
 
 pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():
@@ -159,33 +158,6 @@ def test_infinities_and_nan_are_those_of_a_product_in_float32(dtype):
         torch.testing.assert_close(actual[finite], expected[finite], rtol=3e-7, atol=1e-6)
 
 
-def test_the_parts_are_those_of_the_arithmetic_on_the_cpu():
-    x_BD, weight_DN, _, _ = inputs((50, 12, 40), torch.bfloat16)
-    # Whole numbers, so that no sum is rounded in any order
-    x_BD = x_BD.mul(4).round()
-    expected = join_parts(*(x_BD.float() @ part for part in parts_of(weight_DN.mul(64).round())))
-
-    assert torch.equal(gate_mm(x_BD.cuda(), weight_DN.mul(64).round().cuda()).cpu(), expected)
-
-
-@pytest.mark.parametrize("offset", [0, 1, 2, 4])
-def test_storage_may_begin_anywhere(dtype, offset):
-    """Numbers `offset` from where 16 bytes begin; rows and columns with steps between them."""
-    x_BD, weight_DN, bias_N, grad_BN = inputs((65, 24, 32), dtype)
-    y_BN = gate_mm(x_BD.cuda(), weight_DN.cuda(), bias_N.cuda())
-    expected = gradients(x_BD, weight_DN, grad_BN)
-
-    def moved(tensor):
-        room = torch.full((tensor.numel() + offset,), math.nan, dtype=tensor.dtype).cuda()
-        return room[offset:].view(tensor.shape).copy_(tensor)
-
-    for lay in (moved, lambda tensor: tensor.mT.contiguous().mT.cuda()):
-        rows_BD, columns_DN, back_BN = map(lay, (x_BD, weight_DN, grad_BN))
-        assert torch.equal(gate_mm(rows_BD, columns_DN, moved(bias_N)), y_BN)
-        actual = gradients(rows_BD, columns_DN, back_BN)
-        assert all(map(torch.equal, actual, expected))
-
-
 def test_a_rows_result_depends_on_that_row_alone(dtype):
     x_BD, weight_DN, bias_N, _ = inputs((300, 100, 30), dtype)
     x_BD, weight_DN, bias_N = x_BD.cuda(), weight_DN.cuda(), bias_N.cuda()
@@ -206,35 +178,6 @@ def test_one_gradient_alone(dtype, needed):
 
     for i, (part, whole) in enumerate(zip(some, every, strict=True)):
         assert torch.equal(part, whole) if i == needed else part.shape == (0,)
-
-
-def test_gradients_of_no_rows_are_zero(dtype):
-    x_BD, weight_DN, _, grad_BN = inputs((0, 12, 5), dtype)
-
-    _, grad_weight, grad_bias = gradients(x_BD, weight_DN, grad_BN)
-
-    assert torch.equal(grad_weight.cpu(), torch.zeros_like(weight_DN))
-    assert torch.equal(grad_bias.cpu(), weight_DN.new_zeros(5))
-
-
-def test_equals_the_cpu_within_rounding(dtype):
-    x_BD, weight_DN, _, grad_BN = inputs(SIZES["chunks of rows"], dtype)
-    expected = reference.gate_mm_backward(grad_BN, x_BD, weight_DN, True, True, True)
-    steps = {torch.float32: 1e-5, torch.float64: 1e-13, torch.bfloat16: 8e-3}
-
-    for ours, theirs in zip(gradients(x_BD, weight_DN, grad_BN), expected, strict=True):
-        step = steps[theirs.dtype]
-        scale = float(theirs.abs().max())
-        torch.testing.assert_close(ours.cpu(), theirs, rtol=step, atol=step * scale)
-
-
-@pytest.mark.parametrize("left_behind", ["weight_DN", "bias_N"])
-def test_refuses_a_tensor_on_another_device(left_behind):
-    tensors = {"x_BD": torch.zeros(4, 3), "weight_DN": torch.zeros(3, 2), "bias_N": torch.zeros(2)}
-    arguments = [t if name == left_behind else t.cuda() for name, t in tensors.items()]
-
-    with pytest.raises(ValueError, match=f"{left_behind}: expected device cuda.* as x_BD, got cpu"):
-        torch.ops.mmoe.gate_mm(*arguments)
 
 
 @pytest.mark.parametrize(
