@@ -22,15 +22,6 @@ ROWS = {table.name: table.num_rows for table in TABLES}
 ADAGRAD = EmbeddingOptimizerConfig(learning_rate=0.1)
 
 
-@pytest.fixture(
-    params=["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)], name="backend"
-)
-def _backend(request):
-    if request.param == "torchrec":
-        ensure_process_group()
-    return request.param
-
-
 def _batch(batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, 4, (len(FEATURES) * batch,), generator=generator).int()
