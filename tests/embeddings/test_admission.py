@@ -200,16 +200,6 @@ def _map_of(module: ManagedEmbeddings) -> dict[int, int]:
     return {raw: row for raw, row in zip(ids.tolist(), rows.tolist(), strict=True) if raw < 2**62}
 
 
-def test_same_seed_same_bits_other_seed_other_rows(build):
-    one, again, other = build(), build(), build(seed=2)
-    for module in (one, again, other):
-        _train(module, range(12))
-    assert torch.equal(one.table_weights()["item"], again.table_weights()["item"])
-    assert not torch.equal(one.table_weights()["item"], other.table_weights()["item"])
-    assert torch.equal(one.maps()["item._mch_sorted_raw_ids"],
-                       other.maps()["item._mch_sorted_raw_ids"])  # fmt: skip
-
-
 @pytest.mark.parametrize(("evict", "stop"), [("lru", 5), ("lfu", 0), ("distance_lfu", 7)])
 def test_state_goes_on_to_the_bit(build, evict, stop):
     """Between two windows and in the middle of one, into a module that had seen other ids."""

@@ -50,28 +50,6 @@ def test_weighted_sums_by_hand(backend):
     torch.testing.assert_close(module(values, lengths, weights).x_BD, torch.cat(expected, dim=1))
 
 
-def test_an_id_of_weight_zero_teaches_nothing(backend):
-    module = _build(backend)
-    values, lengths = torch.tensor([1, 5, 6, 7]), torch.tensor([1, 2, 1]).int()
-    before = module.table_weights()["item"].clone()
-    module(values, lengths, torch.tensor([1.0, 0.0, 2.0, 1.0])).x_BD.sum().backward()
-    module.step()
-    moved = (module.table_weights()["item"] != before).any(dim=1)
-    assert moved.nonzero().flatten().tolist() == [6, 7]
-
-
-def test_features_without_weights_keep_their_bits(backend):
-    values, lengths, _ = _batch(seed=3)
-    plain = [
-        FeatureSpec(name=feature.name, table=feature.table, pooling=feature.pooling)
-        for feature in FEATURES
-    ]
-    ones = torch.ones(len(values))
-    expected = _build(backend, plain)(values, lengths).x_BD
-    assert torch.equal(_build(backend)(values, lengths, ones).x_BD, expected)
-    assert torch.equal(_build(backend, plain)(values, lengths, 2 * ones).x_BD, expected)
-
-
 def test_missing_weights_are_asked_for(backend):
     values, lengths, _ = _batch(seed=0)
     with pytest.raises(ValueError, match=r"id_weights: .* as feature 'tags' is weighted, got None"):

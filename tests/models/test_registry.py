@@ -147,17 +147,6 @@ def test_settings_reach_the_modules():
     assert gate.logits.weights[0].shape == (2, 3, D)
 
 
-def test_auxiliary_losses_are_named_by_level():
-    network = network_of("ple", levels=2)
-    x = torch.randn(3, D)
-    gate = network.levels[1].mixture.gate
-    plain = gate.forward
-    gate.forward = lambda *inputs: plain(*inputs)._replace(
-        auxiliary_losses={"balance": torch.tensor(0.5)}
-    )
-    assert network(x).auxiliary_losses == {"level2.balance": torch.tensor(0.5)}
-
-
 @pytest.mark.parametrize(
     ("kind", "input_dim", "tasks", "message"),
     [

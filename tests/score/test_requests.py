@@ -135,17 +135,6 @@ def test_a_file_whose_lists_are_all_empty_has_no_scores(run, log, files, kind):
     assert found.schema.field("pred_click").type == pa.float32()
 
 
-def test_untyped_empty_lists_in_memory_have_no_scores(run, log):
-    loaded = mmoe.load(run)
-    rows = nested_log(log).slice(0, 2).drop_columns(["candidates"])
-    rows = rows.append_column("candidates", pa.array([[], []]))
-    assert loaded.predict(rows).num_rows == 0
-    assert loaded.predict(rows.to_pylist()) == []
-    assert len(loaded.predict(rows.to_pandas())) == 0
-    scorer = ScoreRequest(keep=["age", "item"]).load(run)
-    assert scorer.score(rows).column_names[:2] == ["age", "item"]
-
-
 def test_a_null_candidate_has_no_score(run, log, files):
     rows = nested_log(log).slice(0, 3).to_pylist()
     rows[1]["candidates"].insert(1, None)

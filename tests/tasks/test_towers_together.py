@@ -1,7 +1,5 @@
 """Towers computed together: what a loop over them gives, whatever they are."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -165,23 +163,6 @@ def test_frozen_towers_stay_and_the_others_learn():
         True, False, True, True, True,
     ]  # fmt: skip
     assert all(parameter.grad is None for parameter in towers[1].parameters())
-
-
-@needs_kernels
-def test_each_tower_keeps_its_own_parameters():
-    """After a step on gradients that lie in one tensor, too."""
-    towers, h_BTO = made(dtype=torch.float64), rows(dtype=torch.float64)
-    others = copy.deepcopy(towers)
-    for each, forward in ((towers, towers), (others, lambda h: looped(others, h.unbind(1)))):
-        optimizer = torch.optim.Adam(each.parameters(), lr=0.1, fused=True)
-        for _ in range(3):
-            forward(h_BTO).square().sum().backward()
-            nn.utils.clip_grad_norm_(each.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-    assert list(towers.state_dict()) == list(others.state_dict())
-    torch.testing.assert_close(towers.state_dict(), others.state_dict())
-    assert all(value.is_contiguous() for value in towers.state_dict().values())
 
 
 @needs_kernels

@@ -1,7 +1,5 @@
 """DeepFM, MaskNet and AutoInt before the mixture: formulas, columns, other features, bad input."""
 
-import itertools
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -193,18 +191,3 @@ def test_what_a_report_says():
         "7 experts of 1 × cross network and 1 × factorization machine and 1 × DeepFM and "
         "1 × MaskNet and 1 × AutoInt and 2 × frozen make"
     )
-
-
-def test_every_pair_of_fields_counts():
-    """Attention of one head over two fields, against the softmax written out."""
-    attention = AutoInt(2, [0, 2], [], layers=1, heads=1, head_dim=2).eval()
-    x_BX = torch.randn(4, 4)
-    query, key, value, rest = attention.attention.layers[0].weight.split(2)
-    e_BFD = x_BX.unflatten(1, (2, 2))
-    out = torch.zeros(4, 2, 2)
-    for b, f in itertools.product(range(4), range(2)):
-        scores = [(query @ e_BFD[b, f]) @ (key @ e_BFD[b, g]) / 2**0.5 for g in range(2)]
-        share = 1 / (1 + torch.exp(scores[1] - scores[0]))
-        mix = share * (value @ e_BFD[b, 0]) + (1 - share) * (value @ e_BFD[b, 1])
-        out[b, f] = F.relu(mix + rest @ e_BFD[b, f])
-    torch.testing.assert_close(attention(x_BX), out.flatten(1))

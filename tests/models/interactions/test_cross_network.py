@@ -47,26 +47,11 @@ def test_gradients(rank):
     assert torch.autograd.gradcheck(network, (torch.randn(4, 3).double().requires_grad_(),))
 
 
-@pytest.mark.parametrize("rank", [None, 8])
-@pytest.mark.parametrize(("layers", "largest"), [(2, 1.2), (6, 1.5)])
-def test_a_fresh_one_gives_numbers_about_as_large_as_its_input(rank, layers, largest):
-    network, x_BD = CrossNetwork(64, None, layers=layers, rank=rank), torch.randn(500, 64)
-    with torch.no_grad():
-        ratio_B = network(x_BD).norm(dim=1) / x_BD.norm(dim=1)
-    assert 0.9 < float(ratio_B.mean()) < largest and float(ratio_B.max()) < 3
-
-
 def test_one_behind_another_begins_with_the_loss_of_a_coin(tmp_path):
     config = _config({"kind": "softmax"}, CROSS, interaction=CROSSED)
     train_run(config, tmp_path / "run", data=_log(2000))
     first = json.loads((tmp_path / "run" / "history.json").read_text())["epochs"][0]
     assert max(first["loss"].values()) < 0.75
-
-
-@pytest.mark.parametrize("name", ["input_dim", "output", "layers", "rank"])
-def test_sizes_below_one_are_refused(name):
-    with pytest.raises(ValueError, match=f"{name}: expected 1 or more, got 0"):
-        CrossNetwork(**{"input_dim": 4, "output": 4, name: 0})
 
 
 def _log(rows: int = 8000) -> pd.DataFrame:
@@ -129,14 +114,6 @@ def test_continued_with_other_features_it_says_what_it_said(tmp_path, rank, befo
 
     before, after = (mmoe.load(tmp_path / name).predict(log) for name in ("ab", "cbda"))
     np.testing.assert_allclose(after["pred_click"], before["pred_click"], rtol=1e-5)
-
-
-def test_other_layers_continue_nothing(tmp_path):
-    log, gate = _log(200), {"kind": "softmax"}
-    train_run(_config(gate, MLP, interaction=CROSSED), tmp_path / "three", data=log)
-    config = _config(gate, MLP, interaction="dcn_v2")
-    with pytest.raises(ValueError, match=r"model.interaction.layers is 3 there and 2 here; keep"):
-        train_run(config, tmp_path / "x", data=log, warm_start=WarmStart(tmp_path / "three"))
 
 
 def test_a_network_that_projects_nothing_is_as_wide_as_its_input():

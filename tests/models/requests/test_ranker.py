@@ -121,14 +121,6 @@ def test_what_stands_beside_the_mixture_leaves_it_both_parts(options: dict[str, 
 
 
 @torch.no_grad()
-def test_under_autocast() -> None:
-    ranker, batch, flat = draw(SPLIT, dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        shared, alone = (run(ranker.eval(), b).logits_BT for b in (batch, flat))
-    torch.testing.assert_close(shared, alone, rtol=0.05, atol=0.05)
-
-
-@torch.no_grad()
 def test_elsewhere_requests_have_a_fixed_height(monkeypatch: pytest.MonkeyPatch) -> None:
     ranker, batch, flat = draw(SPLIT)
     monkeypatch.setattr("mmoe.models.requests.inputs.HAS_KERNELS", False)
