@@ -115,14 +115,6 @@ def test_autocast_returns_fp32_logits_that_are_finer_than_bf16(kind):
     torch.testing.assert_close(logits, exact, atol=0.1, rtol=0.1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_scores_keep_their_bits_when_rows_are_shuffled(kind):
-    torch.manual_seed(0)
-    network, x, order = network_of(kind).eval(), torch.randn(256, D), torch.randperm(256)
-    with torch.no_grad():
-        assert torch.equal(network(x[order]).logits_BT, network(x).logits_BT[order])
-
-
 def test_input_dropout_acts_on_the_input_only_while_training():
     torch.manual_seed(0)
     network, x = network_of("mmoe", input_dropout=0.5), torch.randn(64, D)

@@ -12,7 +12,6 @@ from mmoe.predictor import Predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.score import score_files
 from mmoe.score.scorer import ScoreRequest
-from mmoe.score.top_rows import Top
 from mmoe.train import train_run
 from tests.datasets.request_log import SPLIT, config_of, log_of_requests, nested_log, write_forms
 
@@ -67,19 +66,6 @@ def test_pieces_of_a_file_are_the_whole(run, files, scores):
     score_files(run, files / "nested.parquet", out, keep=kept, rows_per_file=128, resume=True)
     again = pa.concat_tables([pq.read_table(out / part["name"]) for part in parts])
     assert again["pred_click"].equals(scores["pred_click"])
-
-
-def test_the_best_candidates_of_each_request_are_kept(run, files, log, scores):
-    top = Top(2, per="request", by="click")
-    score_files(run, files / "nested.parquet", files / "top.parquet", top=top)
-    best = pq.read_table(files / "top.parquet")
-    by_request = {}
-    for key, score in zip(
-        log["request"].to_pylist(), scores["pred_click"].to_pylist(), strict=True
-    ):
-        by_request.setdefault(key, []).append(score)
-    wanted = [s for own in by_request.values() for s in sorted(own, reverse=True)[:2]]
-    assert best["pred_click"].to_pylist() == wanted
 
 
 @pytest.mark.parametrize("form", ["dicts", "pandas", "arrow", "flat"])
