@@ -31,17 +31,17 @@ def run_ranks(folder: Path, module: str, ranks: int, *arguments: object) -> list
     start_servers()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     given = [str(ranks), str(folder), f"tests.{module}", *map(str, arguments)]
-    started = [
+    began = [
         Forked([__file__, str(rank), *given], environment=environment, number=rank,
                errors_of=["mmoe"])
         for rank in range(ranks)
     ]  # fmt: skip
     try:
-        errors = [rank.communicate(timeout=LONGEST)[1] for rank in started]
+        errors = [rank.communicate(timeout=LONGEST)[1] for rank in began]
     finally:
-        for rank in started:
+        for rank in began:
             rank.kill()
-    assert [rank.returncode for rank in started] == [0] * ranks, "\n".join(errors)
+    assert [rank.returncode for rank in began] == [0] * ranks, "\n".join(errors)
     assert not any("WARNING:" in error for error in errors), errors[0]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
@@ -132,6 +132,20 @@ def start_program(program: Sequence[str], rank: int, ranks: int, port: int) -> F
     return Forked(program, environment=environment(rank, ranks, port), number=rank)
 
 
+@contextmanager
+def started(program: Sequence[str | Path], ranks: int) -> Iterator[list[Forked]]:
+    """Ranks of `mmoe …`, or of `-c CODE` or a file; whoever is left is killed."""
+    is_program = str(program[0]) == "-c" or str(program[0]).endswith(".py")
+    begin, port = (start_program if is_program else start), free_port()
+    processes = [begin([*map(str, program)], rank, ranks, port) for rank in range(ranks)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def launch(
     arguments: Sequence[str | Path],
     ranks: int,
@@ -154,13 +168,8 @@ def launch(
 
 def kill_at_first_checkpoint(config: Path, out: Path, ranks: int, *more: str) -> None:
     """Begins a run, whose ranks are killed when its first checkpoint is there."""
-    port = free_port()
-    arguments = ["train", config, "--out", out, *more]
-    started = [start(arguments, rank, ranks, port) for rank in range(ranks)]
-    wait_for(out / "checkpoint" / "index.json")
-    for process in started:
-        process.kill()
-        process.wait()
+    with started(["train", config, "--out", out, *more], ranks):
+        wait_for(out / "checkpoint" / "index.json")
 
 
 def wait_for(path: Path, seconds: float = 120.0) -> None:

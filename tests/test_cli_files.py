@@ -44,7 +44,6 @@ def write_zip(path):
 @pytest.mark.parametrize(
     ("name", "write", "options"),
     [
-        ("log.csv", write_csv, ("--columns", "user, price,click")),
         (
             "log.dat",
             write_dat,

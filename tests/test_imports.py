@@ -129,11 +129,16 @@ def test_a_copied_config_is_ones_own(run, tmp_path):
     assert "kinds_of_mine" in sys.modules
 
 
-def test_an_installed_entry_point_allows_its_module(modules, run):
+def _install(modules, value):
+    """A package whose entry point names that module."""
     info = modules / "toy-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[mmoe.plugins]\nmine = kinds_of_mine\n")
+    (info / "entry_points.txt").write_text(f"[mmoe.plugins]\nmine = {value}\n")
+
+
+def test_an_installed_entry_point_allows_its_module(modules, run):
+    _install(modules, "kinds_of_mine")
     load_config(run / "config.yaml")
     assert "kinds_of_mine" in sys.modules
 
@@ -150,20 +155,14 @@ def test_what_is_no_name_of_a_module_is_refused(name, hint):
 
 
 def test_a_broken_plugin_is_named_with_its_package(modules):
-    info = modules / "toy-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[mmoe.plugins]\nmine = raising\n")
+    _install(modules, "raising")
     with pytest.raises(ValueError, match=r"^the plugin 'mine' of toy, installed here: raising: "):
         plugins.load_installed()
 
 
 @pytest.mark.parametrize("value", ["", "kinds of mine"])
 def test_an_entry_point_without_a_module_is_named_with_its_package(modules, run, value):
-    info = modules / "toy-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[mmoe.plugins]\nmine = {value}\n")
+    _install(modules, value)
     with pytest.raises(ValueError, match=r"^the plugin 'mine' of toy, .* names no module: '"):
         load_config(run / "config.yaml")
 

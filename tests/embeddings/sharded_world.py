@@ -69,12 +69,11 @@ def all_tables(**keys):
 CASES = {
     f"{sharding}, {optimizer}": Case(all_tables(sharding=sharding), optimizer)
     for sharding in SHARDINGS
-    for optimizer in ("rowwise_adagrad", "adagrad")
-    if sharding not in BY_COLUMNS or optimizer != "rowwise_adagrad"
+    for optimizer in ("adagrad" if sharding in BY_COLUMNS else "rowwise_adagrad",)
 }
 CASES |= {
     f"{sharding}, sgd, unweighted": Case(all_tables(sharding=sharding), "sgd", weighted=False)
-    for sharding in SHARDINGS
+    for sharding in ("auto", "row_wise", "data_parallel", "grid")
 }
 CASES |= {
     "one of each": Case(
@@ -104,7 +103,6 @@ CASES |= {
 CASES |= {
     f"events, {sharding}": Case(all_tables(sharding=sharding), optimizer, events=True)
     for sharding, optimizer in (
-        ("auto", "rowwise_adagrad"),
         ("table_wise", "sgd"),
         ("row_wise", "rowwise_adagrad"),
         ("data_parallel", "rowwise_adagrad"),
@@ -132,7 +130,7 @@ CASES |= {
 }
 CASES |= {
     f"frozen items, {sharding}": Case({"per_table": {"item": {"sharding": sharding}}}, frozen=True)
-    for sharding in ("table_wise", "row_wise", "column_wise", "grid", "data_parallel")
+    for sharding in ("table_wise", "row_wise", "column_wise", "data_parallel")
 }
 CASES["frozen items, others decay"] = Case({}, weight_decay=0.3, frozen=True)
 CASES["frozen items, fp16"] = Case(all_tables(precision="fp16"), "adagrad", frozen=True)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ManagedIds, TableSpec
 from mmoe.embeddings import ManagedEmbeddings, build_embeddings, managed_ids
-from mmoe.parallel import ensure_process_group
 
 pytestmark = pytest.mark.torchrec
 
@@ -89,12 +88,6 @@ def test_owners_need_no_second_admission(admission):
     assert _owners(ids, [50, 60, 70]).keys() == {50, 70}
 
 
-def test_long_batches_are_not_cut(admission):
-    ids = admission(rows=300, evict_every=1)
-    _see(ids, [5], list(range(10, 210)))
-    assert len(_owners(ids, list(range(10, 210)))) == 200
-
-
 @given(
     batches=st.lists(st.lists(st.integers(0, 25), max_size=12), min_size=1, max_size=12),
     evict=st.sampled_from(["lru", "lfu", "distance_lfu"]),
@@ -122,25 +115,17 @@ def test_no_two_ids_share_a_row(batches, evict, admit_after):
     assert ids.summary()["evicted"] == evicted
 
 
-# ------------------------------------------------------------------------------------------------
-# With tables behind it
-# ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["plain", "torchrec"], name="build")
-def _build(request):
-    ensure_process_group()
-
+@pytest.fixture(name="build")
+def _build(backend):
     def build(seed: int = 1, **rules) -> ManagedEmbeddings:
         rules = {"rows": ROWS, "evict": "lru", "evict_every": 3, **rules}
         tables = [
             TableSpec(name="user", num_rows=20, dim=4),
             TableSpec(name="item", num_rows=2 + rules["rows"], dim=8, managed=ManagedIds(**rules)),
         ]
-        module = build_embeddings(
-            tables, FEATURES, optimizer=ADAGRAD, backend=request.param, seed=seed
+        found = managed_ids(
+            build_embeddings(tables, FEATURES, optimizer=ADAGRAD, backend=backend, seed=seed)
         )
-        found = managed_ids(module)
         assert found is not None
         return found
 
@@ -182,23 +167,6 @@ def test_lookups_by_hand(build):
     torch.testing.assert_close(module(values, lengths).x_BD, module.module(rows, lengths).x_BD)
 
 
-def test_backends_train_alike():
-    ensure_process_group()
-    table = TableSpec(
-        name="item",
-        num_rows=2 + ROWS,
-        dim=8,
-        managed=ManagedIds(rows=ROWS, evict="lru", evict_every=3),
-    )
-    users = TableSpec(name="user", num_rows=20, dim=4)
-    outputs = []
-    for backend in ("plain", "torchrec"):
-        module = build_embeddings([users, table], FEATURES, optimizer=ADAGRAD, backend=backend)
-        outputs.append(_train(module, range(20)))  # type: ignore[arg-type]
-    for mine, theirs in zip(*outputs, strict=True):
-        torch.testing.assert_close(mine, theirs)
-
-
 def test_a_new_owner_starts_afresh(build):
     module = build(rows=60, evict_every=1)
     _train(module, range(20))
@@ -232,18 +200,7 @@ def _map_of(module: ManagedEmbeddings) -> dict[int, int]:
     return {raw: row for raw, row in zip(ids.tolist(), rows.tolist(), strict=True) if raw < 2**62}
 
 
-def test_same_seed_same_bits_other_seed_other_rows(build):
-    one, again, other = build(), build(), build(seed=2)
-    for module in (one, again, other):
-        _train(module, range(12))
-    assert torch.equal(one.table_weights()["item"], again.table_weights()["item"])
-    assert not torch.equal(one.table_weights()["item"], other.table_weights()["item"])
-    assert torch.equal(one.maps()["item._mch_sorted_raw_ids"],
-                       other.maps()["item._mch_sorted_raw_ids"])  # fmt: skip
-
-
-@pytest.mark.parametrize("evict", ["lru", "lfu", "distance_lfu"])
-@pytest.mark.parametrize("stop", [0, 5, 7])
+@pytest.mark.parametrize(("evict", "stop"), [("lru", 5), ("lfu", 0), ("distance_lfu", 7)])
 def test_state_goes_on_to_the_bit(build, evict, stop):
     """Between two windows and in the middle of one, into a module that had seen other ids."""
     rules = {"evict": evict, "admit_after": 2}
@@ -324,58 +281,3 @@ def test_without_torchrec_the_way_out_is_named(monkeypatch):
         ValueError, match=r"table 'item' has encoding managed, which needs TorchRec.*encoding hash"
     ):
         build_embeddings([table], FEATURES[1:], optimizer=ADAGRAD, backend="plain")
-
-
-# ------------------------------------------------------------------------------------------------
-# What it is good for
-# ------------------------------------------------------------------------------------------------
-
-_LIVE, _DAYS, _STEPS, _BATCH = 40, 12, 30, 200
-
-
-def _day(day: int):
-    """Items of which a quarter is replaced every day; each is liked or not, for good."""
-    generator = torch.Generator().manual_seed(day)
-    liked = torch.randn(_LIVE * (_DAYS + 4), generator=torch.Generator().manual_seed(99)) * 2
-    for _ in range(_STEPS):
-        items = torch.randint(0, _LIVE, (_BATCH,), generator=generator) + day * _LIVE // 4
-        yield items, torch.bernoulli(liked[items].sigmoid(), generator=generator)
-
-
-def _daily_loss(rows_of, managed: ManagedIds | None, num_rows: int) -> float:
-    """Log-loss on every batch before it is trained on, over the second half of the days."""
-    table = TableSpec(name="item", num_rows=num_rows, dim=4, managed=managed)
-    module = build_embeddings(
-        [table], FEATURES[1:2], optimizer=EmbeddingOptimizerConfig(learning_rate=0.3),
-        backend="plain",
-    )  # fmt: skip
-    losses = []
-    for day in range(_DAYS):
-        for items, labels in _day(day):
-            logits = module(rows_of(items), torch.ones(_BATCH, dtype=torch.int32)).x_BD.sum(dim=1)
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
-            losses += [loss.item()] * (day >= _DAYS // 2)
-            (loss * _BATCH).backward()
-            module.step()  # type: ignore[operator]
-    if managed is not None:
-        ids = managed_ids(module)
-        assert ids is not None
-        owned = ids.admissions["item"].rows_of(torch.arange(_LIVE * _DAYS) + 2)
-        live = owned[(_DAYS - 1) * _LIVE // 4 :][:_LIVE]
-        assert (live > 1).all() and len(live.unique()) == _LIVE, "what is shown now owns rows"
-        assert (owned[: _LIVE // 2] == 1).all(), "what went on the first days was evicted"
-    return sum(losses) / len(losses)
-
-
-def test_drifting_ids_learn_better_than_hashed_or_fitted_ones():
-    rows = _LIVE + 10
-    managed = ManagedIds(rows=rows, evict="lru", evict_every=5)
-    mine = _daily_loss(lambda items: items + 2, managed, rows + 2)
-    scattered = torch.randperm(_LIVE * 9, generator=torch.Generator().manual_seed(0))
-    hashed = _daily_loss(lambda items: scattered[items] % rows + 2, None, rows + 2)
-    first_day = _LIVE + _LIVE // 4
-    fitted = _daily_loss(
-        lambda items: torch.where(items < first_day, items + 2, 1), None, first_day + 2
-    )
-    assert mine < hashed - 0.02
-    assert mine < fitted - 0.02

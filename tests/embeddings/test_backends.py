@@ -22,15 +22,6 @@ ROWS = {table.name: table.num_rows for table in TABLES}
 ADAGRAD = EmbeddingOptimizerConfig(learning_rate=0.1)
 
 
-@pytest.fixture(
-    params=["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)], name="backend"
-)
-def _backend(request):
-    if request.param == "torchrec":
-        ensure_process_group()
-    return request.param
-
-
 def _batch(batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, 4, (len(FEATURES) * batch,), generator=generator).int()
@@ -44,23 +35,6 @@ def _batch(batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         for c, feature in enumerate(FEATURES)
     ]
     return torch.cat(values), lengths
-
-
-def test_pooling_by_hand(backend):
-    module = build_embeddings(TABLES, FEATURES, optimizer=ADAGRAD, backend=backend, seed=1)
-    values, lengths = _batch(5, seed=0)
-    tables = module.table_weights()
-    rows, position = [], 0
-    for c, feature in enumerate(FEATURES):
-        for b in range(5):
-            count = int(lengths[c * 5 + b])
-            found = tables[feature.table][values[position : position + count]]
-            position += count
-            pooled = found.sum(dim=0)
-            rows.append(pooled / max(count, 1) if feature.pooling == "mean" else pooled)
-    expected = torch.cat([torch.stack(rows[c * 5 : (c + 1) * 5]) for c in range(4)], dim=1)
-    torch.testing.assert_close(module(values, lengths).x_BD, expected)
-    assert module.output_dim == 16 + 8 + 4 + 8
 
 
 def test_any_table_and_feature_name_is_good(backend):

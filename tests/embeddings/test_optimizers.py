@@ -188,20 +188,6 @@ def test_a_row_with_a_gradient_of_zeros_does_not_decay(kind):
     assert not module.optimizer_state()["item/last_step"].any()
 
 
-def test_where_every_row_is_looked_up_the_decay_is_an_l2_penalty():
-    """In the limit of small steps: the rows end where the penalised loss has its minimum."""
-    table = TableSpec(name="item", num_rows=2, dim=4, ids=True)
-    feature = FeatureSpec(name="item", table="item", pooling="sum")
-    config = _config("sgd", 0.25)
-    module = build_embeddings([table], [feature], optimizer=config, backend="plain")
-    goal = torch.tensor([[1.0, 2, 3, 4], [-1.0, 0, 1, 2]])
-    for _ in range(300):
-        out = module(torch.tensor([0, 1]), torch.ones(2).int()).x_BD
-        (0.5 * (out - goal).square()).sum().backward()
-        module.step()
-    torch.testing.assert_close(module.table_weights()["item"], goal / 1.25)
-
-
 @pytest.mark.torchrec
 def test_fused_kernels_of_one_process_refuse_a_decay_and_adam():
     with pytest.raises(ValueError, match=r"no embedding_optimizer.weight_decay on one process"):

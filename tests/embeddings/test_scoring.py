@@ -119,21 +119,6 @@ def test_rows_of_one_number_keep_it():
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_row_does_not_feel_its_batch_mates(precision):
-    module, rows = filled(precision), 40
-    values, lengths, weights = batch_of(rows, seed=1)
-    together = module(values, lengths, weights).x_BD
-    lengths_CB = lengths.view(len(FEATURES), rows)
-    for b in (0, 17, 39):
-        own = torch.zeros_like(lengths_CB, dtype=torch.bool)
-        own[:, b] = True
-        chosen = torch.repeat_interleave(own.flatten(), lengths)
-        alone = module(values[chosen], lengths_CB[:, b], weights[chosen]).x_BD
-        assert alone[0].equal(together[b])
-    assert module(values, lengths, weights).x_BD.equal(together)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_no_rows_and_no_ids(precision):
     module = filled(precision)
     nothing = torch.empty(0, dtype=torch.int64)

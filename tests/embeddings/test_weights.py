@@ -5,7 +5,6 @@ import torch
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
 from mmoe.embeddings import build_embeddings
-from mmoe.parallel import ensure_process_group
 
 TABLES = [TableSpec(name="item", num_rows=100, dim=8), TableSpec(name="city", num_rows=30, dim=16)]
 FEATURES = [  # the weighted one shares its table with one that has no weights
@@ -16,15 +15,6 @@ FEATURES = [  # the weighted one shares its table with one that has no weights
 ROWS = {table.name: table.num_rows for table in TABLES}
 ADAGRAD = EmbeddingOptimizerConfig(learning_rate=0.1)
 BATCH = 17
-
-
-@pytest.fixture(
-    params=["plain", pytest.param("torchrec", marks=pytest.mark.torchrec)], name="backend"
-)
-def _backend(request):
-    if request.param == "torchrec":
-        ensure_process_group()
-    return request.param
 
 
 def _build(backend, features=FEATURES):
@@ -58,47 +48,6 @@ def test_weighted_sums_by_hand(backend):
             position += count
     expected = [torch.stack(rows[c * BATCH : (c + 1) * BATCH]) for c in range(3)]
     torch.testing.assert_close(module(values, lengths, weights).x_BD, torch.cat(expected, dim=1))
-
-
-@pytest.mark.torchrec
-def test_backends_train_alike():
-    ensure_process_group()
-    one, two = _build("torchrec"), _build("plain")
-    for step in range(3):
-        batch = _batch(seed=step)
-        direction = torch.randn(
-            BATCH, one.output_dim, generator=torch.Generator().manual_seed(step)
-        )
-        outputs = []
-        for module in (one, two):
-            outputs.append(module(*batch).x_BD)
-            (outputs[-1] * direction).sum().backward()
-            module.step()
-        torch.testing.assert_close(*outputs)
-    for name, table in one.table_weights().items():
-        torch.testing.assert_close(table, two.table_weights()[name])
-
-
-def test_an_id_of_weight_zero_teaches_nothing(backend):
-    module = _build(backend)
-    values, lengths = torch.tensor([1, 5, 6, 7]), torch.tensor([1, 2, 1]).int()
-    before = module.table_weights()["item"].clone()
-    module(values, lengths, torch.tensor([1.0, 0.0, 2.0, 1.0])).x_BD.sum().backward()
-    module.step()
-    moved = (module.table_weights()["item"] != before).any(dim=1)
-    assert moved.nonzero().flatten().tolist() == [6, 7]
-
-
-def test_features_without_weights_keep_their_bits(backend):
-    values, lengths, _ = _batch(seed=3)
-    plain = [
-        FeatureSpec(name=feature.name, table=feature.table, pooling=feature.pooling)
-        for feature in FEATURES
-    ]
-    ones = torch.ones(len(values))
-    expected = _build(backend, plain)(values, lengths).x_BD
-    assert torch.equal(_build(backend)(values, lengths, ones).x_BD, expected)
-    assert torch.equal(_build(backend, plain)(values, lengths, 2 * ones).x_BD, expected)
 
 
 def test_missing_weights_are_asked_for(backend):

@@ -84,13 +84,9 @@ def test_polars(ranker):
     assert MultiTaskRanker(**SMALL).fit(frame, labels["liked"]).task_names_ == ["liked"]
 
 
-def test_one_column_of_arrow():
-    mine = MultiTaskRanker(**SMALL).fit(TABLE, _labels()["liked"])
-    assert mine.task_names_ == ["label"]
-
-
 def test_arrays_are_columns_in_order(ranker):
     codes = X.assign(item=X.item.str[1:].astype(float)).to_numpy()
+    assert MultiTaskRanker(**SMALL).fit(TABLE, _labels()["liked"]).task_names_ == ["label"]
     mine = MultiTaskRanker(**SMALL).fit(codes, LABELS.liked.to_numpy())
     assert not hasattr(mine, "feature_names_in_")
     assert mine.predict(codes).label.dtype == bool

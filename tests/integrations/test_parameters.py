@@ -29,11 +29,6 @@ def test_config_keys_are_parameters():
         ranker.set_params(modle__gate__kind="top_k")
 
 
-def test_a_wide_part_is_a_parameter():
-    ranker = MultiTaskRanker(**SMALL).set_params(model__wide=True)
-    assert clone(ranker).fit(X, Y).config_.model.wide
-
-
 def test_a_search_over_config_keys():
     pipeline = make_pipeline(FunctionTransformer(), MultiTaskRanker(**SMALL))
     search = GridSearchCV(

@@ -5,10 +5,6 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer
 
 from mmoe import MultiTaskRanker
 
@@ -31,7 +27,7 @@ def _frames(funnel_table):
 @pytest.fixture(scope="module", name="ranker")
 def _ranker(frames):
     X, y = frames
-    return MultiTaskRanker(epochs=3, batch_size=256, num_experts=2, settings=SMALL).fit(
+    return MultiTaskRanker(epochs=2, batch_size=128, num_experts=2, settings=SMALL).fit(
         X[:3500], y[:3500]
     )
 
@@ -44,20 +40,11 @@ def test_fit_predict_score(ranker, frames):
     assert predictions.to_numpy().min() >= 0
     assert predictions.to_numpy().max() <= 1
     assert ranker.score(X[3500:], y[3500:]) > 0.6
+    rows = {name: task["rows"] for name, task in ranker.metrics_["tasks"].items()}
+    assert rows["buy"] < rows["click"] == 350, "missing labels are unobserved"
     labels = ranker.predict(X[3500:])
     assert list(labels.columns) == ["click", "buy"]
     assert ((predictions.pred_click >= 0.5) == labels.click.astype(bool)).all()
-
-
-def test_missing_labels_are_unobserved(ranker):
-    assert ranker.metrics_["tasks"]["buy"]["rows"] < ranker.metrics_["tasks"]["click"]["rows"]
-    assert ranker.metrics_["tasks"]["click"]["rows"] == 350
-
-
-def test_params_and_clone():
-    ranker = MultiTaskRanker(num_experts=4, settings={"seed": 2})
-    assert ranker.get_params()["num_experts"] == 4
-    assert clone(ranker).set_params(epochs=2).get_params()["epochs"] == 2
 
 
 def test_save_load_and_pickle(ranker, frames, tmp_path):
@@ -84,31 +71,12 @@ def test_command_line_understands_the_folder(ranker, frames, tmp_path):
     assert np.array_equal(scored.pred_buy.to_numpy(), expected.pred_buy.to_numpy())
 
 
-def test_pipeline_and_grid_search(frames):
-    X, y = frames
-    double = FunctionTransformer(lambda frame: frame.assign(price=frame.price * 2))
-    pipeline = Pipeline([("double", double), ("rank", MultiTaskRanker(epochs=1, settings=SMALL))])
-    search = GridSearchCV(pipeline, {"rank__num_experts": [1, 2]}, cv=2, error_score="raise")
-    search.fit(X[:600], y[:600])
-    assert set(search.cv_results_["param_rank__num_experts"]) == {1, 2}
-    assert search.predict_proba(X[:5]).shape == (5, 2)
-
-
 def test_config_of_ones_own(funnel_config, funnel_table):
     frame = funnel_table.to_pandas()
     ranker = MultiTaskRanker(config=funnel_config, epochs=1, model="ple").fit(frame)
     assert ranker.config_.model.kind == "ple"
     assert ranker.config_.name == "funnel"
     assert ranker.predict_proba(frame.drop(columns=["click", "buy"])).shape == (4000, 2)
-
-
-def test_arrays(frames):
-    X, y = frames
-    array = X[["user", "price"]].to_numpy()
-    ranker = MultiTaskRanker(epochs=1, settings=SMALL).fit(array, y.click.to_numpy())
-    assert list(ranker.predict_proba(array).columns) == ["pred_label"]
-    named = MultiTaskRanker(epochs=1, settings=SMALL).fit(array, y.click)
-    assert named.task_names_ == ["click"]
 
 
 @pytest.mark.parametrize(
@@ -153,34 +121,8 @@ def test_numpy_parameters_and_repeated_fits(frames, tmp_path):
 
 def test_left_out_columns_are_named(frames):
     X, y = frames
-    odd = X.assign(price=X.price.where(X.index > 0, np.inf), constant=1)
-    with pytest.warns(UserWarning, match="left out .*'price': it holds infinity.*'constant'"):
-        MultiTaskRanker(epochs=1, settings=SMALL).fit(odd, y)
-
-
-def test_unfitted(frames):
-    from sklearn.exceptions import NotFittedError
-
-    with pytest.raises(NotFittedError):
-        MultiTaskRanker().predict_proba(frames[0])
-
-
-def test_a_column_of_none_alone_is_left_out(frames):
-    X, y = frames
-    X = X[["user", "price"]][:400].assign(nothing=None)
-    with pytest.warns(UserWarning, match="'nothing': empty in every row"):
-        ranker = MultiTaskRanker(epochs=1, settings=SMALL).fit(X, y[["click"]][:400])
-    assert ranker.predict_proba(X).shape == (400, 1)
-
-
-@pytest.mark.parametrize(
-    ("label", "message"),
-    [
-        ("seen", "there is no column 'seen', which task 'click' needs"),
-        ("a b", "'a b' is no column"),
-    ],
-)
-def test_a_label_that_cannot_be_read_is_named(funnel_config, funnel_table, label, message):
-    config = {**funnel_config, "tasks": [{"name": "click", "label": label}]}
-    with pytest.raises(ValueError, match=message):
-        MultiTaskRanker(config=config, epochs=1).fit(funnel_table)
+    odd = X.assign(price=X.price.where(X.index > 0, np.inf), constant=1, nothing=None)[:400]
+    with pytest.warns(UserWarning, match="left out .*'price': it holds infinity") as said:
+        MultiTaskRanker(epochs=1, settings=SMALL).fit(odd, y[["click"]][:400])
+    (text,) = {str(warning.message) for warning in said}
+    assert "'constant'" in text and "'nothing': empty in every row" in text

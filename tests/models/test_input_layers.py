@@ -85,13 +85,3 @@ def test_under_autocast_positions_keep_their_fractions(width):
     assert seen.shape == (1, 51 + width)
     assert seen[0, 2:42].tolist() == [0.5] * 40
     assert seen[0, 42].item() == pytest.approx(-0.2, abs=1e-3)
-
-
-def test_gradients_reach_projections_beside_pieces_under_autocast():
-    torch.manual_seed(0)
-    network = build_network(ModelConfig(), 8 + widened_by([PRICE, TITLE]), ["click"])
-    network.inputs = InputLayers([PRICE, TITLE])
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = Ranker(None, network, 8)(_batch(torch.rand(6, 8))).logits_BT
-    logits.sum().backward()
-    assert network.inputs["title_projection"].weight.grad.any()

@@ -16,7 +16,6 @@ from mmoe.models.layout import (
     fewest_slices,
     to_score,
 )
-from mmoe.models.sections import build_mixture
 from mmoe.parallel import Hosts, Mode, ensure_process_group
 
 TOP_K = {"kind": "top_k", "k": 2}
@@ -80,31 +79,6 @@ def test_the_exchange_is_as_the_config_says(monkeypatch, said, mode):
 def test_chunks_are_refused_where_they_mean_nothing(exchange):
     with pytest.raises(ValueError, match=r"chunks is 2, but .*leave chunks out"):
         ParallelConfig(exchange=exchange, chunks=2)
-
-
-def test_every_rank_draws_the_whole_pool_and_keeps_its_part(monkeypatch):
-    ensure_process_group()
-    monkeypatch.setattr("mmoe.parallel.experts.wire.dist.get_world_size", lambda group=None: 3)
-    model = ModelConfig.model_validate({"gate": TOP_K, "expert": {"hidden": [5, 3]}})
-
-    def build(layout):
-        torch.manual_seed(0)
-        return build_mixture(model, layout, 6, num_gates=2, num_experts=2)
-
-    whole = build(ONE_PROCESS)
-    parts = []
-    for rank in range(3):
-        monkeypatch.setattr(
-            "mmoe.parallel.experts.wire.dist.get_rank", lambda group=None, rank=rank: rank
-        )
-        parts.append(build(Layout(world_size=3, rank=rank, spread=True)))
-    for e, part in enumerate(parts[:2]):
-        for name, tensor in part.experts.state_dict().items():
-            assert torch.equal(tensor, whole.experts.state_dict()[name][e : e + 1]), name
-    assert len(parts[2].experts) == 0
-    for part in parts:
-        for name, tensor in part.gate.state_dict().items():
-            assert torch.equal(tensor, whole.gate.state_dict()[name]), name
 
 
 def test_shadowed_experts_are_counted_level_by_level(monkeypatch):

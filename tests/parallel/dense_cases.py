@@ -100,9 +100,9 @@ CASES = {
 CASES |= {
     f"{name}, fp32": Case(**vars(case) | {"dtype": "float32", "twice": "top-2" in name})
     for name, case in CASES.items()
-    if name in ("mmoe, dense, replicated", "mmoe, top-2, spread", "ple, dense, spread")
+    if name in ("mmoe, top-2, spread", "ple, dense, spread")
 }
-EMPTY, SOME_EMPTY = ((0, 7, 3, 1),), ((3, 7, 0, 1),)
+EMPTY, SOME_EMPTY, TWO_BATCHES = ((0, 7, 3, 1),), ((3, 7, 0, 1),), ((4, 4, 4, 4), (5, 0, 1, 0))
 CASES |= {
     **{
         # Replicated, kinds differ in nothing that ranks do
@@ -122,17 +122,12 @@ CASES |= {
         )
         for kind, scope, experts in (
             ("softmax", "gate", "replicated"),
-            ("softmax", "all", "spread"),
-            ("top_k", "gate", "replicated"),
             ("top_k", "all", "spread"),
-            ("noisy_top_k", "gate", "replicated"),
             ("noisy_top_k", "all", "spread"),
             ("switch", "gate", "spread"),
             ("gshard", "gate", "spread"),
             ("cosine", "gate", "spread"),
-            ("sigmoid", "gate", "replicated"),
-            ("sigmoid", "all", "spread"),
-            ("dselect_k", "gate", "replicated"),
+            ("sigmoid", "all", "replicated"),
             ("dselect_k", "gate", "spread"),
             ("static", "gate", "replicated"),
         )
@@ -142,11 +137,13 @@ CASES |= {
     ),
     "balanced levels": Case(TOP_2 | BALANCED, "spread", {"kind": "ple"}, rows=SOME_EMPTY),
     **{
-        f"{name}, {experts}": Case(gate | BALANCED, experts, model, rows=rows, twice=True)
-        for name, gate in DECIDING_TOGETHER.items()
-        for experts, model, rows in (
-            ("replicated", {}, SOME_EMPTY),
-            ("spread", {"kind": "ple"}, ((6, 6, 6, 6),)),
+        f"{name}, {experts}": Case(
+            DECIDING_TOGETHER[name] | BALANCED, experts, model, rows=rows, twice=True
+        )
+        for name, experts, model, rows in (
+            ("joint", "replicated", {}, SOME_EMPTY),
+            ("budget", "spread", {"kind": "ple"}, ((6, 6, 6, 6),)),
+            ("joint within a budget", "spread", {"kind": "ple"}, ((6, 6, 6, 6),)),
         )
     },
     "auto": Case(TOP_2, "auto"),
@@ -154,28 +151,23 @@ CASES |= {
     "E < W, PLE": Case({}, "spread", {"kind": "cgc", "task_experts": 1, "shared_experts": 1}),
     "uneven experts": Case(TOP_2, "spread", {"num_experts": 7}),
     "uneven rows": Case(TOP_2, "spread", rows=((1, 12, 5, 2),)),
-    "uneven rows, replicated": Case(TOP_2, rows=((1, 12, 5, 2),)),
     "empty rank": Case(TOP_2, "spread", rows=EMPTY),
     "empty rank, PLE, replicated": Case({}, model={"kind": "ple"}, rows=EMPTY),
     "one rank with rows": Case({}, "spread", {"kind": "ple"}, rows=((0, 9, 0, 0),)),
     "batches together": Case(
         TOP_2 | BALANCED, "spread", rows=((4, 4, 4, 4), (0, 3, 1, 0)), twice=True
     ),
-    "batches together, replicated": Case(BALANCED, rows=((4, 4, 4, 4), (5, 0, 1, 0))),
+    "batches together, replicated": Case(BALANCED, rows=TWO_BATCHES),
     "batch norm": Case(TOP_2, "spread", {"expert": {"norm": "batch", "hidden": [8, 6]}}),
     "batch norm, replicated": Case(
         TOP_2, model={"expert": {"norm": "batch", "hidden": [8, 6]}}, rows=SOME_EMPTY
     ),
-    "batch norm, dense": Case(model={"expert": {"norm": "batch", "hidden": [8, 6]}}),
     "layer norm": Case(TOP_2, "spread", {"expert": {"norm": "layer", "hidden": [8, 6]}}),
     "kinds of experts": Case(TOP_2, "spread", KINDS, twice=True),
     "kinds of experts, dense gates": Case({}, "spread", KINDS, rows=EMPTY),
-    "kinds of experts, replicated": Case(TOP_2, model=KINDS),
     "more kinds": Case(TOP_2, "spread", MORE_KINDS, twice=True),
-    "more kinds, dense gates": Case({}, "spread", MORE_KINDS, rows=EMPTY),
     "more kinds, replicated": Case(TOP_2, model=MORE_KINDS, rows=SOME_EMPTY),
     "modules that differ": Case(TOP_2, "spread", ODD, twice=True),
-    "modules that differ, dense gates": Case({}, "spread", ODD, rows=EMPTY),
     "modules that differ, replicated": Case(TOP_2, model=ODD),
     "modules that differ, E < W": Case({}, "spread", {**ODD, "num_experts": 1}),
     "modules that differ and others": Case(TOP_2, "spread", ODD_AND_OTHERS, rows=SOME_EMPTY),
@@ -184,12 +176,18 @@ CASES |= {
     ),
     **{
         f"{name}, {experts}": Case(gate, experts, model, buy=buy, rows=rows)
-        for experts, gate in (("replicated", {}), ("spread", TOP_2))
-        for name, model, buy, rows in (
-            ("AITM", {"transfer": "aitm"}, {"after": "click"}, SOME_EMPTY),
-            ("DBMTL", {"transfer": "dbmtl", "kind": "ple"}, {"after": "click"}, SOME_EMPTY),
-            ("IPS", {}, {**ENTIRE, "counterfactual": "ips"}, ((4, 4, 4, 4), (5, 0, 1, 0))),
-            ("DR", {}, {**ENTIRE, "counterfactual": "dr"}, ((4, 4, 4, 4), (5, 0, 1, 0))),
+        for name, experts, gate, model, buy, rows in (
+            ("AITM", "spread", TOP_2, {"transfer": "aitm"}, {"after": "click"}, SOME_EMPTY),
+            (
+                "DBMTL",
+                "replicated",
+                {},
+                {"transfer": "dbmtl", "kind": "ple"},
+                {"after": "click"},
+                SOME_EMPTY,
+            ),
+            ("IPS", "replicated", {}, {}, {**ENTIRE, "counterfactual": "ips"}, TWO_BATCHES),
+            ("DR", "spread", TOP_2, {}, {**ENTIRE, "counterfactual": "dr"}, TWO_BATCHES),
         )
     },
     **{
@@ -209,10 +207,3 @@ CASES |= {
     "bf16": Case(TOP_2, "spread", GROUPED, {"precision": "bf16"}, dtype="float32"),
     "bf16, replicated": Case({}, training={"precision": "bf16"}, dtype="float32"),
 }
-
-# What two ranks train too
-ON_TWO = (
-    "mmoe, dense, replicated", "mmoe, top-2, spread", "ple, top-1, spread", "auto", "E < W",
-    "uneven rows", "empty rank", "batches together", "batch norm", "kinds of experts",
-    "modules that differ", "balanced levels", "DR, spread", "two groups, top-2",
-)  # fmt: skip

@@ -1,9 +1,8 @@
 """One rank of a gloo world that trains networks over ranks, and on its own; run by the tests.
 
 Every rank takes some training steps of each case with the others, on its rows; and one of them
-takes them alone, on the rows of all. What a rank
-finds is its report: for each case
-the largest errors.
+takes them alone, on the rows of all. What a rank finds is its report: for each case the largest
+errors.
 """
 
 from contextlib import ExitStack, contextmanager
@@ -26,7 +25,7 @@ from mmoe.train.state import Position, TrainingState
 from mmoe.train.step import train_step
 from mmoe.train.step_ranks import ONE_PROCESS, StepRanks
 from tests.own_kinds import own_keys
-from tests.parallel.dense_cases import CASES, ON_TWO, TOP_2, Case
+from tests.parallel.dense_cases import CASES, TOP_2, Case
 from tests.ranks import PATIENCE, one_group, shared_out
 
 D, F, STEPS = 10, 3, 2
@@ -314,8 +313,7 @@ SPOILED = (spoil_label, spoil_embedding, spoil_weights)
 
 
 def main(rank, world_size, _):
-    names = CASES if world_size > 2 else ON_TWO
-    cases = cut({name: CASES[name] for name in names}, world_size)
+    cases = cut(CASES, world_size)
     with one_group():
         singles = shared_out(cases, alone)
         found = {name: run(case, rank, world_size, singles[name]) for name, case in cases.items()}

@@ -42,7 +42,7 @@ def cases():
     for name in "dense of 14", "uneven rows", "sources", "dense", "mixed experts", "first two":
         case = replace(world.CASES[name], pool="batch", mode=MODES["hierarchical"])
         yield f"batch norm, {name}", case
-        yield f"batch norm, {name}, sums", replace(case, way_back="sums")
+    yield f"batch norm, {name}, sums", replace(case, way_back="sums")
     case = world.CASES["dense of 14, overlapped"]
     yield "own rows in 2 chunks", replace(case, mode=MODES["2 chunks"])
     yield "rows of the host in hierarchical", replace(case, mode=MODES["hierarchical"])

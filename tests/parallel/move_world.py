@@ -62,7 +62,6 @@ CASES = {
         {"optimizer": {"kind": "adamw", "weight_decay": 0.1, "weight_decay_on": "matrices"}},
     ),
 }
-ON_THREE = ("equal MLPs", "uneven", "several kinds")
 
 
 class Mover:
@@ -145,10 +144,7 @@ def run(case, rank, world_size, single, *, evenly):
 
 def rebalances(rank, world_size, folder):
     """Loads are skewed; after a step experts move, a checkpoint is written and goes on."""
-    rows = ((40,) * world_size,)
-    case = replace(CASES["several kinds"], rows=rows)
-    if world_size == 3:
-        case = replace(CASES["equal MLPs"], rows=rows)
+    case = replace(CASES["several kinds"], rows=((40,) * world_size,))
     config = make_config(case)
 
     def skewed(over_ranks):
@@ -322,8 +318,7 @@ def refuses(rank, world_size):
 
 
 def main(rank, world_size, folder):
-    cases = {n: CASES[n] for n in (CASES if world_size == 4 else ON_THREE)}
-    cases = cut(cases, world_size)
+    cases = cut(CASES, world_size)
     with one_group():
         singles = shared_out(cases, alone)
         moved = {

@@ -1,4 +1,4 @@
-"""Experts of several kinds through the commands: trained, evaluated, scored, continued, spread."""
+"""Experts of several kinds through the commands: trained, evaluated, scored, continued."""
 
 import json
 
@@ -7,7 +7,6 @@ import torch
 
 from tests.models.interactions import frozen_modules
 from tests.parallel.funnel import write_config, write_log
-from tests.ranks import launch
 
 KINDS = [
     {"kind": "mlp", "count": 2, "hidden": [6, 4]},
@@ -75,15 +74,3 @@ def test_a_run_is_trained_evaluated_scored_and_continued(config, mmoe, tmp_path)
     other = config("other", [KINDS[1], KINDS[0], *KINDS[2:]])
     code, _, err = mmoe("train", other, "--out", tmp_path / "x", "--warm-start", run)
     assert code == 2 and "activation of model.experts is ['relu', 'silu', None," in err
-
-
-@pytest.mark.parametrize("interaction", [CROSSED, "deepfm", "masknet", "autoint"], ids=str)
-def test_spread_over_ranks_it_is_the_run_of_one_process(config, mmoe, tmp_path, interaction):
-    path = config("spread", interaction=interaction, parallel={"experts": "spread"})
-    assert mmoe("train", path, "--out", tmp_path / "one")[0] == 0
-    ended = launch(["train", path, "--out", tmp_path / "two"], 2)
-    assert [rank.code for rank in ended] == [0, 0], ended
-    one, two = (_tensors(tmp_path / name, tmp_path, mmoe) for name in ("one", "two"))
-    assert one.keys() == two.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=1e-4)

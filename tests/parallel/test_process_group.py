@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from mmoe.parallel import training_group
 from tests.forked import Forked
-from tests.ranks import environment, free_port, start_program
+from tests.ranks import environment, started
 
 CODE = """
 import os, sys
@@ -30,15 +30,9 @@ def _run(*program: str, environment: Mapping[str, str] = os.environ) -> tuple[in
     return started.wait(), out, err
 
 
-def test_one_process_is_a_gloo_world_of_one():
+def test_one_process_is_a_gloo_world_of_one_and_several_need_a_launcher():
     assert _run(CODE, "1") == (0, "1 gloo\n", "")
-
-
-def test_several_processes_need_a_launcher():
     assert "WORLD_SIZE is 2, but RANK is not set" in _run(CODE, "2")[1]
-
-
-def test_ranks_are_counted_from_0():
     code = CODE.replace('os.environ["WORLD_SIZE"] = sys.argv[1]', "")
     _, out, _ = _run(code, environment=environment(2, 2, 1))
     assert "RANK is 2, but WORLD_SIZE 2: ranks are counted from 0" in out
@@ -73,9 +67,8 @@ print(from_all(f"rank {os.environ['RANK']}"))
 
 
 def test_ranks_meet_where_the_launcher_says():
-    port = free_port()
-    ranks = [start_program(["-c", _ALL], rank, 2, port) for rank in range(2)]
-    told = [rank.communicate(60) for rank in ranks]
+    with started(["-c", _ALL], 2) as ranks:
+        told = [rank.communicate(60) for rank in ranks]
     assert [out for out, _ in told] == ["['rank 0', 'rank 1']\n"] * 2, told
 
 

@@ -1,6 +1,7 @@
 """Groups of ranks, each of which holds all experts, through the commands."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -17,13 +18,8 @@ from tests.runs import states
 def _folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("replicas")
     mlps, modules = {"kind": "mlp", "count": 3, "hidden": [8, 6]}, {"kind": "odd", "count": 3}
-    training = {
-        "epochs": 2,
-        "patience": 2,
-        "batch_size": 100,
-        "ema_decay": 0.9,
-        "gradient_clip": 0.5,
-    }
+    training = {"epochs": 2, "patience": 2, "batch_size": 100, "ema_decay": 0.9,
+                "gradient_clip": 0.5}  # fmt: skip
     write_config(
         folder / "config.yaml",
         write_log(folder),
@@ -66,8 +62,9 @@ def test_four_ranks_in_two_groups_train_as_one_process(folder, four):
 
 def test_a_killed_run_goes_on_with_another_number_of_groups(folder, four):
     """What two groups wrote is read without groups, and to the bit by two groups again."""
+    kill_at_first_checkpoint(folder / "config.yaml", folder / "killed", 4)
     for out, ranks, more in (("again", 4, []), ("other", 3, ["--set", "parallel.replicas=1"])):
-        kill_at_first_checkpoint(folder / "config.yaml", folder / out, 4)
+        shutil.copytree(folder / "killed", folder / out)
         _train(folder, out, ranks, "--resume", *more)
         whole, found = four[1], states(folder / out)
         assert whole.keys() == found.keys()

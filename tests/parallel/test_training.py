@@ -1,4 +1,4 @@
-"""Training over ranks equals one process: worlds of 2 and 4 gloo ranks.
+"""Training over ranks equals one process: a world of 4 gloo ranks.
 
 The ranks run `dense_world.py`, all cases in one world, and report what they found.
 """
@@ -6,10 +6,10 @@ The ranks run `dense_world.py`, all cases in one world, and report what they fou
 import pytest
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=lambda ranks: f"{ranks} ranks")
-def world(request, run_ranks):
+@pytest.fixture(scope="module")
+def world(run_ranks):
     """What every rank found: `[rank]["cases"][case][key]`."""
-    return run_ranks("parallel.dense_world", request.param)
+    return run_ranks("parallel.dense_world", 4)
 
 
 @pytest.fixture
@@ -35,16 +35,10 @@ def test_ranks_equal_one_process(cases, what):
     assert wrong == {}
 
 
-def test_training_repeats_to_the_bit(cases):
-    assert [case for rank in cases for case in rank if not rank[case]["repeats"]] == []
-
-
-def test_what_every_rank_has_is_the_same_to_the_bit(cases):
-    assert [case for rank in cases for case in rank if not rank[case]["alike"]] == []
-
-
-def test_the_pieces_of_all_ranks_are_the_whole(cases):
-    assert [case for rank in cases for case in rank if not rank[case]["held"]] == []
+@pytest.mark.parametrize("what", ["repeats", "alike", "held"])
+def test_it_repeats_ranks_have_the_same_bits_and_the_whole_network(cases, what):
+    """What every rank has is alike; the pieces of all ranks are the whole."""
+    assert [case for rank in cases for case in rank if not rank[case][what]] == []
 
 
 def test_experts_are_spread_where_it_was_asked(cases):

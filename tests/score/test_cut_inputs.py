@@ -15,17 +15,12 @@ from mmoe.score.file_scorer import Output
 from mmoe.score.folder_start import folder_job
 from mmoe.score.scorer import ScoreRequest
 from tests.ranks import launch
-from tests.score.listing import WHOLE, contents, parts
+from tests.runs import Listens
+from tests.score.listing import WHOLE, parts
 from tests.score.listing import names as names_in
-from tests.score.telling import Told
 
 NAMES = [f"00000-log-{n:05d}.parquet" for n in range(4)]
 KEEP = {"keep": ["row"], "rows_per_file": 1024}
-
-
-@pytest.fixture(scope="module")
-def run(funnel_config, train_funnel):
-    return train_funnel({**funnel_config, "training": {**funnel_config["training"], "epochs": 1}})
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +42,9 @@ def log(funnel_table, tmp_path_factory):
 @pytest.fixture(scope="module")
 def cut(run, log, tmp_path_factory):
     out = tmp_path_factory.mktemp("cut") / "scores"
-    told = Told()
+    told = Listens()
     assert score_files(run, log, out, reporter=told, **KEEP) == 4000
-    assert not any("rows-per-file" in line for line in told.said)
+    assert not any("rows-per-file" in line for line in told.lines)
     return out
 
 
@@ -61,34 +56,14 @@ def test_the_manifest_says_which_rows_a_part_holds(cut):
     assert len(manifest["inputs"]) == 1
 
 
-def test_what_is_missing_is_resumed(run, log, cut, tmp_path):
-    out = tmp_path / "scores"
-    score_files(run, log, out, **KEEP)
-    assert contents(out) == contents(cut)
-    (out / NAMES[2]).unlink()
-    (out / NAMES[3]).write_bytes(b"cut short")
-    assert score_files(run, log, out, resume=True, **KEEP) == 1024 + 928
-    assert contents(out) == contents(cut)
-    with pytest.raises(ValueError, match=r"with the rows .*, and now the rows is|same --rows-per"):
-        score_files(run, log, out, resume=True, **{**KEEP, "rows_per_file": 512})
-    assert score_files(run, log, out, mode="overwrite", **{**KEEP, "rows_per_file": 2048}) == 4000
-    assert parts(out) == NAMES[:2]
-
-
-@pytest.mark.parametrize("when", ["cut", "between"])
-def test_an_input_that_changes_is_refused(run, funnel_table, tmp_path, monkeypatch, when):
-    path = write(funnel_table, tmp_path / "log.parquet")
+def test_an_input_that_changes_is_refused(run, funnel_table, tmp_path, monkeypatch):
+    path, find = write(funnel_table, tmp_path / "log.parquet"), folder_start.cut_file
 
     def change():
         turned = funnel_table.take(pa.array([*range(1, len(funnel_table)), 0]))
         write(turned, tmp_path / "other").replace(path)
 
-    if when == "cut":
-        find = folder_start.cut_file
-        monkeypatch.setattr(folder_start, "cut_file", lambda *a: [find(*a), change()][0])
-    else:
-        put = folder_start.FolderJob.put
-        monkeypatch.setattr(folder_start.FolderJob, "put", lambda *a: [put(*a), change()][1])
+    monkeypatch.setattr(folder_start, "cut_file", lambda *a: [find(*a), change()][0])
     with pytest.raises(ValueError, match=r"log\.parquet: was written to"):
         score_files(run, path, tmp_path / "out", **KEEP)
     assert parts(tmp_path / "out") == []
@@ -109,11 +84,11 @@ def test_files_of_other_formats_are_one_piece_and_said_so(run, funnel_table, tmp
     rows = funnel_table.drop_columns(["tags"]).append_column("tags", pa.array(["a|b"] * 4000))
     for n in range(2):
         pacsv.write_csv(rows[:600], log / f"{n}.csv")
-    told = Told()
+    told = Listens()
     score_files(run, log, tmp_path / "out", reporter=told, rows_per_file=512)
     assert parts(tmp_path / "out") == ["00000-0.parquet", "00001-1.parquet"]
     said = f"--rows-per-file: {log}/0.csv and 1 more, which is not Parquet, is one piece"
-    assert said in told.said
+    assert said in told.lines
 
 
 def test_an_address_is_cut(run, log, cut, tmp_path):

@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,16 +19,10 @@ from mmoe.datasets.files.resolve import resolve_files
 from mmoe.run.store import AddressStore, LocalStore
 from mmoe.score import folder, score_files
 from mmoe.score.provenance import PartRecord
-from tests.forked import Forked
+from tests.runs import Listens
 from tests.score.listing import WHOLE, contents, names, parts
-from tests.score.telling import Told
 
 SIZES = (50, 0, 70, 30)
-
-
-@pytest.fixture(scope="module", name="run")
-def _run(funnel_config, train_funnel):
-    return train_funnel(funnel_config)
 
 
 @pytest.fixture(name="log")
@@ -63,12 +56,6 @@ def test_the_manifest_says_what_the_folder_holds(run, log, tmp_path):
     assert pa_dataset.dataset(out).count_rows() == sum(SIZES)
 
 
-def test_a_second_scoring_gives_the_same_bytes(run, log, tmp_path):
-    for out in ("a", "b"):
-        score_files(run, log, tmp_path / out)
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-
-
 def test_overwriting_leaves_what_is_there_until_all_is_new(run, log, tmp_path, funnel_table):
     out = tmp_path / "out"
     score_files(run, log, out)
@@ -78,9 +65,9 @@ def test_overwriting_leaves_what_is_there_until_all_is_new(run, log, tmp_path, f
         score_files(run, log, out, mode="overwrite", keep=["row"])
     assert {n: c for n, c in contents(out).items() if not n.startswith("_staging/")} == before
     pq.write_table(funnel_table[:5], log / "3.parquet")
-    told = Told()
+    told = Listens()
     score_files(run, log, out, mode="overwrite", keep=["row"], resume=True, reporter=told)
-    assert told.said[0] == f"5 rows scored into {out}; 3 of 4 files were there already"
+    assert told.lines[0] == f"5 rows scored into {out}; 3 of 4 files were there already"
     assert pq.read_table(out / "00000-0.parquet").column_names[0] == "row"
     score_files(run, log, tmp_path / "new", keep=["row"])
     assert contents(out) == contents(tmp_path / "new")
@@ -90,6 +77,8 @@ def test_what_was_begun_otherwise_is_not_gone_on_with(run, log, tmp_path, funnel
     out = tmp_path / "out"
     pq.write_table(funnel_table[:5].drop_columns("price"), log / "3.parquet")
     with pytest.raises(ValueError, match=r"3\.parquet: there is no column 'price'"):
+        score_files(run, log, out)
+    with pytest.raises(ValueError, match="holds scores that were begun already; choose another"):
         score_files(run, log, out)
     pq.write_table(funnel_table[:5], log / "3.parquet")
     with pytest.raises(ValueError, match=r"00000-0.parquet in .* was scored with --keep none, and"):
@@ -247,36 +236,6 @@ def test_scores_at_an_address(run, log, tmp_path):
     assert pq.read_table(fsspec.open(one).open()).num_rows == 150
 
 
-def test_a_killed_call_shows_nothing_and_is_resumed(run, funnel_table, tmp_path):
-    log, out = tmp_path / "log.parquet", tmp_path / "out"
-    pq.write_table(pa.concat_tables([funnel_table] * 30), log)
-    command = ["-m", "mmoe", "score", str(run.path), "--input", str(log),
-               "--output", str(out), "--rows-per-file", "2048", "--quiet"]  # fmt: skip
-    killed = 0
-    for attempt in range(6):
-        resume = ["--resume"] if attempt else []
-        going = Forked([*command, *resume])
-        deadline = time.monotonic() + 120
-        staging, before = out / "_staging", len(list((out / "_staging").glob("*.parquet")))
-        while going.poll() is None and time.monotonic() < deadline:
-            if len(list(staging.glob("*.parquet"))) > before + 3:
-                break
-            assert not list(out.glob("*.parquet")) or going.poll() is None
-            time.sleep(0.005)
-        if going.poll() is None and attempt < 3:
-            going.kill()
-            killed += 1
-        going.wait(120)
-        if going.returncode == 0:
-            break
-        assert parts(out) == []
-        assert not (out / "_SUCCESS").exists()
-    assert going.returncode == 0
-    assert killed > 0
-    score_files(run, log, tmp_path / "whole", rows_per_file=2048)
-    assert contents(out) == contents(tmp_path / "whole")
-
-
 def test_partitions_that_no_manifest_names_stay(run, funnel_table, tmp_path):
     log, out = tmp_path / "log", tmp_path / "out"
     for day in (1, 2):
@@ -300,15 +259,6 @@ def test_partitions_that_no_manifest_names_stay(run, funnel_table, tmp_path):
     (out / "_manifest.json").write_text("{")
     with pytest.raises(ValueError, match=r"_manifest.json: is damaged"):
         score_files(run, one, out, mode="overwrite-partitions", keep=["row"])
-
-
-def test_inputs_of_one_name_are_told_apart(run, funnel_table, tmp_path):
-    for n in range(2):
-        (tmp_path / "log" / str(n)).mkdir(parents=True)
-        pq.write_table(funnel_table[n : n + 5], tmp_path / "log" / str(n) / "x.parquet")
-    score_files(run, tmp_path / "log", tmp_path / "out")
-    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
-    assert len(manifest["inputs"]) == 2
 
 
 def test_two_calls_at_once_are_one_too_many(run, log, tmp_path):

@@ -1,21 +1,8 @@
 """Scoring where memory or the disk is short: it ends, with one line that says what is missing."""
 
 import pyarrow.parquet as pq
-import pytest
 
-from mmoe.config import config_from_dict
-from mmoe.datasets.rows.splits import Splits
-from mmoe.train import train_run
 from tests.score.limited_scoring import limited_scorings
-
-
-@pytest.fixture(scope="module", name="run")
-def _run(funnel_config, funnel_table, tmp_path_factory):
-    raw = {**funnel_config, "training": {**funnel_config["training"], "epochs": 1}}
-    parts = (funnel_table[:600], funnel_table[600:800], funnel_table[800:1000])
-    splits = Splits(train=parts[0], validation=parts[1], test=parts[2], origin="log")
-    folder = tmp_path_factory.mktemp("run") / "run"
-    return train_run(config_from_dict(raw), folder, splits=splits).directory
 
 
 def test_scoring_under_a_limit_on_memory_ends(run, funnel_table, tmp_path):

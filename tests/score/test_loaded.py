@@ -9,30 +9,17 @@ import pyarrow as pa
 import pytest
 
 import mmoe
-from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, scorer
-from mmoe.train import train_run
-
-
-@pytest.fixture(scope="module", name="folder")
-def _folder(funnel_table, funnel_config, tmp_path_factory):
-    config = mmoe.config.config_from_dict(
-        {**funnel_config, "training": {**funnel_config["training"], "epochs": 1}}
-    )
-    out = tmp_path_factory.mktemp("loaded") / "run"
-    train_run(config, out, data=funnel_table)
-    return out
 
 
 @pytest.fixture(scope="module", name="model")
-def _model(folder):
-    return mmoe.load(folder)
+def _model(run):
+    return mmoe.load(run.path)
 
 
 @pytest.fixture(scope="module", name="expected")
-def _expected(folder, funnel_table):
-    predictor, _, _ = load_predictor(RunDirectory.open(folder))
-    return predictor.predict(funnel_table)
+def _expected(run, funnel_table):
+    return load_predictor(run)[0].predict(funnel_table)
 
 
 NAMES = ["pred_click", "pred_buy"]
@@ -43,29 +30,21 @@ def test_a_loaded_run_shows_what_it_is(model):
     assert "tasks: click, buy; reads" in shown and "object at" not in shown
 
 
-def test_data_frames_keep_their_index(model, expected, funnel_table):
+def test_the_form_of_rows_is_that_of_the_answer(model, expected, funnel_table):
+    """Data frames keep their index; Arrow, a reader, columns and rows of Python."""
     frame = funnel_table.to_pandas().set_index("row", drop=False)[100:300]
     answer = model.predict(frame)
     assert list(answer.columns) == NAMES and answer.index.equals(frame.index)
     assert np.array_equal(answer.to_numpy(), expected[100:300])
     assert model.predict(frame[:0]).shape == (0, 2)
-
-
-def test_arrow_is_answered_with_arrow(model, expected, funnel_table):
     answer = model.predict(funnel_table)
     assert isinstance(answer, pa.Table) and answer.column_names == NAMES
     assert np.array_equal(answer["pred_buy"].to_numpy(), expected[:, 1])
     batch = model.predict(funnel_table.to_batches()[0])
     assert isinstance(batch, pa.RecordBatch) and batch.num_rows == 4000
-
-
-def test_a_reader_is_answered_with_a_reader(model, expected, funnel_table):
     answer = model.predict(funnel_table.to_reader(max_chunksize=1500))
     assert isinstance(answer, pa.RecordBatchReader)
     assert np.array_equal(answer.read_all()["pred_click"].to_numpy(), expected[:, 0])
-
-
-def test_columns_and_rows_of_python(model, expected, funnel_table):
     columns = model.predict(funnel_table[:3].to_pydict())
     assert np.array_equal(np.stack([columns[name] for name in NAMES], axis=1), expected[:3])
     answer = model.predict(funnel_table[:3].to_pylist())
@@ -127,11 +106,11 @@ def test_what_cannot_be_scored(model, rows, message):
         list(model.predict(rows))
 
 
-def test_what_is_known_of_it(model, folder):
+def test_what_is_known_of_it(model, run):
     assert (model.tasks, model.columns) == (["click", "buy"], ["user", "item", "price", "tags"])
-    assert mmoe.load(RunDirectory.open(folder), table_precision="fp16").tasks == ["click", "buy"]
+    assert mmoe.load(run, table_precision="fp16").tasks == ["click", "buy"]
     with pytest.raises(ValueError, match="there is no such run directory"):
-        mmoe.load(folder / "nowhere")
+        mmoe.load(run.path / "nowhere")
 
 
 def test_calls_of_few_rows_take_turns_also_in_a_child_that_was_forked_meanwhile(

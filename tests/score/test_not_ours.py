@@ -7,11 +7,6 @@ from mmoe.score import score_files
 from tests.score.listing import contents
 
 
-@pytest.fixture(scope="module", name="run")
-def _run(funnel_config, train_funnel):
-    return train_funnel(funnel_config)
-
-
 @pytest.fixture(name="log")
 def _log(funnel_table, tmp_path):
     path = tmp_path / "log.parquet"

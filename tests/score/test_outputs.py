@@ -7,15 +7,15 @@ import pytest
 
 from mmoe.run import RunDirectory
 from mmoe.score import Top, file_scorer, score_files
-from tests.score.listing import WHOLE, contents, parts
+from tests.score.listing import WHOLE, parts
 from tests.score.listing import names as names_in
-from tests.score.telling import Told
 
 
 @pytest.fixture(scope="module", name="run")
 def _run(funnel_config, train_funnel):
-    raw = {**funnel_config, "score": {"fused": {"both": "click * buy"}}}
-    return train_funnel(raw)
+    training = {**funnel_config["training"], "epochs": 1}
+    fused = {"fused": {"both": "click * buy"}}
+    return train_funnel({**funnel_config, "score": fused, "training": training})
 
 
 @pytest.fixture(scope="module", name="whole")
@@ -78,7 +78,7 @@ def test_what_cannot_be_written_is_refused(run, whole, tmp_path, options, messag
     assert not list(tmp_path.glob("out/*"))
 
 
-@pytest.mark.parametrize("rows_per_file", [512, 1400, 10_000])
+@pytest.mark.parametrize("rows_per_file", [1400, 10_000])
 def test_pieces_of_a_file_are_the_file(run, whole, tmp_path, monkeypatch, rows_per_file):
     """eval_batch_size is 512; row groups are of 700."""
     monkeypatch.setattr(file_scorer, "ROWS_PER_CHUNK", 300)
@@ -105,45 +105,6 @@ def test_pieces_of_a_file_are_the_file(run, whole, tmp_path, monkeypatch, rows_p
             ValueError, match=r"with the rows .*, and now the rows is|same --rows-per"
         ):
             score_files(run, log, out, rows_per_file=height + 512, **again)
-
-
-def test_a_file_that_is_wrong_leaves_those_before_it(run, funnel_table, tmp_path):
-    for n in range(3):
-        table = funnel_table[n * 50 : (n + 1) * 50]
-        if n == 2:
-            table = table.drop_columns(["price"])
-        pq.write_table(table, tmp_path / f"{n}.parquet")
-    with pytest.raises(ValueError, match=r"2.parquet: there is no column 'price', which feature"):
-        score_files(run, tmp_path / "*.parquet", tmp_path / "scores")
-    assert parts(tmp_path / "scores") == [], "nothing is published"
-    staged = tmp_path / "scores" / "_staging"
-    assert sorted(path.name for path in staged.glob("*.parquet")) == [
-        "00000-0.parquet",
-        "00001-1.parquet",
-    ]
-    with pytest.raises(ValueError, match="holds scores that were begun already; choose another"):
-        score_files(run, tmp_path / "*.parquet", tmp_path / "scores")
-    pq.write_table(funnel_table[100:150], tmp_path / "2.parquet")
-    told = Told()
-    source, out = tmp_path / "*.parquet", tmp_path / "scores"
-    assert score_files(run, source, out, resume=True, reporter=told) == 50
-    assert told.said[0] == f"50 rows scored into {out}; 2 of 3 files were there already"
-    score_files(run, source, tmp_path / "at once")
-    assert contents(out) == contents(tmp_path / "at once")
-
-
-def test_many_files_some_without_rows(run, whole, funnel_table, tmp_path):
-    _, expected = whole
-    sizes = [0, 1, 17, 0, 400, 3, 0]
-    first = 0
-    for n, size in enumerate(sizes):
-        pq.write_table(funnel_table[first : first + size], tmp_path / f"{n}.parquet")
-        first += size
-    score_files(run, tmp_path / "*.parquet", tmp_path / "scores", keep=["row"])
-    out = tmp_path / "scores"
-    tables = [pq.read_table(out / name) for name in parts(out)]
-    assert [len(table) for table in tables] == sizes
-    assert pa.concat_tables(tables).equals(expected[:first])
 
 
 def test_small_chunks_become_large_row_groups(run, whole, tmp_path, monkeypatch):
@@ -201,11 +162,6 @@ def test_partitions_of_the_input_are_those_of_the_scores(run, whole, funnel_tabl
     assert pq.read_table(out)["day"].to_pylist() == [1] * 100 + [2] * 50
     assert score_files(run, log, tmp_path / "kept", keep=["day", "row", "row"]) == 150
     assert pq.read_table(tmp_path / "kept")["day"].to_pylist() == [1] * 100 + [2] * 50
-
-    with pytest.raises(ValueError, match="holds scores already"):
-        score_files(run, log, out, keep=["row"])
-    (out / names[1]).unlink()
-    assert score_files(run, log, out, keep=["row"], resume=True) == 50
     (log / "day=1/kind=b/part.parquet").unlink()
     assert score_files(run, log, out, keep=["row"], mode="overwrite") == 100
     assert not (out / names[1]).exists()

@@ -99,26 +99,10 @@ def test_the_last_tables_come_in_quarters(count, last):
     assert all(table.num_rows <= 3 for table in found[count - cut :])
 
 
-def test_tables_wait_only_once_there_are_many():
-    read = []
-
-    def tables():
-        for number in range(9):
-            read.append(number)
-            yield pa.table({"row": [number]})
-
-    ahead = []
-    for given, _ in enumerate(small_at_the_end(tables()), start=1):
-        ahead.append(len(read) - given)
-    assert ahead[:4] == [0] * 4
-    assert max(ahead) == 2
-
-
 def test_a_file_is_the_same_whoever_scores_it_and_beside_whatever(
-    train_funnel, funnel_config, night, tmp_path, monkeypatch
+    run, night, tmp_path, monkeypatch
 ):
     """Groups of rows, and sums over them, do not tell how many threads there were."""
-    run = train_funnel(funnel_config)
     rows = pq.read_table(night)
     height = len(rows) // 8
     monkeypatch.setattr(file_scorer, "ROWS_PER_CHUNK", height)

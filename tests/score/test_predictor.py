@@ -142,7 +142,7 @@ def test_a_rows_bits_do_not_depend_on_how_many_are_scored(untrained, name):
     for threads in (1, 2):
         torch.set_num_threads(threads)
         try:
-            for rows in (1, 4, 5, 17, 64, 65, 190, 449):
+            for rows in (1, 5, 64, 65, 449):
                 for start in (0, 71):
                     found_NT = predictor.predict(data.rows(start, start + rows))
                     assert np.array_equal(found_NT, expected_NT[start : start + rows]), rows

@@ -10,14 +10,9 @@ import pytest
 
 from mmoe.errors import Rejected
 from mmoe.score import folder, score_files
+from tests.runs import Listens
 from tests.score.listing import WHOLE, contents, names
 from tests.score.nights import FAILS, HOLDS, changed
-from tests.score.telling import Told
-
-
-@pytest.fixture(scope="module", name="run")
-def _run(funnel_config, train_funnel):
-    return train_funnel(funnel_config)
 
 
 def test_scores_that_are_not_as_expected_are_put_aside(run, night, tmp_path):
@@ -31,12 +26,12 @@ def test_scores_that_are_not_as_expected_are_put_aside(run, night, tmp_path):
     assert [one["holds"] for one in reason["expectations"]] == [False, True]
     assert reason["passed"] is False
 
-    told = Told()
+    told = Listens()
     assert (
         score_files(run, night, out, rows_per_file=512, expect=HOLDS, resume=True, reporter=told)
         == 0
     )
-    assert told.said[0].endswith("2 of 2 files were in it already") or "2 of 2" in told.said[0]
+    assert told.lines[0].endswith("2 of 2 files were in it already") or "2 of 2" in told.lines[0]
     assert names(out) == [*aside, *WHOLE]
     score_files(run, night, tmp_path / "new", rows_per_file=512, expect=HOLDS)
     assert contents(out) == contents(tmp_path / "new")
@@ -67,27 +62,6 @@ def _files(out):
         return contents(out)
     files, root = fsspec.url_to_fs(out)
     return {path[len(root) + 1 :]: files.cat_file(path) for path in files.find(root)}
-
-
-def test_rejected_scores_of_other_rows_are_scored_again(run, night, funnel_table, tmp_path):
-    out = tmp_path / "out"
-    broken = changed(funnel_table, tmp_path / "night.parquet", price=lambda x: pc.multiply(x, 1e3))
-    with pytest.raises(Rejected):
-        score_files(run, broken, out, expect=["usual"])
-    assert score_files(run, night, out, expect=["usual"], resume=True) == 1000
-    assert names(out) == ["00000-night.parquet", *WHOLE]
-
-
-def test_a_rejected_night_is_published_in_the_place_of_another(run, night, funnel_table, tmp_path):
-    """Its names are those of the night before, whose manifest is not its own."""
-    out = tmp_path / "out"
-    score_files(run, night, out)
-    broken = changed(funnel_table, tmp_path / "night.parquet", price=lambda x: pc.multiply(x, 1e3))
-    with pytest.raises(Rejected):
-        score_files(run, broken, out, mode="overwrite", expect=["usual"])
-    score_files(run, broken, out, mode="overwrite", resume=True)
-    score_files(run, broken, tmp_path / "new")
-    assert contents(out) == contents(tmp_path / "new")
 
 
 def test_a_call_that_dies_while_it_puts_aside_is_finished(run, night, tmp_path, monkeypatch):

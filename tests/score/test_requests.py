@@ -12,7 +12,6 @@ from mmoe.predictor import Predictor
 from mmoe.run.directory import RunDirectory
 from mmoe.score import score_files
 from mmoe.score.scorer import ScoreRequest
-from mmoe.score.top_rows import Top
 from mmoe.train import train_run
 from tests.datasets.request_log import SPLIT, config_of, log_of_requests, nested_log, write_forms
 
@@ -69,19 +68,6 @@ def test_pieces_of_a_file_are_the_whole(run, files, scores):
     assert again["pred_click"].equals(scores["pred_click"])
 
 
-def test_the_best_candidates_of_each_request_are_kept(run, files, log, scores):
-    top = Top(2, per="request", by="click")
-    score_files(run, files / "nested.parquet", files / "top.parquet", top=top)
-    best = pq.read_table(files / "top.parquet")
-    by_request = {}
-    for key, score in zip(
-        log["request"].to_pylist(), scores["pred_click"].to_pylist(), strict=True
-    ):
-        by_request.setdefault(key, []).append(score)
-    wanted = [s for own in by_request.values() for s in sorted(own, reverse=True)[:2]]
-    assert best["pred_click"].to_pylist() == wanted
-
-
 @pytest.mark.parametrize("form", ["dicts", "pandas", "arrow", "flat"])
 def test_rows_in_memory_are_answered_by_candidates(run, log, scores, form):
     loaded, rows = mmoe.load(run), nested_log(log).slice(3, 4)
@@ -133,17 +119,6 @@ def test_a_file_whose_lists_are_all_empty_has_no_scores(run, log, files, kind):
     found = pq.read_table(out)
     assert found.num_rows == 0 and found.column_names[:2] == ["user", "item"]
     assert found.schema.field("pred_click").type == pa.float32()
-
-
-def test_untyped_empty_lists_in_memory_have_no_scores(run, log):
-    loaded = mmoe.load(run)
-    rows = nested_log(log).slice(0, 2).drop_columns(["candidates"])
-    rows = rows.append_column("candidates", pa.array([[], []]))
-    assert loaded.predict(rows).num_rows == 0
-    assert loaded.predict(rows.to_pylist()) == []
-    assert len(loaded.predict(rows.to_pandas())) == 0
-    scorer = ScoreRequest(keep=["age", "item"]).load(run)
-    assert scorer.score(rows).column_names[:2] == ["age", "item"]
 
 
 def test_a_null_candidate_has_no_score(run, log, files):

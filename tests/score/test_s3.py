@@ -17,11 +17,6 @@ pytest.importorskip("s3fs")
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module", name="run")
-def _run(funnel_config, train_funnel):
-    return train_funnel(funnel_config)
-
-
 def there(bucket):
     filesystem, root = fsspec.url_to_fs(bucket)
     filesystem.invalidate_cache()

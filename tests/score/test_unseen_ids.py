@@ -60,14 +60,6 @@ def test_rows_with_an_unseen_id_are_counted_by_feature():
     assert (both.rows, both.by_feature["user"]) == (8, 2)
 
 
-class _Told:
-    def __init__(self):
-        self.said = []
-
-    def say(self, text):
-        self.said.append(text)
-
-
 @pytest.fixture(name="run", scope="module")
 def _run(funnel_config, funnel_table, tmp_path_factory):
     raw = {**funnel_config, "training": {**funnel_config["training"], "epochs": 1}}

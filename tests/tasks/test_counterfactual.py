@@ -163,20 +163,11 @@ def test_with_true_propensities_neither_is_biased_and_clicked_rows_alone_are():
     assert of_mean(inverse_propensity(error, event, p), error) < 3
     wrong = torch.cos(x) + 1
     assert of_mean(doubly_robust(error, wrong, event, p), error) < 3
-
-
-def test_with_a_true_imputation_wrong_propensities_do_no_harm():
-    x, p, error, event = simulated()
-    halved = (p / 2).clamp(min=0.05)
+    # A true imputation forgives propensities that are wrong
     noise = torch.randn(len(x), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    halved = (p / 2).clamp(min=0.05)
     assert of_mean(inverse_propensity(error + noise, event, halved), error) > 50
     assert of_mean(doubly_robust(error + noise, error, event, halved), error) < 3
-
-
-def test_a_good_imputation_lowers_the_spread():
-    _, p, error, event = simulated()
-    robust = doubly_robust(error, 0.9 * error, event, p)
-    assert robust.std() < 0.7 * inverse_propensity(error, event, p).std()
 
 
 def test_without_imputed_errors_doubly_robust_says_what_it_needs():

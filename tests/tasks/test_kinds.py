@@ -43,18 +43,6 @@ def test_entire_space_is_esmm_wherever_its_column_is():
     assert torch.equal(whole_T, expected.weights_T)
 
 
-def test_entire_space_leaves_other_tasks_alone():
-    logits, labels, observed, weights = (
-        torch.cat([tensor, tensor[:, :1]], dim=1) for tensor in funnel()
-    )
-    tasks = [CLICK, BUY, MINUTES]
-    _, three_T = multi_task_loss(logits, labels, observed, weights, tasks)
-    two = (tensor[:, :2] for tensor in (logits, labels, observed, weights))
-    assert torch.equal(three_T[:2], multi_task_loss(*two, tasks[:2])[1])
-    alone = (tensor[:, 2:] for tensor in (logits, labels, observed, weights))
-    assert torch.equal(three_T[2:], multi_task_loss(*alone, tasks[2:])[1])
-
-
 def test_its_prediction_is_conditional_on_the_event():
     logits = torch.tensor([[0.0, 2.0, 3.0]])
     click, buy, minutes = predictions_from_logits(logits, [CLICK, BUY, MINUTES])[0].tolist()

@@ -128,7 +128,7 @@ def test_gradients_in_float64(kind):
 
 
 @pytest.mark.parametrize("kind", NAIVE)
-@pytest.mark.parametrize("size", [30.0, 80.0])
+@pytest.mark.parametrize("size", [80.0])
 def test_large_logits_keep_loss_and_gradient_finite(kind, size):
     logits, labels = drawn(kind)
     logits = (logits.sign() * size).float().requires_grad_()
@@ -217,14 +217,3 @@ def test_predictions_far_out_are_numbers(kind, logits):
 def test_classes_that_float64_cannot_tell_apart_are_refused(number):
     with pytest.raises(ValueError, match="told apart up to 2\\^53 alone; write such classes"):
         TaskConfig(name="a", label="a", kind="multiclass", classes=[number, 3])
-
-
-def test_bits_of_an_ordinal_row_are_its_own():
-    task, logits = (
-        task_of("ordinal"),
-        torch.randn(512, 5, generator=torch.Generator().manual_seed(1)),
-    )
-    whole = predictions_from_logits(logits[:, : logit_widths([task])[0]], [task])
-    for height in (1, 7, 8, 16, 24, 40):
-        part = predictions_from_logits(logits[:height], [task])
-        assert torch.equal(part, whole[:height])

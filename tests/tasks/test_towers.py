@@ -48,17 +48,6 @@ def test_task_towers_are_separate():
         towers([a])
 
 
-@pytest.mark.parametrize("hidden", [[], [5]])
-def test_a_row_keeps_its_bits_at_any_height(hidden):
-    torch.manual_seed(0)
-    tower, x = Tower(66, hidden, activation="silu").eval(), torch.randn(300, 66)
-    with torch.no_grad():
-        logits = tower(x)
-        for rows in (1, 2, 3, 5, 100):
-            assert torch.equal(tower(x[:rows]), logits[:rows])
-            assert torch.equal(tower(x[-rows:]), logits[-rows:])
-
-
 def test_columns_of_several_towers():
     towers = TaskTowers(3, 16, [8])
     assert towers.columns.is_plain

@@ -1,7 +1,5 @@
 """Towers computed together: what a loop over them gives, whatever they are."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -88,15 +86,6 @@ def test_gradcheck(hidden):
 
 
 @needs_kernels
-def test_fp32_gradients_are_within_its_rounding():
-    towers, h_BTO = made(), rows(height=300).requires_grad_()
-    found = gradients(towers(h_BTO), towers, h_BTO)
-    wanted = gradients(looped(towers, h_BTO.unbind(1)), towers, h_BTO)
-    for gradient, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(gradient, other, rtol=0, atol=4e-6 * float(other.abs().max()))
-
-
-@needs_kernels
 def test_a_score_has_the_bits_of_its_tower_alone_at_any_height():
     towers, h_BTO = made(hidden=[67]).eval(), rows(height=131)
     with torch.inference_mode():
@@ -174,23 +163,6 @@ def test_frozen_towers_stay_and_the_others_learn():
         True, False, True, True, True,
     ]  # fmt: skip
     assert all(parameter.grad is None for parameter in towers[1].parameters())
-
-
-@needs_kernels
-def test_each_tower_keeps_its_own_parameters():
-    """After a step on gradients that lie in one tensor, too."""
-    towers, h_BTO = made(dtype=torch.float64), rows(dtype=torch.float64)
-    others = copy.deepcopy(towers)
-    for each, forward in ((towers, towers), (others, lambda h: looped(others, h.unbind(1)))):
-        optimizer = torch.optim.Adam(each.parameters(), lr=0.1, fused=True)
-        for _ in range(3):
-            forward(h_BTO).square().sum().backward()
-            nn.utils.clip_grad_norm_(each.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-    assert list(towers.state_dict()) == list(others.state_dict())
-    torch.testing.assert_close(towers.state_dict(), others.state_dict())
-    assert all(value.is_contiguous() for value in towers.state_dict().values())
 
 
 @needs_kernels

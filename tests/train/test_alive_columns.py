@@ -11,7 +11,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict
 from mmoe.score import score_files
 from mmoe.train import WarmStart, train_run
-from tests.score.telling import Told
+from tests.runs import Listens
 
 FEATURES = [
     {"kind": "categorical", "name": "item"},
@@ -62,9 +62,9 @@ def trained(
 
 @pytest.mark.parametrize("stream", [False, True], ids=["memory", "streamed"])
 def test_no_score_changes_on_any_road(stream, tmp_path):
-    reporter = Told()
+    reporter = Listens()
     run = trained(tmp_path, stream=stream, reporter=reporter)
-    [note] = [line for line in reporter.said if "one value, or none" in line]
+    [note] = [line for line in reporter.lines if "one value, or none" in line]
     assert "flat, empty, market, tags: one value" in note
     loaded = mmoe.load(run.path)
     before = loaded.predict(log_of(40, seed=1))["pred_click"].to_pylist()

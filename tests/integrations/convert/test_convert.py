@@ -173,14 +173,14 @@ def test_it_learns():
     x, y = torch.randn(64, D), torch.randn(64, D)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     losses = []
-    for _ in range(60):
+    for _ in range(30):
         optimizer.zero_grad()
         loss = (model(x) - y).square().mean()
         loss.backward()
         assert all(weight.grad is not None for weight in model.parameters())
         optimizer.step()
         losses.append(float(loss.detach()))
-    assert losses[-1] < 0.7 * losses[0]
+    assert losses[-1] < 0.85 * losses[0]
 
 
 # --- gates ---

@@ -6,56 +6,28 @@ from torch import nn
 from torch.nn.utils import prune
 
 from mmoe.integrations.convert import convert
-from tests.integrations.convert.networks import D, Gated, H, Mlp, difference, sequential
+from tests.integrations.convert.networks import D, Gated, H, Mlp, difference, encoder, sequential
 
 
 def doubled(module, _, output):
     return 2 * output
 
 
-def hooked():
-    dense = sequential(nn.ReLU())
-    dense[0].register_forward_hook(doubled)
-    return dense
-
-
-def hooked_before():
-    dense = sequential(nn.ReLU())
-    dense[2].register_forward_pre_hook(lambda module, args: (2 * args[0],))
-    return dense
-
-
-def normed():
-    dense = sequential(nn.ReLU())
-    nn.utils.spectral_norm(dense[0])
-    return dense
-
-
-def pruned():
-    dense = sequential(nn.ReLU())
-    prune.l1_unstructured(dense[2], "weight", 0.5)
-    return dense
-
-
-def encoder_layer():
-    layer = nn.TransformerEncoderLayer(D, 2, H, 0.0)
-    layer.linear1.register_forward_hook(doubled)
-    return layer
-
-
-def gated():
-    dense = nn.Sequential(Gated())
-    dense[0].up_proj.register_forward_hook(doubled)
-    return dense
-
-
-MAKERS = [hooked, hooked_before, normed, pruned, encoder_layer, gated]
-
-
-@pytest.mark.parametrize("make", MAKERS)
-def test_linear_layers_with_hooks_are_no_parts(make):
+@pytest.mark.parametrize(
+    ("dense", "change"),
+    [
+        (sequential(nn.ReLU()), lambda m: m[0].register_forward_hook(doubled)),
+        (sequential(nn.ReLU()), lambda m: m[2].register_forward_pre_hook(lambda *_: None)),
+        (sequential(nn.ReLU()), lambda m: nn.utils.spectral_norm(m[0])),
+        (sequential(nn.ReLU()), lambda m: prune.l1_unstructured(m[2], "weight", 0.5)),
+        (encoder(1), lambda m: m.layers[0].linear1.register_forward_hook(doubled)),
+        (nn.Sequential(Gated()), lambda m: m[0].up_proj.register_forward_hook(doubled)),
+    ],
+)
+def test_linear_layers_with_hooks_are_no_parts(dense, change):
+    change(dense)
     with pytest.raises(ValueError, match="linear layers with hooks"):
-        convert(make(), 4)
+        convert(dense, 4)
 
 
 class ReadsType(Mlp):

@@ -104,8 +104,7 @@ def test_reentrant_checkpoints_which_lose_gradients_are_told_of():
         assert set(auxiliary_losses(model)) == NAMES
 
 
-@pytest.mark.parametrize("reentrant", [None, False], ids=["plain", "checkpointed"])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(("backend", "reentrant"), [("aot_eager", None), ("eager", False)])
 def test_compiled(backend, reentrant):
     torch._dynamo.reset()
     model, x = make()

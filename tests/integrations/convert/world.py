@@ -39,8 +39,9 @@ CASES = {
     "FSDP2": Case("fsdp"),
     "FSDP2, each layer": Case("fsdp", blocks=True),
     "sums": Case("sum"),
+    "DDP, replicas": Case(replicas=True),
+    "FSDP2, replicas": Case("fsdp", replicas=True),
 }
-REPLICATED = {"DDP, replicas": Case(replicas=True), "FSDP2, replicas": Case("fsdp", replicas=True)}
 
 
 def make_network(case):
@@ -140,7 +141,6 @@ def run(case, rank, ranks):
 
 
 def main(rank, ranks, _):
-    cases = CASES | (REPLICATED if ranks == 4 else {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch's of FSDP2 on CPUs
-        return {name: run(case, rank, ranks) for name, case in cases.items()}
+        return {name: run(case, rank, ranks) for name, case in CASES.items()}

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from mmoe.datasets.rows.batch import Batch
-from mmoe.models.network import MixtureNetwork
 from mmoe.models.ranker import Ranker
 from tests.models.requests.world import REQUESTS, draw, run
 from tests.needs_kernels import needs_kernels
@@ -58,8 +57,7 @@ def gradients(ranker: Ranker, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     return output.logits_BT.detach(), found
 
 
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("training", "exact"), [(True, False), (False, True)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_that_of_every_row_by_itself(kind: str, training: bool, exact: bool) -> None:
     ranker, batch, flat = draw(KINDS[kind], exact=exact)
@@ -93,26 +91,6 @@ def test_exact_logits_have_the_bits_of_every_row_by_itself(kind: str) -> None:
     assert torch.equal(run(ranker.eval(), batch).logits_BT, run(ranker, flat).logits_BT)
 
 
-@torch.no_grad()
-def test_others_are_equal_to_the_last_digits() -> None:
-    ranker, batch, flat = draw(SPLIT, dtype=torch.float32)
-    shared, alone = run(ranker.eval(), batch).logits_BT, run(ranker, flat).logits_BT
-    torch.testing.assert_close(shared, alone, rtol=1e-5, atol=1e-6)
-
-
-@torch.no_grad()
-def test_rows_of_requests_reach_the_mixture_in_two_parts() -> None:
-    ranker, batch, _ = draw(SPLIT)
-    assert isinstance(ranker.network, MixtureNetwork)
-    seen = []
-    mixture = ranker.network.levels[0].mixture
-    mixture.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[0]))
-    run(ranker, batch)
-    (rows,) = seen
-    assert len(rows.x_QP) == REQUESTS and len(rows) == len(batch)
-    assert "whole" not in vars(rows), "nothing read whole rows"
-
-
 @pytest.mark.parametrize("scoring", ["drop", "fixed"])
 @torch.no_grad()
 def test_scores_with_and_without_the_display(scoring: str) -> None:
@@ -137,15 +115,9 @@ def test_what_stands_beside_the_mixture_leaves_it_both_parts(options: dict[str, 
     mixture = ranker.eval().network.levels[0].mixture
     mixture.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[0]))
     run(ranker, batch)
-    assert len(seen[0].x_QP) == REQUESTS
-
-
-@torch.no_grad()
-def test_under_autocast() -> None:
-    ranker, batch, flat = draw(SPLIT, dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        shared, alone = (run(ranker.eval(), b).logits_BT for b in (batch, flat))
-    torch.testing.assert_close(shared, alone, rtol=0.05, atol=0.05)
+    (rows,) = seen
+    assert len(rows.x_QP) == REQUESTS and len(rows) == len(batch)
+    assert options or "whole" not in vars(rows), "nothing read whole rows"
 
 
 @torch.no_grad()
