@@ -110,15 +110,7 @@ def exchange_contests(
 ) -> dict[str, Contest]:
     """Each step beside its reference, and all of them one after another.
 
-    Args:
-        experts_BGK: What each rank's gates pick.
-        num_experts: E, of all ranks.
-        width: Of rows and of outputs.
-        dtype: Of both, on the wire too.
-        way: In which outputs come back.
-
-    Returns:
-        By name: contestants, and bytes: each argument read once, each result written once.
+    Returns by name: contestants, and bytes: each argument read once, each result written once.
     """
     found: dict[str, Contest] = {}
     given = given_arguments(experts_BGK, num_experts, width, dtype, way)
@@ -243,7 +235,6 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def race(calls: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
-    """Median milliseconds of each call, the calls taking turns."""
     times = Clock(device=device, rounds=rounds, seconds=0.0).race("", calls)
     return {name: 1e3 * times.median(name) for name in calls}
 
@@ -385,7 +376,6 @@ def row(
 
 
 def cut_plan(experts_BGK: Tensor, num_experts: int) -> RoutePlan:
-    """A plan without its tail."""
     plan = route_plan(experts_BGK, num_experts)
     return plan._replace(rows_P=plan.rows_P[: int(plan.offsets_E1[-1])])
 

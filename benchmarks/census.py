@@ -28,8 +28,6 @@ from mmoe.train import train_run
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a task of a recipe on one split, against one baseline."""
-
     recipe: str
     split_seed: int
     task: str

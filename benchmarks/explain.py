@@ -142,7 +142,6 @@ _ERROR_ROWS = 10_000
 
 
 def main() -> None:
-    """Runs the command line."""
     parser = options("explain", KEYS, seconds=30.0)
     parser.add_argument("--rows", type=int, default=40_000, help="that are predicted in it")
     arguments = parser.parse_args()

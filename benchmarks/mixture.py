@@ -63,14 +63,11 @@ from mmoe.ops.dispatch import permute
 
 @dataclass(frozen=True)
 class Bench:
-    """The clock, the product rates seen so far, and progress."""
-
     clock: Clock
     rates: ProductRates
 
     @property
     def device(self) -> str:
-        """What everything runs on: cpu or cuda."""
         return self.clock.device
 
     def compare(
@@ -81,7 +78,6 @@ class Bench:
         *,
         share: float = 1.0,
     ) -> Times:
-        """Checks that all compute the same, then races them."""
         check_equal(name, contestants, tolerance)
         return self.clock.race(name, {key: c.step for key, c in contestants.items()}, share=share)
 
@@ -208,7 +204,6 @@ class FreeExperts(nn.Module):
         return self.num_experts
 
     def gathered(self, x_BD: Tensor, plan: RoutePlan) -> Tensor:
-        """No work: outputs from one buffer, and on the way back gradients from another."""
         return _Ready.apply(x_BD, plan, self.y_PO, self.grad_PD)
 
 
@@ -261,7 +256,6 @@ class KeepDuplicates:
     """A dispatcher for which every pick is a pair of its own, whoever else picked the same."""
 
     def dispatch(self, sources: Sequence[Tensor], plan: DispatchPlan) -> tuple[Tensor, Tensor, Any]:
-        """Gathers a row for every pick."""
         B, G, K = plan.experts_BGK.shape
         # As if every gate had its own samples: no two picks then name the same pair.
         apart = ops.route_plan(plan.experts_BGK.reshape(B * G, 1, K), plan.num_experts)
@@ -271,12 +265,10 @@ class KeepDuplicates:
         return permute(sources[0], merged), merged.offsets_E1, handle
 
     def combine(self, y_RO: Tensor, handle: Any) -> Tensor:
-        """As without duplicates."""
         return ops.gated_combine(y_RO, *handle)
 
 
 def given(work: Workload, values: Values, logits_BGE: Tensor, **settings) -> Contestant:
-    """Our layer behind given logits."""
     assert work.k is not None
     return ours(work, values, gate=GivenLogits(logits_BGE, work.k), **settings)
 
@@ -399,8 +391,6 @@ SHARE = 0.15  # of the time of an ordinary race, for each setting
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One setting: what was chosen, and what both cost."""
-
     work: Workload
     pair_share: float  # distinct pairs over all (sample, expert) pairs
     chosen: str
@@ -414,7 +404,6 @@ class Choice:
         return times[self.chosen] / min(times.values())
 
     def as_json(self) -> dict[str, Any]:
-        """A row of the table."""
         work = self.work
         return {
             "B": work.B,
@@ -431,7 +420,6 @@ class Choice:
 
 
 def auto_regret(bench: Bench) -> list[Result]:
-    """The worst choice of all settings."""
     choices = [
         _choice(bench, widths, setting)
         for widths, settings in (
@@ -499,7 +487,6 @@ def _name(work: Workload) -> str:
 
 
 def print_choices(results: Sequence[Result]) -> None:
-    """The settings of `auto_regret` as a table."""
     columns = ("experts", "B", "E", "G", "K", "pairs", "dense, ms", "grouped, ms", "auto", "regret")
     for result in results:
         if result.key == "auto_regret":
@@ -517,7 +504,6 @@ RACES = (*DENSE_RACES, *SPARSE_RACES, *GATE_RACES, *AUTO_RACES)
 
 
 def main() -> None:
-    """Runs the command line."""
     parser = options("mixture", keys_of(RACES), seconds=20.0, rounds=True, device=True)
     arguments = parser.parse_args()
     bench = Bench(clock_of(arguments), ProductRates(arguments.device))

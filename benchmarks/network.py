@@ -123,11 +123,7 @@ def pipelined(bench: Bench) -> list[Result]:
 def balanced(bench: Bench, world: World) -> tuple[float, float]:
     """Finds the rate at which a layer whose experts cost nothing takes half as long as it does.
 
-    Returns:
-        Gbit/s, and communication over computation there.
-
-    Raises:
-        NothingToMeasure: There is none.
+    Returns Gbit/s, and communication over computation there.
     """
     gbits, share = PIPELINED.gbits, 0.0
     strict = {"strict": {"overlaps": False}}
@@ -150,7 +146,6 @@ def balanced(bench: Bench, world: World) -> tuple[float, float]:
 def raced(
     world: World, layer: Mapping[str, Any], hows: Mapping[str, Mapping[str, Any]], seconds: float
 ) -> Times:
-    """A race of modes; the ranks agree on the times."""
     answer = world.ranks.ask(
         "modes", within=seconds + MARGIN, layer=layer, hows=hows, seconds=seconds
     )
@@ -277,7 +272,6 @@ def _results(rows: Sequence[Mapping[str, Any]]) -> list[Result]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The geometric one."""
     return statistics.geometric_mean(values)
 
 
@@ -385,7 +379,6 @@ STEP_RACES: tuple[Race[Bench], ...] = (Race({"step_gain": Target(1.1)}, step),)
 
 
 def _details(results: Sequence[Result]) -> None:
-    """Milliseconds of every mode in every setting of the grid."""
     for result in results:
         if result.key == "adaptive_regret":
             table = new_table(("setting", "carries", *FIXED, AUTO, "regret"))

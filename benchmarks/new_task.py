@@ -113,19 +113,12 @@ ALONE = [
 
 @dataclass(frozen=True)
 class Found:
-    """What one seed found of the new task, AUC on the test split.
+    """What one seed found of the new task, AUC on the test split."""
 
-    Attributes:
-        together: Of the model of all five.
-        frozen: On the frozen one.
-        with_experts: Where new experts came with it.
-        equal: Whether the scores of the old tasks have the bits that they had, in both.
-    """
-
-    together: float
-    frozen: float
-    with_experts: float
-    equal: bool
+    together: float  # Of the model of all five
+    frozen: float  # On the frozen one
+    with_experts: float  # Where new experts came with it
+    equal: bool  # Whether the scores of the old tasks have the bits that they had, in both
 
 
 def splits_by_time(table: pa.Table) -> Splits:
@@ -189,7 +182,6 @@ def compare(
 
 
 def scores(run: RunDirectory, table: pa.Table) -> np.ndarray:
-    """Scores of the old tasks."""
     predictor, _, config = load_predictor(run)
     names = [task.name for task in config.tasks]
     return predictor.predict(table)[:, [names.index(name) for name in OLD]]
@@ -253,7 +245,6 @@ USERS, ITEMS = 30_000, 10_000
 
 
 def main() -> None:
-    """Runs the command line."""
     given = _arguments()
     started, say = time.perf_counter(), partial(print, flush=True)
     folder = Path(given.folder or tempfile.mkdtemp(prefix="new-task-"))

@@ -28,13 +28,7 @@ PRODUCTS = re.compile(r"_mm_|mm$|linear")
 def account(
     one: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], logs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Milliseconds a step.
-
-    Args:
-        one: `StepTimes` of one process.
-        ranks: Of every rank.
-        logs: What `CollectiveSteps` answered on every rank, of the same steps.
-    """
+    """Milliseconds a step."""
     times = [StepTimes.of(found) for found in (one, *ranks)]
     rows = [
         {"part": part.part, "one": part.both, "ranks": [t.parts[number].both for t in times[1:]]}
@@ -54,9 +48,6 @@ def collective_costs(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     `waiting` is the time until the last rank was there as well; `on the wire` what it took from
     then on; what went on behind other work is neither.
-
-    Args:
-        logs: Of every rank, of the same steps.
     """
     latest: dict[str, float] = defaultdict(float)
     for log in logs:
@@ -152,7 +143,6 @@ def layer_growth(bench: Bench) -> Result:
 
 
 def layer_ranks() -> Ranks:
-    """Two ranks that run layers."""
     return Ranks("layers over ranks", "benchmarks.racing.spread", "", ranks=RANKS)
 
 
@@ -299,7 +289,6 @@ STEP_RACES: tuple[Race[Bench], ...] = (
 
 
 def print_wire(results: Sequence[Result]) -> None:
-    """A line for every case of `wire_bytes_over_bound`."""
     for result in results:
         if result.key == "wire_bytes_over_bound":
             columns = ("case", "wire", "rows", "picks", "pairs", "sums", "MB", "over bound")
@@ -316,7 +305,6 @@ def print_wire(results: Sequence[Result]) -> None:
 
 
 def print_costs(results: Sequence[Result]) -> None:
-    """Parts and collectives of every result that has them."""
     for result in results:
         for costs in result.details:
             if "collectives" in costs:

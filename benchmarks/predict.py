@@ -155,7 +155,6 @@ def served_rows() -> dict[str, float]:
 
 
 def _rate(model: LoadedRun, rows: list[pd.DataFrame], threads: int) -> float:
-    """Rows a second."""
     with ThreadPoolExecutor(threads) as pool:
         started = time.perf_counter()
         list(pool.map(model.predict, rows))

@@ -9,7 +9,6 @@ from benchmarks.racing.harness import clock_of, keys_of, options, run
 
 
 def main() -> None:
-    """Runs the command line."""
     keys = keys_of(RACES)
     options_ = options("convert", keys, seconds=60.0, rounds=True, seeds=FEWEST_SEEDS)
     arguments = options_.parse_args()

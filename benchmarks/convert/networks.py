@@ -20,19 +20,12 @@ SPACE = len(LETTERS)
 
 @dataclass(frozen=True)
 class Grammar:
-    """States, words and how likely they are.
+    """States, words and how likely they are."""
 
-    Attributes:
-        words: As numbers of letters, without the space.
-        words_SM: The words that each state may write, by number.
-        p_SM: How likely each of them is; each row adds up to 1.
-        next_V: The state that follows each word.
-    """
-
-    words: tuple[tuple[int, ...], ...]
-    words_SM: np.ndarray
-    p_SM: np.ndarray
-    next_V: np.ndarray
+    words: tuple[tuple[int, ...], ...]  # As numbers of letters, without the space
+    words_SM: np.ndarray  # The words that each state may write, by number
+    p_SM: np.ndarray  # How likely each of them is; each row adds up to 1
+    next_V: np.ndarray  # The state that follows each word
 
     @property
     def lengths_V(self) -> np.ndarray:
@@ -189,15 +182,7 @@ def _first_belief(grammar: Grammar) -> np.ndarray:
 
 
 class CharTransformer(nn.Module):
-    """Characters, their places, `nn.TransformerEncoderLayer`s that look back alone, and logits.
-
-    Args:
-        width: D.
-        layers: How many.
-        hidden: Units of a feed-forward layer.
-        context: Characters of a window.
-        heads: Of attention.
-    """
+    """Characters, their places, `nn.TransformerEncoderLayer`s that look back alone, and logits."""
 
     def __init__(self, width: int, layers: int, hidden: int, context: int, heads: int = 4) -> None:
         super().__init__()
@@ -215,7 +200,6 @@ class CharTransformer(nn.Module):
         self.register_buffer("past_LL", nn.Transformer.generate_square_subsequent_mask(context))
 
     def forward(self, text_BL: Tensor) -> Tensor:
-        """Characters' numbers `[B, L]` → logits of each next one, `[B, L, letters]`."""
         x_BLD = self.characters(text_BL) + self.places_LD
         for layer in self.layers:
             x_BLD = layer(x_BLD, src_mask=self.past_LL, is_causal=True)
@@ -230,9 +214,6 @@ WINDOW, HEADS, PATCH = 4, 4, 4
 class WindowAttention(nn.Module):
     """Attention of cosines within windows, biased by how far two places are from each other.
 
-    Args:
-        channels: C.
-        shift: By how many places windows are moved; what would look across the map's edge does not.
 
     Source: Liu et al., "Swin Transformer V2" (CVPR 2022).
     """
@@ -251,7 +232,6 @@ class WindowAttention(nn.Module):
         self.register_buffer("apart_TT2", apart_TT2.sign() * apart_TT2.abs().log1p())
 
     def forward(self, x_BHWC: Tensor) -> Tensor:
-        """`[B, H, W, C]` → as large."""
         batch, height, width, channels = x_BHWC.shape
         # One window has no edge to look across
         shift = self.shift if height > WINDOW else 0
@@ -274,12 +254,7 @@ class WindowAttention(nn.Module):
 
 
 class SwinBlock(nn.Module):
-    """Attention and a feed-forward part, each normed before it is added.
-
-    Args:
-        channels: C.
-        shift: Of the windows.
-    """
+    """Attention and a feed-forward part, each normed before it is added."""
 
     def __init__(self, channels: int, shift: int) -> None:
         super().__init__()
@@ -291,18 +266,12 @@ class SwinBlock(nn.Module):
         self.norm2 = nn.LayerNorm(channels)
 
     def forward(self, x_BHWC: Tensor) -> Tensor:
-        """`[B, H, W, C]` → as large."""
         x_BHWC = x_BHWC + self.norm1(self.attn(x_BHWC))
         return x_BHWC + self.norm2(self.mlp(x_BHWC))
 
 
 class SwinClassifier(nn.Module):
-    """Patches, two blocks, four places merged into one, two blocks, the mean, and a logit a class.
-
-    Args:
-        width: Channels of the first stage; the second has twice as many.
-        classes: Of pictures.
-    """
+    """Patches, two blocks, four places merged into one, two blocks, the mean, a logit a class."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -315,7 +284,6 @@ class SwinClassifier(nn.Module):
         self.norm, self.logits = nn.LayerNorm(2 * width), nn.Linear(2 * width, classes)
 
     def forward(self, x_BHW3: Tensor) -> Tensor:
-        """Pictures `[B, H, W, 3]` → logits `[B, classes]`."""
         x_BHWC = self.first(self.patches(merged(x_BHW3, PATCH)))
         x_BHWC = self.second(self.merge(merged(x_BHWC, 2)))
         return self.logits(self.norm(x_BHWC).mean((1, 2)))
@@ -362,12 +330,7 @@ _NOISE = 0.35
 def draw_pictures(count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Draws pictures: place, size, turn, colours, and what is behind, are chance.
 
-    Args:
-        count: B.
-        seed: Of the draw.
-
-    Returns:
-        Pictures `[B, SIZE, SIZE, 3]`, and their classes `[B]`, texture first.
+    Returns pictures `[B, SIZE, SIZE, 3]`, and their classes `[B]`, texture first.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -430,17 +393,11 @@ WIDTH, HIDDEN = 32, 64
 
 @dataclass(frozen=True)
 class Form:
-    """A network and what it reads.
+    """A network and what it reads."""
 
-    Attributes:
-        recogniser: Whose form it is.
-        make: Makes the dense network.
-        shapes: Of its inputs.
-    """
-
-    recogniser: str
-    make: Callable[[], nn.Module]
-    shapes: tuple[tuple[int, ...], ...]
+    recogniser: str  # Whose form it is
+    make: Callable[[], nn.Module]  # Makes the dense network
+    shapes: tuple[tuple[int, ...], ...]  # Of its inputs
 
 
 class Gated(nn.Module):
@@ -452,7 +409,6 @@ class Gated(nn.Module):
         self.down_proj, self.act_fn = nn.Linear(HIDDEN, WIDTH, bias=False), nn.SiLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., D]` → as large."""
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -464,7 +420,6 @@ class FullyConnected(nn.Module):
         self.fc1, self.act, self.fc2 = nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., D]` → as large."""
         return self.fc2(self.act(self.fc1(x)))
 
 
@@ -476,7 +431,6 @@ class Intermediate(nn.Module):
         self.dense, self.intermediate_act_fn = nn.Linear(WIDTH, HIDDEN), nn.GELU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., D]` → `[..., H]`."""
         return self.intermediate_act_fn(self.dense(x))
 
 
@@ -488,7 +442,6 @@ class Output(nn.Module):
         self.dense, self.LayerNorm = nn.Linear(HIDDEN, WIDTH), nn.LayerNorm(WIDTH)
 
     def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
-        """`[..., H]` and what is added, `[..., D]` → `[..., D]`."""
         return self.LayerNorm(self.dense(hidden) + x)
 
 
@@ -500,7 +453,6 @@ class BertLayer(nn.Module):
         self.intermediate, self.output = Intermediate(), Output()
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., D]` → as large."""
         return self.output(self.intermediate(x), x)
 
 
@@ -512,7 +464,6 @@ class Own(nn.Module):
         self.wide, self.narrow = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., D]` → as large."""
         return self.narrow(torch.relu(self.wide(x)))
 
 

@@ -37,7 +37,6 @@ TARGETS = {
 
 
 def main() -> None:
-    """Runs the command line."""
     given = _arguments()
     started, say = time.perf_counter(), partial(print, flush=True)
     folder = Path(given.folder or tempfile.mkdtemp(prefix="first-try-"))

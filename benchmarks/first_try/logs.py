@@ -38,26 +38,16 @@ Draw = Callable[[np.random.Generator, int, bool], Drawn]
 
 @dataclass(frozen=True)
 class Log:
-    """A log of one family.
-
-    Attributes:
-        name: Of the log.
-        family: What its truth is made of.
-        rows: To train on, validation included.
-        rates: Task → share of positive rows.
-        kinds: Column → what it may be taken for.
-        build: From the world's generator to what draws rows.
-        seed: Of the world.
-        seen_when: Task → the task without which its label is missing.
-    """
+    """A log of one family."""
 
     name: str
-    family: Family
-    rows: int
-    rates: Mapping[str, float]
-    kinds: Mapping[str, Kinds]
-    build: Callable[[np.random.Generator], Draw]
-    seed: int
+    family: Family  # What its truth is made of
+    rows: int  # To train on, validation included
+    rates: Mapping[str, float]  # Task → share of positive rows
+    kinds: Mapping[str, Kinds]  # Column → what it may be taken for
+    build: Callable[[np.random.Generator], Draw]  # From the world's generator to what draws rows
+    seed: int  # Of the world
+    # Task → the task without which its label is missing
     seen_when: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -72,7 +62,6 @@ class Log:
         return {task: _constant(logits[task], rate) for task, rate in self.rates.items()}
 
     def training(self) -> pa.Table:
-        """Returns the rows to train on, with labels."""
         return self._rows(2, self.rows, late=False)[0]
 
     def test(self, rows: int) -> tuple[pa.Table, dict[str, np.ndarray]]:
@@ -170,7 +159,6 @@ def hashes(world: np.random.Generator, size: int) -> np.ndarray:
 
 
 def words(world: np.random.Generator, size: int) -> np.ndarray:
-    """Returns `size` different made-up names."""
     ends = ["bar", "den", "kol", "mir", "nus", "pel", "ros", "sta", "tin", "vor", "wex", "yal"]
     found: list[str] = []
     while len(found) < size:
@@ -181,7 +169,6 @@ def words(world: np.random.Generator, size: int) -> np.ndarray:
 
 
 def bump(x_N: np.ndarray, middle: float, width: float) -> np.ndarray:
-    """Returns 1 at the middle, falling to 0 on both sides."""
     return np.exp(-(((x_N - middle) / width) ** 2))
 
 
@@ -192,14 +179,7 @@ def standard(x_N: np.ndarray) -> np.ndarray:
 
 
 class Tree:
-    """A random tree over columns: axis-parallel cuts, a number in each leaf.
-
-    Args:
-        world: Decides cuts and leaves.
-        samples: Column → some of its values, at which it may be cut.
-        depth: Of the tree.
-        scale: Deviation of the leaves.
-    """
+    """A random tree over columns: axis-parallel cuts, a number in each leaf."""
 
     def __init__(
         self, world: np.random.Generator, samples: dict[str, np.ndarray], depth: int, scale: float
@@ -212,7 +192,6 @@ class Tree:
             self.children = [Tree(world, samples, depth - 1, scale) for _ in range(2)]
 
     def __call__(self, columns: dict[str, np.ndarray]) -> np.ndarray:
-        """Returns each row's leaf."""
         right_N = columns[self.column] > self.cut
         if not self.children:
             return self.leaves[right_N.astype(int)]
@@ -228,12 +207,10 @@ def forest(
 
 
 def add_up(trees: Sequence[Tree], columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the sum of the leaves, per row."""
     return np.sum([tree(columns) for tree in trees], axis=0)
 
 
 def with_gaps(rng: np.random.Generator, values_N: np.ndarray, share: float) -> np.ndarray:
-    """Returns floats of which a share is missing."""
     return np.where(rng.random(len(values_N)) < share, np.nan, values_N.astype(np.float64))
 
 

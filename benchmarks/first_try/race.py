@@ -70,7 +70,6 @@ class Columns:
 
     @classmethod
     def of(cls, kinds: Mapping[str, Kinds], frame: pd.DataFrame) -> "Columns":
-        """Sorts the columns of a log by the kinds that are right."""
         found: dict[str, list[str]] = {
             use: [] for use in ("ids", "ordered", "numbers", "lists", "vectors")
         }
@@ -192,31 +191,18 @@ _NORMAL_95 = 1.959964
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One task of one log.
-
-    Attributes:
-        log: Its name.
-        family: Of the log.
-        task: Name of the label.
-        auc: Ours, mean over the seeds.
-        better: The best rival's name.
-        better_auc: Its AUC on the test rows.
-        oracle: Of the true probabilities; NaN where nobody knows them.
-        difference: Ours less the better, mean over the seeds.
-        low: Lower end of its 95 % interval.
-        high: Upper end.
-    """
+    """One task of one log."""
 
     log: str
     family: str
-    task: str
-    auc: float
-    better: str
-    better_auc: float
-    oracle: float
-    difference: float
-    low: float
-    high: float
+    task: str  # Name of the label
+    auc: float  # Ours, mean over the seeds
+    better: str  # The best rival's name
+    better_auc: float  # Its AUC on the test rows
+    oracle: float  # Of the true probabilities; NaN where nobody knows them
+    difference: float  # Ours less the better, mean over the seeds
+    low: float  # Lower end of its 95 % interval
+    high: float  # Upper end
 
     @property
     def won(self) -> bool:
@@ -239,7 +225,6 @@ class Verdict:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Returns every figure, rounded."""
         return {k: round(v, 5) if isinstance(v, float) else v for k, v in asdict(self).items()}
 
 
@@ -261,26 +246,16 @@ def paired_difference(
 
 
 def judged(
-    labels_N: np.ndarray,
-    ours: Sequence[np.ndarray],
-    rivals: Mapping[str, np.ndarray],
+    labels_N: np.ndarray,  # Of the rows whose label is known; all other arrays are of these rows
+    ours: Sequence[np.ndarray],  # Scores of each seed
+    rivals: Mapping[str, np.ndarray],  # Name → scores
     *,
-    log: str,
+    log: str,  # The log's name
     family: str,
-    task: str,
-    true_N: np.ndarray | None = None,
+    task: str,  # Name of the label
+    true_N: np.ndarray | None = None,  # The true probabilities, where somebody knows them
 ) -> Verdict:
-    """Returns how our scores, one array a seed, stand against the better of the rivals'.
-
-    Args:
-        labels_N: Of the rows whose label is known; all other arrays are of these rows.
-        ours: Scores of each seed.
-        rivals: Name → scores.
-        log: The log's name.
-        family: Of the log.
-        task: Name of the label.
-        true_N: The true probabilities, where somebody knows them.
-    """
+    """Returns how our scores, one array a seed, stand against the better of the rivals'."""
     aucs = {name: auc(labels_N, scores_N) for name, scores_N in rivals.items()}
     better = max(aucs, key=aucs.__getitem__)
     mean, difference, low, high = paired_difference(labels_N, ours, rivals[better])
@@ -299,7 +274,6 @@ def judged(
 
 
 def auc(labels_N: np.ndarray, scores_N: np.ndarray) -> float:
-    """Returns the AUC of scores of rows that all have a label."""
     return float(roc_auc_score(labels_N, scores_N))
 
 
@@ -325,18 +299,12 @@ def summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Trained:
-    """Predictions of the untouched config with one seed."""
-
     scores: dict[str, np.ndarray]  # task → float32 [N]
     seconds: float
 
 
 def command(*arguments: object) -> str:
-    """Runs a command of mmoe in this process; returns what it prints.
-
-    Raises:
-        RuntimeError: It fails; the message is what it said.
-    """
+    """Runs a command of mmoe in this process; returns what it prints."""
     text = io.StringIO()
     with _arguments(arguments), contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
         try:
@@ -357,7 +325,6 @@ def inferred(log: Path, labels: Sequence[str], config: Path) -> tuple[RunConfig,
 
 
 def trained(config: Path, test: Path, seed: int, overrides: Sequence[str]) -> Trained:
-    """Trains with a seed, and scores the test rows."""
     run, scored = config.with_name(f"run-{seed}"), config.with_name(f"scores-{seed}.parquet")
     shutil.rmtree(run, ignore_errors=True)
     given = [part for value in overrides for part in ("--set", value)]
@@ -413,30 +380,17 @@ Build = Callable[[Mapping[str, Any]], Pipeline]
 
 @dataclass(frozen=True)
 class Rival:
-    """A model's predictions on the test rows.
+    """A model's predictions on the test rows."""
 
-    Attributes:
-        name: Of the model.
-        scores_N: Probabilities.
-        settings: What was chosen.
-    """
-
-    name: str
-    scores_N: np.ndarray
-    settings: Mapping[str, Any]
+    name: str  # Of the model
+    scores_N: np.ndarray  # Probabilities
+    settings: Mapping[str, Any]  # What was chosen
 
 
 def rivals(
     columns: Columns, parts: Mapping[str, pd.DataFrame], task: str, test: pd.DataFrame
 ) -> list[Rival]:
-    """Fits both models, as they come and tuned on the validation rows, to one task.
-
-    Args:
-        columns: What each column is used as.
-        parts: `train` and `validation`.
-        task: Name of the label; rows without one are left out.
-        test: Rows to predict.
-    """
+    """Fits both models, as they come and tuned on the validation rows, to one task."""
     train, validation = (
         part.loc[part[task].notna()] for part in (parts["train"], parts["validation"])
     )
@@ -538,19 +492,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Raced:
-    """What came of one log.
+    """What came of one log."""
 
-    Attributes:
-        verdicts: One a task.
-        right: Column → whether init found a kind that is right.
-        wrong: Column → what it was taken for instead.
-        seconds_over_trees: Seconds of init and training over those of fitting boosted trees to
-            each task, which alternate; medians.
-    """
-
-    verdicts: list[Verdict]
-    right: dict[str, bool]
-    wrong: dict[str, str]
+    verdicts: list[Verdict]  # One a task
+    right: dict[str, bool]  # Column → whether init found a kind that is right
+    wrong: dict[str, str]  # Column → what it was taken for instead
+    # Seconds of init and training over those of fitting boosted trees to each task, which
+    # alternate; medians
     seconds_over_trees: float
 
 

@@ -50,23 +50,15 @@ from benchmarks.gpu_check.record import (
 
 @dataclass(frozen=True)
 class Settings:
-    """What every stage gets.
+    """What every stage gets."""
 
-    Attributes:
-        device: cuda; for a rehearsal cpu, or emulated: the CUDA sources compiled for the host.
-        record: The file that lines go to.
-        bundle: The folder with a prebuilt extension, if it is there.
-        small: A rehearsal's sizes: nothing that is measured with them means anything.
-    """
-
-    device: str
-    record: Path
-    bundle: Path
-    small: bool = False
+    device: str  # cuda; for a rehearsal cpu, or emulated: the CUDA sources compiled for the host
+    record: Path  # The file that lines go to
+    bundle: Path  # The folder with a prebuilt extension, if it is there
+    small: bool = False  # A rehearsal's sizes: nothing that is measured with them means anything
 
     @property
     def words(self) -> tuple[object, ...]:
-        """Options of a process."""
         small = ("--small",) if self.small else ()
         return ("--record", self.record, "--device", self.device, *small)
 
@@ -84,21 +76,13 @@ OWN_TESTS = ROOT / "tests" / "benchmarks" / "gpu_check"
 
 @dataclass(frozen=True)
 class Stage:
-    """Items that are run one after another, or a few at a time.
+    """Items that are run one after another, or a few at a time."""
 
-    Attributes:
-        name: On the command line.
-        seconds: Its clock.
-        about: One line for people.
-        plan: Its items, in order of value.
-        workers: Items at a time; times are taken one by one.
-    """
-
-    name: str
-    seconds: float
-    about: str
-    plan: Callable[[Settings], list[Item]]
-    workers: int = 1
+    name: str  # On the command line
+    seconds: float  # Its clock
+    about: str  # One line for people
+    plan: Callable[[Settings], list[Item]]  # Its items, in order of value
+    workers: int = 1  # Items at a time; times are taken one by one
 
 
 def _own(module: str, *arguments: object) -> tuple[str, ...]:
@@ -106,7 +90,6 @@ def _own(module: str, *arguments: object) -> tuple[str, ...]:
 
 
 def env(settings: Settings) -> list[Item]:
-    """Versions, and kernels that run."""
     described = _own("record", "--record", settings.record, "--device", settings.device)
     items = [Item("env/described", described, 40)]
     extension = {
@@ -119,7 +102,6 @@ def env(settings: Settings) -> list[Item]:
 
 
 def smokes(settings: Settings) -> list[Item]:
-    """Every operator against its specification."""
     few = ("--few",) if settings.small else ()
     return [
         Item(f"smoke/{name}", _own("smoke", name, "--device", settings.device, *few), 45)
@@ -153,7 +135,6 @@ def test_files(device: str) -> list[str]:
 
 
 def timed_kernels(settings: Settings) -> list[Item]:
-    """Times of the operators beside their alternatives."""
     where = settings.words
     return [
         Item(f"kernels/{group}", _own("kernels", group, *where, "--seconds", seconds), seconds + 15)
@@ -207,7 +188,6 @@ def rivals(settings: Settings) -> list[Item]:
 
 
 def sanitize(settings: Settings) -> list[Item]:
-    """Every operator's smoke under compute-sanitizer."""
     return [
         Item(
             f"sanitize/{tool}/{name}",
@@ -259,12 +239,7 @@ Lines = Mapping[str, Mapping[str, Any]]
 
 
 def summary(lines: Lines, stages: Sequence[str]) -> list[str]:
-    """A line for each stage, what failed, why things were left out, times, and the verdict.
-
-    Args:
-        lines: The last line of each key.
-        stages: Those that were asked for.
-    """
+    """A line for each stage, what failed, why things were left out, times, and the verdict."""
     own = {
         key: line for key, line in lines.items() if _stage(key) in stages and "marks" not in line
     }
@@ -279,7 +254,6 @@ def summary(lines: Lines, stages: Sequence[str]) -> list[str]:
 
 
 def verdict(lines: Lines, stages: Sequence[str]) -> str:
-    """The last line."""
     counts = Counter(line["status"] for line in lines.values())
     words = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
     state = "all well" if not problems(lines, stages) else "; ".join(problems(lines, stages))
@@ -382,7 +356,6 @@ if not torch.cuda.is_available():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the stages; 1 where anything failed, was not reached, or nothing ran."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.device == "emulated" and set(options.stage or ()) - set(EMULATED):

@@ -27,7 +27,6 @@ MOST_BYTES = 64 * 2**20
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the folder and its size; exit status 1 where it cannot be made."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.bundle")
     parser.add_argument("--architectures", nargs="+", default=["9.0"])
     parser.add_argument("--out", type=Path, default=ROOT / "gpu-bundle")

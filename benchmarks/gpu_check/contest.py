@@ -43,14 +43,7 @@ def sets_needed(set_bytes: int, device: str) -> int:
 
 
 def timed(call: Call, device: str, sets: int = 1, rounds: int = ROUNDS) -> Timed:
-    """Runs a call over all sets, again and again.
-
-    Args:
-        call: Given the number of its set.
-        device: cuda or cpu.
-        sets: How many there are.
-        rounds: Times that are taken.
-    """
+    """Runs a call over all sets, again and again."""
     call(0)
     once = _once(call, device)
     wanted = max(sets, min(MOST_CALLS, int(ROUND_SECONDS / max(once, 1e-7))))
@@ -121,35 +114,24 @@ class Size:
 
     @property
     def name(self) -> str:
-        """For keys."""
         kind = {torch.bfloat16: "bf16", torch.float32: "fp32"}[self.dtype]
         return f"{kind} P={self.P} D={self.D} H={self.H} E={self.E}"
 
     @property
     def flops(self) -> float:
-        """Of one product."""
         return 2.0 * self.P * self.D * self.H
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Calls that compute the same.
+    """Calls that compute the same."""
 
-    Attributes:
-        name: For the key.
-        calls: By who; `mmoe` is ours.
-        sets: Of tensors.
-        flops: That all of them do.
-        moved: Bytes that all of them have to read and write.
-        left_out: Who is not here, and why.
-    """
-
-    name: str
-    calls: Mapping[str, Call]
-    sets: int
-    flops: float = 0.0
-    moved: int = 0
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    name: str  # For the key
+    calls: Mapping[str, Call]  # By who; `mmoe` is ours
+    sets: int  # Of tensors
+    flops: float = 0.0  # That all of them do
+    moved: int = 0  # Bytes that all of them have to read and write
+    left_out: Mapping[str, str] = field(default_factory=dict)  # Who is not here, and why
 
 
 @dataclass(frozen=True)
@@ -165,7 +147,6 @@ class Layer:
 
     @classmethod
     def draw(cls, size: Size, device: str, seed: int) -> "Layer":
-        """Random rows, weights and routing."""
         generator = torch.Generator(device).manual_seed(seed)
 
         def normal(*shape: int) -> Tensor:

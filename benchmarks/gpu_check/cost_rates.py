@@ -40,7 +40,6 @@ CALLS, ROUNDS = 20, 7
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures, prints and writes."""
     settings = process_options("cost_rates").parse_args(arguments)
     record = opened_record(settings)
     device, name = settings.device, machine_name(settings.device)
@@ -168,7 +167,6 @@ def _seconds(call: Call, device: str, sets: int = 1) -> float:
 
 
 def _host_seconds(step: Callable[[], None], device: str) -> float:
-    """The fastest round of calls, up to the device's end."""
 
     def wait() -> None:
         if device == "cuda":

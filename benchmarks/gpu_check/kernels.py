@@ -482,12 +482,7 @@ SCATTERMOE = "scattermoe"
 
 
 def scattermoe(sets: Sequence[Layer], fused: bool) -> tuple[dict[str, Call], dict[str, str]]:
-    """Its product of rows that lie sorted already, and why it is no contestant where it is none.
-
-    Args:
-        sets: Of tensors.
-        fused: With bias and ReLU, by which it adds the bias within the product if it can.
-    """
+    """Its product of rows that lie sorted already, and why it is no contestant where it is none."""
     if not sets[0].x_PD.is_cuda:
         return {}, {SCATTERMOE: "a Triton kernel needs a GPU"}
     try:

@@ -37,11 +37,9 @@ class Case:
     unused: bool = False
 
     def random(self, *shape: int, seed: int) -> Tensor:
-        """Normal numbers that are the same each time."""
         return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
     def experts_BGK(self) -> Tensor:
-        """What the gates pick."""
         scores_BGE = self.random(self.B, self.G, self.E, seed=1)
         experts_BGK = scores_BGE.topk(self.K, dim=-1).indices
         if self.unused:
@@ -344,7 +342,6 @@ def calls_of(name: str, few: bool = False) -> Iterator[tuple[str, Call]]:
 
 
 def expected(call: Call) -> Any:
-    """What the specification gives."""
     name, arguments = call
     return reference_of(name)(*arguments)
 

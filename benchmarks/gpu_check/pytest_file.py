@@ -113,7 +113,6 @@ def _below_tests(file: Path) -> Path:
 
 
 def _verdict(file: Path, record: Record, code: int) -> int:
-    """Prints the counts; the exit status."""
     lines = record.lines()
     own = {key: line for key, line in lines.items() if key.startswith(f"tests/{file}::")}
     counts = Counter(line["status"] for line in own.values())
@@ -131,15 +130,7 @@ def _verdict(file: Path, record: Record, code: int) -> int:
 
 
 class Lines:
-    """Writes a line for each test that ends; leaves out those that have one.
-
-    Args:
-        record: Where.
-        file: Whose tests these are, as keys have it.
-        running: A file that names the test under way.
-        seconds: The clock of each test.
-        ended: Keys of those that took an earlier process with them.
-    """
+    """Writes a line for each test that ends; leaves out those that have one."""
 
     def __init__(
         self, record: Record, file: str, running: Path, seconds: float, ended: Collection[str]
@@ -149,7 +140,6 @@ class Lines:
         self.began, self.failed = 0.0, False
 
     def key(self, nodeid: str) -> str:
-        """Of a test, or of reading the file."""
         return f"tests/{self.file}::{nodeid.partition('::')[2] or 'collection'}"
 
     @pytest.hookimpl(trylast=True)
@@ -164,7 +154,6 @@ class Lines:
             items[:] = [item for item in items if item not in again]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Starts the clock."""
         self.began, self.failed = time.monotonic(), False
         self.running.write_text(self.key(nodeid), encoding="utf-8")
         faulthandler.dump_traceback_later(self.seconds, exit=True, file=STDERR)
@@ -182,7 +171,6 @@ class Lines:
             self.record.add(key, PASSED, seconds=seconds)
 
     def pytest_runtest_logfinish(self) -> None:
-        """Stops the clock."""
         faulthandler.cancel_dump_traceback_later()
         self.running.write_text("", encoding="utf-8")
 
@@ -211,7 +199,6 @@ def _skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What `Lines` is given."""
     group = parser.getgroup("gpu-check")
     group.addoption(RECORD, type=Path, help="file that gets a line for each test")
     group.addoption(RUNNING, type=Path, help="file that names the test under way")
@@ -221,7 +208,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Joins where a record is named."""
     options = (RECORD, FILE, RUNNING, CLOCK, ENDED)
     path, file, running, seconds, ended = (_option(config, name) for name in options)
     if path is not None:

@@ -105,18 +105,11 @@ class Message:
     dtype: torch.dtype
 
     def row_bytes(self) -> int:
-        """Of one of them."""
         return self.dtype.itemsize * torch.Size(self.shape).numel()
 
 
 class Work:
-    """A layer whose experts are spread over the ranks, the whole of it, and everybody's rows.
-
-    Args:
-        sizes: As `FULL`.
-        device: This rank's.
-        wire_dtype: Rows travel in it.
-    """
+    """A layer whose experts are spread over the ranks, the whole of it, and everybody's rows."""
 
     def __init__(
         self, sizes: tuple[Any, ...], device: torch.device, wire_dtype: torch.dtype | None
@@ -140,7 +133,6 @@ class Work:
         self.grad_BGO = torch.randn(grads, generator=generator).to(device)
 
     def mine(self, rows: Tensor) -> Tensor:
-        """This rank's rows of those of all."""
         return rows[self.rank * self.B : (self.rank + 1) * self.B]
 
     def step(self) -> list[Tensor]:

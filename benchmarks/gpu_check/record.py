@@ -43,11 +43,6 @@ class Record:
     """Lines of one file, and of older ones that count as done too.
 
     Several processes may write to it at the same time: each line is one append.
-
-    Args:
-        path: Of the file; its folder is made.
-        machine: The GPU's name, or the processor's.
-        older: More files whose lines count.
     """
 
     def __init__(self, path: Path, machine: str, older: Collection[Path] = ()) -> None:
@@ -56,13 +51,7 @@ class Record:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def add(self, key: str, status: str, **values: Any) -> None:
-        """Writes one line.
-
-        Args:
-            key: `stage/what`.
-            status: One of `STATUSES`.
-            values: What else is known.
-        """
+        """Writes one line."""
         assert status in STATUSES, status
         line = {"key": key, "status": status, **values, "machine": self.machine, "code": self.code}
         text = json.dumps({**line, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
@@ -73,7 +62,6 @@ class Record:
             os.fsync(file.fileno())
 
     def lines(self) -> dict[str, dict[str, Any]]:
-        """The last line of each key, of this code on this machine."""
         return _last_lines([*self.older, self.path], self.machine, self.code)
 
     def done(self) -> set[str]:
@@ -141,7 +129,6 @@ def machine_name(device: str) -> str:
 
 
 def file_name(machine: str) -> str:
-    """Of a machine's record."""
     return f"gpu_check_{re.sub(r'[^a-z0-9]+', '-', machine.lower()).strip('-')}.jsonl"
 
 
@@ -156,25 +143,17 @@ TAIL = 600  # characters of the last words of a process that failed
 
 @dataclass(frozen=True)
 class Item:
-    """One process of a stage.
+    """One process of a stage."""
 
-    Attributes:
-        key: Of the line that says how it ended.
-        command: Arguments of this Python, or a whole command where the first is not `-m`.
-        seconds: Its clock.
-        needs: Modules without which it is left out.
-        environment: Variables set for it.
-    """
-
-    key: str
+    key: str  # Of the line that says how it ended
+    # Arguments of this Python, or a whole command where the first is not `-m`
     command: tuple[str, ...]
-    seconds: float
-    needs: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    seconds: float  # Its clock
+    needs: tuple[str, ...] = ()  # Modules without which it is left out
+    environment: Mapping[str, str] = field(default_factory=dict)  # Variables set for it
 
     @property
     def argv(self) -> list[str]:
-        """The whole command."""
         before = [sys.executable] if self.command[0].startswith("-") else []
         return [*before, *self.command]
 
@@ -189,23 +168,14 @@ class Ended:
 
 
 def run_items(
-    items: Sequence[Item],
-    record: Record,
-    log: Path,
-    seconds: float,
-    workers: int = 1,
-    say: Callable[[str], None] = print,
+    items: Sequence[Item],  # In order of value
+    record: Record,  # Of what is known
+    log: Path,  # A file that gets all that the processes print
+    seconds: float,  # The clock
+    workers: int = 1,  # Processes at a time
+    say: Callable[[str], None] = print,  # Told of each end
 ) -> None:
-    """Runs what is not done yet until the clock of the stage ends; the record says the rest.
-
-    Args:
-        items: In order of value.
-        record: Of what is known.
-        log: A file that gets all that the processes print.
-        seconds: The clock.
-        workers: Processes at a time.
-        say: Told of each end.
-    """
+    """Runs what is not done yet until the clock of the stage ends; the record says the rest."""
     ends_at, done = time.monotonic() + seconds, record.done()
 
     def one(item: Item) -> None:
@@ -325,22 +295,14 @@ def process_options(
 
 
 def opened_record(settings: argparse.Namespace) -> Record:
-    """Returns the record of a process's options, once kernels for its device are there.
-
-    Raises:
-        SystemExit: There are no CUDA kernels for a GPU.
-    """
+    """Returns the record of a process's options, once kernels for its device are there."""
     if settings.device == "cuda":
         require_kernels()
     return Record(settings.record, machine_name(settings.device))
 
 
 def require_kernels() -> None:
-    """Ends the process where operators on a GPU would be plain PyTorch.
-
-    Raises:
-        SystemExit: There are no CUDA kernels.
-    """
+    """Ends the process where operators on a GPU would be plain PyTorch."""
     from mmoe.ops import extension_status
 
     if not extension_status().cuda:
@@ -352,9 +314,6 @@ def opened(device: str) -> Iterator[str]:
     """Gives the name under which tensors are put on it, while kernels for it are there.
 
     Emulated, "cuda" means the CUDA sources compiled for the host, in this process.
-
-    Raises:
-        SystemExit: There are no CUDA kernels for a GPU.
     """
     if device == "emulated":
         from tests.emulated_cuda.device import EmulatedDevice, Kernels  # compiles where it must
@@ -386,7 +345,6 @@ ASKED = "name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.limit,te
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """One line of the record."""
     settings = process_options("record", DEVICES).parse_args(arguments)
     found = describe(settings.device)
     Record(settings.record, machine_name(settings.device)).add("env/versions", MEASURED, **found)
@@ -395,7 +353,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def describe(device: str) -> dict[str, Any]:
-    """What is here, by name."""
     import torch  # not before it is needed: --help should be quick
 
     found: dict[str, Any] = {

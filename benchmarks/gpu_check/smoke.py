@@ -48,7 +48,6 @@ NAMES = (*BUILDERS, *LAYERS)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints how many calls agreed; stops at the first that does not."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.smoke")
     parser.add_argument("operator", choices=NAMES)
     parser.add_argument("--device", choices=DEVICES, default="cuda")
@@ -67,11 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def check(name: str, device: str, few: bool = False) -> str:
-    """How many calls agreed, by operator.
-
-    Raises:
-        ValueError: A result is not the specification's.
-    """
+    """How many calls agreed, by operator."""
     if name in LAYERS:
         return check_layer(name, device)
     counts: Counter[str] = Counter()
@@ -105,11 +100,7 @@ def coarsest(value: Any) -> float:
 
 
 def compare(name: str, found: Any, wanted: Any, tolerance: float) -> None:
-    """Refuses what is not equal within a tolerance, of the largest number.
-
-    Raises:
-        ValueError: With the name and the largest difference.
-    """
+    """Refuses what is not equal within a tolerance, of the largest number."""
     if isinstance(wanted, list | tuple):
         if len(found) != len(wanted):
             raise ValueError(f"{name}: expected {len(wanted)} results, got {len(found)}")
@@ -154,7 +145,6 @@ def sanitize(tool: str, operator: str, device: str) -> NoReturn:
 
 
 def command(tool: str, operator: str) -> list[str]:
-    """The whole command."""
     return [
         *("compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)),
         *("--print-limit", "20", sys.executable, "-m", "benchmarks.gpu_check.smoke"),
@@ -166,11 +156,7 @@ def command(tool: str, operator: str) -> list[str]:
 
 
 def check_layer(name: str, device: str) -> str:
-    """A training step of a whole layer on both devices, in each type.
-
-    Raises:
-        ValueError: Where one differs.
-    """
+    """A training step of a whole layer on both devices, in each type."""
     for dtype, tolerance in LAYER_TOLERANCE.items():
         torch.manual_seed(0)
         layer = LAYERS[name]().to(dtype)
@@ -188,7 +174,6 @@ def check_layer(name: str, device: str) -> str:
 
 
 def _step(layer: MultiGateMixture, x_BD: Tensor) -> list[Tensor]:
-    """The output and all gradients."""
     x_BD = x_BD.requires_grad_()
     out_BGO = layer(x_BD).out_BGO
     leaves = [x_BD, *layer.parameters()]

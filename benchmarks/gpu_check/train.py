@@ -75,7 +75,6 @@ class Ranker(nn.Module):
         )
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `logits_BT`."""
         mixed = self.mixture(x_BD)
         mixed_BGO = mixed if isinstance(mixed, Tensor) else mixed.out_BGO
         towers = enumerate(self.towers)
@@ -262,7 +261,6 @@ def _wait(device: str) -> None:
 
 
 def measured_rate(device: str, small: bool) -> float:
-    """FLOP/s of one large product in bf16."""
     contest = product_rate(torch.bfloat16, 64 if small else 8192, device)
     return contest.flops / timed(contest.calls["mm"], device).low
 
@@ -276,7 +274,6 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def _whole(step: str, device: "DeviceKind", small: bool, record: Record) -> None:
-    """One line of the record."""
     with tempfile.TemporaryDirectory(prefix="gpu-check-whole-") as folder:
         batch = SMALL_BATCH if small else int(step.removeprefix("whole-"))
         values = measure_whole(batch, device, small, Path(folder))
@@ -340,7 +337,6 @@ class _Experts(nn.Module):
         self.experts, self.gates = experts, gates
 
     def logits(self, x_BD: Tensor) -> Tensor:
-        """`[B, gates, experts]`, in fp32."""
         with torch.autocast(x_BD.device.type, enabled=False):
             return self.gate(x_BD.float()).view(len(x_BD), self.gates, self.experts)
 
@@ -349,7 +345,6 @@ class DenseLayer(_Experts):
     """Every expert on all rows, by batched products; softmax gates."""
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `out_BGO`."""
         y_EBH = x_BD.to(torch.bfloat16).expand(self.experts, -1, -1)
         for weight_EDH, bias_EH in zip(self.weights, self.biases, strict=True):
             y_EBH = torch.baddbmm(bias_EH.unsqueeze(1), y_EBH, weight_EDH).relu()
@@ -361,7 +356,6 @@ class DenseGroupedLayer(_Experts):
     """Every expert on all rows, by `F.grouped_mm` of a copy of the rows for each; softmax gates."""
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `out_BGO`."""
         y_EBH = _padded(x_BD.to(torch.bfloat16)).expand(self.experts, -1, -1).contiguous()
         for weight_EDH, bias_EH in zip(self.weights, self.biases, strict=True):
             weight_EDH = _padded(weight_EDH.to(torch.bfloat16), dim=1)
@@ -387,7 +381,6 @@ class GroupedLayer(_Experts):
         self.k = k
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `out_BGO`."""
         B, G = len(x_BD), self.gates
         top_BGK, experts_BGK = self.logits(x_BD).topk(self.k, dim=-1)
         picks = experts_BGK.flatten()

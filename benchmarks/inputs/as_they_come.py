@@ -208,7 +208,6 @@ def rows_wrong(found: pa.Table, expected: pa.Table | None) -> int:
 
 
 def made_tables(folder: Path) -> Iterator[Made]:
-    """Makes tables of every kind in a folder."""
     yield from _delta(folder / "delta")
     yield from _iceberg(folder / "iceberg")
     yield hudi_table(folder / "hudi")
@@ -377,7 +376,6 @@ def _iceberg(folder: Path) -> Iterator[Made]:
 
 
 def iceberg_table(folder: Path, name: str, rows: pa.Table) -> Any:
-    """Writes a table into FOLDER/lake/NAME."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     settings = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
@@ -460,7 +458,6 @@ def _add_deletes(table: Any, deletes: pa.Table, content: str, **more: Any) -> No
 
 
 def hudi_table(folder: Path) -> Made:
-    """Writes a folder as Hudi has it."""
     (folder / ".hoodie").mkdir(parents=True)
     pq.write_table(rows_of(0, 5), folder / "a.parquet")
     return Made("hudi", str(folder), refused_for="Hudi")

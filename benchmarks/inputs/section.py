@@ -21,29 +21,21 @@ from mmoe.train import train_run
 
 @dataclass(frozen=True)
 class Measured:
-    """What a section found.
+    """What a section found."""
 
-    Attributes:
-        values: JSON key → number.
-        details: What stands behind them: numbers of each seed, the oracle's among them.
-    """
-
-    values: Mapping[str, float]
+    values: Mapping[str, float]  # JSON key → number
+    # What stands behind them: numbers of each seed, the oracle's among them
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Section:
-    """One comparison.
+    """One comparison."""
 
-    Attributes:
-        name: For `--only`.
-        targets: JSON key → what it should reach; keys without a target are None.
-        measure: Called with the seeds, and with what prints a line of progress.
-    """
-
-    name: str
+    name: str  # For `--only`
+    # JSON key → what it should reach; keys without a target are None
     targets: Mapping[str, Target | None]
+    # Called with the seeds, and with what prints a line of progress
     measure: Callable[[Sequence[int], Callable[[str], None]], Measured]
 
 

@@ -66,11 +66,6 @@ def sequence_log(rows: int, seed: int, *, interest: bool) -> SequenceLog:
     `interest` is set, what is clicked is what goes with recent events of the candidate's own
     category, `1.5 ln(1 + Σ exp(−age / 72 h))`; else people click what is popular, whatever they saw
     before.
-
-    Args:
-        rows: N.
-        seed: Of all that is drawn.
-        interest: Do clicks depend on the candidate and the events together?
     """
     rng = np.random.default_rng(seed)
     category_I = rng.integers(0, _CATEGORIES, _ITEMS)
@@ -595,11 +590,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 class World:
-    """One truth and its logs.
-
-    Args:
-        seed: Of all that is drawn.
-    """
+    """One truth and its logs."""
 
     def __init__(self, seed: int) -> None:
         self.draw = np.random.default_rng([seed, 7])
@@ -663,7 +654,6 @@ class World:
 
 
 def measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Trains all models on the log of each seed."""
     found: dict[str, list[float]] = {name: [] for name in ("oracle", *MODELS)}
     for seed in seeds:
         world = World(seed)
@@ -716,19 +706,12 @@ _ROADS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class _LateWorld:
-    """One log of clicks.
+    """One log of clicks."""
 
-    Attributes:
-        log: As it is at the end of day 30: purchases that had come by then.
-        after: Clicks of the following days, likewise (nearly none has come).
-        truth_N: P(purchase within the window) of these.
-        bought_N: Whether it came, once all labels are mature.
-    """
-
-    log: pa.Table
-    after: pa.Table
-    truth_N: np.ndarray
-    bought_N: np.ndarray
+    log: pa.Table  # As it is at the end of day 30: purchases that had come by then
+    after: pa.Table  # Clicks of the following days, likewise (nearly none has come)
+    truth_N: np.ndarray  # P(purchase within the window) of these
+    bought_N: np.ndarray  # Whether it came, once all labels are mature
 
 
 def _world(seed: int) -> _LateWorld:

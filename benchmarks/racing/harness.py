@@ -37,18 +37,15 @@ class Spread:
 
     @classmethod
     def single(cls, value: float) -> "Spread":
-        """Of one measurement."""
         return cls(value, value, value, 1)
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Of one value a round."""
         ordered = sorted(values)
         low, high = _quantile(ordered, 0.1), _quantile(ordered, 0.9)
         return cls(statistics.median(ordered), low, high, len(ordered))
 
     def times(self, factor: float) -> "Spread":
-        """In another unit."""
         return Spread(self.median * factor, self.low * factor, self.high * factor, self.count)
 
 
@@ -60,11 +57,9 @@ class Times:
 
     @property
     def rounds(self) -> int:
-        """How many there were."""
         return min(map(len, self.seconds.values()), default=0)
 
     def median(self, name: str) -> float:
-        """Seconds."""
         return statistics.median(self.seconds[name])
 
     def ratio(self, other: str, ours: str) -> Spread:
@@ -73,7 +68,6 @@ class Times:
         return Spread.of([theirs / own for theirs, own in pairs])
 
     def fastest(self, names: Sequence[str]) -> str:
-        """The one of these contestants with the smallest median."""
         return min(names, key=self.median)
 
     def then(self, more: "Times") -> "Times":
@@ -107,7 +101,6 @@ class Target:
     highest: float | None = None
 
     def met(self, value: float) -> bool:
-        """Is it reached?"""
         if self.highest is not None:
             return self.bound <= value <= self.highest
         return value <= self.bound if self.at_most else value >= self.bound
@@ -120,28 +113,19 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        key: Of the targets; others are shown for information.
-        spread: Median and range of the paired ratios.
-        ours_ms: Median of ours.
-        other_ms: Median of what it is compared with. None where there is no such time.
-        note: What else is worth knowing.
-        product_rate: `fp32` or `bf16` where the spread is in FLOP/s and still to be divided by the
-            rate of a plain product, which is known at the end of the run.
-        details: Rows of a table of its own.
-        digits: Behind the point, in the table.
-    """
-
-    key: str
-    spread: Spread
-    ours_ms: float | None = None
+    key: str  # Of the targets; others are shown for information
+    spread: Spread  # Median and range of the paired ratios
+    ours_ms: float | None = None  # Median of ours
+    # Median of what it is compared with. None where there is no such time.
     other_ms: float | None = None
-    note: str = ""
+    note: str = ""  # What else is worth knowing
+    # `fp32` or `bf16` where the spread is in FLOP/s and still to be divided by the rate of a plain
+    # product, which is known at the end of the run
     product_rate: str | None = None
-    details: Sequence[Mapping[str, Any]] = ()
-    digits: int = 3
+    details: Sequence[Mapping[str, Any]] = ()  # Rows of a table of its own
+    digits: int = 3  # Behind the point, in the table
 
     def as_share_of(self, limit: float) -> "Result":
         """A rate as a share of `limit` (FLOP/s)."""
@@ -193,20 +177,13 @@ def missed(results: Iterable[Result], targets: Mapping[str, Target]) -> list[str
 
 
 def print_table(
-    results: Sequence[Result],
-    targets: Mapping[str, Target],
-    title: str = "Paired ratios: median and 10–90 % range",
+    results: Sequence[Result],  # What was measured
+    targets: Mapping[str, Target],  # What it is held against
+    title: str = "Paired ratios: median and 10–90 % range",  # Above the table
     *,
-    enough_rounds: bool = True,
+    enough_rounds: bool = True,  # Whether the medians can be held against the targets at all
 ) -> None:
-    """Targets beside what was measured; keys without a target are for information.
-
-    Args:
-        results: What was measured.
-        targets: What it is held against.
-        title: Above the table.
-        enough_rounds: Whether the medians can be held against the targets at all.
-    """
+    """Targets beside what was measured; keys without a target are for information."""
     below = set(missed(results, targets))
     table = new_table(("key", "ours, ms", "other, ms", "median", "10–90 %", "target"), title)
     for column in ("", "note"):
@@ -346,30 +323,17 @@ FEWEST_ROUNDS, MOST_ROUNDS = 5, 60
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """How long, and on what, contestants run.
+    """How long, and on what, contestants run."""
 
-    Attributes:
-        device: cpu or cuda.
-        rounds: Rounds of every race; None: as many as fit into its time.
-        seconds: Time of one race.
-        say: Told of progress.
-    """
-
-    device: str
-    rounds: int | None
-    seconds: float
-    say: Callable[[str], None] = field(default=lambda _: None)
+    device: str  # cpu or cuda
+    rounds: int | None  # Rounds of every race; None: as many as fit into its time
+    seconds: float  # Time of one race
+    say: Callable[[str], None] = field(default=lambda _: None)  # Told of progress
 
     def race(
         self, name: str, calls: Mapping[str, Callable[[], object]], *, share: float = 1.0
     ) -> Times:
-        """Runs the contestants in turn, in another order every round.
-
-        Args:
-            name: Of the race, for progress.
-            calls: Contestants.
-            share: Of the time of one race.
-        """
+        """Runs the contestants in turn, in another order every round."""
         one_round = 0.0
         for _ in range(1 if self.rounds == 1 else WARM_UP_ROUNDS):
             one_round = sum(self.time(call) for call in calls.values())
@@ -417,15 +381,11 @@ class NothingToMeasure(Exception):
 
 @dataclass(frozen=True)
 class Race(Generic[Bench]):
-    """One race.
+    """One race."""
 
-    Attributes:
-        keys: That come out of it, and what each should reach; None: shown for information.
-        run: Measures them.
-    """
-
+    # That come out of it, and what each should reach; None: shown for information
     keys: Mapping[str, Target | None]
-    run: Callable[[Bench], list[Result]]
+    run: Callable[[Bench], list[Result]]  # Measures them
 
 
 def run_races(
@@ -437,8 +397,7 @@ def run_races(
 ) -> tuple[list[Result], dict[str, str], dict[str, str]]:
     """Runs the races that give a wanted key, in turn; `between` is called around each.
 
-    Returns:
-        Results, and why other keys have none: failed, skipped.
+    Returns results, and why other keys have none: failed, skipped.
     """
     races = [race for race in races if set(race.keys) & set(wanted)]
     results: list[Result] = []
@@ -474,8 +433,7 @@ def shares_of(
 ) -> tuple[list[Result], dict[str, str]]:
     """FLOP/s as shares of the product rate of their precision.
 
-    Returns:
-        The results, and why keys have none: this machine has no such products.
+    Returns the results, and why keys have none: this machine has no such products.
     """
     shares, without = [], {}
     for result in results:
@@ -488,32 +446,19 @@ def shares_of(
 
 
 def report(
-    found: tuple[list[Result], dict[str, str], dict[str, str]],
-    targets: Mapping[str, Target],
-    settings: Mapping[str, Any],
-    out: Path | None,
+    found: tuple[list[Result], dict[str, str], dict[str, str]],  # By `run_races`
+    targets: Mapping[str, Target],  # Of the keys that have one
+    settings: Mapping[str, Any],  # That the JSON line holds too
+    out: Path | None,  # The JSON line goes here as well
     *,
-    started: float,
-    title: str = "Paired ratios: median and 10–90 % range",
-    rates: ProductRates | None = None,
+    started: float,  # By `time.perf_counter`
+    title: str = "Paired ratios: median and 10–90 % range",  # Of the table
+    rates: ProductRates | None = None,  # Of products, of which results are shares
     details: Callable[[Sequence[Result]], None] = lambda _: None,
-    device: str = "cpu",
-    enough: bool = True,
+    device: str = "cpu",  # That was measured
+    enough: bool = True,  # Whether the medians can be held against the targets at all
 ) -> None:
-    """Prints what races found as a table and, last, as one JSON line; exits with 1 if one failed.
-
-    Args:
-        found: By `run_races`.
-        targets: Of the keys that have one.
-        settings: That the JSON line holds too.
-        out: The JSON line goes here as well.
-        started: By `time.perf_counter`.
-        title: Of the table.
-        rates: Of products, of which results are shares.
-        details: Prints what comes before the table.
-        device: That was measured.
-        enough: Whether the medians can be held against the targets at all.
-    """
+    """Prints what races found as a table and, last, as a JSON line; exits with 1 if one failed."""
     results, failed, skipped = found
     context = {
         "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
@@ -561,36 +506,24 @@ def report(
 
 
 def keys_of(races: Iterable[Race[Any]]) -> dict[str, Target | None]:
-    """Returns all keys that may be asked for, and what each should reach."""
     return {key: target for race in races for key, target in race.keys.items()}
 
 
 def targets_of(races: Iterable[Race[Any]]) -> dict[str, Target]:
-    """Returns the targets of the keys that have one."""
     return {key: target for key, target in keys_of(races).items() if target is not None}
 
 
 def options(
-    name: str,
-    keys: Iterable[str],
+    name: str,  # Of the program
+    keys: Iterable[str],  # That may be asked for
     *,
-    seconds: float | None = None,
-    rounds: bool = False,
-    seeds: int | None = None,
-    device: bool = False,
-    threads: int | None = None,
+    seconds: float | None = None,  # Of a race, unless told otherwise; None: no option
+    rounds: bool = False,  # Whether their number may be told
+    seeds: int | None = None,  # Unless told otherwise; None: one, and no option
+    device: bool = False,  # Whether it may be a GPU
+    threads: int | None = None,  # Of this process; None: an option
 ) -> argparse.ArgumentParser:
-    """Returns those that programs share; a program adds its own.
-
-    Args:
-        name: Of the program.
-        keys: That may be asked for.
-        seconds: Of a race, unless told otherwise; None: no option.
-        rounds: Whether their number may be told.
-        seeds: Unless told otherwise; None: one, and no option.
-        device: Whether it may be a GPU.
-        threads: Of this process; None: an option.
-    """
+    """Returns those that programs share; a program adds its own."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
     parser.set_defaults(device="cpu", rounds=None, seeds=1, threads=threads)
     if device:
@@ -611,35 +544,23 @@ def options(
 
 
 def clock_of(arguments: argparse.Namespace) -> Clock:
-    """Returns the clock of a program's options."""
     return Clock(
         device=arguments.device, rounds=arguments.rounds, seconds=arguments.seconds, say=talker()
     )
 
 
 def run(
-    arguments: argparse.Namespace,
-    races: Sequence[Race[Bench]],
-    bench: Bench,
+    arguments: argparse.Namespace,  # Of `options`
+    races: Sequence[Race[Bench]],  # In turn
+    bench: Bench,  # What each race gets
     *,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,  # That the JSON line holds too
     skipped: Mapping[str, str] | None = None,
-    fewest_seeds: int = 0,
-    between: Callable[[], None] = lambda: None,
+    fewest_seeds: int = 0,  # With fewer of them medians are not held against targets
+    between: Callable[[], None] = lambda: None,  # Called around each race
     **shown: Any,
 ) -> None:
-    """Prints a table and, last, one JSON line; exits with 1 where a race failed.
-
-    Args:
-        arguments: Of `options`.
-        races: In turn.
-        bench: What each race gets.
-        settings: That the JSON line holds too.
-        skipped: Why keys have no value although their race has run; read in the end.
-        fewest_seeds: With fewer of them medians are not held against targets.
-        between: Called around each race.
-        shown: How, as `report` has it.
-    """
+    """Prints a table and, last, one JSON line; exits with 1 where a race failed."""
     torch.set_num_threads(arguments.threads)
     started = time.perf_counter()
     results, failed, reasons = run_races(races, bench, arguments.only, talker(), between)
@@ -658,7 +579,6 @@ def run(
 
 @contextmanager
 def temporary_folder(name: str) -> Iterator[Path]:
-    """Gives a folder that is removed in the end."""
     folder = Path(tempfile.mkdtemp(prefix=f"mmoe-bench-{name}-"))
     try:
         yield folder

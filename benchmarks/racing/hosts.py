@@ -57,24 +57,17 @@ def why_not() -> str | None:
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """Hosts that reach each other.
-
-    Attributes:
-        hosts: How many.
-        name: What their namespaces' names begin with.
-        notes: What this kernel could not do.
-    """
+    """Hosts that reach each other."""
 
     hosts: int
+    # What their namespaces' names begin with
     name: str = field(default_factory=lambda: f"{PREFIX}-{os.getpid()}")
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # What this kernel could not do
 
     def namespace(self, host: int) -> str:
-        """Its name."""
         return f"{self.name}-h{host}"
 
     def address(self, host: int) -> str:
-        """Its address."""
         return f"10.77.0.{host + 1}"
 
     def inside(self, host: int) -> tuple[str, ...]:
@@ -82,12 +75,7 @@ class HostNetwork:
         return ("ip", "netns", "exec", self.namespace(host))
 
     def shape(self, gbits: float, delay_ms: float = 0.0) -> None:
-        """Gives every host's link a rate, and a delay where the kernel has netem.
-
-        Args:
-            gbits: Of what a host sends, in Gbit/s.
-            delay_ms: One way.
-        """
+        """Gives every host's link a rate, and a delay where the kernel has netem."""
         rate = gbits * GBIT
         packet = round(min(max(rate * PACKET_SECONDS, SMALLEST_PACKET), LARGEST_PACKET))
         # Fast links send several packets each time that the timer of tbf wakes up
@@ -116,7 +104,6 @@ class HostNetwork:
                 return
 
     def build(self) -> None:
-        """Makes all of it."""
         switch = f"{self.name}-{SWITCH}"
         _run("ip", "netns", "add", switch)
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
@@ -142,7 +129,6 @@ class HostNetwork:
             _run(*self.inside(host), "sysctl", "-q", "-w", f"{key}={value}")
 
     def remove(self) -> None:
-        """Deletes what there is of it."""
         for name in _named(self.name):
             _delete(name)
 
@@ -194,26 +180,18 @@ def _run(*command: str) -> None:
 
 @dataclass(frozen=True)
 class World:
-    """Ranks that run, and the links between their hosts.
+    """Ranks that run, and the links between their hosts."""
 
-    Attributes:
-        ranks: Answer commands, see `benchmarks.racing.spread`.
-        network: May be shaped between two commands.
-        per_host: Ranks of a host.
-    """
-
-    ranks: Ranks
-    network: HostNetwork
-    per_host: int
+    ranks: Ranks  # Answer commands, see `benchmarks.racing.spread`
+    network: HostNetwork  # May be shaped between two commands
+    per_host: int  # Ranks of a host
 
     @property
     def size(self) -> int:
-        """W."""
         return self.network.hosts * self.per_host
 
     @property
     def name(self) -> str:
-        """As in tables: hosts × ranks of each."""
         return f"{self.network.hosts} × {self.per_host}"
 
     @property
@@ -224,16 +202,7 @@ class World:
 
 @contextmanager
 def network_world(hosts: int, per_host: int, gbits: float) -> Iterator[World]:
-    """Builds hosts and starts ranks on them; ends both, whatever happens.
-
-    Args:
-        hosts: How many.
-        per_host: Ranks of each.
-        gbits: Rate of a host's link, in Gbit/s.
-
-    Raises:
-        NothingToMeasure: This machine cannot have such hosts.
-    """
+    """Builds hosts and starts ranks on them; ends both, whatever happens."""
     with host_network(hosts) as network:
         network.shape(gbits)
         with Ranks(

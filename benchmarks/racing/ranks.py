@@ -22,14 +22,10 @@ LAST_WORDS_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a rank runs.
+    """Where a rank runs."""
 
-    Attributes:
-        before: What its command begins with, such as `taskset -c 0`.
-        variables: Of its environment, beside and instead of the launcher's.
-    """
-
-    before: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()  # What its command begins with, such as `taskset -c 0`
+    # Of its environment, beside and instead of the launcher's
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -38,26 +34,17 @@ class Ranks:
 
     Each process has its own allocator, threads and caches of compiled products, as it would in real
     life. It answers every command, and its own start, with one line of JSON.
-
-    Args:
-        name: In messages.
-        module: What is run.
-        argument: Its only argument.
-        ranks: How many; one has no world, and no launcher's variables.
-        threads: Of each.
-        python: The interpreter; None: this one.
-        seats: One for each rank; None: all run here, as this process does.
     """
 
     def __init__(
         self,
-        name: str,
-        module: str,
-        argument: str,
+        name: str,  # In messages
+        module: str,  # What is run
+        argument: str,  # Its only argument
         *,
-        ranks: int = 1,
+        ranks: int = 1,  # How many; one has no world, and no launcher's variables
         threads: int = 1,
-        python: str | None = None,
+        python: str | None = None,  # The interpreter; None: this one
         seats: Sequence[Seat] | None = None,
     ) -> None:
         self.name = name
@@ -77,7 +64,6 @@ class Ranks:
         ]
 
     def wait_until_ready(self, within: float = READY_SECONDS) -> None:
-        """Until each has said so."""
         self._answers(within)
 
     def __enter__(self) -> "Ranks":
@@ -98,16 +84,7 @@ class Ranks:
     def ask_all(
         self, do: str, *, within: float = ANSWER_SECONDS, **values: Any
     ) -> list[dict[str, Any]]:
-        """Sends a command to every rank and waits for all answers.
-
-        Args:
-            do: The command.
-            within: Seconds until the answers have to be there.
-            values: Of the command.
-
-        Raises:
-            RuntimeError: A process died or took too long; the message ends with its last words.
-        """
+        """Sends a command to every rank and waits for all answers."""
         command = json.dumps({"do": do, **values}).encode() + b"\n"
         for rank, process in enumerate(self.processes):
             assert process.stdin is not None
@@ -119,7 +96,6 @@ class Ranks:
         return self._answers(within)
 
     def close(self) -> None:
-        """Ends the processes."""
         for process in self.processes:
             process.kill()
         for process, log in zip(self.processes, self.logs, strict=True):

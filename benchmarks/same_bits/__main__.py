@@ -30,7 +30,6 @@ Facts = dict[str, str]
 
 
 def main() -> int:
-    """Prints a line a case."""
     options = _options()
     cases = _chosen(options.only)
     if options.what == "against":

@@ -99,7 +99,6 @@ class Trained(Case):
         return runs / out
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """Weights, metrics, and what an evaluation of its own says."""
         facts = facts_of_run(self._train(tree, runs, "run"))
         facts |= self._read(tree, runs / "run", runs)
         if self.warm is not None:
@@ -152,7 +151,6 @@ class Backtest(Case):
     name: str = "backtest"
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """Its file of days, and the weights of each."""
         (runs / "config.yaml").write_text(json.dumps(BASE))
         out = runs / "days"
         tree.mmoe("backtest", runs / "config.yaml", "--data", tree.logs / "log", "--column", "time",
@@ -176,7 +174,6 @@ class Refusals(Case):
     inputs: int
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """Verdict and words of each input, folders taken out."""
         out = runs / "verdicts.json"
         tree.python("-c", _JUDGE, runs / "inputs", self.seed, self.inputs, out)
         return json.loads(out.read_text())
@@ -213,7 +210,6 @@ class OfKind(Case):
         object.__setattr__(self, "name", name)
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """Weights and metrics, what an evaluation says, scores; the same of the run after it."""
         raw = raw_config(KINDS[self.kind], tree.logs / "kinds")
         facts = self._of(tree, runs, "run", raw)
         if self.warm is not None:
@@ -238,7 +234,6 @@ class OfKind(Case):
         return facts | facts_of_scores(scores)
 
     def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
-        """Evaluates and scores the recorded run."""
         facts = self._read(tree, recorded / "run", runs / "again.parquet")
         return {f"again {name}": value for name, value in facts.items()}
 
@@ -254,7 +249,6 @@ class OnRanks(Case):
     model: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """Weights and metrics."""
         raw = raw_config(KINDS[self.kind], tree.logs / "kinds", epochs=1)
         raw["model"] |= self.model
         config = runs / "config.yaml"
@@ -270,7 +264,6 @@ class AfterTraining(Case):
     name: str = "after training"
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """The JSON of each, and the weights of what is pruned."""
         logs, config, run = tree.logs / "kinds", runs / "config.yaml", runs / "run"
         config.write_text(json.dumps(raw_config(KINDS["plain"], logs, epochs=1)))
         tree.mmoe("train", config, "--out", run, "--quiet")

@@ -23,7 +23,6 @@ os.dup2(2, 1)
 
 
 def main() -> None:
-    """Until there is nothing more to read."""
     for line in sys.stdin:
         what, *arguments = json.loads(line)
         said, wrong = io.StringIO(), io.StringIO()

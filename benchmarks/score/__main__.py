@@ -30,7 +30,6 @@ COUNTED = (
 
 
 def main() -> None:
-    """Prints tables and, last, one JSON line; exits with 1 where a race failed."""
     parser = options("score", keys_of(RACES))
     add = parser.add_argument
     add("--rows", type=int, default=400_000, help="of big, that are scored")

@@ -53,34 +53,20 @@ Answer = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Settings, what has been made so far, the product rates seen, and progress.
+    """Settings, what has been made so far, the product rates seen, and progress."""
 
-    Attributes:
-        folder: For logs and the build of an earlier mmoe, kept where the user names it.
-        runs: For what is written while this one lasts.
-        rows: To score.
-        many: To score where what grows with the rows is to be seen.
-        repeats: Scorings of each contestant.
-        threads: Of a process that has all cores.
-        engines: Interpreter of the environment with Ray and Spark.
-        table_bytes: Of all embedding tables together, on Spark.
-        wanted: Keys.
-        rates: Of products.
-        say: Told of progress.
-        skipped: Why keys have no value although their race has run.
-    """
-
-    folder: Path
-    runs: Path
-    rows: int
-    many: int
-    repeats: int
-    threads: int
-    engines: Path
-    table_bytes: float
-    wanted: Collection[str]
-    rates: ProductRates
-    say: Callable[[str], None]
+    folder: Path  # For logs and the build of an earlier mmoe, kept where the user names it
+    runs: Path  # For what is written while this one lasts
+    rows: int  # To score
+    many: int  # To score where what grows with the rows is to be seen
+    repeats: int  # Scorings of each contestant
+    threads: int  # Of a process that has all cores
+    engines: Path  # Interpreter of the environment with Ray and Spark
+    table_bytes: float  # Of all embedding tables together, on Spark
+    wanted: Collection[str]  # Keys
+    rates: ProductRates  # Of products
+    say: Callable[[str], None]  # Told of progress
+    # Why keys have no value although their race has run
     skipped: dict[str, str] = field(default_factory=dict)
     _trained: dict[tuple[str, Path], Path] = field(default_factory=dict)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -91,7 +77,6 @@ class Bench:
         return write_log(WORKLOADS["big"], rows, self.folder, held_out=TRAINING_ROWS)
 
     def new(self, name: str = "") -> Path:
-        """A path that nobody has used."""
         return self.runs / f"{next(self._numbers)}{name}"
 
     def config(self, precision: str) -> dict[str, Any]:
@@ -118,22 +103,14 @@ class Bench:
 
     def score(
         self,
-        precision: str,
-        source: Path,
+        precision: str,  # Of the run
+        source: Path,  # What is scored
         *,
-        tree: Path = ROOT,
-        threads: int = 0,
-        cores: Sequence[int] = (),
+        tree: Path = ROOT,  # Of the mmoe that does it
+        threads: int = 0,  # Of the process; 0: as many as it has by default here
+        cores: Sequence[int] = (),  # On which it stays; none: all
     ) -> Answer:
-        """One scoring into one Parquet file, in a process of its own; `scoring.py` says what comes.
-
-        Args:
-            precision: Of the run.
-            source: What is scored.
-            tree: Of the mmoe that does it.
-            threads: Of the process; 0: as many as it has by default here.
-            cores: On which it stays; none: all.
-        """
+        """One scoring into a Parquet file, in a process of its own; see `scoring.py`."""
         output = self.new(".parquet")
         asked = {
             "run": str(self.trained(precision, tree)),
@@ -177,7 +154,6 @@ def flops_per_second(answers: Sequence[Answer]) -> list[float]:
 
 
 def rows_per_second(answer: Answer) -> str:
-    """For people."""
     return f"{answer['rows'] / answer['seconds']:,.0f} rows/s"
 
 
@@ -187,16 +163,7 @@ COMMIT = "7da9e84"
 
 
 def earlier_mmoe(folder: Path, say: Callable[[str], None]) -> Path:
-    """The folder of its sources, built unless an earlier run has; takes a minute or two.
-
-    Args:
-        folder: Where it is kept.
-        say: Told of progress.
-
-    Raises:
-        NothingToMeasure: These sources come without their history.
-        RuntimeError: It cannot be built.
-    """
+    """The folder of its sources, built unless an earlier run has; takes a minute or two."""
     place = folder / f"mmoe-{COMMIT}"
     if place.exists():
         return place
@@ -247,8 +214,7 @@ def config_of_size(raw: Mapping[str, Any], table_bytes: float) -> dict[str, Any]
 def write_spread_log(folder: Path, rows: int) -> Path:
     """Rows without labels whose ids are uniform: popular ones would leave most pages untouched.
 
-    Returns:
-        The Parquet file, kept for the next run.
+    Returns the Parquet file, kept for the next run.
     """
     path = folder / f"spread-{rows}.parquet"
     if path.exists():
@@ -497,12 +463,7 @@ def ray(bench: Bench) -> list[Result]:
 
 
 def overheads(whole: Mapping[str, Sequence[float]]) -> list[Result]:
-    """Of the seconds of whole commands: with starts (their medians) taken off, and as they are.
-
-    Raises:
-        RuntimeError: A start takes longer than the many rows do after it: by how much starts differ
-            would decide.
-    """
+    """Of the seconds of whole commands: with starts (their medians) taken off, and as they are."""
     start = {who: statistics.median(whole[f"{who} few"]) for who in ("ray", "local")}
     rounds = list(zip(whole["ray many"], whole["local many"], strict=True))
     left = [(ray - start["ray"], local - start["local"]) for ray, local in rounds]
@@ -536,11 +497,7 @@ def spark(bench: Bench) -> list[Result]:
 
 
 def memory(answers: Sequence[Mapping[str, Any]]) -> Result:
-    """The ratio of the peaks; one slot first.
-
-    Raises:
-        RuntimeError: Slots had nothing to do.
-    """
+    """The ratio of the peaks; one slot first."""
     for slots, answer in zip(SLOTS, answers, strict=True):
         if answer["workers"] < slots:
             raise RuntimeError(f"{answer['workers']} of {slots} slots had a worker")
@@ -554,11 +511,7 @@ def memory(answers: Sequence[Mapping[str, Any]]) -> Result:
 
 
 def check_there(python: Path, code: str) -> None:
-    """Can an interpreter do it, with the sources that are measured?
-
-    Raises:
-        NothingToMeasure: There is none, or it says why not.
-    """
+    """Can an interpreter do it, with the sources that are measured?"""
     if not python.exists():
         raise NothingToMeasure(f"{python} is not there; --engines names one with Ray and PySpark")
     try:

@@ -33,7 +33,6 @@ class FirstRow:
     def track(
         self, what: str, total: int | None, unit: str, *, done: int = 0
     ) -> Iterator["FirstRow"]:
-        """Now."""
         self.at = time.perf_counter()
         yield self
 

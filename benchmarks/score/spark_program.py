@@ -29,7 +29,6 @@ class Sampler:
         self.of, self.peak, self.workers = of, 0, 0
 
     def look(self) -> None:
-        """Once."""
         processes = python_processes(self.of)
         total = sum(map(pss_bytes, processes))
         if total > self.peak:
@@ -37,7 +36,6 @@ class Sampler:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """All the time."""
         over = threading.Event()
 
         def look() -> None:

@@ -12,7 +12,6 @@ RACES = (*steps.RACES, *quality.RACES)
 
 
 def main() -> None:
-    """Runs the command line."""
     parser = options(
         "sharing", keys_of(RACES), seconds=60.0, rounds=True, seeds=FEWEST_SEEDS, device=True
     )

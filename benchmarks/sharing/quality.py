@@ -87,25 +87,16 @@ def _names(name: str, numbers: np.ndarray) -> np.ndarray:
 
 
 class RandomSharedGate(TopKGate):
-    """Shares `shared_k` experts that nobody chose, and picks the rest as each gate likes.
-
-    Args:
-        input_dim: Width of what the gates read.
-        num_gates: G.
-        num_experts: E.
-        shared_k: Experts that a row's gates share, by chance.
-        k: All picks of a gate.
-        **options: Of a `TopKGate`.
-    """
+    """Shares `shared_k` experts that nobody chose, and picks the rest as each gate likes."""
 
     def __init__(
         self,
-        input_dim: int,
-        num_gates: int,
+        input_dim: int,  # Width of what the gates read
+        num_gates: int,  # G
         num_experts: int,
         *,
-        shared_k: int,
-        k: int,
+        shared_k: int,  # Experts that a row's gates share, by chance
+        k: int,  # All picks of a gate
         **options: Any,
     ) -> None:
         super().__init__(input_dim, num_gates, num_experts, k=k, **options)
@@ -134,12 +125,9 @@ class RandomSharedGate(TopKGate):
 
 
 class RandomSharedConfig(SelectingGateConfig):
-    """What it takes: `shared_k` and `private_k` of `select: joint`."""
-
     kind: Literal["random_shared"] = "random_shared"
 
     def keywords(self) -> dict[str, Any]:
-        """As `RandomSharedGate` is called."""
         return {"shared_k": self.shares, "k": self.picks}
 
     def selection(self) -> None:
@@ -182,19 +170,13 @@ TOGETHER = ("joint", "budget")
 
 @dataclass(frozen=True)
 class Found:
-    """What one training reached.
+    """What one training reached."""
 
-    Attributes:
-        losses: By task, expected over labels, less the oracle's.
-        pairs: Distinct pairs of row and expert, for each test row.
-    """
-
-    losses: Mapping[str, float]
-    pairs: float
+    losses: Mapping[str, float]  # By task, expected over labels, less the oracle's
+    pairs: float  # Distinct pairs of row and expert, for each test row
 
     @property
     def loss(self) -> float:
-        """Mean over the tasks."""
         return float(np.mean(list(self.losses.values())))
 
 
@@ -415,17 +397,11 @@ _DOMAIN_RATES = {"click": -1.0, "buy": -1.6}
 
 @dataclass(frozen=True)
 class DomainWorld:
-    """A log to train on, with a column `scene`; test rows of the small domains.
-
-    Attributes:
-        log: Rows.
-        test: Others.
-        truth: By task, the true probabilities of the test rows.
-    """
+    """A log to train on, with a column `scene`; test rows of the small domains."""
 
     log: pa.Table
-    test: pa.Table
-    truth: Mapping[str, np.ndarray]
+    test: pa.Table  # Others
+    truth: Mapping[str, np.ndarray]  # By task, the true probabilities of the test rows
 
 
 def draw_domains(seed: int, correlation: float, rows: int) -> DomainWorld:
@@ -522,7 +498,6 @@ def small_domains(bench: Bench) -> list[Result]:
 
 
 def _one(seed: int, correlation: float, bench: Bench) -> dict[str, float]:
-    """The AUC that each reaches, and that of the true probabilities."""
     world = draw_domains(seed, correlation, bench.rows)
     own: dict[str, Any] = {"column": "scene"}
     found = {

@@ -59,17 +59,11 @@ from mmoe.train.step import train_step
 
 @dataclass(frozen=True)
 class Bench:
-    """The clock, and how much to train.
+    """The clock, and how much to train."""
 
-    Attributes:
-        clock: For times, and told of progress.
-        seeds: Of trainings that are compared.
-        rows: Of a log, test rows among them.
-    """
-
-    clock: Clock
-    seeds: int = 10
-    rows: int = 40_000
+    clock: Clock  # For times, and told of progress
+    seeds: int = 10  # Of trainings that are compared
+    rows: int = 40_000  # Of a log, test rows among them
 
 
 # `big` of `benchmarks.train` as a log of requests: half of the columns are the request's
@@ -81,24 +75,15 @@ REQUEST_EXPERTS = EXPERTS // 2
 
 @dataclass(frozen=True)
 class RequestLog:
-    """Rows, and what is trained of them.
+    """Rows, and what is trained of them."""
 
-    Attributes:
-        table: A row for each candidate.
-        data: Encoded, with requests.
-        flat: The same, every row by itself.
-        encoder: Fitted on it.
-        config: Of a run.
-    """
-
-    table: pa.Table
-    data: EncodedData
-    flat: EncodedData
-    encoder: FeatureEncoder
-    config: RunConfig
+    table: pa.Table  # A row for each candidate
+    data: EncodedData  # Encoded, with requests
+    flat: EncodedData  # The same, every row by itself
+    encoder: FeatureEncoder  # Fitted on it
+    config: RunConfig  # Of a run
 
     def batches(self, data: EncodedData) -> list[Batch]:
-        """Whole batches, in their order."""
         starts = range(0, len(data) - BATCH + 1, BATCH)
         return [data.batch(slice(start, start + BATCH)) for start in starts]
 
@@ -109,7 +94,6 @@ def request_columns() -> set[str]:
 
 
 def draw_log(rows: int, *, exact: bool) -> RequestLog:
-    """Draws, fits and encodes it."""
     table = draw_table(rows)
     config = config_from_dict(_raw(exact=exact))
     encoder = FeatureEncoder.fit(config, table, "log")
@@ -266,12 +250,7 @@ def many_tasks(tasks: int, workload: Workload = WORKLOADS["big"]) -> Workload:
 
 
 class Steps:
-    """Rows of a workload, and what trains on them.
-
-    Args:
-        workload: Columns and tasks.
-        batches: Of `BATCH` rows, in an epoch.
-    """
+    """Rows of a workload, and what trains on them."""
 
     def __init__(self, workload: Workload, batches: int = BATCHES) -> None:
         log = Log(workload, Path("unused"), batches * BATCH)
@@ -282,15 +261,10 @@ class Steps:
         self.input_dim = workload.input_dim
 
     def of(self, network: Network | None = None) -> Callable[[], None]:
-        """Makes a contestant.
-
-        Args:
-            network: Takes the place of ours, by the width of its input and the number of tasks.
-        """
+        """Makes a contestant."""
         return self.step(self.state(network))
 
     def state(self, network: Network | None = None) -> TrainingState:
-        """Makes what a contestant trains."""
         keep_freed_memory()  # as every training does
         ensure_process_group()
         state = training_state(self.config, self.data)
@@ -327,12 +301,7 @@ def _task_splits(workload: Workload, rows: int) -> Splits:
 
 
 class Form(nn.Module, ABC):
-    """A network in the place of ours.
-
-    Args:
-        input_dim: Of x.
-        tasks: T.
-    """
+    """A network in the place of ours."""
 
     # What the ranker asks a network of ours for beside its levels and towers
     inputs = sequences = interaction = bias_tower = None
@@ -346,7 +315,6 @@ class Form(nn.Module, ABC):
         )
 
     def forward(self, x_BD: Tensor, *_: object, **__: object) -> NetworkOutput:
-        """Computes `logits_BT`."""
         return NetworkOutput(self.logits(x_BD), {}, [])
 
     @abstractmethod
@@ -496,7 +464,6 @@ class GivenLogits(LearnedGate):
         self.logits_BGE = nn.Parameter(logits_BGE.clone())
 
     def scores(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
-        """Returns the logits, whatever the input."""
         return self.logits_BGE
 
 

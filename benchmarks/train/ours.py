@@ -65,7 +65,6 @@ class LogSteps:
         self.batches = [data.batch(slice(start, start + BATCH)) for start in starts]
 
     def __call__(self) -> None:
-        """Takes the steps."""
         for batch in self.batches:
             self.program.train(Step.of([batch]))
 
@@ -74,11 +73,7 @@ class LogSteps:
 
 
 class StepParts:
-    """Milliseconds of every part and of the slowest operators, means over some steps.
-
-    Args:
-        steps: To look at; the profiler itself slows them down a little.
-    """
+    """Milliseconds of every part and of the slowest operators, means over some steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps, self.left = steps, steps
@@ -87,7 +82,6 @@ class StepParts:
         self.recorder.begin_step()
 
     def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
-        """See `Job`."""
         self.recorder.end_step()
         self.left -= 1
         if self.left > 0:
@@ -123,31 +117,18 @@ OWNERS = {
 
 @dataclass
 class Collective:
-    """One collective of one rank; seconds of the machine's clock, which all processes share.
+    """One collective of one rank; seconds of the machine's clock, which all processes share."""
 
-    Attributes:
-        owner: Whose it is.
-        key: The same on every rank: its group, and the how manieth of it.
-        bytes: Given to it here.
-        issued: When this rank was there.
-        stood: When this rank began to wait for the end of it.
-        ended: When that was over; `stood` where nobody waited.
-    """
-
-    owner: str
-    key: str
-    bytes: int
-    issued: float
-    stood: float
-    ended: float
+    owner: str  # Whose it is
+    key: str  # The same on every rank: its group, and the how manieth of it
+    bytes: int  # Given to it here
+    issued: float  # When this rank was there
+    stood: float  # When this rank began to wait for the end of it
+    ended: float  # When that was over; `stood` where nobody waited
 
 
 class CollectiveSteps:
-    """Logs the collectives of some steps.
-
-    Args:
-        steps: To look at.
-    """
+    """Logs the collectives of some steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps, self.left = steps, steps
@@ -159,7 +140,6 @@ class CollectiveSteps:
             setattr(dist, name, partial(self._logged, call))
 
     def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
-        """See `Job`."""
         self.left -= 1
         self.seconds += seconds
         if self.left > 0:
@@ -237,7 +217,6 @@ class FirstStep:
         """Nothing."""
 
     def stepped(self, rows: int) -> None:
-        """Ends the process."""
         os._exit(0)
 
 

@@ -61,12 +61,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def start_from(self, network: Mapping[str, Tensor], tables: Mapping[str, Tensor]) -> None:
-        """Takes over the first weights of ours, so that pairs differ in how they are trained alone.
-
-        Args:
-            network: The dense weights by their names there.
-            tables: A row for each id, [rows, dim], by table.
-        """
+        """Takes over the first weights of ours, by name, and rows of tables, an id each."""
         pool = "levels.0.mixture.experts"
         expert: Any
         gate: Any
@@ -97,13 +92,7 @@ class Model(nn.Module):
 
 
 class PlainTorch:
-    """Model and optimizer; `step` trains on one batch.
-
-    Args:
-        workload: Sizes.
-        bf16: Under autocast.
-        seed: Of all weights.
-    """
+    """Model and optimizer; `step` trains on one batch."""
 
     def __init__(self, workload: Workload, *, bf16: bool, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -114,7 +103,6 @@ class PlainTorch:
         self.bf16 = bf16
 
     def step(self, batch: "Lookups") -> None:
-        """Forward, backward, update."""
         with self._autocast():
             logits_BT = self.model(batch.dense_BF, batch.lookups)
         losses = F.binary_cross_entropy_with_logits(
@@ -126,7 +114,6 @@ class PlainTorch:
 
     @torch.no_grad()
     def predict(self, batch: "Lookups") -> Tensor:
-        """Probabilities, float32 [B, T]."""
         with self._autocast():
             logits_BT = self.model(batch.dense_BF, batch.lookups)
         return logits_BT.float().sigmoid()

@@ -57,13 +57,7 @@ from mmoe.train.profiling import StepTimes, parts_text
 
 
 class Contestant(Ranks):
-    """The process, or processes, of one contestant.
-
-    Args:
-        spec: Which one.
-        python: Its interpreter; None: this one.
-        seats: Where its ranks run; None: here.
-    """
+    """The process, or processes, of one contestant."""
 
     def __init__(
         self, spec: Spec, python: str | None = None, seats: Sequence[Seat] | None = None
@@ -108,42 +102,27 @@ ROUNDS_BETWEEN_RATES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Settings, the product rates seen so far, and progress.
+    """Settings, the product rates seen so far, and progress."""
 
-    Attributes:
-        folder: For logs, kept between runs where the user names it.
-        runs: For what is written while this one lasts.
-        rows: Of `big`.
-        seconds: Of one race.
-        seeds: Of `auc_gap`.
-        threads: Of every process.
-        overrides: `key.path=value` for our config.
-        rates: Of products.
-        say: Told of progress.
-    """
-
-    folder: Path
-    runs: Path
-    rows: int
-    seconds: float
-    seeds: int
-    threads: int
-    overrides: tuple[str, ...]
-    rates: ProductRates
-    say: Callable[[str], None]
+    folder: Path  # For logs, kept between runs where the user names it
+    runs: Path  # For what is written while this one lasts
+    rows: int  # Of `big`
+    seconds: float  # Of one race
+    seeds: int  # Of `auc_gap`
+    threads: int  # Of every process
+    overrides: tuple[str, ...]  # `key.path=value` for our config
+    rates: ProductRates  # Of products
+    say: Callable[[str], None]  # Told of progress
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def log(self, workload: str, rows: int | None = None) -> Log:
-        """The rows of a workload, written when first asked for."""
         self.say(f"  log of {workload}, {rows or self.rows:,} rows")
         return write_log(WORKLOADS[workload], rows or self.rows, self.folder, held_out=self.rows)
 
     def empty_folder(self) -> Path:
-        """A name nobody has used."""
         return self.runs / f"{next(self._numbers)}"
 
     def spec(self, kind: str, workload: str, precision: str, **settings) -> Spec:
-        """A contestant."""
         log = self.log(workload)
         return Spec(
             kind=kind,
@@ -162,19 +141,11 @@ class Bench:
         specs: Mapping[str, Spec],
         *,
         pythons: Mapping[str, str] | None = None,
-        seats: Sequence[Seat] | None = None,
+        seats: Sequence[Seat] | None = None,  # Where the ranks of each of them run; None: here
         before: Callable[[Mapping[str, Contestant]], None] = lambda _: None,
         after: Callable[[Mapping[str, Contestant]], None] = lambda _: None,
     ) -> Times:
-        """Seconds of a batch of `BATCH` rows, window by window, the contestants in turn.
-
-        Args:
-            specs: Contestants.
-            pythons: Interpreters of those that have one of their own.
-            seats: Where the ranks of each of them run; None: here.
-            before: Called with the processes before the race.
-            after: Called with the processes when the race is over.
-        """
+        """Seconds of a batch of `BATCH` rows, window by window, the contestants in turn."""
         self.rates.measure()
         with contestants(specs, pythons, seats) as running:
             self.say(f"  {', '.join(running)}: ready")
@@ -244,26 +215,16 @@ def print_operators(title: str, operators: Sequence[Mapping[str, Any]]) -> None:
 
 
 def run_program(
-    name: str,
-    races: Sequence[Race[Bench]],
-    title: str,
-    details: Callable[[Sequence[Result]], None],
+    name: str,  # Of the program
+    races: Sequence[Race[Bench]],  # In turn
+    title: str,  # Of the table
+    details: Callable[[Sequence[Result]], None],  # Prints what comes before the table
     *,
-    threads: int | None = None,
-    changes: str = "our config",
+    threads: int | None = None,  # Of one process; None: an option
+    changes: str = "our config",  # What `--set` changes
     seeds: int | None = None,
 ) -> None:
-    """Prints tables and, last, one JSON line; exits with 1 where a race failed.
-
-    Args:
-        name: Of the program.
-        races: In turn.
-        title: Of the table.
-        details: Prints what comes before the table.
-        threads: Of one process; None: an option.
-        changes: What `--set` changes.
-        seeds: Of compared trainings, unless told otherwise; None: one, and no option.
-    """
+    """Prints tables and, last, one JSON line; exits with 1 where a race failed."""
     parser = options(name, keys_of(races), seconds=90.0, seeds=seeds, threads=threads)
     parser.add_argument("--rows", type=int, default=400_000, help="of big")
     parser.add_argument("--folder", type=Path, help="logs are kept there for the next run")
@@ -348,7 +309,6 @@ def ranker(bench: Bench) -> list[Result]:
 
 
 def rows_per_second(times: Times, name: str) -> float:
-    """Of the median window."""
     return BATCH / times.median(name)
 
 
@@ -454,7 +414,6 @@ def startup(bench: Bench, workload: str = "big") -> list[Result]:
 
 
 def help_text(bench: Bench) -> list[Result]:
-    """`mmoe --help`."""
     seconds = [_seconds(bench, ["--help"], MODULE["help"]) for _ in range(1 + HELPS)]
     return [_in_seconds("help_seconds", seconds[1:], "warm")]
 
