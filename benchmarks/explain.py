@@ -74,11 +74,11 @@ def race_passes(clock: Clock, rows: int) -> list[Result]:
     note = f"{rows:,} rows, {len(places)} experts, {_TASKS} tasks"
     return [
         Result(
-            key="explain_passes",
-            spread=spread,
-            ours_ms=1e3 * (times.median("explained") - times.median("pass")),
-            other_ms=1e3 * times.median("pass"),
-            note=note,
+            "explain_passes",
+            spread,
+            1e3 * (times.median("explained") - times.median("pass")),
+            1e3 * times.median("pass"),
+            note,
         )
     ]
 
@@ -98,7 +98,7 @@ def largest_error(rows: int) -> Result:
         ]
         details.append({"model": name, "experts": len(places), "error": max(errors)})
         worst = max(worst, *errors)
-    return Result(key="explain_error", spread=Spread.single(worst), digits=9, details=details)
+    return Result("explain_error", Spread.single(worst), digits=9, details=details)
 
 
 def _places(ranker: Ranker) -> list[ExpertPlace]:

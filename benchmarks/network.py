@@ -74,11 +74,7 @@ def host_bytes(bench: Bench) -> list[Result]:
     spread = Spread.of([row["over_bound"] for row in found])
     spread = replace(spread, median=worst["over_bound"])
     note = f"worst: {worst['case']}"
-    return [
-        Result(
-            key="hierarchical_bytes_over_bound", spread=spread, note=note, details=found, digits=4
-        )
-    ]
+    return [Result("hierarchical_bytes_over_bound", spread, note=note, details=found, digits=4)]
 
 
 def two_levels(bench: Bench, *, per_host: int) -> list[Result]:
@@ -112,7 +108,7 @@ def pipelined(bench: Bench) -> list[Result]:
         layer = {"setting": asdict(replace(PIPELINED, gbits=gbits))}
         times = raced(world, layer, hows, bench.seconds)
     best = times.fastest(list(hows)[2:])
-    details = [{"how": name, "ms": times.median(name) * 1e3} for name in hows]
+    details = [{"how": name, "ms": times.ms(name)} for name in hows]
     note = f"{best}; communication over computation {share:.2f}; {got}"
     return [
         replace(speedup("pipelined_gain", times, "one after another", best, note), details=details),
@@ -246,7 +242,7 @@ def _different(per_host: int) -> dict[str, Mapping[str, Any]]:
 
 def _row(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Milliseconds of every contestant, and what the choice cost over the best of the fixed."""
-    ms = {name: statistics.median(took) * 1e3 for name, took in answer["seconds"].items()}
+    ms = {name: statistics.ms(took) for name, took in answer["seconds"].items()}
     ms |= {name: ms[same] for name, same in SAME.items() if name not in ms}
     best = min(FIXED, key=ms.__getitem__)
     chosen = answer["chosen"][-1]
@@ -261,13 +257,11 @@ def _results(rows: Sequence[Mapping[str, Any]]) -> list[Result]:
     gain = replace(Spread.of(gains), median=_mean(gains))
     note = f"over {single!r} everywhere; geometric mean over {len(rows)} settings"
     return [
-        Result(key="adaptive_regret", spread=regrets, details=rows),
+        Result("adaptive_regret", regrets, details=rows),
         Result(
-            key="adaptive_regret_worst",
-            spread=replace(regrets, median=worst["regret"]),
-            note=worst["setting"],
+            "adaptive_regret_worst", replace(regrets, median=worst["regret"]), note=worst["setting"]
         ),
-        Result(key="adaptive_gain", spread=gain, note=note),
+        Result("adaptive_gain", gain, note=note),
     ]
 
 

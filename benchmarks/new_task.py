@@ -268,17 +268,15 @@ def main() -> None:
     every = [one for of_one in found.values() for one in of_one]
     equal = float(not wrong and all(one.equal for one in every))
     first = given.correlations[0]
-    results = [Result(key="frozen_equal", spread=_spread([equal]))]
+    results = [Result("frozen_equal", _spread([equal]))]
     for correlation, of_one in found.items():
         more = "" if correlation == first else f"_c{100 * correlation:.0f}"
         gaps = [one.together - one.frozen for one in of_one]
         wins = [one.with_experts - one.frozen for one in of_one]
         note = f"{NEW}, correlation {correlation:g}"
-        results.append(Result(key=f"new_task_gap{more}", spread=_spread(gaps), note=note, digits=4))
+        results.append(Result(f"new_task_gap{more}", _spread(gaps), note=note, digits=4))
         note = f"{given.new_experts} new experts"
-        results.append(
-            Result(key=f"new_experts_win{more}", spread=_spread(wins), note=note, digits=4)
-        )
+        results.append(Result(f"new_experts_win{more}", _spread(wins), note=note, digits=4))
     print_table(results, TARGETS, "a new task on a live model")
     keys = {r.key: round(r.spread.median, 5) for r in results}
     line = {

@@ -121,7 +121,7 @@ def wire_bytes(bench: Bench, rows: int = ROWS) -> list[Result]:
     worst = max(found, key=lambda row: row["over_bound"])
     spread = Spread(worst["over_bound"], ratios.low, ratios.high, ratios.count)
     note = f"worst: {worst['case']}, {worst['wire']}"
-    return [Result(key="wire_bytes_over_bound", spread=spread, note=note, details=found, digits=4)]
+    return [Result("wire_bytes_over_bound", spread, note=note, details=found, digits=4)]
 
 
 def t_dispatches(bench: Bench) -> list[Result]:
@@ -221,11 +221,9 @@ def weak_scaling(bench: Bench, workload: str = "big") -> list[Result]:
     )
     # Times are of as many rows; a step of many ranks has more of them
     spread = times.ratio("one", "many").times(1 / RANKS)
-    step_ms = [times.median("many") * RANKS * 1e3, times.median("one") * 1e3]
+    step_ms = [times.median("many") * RANKS * 1e3, times.ms("one")]
     note = f"top-2 gates, fp32, {BATCH:,} rows a rank; ms of a step"
-    result = Result(
-        key="weak_scaling", spread=spread, ours_ms=step_ms[0], other_ms=step_ms[1], note=note
-    )
+    result = Result("weak_scaling", spread, step_ms[0], step_ms[1], note)
     note = "one rank alone, and beside another that it does not talk to"
     ceiling = speedup("weak_scaling_apart", apart[0], "alone", "beside", note=note)
     return [result, ceiling, layer_growth(bench)]
@@ -262,11 +260,11 @@ def _changed(spec: Spec, *overrides: str) -> Spec:
 def _efficiency(key: str, times: Times, name: str) -> Result:
     ours, one = (BATCH / times.median(who) for who in (name, "one process"))
     return Result(
-        key=key,
-        spread=times.ratio("one process", name),
-        ours_ms=times.median(name) * 1e3,
-        other_ms=times.median("one process") * 1e3,
-        note=f"{ours:,.0f} against {one:,.0f} rows/s",
+        key,
+        times.ratio("one process", name),
+        times.ms(name),
+        times.ms("one process"),
+        f"{ours:,.0f} against {one:,.0f} rows/s",
     )
 
 

@@ -237,7 +237,7 @@ def lines(bench: Bench) -> list[Result]:
         raise ValueError(f"example: expected a loss that is a number, got {loss}")
     texts = [source.splitlines()[number - 1].strip() for number in found]
     spread = Spread.single(float(len(found)))
-    return [Result(key="lines", spread=spread, note="; ".join(texts), digits=0)]
+    return [Result("lines", spread, note="; ".join(texts), digits=0)]
 
 
 def added_lines(source: str) -> list[int]:
@@ -396,7 +396,7 @@ def steps_to_dense_loss(bench: Bench) -> list[Result]:
         f"{entropy:.3f}, best reader of a window {best:.3f}; "
         f"seeds: {', '.join(f'{share:.3f}' for share in shares)}"
     )
-    result = Result(key="steps_to_dense_loss", spread=Spread.of(shares), note=note, details=details)
+    result = Result("steps_to_dense_loss", Spread.of(shares), note=note, details=details)
     return [result, _in_time(bench, rates, result.spread)]
 
 
@@ -464,11 +464,11 @@ def _in_time(bench: Bench, rates: Mapping[str, float], share: Spread) -> Result:
     times = bench.clock.race("steps of the Transformers", calls, share=0.2)
     slower = times.ratio("converted", "dense").median
     return Result(
-        key="steps_to_dense_loss_in_time",
-        spread=share.times(slower),
-        ours_ms=times.median("converted") * 1e3,
-        other_ms=times.median("dense") * 1e3,
-        note=f"the same times {slower:.2f}, what a step takes of a dense step's time",
+        "steps_to_dense_loss_in_time",
+        share.times(slower),
+        times.ms("converted"),
+        times.ms("dense"),
+        f"the same times {slower:.2f}, what a step takes of a dense step's time",
     )
 
 
@@ -521,8 +521,8 @@ def accuracies(bench: Bench) -> list[Result]:
     mean = sum(less) / len(less)
     note = f"share of pictures, {CLASSES} classes; {mean:+.4f} to the dense network's, paired"
     return [
-        Result(key="swin_accuracy", spread=Spread.of(shares["converted"]), note=note),
-        Result(key="swin_accuracy_dense", spread=Spread.of(shares["dense"])),
+        Result("swin_accuracy", Spread.of(shares["converted"]), note=note),
+        Result("swin_accuracy_dense", Spread.of(shares["dense"])),
     ]
 
 
@@ -627,8 +627,8 @@ def equal_at_start(bench: Bench, forms: Sequence[str] = tuple(FORMS)) -> list[Re
             worst, where = max(flat)
             results.append(
                 Result(
-                    key=key,
-                    spread=Spread(worst, worst, worst, len(flat)),
+                    key,
+                    Spread(worst, worst, worst, len(flat)),
                     note=f"{worst:.1e}, the worst of {len(flat)}: {where}",
                     details=[{"form": name, **by_mode} for name, by_mode in found.items()],
                     digits=digits,

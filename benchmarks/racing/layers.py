@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.racing.child import onednn_is_exact, onednn_products
 from benchmarks.racing.harness import Clock
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.recipes import load_recipe
@@ -418,6 +419,16 @@ def alternative(
 
     grads = [values.grad_BGO]
     return contestant(forward, grads, x_BD, [module], around=around, outside=outside)
+
+
+def alternatives(
+    name: str, kind: Callable[[Workload, Values], nn.Module], work: Workload, values: Values
+) -> dict[str, Contestant]:
+    """It, and where that applies `NAME_onednn`, its fp32 products through oneDNN."""
+    found = {name: alternative(kind, work, values)}
+    if work.dtype == torch.float32 and onednn_is_exact(work.device):
+        found[f"{name}_onednn"] = alternative(kind, work, values, outside=onednn_products)
+    return found
 
 
 # Logits of gates that were trained on the synthetic funnel

@@ -262,9 +262,9 @@ def share(key: str, precision: str, answers: Sequence[Answer], note: str = "", *
     seconds = [a["seconds"] / a["rows"] for a in answers]
     rate = f"{1 / statistics.median(seconds):,.0f} rows/s"
     return Result(
-        key=key,
-        spread=Spread.of(flops_per_second(answers)),
-        ours_ms=statistics.median(seconds) * BATCH * 1e3,
+        key,
+        Spread.of(flops_per_second(answers)),
+        statistics.median(seconds) * BATCH * 1e3,
         product_rate=precision,
         note=f"{rate} {note}".strip(),
         **more,
@@ -347,8 +347,8 @@ def peaks(bench: Bench) -> list[Result]:
     large, small = (max(a["peak"] for a in answers[name]) / 2**30 for name in ("many", "few"))
     return [
         Result(
-            key="peak_rss_ratio",
-            spread=Spread.of([many["peak"] / few["peak"] for many, few in pairs]),
+            "peak_rss_ratio",
+            Spread.of([many["peak"] / few["peak"] for many, few in pairs]),
             note=f"{large:.2f} over {small:.2f} GiB",
         ),
         share(
@@ -472,13 +472,13 @@ def overheads(whole: Mapping[str, Sequence[float]]) -> list[Result]:
     total = {who: statistics.median(whole[f"{who} many"]) for who in ("ray", "local")}
     return [
         Result(
-            key="ray_overhead",
-            spread=Spread.of([ray / local for ray, local in left]),
+            "ray_overhead",
+            Spread.of([ray / local for ray, local in left]),
             note=f"start: {start['ray']:.1f} s on Ray, {start['local']:.1f} s without",
         ),
         Result(
-            key="ray_overhead_with_start",
-            spread=Spread.of([ray / local for ray, local in rounds]),
+            "ray_overhead_with_start",
+            Spread.of([ray / local for ray, local in rounds]),
             note=f"{total['ray']:.1f} over {total['local']:.1f} s",
         ),
     ]
@@ -503,8 +503,8 @@ def memory(answers: Sequence[Mapping[str, Any]]) -> Result:
             raise RuntimeError(f"{answer['workers']} of {slots} slots had a worker")
     one, all_of_them = (answer["peak"] for answer in answers)
     return Result(
-        key="spark_rss_ratio",
-        spread=Spread.single(all_of_them / one),
+        "spark_rss_ratio",
+        Spread.single(all_of_them / one),
         note=f"{all_of_them / 2**30:.2f} over {one / 2**30:.2f} GiB",
         details=[{**answer, "peak": answer["peak"] / 2**30} for answer in answers],
     )

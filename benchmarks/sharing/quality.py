@@ -211,7 +211,7 @@ def qualities(bench: Bench) -> list[Result]:
         note = f"log-loss in 1e-4 at equal pairs; {worst}; {control}; {beside}"
         results += _as_results(name, gaps[name], note, details)
     worse = [ours - chance for ours, chance in zip(gaps["joint"], gaps["random"], strict=True)]
-    results += [Result(key="joint_over_random", spread=interval(worse), digits=1)]
+    results += [Result("joint_over_random", interval(worse), digits=1)]
     return results
 
 
@@ -221,8 +221,8 @@ def _as_results(
     spread = interval(gaps)
     low = replace(spread, median=spread.low, high=spread.low)
     return [
-        Result(key=f"{name}_quality", spread=spread, note=note, details=details, digits=1),
-        Result(key=f"{name}_quality_low", spread=low, note="lower end, 95 %", digits=1),
+        Result(f"{name}_quality", spread, note=note, details=details, digits=1),
+        Result(f"{name}_quality_low", low, note="lower end, 95 %", digits=1),
     ]
 
 
@@ -343,8 +343,8 @@ def equal_times(bench: Bench) -> list[Result]:
             gaps[name].append(float(np.mean(less[name])))
     return [
         Result(
-            key=key,
-            spread=interval(gaps[name]),
+            key,
+            interval(gaps[name]),
             note=f"log-loss in 1e-4 above joint's; as large as {sizes[name]} experts",
             details=details,
             digits=1,
@@ -487,8 +487,8 @@ def small_domains(bench: Bench) -> list[Result]:
     note = "; ".join(f"{mean:+.4f} over {name}" for name, mean in means.items())
     return [
         Result(
-            key="small_domain_gain",
-            spread=interval(gains[worst]),
+            "small_domain_gain",
+            interval(gains[worst]),
             note=f"AUC, mean of domains and tasks, the smaller of {note}; "
             f"own towers {np.mean(own_towers):+.4f} beside shared ones",
             details=details,

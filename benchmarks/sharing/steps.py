@@ -173,7 +173,7 @@ def score_gains(bench: Bench) -> list[Result]:
         note = f"{CANDIDATES} candidates a request, {rate:,.0f} rows/s"
         results.append(speedup(f"request_score_gain{ending}", times, "alone", "shared", note))
         equal &= _equal(found["shared"], found["alone"], exact=exact)
-    same = Result(key="request_equal", spread=Spread.single(float(equal)), digits=0)
+    same = Result("request_equal", Spread.single(float(equal)), digits=0)
     return [*results, same, *stored_bytes()]
 
 
@@ -186,7 +186,7 @@ def stored_bytes() -> list[Result]:
     for ending, flat in (("", _bytes(table)), ("_mixed", _bytes(mixed))):
         note = f"{own / 2**20:.1f} MiB, flat {flat / 2**20:.1f}"
         spread = Spread.single(own / flat)
-        results.append(Result(key=f"request_bytes{ending}", spread=spread, note=note))
+        results.append(Result(f"request_bytes{ending}", spread, note=note))
     return results
 
 
@@ -412,11 +412,11 @@ def domain_steps(bench: Bench) -> list[Result]:
         of_way, of_none = times.median(way), times.median("none")
         results.append(
             Result(
-                key=key,
-                spread=times.ratio(way, "none"),
-                ours_ms=of_way * 1e3 / DOMAIN_STEPS,
-                other_ms=of_none * 1e3 / DOMAIN_STEPS,
-                note="16 domains over none, a step of 4,096 rows, 4 tasks, fp32",
+                key,
+                times.ratio(way, "none"),
+                of_way * 1e3 / DOMAIN_STEPS,
+                of_none * 1e3 / DOMAIN_STEPS,
+                "16 domains over none, a step of 4,096 rows, 4 tasks, fp32",
             )
         )
     return results

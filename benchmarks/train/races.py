@@ -315,11 +315,11 @@ def rows_per_second(times: Times, name: str) -> float:
 def _share(times: Times, precision: str) -> Result:
     """FLOP/s, still to be divided by the product rate."""
     spread = Spread.of([BATCH * BIG_FLOPS_PER_ROW / s for s in times.seconds["mmoe"]])
-    ours_ms = times.median("mmoe") * 1e3
+    ours_ms = times.ms("mmoe")
     return Result(
-        key=f"{PROFILED}_{precision}",
-        spread=spread,
-        ours_ms=ours_ms,
+        f"{PROFILED}_{precision}",
+        spread,
+        ours_ms,
         product_rate=precision,
         note=f"{rows_per_second(times, 'mmoe'):,.0f} rows/s",
     )
@@ -432,7 +432,7 @@ def streaming_memory(bench: Bench, workload: str = "big") -> list[Result]:
     small, large = peaks.values()
     ratio = large / small
     note = f"{large / 2**30:.2f} over {small / 2**30:.2f} GiB"
-    return [Result(key="peak_rss_ratio_stream", spread=Spread.single(ratio), note=note)]
+    return [Result("peak_rss_ratio_stream", Spread.single(ratio), note=note)]
 
 
 def _write_config(bench: Bench, raw: Mapping[str, Any], overrides: Sequence[str]) -> Path:
@@ -465,7 +465,7 @@ sys.exit(code)
 
 def _in_seconds(key: str, seconds: Sequence[float], note: str) -> Result:
     spread = Spread.of(seconds)
-    return Result(key=key, spread=spread, ours_ms=spread.median * 1e3, note=note)
+    return Result(key, spread, spread.median * 1e3, note=note)
 
 
 COMMAND_RACES = (
@@ -513,7 +513,7 @@ def _worse(key: str, gaps: Mapping[str, list[float]], details: list[dict]) -> Re
     mean = Spread(float(np.mean(gaps[task])), spread.low, spread.high, spread.count)
     means = (f"{side} {_mean_auc(details, side, task):.4f}" for side in ("ours", "theirs"))
     note = f"mean of {spread.count} seeds, {PRECISION}, {task}; AUC {', '.join(means)}"
-    return Result(key=key, spread=mean, note=note, digits=5, details=details)
+    return Result(key, mean, note=note, digits=5, details=details)
 
 
 def _mean_auc(details: list[dict], side: str, task: str) -> float:
