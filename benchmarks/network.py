@@ -174,41 +174,30 @@ EXCHANGE_RACES: tuple[Race[Bench], ...] = (
 
 # hosts, ranks of each, batch, experts, k, gates, widths, Gbit/s, skew
 _ROWS = (
-    (2, 1, 256, 4, 1, 1, (64, 64), 0.1, 0.0),
-    (2, 1, 256, 64, 2, 2, (256, 128), 0.1, 0.0),
-    (2, 1, 1024, 8, 2, 4, (256, 64), 1.0, 0.0),
-    (2, 1, 1024, 256, 2, 4, (256, 256), 1.0, 0.0),
+    (2, 1, 256, 4, 1, 1, (64, 64), 0.1, 0.0), (2, 1, 256, 64, 2, 2, (256, 128), 0.1, 0.0),
+    (2, 1, 1024, 8, 2, 4, (256, 64), 1.0, 0.0), (2, 1, 1024, 256, 2, 4, (256, 256), 1.0, 0.0),
     (2, 1, 2048, 16, 1, 1, (512, 256, 128), 3.0, 0.0),
     (2, 1, 2048, 32, 4, 2, (512, 512, 256), 3.0, 1.0),
     (2, 1, 4096, 8, 2, 2, (256, 512, 256), 10.0, 0.0),
-    (2, 1, 4096, 64, 2, 1, (128, 128), 0.3, 1.5),
-    (2, 1, 8192, 4, 1, 2, (128, 64), 1.0, 0.0),
+    (2, 1, 4096, 64, 2, 1, (128, 128), 0.3, 1.5), (2, 1, 8192, 4, 1, 2, (128, 64), 1.0, 0.0),
     (2, 1, 8192, 16, 2, 3, (256, 128, 64), 10.0, 1.0),
-    (2, 2, 256, 16, 2, 4, (1024, 256), 1.0, 0.0),
-    (2, 2, 256, 128, 4, 2, (512, 256), 0.3, 0.0),
-    (2, 2, 512, 64, 2, 4, (256, 256), 0.3, 0.0),
-    (2, 2, 1024, 8, 4, 1, (256, 128), 0.3, 0.0),
+    (2, 2, 256, 16, 2, 4, (1024, 256), 1.0, 0.0), (2, 2, 256, 128, 4, 2, (512, 256), 0.3, 0.0),
+    (2, 2, 512, 64, 2, 4, (256, 256), 0.3, 0.0), (2, 2, 1024, 8, 4, 1, (256, 128), 0.3, 0.0),
     (2, 2, 1024, 64, 2, 4, (256, 512, 256), 1.0, 1.0),
-    (2, 2, 2048, 256, 4, 1, (256, 128), 1.0, 1.5),
-    (2, 2, 2048, 16, 1, 3, (512, 128), 3.0, 0.0),
+    (2, 2, 2048, 256, 4, 1, (256, 128), 1.0, 1.5), (2, 2, 2048, 16, 1, 3, (512, 128), 3.0, 0.0),
     (2, 2, 4096, 4, 2, 2, (128, 128, 64), 1.0, 0.0),
     (2, 2, 4096, 32, 3, 1, (256, 256), 10.0, 0.0),
-    (4, 1, 256, 8, 1, 2, (512, 512, 128), 1.0, 0.0),
-    (4, 1, 512, 32, 2, 1, (1024, 128), 1.0, 1.0),
-    (4, 1, 1024, 128, 2, 2, (256, 256), 0.3, 0.0),
-    (4, 1, 2048, 16, 2, 4, (128, 64), 0.3, 0.0),
+    (4, 1, 256, 8, 1, 2, (512, 512, 128), 1.0, 0.0), (4, 1, 512, 32, 2, 1, (1024, 128), 1.0, 1.0),
+    (4, 1, 1024, 128, 2, 2, (256, 256), 0.3, 0.0), (4, 1, 2048, 16, 2, 4, (128, 64), 0.3, 0.0),
     (4, 1, 4096, 64, 1, 1, (256, 256, 128), 3.0, 1.5),
-)
+)  # fmt: skip
 GRID = tuple(Setting(*row) for row in _ROWS)
 AUTO = "auto"
 FIXED: Mapping[str, Mapping[str, Any]] = {
-    "rows": {},
-    "2 chunks": {"chunks": 2},
-    "4 chunks": {"chunks": 4},
+    "rows": {}, "2 chunks": {"chunks": 2}, "4 chunks": {"chunks": 4},
     "two levels": {"hierarchical": True},
-    "two levels, 2 chunks": {"hierarchical": True, "chunks": 2},
-    "weights": {"shadowed": "all"},
-}
+    "two levels, 2 chunks": {"hierarchical": True, "chunks": 2}, "weights": {"shadowed": "all"},
+}  # fmt: skip
 # On hosts of one rank
 SAME = {"two levels": "rows", "two levels, 2 chunks": "2 chunks"}
 
@@ -336,13 +325,9 @@ LOAD_RACES: tuple[Race[Bench], ...] = (
 HOSTS, PER_HOST, GBITS = 2, 2, 1.0
 # 256 experts over sharded tables; loads are evened out, or what is raced is how far they are not
 MODEL = (
-    "model.num_experts=256",
-    "model.expert.hidden=[1024, 512]",
-    "model.gate.kind=top_k",
-    "model.gate.k=2",
-    "model.gate.balance_loss=1.0",
-    "parallel.experts=spread",
-)
+    "model.num_experts=256", "model.expert.hidden=[1024, 512]", "model.gate.kind=top_k",
+    "model.gate.k=2", "model.gate.balance_loss=1.0", "parallel.experts=spread",
+)  # fmt: skip
 EXCHANGES = {"rows": "parallel.exchange=rows", "auto": "parallel.exchange=auto"}
 # The choices at calls 0, 10 and 50 are over by then, so that none of their trials is raced
 SETTLED = 90

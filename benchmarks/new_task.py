@@ -190,12 +190,9 @@ def scores(run: RunDirectory, table: pa.Table) -> np.ndarray:
 # Are old tasks' scores the same bits, whatever the model is made of?
 
 SMALL = (
-    "model.expert.hidden=[16, 8]",
-    "model.tower.hidden=[8]",
-    "model.num_experts=4",
-    "training.epochs=1",
-    "training.ema_decay=0.9",
-)
+    "model.expert.hidden=[16, 8]", "model.tower.hidden=[8]", "model.num_experts=4",
+    "training.epochs=1", "training.ema_decay=0.9",
+)  # fmt: skip
 GATES = {
     "softmax": ("model.gate.kind=softmax",),
     "top_k": ("model.gate.kind=top_k", "model.gate.k=2"),

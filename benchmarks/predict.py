@@ -36,12 +36,9 @@ from mmoe.train import train_run
 THREADS = 8
 # What training draws or moves, and scoring must not
 MODEL = (
-    "model.expert.norm=batch",
-    "model.expert.activation=silu",
-    "model.expert.dropout=0.2",
-    "model.tower.dropout=0.1",
-    "model.input_dropout=0.1",
-)
+    "model.expert.norm=batch", "model.expert.activation=silu", "model.expert.dropout=0.2",
+    "model.tower.dropout=0.1", "model.input_dropout=0.1",
+)  # fmt: skip
 HEIGHTS = (1, 64, 65, 512, 4096)
 WARM_UP, ONE_HEIGHT_CALLS = 20, 12
 # Of the log with 27 features: columns of text, of integers and of numbers, and a date as text
@@ -179,17 +176,14 @@ def _log() -> pd.DataFrame:
 
 def _config() -> RunConfig:
     ids = [*(f"text_{n}" for n in range(TEXTS)), *(f"id_{n}" for n in range(INTEGERS))]
-    return config_from_dict(
-        {
-            "features": [
-                *({"kind": "categorical", "name": name} for name in ids),
-                *({"kind": "numeric", "name": f"number_{n}"} for n in range(NUMBERS)),
-                {"kind": "datetime", "name": "date", "parts": ["weekday", "month"]},
-            ],
-            "tasks": [{"name": "click", "label": "click"}],
-            "training": {"epochs": 1, "loggers": []},
-        }
-    )
+    return config_from_dict({
+        "features": [
+            *({"kind": "categorical", "name": name} for name in ids),
+            *({"kind": "numeric", "name": f"number_{n}"} for n in range(NUMBERS)),
+            {"kind": "datetime", "name": "date", "parts": ["weekday", "month"]},
+        ],
+        "tasks": [{"name": "click", "label": "click"}], "training": {"epochs": 1, "loggers": []},
+    })  # fmt: skip
 
 
 def _predict(predictor: Predictor, encoder: FeatureEncoder, table: pa.Table) -> np.ndarray:

@@ -606,12 +606,8 @@ def _export(network: nn.Module, inputs: Inputs) -> Tensor:
 
 
 MODES: Mapping[str, Mode] = {
-    "train": _train,
-    "eval": _eval,
-    "no_grad": _no_grad,
-    "compile": _compile,
-    "export": _export,
-}
+    "train": _train, "eval": _eval, "no_grad": _no_grad, "compile": _compile, "export": _export,
+}  # fmt: skip
 
 
 def equal_at_start(bench: Bench, forms: Sequence[str] = tuple(FORMS)) -> list[Result]:

@@ -272,14 +272,10 @@ def _loans(world: np.random.Generator) -> Draw:
         )
         late_fee = 0.5 * bad + 1.2 * bump(rate, 8, 1.0) + 0.5 * (debt > 0)
         return {
-            "yearly_income": with_gaps(rng, np.round(income, 2), 0.08),
-            "open_debt": debt,
-            "amount_asked": asked,
-            "age": years,
-            "month_opened": opened + 1,
-            "rate": with_gaps(rng, np.round(rate, 3), 0.03),
-            "desk": rng.integers(0, 1000, rows),
-        }, {"defaulted": bad, "late_fee": late_fee}
+            "yearly_income": with_gaps(rng, np.round(income, 2), 0.08), "open_debt": debt,
+            "amount_asked": asked, "age": years, "month_opened": opened + 1,
+            "rate": with_gaps(rng, np.round(rate, 3), 0.03), "desk": rng.integers(0, 1000, rows),
+        }, {"defaulted": bad, "late_fee": late_fee}  # fmt: skip
 
     return draw
 
@@ -300,14 +296,10 @@ def _subscribers(world: np.random.Generator) -> Draw:
         calls = rng.poisson(1.5, rows)
         leaves = town[t] + plan[p] - 0.04 * tenure + 0.35 * calls
         return {
-            "town": towns[t],
-            "plan": plans[p],
-            "tenure_months": np.round(tenure, 1),
-            "support_calls": calls,
-            "height": np.round(rng.normal(170, 9, rows), 1),
-            "draw": rng.random(rows),
-            "shard": rng.integers(0, 64, rows),
-        }, {"left": leaves, "upgraded": -0.5 * leaves + 0.03 * tenure + 0.7 * plan[p]}
+            "town": towns[t], "plan": plans[p], "tenure_months": np.round(tenure, 1),
+            "support_calls": calls, "height": np.round(rng.normal(170, 9, rows), 1),
+            "draw": rng.random(rows), "shard": rng.integers(0, 64, rows),
+        }, {"left": leaves, "upgraded": -0.5 * leaves + 0.03 * tenure + 0.7 * plan[p]}  # fmt: skip
 
     return draw
 
@@ -471,15 +463,10 @@ def _households(world: np.random.Generator) -> Draw:
         )
         married = tie[t] + 2.2 * (age > 27) - 1.2 * (age > 70) + 0.5 * np.where(age > 27, job[j], 0)
         return {
-            "age": age,
-            "weeks_worked": weeks,
-            "gain": gain,
-            "loss": loss,
-            "job": jobs[j],
-            "tie": ties[t],
-            "industry_code": codes[c],
+            "age": age, "weeks_worked": weeks, "gain": gain, "loss": loss, "job": jobs[j],
+            "tie": ties[t], "industry_code": codes[c],
             "wage": with_gaps(rng, np.round(rng.lognormal(3, 0.5, rows), 2), 0.4),
-        }, {"rich": rich, "married": married}
+        }, {"rich": rich, "married": married}  # fmt: skip
 
     return draw
 
@@ -551,13 +538,10 @@ def _shop(world: np.random.Generator) -> Draw:
         seen = user[i] + item[j] + _pairs(a, i, b, j) + 0.5 * score
         cart = 0.6 * seen + _pairs(c, i, d, j) - 0.3 * np.log(prices[j]) + bump(seconds, 60, 30)
         return {
-            "userid": users[i],
-            "asin": items[j],
+            "userid": users[i], "asin": items[j],
             "item_price": np.round(prices[j] * rng.choice([1, 1, 1, 0.9, 0.8], rows), 2),
-            "user_score": score,
-            "video_duration": seconds,
-            "site_visits": visits,
-        }, {"viewed": seen, "cart": cart}
+            "user_score": score, "video_duration": seconds, "site_visits": visits,
+        }, {"viewed": seen, "cart": cart}  # fmt: skip
 
     return draw
 
@@ -610,13 +594,9 @@ def _queries(world: np.random.Generator) -> Draw:
             + np.where(device == 0, 1, -1) * bump(np.log(longs[d]), 7.5, 0.7)
         )
         return {
-            "q": queries[q],
-            "doc": documents[d],
-            "doc_kind": kinds[d],
-            "place": place,
-            "device": device,
-            "doc_words": longs[d],
-        }, {"click": click, "long_dwell": dwell}
+            "q": queries[q], "doc": documents[d], "doc_kind": kinds[d], "place": place,
+            "device": device, "doc_words": longs[d],
+        }, {"click": click, "long_dwell": dwell}  # fmt: skip
 
     return draw
 
@@ -701,16 +681,13 @@ def _videos(world: np.random.Generator) -> Draw:
         length = bump(np.log(seconds[v]), 4.2, 0.8)
         night = np.cos(2 * np.pi * (hour - 22) / 24)
         return {
-            "ts": (1_760_000_000 + moment * 30 * 86_400).astype(np.int64),
-            "video_no": videos[v],
-            "maker": makers[maker_of[v]],
-            "video_seconds": seconds[v],
+            "ts": (1_760_000_000 + moment * 30 * 86_400).astype(np.int64), "video_no": videos[v],
+            "maker": makers[maker_of[v]], "video_seconds": seconds[v],
             "battery": rng.integers(1, 101, rows),
         }, {
-            "play": causes + 0.4 * night,
-            "finish": 0.8 * causes + 1.5 * length,
+            "play": causes + 0.4 * night, "finish": 0.8 * causes + 1.5 * length,
             "like": 1.2 * causes + 0.8 * length,
-        }
+        }  # fmt: skip
 
     return draw
 
@@ -737,13 +714,9 @@ def _fraud(world: np.random.Generator) -> Draw:
             + 0.8 * bump(np.log(amount), 0.5, 0.6)
         )
         return {
-            "shop": shops[s],
-            "card": cards[c],
-            "amount": amount,
-            "distance_km": distance,
-            "hour": hour,
-            "terminal": rng.integers(0, 5_000, rows),
-        }, {"declined": cause, "fraud": 1.1 * cause + 0.3 * np.log1p(distance)}
+            "shop": shops[s], "card": cards[c], "amount": amount, "distance_km": distance,
+            "hour": hour, "terminal": rng.integers(0, 5_000, rows),
+        }, {"declined": cause, "fraud": 1.1 * cause + 0.3 * np.log1p(distance)}  # fmt: skip
 
     return draw
 

@@ -499,13 +499,10 @@ def _scattermoe_arguments(own: Layer, takes: Any) -> dict[str, Any]:
     """As its versions name them: rows are in order, so each is its own place."""
     experts_P = expert_of_rows(own)
     given: dict[str, Any] = {
-        "k": 1,
-        "sorted_expert_idxs": experts_P,
+        "k": 1, "sorted_expert_idxs": experts_P,
         "sorted_scattered_idxs": torch.arange(len(experts_P), device=experts_P.device),
-        "expert_offsets": own.offsets_E1[1:].long(),
-        "grouped_in": True,
-        "grouped_out": True,
-    }
+        "expert_offsets": own.offsets_E1[1:].long(), "grouped_in": True, "grouped_out": True,
+    }  # fmt: skip
     if "padded_block_idxs" in takes:  # of earlier versions
         kernels = importlib.import_module(f"{SCATTERMOE}.kernels.ops")
         blocks, offsets = kernels.padded_block_indices(experts_P, len(own.weight_EDH))

@@ -197,21 +197,16 @@ def measure(work: Work, device: torch.device) -> dict[str, Any]:
     ours = _seconds(wire_calls(messages, device), device)
     step = _seconds([work.step], device)
     return {
-        "difference": difference,
-        "backend": dist.get_backend(),
-        "rows_of_a_rank": work.B,
-        "bytes_of_a_step": total,
-        "bytes_to_others": away,
+        "difference": difference, "backend": dist.get_backend(), "rows_of_a_rank": work.B,
+        "bytes_of_a_step": total, "bytes_to_others": away,
         "milliseconds": {
-            "mmoe": _ms(ours),
-            "all_to_all_single": _ms(bare),
-            "whole step": _ms(step),
+            "mmoe": _ms(ours), "all_to_all_single": _ms(bare), "whole step": _ms(step),
         },
         "gigabytes_per_second": round(total / ours / 1e9, 3),
         "bare_gigabytes_per_second": round(total / bare / 1e9, 3),
         "times_as_long": {"all_to_all_single": round(bare / ours, 3)},
         "share_of_a_step_on_the_wire": round(bare / step, 4),
-    }
+    }  # fmt: skip
 
 
 @contextmanager

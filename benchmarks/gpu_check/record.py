@@ -329,18 +329,9 @@ def opened(device: str) -> Iterator[str]:
 # What this machine has
 
 PACKAGES = (
-    "numpy",
-    "pyarrow",
-    "pandas",
-    "pydantic",
-    "pytest",
-    "hypothesis",
-    "torchrec",
-    "fbgemm_gpu",
-    "triton",
-    "rich",
-    "scattermoe",
-)
+    "numpy", "pyarrow", "pandas", "pydantic", "pytest", "hypothesis", "torchrec", "fbgemm_gpu",
+    "triton", "rich", "scattermoe",
+)  # fmt: skip
 ASKED = "name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.limit,temperature.gpu"
 
 

@@ -70,24 +70,16 @@ def log_of(rows: int, draw: np.random.Generator) -> pa.Table:
     item_N, price_N = draw.integers(0, 30, rows), draw.gamma(2.0, 10.0, rows)
     hour_N = draw.integers(0, 24, rows)
     logit_N = np.sin(item_N) + 0.03 * (price_N - 20) + 0.5 * np.cos(hour_N / 4)
-    return pa.table(
-        {
-            "item": item_N,
-            "price": price_N,
-            "at": [START + timedelta(hours=int(h)) for h in hour_N],
-            "flat": np.full(rows, 7.0),
-            "empty": pa.nulls(rows, pa.float64()),
-            "market": ["de"] * rows,
-            "no_id": pa.nulls(rows, pa.string()),
-            "tags": [["a", "b"]] * rows,
-            "weighted": [["a"] * int(1 + n % 2) for n in item_N],
-            "weight": [[2.0] * int(1 + n % 2) for n in item_N],
-            "title": [[1.0, 0.0, float(n % 5)] for n in item_N],
-            "history": [[7, 8]] * rows,
-            "history_at": [[0, 5]] * rows,
-            "click": (draw.random(rows) < 1 / (1 + np.exp(-logit_N))).astype(float),
-        }
-    )
+    return pa.table({
+        "item": item_N, "price": price_N, "at": [START + timedelta(hours=int(h)) for h in hour_N],
+        "flat": np.full(rows, 7.0), "empty": pa.nulls(rows, pa.float64()),
+        "market": ["de"] * rows, "no_id": pa.nulls(rows, pa.string()),
+        "tags": [["a", "b"]] * rows, "weighted": [["a"] * int(1 + n % 2) for n in item_N],
+        "weight": [[2.0] * int(1 + n % 2) for n in item_N],
+        "title": [[1.0, 0.0, float(n % 5)] for n in item_N], "history": [[7, 8]] * rows,
+        "history_at": [[0, 5]] * rows,
+        "click": (draw.random(rows) < 1 / (1 + np.exp(-logit_N))).astype(float),
+    })  # fmt: skip
 
 
 def alive(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -649,16 +641,13 @@ def _features() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _config(feature: dict[str, Any], seed: int) -> RunConfig:
-    return config_from_dict(
-        {
-            "name": "padding",
-            "seed": seed,
-            "features": [{"kind": "categorical", "name": "item"}, feature],
-            "tasks": [{"name": "click", "label": "click"}],
-            "model": {"num_experts": 2, "expert": {"hidden": [32]}, "tower": {"hidden": [8]}},
-            "training": {"epochs": 3, "batch_size": 256, "loggers": []},
-        }
-    )
+    return config_from_dict({
+        "name": "padding", "seed": seed,
+        "features": [{"kind": "categorical", "name": "item"}, feature],
+        "tasks": [{"name": "click", "label": "click"}],
+        "model": {"num_experts": 2, "expert": {"hidden": [32]}, "tower": {"hidden": [8]}},
+        "training": {"epochs": 3, "batch_size": 256, "loggers": []},
+    })  # fmt: skip
 
 
 def _auc(config: RunConfig, table: pa.Table) -> float:
@@ -890,15 +879,11 @@ def _base(draw: np.random.Generator, rows: int, of_user: np.ndarray) -> tuple[di
 
 def _run(table: pa.Table, tasks: list[dict[str, Any]], seed: int, epochs: int) -> Any:
     """Trains the defaults of every key but the seed and the epochs."""
-    config = config_from_dict(
-        {
-            "name": "units",
-            "seed": seed,
-            "features": [{"kind": "numeric", "name": "x"}, {"kind": "categorical", "name": "user"}],
-            "tasks": tasks,
-            "training": {"epochs": epochs, "batch_size": 512, "loggers": []},
-        }
-    )
+    config = config_from_dict({
+        "name": "units", "seed": seed,
+        "features": [{"kind": "numeric", "name": "x"}, {"kind": "categorical", "name": "user"}],
+        "tasks": tasks, "training": {"epochs": epochs, "batch_size": 512, "loggers": []},
+    })  # fmt: skip
     folder = TemporaryDirectory()
     run = train_run(config, Path(folder.name) / "run", data=table, reporter=SilentReporter())
     return folder, run

@@ -89,18 +89,12 @@ def sequence_log(rows: int, seed: int, *, interest: bool) -> SequenceLog:
     def lists(values_V: np.ndarray) -> pa.Array:
         return pa.LargeListArray.from_arrays(offsets, pa.array(values_V))
 
-    table = pa.table(
-        {
-            "item": candidate_N,
-            "category": category_I[candidate_N],
-            "hour": (now_N // 3600) % 24,
-            "now": now_N,
-            "seen_items": lists(event_V),
-            "seen_categories": lists(category_I[event_V]),
-            "seen_times": lists((now_N[row_V] - age_V).astype(np.int64)),
-            "click": (rng.random(rows) < probability_N).astype(np.int64),
-        }
-    )
+    table = pa.table({
+        "item": candidate_N, "category": category_I[candidate_N], "hour": (now_N // 3600) % 24,
+        "now": now_N, "seen_items": lists(event_V), "seen_categories": lists(category_I[event_V]),
+        "seen_times": lists((now_N[row_V] - age_V).astype(np.int64)),
+        "click": (rng.random(rows) < probability_N).astype(np.int64),
+    })  # fmt: skip
     return SequenceLog(table, probability_N)
 
 
@@ -142,14 +136,11 @@ def _config(encoder: str | None) -> RunConfig:
     raw = raw_config(Log(_BIG, Path("unused"), 0), precision="fp32")
     numbers, singles = raw["features"][: _BIG.dense], raw["features"][_BIG.dense :]
     singles[_ITEM] = {"kind": "categorical", "name": "item", "table": "items"}
-    return config_from_dict(
-        {
-            **raw,
-            "data": {},
-            "tables": [{"name": "items", "encoding": "hash", "hash_size": _SPEED_ITEMS}],
-            "features": [*numbers, *singles, seen],
-        }
-    )
+    return config_from_dict({
+        **raw, "data": {},
+        "tables": [{"name": "items", "encoding": "hash", "hash_size": _SPEED_ITEMS}],
+        "features": [*numbers, *singles, seen],
+    })  # fmt: skip
 
 
 def _log(lengths_N: np.ndarray) -> pa.Table:
@@ -299,46 +290,31 @@ def config(encoder: str) -> Mapping[str, Any]:
     """
     return {
         "features": [
-            {"kind": "categorical", "name": "item"},
-            {"kind": "categorical", "name": "category"},
+            {"kind": "categorical", "name": "item"}, {"kind": "categorical", "name": "category"},
             {"kind": "categorical", "name": "hour"},
             {
-                "kind": "sequence",
-                "name": "seen",
-                "columns": ["seen_items", "seen_categories"],
-                "target": ["item", "category"],
-                "times": "seen_times",
-                "now": "now",
-                "max_length": 50,
-                "encoder": encoder,
+                "kind": "sequence", "name": "seen", "columns": ["seen_items", "seen_categories"],
+                "target": ["item", "category"], "times": "seen_times", "now": "now",
+                "max_length": 50, "encoder": encoder,
             },
         ],
         "tasks": [{"name": "click", "label": "click"}],
         "model": {
-            "embedding_dim": 8,
-            "num_experts": 4,
-            "expert": {"hidden": [256, 128], "dropout": 0.3},
-            "tower": {"hidden": [32]},
+            "embedding_dim": 8, "num_experts": 4,
+            "expert": {"hidden": [256, 128], "dropout": 0.3}, "tower": {"hidden": [32]},
         },
         "training": {
-            "epochs": 4,
-            "batch_size": 512,
-            "patience": 4,
-            "monitor": "mean.logloss",
+            "epochs": 4, "batch_size": 512, "patience": 4, "monitor": "mean.logloss",
             "ema_decay": 0.99,
             "optimizer": {
-                "kind": "adamw",
-                "learning_rate": 0.003,
-                "weight_decay": 0.5,
+                "kind": "adamw", "learning_rate": 0.003, "weight_decay": 0.5,
                 "schedule": "cosine",
             },
             "embedding_optimizer": {
-                "kind": "rowwise_adagrad",
-                "learning_rate": 0.1,
-                "weight_decay": 4e-4,
+                "kind": "rowwise_adagrad", "learning_rate": 0.1, "weight_decay": 4e-4,
             },
         },
-    }
+    }  # fmt: skip
 
 
 def _sequences_measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
@@ -640,17 +616,12 @@ class World:
         clicks_RK: np.ndarray,
     ) -> pa.Table:
         each = items_RK.shape[1]
-        return pa.table(
-            {
-                "request": np.repeat(np.arange(len(segments_R)), each),
-                "segment": np.repeat(segments_R, each),
-                "item": items_RK.ravel(),
-                "category": self.category_I[items_RK.ravel()],
-                "position": positions_RK.ravel(),
-                "device": np.repeat(devices_R, each),
-                "click": clicks_RK.ravel().astype(int),
-            }
-        )
+        return pa.table({
+            "request": np.repeat(np.arange(len(segments_R)), each),
+            "segment": np.repeat(segments_R, each), "item": items_RK.ravel(),
+            "category": self.category_I[items_RK.ravel()], "position": positions_RK.ravel(),
+            "device": np.repeat(devices_R, each), "click": clicks_RK.ravel().astype(int),
+        })  # fmt: skip
 
 
 def measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
@@ -739,17 +710,11 @@ def _world(seed: int) -> _LateWorld:
     come_N = bought_N & (day_N + delay_N <= _DAYS)
     at_N = _START + (day_N * _DAY).astype(np.int64)
     happened_N = _START + ((day_N + delay_N) * _DAY).astype(np.int64)
-    table = pa.table(
-        {
-            "clicked_at": at_N,
-            "item": item_N,
-            "segment": segment_N,
-            "price": price_N,
-            "cart": cart_N.astype(np.int8),
-            "buy": come_N.astype(np.int8),
-            "bought_at": pa.array(happened_N, mask=~come_N),
-        }
-    )
+    table = pa.table({
+        "clicked_at": at_N, "item": item_N, "segment": segment_N, "price": price_N,
+        "cart": cart_N.astype(np.int8), "buy": come_N.astype(np.int8),
+        "bought_at": pa.array(happened_N, mask=~come_N),
+    })  # fmt: skip
     logged = int((day_N < _DAYS).sum())
     return _LateWorld(table[:logged], table[logged:], truth_N[logged:], bought_N[logged:])
 

@@ -221,12 +221,8 @@ SQUARE = 2048
 # The dense mixture's own products, rows × inner × columns: two layers, their input gradients (the
 # same shapes turned round) and their weight gradients.
 WORKLOAD = (
-    (4096, 330, 256),
-    (4096, 256, 128),
-    (4096, 128, 256),
-    (330, 4096, 256),
-    (256, 4096, 128),
-)
+    (4096, 330, 256), (4096, 256, 128), (4096, 128, 256), (330, 4096, 256), (256, 4096, 128),
+)  # fmt: skip
 REPEATS = 3
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -450,13 +446,10 @@ def run(
     outcome = f"missed: {', '.join(missed(results, targets)) or 'none'}"
     print(f"{context['seconds']} s; {outcome if enough else 'too few rounds: it runs, no more'}")
     line = {
-        **{r.key: round(r.spread.median, max(4, r.digits)) for r in results},
-        **context,
-        "skipped": without,
-        "missed": missed(results, targets) if enough else None,
-        "failed": failed,
-        "results": {r.key: r.as_json() for r in results},
-    }
+        **{r.key: round(r.spread.median, max(4, r.digits)) for r in results}, **context,
+        "skipped": without, "missed": missed(results, targets) if enough else None,
+        "failed": failed, "results": {r.key: r.as_json() for r in results},
+    }  # fmt: skip
     last_line(line, arguments.out)
     if failed:
         sys.exit(1)
@@ -492,12 +485,9 @@ def _context(
 ) -> dict[str, Any]:
     context = {
         "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
-        "threads": torch.get_num_threads(),
-        **settings,
-        "torch": torch.__version__,
-        "extension": extension_status().detail,
-        "seconds": round(time.perf_counter() - started),
-    }
+        "threads": torch.get_num_threads(), **settings, "torch": torch.__version__,
+        "extension": extension_status().detail, "seconds": round(time.perf_counter() - started),
+    }  # fmt: skip
     if rates is not None:
         context["product_gflops"] = {
             dtype: {library: round(rate / 1e9, 1) for library, rate in by_library.items()}

@@ -519,14 +519,10 @@ def race(
 # Seconds that it waits for another; a race of layers takes less
 PATIENCE = 240
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {
-    "bytes": count_bytes,
-    "dispatches": race_dispatches,
-    "growth": race_growth,
-    "bandwidth": host_bandwidth,
-    "modes": race_modes,
-    "placements": race_placements,
+    "bytes": count_bytes, "dispatches": race_dispatches, "growth": race_growth,
+    "bandwidth": host_bandwidth, "modes": race_modes, "placements": race_placements,
     "host_bytes": count_host_bytes,
-}
+}  # fmt: skip
 
 
 def main() -> None:

@@ -23,33 +23,25 @@ FEATURES = [
     {"kind": "numeric", "name": "age"},
     {"kind": "list", "name": "tags", "weights": "weights", "pooling": "mean"},
     {
-        "kind": "cross",
-        "name": "user_x_item",
-        "columns": ["user", "item"],
-        "encoding": "hash",
+        "kind": "cross", "name": "user_x_item", "columns": ["user", "item"], "encoding": "hash",
         "hash_size": 500,
     },
     {"kind": "datetime", "name": "time", "parts": ["hour", "weekday"]},
-]
+]  # fmt: skip
 TASKS = [
     {"name": "click", "label": "click"},
     {"name": "buy", "label": "buy", "observed_when": "click"},
     {"name": "watched", "label": "watched", "kind": "regression"},
 ]
 BASE: Mapping[str, Any] = {
-    "name": "same-bits",
-    "seed": 1,
-    "data": {"split": {"by": "random"}, "group_column": "user"},
-    "features": FEATURES,
-    "tasks": TASKS,
+    "name": "same-bits", "seed": 1, "data": {"split": {"by": "random"}, "group_column": "user"},
+    "features": FEATURES, "tasks": TASKS,
     "model": {
-        "embedding_dim": 8,
-        "num_experts": 5,
-        "expert": {"hidden": [24, 16], "dropout": 0.1},
+        "embedding_dim": 8, "num_experts": 5, "expert": {"hidden": [24, 16], "dropout": 0.1},
         "tower": {"hidden": [12]},
     },
     "training": {"epochs": 2, "batch_size": 256, "eval_batch_size": 1024},
-}
+}  # fmt: skip
 
 
 class Case(ABC):

@@ -36,12 +36,9 @@ class Tree:
     def __init__(self, root: Path, logs: Path) -> None:
         self.root, self.logs = root, logs
         self.environment = {
-            **os.environ,
-            "PYTHONPATH": str(root),
-            "COLUMNS": "100",
-            "MMOE_BIND_CORES": "0",
+            **os.environ, "PYTHONPATH": str(root), "COLUMNS": "100", "MMOE_BIND_CORES": "0",
             "OMP_NUM_THREADS": "1",
-        }
+        }  # fmt: skip
         self._worker: subprocess.Popen[str] | None = None
 
     def mmoe(self, *arguments: object, ranks: int = 1) -> str:

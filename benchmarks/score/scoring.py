@@ -61,13 +61,10 @@ def main() -> None:
     rows = score_files(run, asked["source"], asked["output"], reporter=first)
     ended = time.perf_counter()
     found = {
-        "imports": imported - started,
-        "loading": first.at - imported,
-        "seconds": ended - first.at,
-        "rows": rows,
-        "peak": _peak_bytes(),
+        "imports": imported - started, "loading": first.at - imported,
+        "seconds": ended - first.at, "rows": rows, "peak": _peak_bytes(),
         "mmoe": str(Path(mmoe.__file__).parent),
-    }
+    }  # fmt: skip
     print(json.dumps(found))
 
 

@@ -86,12 +86,9 @@ def main() -> None:
 
 def _answer(slots: int, sampler: Sampler, rows: int, seconds: float) -> dict[str, Any]:
     return {
-        "slots": slots,
-        "workers": sampler.workers,
-        "peak": sampler.peak,
-        "rows": rows,
+        "slots": slots, "workers": sampler.workers, "peak": sampler.peak, "rows": rows,
         "seconds": seconds,
-    }
+    }  # fmt: skip
 
 
 def _session(slots: int, room: Path) -> Any:

@@ -555,14 +555,11 @@ def _domain_config(domains: Mapping[str, Any] | None, batch_size: int = 256) -> 
         ],
         "tasks": [{"name": task, "label": task} for task in DOMAIN_TASKS],
         "model": {
-            "embedding_dim": 8,
-            "num_experts": 8,
-            "expert": {"hidden": [32, 16]},
-            "tower": {"hidden": [16]},
-            "domains": domains,
+            "embedding_dim": 8, "num_experts": 8, "expert": {"hidden": [32, 16]},
+            "tower": {"hidden": [16]}, "domains": domains,
         },
         "training": {"epochs": 8, "batch_size": batch_size, "loggers": []},
-    }
+    }  # fmt: skip
 
 
 DOMAIN_QUALITY_RACES = (Race({"small_domain_gain": Target(0.0)}, small_domains),)

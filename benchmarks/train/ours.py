@@ -97,14 +97,9 @@ class StepParts:
 NO_TIMEOUT = timedelta(0)  # but the group's
 # What training sends with; whatever else a rank calls would be missing in the account
 LOGGED = (
-    "all_to_all_single",
-    "all_reduce",
-    "all_gather",
-    "all_gather_into_tensor",
-    "reduce_scatter_tensor",
-    "broadcast",
-    "barrier",
-)
+    "all_to_all_single", "all_reduce", "all_gather", "all_gather_into_tensor",
+    "reduce_scatter_tensor", "broadcast", "barrier",
+)  # fmt: skip
 # Whose a collective is, by the module that called it; the first that fits
 OWNERS = {
     "mmoe.parallel.experts.wire": "rows of experts",

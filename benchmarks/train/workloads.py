@@ -333,12 +333,9 @@ def raw_config(
     """A config as YAML has it."""
     workload = log.workload
     return {
-        "name": workload.name,
-        "seed": seed,
+        "name": workload.name, "seed": seed,
         "data": {
-            "split": {"by": "file"},
-            "train": str(log.train),
-            "validation": str(log.validation),
+            "split": {"by": "file"}, "train": str(log.train), "validation": str(log.validation),
             "test": str(log.test),
         },
         "tables": _shared_tables(workload, encoding),
@@ -348,27 +345,19 @@ def raw_config(
         ],
         "tasks": [{"name": task, "label": task} for task in workload.tasks],
         "model": {
-            "kind": "mmoe",
-            "embedding_dim": DIM,
-            "num_experts": EXPERTS,
-            "expert": {"hidden": list(HIDDEN), "activation": "relu"},
-            "gate": {"kind": "softmax"},
+            "kind": "mmoe", "embedding_dim": DIM, "num_experts": EXPERTS,
+            "expert": {"hidden": list(HIDDEN), "activation": "relu"}, "gate": {"kind": "softmax"},
             "tower": {"hidden": [TOWER], "activation": "relu"},
         },
         "training": {
-            "epochs": epochs,
-            "patience": FOREVER,
-            "batch_size": BATCH,
-            "eval_batch_size": BATCH,
-            "precision": precision,
-            "optimizer": {"kind": "adam", "learning_rate": LEARNING_RATE},
+            "epochs": epochs, "patience": FOREVER, "batch_size": BATCH, "eval_batch_size": BATCH,
+            "precision": precision, "optimizer": {"kind": "adam", "learning_rate": LEARNING_RATE},
             "embedding_optimizer": {
-                "kind": "rowwise_adagrad",
-                "learning_rate": EMBEDDING_LEARNING_RATE,
+                "kind": "rowwise_adagrad", "learning_rate": EMBEDDING_LEARNING_RATE,
                 "eps": EMBEDDING_EPS,
             },
         },
-    }
+    }  # fmt: skip
 
 
 def _feature(column: Ids, encoding: Encoding) -> dict[str, Any]:
