@@ -210,13 +210,11 @@ def _links(sizes: Sequence[Sizes], way: WayBack) -> Links:
 
 
 def _lengths(links: Links, row_bytes: int, code_bytes: int) -> list[int]:
-    """The bytes of each rank's message."""
     counts = zip(links.rows, links.picks, links.weights, strict=True)
     return [rows * row_bytes + p * code_bytes + w * WEIGHT_BYTES for rows, p, w in counts]
 
 
 def _bytes(values: Any) -> int:
-    """Of all tensors among these, each once."""
     if isinstance(values, Tensor):
         return values.numel() * values.element_size()
     return sum(map(_bytes, values)) if isinstance(values, list | tuple) else 0
@@ -264,14 +262,12 @@ def torch_topk(logits_BGE: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unique_plan(experts_BGK: Tensor) -> tuple[Tensor, Tensor]:
-    """Distinct pairs the usual way."""
     samples = torch.arange(len(experts_BGK), device=experts_BGK.device).view(-1, 1, 1)
     keys = experts_BGK.long() * len(experts_BGK) + samples
     return torch.unique(keys, return_inverse=True)
 
 
 def gather_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tensor:
-    """Index, weigh, add: what one writes without an operator."""
     return (y_PO[slots_BGK] * weights_BGK.unsqueeze(-1)).sum(2)
 
 
@@ -307,7 +303,6 @@ def first(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def permuted_mm(x: list[Tensor], plan: RoutePlan, weight_EDH: Tensor) -> Tensor:
-    """The rows of a plan written side by side, then their product."""
     return grouped_mm(permute(x[0], plan), plan.offsets_E1, weight_EDH)
 
 
@@ -472,7 +467,6 @@ def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> 
 
 
 def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
-    """What a rank computes to exchange rows, without the wire."""
     torch.manual_seed(0)
     experts_BGK = torch.rand(B, G, E, device=device).topk(K).indices.int()
     steps = exchange_contests(experts_BGK, E, O, dtype, "pairs")
@@ -482,7 +476,6 @@ def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int)
 
 
 def bench_attention(dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
-    """DIN's unit over rows of as many events each."""
     return [
         row(name, 1, calls, device, rounds, dtype, flops=flops)
         for name, (calls, flops) in attention_contests(dtype, device).items()
@@ -490,7 +483,6 @@ def bench_attention(dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
 
 
 def show(dtype_name: str, E: int, row: dict) -> dict:
-    """Prints a row and returns it with all that was printed."""
     ours, limit = row["ms"]["mmoe"], row["ms"]["limit"]
     share = limit / ours
     rate = row["bytes"] / ours / 1e6 if "bytes" in row else row["flops"] / ours / 1e6

@@ -51,7 +51,6 @@ def main() -> None:
 
 
 def _compare(recipe: str, split_seed: int, arguments: argparse.Namespace) -> list[Row]:
-    """All seeds of one recipe on one split, and what they are compared with."""
     overrides = [*arguments.set, f"split_seed={split_seed}"]
     config = load_recipe(recipe, overrides)
     splits = load_splits(config, arguments.data)
@@ -80,7 +79,6 @@ def _compare(recipe: str, split_seed: int, arguments: argparse.Namespace) -> lis
 
 
 def _train(config: RunConfig, splits: Splits) -> tuple[np.ndarray, float]:
-    """Predictions of one run on the test rows, and how long its training took."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         finished = train_run(config, Path(folder) / "run", splits=splits)

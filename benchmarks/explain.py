@@ -35,7 +35,6 @@ MODELS: Mapping[str, Mapping[str, object]] = {
 
 
 def workload(rows: int, model: Mapping[str, object]) -> tuple[Ranker, RunConfig, BatchSource]:
-    """A model with fresh weights, and encoded rows in memory."""
     rng = np.random.default_rng(5)
     columns: dict[str, np.ndarray] = {f"n{i}": rng.normal(size=rows) for i in range(_NUMBERS)}
     columns |= {f"c{i}": rng.integers(0, 1000, rows) for i in range(_IDS)}

@@ -47,15 +47,7 @@ def task_log(rows: int, *, correlation: float, seed: int, users: int, items: int
     With s₀ a signal that all share and s_t one of each task's own, both as in `synthetic-funnel`:
     `logit_t = a_t + b · (√ρ · s₀ + √(1 − ρ) · s_t)`, so that two logits have the correlation ρ.
 
-    Args:
-        rows: In order of time.
-        correlation: ρ, of any two logits.
-        seed: Of users, items, truth and rows.
-        users: Ids that may occur.
-        items: Likewise.
-
-    Returns:
-        The columns of `synthetic-funnel` without its labels, and one 0/1 column a task.
+    Returns the columns of `synthetic-funnel` without its labels, and one 0/1 column a task.
     """
     log = generate_funnel(rows, users=users, items=items, seed=seed).table
     # The rows of that log: it draws them from these streams
@@ -130,7 +122,6 @@ def splits_by_time(table: pa.Table) -> Splits:
 
 
 def config_of(tasks: Sequence[str], values: Sequence[str], seed: int) -> RunConfig:
-    """The recipe `synthetic-funnel`, for other tasks."""
     raw: dict[str, Any] = load_recipe("synthetic-funnel", []).model_dump(
         mode="json", exclude_none=True
     )
@@ -149,7 +140,6 @@ def compare(
     values: Sequence[str],
     say: Callable[[str], None],
 ) -> Found:
-    """Trains the four runs of one seed."""
     splits = splits_by_time(table)
     together = config_of([*OLD, NEW], values, seed)
     more = together.model.num_experts + new_experts
@@ -296,7 +286,6 @@ def main() -> None:
 
 
 def _spread(values: list[float]) -> Spread:
-    """The mean of the seeds, and their range."""
     return Spread(statistics.fmean(values), min(values), max(values), len(values))
 
 

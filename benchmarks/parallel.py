@@ -137,7 +137,6 @@ def t_dispatches(bench: Bench) -> list[Result]:
 
 
 def layer_growth(bench: Bench) -> Result:
-    """Weak scaling of a layer alone, its picks given."""
     times = _race(bench, "growth", bench.seconds / 2, GROWING)
     return speedup("weak_scaling_layer", times, "one", "many", note="the layer alone, even loads")
 
@@ -147,7 +146,6 @@ def layer_ranks() -> Ranks:
 
 
 def _race(bench: Bench, job: str, seconds: float, sizes: dict[str, Any]) -> Times:
-    """A race in a world of its own; the ranks agree on the times."""
     with layer_ranks() as ranks:
         answer = ranks.ask_all(job, within=seconds + MARGIN, seconds=seconds, **sizes)[0]
     bench.say(f"  {job}: {len(next(iter(answer['seconds'].values())))} rounds")
@@ -247,7 +245,6 @@ def _beside_each_other(found: list[Times], running: Mapping[str, Contestant]) ->
 
 
 def two_ranks(bench: Bench, workload: str, precision: str, *overrides: str) -> Spec:
-    """Ranks of one thread that train together."""
     spec = replace(bench.spec("mmoe", workload, precision), threads=1, ranks=RANKS)
     return _changed(spec, *overrides)
 

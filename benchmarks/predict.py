@@ -159,7 +159,6 @@ def _rate(model: LoadedRun, rows: list[pd.DataFrame], threads: int) -> float:
 
 
 def _log() -> pd.DataFrame:
-    """27 columns that features read, and a label."""
     rng = np.random.default_rng(27)
     columns: dict[str, object] = {}
     for n in range(TEXTS):

@@ -29,7 +29,6 @@ class Grammar:
 
     @property
     def lengths_V(self) -> np.ndarray:
-        """Characters of each word with the space that ends it."""
         return np.array([len(word) + 1 for word in self.words])
 
     def stationary_S(self) -> np.ndarray:
@@ -52,13 +51,7 @@ class Grammar:
     def text(self, characters: int, seed: int, streams: int = 512) -> np.ndarray:
         """Draws texts side by side, each from a state of its own.
 
-        Args:
-            characters: Of all together.
-            seed: Of the draw.
-            streams: How many texts.
-
-        Returns:
-            Numbers of characters, uint8 `[streams, characters // streams]`.
+        Returns numbers of characters, uint8 `[streams, characters // streams]`.
         """
         rng, length = np.random.default_rng(seed), characters // streams
         state_N = rng.choice(len(self.p_SM), size=streams, p=_clean(self.stationary_S()))
@@ -78,7 +71,6 @@ class Grammar:
         return text_NC
 
     def _spelled(self) -> np.ndarray:
-        """Letters of each word, and spaces behind them."""
         table_VC = np.full((len(self.words), self.lengths_V.max()), SPACE, np.uint8)
         for word, letters in enumerate(self.words):
             table_VC[word, : len(letters)] = letters
@@ -88,22 +80,13 @@ class Grammar:
 def draw_grammar(
     seed: int,
     *,
-    words: int,
+    words: int,  # V; all different
     states: int,
-    of_state: int,
-    letters: int = len(LETTERS),
-    lengths: tuple[int, int] = (2, 6),
+    of_state: int,  # M, words that one state may write; the r-th is 1 / r as likely as the first
+    letters: int = len(LETTERS),  # How many the words are made of
+    lengths: tuple[int, int] = (2, 6),  # Letters of the shortest and the longest word
 ) -> Grammar:
-    """Draws a grammar.
-
-    Args:
-        seed: Of the draw.
-        words: V; all different.
-        states: S.
-        of_state: M, words that one state may write; the r-th is 1 / r as likely as the first.
-        letters: How many the words are made of.
-        lengths: Letters of the shortest and the longest word.
-    """
+    """Draws a grammar."""
     rng = np.random.default_rng(seed)
     spelled: dict[tuple[int, ...], None] = {}
     while len(spelled) < words:
@@ -119,7 +102,6 @@ def draw_grammar(
 
 
 def _clean(p_S: np.ndarray) -> np.ndarray:
-    """Shares without what rounding left below 0."""
     p_S = np.clip(p_S, 0, None)
     return p_S / p_S.sum()
 
@@ -171,7 +153,6 @@ def _places(grammar: Grammar) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
 
 
 def _first_belief(grammar: Grammar) -> np.ndarray:
-    """Shares of the places over characters of an endless text."""
     share_SM = grammar.stationary_S()[:, None] * grammar.p_SM
     belief_H = np.repeat(share_SM.ravel(), grammar.lengths_V[grammar.words_SM.ravel()])
     belief_H = np.clip(belief_H, 0, None)
@@ -301,7 +282,6 @@ def windows(x_BHWC: Tensor) -> Tensor:
 
 
 def _maps(x_PTC: Tensor, batch: int, height: int, width: int, channels: int) -> Tensor:
-    """What `windows` took apart."""
     x = x_PTC.view(batch, height // WINDOW, width // WINDOW, WINDOW, WINDOW, channels)
     return x.transpose(2, 3).reshape(batch, height, width, channels)
 
@@ -371,7 +351,6 @@ def _shapes(u: Tensor, v: Tensor) -> list[Tensor]:
 
 
 def _textures(x: Tensor, y: Tensor, frequency: Tensor) -> list[Tensor]:
-    """Where each texture has its first colour."""
     waves_x, waves_y = (frequency * x).sin(), (frequency * y).sin()
     return [
         waves_x > 0,
@@ -424,8 +403,6 @@ class FullyConnected(nn.Module):
 
 
 class Intermediate(nn.Module):
-    """The first half of BERT's."""
-
     def __init__(self) -> None:
         super().__init__()
         self.dense, self.intermediate_act_fn = nn.Linear(WIDTH, HIDDEN), nn.GELU()
@@ -435,8 +412,6 @@ class Intermediate(nn.Module):
 
 
 class Output(nn.Module):
-    """The second half of BERT's."""
-
     def __init__(self) -> None:
         super().__init__()
         self.dense, self.LayerNorm = nn.Linear(HIDDEN, WIDTH), nn.LayerNorm(WIDTH)
@@ -446,8 +421,6 @@ class Output(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Both halves, without the attention."""
-
     def __init__(self) -> None:
         super().__init__()
         self.intermediate, self.output = Intermediate(), Output()
@@ -468,7 +441,6 @@ class Own(nn.Module):
 
 
 def own_part(module: nn.Module) -> FeedForward | None:
-    """Its feed-forward part, for `register`."""
     if not isinstance(module, Own):
         return None
     return FeedForward(module.wide, module.narrow, torch.relu)

@@ -144,7 +144,6 @@ class Text:
 
 @functools.cache
 def text_of(settings: TextSettings) -> Text:
-    """Draws grammar and test windows, once a process."""
     grammar = draw_grammar(
         _GRAMMAR_SEED, words=settings.words, states=settings.states, of_state=settings.of_state
     )
@@ -204,7 +203,6 @@ class Training:
 
     @torch.no_grad()
     def loss(self) -> float:
-        """Nats of a character over the test windows."""
         self.network.eval()
         parts = self.text.test_WL.split(64)
         total = sum(len(part_BL) * next_loss(self.network, part_BL).item() for part_BL in parts)
@@ -212,13 +210,11 @@ class Training:
 
 
 def schedule(step: int, steps: int) -> float:
-    """Share of the highest rate."""
     falling = 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
     return min(1.0, step / WARM_UP) * (FLOOR + (1 - FLOOR) * falling)
 
 
 def next_loss(network: nn.Module, window_BL: Tensor) -> Tensor:
-    """Mean nats of each character, told those before it in the window."""
     logits_BLA = network(window_BL[:, :-1])
     return F.cross_entropy(logits_BLA.flatten(0, 1), window_BL[:, 1:].flatten())
 
@@ -229,7 +225,6 @@ _PACKAGE = "mmoe"
 
 
 def lines(bench: Bench) -> list[Result]:
-    """Counts, and runs the program, so that what is counted is what works."""
     source = Path(example.__file__).read_text(encoding="utf-8")
     found = added_lines(source)
     loss = example.main()
@@ -438,7 +433,6 @@ def check_above(floor: float, losses: Sequence[float]) -> None:
 
 
 def _sweep(bench: Bench) -> tuple[dict[str, float], list[dict[str, object]]]:
-    """The best rate of each network after all steps, and what each rate reached."""
     jobs = [TextJob(name, rate, SWEEP_SEED) for name in NETWORKS for rate in RATES]
     curves = bench.each(partial(trained, bench.text), jobs)
     losses = {(job.network, job.rate): c[-1][1] for job, c in zip(jobs, curves, strict=True)}
@@ -491,7 +485,6 @@ def dense_classifier(settings: PictureSettings, seed: int) -> nn.Module:
 
 
 def converted_classifier(settings: PictureSettings, seed: int) -> nn.Module:
-    """The same with mixtures whose picked experts are as wide together."""
     network, k = dense_classifier(settings, seed), settings.k
     # Stage by stage, since the second is twice as wide
     for stage, width in (("first", settings.width), ("second", 2 * settings.width)):
@@ -652,7 +645,6 @@ def differences(name: str, dtype: torch.dtype) -> dict[str, float]:
 
 @contextmanager
 def own_form_known() -> Iterator[None]:
-    """Registers a form of one's own, and forgets it."""
     register(OWN, own_part)
     try:
         yield

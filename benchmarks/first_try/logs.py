@@ -52,7 +52,6 @@ class Log:
 
     @cached_property
     def draw(self) -> Draw:
-        """Draws rows of this log's world, which its seed alone decides."""
         return self.build(np.random.default_rng([self.seed, 0]))
 
     @cached_property
@@ -153,7 +152,6 @@ def shuffled(world: np.random.Generator, size: int, low: int, high: int) -> np.n
 
 
 def hashes(world: np.random.Generator, size: int) -> np.ndarray:
-    """Returns `size` texts as a hash writes them."""
     numbers = world.integers(0, 2**63, size)
     return np.array([f"{number:016x}" for number in numbers])
 
@@ -202,7 +200,6 @@ class Tree:
 def forest(
     world: np.random.Generator, samples: dict[str, np.ndarray], trees: int, depth: int, scale: float
 ) -> list[Tree]:
-    """Returns some trees; a row's effect is the sum of its leaves."""
     return [Tree(world, samples, depth, scale / trees**0.5) for _ in range(trees)]
 
 

@@ -60,8 +60,6 @@ _HEAVY = 10.0  # 99th percentile over the median of what is positive
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns by what they are used as."""
-
     ids: list[str]
     ordered: list[str]  # few values in an order
     numbers: list[str]
@@ -316,7 +314,6 @@ def command(*arguments: object) -> str:
 
 
 def inferred(log: Path, labels: Sequence[str], config: Path) -> tuple[RunConfig, float]:
-    """Runs `mmoe init`: the config, and the seconds it took."""
     config.unlink(missing_ok=True)
     start = time.perf_counter()
     given = [part for label in labels for part in ("--label", label)]
@@ -505,7 +502,6 @@ class Raced:
 def race(
     log: Log, folder: Path, *, test_rows: int, seeds: int | None, overrides: Sequence[str], say: Say
 ) -> Raced:
-    """Trains and judges; the rivals' predictions stay in the folder for the next time."""
     folder.mkdir(parents=True, exist_ok=True)
     config_path, train_path, test_path = (
         folder / name for name in ("config.yaml", "train.parquet", "test.parquet")
@@ -687,7 +683,6 @@ _ROWS = 400_000
 
 
 def init_seconds(folder: Path) -> float:
-    """Returns the seconds of the whole command, Python's start included."""
     log, config = folder / "wide.parquet", folder / "wide.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(_wide(), log)
@@ -700,7 +695,6 @@ def init_seconds(folder: Path) -> float:
 
 
 def _wide() -> pa.Table:
-    """Twelve whole-number ids, five texts, ten numbers, a time and two labels."""
     rng = np.random.default_rng(500)
     columns: dict[str, np.ndarray] = {}
     logit = np.zeros(_ROWS)

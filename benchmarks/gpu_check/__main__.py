@@ -110,7 +110,6 @@ def smokes(settings: Settings) -> list[Item]:
 
 
 def tests(settings: Settings) -> list[Item]:
-    """Files with tests for a GPU; those of the operators first."""
     where = "--record", settings.record, "--device", settings.device
     if settings.device == "emulated":
         where = *where, "--seconds", TEST_SECONDS * EMULATED_TIMES
@@ -143,7 +142,6 @@ def timed_kernels(settings: Settings) -> list[Item]:
 
 
 def training(settings: Settings) -> list[Item]:
-    """Whole steps, and training itself where its packages are."""
     where = settings.words
     steps = [Item(f"train/{name}", _own("train", name, *where), 120) for name in train.STEPS]
     needs = ("pydantic", "pyarrow", "mmoe.train")
@@ -174,7 +172,6 @@ def ranks(settings: Settings) -> list[Item]:
 
 
 def rivals(settings: Settings) -> list[Item]:
-    """What `auto` goes by; the benchmarks of operators and layer, beside what others use."""
     device = ("--device", settings.device)
     operators = ("-m", "benchmarks.bench_ops", *device, "--rounds", "1" if settings.small else "15")
     rounds = ("--rounds", "1") if settings.small else ("--seconds", "3")
@@ -200,7 +197,6 @@ def sanitize(settings: Settings) -> list[Item]:
 
 
 def slower(stage: Stage) -> Stage:
-    """The same with the clocks of an emulation."""
 
     def plan(settings: Settings) -> list[Item]:
         items = stage.plan(settings)
@@ -263,7 +259,6 @@ def verdict(lines: Lines, stages: Sequence[str]) -> str:
 
 
 def problems(lines: Lines, stages: Sequence[str]) -> list[str]:
-    """Why the check is no success; nothing that was left out counts as one."""
     found = []
     counts = Counter(line["status"] for line in lines.values())
     for status in (FAILED, NO_TIME):
@@ -414,7 +409,6 @@ def _chosen(names: Sequence[str] | None, device: str) -> list[Stage]:
 
 
 def _with(texts: Sequence[str], stages: Sequence[Stage]) -> list[Stage]:
-    """The stages with those of their items whose key holds one of these texts."""
 
     def plan(stage: Stage, settings: Settings) -> list[Item]:
         return [item for item in stage.plan(settings) if any(text in item.key for text in texts)]

@@ -53,7 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _compile(architectures: Sequence[str], folder: Path) -> Path:
-    """The extension, built in a folder of its own."""
     environment = {
         **os.environ,
         "MMOE_BUILD": "bundle",

@@ -104,8 +104,6 @@ def _captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph | None:
 
 @dataclass(frozen=True)
 class Size:
-    """Rows, widths and experts of a layer; every row goes to one expert."""
-
     P: int
     D: int
     H: int
@@ -136,8 +134,6 @@ class Contest:
 
 @dataclass(frozen=True)
 class Layer:
-    """One set of tensors of a grouped layer."""
-
     x_PD: Tensor
     grad_PH: Tensor
     weight_EDH: Tensor
@@ -172,13 +168,11 @@ class Layer:
 
 
 def expert_of_rows(own: Layer) -> Tensor:
-    """The number of each row's expert."""
     counts_E = own.offsets_E1.diff().long()
     return torch.arange(len(counts_E), device=counts_E.device).repeat_interleave(counts_E)
 
 
 def layers(size: Size, device: str) -> list[Layer]:
-    """As many sets as the cache cannot hold."""
     first = Layer.draw(size, device, 0)
     count = sets_needed(first.size_in_bytes, device)
     return [first, *(Layer.draw(size, device, seed) for seed in range(1, count))]

@@ -69,7 +69,6 @@ def measure(device: str, sizes: Sizes, machine: str) -> CostRates:
 
 
 def beside(measured: CostRates, table: CostRates) -> list[str]:
-    """Lines for people: measured, the table's, how many times as large."""
     found = [f"{'':<26} {'measured':>12} {'table':>12} {'ratio':>8}"]
     for key, ours, theirs in _numbers(measured, table):
         ratio = f"{ours / theirs:.2f}" if theirs else ""

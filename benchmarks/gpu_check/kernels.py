@@ -329,7 +329,6 @@ def few_layers(size: Size, device: str) -> list[Layer]:
 
 
 def dense(size: Size, device: str) -> Iterator[Contest]:
-    """Every expert's layer on all rows, with bias and ReLU."""
     sets = few_layers(size, device)
     ours = torch.ops.mmoe.dense_mm
 
@@ -380,7 +379,6 @@ WAYS: dict[str, DenseProduct] = {
 
 
 def dense_ways(size: Size, device: str) -> Iterator[Contest]:
-    """The layer alone, and with what comes after its products."""
     sets = few_layers(size, device)
     for activation in ("none", "relu", "gelu"):
         calls = {who: _dense_call(sets, way, activation, device) for who, way in WAYS.items()}

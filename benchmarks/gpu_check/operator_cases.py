@@ -104,7 +104,6 @@ def _plan(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def permute(case: Case, dtype: torch.dtype) -> Iterator[Call]:
-    """Rows into the order of a plan."""
     rows_P, _, slots_BGK = _plan(case)
     yield "permute", (case.random(case.B, case.D, seed=6).to(dtype), rows_P, slots_BGK)
 
@@ -284,7 +283,6 @@ def target_attention(case: Case, dtype: torch.dtype) -> Iterator[Call]:
 def _attention_layers(
     case: Case, rows: int, widths: Sequence[int], wide: torch.dtype
 ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor], Tensor]:
-    """Weights and biases of the first layer and of deeper ones, weights of the score."""
 
     def weight(seed: int, inputs: int, *outputs: int) -> Tensor:
         return (case.random(inputs, *outputs, seed=seed) / max(inputs, 1) ** 0.5).to(wide)
@@ -334,7 +332,6 @@ BUILDERS: Mapping[str, Callable[[Case, torch.dtype], Iterator[Call]]] = {
 
 
 def calls_of(name: str, few: bool = False) -> Iterator[tuple[str, Call]]:
-    """Every call of a builder, each with a few words that say which it is."""
     cases = EXCHANGE_CASES if name == "exchange" else FEW_CASES if few else CASES
     for case, dtype in product(cases, (FP32, BF16) if few else (FP32, BF16, FP64)):
         for call in BUILDERS[name](case, dtype):

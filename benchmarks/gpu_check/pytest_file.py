@@ -48,7 +48,6 @@ STDERR = 2  # the file itself: pytest puts others in the place of sys.stderr
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Exit status 0 only where a test passed and none failed."""
     parser = process_options("pytest_file", DEVICES)
     parser.add_argument("file", type=Path)
     parser.add_argument("--seconds", type=float, default=TEST_SECONDS, help="of each test")
@@ -60,7 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(settings: argparse.Namespace, record: Record) -> int:
-    """Pytest's exit status, in the last of up to a few processes."""
     ended: list[str] = []
     code = 0
     with tempfile.TemporaryDirectory() as temporary:
@@ -146,7 +144,6 @@ class Lines:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Those of an earlier process of this file are not run again."""
         done = self.record.done() | self.ended
         again = [item for item in items if self.key(item.nodeid) in done]
         if again:
@@ -186,7 +183,6 @@ class Lines:
 
 
 def _last(text: str) -> str:
-    """The line of a traceback that says what was wrong."""
     said = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
     lines = said or text.strip().splitlines() or ["nothing was said"]
     return lines[0][:REASON]

@@ -48,7 +48,6 @@ ROUNDS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """A line for each wire; exit status 0 only where every rank ended well."""
     options = process_options("ranks")
     options.add_argument("world", type=int)
     options.add_argument("--seconds", type=float, default=60.0, help="of all ranks")
@@ -87,7 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def too_many(world: int, device: str) -> str:
-    """Why there are not so many ranks here; nothing where there may be."""
     here = torch.cuda.device_count() if device == "cuda" else CPU_RANKS
     return "" if world <= here else f"needs {world} GPUs, one for each rank; {here} here"
 
@@ -153,7 +151,6 @@ def _step(layer: MultiGateMixture, x_BD: Tensor, grad_BGO: Tensor) -> list[Tenso
 
 
 def run_rank(device: str, small: bool, seconds: float) -> None:
-    """Measures as commands say, until there are no more."""
     answers = private_stdout()
     here, sizes = _join(device, seconds), SMALL if small else FULL
 
@@ -165,7 +162,6 @@ def run_rank(device: str, small: bool, seconds: float) -> None:
 
 
 def _join(device: str, seconds: float) -> torch.device:
-    """This rank's device, once all have met."""
     torch.set_num_threads(1)
     nccl, world = device == "cuda", launched_ranks()
     rank = launched_rank() if world > 1 else 0
@@ -211,7 +207,6 @@ def measure(work: Work, device: torch.device) -> dict[str, Any]:
 
 @contextmanager
 def recorded() -> Iterator[list[Message]]:
-    """Every all-to-all inside, as it is sent."""
     found: list[Message] = []
     original = dist.all_to_all_single
 
@@ -248,7 +243,6 @@ def wire_calls(messages: Sequence[Message], device: torch.device) -> list[Callab
 
 
 def _seconds(calls: Sequence[Callable[[], object]], device: torch.device) -> float:
-    """Of all calls, one after another, until the last rank is done: the median of rounds."""
     repeats = 10 if device.type == "cuda" else 2
     found = []
     for _ in range(ROUNDS + 1):

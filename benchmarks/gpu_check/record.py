@@ -65,7 +65,6 @@ class Record:
         return _last_lines([*self.older, self.path], self.machine, self.code)
 
     def done(self) -> set[str]:
-        """Keys that need not be done again."""
         return {key for key, line in self.lines().items() if line["status"] in KNOWN}
 
 
@@ -206,7 +205,6 @@ def _run_item(
 
 
 def run_process(item: Item, log: Path, seconds: float, record: Record) -> Ended:
-    """Runs one process, and ends it and all that it started when its time is over."""
     environment = {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
@@ -240,7 +238,6 @@ def run_process(item: Item, log: Path, seconds: float, record: Record) -> Ended:
 
 
 def _judged(ended: Ended) -> tuple[str, str]:
-    """Status and reason of a process that ended."""
     words = ended.words.strip()
     last = words.splitlines()[-1] if words else "it said nothing"
     if ended.code is None:
@@ -254,7 +251,6 @@ def _judged(ended: Ended) -> tuple[str, str]:
 
 
 def _result(words: str) -> dict[str, Any]:
-    """The JSON that a benchmark prints last, if it does."""
     last = (words.strip().splitlines() or [""])[-1]
     try:
         found = json.loads(last)
@@ -370,7 +366,6 @@ def describe(device: str) -> dict[str, Any]:
 
 
 def version(name: str) -> str | None:
-    """Of a package; None where it cannot be imported."""
     if missing_modules([name]):
         return None
     try:

@@ -82,7 +82,6 @@ def check(name: str, device: str, few: bool = False) -> str:
 
 
 def to_device(value: Any, device: str) -> Any:
-    """The same with every tensor in it on the device."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, list | tuple):
@@ -134,7 +133,6 @@ def _compare_floats(name: str, found: Tensor, wanted: Tensor, tolerance: float) 
 
 
 def sanitize(tool: str, operator: str, device: str) -> NoReturn:
-    """Ends with the exit status of the tool; left out where it is not installed."""
     if device == "cpu" or shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not on PATH, or there is no GPU to watch")
         sys.exit(EXIT_LEFT_OUT)

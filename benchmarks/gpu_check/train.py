@@ -64,8 +64,6 @@ PROFILED = 3  # steps
 
 
 class Ranker(nn.Module):
-    """A mixture and a tower for each task."""
-
     def __init__(self, mixture: nn.Module, tasks: int) -> None:
         super().__init__()
         self.mixture = mixture
@@ -82,7 +80,6 @@ class Ranker(nn.Module):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """A line for ours and one for each rival."""
     options = process_options("train", small="64 rows, nothing compiled; whole: 4,096 in all")
     options.add_argument("step", choices=(*STEPS, *WHOLE))
     settings = options.parse_args(arguments)
@@ -94,7 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(step: str, device: str, small: bool, record: Record) -> bool:
-    """Measures what is not yet; whether all went well."""
     kind, batch = step.split("-")
     rows, done, well = 64 if small else int(batch), record.done(), True
     rate = measured_rate(device, small)
@@ -240,7 +236,6 @@ def flops(kind: str) -> float:
 
 
 def _wall(step: Callable[[int], None], device: str) -> float:
-    """Seconds of a step among many, launched one after another as training does."""
     rounds = ROUNDS if device == "cuda" else 2
     for number in range(3 if device == "cuda" else 1):
         step(number % SETS)
@@ -366,15 +361,7 @@ class DenseGroupedLayer(_Experts):
 
 
 class GroupedLayer(_Experts):
-    """Sort the picks of all gates by expert, gather, `F.grouped_mm`, weigh, add.
-
-    Args:
-        width: Of rows.
-        hidden: Widths of an expert's layers.
-        experts: How many.
-        gates: How many.
-        k: Picks of each gate.
-    """
+    """Sort the picks of all gates by expert, gather, `F.grouped_mm`, weigh, add."""
 
     def __init__(self, width: int, hidden: Sequence[int], experts: int, gates: int, k: int) -> None:
         super().__init__(width, hidden, experts, gates)

@@ -66,7 +66,6 @@ FEATURES: list[dict[str, Any]] = [
 
 
 def log_of(rows: int, draw: np.random.Generator) -> pa.Table:
-    """Returns a log whose clicks depend on item, price and hour."""
     item_N, price_N = draw.integers(0, 30, rows), draw.gamma(2.0, 10.0, rows)
     hour_N = draw.integers(0, 24, rows)
     logit_N = np.sin(item_N) + 0.03 * (price_N - 20) + 0.5 * np.cos(hour_N / 4)
@@ -133,7 +132,6 @@ def _shifts(seed: int, streamed: bool, folder: Path) -> dict[str, float]:
 
 
 def measure_alive_columns(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Trains in memory and streamed, for the first three seeds."""
     worst: dict[str, float] = {}
     for seed in [*seeds][:3]:
         for streamed in (False, True):
@@ -206,7 +204,6 @@ def made_tables(folder: Path) -> Iterator[Made]:
 
 
 def rows_of(first: int, count: int, **more: Any) -> pa.Table:
-    """Rows that tell themselves apart."""
     numbers = list(range(first, first + count))
     table = pa.table({"row": numbers, "user": [f"u{n % 7}" for n in numbers]})
     for name, value in more.items():
@@ -535,7 +532,6 @@ def _told(config: RunConfig, rows: Any) -> np.ndarray:
 
 
 def _untold(config: RunConfig, wanted: np.ndarray, rows: Any) -> int:
-    """How many rows have another split, label or group."""
     told = _told(config, rows)
     return len(wanted) if len(told) != len(wanted) else int((told != wanted).any(axis=1).sum())
 
@@ -581,7 +577,6 @@ def _differing(seed: int, folder: Path) -> dict[str, int]:
 
 
 def measure_missing_roads(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Compares all roads with the CSV file's, for the first three seeds."""
     worst: dict[str, int] = {}
     for seed in [*seeds][:3]:
         with tempfile.TemporaryDirectory() as folder:
@@ -670,7 +665,6 @@ def _first_config(ragged: pa.Table, padded: pa.Table) -> tuple[float, float]:
 
 
 def measure_padding(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Trains each feature on the ragged log and on both padded ones, for the first two seeds."""
     gaps: dict[str, float] = {}
     aucs: dict[str, list[float]] = {}
     for seed in [*seeds][:2]:
@@ -704,7 +698,6 @@ _WORDS = ("predict", "holds the row's own", "its events are those of")  # of lea
 
 
 def measure_repeats_and_leaks(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Looks at the made logs with the first seed, and at the honest ones."""
     seed = seeds[0]
     repeated = {name: all(_alarmed(table, ["click"])) for name, table in _repeated(seed)}
     say(f"  repeated: {sum(repeated.values())} of {len(repeated)} seen")
@@ -802,7 +795,6 @@ def _repeated(seed: int) -> Iterator[tuple[str, pa.Table]]:
 
 
 def _leaking(seed: int) -> Iterator[tuple[str, pa.Table, set[str]]]:
-    """Four histories, four sequences, four pairs."""
     log = _repeats_log(seed)
     rng, item, click = np.random.default_rng([seed, 2]), log["item"], log["click"]
     before = [rng.integers(0, 400, n).tolist() for n in rng.integers(0, 9, _REPEATS_ROWS)]
@@ -927,7 +919,6 @@ def _calibration(seed: int) -> float:
 
 
 def measure_units(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Trains both tasks and the click alone for up to three seeds, the rare label for nine."""
     ratios, losses = zip(*(_spend(seed) for seed in [*seeds][:3]), strict=True)
     spread = ", ".join(
         f"{ratio:.3f} ({loss:+.4f})" for ratio, loss in zip(ratios, losses, strict=True)

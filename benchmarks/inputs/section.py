@@ -43,21 +43,14 @@ class Section:
 
 
 def predictions(
-    config: Mapping[str, Any],
-    splits: Splits,
-    seed: int,
+    config: Mapping[str, Any],  # As in a YAML file
+    splits: Splits,  # Rows to train on, to choose the checkpoint by, and to predict
+    seed: int,  # Of the run
     read: Callable[[Path], object] = lambda _: None,
 ) -> dict[str, np.ndarray]:
     """Trains with a seed, and predicts the rows of the test split.
 
-    Args:
-        config: As in a YAML file.
-        splits: Rows to train on, to choose the checkpoint by, and to predict.
-        seed: Of the run.
-        read: Called with the run's folder, before it is removed.
-
-    Returns:
-        Task → float64 [N], in the order of the test rows.
+    Returns task → float64 [N], in the order of the test rows.
     """
     folder = Path(tempfile.mkdtemp(prefix="inputs-"))
     found: list[np.ndarray] = []

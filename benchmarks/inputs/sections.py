@@ -53,8 +53,6 @@ _FADES_AFTER = 72 * _HOUR
 
 @dataclass(frozen=True)
 class SequenceLog:
-    """Rows, and the true probability of each click."""
-
     table: pa.Table
     probability_N: np.ndarray
 
@@ -216,7 +214,6 @@ class _Padded:
 
 
 def _padded(batch: Batch, lengths_B: np.ndarray) -> tuple[Any, ...]:
-    """A batch of ours in the rival's form."""
     singles = len(_BIG.ids) * BATCH
     ids_CB = batch.values[:singles].view(-1, BATCH)
     others = [number for number in range(len(_BIG.ids)) if number != _ITEM]
@@ -404,8 +401,6 @@ _MODELS: Mapping[str, tuple[Mapping[str, Any], float]] = {
 
 @dataclass(frozen=True)
 class _World:
-    """A log, and each task's true probability of each of its rows."""
-
     log: pa.Table
     truth: Mapping[str, np.ndarray]
 
@@ -471,7 +466,6 @@ def _interactions_config(model: Mapping[str, Any], decay: float) -> dict[str, An
 
 
 def expert_products(expert: Mapping[str, Any]) -> int:
-    """Returns the multiplications of one expert for one row."""
     if expert["kind"] == "mlp":
         return _WIDTH * expert["hidden"][0] + expert["hidden"][0] * expert["hidden"][1]
     if expert["kind"] == "dcn_v2":  # two layers
@@ -576,14 +570,12 @@ class World:
         self.error_I = self.draw.normal(0, ERROR_SD, ITEMS)
 
     def requests(self, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draws segments of users [R], items [R, 20] and the logits of their relevance."""
         segments_R = self.draw.integers(0, SEGMENTS, count)
         items_RK = self.draw.random((count, ITEMS)).argpartition(SHOWN)[:, :SHOWN]
         taste_RK = self.taste_SC[segments_R[:, None], self.category_I[items_RK]]
         return segments_R, items_RK, BASE + self.quality_I[items_RK] + taste_RK
 
     def log(self, count: int) -> pa.Table:
-        """Returns what the previous ranker showed, and who clicked."""
         segments_R, items_RK, logits_RK = self.requests(count)
         estimate_RK = logits_RK + self.error_I[items_RK]
         estimate_RK = estimate_RK + self.draw.normal(0, NOISE_SD, estimate_RK.shape)

@@ -196,7 +196,6 @@ class World:
 
     @property
     def shares_cores(self) -> bool:
-        """Whether ranks outnumber cores, so that some have one together."""
         return self.size > len(os.sched_getaffinity(0))
 
 
@@ -216,7 +215,6 @@ def network_world(hosts: int, per_host: int, gbits: float) -> Iterator[World]:
 
 
 def seats(network: HostNetwork, per_host: int) -> list[Seat]:
-    """Where each rank runs, and what torchrun would say to it there."""
     return [
         Seat(
             before=network.inside(host),
@@ -243,12 +241,7 @@ SECONDS = 0.1  # that one exchange should take
 def host_bandwidth(*, gbits: float, per_host: int) -> dict[str, Any]:
     """Inside a rank: Gbit/s that leave each host in all-to-alls.
 
-    Args:
-        gbits: What the links are set to, by which the messages are cut.
-        per_host: Ranks of each host.
-
-    Returns:
-        `one_way`, from each second host to the next one, and `both_ways`, between all hosts.
+    Returns `one_way`, from each second host to the next one, and `both_ways`, between all hosts.
     """
     ranks, here = dist.get_world_size(), dist.get_rank() // per_host
     hosts = [other // per_host for other in range(ranks)]

@@ -201,7 +201,6 @@ class GivenLogits(nn.Module):
 
 
 def our_experts(work: Workload, values: Values) -> MLPExperts:
-    """Our batched pool with the weights of `values`; biases start at zero."""
     pool = MLPExperts(work.E, work.D, work.hidden).to(work.device, work.dtype)
     with torch.no_grad():
         for weight_EIO, drawn_EIO in zip(pool.weights, values.layers, strict=True):
@@ -210,7 +209,6 @@ def our_experts(work: Workload, values: Values) -> MLPExperts:
 
 
 def linear_gate(work: Workload, values: Values) -> nn.Module:
-    """Our linear gate, top-k or softmax."""
     sizes = (work.D, work.G, work.E)
     gate = SoftmaxGate(*sizes) if work.k is None else TopKGate(*sizes, k=work.k)
     gate = gate.to(work.device, work.dtype)
@@ -236,7 +234,6 @@ def ours(
     around: Callable[[], AbstractContextManager] = nullcontext,
     **settings,
 ) -> Contestant:
-    """All gates in one layer."""
     layer = our_layer(work, values, gate, **settings)
     x_BD = leaf(values.x_BD)
     return contestant(
@@ -387,7 +384,6 @@ class IndexLayer(SparseLayer):
 
 
 def linear_experts(work: Workload, values: Values) -> nn.ModuleList:
-    """MLPs of `nn.Linear` with the weights of `values` and zero biases."""
     experts = nn.ModuleList()
     for e in range(work.E):
         layers: list[nn.Module] = []
@@ -409,7 +405,6 @@ def alternative(
     around: Callable[[], AbstractContextManager] = nullcontext,
     outside: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Contestant:
-    """One of the classes above as a contestant."""
     module = kind(work, values).to(work.device)
     x_BD = leaf(values.x_BD)
 

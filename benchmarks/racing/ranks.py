@@ -78,7 +78,6 @@ class Ranks:
         self.close()
 
     def ask(self, do: str, **values: Any) -> dict[str, Any]:
-        """The answer of the first rank to a command that all of them get."""
         return self.ask_all(do, **values)[0]
 
     def ask_all(
@@ -138,7 +137,6 @@ class Ranks:
         return RuntimeError(f"{self.name} {what}: {'; '.join(words)}")
 
     def said(self, rank: int) -> str:
-        """What a rank has written to standard error so far."""
         log = self.logs[rank]
         log.flush()
         log.seek(0)
@@ -154,23 +152,13 @@ WITHIN_SECONDS = 1200.0
 
 
 def run_child(
-    command: Sequence[str],
+    command: Sequence[str],  # The program and its arguments
     *,
-    threads: int,
-    cwd: Path = ROOT,
-    variables: Mapping[str, str] | None = None,
+    threads: int,  # Of OpenMP, for a process that does not say so itself
+    cwd: Path = ROOT,  # Its folder
+    variables: Mapping[str, str] | None = None,  # Of its environment, beside ours
 ) -> tuple[str, float]:
-    """Runs a command to its end; returns what it printed, and its seconds from start to end.
-
-    Args:
-        command: The program and its arguments.
-        threads: Of OpenMP, for a process that does not say so itself.
-        cwd: Its folder.
-        variables: Of its environment, beside ours.
-
-    Raises:
-        RuntimeError: It failed or took too long; the message ends with its last words.
-    """
+    """Runs a command to its end; returns what it printed, and its seconds from start to end."""
     started = time.perf_counter()
     try:
         finished = subprocess.run(
@@ -222,7 +210,6 @@ def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Where ranks of this machine can meet."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

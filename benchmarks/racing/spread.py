@@ -415,12 +415,8 @@ class How:
 def count_host_bytes(*, layer: Mapping[str, Any]) -> dict[str, Any]:
     """Forward and backward pass of one batch over two levels: bytes of this rank to other hosts.
 
-    Args:
-        layer: Of `RankLayer`.
-
-    Returns:
-        As the dispatcher tells, as counted, and the fewest: of each other host the distinct rows
-        and the smaller way back, whose sizes are not counted.
+    Returns as the dispatcher tells, as counted, and the fewest: of each other host the distinct
+    rows and the smaller way back, whose sizes are not counted.
     """
     counted = RankLayer.of(layer)
     per_host = counted.setting.per_host
@@ -442,24 +438,14 @@ FEWEST, MOST = 5, 40
 
 def race_modes(
     *,
-    layer: Mapping[str, Any],
+    layer: Mapping[str, Any],  # Of `RankLayer`
     hows: Mapping[str, Mapping[str, Any]],
-    seconds: float,
-    drop_slow: bool = False,
+    seconds: float,  # Of the race
+    drop_slow: bool = False,  # Whether those that are slow beyond hope run once only
 ) -> dict[str, Any]:
     """Times one layer in several modes that take turns.
 
-    Args:
-        layer: Of `RankLayer`.
-        hows: By the names of contestants; `auto: true` chooses by itself, before the race.
-        seconds: Of the race.
-        drop_slow: Whether those that are slow beyond hope run once only.
-
-    Returns:
-        Seconds of every contestant, the same on all ranks; what was chosen, and why.
-
-    Raises:
-        ValueError: Two modes give different numbers.
+    Returns seconds of every contestant, the same on all ranks; what was chosen, and why.
     """
     raced = RankLayer.of(layer)
     # More calls than any race has: what was chosen stays

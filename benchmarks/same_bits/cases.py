@@ -45,8 +45,6 @@ BASE: Mapping[str, Any] = {
 
 
 class Case(ABC):
-    """Something that gives the same facts whatever the structure of the code."""
-
     name: str  # on the command line, and of its folder
 
     @abstractmethod
@@ -127,7 +125,6 @@ class Trained(Case):
         assert not (runs / "killed" / "metrics.json").exists(), "it ended too soon"
 
     def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
-        """Evaluates and scores the recorded run, and goes on with the killed one."""
         (runs / "again").mkdir()
         facts = self._read(tree, recorded / "run", runs / "again")
         if self.killed:
@@ -159,8 +156,6 @@ class Backtest(Case):
 
 @dataclass(frozen=True)
 class Refusals(Case):
-    """What `python -m tests.chaos train` is told about its broken inputs."""
-
     name: str
     seed: int
     inputs: int
@@ -191,8 +186,6 @@ Path(out).write_text(json.dumps(facts))
 
 @dataclass(frozen=True)
 class OfKind(Case):
-    """A run of one of the small kinds: trained, evaluated and scored."""
-
     kind: str
     warm: Mapping[str, Any] | None = None  # sections of a run that begins with this one's weights
     freeze: Sequence[str] = ()  # parts of it that stay

@@ -183,7 +183,6 @@ def write_kinds(folder: Path) -> None:
 
 
 def raw_config(kind: Sections, folder: Path, **training: Any) -> dict[str, Any]:
-    """A config of this kind, over the files of `write_kinds` in `folder`."""
     model = {
         "num_experts": 4, "gate": {"kind": "softmax"}, "expert": {"hidden": [8]},
         "tower": {"hidden": [4]}, **kind.get("model", {}),
@@ -211,7 +210,6 @@ def raw_config(kind: Sections, folder: Path, **training: Any) -> dict[str, Any]:
 
 
 def rows_to_score(kind: Sections, folder: Path) -> Path:
-    """The file of rows that a model of this kind scores."""
     nested = "candidates" in kind.get("data", {}).get("requests", {})
     return folder / f"scored{'_nested' if nested else ''}.parquet"
 

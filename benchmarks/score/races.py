@@ -86,7 +86,6 @@ class Bench:
         return raw
 
     def trained(self, precision: str, tree: Path = ROOT) -> Path:
-        """A run of `big`, trained by the mmoe in `tree` when first asked for."""
         key = precision, tree
         if key not in self._trained:
             self.say(f"  training {precision} with {'mmoe' if tree == ROOT else tree.name}")
@@ -94,7 +93,6 @@ class Bench:
         return self._trained[key]
 
     def train(self, raw: Mapping[str, Any], tree: Path = ROOT) -> Path:
-        """`mmoe train` of a config; returns its folder."""
         config, out = self.new(".yaml"), self.new()
         config.write_text(json.dumps(raw), encoding="utf-8")
         command = [sys.executable, "-m", "mmoe", "train", str(config), "--out", str(out), "--quiet"]
@@ -149,7 +147,6 @@ def times_of(answers: Mapping[str, Sequence[Answer]], what: str = "seconds") -> 
 
 
 def flops_per_second(answers: Sequence[Answer]) -> list[float]:
-    """Of the products that the rows took, round by round."""
     return [a["rows"] * FLOPS_PER_ROW / a["seconds"] for a in answers]
 
 
@@ -306,7 +303,6 @@ def _versus(answers: Mapping[str, Sequence[Answer]]) -> list[Result]:
 
 
 def _parts(answers: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
-    """What a process of each contestant did, in seconds (medians)."""
     return [
         {
             "who": who,
@@ -521,7 +517,6 @@ def check_there(python: Path, code: str) -> None:
 
 
 def _command(bench: Bench, engine: str, source: Path, piece: int, rows: int) -> Answer:
-    """`mmoe score` into a folder; its seconds from start to end."""
     output = bench.new()
     paths = [str(bench.trained(ENGINE_PRECISION)), "--input", str(source), "--output", str(output)]
     command = [str(bench.engines), "-m", "mmoe", "score", *paths]

@@ -23,8 +23,6 @@ DAEMON = "mmoe.integrations.spark_daemon"  # on the command line of it and of al
 
 
 class Sampler:
-    """The most memory of Spark's Python processes below one process."""
-
     def __init__(self, of: int | None = None) -> None:
         self.of, self.peak, self.workers = of, 0, 0
 

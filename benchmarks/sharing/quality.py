@@ -43,8 +43,6 @@ _SPREAD = 1.5  # standard deviation of a logit
 
 @dataclass(frozen=True)
 class World:
-    """A log, and each task's true probability of each of its rows."""
-
     log: pa.Table
     truth: Mapping[str, np.ndarray]
 
@@ -181,7 +179,6 @@ class Found:
 
 
 def qualities(bench: Bench) -> list[Result]:
-    """Trains every model with every seed and correlation."""
     gaps: dict[str, list[float]] = {name: [] for name in (*TOGETHER, "random")}
     others: dict[str, list[float]] = {name: [] for name in ("dense MMoE", "Shared-Bottom")}
     by_task: dict[str, list[list[float]]] = {name: [] for name in TOGETHER}
@@ -249,7 +246,6 @@ def _gain(found: Mapping[str, Found], name: str, task: str | None = None) -> flo
 def trained(
     models: Mapping[str, Mapping[str, Any]], seed: int, correlation: float, bench: Bench
 ) -> dict[str, Found]:
-    """Trains models, name → `model` section, on the log of a seed."""
     world = draw_world(seed, correlation, bench.rows)
     train = round(len(world.log) * TRAIN_SHARE)
     splits = split_rows(world.log.slice(0, train), world.log.slice(train))
@@ -325,7 +321,6 @@ _SIZED: Mapping[str, Callable[[int], dict[str, Any]]] = {_DENSE: _dense, _BOTTOM
 
 
 def equal_times(bench: Bench) -> list[Result]:
-    """Log-loss of each above that of joint picks, over seeds and correlations."""
     sizes = _sizes(bench)
     models = {name: sized(sizes[name]) for name, sized in _SIZED.items()}
     gaps: dict[str, list[float]] = {name: [] for name in models}
@@ -533,7 +528,6 @@ def _predicted(
 
 
 def _one_for_each(world: DomainWorld, seed: int) -> dict[str, np.ndarray]:
-    """Predictions of each domain's test rows by a model of its own rows."""
     scenes = world.test["scene"].to_numpy(zero_copy_only=False)
     found = {task: np.zeros(len(scenes)) for task in DOMAIN_TASKS}
     for scene in SMALL:

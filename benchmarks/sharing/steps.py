@@ -106,7 +106,6 @@ def draw_log(rows: int, *, exact: bool) -> RequestLog:
 
 
 def draw_table(rows: int) -> pa.Table:
-    """Candidates, those of a request side by side."""
     rng = np.random.default_rng(0)
     request_N = np.arange(rows) // CANDIDATES
     shared, count = request_columns(), int(request_N[-1]) + 1
@@ -144,7 +143,6 @@ SCORE_KEYS = tuple(f"request_score_gain{ending}" for ending in REQUEST_WAYS)
 
 
 def train_gains(bench: Bench) -> list[Result]:
-    """A whole step: lookups, forward and backward pass, optimizers."""
     results = []
     for ending, exact in REQUEST_WAYS.items():
         log = draw_log(_BATCHES * BATCH, exact=exact)
@@ -277,7 +275,6 @@ class Steps:
         return state
 
     def step(self, state: TrainingState) -> Callable[[], None]:
-        """Makes a step: next batch, lookups, network, losses, gradients and update."""
         batches = self._batches()
 
         def step() -> None:
@@ -291,7 +288,6 @@ class Steps:
 
 
 def _task_splits(workload: Workload, rows: int) -> Splits:
-    """Training rows, and a few of each other split."""
     world = World(workload, 0)
     table = draw_rows(world, rows, ([0, 1], [0, 2]))
     return Splits(train=table, validation=table.slice(0, 500), test=table.slice(0, 500))
@@ -366,7 +362,6 @@ FORM_KEYS = tuple(f"vs_{name}_form_T{MANY}" for name in FORMS)
 
 
 def over_few_tasks(bench: Bench) -> list[Result]:
-    """Ours with many tasks over ours with two."""
     steps = {f"{tasks} tasks": Steps(many_tasks(tasks)).of() for tasks in (FEW, MANY)}
     times = bench.clock.race(OVER_FEW, steps)
     many, few = f"{MANY} tasks", f"{FEW} tasks"
@@ -423,7 +418,6 @@ def domain_steps(bench: Bench) -> list[Result]:
 
 
 def step_config(way: str) -> RunConfig:
-    """`big` with four tasks, as one of `WAYS`."""
     log = Log(replace(_BIG, tasks=TASKS), Path("unused"), DOMAIN_STEPS * BATCH)
     raw = raw_config(log, precision="fp32")
     return config_from_dict({**raw, "model": {**raw["model"], **DOMAIN_WAYS[way]}})

@@ -35,7 +35,6 @@ from mmoe.train.step import Step, StepProgram
 
 
 def run_ours(spec: Spec, pacer: Pacer) -> None:
-    """Trains until the pacer ends the process."""
     config = with_overrides(raw_config(spec.log, precision=spec.precision), spec.overrides)
     # Ranks beside the first report to nobody, but have to keep pace
     fit.SilentReporter = lambda: PacedReporter(pacer)

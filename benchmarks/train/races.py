@@ -204,7 +204,6 @@ def print_step_tables(results: Sequence[Result]) -> None:
 
 
 def print_operators(title: str, operators: Sequence[Mapping[str, Any]]) -> None:
-    """Those that took longest, ms and calls a step."""
     table = new_table(("operator", "ms", "calls"))
     for operator in operators:
         table.add_row(operator["name"][:90], f"{operator['ms']:.2f}", f"{operator['calls']:.0f}")
@@ -300,7 +299,6 @@ def big_fp32(bench: Bench) -> list[Result]:
 
 
 def ranker(bench: Bench) -> list[Result]:
-    """A wide log: lists, sequences, six tasks."""
     specs = {
         "mmoe": bench.spec("mmoe", "ranker", "bf16"),
         "plain torch": bench.spec("plain", "ranker", "bf16"),

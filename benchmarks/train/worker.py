@@ -22,21 +22,17 @@ EPOCH = "epoch"  # how the library's progress begins while it trains
 
 
 class Paced(Protocol):
-    """What is told of steps."""
-
     def started(self) -> None: ...
 
     def stepped(self, rows: int) -> None: ...
 
 
 class Job(Protocol):
-    """What is asked of a contestant for some steps."""
-
     def add(self, rows: int, seconds: float) -> dict[str, Any] | None: ...
 
 
 class Window:
-    """Times steps, after as many rows as let caches warm up again and use up what was read ahead."""
+    """Times steps, after rows that let caches warm up again and use up what was read ahead."""
 
     def __init__(self, rows: int, settle: int) -> None:
         self.rows, self.settle = rows, settle
@@ -114,8 +110,6 @@ class PacedReporter:
 
 
 class PacedTracker:
-    """Progress of one epoch, or of something that is not training."""
-
     def __init__(self, pacer: Paced | None) -> None:
         self.pacer = pacer
 

@@ -77,7 +77,6 @@ class Workload:
 
 
 def _singles(*groups: tuple[int, int]) -> list[Ids]:
-    """`(how many, rows)` of each group."""
     sizes = chain.from_iterable(repeat(rows, count) for count, rows in groups)
     return [Ids(f"c{number}", rows) for number, rows in enumerate(sizes)]
 
@@ -243,8 +242,6 @@ VALIDATION_SHARE, TEST_SHARE = 1 / 40, 1 / 4
 
 @dataclass(frozen=True)
 class Log:
-    """Where the parts of a log lie; each is a folder of Parquet files."""
-
     workload: Workload
     folder: Path
     rows: int
@@ -303,7 +300,6 @@ def _write_part(world: World, folder: Path, rows: int, seed: list[int]) -> None:
 
 
 def draw_table(world: World, rows: int, seeds: Sequence[Sequence[int]]) -> pa.Table:
-    """Rows with labels; the seeds are those of both."""
     columns = world.draw(rows, seeds[0])
     labels_NT = world.labels(columns, seeds[1])
     arrays = {c.column: _ids(columns, c.column) for c in world.workload.ids}

@@ -154,20 +154,12 @@ def _unsaid_leak(made: Made, out: Path) -> str | None:
 
 # How often each is drawn
 FAMILIES: dict[str, tuple[int, Draw]] = {
-    "table": (36, data_case("table")),
-    "bytes": (26, data_case("bytes")),
-    "layout": (8, data_case("layout")),
-    "config": (22, config_case),
-    "changing": (4, data_case("changing")),
-    "run": (6, run_case),
-    "folder": (6, folder_case),
-    "rotated": (4, rotated_case),
-    "type": (10, type_fault),
-    "expression": (5, expression_fault),
-    "json": (4, json_case),
-    "output": (4, output_case),
-    "as_they_come": (20, as_they_come),
-}
+    "table": (36, data_case("table")), "bytes": (26, data_case("bytes")),
+    "layout": (8, data_case("layout")), "config": (22, config_case),
+    "changing": (4, data_case("changing")), "run": (6, run_case), "folder": (6, folder_case),
+    "rotated": (4, rotated_case), "type": (10, type_fault), "expression": (5, expression_fault),
+    "json": (4, json_case), "output": (4, output_case), "as_they_come": (20, as_they_come),
+}  # fmt: skip
 
 
 def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:

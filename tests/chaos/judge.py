@@ -168,11 +168,7 @@ _COLUMNS = (*FEATURES, *LABELS, "time")
 
 
 def _write_reference(draft: Draft, clean: Sequence[pa.Table], which: str, path: Path) -> None:
-    """Writes the rows that the command should have understood as one Parquet file, plain types.
-
-    Raises:
-        Exception: The other reader cannot read them either; of whatever type it has.
-    """
+    """Writes the rows that the command should have understood as one Parquet file, plain types."""
     tables = list(clean) if which == "clean" else draft.tables
     if which == "files":
         wanted = [name for name in _COLUMNS if draft.reads(name)]

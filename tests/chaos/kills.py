@@ -23,12 +23,9 @@ from tests.chaos.small_log import small_config, small_log
 
 ROWS, FILES, GROUP_ROWS, EPOCHS, BATCH, EVERY = 3_000, 3, 250, 3, 32, 7
 TRAINING = {
-    "epochs": EPOCHS,
-    "batch_size": BATCH,
-    "checkpoint_every_steps": EVERY,
-    "ema_decay": 0.9,
+    "epochs": EPOCHS, "batch_size": BATCH, "checkpoint_every_steps": EVERY, "ema_decay": 0.9,
     "optimizer": {"kind": "adamw", "learning_rate": 0.003, "schedule": "cosine"},
-}
+}  # fmt: skip
 CHECKPOINTS = -(-int(0.8 * ROWS) // BATCH) * EPOCHS // EVERY
 # Small enough that the order of rows depends on where reading stands
 STREAMING = {"shuffle_buffer_rows": 400, "chunk_rows": 100, "interleave": 3}
@@ -41,13 +38,10 @@ _TWICE = 5  # odd, so that both kinds of input get their turn
 
 @dataclass(frozen=True)
 class Moment:
-    """One kill.
+    """One kill."""
 
-    Attributes:
-        kind: `time`: seconds after the start; `writing`: the n-th new folder of a checkpoint that
-            is being written, and so many seconds; `operation`: the n-th file operation.
-    """
-
+    # `time`: seconds after the start; `writing`: the n-th new folder of a checkpoint that is being
+    # written, and so many seconds; `operation`: the n-th file operation
     kind: str
     number: int = 0
     seconds: float = 0.0

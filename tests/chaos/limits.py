@@ -24,17 +24,11 @@ MORE_BYTES = 384 << 20  # what a run may take beyond one over the small log
 
 @dataclass(frozen=True)
 class LimitedRuns:
-    """What came of it: exit codes and last words of the streamed run and of that in memory.
+    """What came of it: exit codes and last words of the streamed run and of that in memory."""
 
-    Attributes:
-        limit: Bytes of address space.
-        small_peak: Of a streamed run over a few rows, without a limit.
-        decoded: Bytes that the columns of the large log hold in memory.
-    """
-
-    limit: int
-    small_peak: int
-    decoded: int
+    limit: int  # Bytes of address space
+    small_peak: int  # Of a streamed run over a few rows, without a limit
+    decoded: int  # Bytes that the columns of the large log hold in memory
     streamed: tuple[int, str]
     held: tuple[int, str]
 

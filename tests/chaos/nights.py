@@ -210,18 +210,13 @@ def _with(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.T
 
 @dataclass(frozen=True)
 class Night:
-    """One night that was scored.
-
-    Attributes:
-        fault: What was broken; None: nothing.
-        changed: What of the folder is other than it was and may not be, or None.
-    """
+    """One night that was scored."""
 
     number: int
-    fault: str | None
+    fault: str | None  # What was broken; None: nothing
     code: int
     said: str
-    changed: str | None = None
+    changed: str | None = None  # What of the folder is other than it was and may not be, or None
 
     @property
     def stopped(self) -> bool:

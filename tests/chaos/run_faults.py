@@ -40,15 +40,11 @@ _GONE = object()
 # The commands that read a file, by its name
 READERS = {
     "index.json": ("evaluate", "score", "unshard", "resume", "warm start"),
-    "state.json": ("resume",),
-    "metrics.json": ("evaluate", "report"),
-    "history.json": ("report",),
-    "curves.json": ("report",),
-    "columns.json": ("evaluate", "score", "resume"),
-    "predictions.json": ("score",),
-    "encoder.json": ("evaluate", "score", "resume", "warm start"),
-    "warm_start.json": ("resume",),
-}
+    "state.json": ("resume",), "metrics.json": ("evaluate", "report"),
+    "history.json": ("report",), "curves.json": ("report",),
+    "columns.json": ("evaluate", "score", "resume"), "predictions.json": ("score",),
+    "encoder.json": ("evaluate", "score", "resume", "warm start"), "warm_start.json": ("resume",),
+}  # fmt: skip
 SUFFIXES = {"score": ".parquet", "unshard": ".safetensors", "report": ".html"}
 KeyPath = tuple[str | int, ...]
 

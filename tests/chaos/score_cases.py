@@ -27,25 +27,20 @@ from tests.chaos.small_log import small_log
 
 @dataclass
 class ScoreCase:
-    """What a scoring is given; at first everything is as it should be.
-
-    Attributes:
-        space: What is there before, for all cases; never written to.
-        name: Of what was broken.
-        run, source, out: That score, what `--input` and `--output` name; `options` all others.
-        refused: Whether an error must come.
-        wrong: Says what is wrong with scores whose true value is known.
-    """
+    """What a scoring is given; at first everything is as it should be."""
 
     draw: random.Random
-    space: Scored
+    space: Scored  # What is there before, for all cases; never written to
     folder: Path
+    # Of what was broken. run, source, out: That score, what `--input` and `--output` name;
+    # `options` all others.
     name: str = ""
     run: str = ""
     source: str = ""
     out: str = ""
     options: list[str] = field(default_factory=list)
-    refused: bool = False
+    refused: bool = False  # Whether an error must come
+    # Says what is wrong with scores whose true value is known
     wrong: Callable[[], str | None] | None = None
 
     def __post_init__(self) -> None:
@@ -174,18 +169,14 @@ _HARMS: dict[str, Callable[[bytes, int], bytes]] = {
     "is Parquet": lambda content, at: b"PAR1" + content[:at] + b"PAR1",
 }
 _JSON_HARMS = {
-    "a list": b"[1, 2]",
-    "a number": b"7",
-    "null": b"null",
-    "no end": b'{"user": 1, "item": ',
+    "a list": b"[1, 2]", "a number": b"7", "null": b"null", "no end": b'{"user": 1, "item": ',
     "another type": b'{"user": {"a": [1]}, "item": [["x"]], "price": "cheap", "history": "x"}',
-    "no column": b"{}",
-    "twice": b'{"user": 1, "user": 2, "item": "a", "item": "b"}',
+    "no column": b"{}", "twice": b'{"user": 1, "user": 2, "item": "a", "item": "b"}',
     "no UTF-8": b'{"user": 1, "item": "\xff\xfe", "price": 1.0, "history": [1]}',
     "a huge number": b'{"user": 1e400, "item": 99999999999999999999999, "price": 1e999}',
     "deep": b'{"user": ' + b"[" * 3000 + b"]" * 3000 + b"}",
     "NaN": b'{"user": NaN, "item": Infinity, "price": -Infinity, "history": NaN}',
-}
+}  # fmt: skip
 
 
 def broken_other_formats(case: ScoreCase) -> None:

@@ -55,16 +55,11 @@ class Scoring:
 
 @dataclass
 class Watcher:
-    """Looks at a folder or address again and again while somebody writes into it.
-
-    Attributes:
-        whole: What may be seen under final names.
-        wrong: What was seen and is not as it must be.
-    """
+    """Looks at a folder or address again and again while somebody writes into it."""
 
     folder: str
-    whole: Mapping[str, bytes]
-    wrong: list[str] = field(default_factory=list)
+    whole: Mapping[str, bytes]  # What may be seen under final names
+    wrong: list[str] = field(default_factory=list)  # What was seen and is not as it must be
 
     def __post_init__(self) -> None:
         self._ends = threading.Event()
