@@ -3,8 +3,6 @@
 The limit is a plain copy of as many bytes or, for products, one product of as many operations.
 Every alternative runs in turn, round after round, so that a busy machine slows all of them alike;
 printed are medians in milliseconds. The last line is JSON.
-
-    python -m benchmarks.bench_ops [--device cpu|cuda] [--threads N] [--rounds N] [--only attention]
 """
 
 import argparse
@@ -62,7 +60,6 @@ def padded(e_VD: Tensor, _: Tensor, q_BD: Tensor, *layer: Tensor) -> Tensor:
 def attention_contests(
     dtype: torch.dtype, device: str
 ) -> dict[str, tuple[dict[str, Callable[[], object]], int]]:
-    """Makes the calls that race, with the operations that ours needs: half of the others'."""
     torch.manual_seed(0)
     leaves = [
         torch.randn(shape, device=device).to(dtype).requires_grad_()
@@ -307,7 +304,6 @@ def permuted_mm(x: list[Tensor], plan: RoutePlan, weight_EDH: Tensor) -> Tensor:
 
 
 def bench_products(E: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
-    """One layer of all experts: on routed rows, such as are read where they lie, and on all."""
     torch.manual_seed(0)
     plan = cut_plan(torch.rand(B, 1, E, device=device).topk(K).indices.int(), E)
     x_BD = torch.randn(B, D, device=device).to(dtype)
@@ -316,35 +312,23 @@ def bench_products(E: int, dtype: torch.dtype, device: str, rounds: int) -> list
     weights = weight_EDH.unbind(0)
     pairs = len(x_PD)
     contests = {
-        "grouped_mm": (
-            {
-                "mmoe": lambda: grouped_mm(x_PD, plan.offsets_E1, weight_EDH),
-                "F.grouped_mm": lambda: F.grouped_mm(x_PD, weight_EDH, offs=ends_E),
-            },
-            pairs,
-        ),
-        "gathered_mm": (
-            {
-                "mmoe": lambda: gathered_mm(x_BD, plan, weight_EDH),
-                "permute, grouped_mm": lambda: permuted_mm([x_BD], plan, weight_EDH),
-            },
-            len(x_PD),
-        ),
-        "gathered_mm train": (
-            {
-                "mmoe": training(first(gathered_mm), [x_BD], plan, weight_EDH),
-                "permute, grouped_mm": training(permuted_mm, [x_BD], plan, weight_EDH),
-            },
-            3 * len(x_PD),
-        ),
-        "dense_mm": (
-            {
-                "mmoe": lambda: dense_mm(x_BD, weight_EDH),
-                "loop of mm": lambda: [x_BD @ weight for weight in weights],
-            },
-            E * B,
-        ),
-    }
+        "grouped_mm": ({
+            "mmoe": lambda: grouped_mm(x_PD, plan.offsets_E1, weight_EDH),
+            "F.grouped_mm": lambda: F.grouped_mm(x_PD, weight_EDH, offs=ends_E),
+        }, pairs),
+        "gathered_mm": ({
+            "mmoe": lambda: gathered_mm(x_BD, plan, weight_EDH),
+            "permute, grouped_mm": lambda: permuted_mm([x_BD], plan, weight_EDH),
+        }, len(x_PD)),
+        "gathered_mm train": ({
+            "mmoe": training(first(gathered_mm), [x_BD], plan, weight_EDH),
+            "permute, grouped_mm": training(permuted_mm, [x_BD], plan, weight_EDH),
+        }, 3 * len(x_PD)),
+        "dense_mm": ({
+            "mmoe": lambda: dense_mm(x_BD, weight_EDH),
+            "loop of mm": lambda: [x_BD @ weight for weight in weights],
+        }, E * B),
+    }  # fmt: skip
     return [
         row(name, 1, calls, device, rounds, dtype, flops=2 * rows * D * H)
         for name, (calls, rows) in contests.items()
@@ -393,73 +377,49 @@ def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> 
 
     contests = {
         # name: (calls, bytes that must be moved)
-        "topk_gate": (
-            {
-                "mmoe": lambda: topk_gate(logits_BGE, visible_GE, K),
-                "reference": lambda: reference.topk_gate(logits_BGE, visible_GE, K),
-                "torch.topk": lambda: torch_topk(logits_BGE),
-            },
-            4 * B * G * (E + 2 * K),
-        ),
-        "route_plan": (
-            {
-                "mmoe": lambda: route_plan(experts_BGK, E),
-                "reference": lambda: reference.route_plan(experts_BGK, E),
-                "torch.unique": lambda: unique_plan(experts_BGK),
-            },
-            4 * (2 * B * G * K + P),
-        ),
-        "permute": (
-            {
-                "mmoe": lambda: permute(x_BO, cut),
-                "index_select": lambda: x_BO.index_select(0, cut.rows_P),
-            },
-            size * O * (B + pairs),
-        ),
-        "permute train": (
-            {
-                "mmoe": training(lambda x, _: permute(x[0], cut), [x_BO], weights_BGK),
-                "index_select": training(
-                    lambda x, _: x[0].index_select(0, cut.rows_P), [x_BO], weights_BGK
-                ),
-            },
-            size * O * (2 * B + 2 * pairs),
-        ),
-        "gated_combine": (
-            {
-                "mmoe": lambda: gated_combine(y_PO, slots_BGK, weights_BGK),
-                "reference": lambda: reference.gated_combine(y_PO, slots_BGK, weights_BGK),
-                "gather": lambda: gather_combine(y_PO, long_BGK, narrow_BGK),
-            },
-            size * O * (pairs + B * G),
-        ),
-        "gated_combine train": (
-            {
-                "mmoe": training(first(gated_combine), [y_PO], slots_BGK, weights_BGK),
-                "reference": training(
-                    first(reference.gated_combine), [y_PO], slots_BGK, weights_BGK
-                ),
-                "gather": training(first(gather_combine), [y_PO], long_BGK, narrow_BGK),
-            },
-            size * O * (2 * pairs + P + 2 * B * G),
-        ),
-        "dense_combine": (
-            {
-                "mmoe": lambda: dense_combine(y, weights_BGE),
-                "einsum": lambda: einsum_combine(y, narrow_BGE),
-                "gate by gate": lambda: addcmul_combine(y, narrow_BGE),
-            },
-            size * O * B * (E + G),
-        ),
-        "dense_combine train": (
-            {
-                "mmoe": training(dense_combine, y, weights_BGE),
-                "einsum": training(einsum_combine, y, narrow_BGE),
-                "gate by gate": training(addcmul_combine, y, narrow_BGE),
-            },
-            size * O * B * (3 * E + 2 * G),
-        ),
-    }
+        "topk_gate": ({
+            "mmoe": lambda: topk_gate(logits_BGE, visible_GE, K),
+            "reference": lambda: reference.topk_gate(logits_BGE, visible_GE, K),
+            "torch.topk": lambda: torch_topk(logits_BGE),
+        }, 4 * B * G * (E + 2 * K)),
+        "route_plan": ({
+            "mmoe": lambda: route_plan(experts_BGK, E),
+            "reference": lambda: reference.route_plan(experts_BGK, E),
+            "torch.unique": lambda: unique_plan(experts_BGK),
+        }, 4 * (2 * B * G * K + P)),
+        "permute": ({
+            "mmoe": lambda: permute(x_BO, cut),
+            "index_select": lambda: x_BO.index_select(0, cut.rows_P),
+        }, size * O * (B + pairs)),
+        "permute train": ({
+            "mmoe": training(lambda x, _: permute(x[0], cut), [x_BO], weights_BGK),
+            "index_select": training(
+                lambda x, _: x[0].index_select(0, cut.rows_P), [x_BO], weights_BGK
+            ),
+        }, size * O * (2 * B + 2 * pairs)),
+        "gated_combine": ({
+            "mmoe": lambda: gated_combine(y_PO, slots_BGK, weights_BGK),
+            "reference": lambda: reference.gated_combine(y_PO, slots_BGK, weights_BGK),
+            "gather": lambda: gather_combine(y_PO, long_BGK, narrow_BGK),
+        }, size * O * (pairs + B * G)),
+        "gated_combine train": ({
+            "mmoe": training(first(gated_combine), [y_PO], slots_BGK, weights_BGK),
+            "reference": training(
+                first(reference.gated_combine), [y_PO], slots_BGK, weights_BGK
+            ),
+            "gather": training(first(gather_combine), [y_PO], long_BGK, narrow_BGK),
+        }, size * O * (2 * pairs + P + 2 * B * G)),
+        "dense_combine": ({
+            "mmoe": lambda: dense_combine(y, weights_BGE),
+            "einsum": lambda: einsum_combine(y, narrow_BGE),
+            "gate by gate": lambda: addcmul_combine(y, narrow_BGE),
+        }, size * O * B * (E + G)),
+        "dense_combine train": ({
+            "mmoe": training(dense_combine, y, weights_BGE),
+            "einsum": training(einsum_combine, y, narrow_BGE),
+            "gate by gate": training(addcmul_combine, y, narrow_BGE),
+        }, size * O * B * (3 * E + 2 * G)),
+    }  # fmt: skip
     return [
         row(name, G, calls, device, rounds, bytes=moved)
         for name, (calls, moved) in contests.items()

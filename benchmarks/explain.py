@@ -1,7 +1,4 @@
-"""What `mmoe explain` costs and how right it is; last, one JSON line.
-
-python -m benchmarks.explain [--seconds N] [--rows N] [--threads N] [--out FILE]
-"""
+"""What `mmoe explain` costs and how right it is; last, one JSON line."""
 
 import copy
 from collections.abc import Mapping
@@ -58,7 +55,6 @@ def workload(rows: int, model: Mapping[str, object]) -> tuple[Ranker, RunConfig,
 
 
 def race_passes(clock: Clock, rows: int) -> list[Result]:
-    """A pass that predicts, and one that leaves each of eight experts out as well, in turns."""
     ranker, config, source = workload(rows, MODELS["mmoe"])
     places, predictor = _places(ranker), Predictor(ranker, config)
     times = clock.race(

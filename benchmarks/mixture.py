@@ -1,8 +1,4 @@
-"""Races our layer against the alternatives, prints a table and, last, one JSON line.
-
-python -m benchmarks.mixture [--device cpu|cuda] [--threads N] [--rounds N] [--only KEY ...]
-                             [--seconds S] [--out FILE]
-"""
+"""Races our layer against the alternatives, prints a table and, last, one JSON line."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,7 +76,6 @@ DENSE = Workload(B=4096, D=330, hidden=(256, 128), E=8, G=2)
 
 
 def fp32(bench: Bench) -> list[Result]:
-    """Share of the product rate, and the plain loop."""
     work = replace(DENSE, device=bench.device)
     values = draw(work)
     contestants = {"mmoe": ours(work, values), **alternatives("loop", LoopMixture, work, values)}
@@ -140,7 +135,6 @@ Layer = Callable[[Workload, Values], nn.Module]
 def against(
     bench: Bench, *, key: str, kind: Layer, num_experts: int, dtype: torch.dtype = torch.float32
 ) -> list[Result]:
-    """The sparse layer against one alternative, also through oneDNN where that applies."""
     work = replace(SPARSE, E=num_experts, dtype=dtype, device=bench.device)
     values = draw(work)
     contestants = {"mmoe": ours(work, values), **alternatives("other", kind, work, values)}
@@ -149,7 +143,6 @@ def against(
 
 
 def planning_share(bench: Bench) -> list[Result]:
-    """The whole layer, and the same layer with experts that cost nothing."""
     work = replace(SPARSE, device=bench.device)
     values = draw(work)
     whole, rest = ours(work, values, execution="grouped"), _without_experts(work, values)

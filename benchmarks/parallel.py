@@ -1,8 +1,4 @@
-"""Races ranks against one process, prints tables and, last, one JSON line.
-
-python -m benchmarks.parallel [--only KEY ...] [--seconds S] [--rows N] [--folder DIR]
-                              [--set KEY.PATH=VALUE ...] [--out FILE]
-"""
+"""Races ranks against one process, prints tables and, last, one JSON line."""
 
 import re
 from collections import defaultdict
@@ -12,7 +8,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.racing.harness import Race, Result, Spread, Target, Times, new_table, show, speedup
+from benchmarks.racing.harness import (
+    Race,
+    Result,
+    Spread,
+    Target,
+    Times,
+    new_table,
+    print_details,
+    show,
+    speedup,
+)
 from benchmarks.racing.ranks import Ranks
 from benchmarks.racing.spread import sums_of
 from benchmarks.train.races import Bench, Contestant, print_operators, run_program, window
@@ -82,7 +88,6 @@ TOP_2 = {"E": 64, "D": 256, "hidden": (256,), "k": 2}
 
 
 def wire_cases(rows: int = ROWS) -> list[dict[str, Any]]:
-    """Dense gates, and top-2 gates that are alike or not, on both wires, for `count_bytes`."""
     cases = []
     for wire in ("fp32", "bf16"):
         for gates in (2, 8):
@@ -125,7 +130,6 @@ def wire_bytes(bench: Bench, rows: int = ROWS) -> list[Result]:
 
 
 def t_dispatches(bench: Bench) -> list[Result]:
-    """One dispatch for four gates over four dispatches."""
     results = []
     for number, rows in enumerate(FOUR_GATES_ROWS):
         sizes = {**FOUR_GATES, "B": rows, "shared": CORRELATED}
@@ -181,7 +185,6 @@ APART_ROUNDS = 6
 
 
 def efficiency(bench: Bench, workload: str = "big", *, precision: str) -> list[Result]:
-    """Two ranks of one thread beside one process of two, the same batches."""
     spread = two_ranks(bench, workload, precision, SPREAD)
     specs = {
         "one process": bench.spec("mmoe", workload, precision),
@@ -233,7 +236,6 @@ def _one_rank(bench: Bench, workload: str) -> Spec:
 
 
 def _beside_each_other(found: list[Times], running: Mapping[str, Contestant]) -> None:
-    """Windows of one rank alone, and of two at once."""
     seconds: dict[str, list[float]] = {"alone": [], "beside": []}
     pair = [running["one"], running["other"]]
     with ThreadPoolExecutor(len(pair)) as threads:
@@ -266,7 +268,6 @@ def _efficiency(key: str, times: Times, name: str) -> Result:
 
 
 def _look(found: list[Mapping[str, Any]], running: Mapping[str, Contestant]) -> None:
-    """Where the time of one process and of two ranks goes."""
     one = running["one process"].ask("parts", steps=LOOKED_AT)["step_times"]
     parts = running["spread"].ask_all("parts", steps=LOOKED_AT)
     logs = running["spread"].ask_all("collectives", steps=LOOKED_AT)
@@ -281,22 +282,6 @@ STEP_RACES: tuple[Race[Bench], ...] = (
 
 
 # Prints what was sent, and where the time of a step over ranks goes
-
-
-def print_wire(results: Sequence[Result]) -> None:
-    for result in results:
-        if result.key == "wire_bytes_over_bound":
-            columns = ("case", "wire", "rows", "picks", "pairs", "sums", "MB", "over bound")
-            table = new_table((*columns, "per gate", "per pick"))
-            for row in result.details:
-                counts = (f"{row[key]:,}" for key in ("rows", "picks", "pairs", "sums"))
-                ratios = (f"{row[key]:.2f}" for key in ("per_gate", "per_pick"))
-                sent, over = f"{row['counted'] / 1e6:.2f}", f"{row['over_bound']:.4f}"
-                table.add_row(row["case"], row["wire"], *counts, sent, over, *ratios)
-            show(
-                "Sent in a step by two ranks; times as much: a message per gate, a row per pick",
-                table,
-            )
 
 
 def print_costs(results: Sequence[Result]) -> None:
@@ -343,7 +328,7 @@ def _print_collectives(key: str, costs: Mapping[str, Any]) -> None:
 
 
 def _details(results: Sequence[Result]) -> None:
-    print_wire(results)
+    print_details([result for result in results if result.key == "wire_bytes_over_bound"])
     print_costs(results)
 
 

@@ -7,7 +7,6 @@ rows of a DataFrame with 27 features `one_row_27_ms`, `threads_8_over_1` and the
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import mmoe
+from benchmarks.racing.harness import last_line
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.recipes import load_recipe
@@ -69,7 +69,7 @@ def main() -> None:
     wrong = wrong_calls(predictor, encoder, splits.test, arguments.concurrent)
     print(f"{wrong:,} of {arguments.concurrent:,} calls from {THREADS} threads gave other bits")
     found = {"one_row_ms": round(one_row, 3), "threads_wrong": wrong, **served_rows()}
-    print(json.dumps(found))
+    last_line(found)
 
 
 def latencies(
@@ -126,7 +126,6 @@ def wrong_calls(predictor: Predictor, encoder: FeatureEncoder, test: pa.Table, c
 
 
 def served_rows() -> dict[str, float]:
-    """Single rows as a service has them: milliseconds of one, its parts, and eight threads."""
     log = _log()
     with tempfile.TemporaryDirectory() as folder:
         train_run(_config(), Path(folder) / "run", data=log)

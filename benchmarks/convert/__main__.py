@@ -1,8 +1,4 @@
-"""Converts networks, compares them with the dense ones, prints a table and, last, one JSON line.
-
-python -m benchmarks.convert [--threads N] [--rounds N] [--only KEY ...] [--seconds S]
-                             [--seeds N] [--out FILE]
-"""
+"""Converts networks, compares them with the dense ones, prints a table and, last, one JSON line."""
 
 from benchmarks.convert.races import FEWEST_SEEDS, RACES, Bench
 from benchmarks.racing.harness import clock_of, keys_of, options, run

@@ -230,7 +230,6 @@ class WindowAttention(nn.Module):
         return out_BHWC.roll((shift, shift), (1, 2))
 
     def _heads(self, x_PTC: Tensor) -> Tensor:
-        """Queries, keys and values of each head, `[3, P, heads, T, C / heads]`."""
         return x_PTC.unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
 
 
@@ -294,7 +293,6 @@ def _apart(height: int, width: int, shift: int, device: torch.device) -> Tensor:
 
 
 def _edge(length: int, shift: int, device: torch.device) -> Tensor:
-    """1 at places that came from the other edge."""
     return (torch.arange(length, device=device) >= length - shift).long()
 
 
@@ -339,7 +337,6 @@ def _turned(x: Tensor, y: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _shapes(u: Tensor, v: Tensor) -> list[Tensor]:
-    """Inside of each shape, whose radius is about 1."""
     r, u_abs, v_abs = (u * u + v * v).sqrt(), u.abs(), v.abs()
     return [
         r < 0.95,

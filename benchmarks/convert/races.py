@@ -132,7 +132,6 @@ class Text:
     test_WL: Tensor  # Characters, `[windows, context + 1]`
 
     def batches(self, seed: int) -> Iterator[Tensor]:
-        """New windows without end, `[batch, context + 1]`."""
         batch, chunk = self.settings.batch, 0
         while True:
             own_seed = _TEST_SEED + 1 + 1000 * seed + chunk
@@ -532,7 +531,6 @@ def accuracy(settings: PictureSettings, job: tuple[str, int]) -> float:
 
 
 def train(network: nn.Module, settings: PictureSettings, seed: int) -> None:
-    """Several times over the same pictures, the rate falling to 0."""
     pictures, classes = draw_pictures(settings.pictures, seed)
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=RATE, weight_decay=PICTURE_DECAY, fused=True
@@ -604,7 +602,6 @@ MODES: Mapping[str, Mode] = {
 
 
 def equal_at_start(bench: Bench, forms: Sequence[str] = tuple(FORMS)) -> list[Result]:
-    """The worst of all forms in all modes, by precision."""
     results = []
     with own_form_known():
         for key, (dtype, digits) in PRECISIONS.items():

@@ -56,7 +56,6 @@ class Log:
 
     @cached_property
     def constants(self) -> dict[str, float]:
-        """What each task's logit is raised by, so that its rate is as wanted."""
         _, logits = self.draw(np.random.default_rng([self.seed, 1]), _PROBE, False)
         return {task: _constant(logits[task], rate) for task, rate in self.rates.items()}
 
@@ -64,7 +63,6 @@ class Log:
         return self._rows(2, self.rows, late=False)[0]
 
     def test(self, rows: int) -> tuple[pa.Table, dict[str, np.ndarray]]:
-        """Returns fresh rows with labels, and each task's true probabilities."""
         return self._rows(3, rows, late=True)
 
     def _rows(self, part: int, rows: int, late: bool) -> tuple[pa.Table, dict[str, np.ndarray]]:
@@ -136,7 +134,6 @@ def _arrow(values: Any) -> pa.Array:
 
 
 def zipf(rng: np.random.Generator, size: int, rows: int, power: float = 1.0) -> np.ndarray:
-    """Draws ids from 0 to size − 1, the first ones most often."""
     weights = 1 / np.arange(1, size + 1) ** power
     bounds = np.cumsum(weights / weights.sum())
     return np.minimum(np.searchsorted(bounds, rng.random(rows)), size - 1)

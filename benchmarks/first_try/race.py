@@ -204,13 +204,11 @@ class Verdict:
 
     @property
     def won(self) -> bool:
-        """Whether ours is at least the better one, but for what is within the noise."""
         tied = self.low <= 0 <= self.high and self.low >= _LOWEST
         return self.difference >= -_NEAR or tied
 
     @property
     def share_of_gap(self) -> float | None:
-        """What part of the way from the better rival to the oracle ours goes."""
         gap = self.oracle - self.better_auc
         return self.difference / gap if gap >= _GAP else None
 
@@ -341,7 +339,6 @@ def trained(config: Path, test: Path, seed: int, overrides: Sequence[str]) -> Tr
 
 
 def kinds_found(config: RunConfig, columns: Mapping[str, Kinds]) -> dict[str, str]:
-    """Returns what each column was taken for: a kind of feature, `both`, or `left_out`."""
     found: dict[str, set[str]] = {name: set() for name in columns}
     for feature in config.features:
         if feature.kind == "cross":
@@ -411,7 +408,6 @@ def rivals(
 
 
 def seconds_of_trees(columns: Columns, train: pd.DataFrame, tasks: Sequence[str]) -> float:
-    """Fits boosted trees as they come to each task; returns the seconds that it takes."""
     seconds = 0.0
     for task in tasks:
         rows = train.loc[train[task].notna()]
@@ -597,35 +593,41 @@ def race_real(name: str, data: Path, folder: Path, *, seeds: int, say: Say) -> l
 
     The file holds the columns as they came, and each task's label as 0 and 1.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     recipe = load_recipe(name)
     splits = load_splits(recipe, data / REAL[name])
     labels = [task.name for task in recipe.tasks]
-    train_path, test_path = folder / "train.parquet", folder / "test.parquet"
-    pq.write_table(
-        table_of(recipe, pa.concat_tables([splits.train, splits.validation]), splits.origin),
-        train_path,
-    )
-    pq.write_table(table_of(recipe, splits.test, splits.origin).drop_columns(labels), test_path)
-    config_path = folder / "config.yaml"
-    _, seconds = inferred(train_path, labels, config_path)
+    both = pa.concat_tables([splits.train, splits.validation])
+    parts = (table_of(recipe, rows, splits.origin) for rows in (both, splits.test))
+    runs, _, seconds = _untouched(folder, labels, *parts, seeds)
     say(f"{name}: init {seconds:.1f} s")
-    runs = [trained(config_path, test_path, seed, ()) for seed in range(1, seeds + 1)]
     encoded = encode_labels(recipe, splits.test, splits.origin)
-    others = {
-        rival: fit(recipe, splits.train, splits.test, origin=splits.origin)
-        for rival, fit in BASELINES.items()
-    }
+    others = _baselines(recipe, splits.train, splits.test, origin=splits.origin)
     verdicts = []
     for t, task in enumerate(labels):
         seen_N = np.asarray(encoded.observed_NT)[:, t].astype(bool)
         labels_N = np.asarray(encoded.labels_NT)[seen_N, t]
         scores = {rival: fitted[task].predictions_N[seen_N] for rival, fitted in others.items()}
         own = [run.scores[task][seen_N] for run in runs]
-        verdict = judged(labels_N, own, scores, log=name, family="real", task=task)
-        say(str(verdict))
-        verdicts.append(verdict)
+        verdicts.append(judged(labels_N, own, scores, log=name, family="real", task=task))
+        say(str(verdicts[-1]))
     return verdicts
+
+
+def _untouched(
+    folder: Path, labels: Sequence[str], train: pa.Table, test: pa.Table, seeds: int
+) -> tuple[list[Trained], RunConfig, float]:
+    """Runs of an untouched config on two files, the config, and the seconds of init."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = folder / "train.parquet", folder / "test.parquet"
+    pq.write_table(train, files[0])
+    pq.write_table(test.drop_columns(list(labels)), files[1])
+    config, seconds = inferred(files[0], labels, folder / "config.yaml")
+    path = folder / "config.yaml"
+    return [trained(path, files[1], seed, ()) for seed in range(1, seeds + 1)], config, seconds
+
+
+def _baselines(config: RunConfig, train: pa.Table, test: pa.Table, **more: Any) -> dict[str, Any]:
+    return {name: fit(config, train, test, **more) for name, fit in BASELINES.items()}
 
 
 def table_of(recipe: RunConfig, rows: pa.Table, origin: str) -> pa.Table:
@@ -657,20 +659,14 @@ def race_sample(name: str, data: Path, folder: Path, *, seeds: int, say: Say) ->
 
     Two to ten positives decide nothing: the interval says so.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     label, parts = SAMPLES[name], data / "samples" / name
     found = [parts / f"{part}.csv" for part in ("train", "val") if (parts / f"{part}.csv").exists()]
     train = pa.concat_tables(map(pacsv.read_csv, found), promote_options="permissive")
     test = pacsv.read_csv(parts / "test.csv").cast(train.schema)
-    train_path, test_path = folder / "train.parquet", folder / "test.parquet"
-    pq.write_table(train, train_path)
-    pq.write_table(test.drop_columns([label]), test_path)
-    config, _ = inferred(train_path, [label], folder / "config.yaml")
-    runs = [trained(folder / "config.yaml", test_path, seed, ()) for seed in range(1, seeds + 1)]
+    runs, config, _ = _untouched(folder, [label], train, test, seeds)
     labels_N = np.asarray(test[label], np.float64)
-    scores = {
-        rival: fit(config, train, test)[label].predictions_N for rival, fit in BASELINES.items()
-    }
+    others = _baselines(config, train, test)
+    scores = {rival: fitted[label].predictions_N for rival, fitted in others.items()}
     own = [run.scores[label] for run in runs]
     verdict = judged(labels_N, own, scores, log=name, family="samples", task=label)
     say(f"{name} ({len(labels_N)} rows, {int(labels_N.sum())} positive):\n{verdict}")

@@ -1,9 +1,5 @@
 """Checks mmoe on a machine with a GPU: kernels that run, right results, times.
 
-python -m benchmarks.gpu_check [--stage env|smoke|tests|kernels|train|ranks|rivals|sanitize ...]
-                               [--only TEXT ...] [--dry-run] [--device cuda|cpu|emulated]
-                               [--fresh] [--done FILE ...] [--out DIR] [--bundle DIR]
-
 Without --stage: env, smoke, tests and kernels, which together take at most nine minutes. What is
 known goes line by line into DIR (default: $OUT, or benchmarks/results), and is not done again by
 the next run of the same code on the same GPU. --device cpu is a rehearsal of smoke, kernels,
@@ -154,7 +150,6 @@ def training(settings: Settings) -> list[Item]:
 
 
 def ranks(settings: Settings) -> list[Item]:
-    """The exchange of a mixture by NCCL: one rank, then as many as there are GPUs."""
     where = settings.words
     here = torch.cuda.device_count() if settings.device == "cuda" else 0
     worlds = sorted(
@@ -239,23 +234,27 @@ def summary(lines: Lines, stages: Sequence[str]) -> list[str]:
     own = {
         key: line for key, line in lines.items() if _stage(key) in stages and "marks" not in line
     }
-    found = [_counts(stage, own) for stage in stages]
-    found += _section("failed", _reasons(own, (FAILED,)), FAILURES)
-    found += _section("not reached, or left out", _grouped(own), REASONS)
-    found += _section(
-        "times: ours in ms, how many times as long the others take", _times(own), TIMES
-    )
-    found = [line[:WIDTH] for line in found]
-    return [*found[: MOST_LINES - 1], verdict(own, stages)]
+    found = []
+    for stage in stages:
+        statuses = [line["status"] for key, line in own.items() if _stage(key) == stage]
+        found.append(f"{stage:<9} {_counted(statuses)}")
+    failed = [f"{key}: {_reason(line)}" for key, line in own.items() if line["status"] == FAILED]
+    for title, of, most in (
+        ("failed", failed, FAILURES),
+        ("not reached, or left out", _grouped(own), REASONS),
+        ("times: ours in ms, how many times as long the others take", _times(own), TIMES),
+    ):
+        found += [f"{title}:"] * bool(of) + [f"  {line}" for line in of[:most]]
+        found += [f"  and {len(of) - most} more: see the record"] * (len(of) > most)
+    return [*[line[:WIDTH] for line in found][: MOST_LINES - 1], verdict(own, stages)]
 
 
 def verdict(lines: Lines, stages: Sequence[str]) -> str:
-    counts = Counter(line["status"] for line in lines.values())
-    words = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
-    state = "all well" if not problems(lines, stages) else "; ".join(problems(lines, stages))
-    if counts[NO_TIME]:
+    statuses = [line["status"] for line in lines.values()]
+    state = "; ".join(problems(lines, stages)) or "all well"
+    if NO_TIME in statuses:
         state += " (run the same command again: what is done stays)"
-    return f"gpu-check: {words or 'nothing ran'}: {state}"
+    return f"gpu-check: {_counted(statuses)}: {state}"
 
 
 def problems(lines: Lines, stages: Sequence[str]) -> list[str]:
@@ -275,26 +274,14 @@ def _stage(key: str) -> str:
     return key.partition("/")[0]
 
 
-def _counts(stage: str, lines: Lines) -> str:
-    own = [line for key, line in lines.items() if _stage(key) == stage]
-    counts = Counter(line["status"] for line in own)
-    words = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
-    return f"{stage:<9} {words or 'nothing ran'}"
+def _counted(statuses: Iterable[str]) -> str:
+    counts = Counter(statuses)
+    words = (f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    return ", ".join(words) or "nothing ran"
 
 
-def _section(title: str, lines: Sequence[str], most: int) -> list[str]:
-    if not lines:
-        return []
-    more = [f"  and {len(lines) - most} more: see the record"] if len(lines) > most else []
-    return [f"{title}:", *(f"  {line}" for line in lines[:most]), *more]
-
-
-def _reasons(lines: Lines, statuses: Iterable[str]) -> list[str]:
-    return [
-        f"{key}: {' '.join(str(line.get('reason', '')).split())}"
-        for key, line in lines.items()
-        if line["status"] in statuses
-    ]
+def _reason(line: Mapping[str, Any]) -> str:
+    return " ".join(str(line.get("reason", "")).split())
 
 
 def _grouped(lines: Lines) -> list[str]:
@@ -302,8 +289,7 @@ def _grouped(lines: Lines) -> list[str]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for key, line in lines.items():
         if line["status"] in (LEFT_OUT, NO_TIME):
-            reason = " ".join(str(line.get("reason", "")).split())
-            found.setdefault((_stage(key), line["status"], reason), []).append(key)
+            found.setdefault((_stage(key), line["status"], _reason(line)), []).append(key)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     return [
         f"{len(keys)} of {stage}, {status}: {reason} ({keys[0]})"
@@ -433,7 +419,6 @@ def _run(stages: Sequence[Stage], settings: Settings, record: Record) -> int:
 
 
 def _workers(stage: Stage, settings: Settings) -> int:
-    """Processes at a time; in a rehearsal one, whose machine may be small."""
     return stage.workers if settings.device == "cuda" else 1
 
 
@@ -446,7 +431,6 @@ def _say(text: str) -> None:
 
 
 def _print_plan(stages: Sequence[Stage], settings: Settings, done: Collection[str]) -> None:
-    """For people: every process of these stages, and its clock; a stage's ends what is left."""
     print(f"Nothing is run. python is {sys.executable}, in {ROOT}")
     for stage in stages:
         at_a_time = f", {stage.workers} at a time" if _workers(stage, settings) > 1 else ""
@@ -465,13 +449,11 @@ def _print_plan(stages: Sequence[Stage], settings: Settings, done: Collection[st
 
 
 def _not_ready() -> str:
-    """Why no stage can run, in one line."""
     done = subprocess.run([sys.executable, "-c", READY], capture_output=True, text=True, cwd=ROOT)
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
 
 
 def _not_writable(record_file: Path) -> str:
-    """Why results would be lost, in one line."""
     try:
         record_file.parent.mkdir(parents=True, exist_ok=True)
         for file in (record_file, record_file.with_suffix(".log")):

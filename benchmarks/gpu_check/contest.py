@@ -162,7 +162,6 @@ class Layer:
 
     @property
     def size_in_bytes(self) -> int:
-        """Of what a call reads and writes."""
         parts = (self.x_PD, self.grad_PH, self.weight_EDH)
         return sum(part.numel() * part.element_size() for part in parts)
 

@@ -1,8 +1,4 @@
-"""Times one group of operators beside its alternatives: the most telling sizes first.
-
-python -m benchmarks.gpu_check.kernels GROUP --record FILE [--seconds S] [--device cuda|cpu]
-                                             [--small]
-"""
+"""Times one group of operators beside its alternatives: the most telling sizes first."""
 
 import argparse
 import importlib
@@ -352,7 +348,6 @@ def dense(size: Size, device: str) -> Iterator[Contest]:
 
 
 def gate(size: Size, device: str) -> Iterator[Contest]:
-    """The gates' product in fp32 (B rows, N = E columns of all gates)."""
     sets = few_layers(size, device)
     weights = [own.weight_EDH[0].float().contiguous() for own in sets]
     calls: dict[str, Call] = {
@@ -363,7 +358,6 @@ def gate(size: Size, device: str) -> Iterator[Contest]:
 
 
 def product_rate(dtype: torch.dtype, size: int, device: str) -> Contest:
-    """One large product of random numbers: the rate that shares are taken of."""
     x, w = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     return Contest(f"mm {size}", {"mm": lambda _: torch.mm(x, w)}, 1, 2.0 * size**3)
 
@@ -400,7 +394,6 @@ def _dense_call(sets: list[Layer], way: DenseProduct, activation: str, device: s
 
 
 def routing(B: int, E: int, width: int, dtype: torch.dtype, device: str) -> Iterator[Contest]:
-    """Gate, plan, permute and combine of B rows, 4 gates of 2 picks, beside a copy."""
     G, K, size = 4, 2, dtype.itemsize
     torch.manual_seed(0)
     logits_BGE = torch.randn(B, G, E, device=device)
@@ -467,7 +460,6 @@ def _beside_copy(
 
 
 def copy_of(moved: int, sets: int, device: str) -> Call:
-    """A copy that reads and writes so many bytes in all."""
     half = max(moved // 2, 1)
     sources = [torch.ones(half, dtype=torch.uint8, device=device) for _ in range(sets)]
     targets = [torch.empty_like(source) for source in sources]

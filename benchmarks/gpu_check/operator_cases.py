@@ -298,7 +298,6 @@ def _attention_layers(
 
 
 def exchange(case: Case, dtype: torch.dtype) -> Iterator[Call]:
-    """What a rank computes to exchange rows, pairs and sums coming back."""
     if case.E % 4 == 0 and dtype != FP64:
         for way in ("pairs", "sums"):
             torch.manual_seed(0)

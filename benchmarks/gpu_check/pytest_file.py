@@ -1,8 +1,5 @@
 """Runs one file of tests with `-m gpu`, again and again where a test takes the process with it.
 
-python -m benchmarks.gpu_check.pytest_file FILE --record FILE [--device cuda|cpu|emulated]
-                                           [--seconds S] [--mark gpu]
-
 It is a plugin of that pytest as well, whose options say where the lines go: a line and a clock for
 each test, and what a fixture lacks. A kernel that never ends cannot be interrupted from Python: a
 watcher beside the interpreter ends the process, and the file that says what was running tells the
@@ -76,7 +73,6 @@ def _run(settings: argparse.Namespace, record: Record) -> int:
 
 
 def _pytest(settings: argparse.Namespace, running: Path, ended: Sequence[str]) -> int:
-    """One process; the tests named in `ended` are left out."""
     told = [f"{RECORD}={settings.record}", f"{RUNNING}={running}", f"{CLOCK}={settings.seconds}"]
     told += [f"{FILE}={settings.file}", *(f"{ENDED}={key}" for key in ended)]
     options = [*options_of_pytest(settings.file, settings.device), *told, "-m", settings.mark]
@@ -217,7 +213,6 @@ def _option(config: pytest.Config, name: str) -> Any:
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
-    """The repository's root, where tests/conftest.py is not read."""
     return ROOT
 
 

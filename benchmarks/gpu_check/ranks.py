@@ -1,7 +1,5 @@
 """The exchange of a mixture between ranks: NCCL with a GPU each, gloo in a rehearsal.
 
-python -m benchmarks.gpu_check.ranks WORLD --record FILE [--seconds S] [--device cuda|cpu] [--small]
-
 Starts WORLD processes (see `Ranks`), and sees to it that none outlives its clock: a rank that waits
 for one that is gone would wait for ever. Each rank has its rows and its share of the experts. It
 computes a step with the others, and alone on the rows of all; then the
@@ -95,8 +93,6 @@ def too_many(world: int, device: str) -> str:
 
 @dataclass(frozen=True)
 class Message:
-    """What one all-to-all of a step sent and received, in rows of a type."""
-
     send: tuple[int, ...]
     receive: tuple[int, ...]
     shape: tuple[int, ...]
@@ -134,11 +130,9 @@ class Work:
         return rows[self.rank * self.B : (self.rank + 1) * self.B]
 
     def step(self) -> list[Tensor]:
-        """With the others: output, gradients of rows, and of the experts that are held here."""
         return _step(self.spread, self.mine(self.x_BD), self.mine(self.grad_BGO))
 
     def wanted(self) -> list[Tensor]:
-        """The same as one process has it."""
         out_BGO, grad_BD, *grads = _step(self.alone, self.x_BD, self.grad_BGO)
         return [self.mine(out_BGO), self.mine(grad_BD), *(g[list(self.held)] for g in grads)]
 
@@ -182,7 +176,6 @@ def _join(device: str, seconds: float) -> torch.device:
 
 
 def measure(work: Work, device: torch.device) -> dict[str, Any]:
-    """How far the ranks are from one process, and how fast their messages travel."""
     with recorded() as messages:
         found = work.step()
     pairs = zip(found, work.wanted(), strict=True)
@@ -219,7 +212,6 @@ def recorded() -> Iterator[list[Message]]:
 
 
 def bare_calls(messages: Sequence[Message], device: torch.device) -> list[Callable[[], object]]:
-    """The messages once more, into memory that is there, by torch alone."""
     calls: list[Callable[[], object]] = []
     for message in messages:
         rows, received = (
@@ -232,7 +224,6 @@ def bare_calls(messages: Sequence[Message], device: torch.device) -> list[Callab
 
 
 def wire_calls(messages: Sequence[Message], device: torch.device) -> list[Callable[[], object]]:
-    """The messages once more, as our dispatcher sends them."""
     wire = Wire()
     calls: list[Callable[[], object]] = []
     for message in messages:
@@ -258,7 +249,6 @@ def _seconds(calls: Sequence[Callable[[], object]], device: torch.device) -> flo
 
 
 def _largest(value: float, device: torch.device) -> float:
-    """Of all ranks; waits for them."""
     number = torch.tensor([value], dtype=torch.float64, device=device)
     dist.all_reduce(number, dist.ReduceOp.MAX)
     return float(number)

@@ -1,8 +1,6 @@
 """The record of a check: a line of JSON for each thing, and the processes whose lines they are.
 
 As a process, it writes down what this machine has: versions, the GPU, packages that are missing.
-
-python -m benchmarks.gpu_check.record --record FILE [--device cuda|cpu|emulated]
 """
 
 import argparse
@@ -21,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,6 @@ class Record:
 
 
 def done_by(paths: Iterable[Path], machine: str) -> set[str]:
-    """Keys of this code that some files say need not be done again on a machine."""
     lines = _last_lines(paths, machine, digest(SOURCES))
     return {key for key, line in lines.items() if line["status"] in KNOWN}
 
@@ -105,7 +103,6 @@ def read_lines(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def digest(patterns: Iterable[str]) -> str:
-    """Twelve digits that stand for the contents of all files of these patterns."""
     total = hashlib.sha256()
     paths = {path for pattern in patterns for path in ROOT.glob(pattern)}
     for path in sorted(paths):
@@ -114,7 +111,6 @@ def digest(patterns: Iterable[str]) -> str:
 
 
 def machine_name(device: str) -> str:
-    """The first GPU's name by `nvidia-smi`, or the processor's architecture after `device`."""
     if MACHINE in os.environ:
         return os.environ[MACHINE]
     if device != "cuda":
@@ -159,8 +155,6 @@ class Item:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: None for the code where its clock ran out."""
-
     code: int | None
     seconds: float
     words: str
@@ -264,14 +258,10 @@ def missing_modules(names: Sequence[str]) -> list[str]:
     return [name for name in names if not _importable(name)]
 
 
-_ASKED: dict[str, bool] = {}
-
-
+@cache
 def _importable(name: str) -> bool:
-    if name not in _ASKED:
-        call = [sys.executable, "-c", f"import {name}"]
-        _ASKED[name] = subprocess.run(call, cwd=ROOT, capture_output=True).returncode == 0
-    return _ASKED[name]
+    call = [sys.executable, "-c", f"import {name}"]
+    return subprocess.run(call, cwd=ROOT, capture_output=True).returncode == 0
 
 
 # What a process of a check is told, and works on: a GPU, the emulated one, or the CPU
@@ -282,7 +272,6 @@ DEVICES = ("cuda", "cpu", "emulated")
 def process_options(
     module: str, devices: Sequence[str] = ("cuda", "cpu"), small: str = "a rehearsal's sizes"
 ) -> argparse.ArgumentParser:
-    """Returns the options that all processes have, which each adds its own to."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.gpu_check.{module}")
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--device", choices=devices, default="cuda")

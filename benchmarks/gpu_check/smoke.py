@@ -1,8 +1,5 @@
 """One operator, forward and backward, against its specification; no pytest, a process of its own.
 
-python -m benchmarks.gpu_check.smoke OPERATOR [--device cuda|cpu|emulated] [--few]
-                                     [--tool memcheck|racecheck]
-
 With a tool of compute-sanitizer the same runs under that, on few cases. Whole layers of the
 operators are compared with the CPU's.
 """

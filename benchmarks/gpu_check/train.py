@@ -1,7 +1,5 @@
 """Training steps of what `benchmarks.train` calls `big`, beside the same in plain torch; and whole.
 
-python -m benchmarks.gpu_check.train STEP --record FILE [--device cuda|cpu] [--small]
-
 Mixture, towers, loss, gradients and Adam in bf16 under autocast; the rows are given, without the
 tables of embeddings, which the line says. `STEP` is dense-8192, top2-65536 and the like.
 
@@ -114,7 +112,6 @@ def run(step: str, device: str, small: bool, record: Record) -> bool:
 
 
 def _compare(step: str, kind: str, record: Record) -> None:
-    """A line that says how many times as fast as each rival the faster of ours is."""
     start, lines = f"train/{step}/", record.lines()
     rates = {
         key.removeprefix(start): line["rows_per_second"]
@@ -277,7 +274,6 @@ def _whole(step: str, device: "DeviceKind", small: bool, record: Record) -> None
 
 
 def measure_whole(batch: int, device: "DeviceKind", small: bool, folder: Path) -> dict[str, Any]:
-    """Rows/s of the last epoch, and what they are of the product rate and of the host's time."""
     # Only here: steps are timed where mmoe's packages are missing, too
     from benchmarks.train.ours import with_overrides
     from mmoe.embeddings import torchrec_problem
@@ -319,8 +315,6 @@ def kernel_seconds(profile: Path, batch: int) -> float | None:
 
 
 class _Experts(nn.Module):
-    """Weights of all experts and of linear gates."""
-
     def __init__(self, width: int, hidden: Sequence[int], experts: int, gates: int) -> None:
         super().__init__()
         shapes = list(zip((width, *hidden), hidden, strict=False))

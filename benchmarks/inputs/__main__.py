@@ -1,7 +1,4 @@
-"""What a model gains by what it reads, on generated logs with an oracle; last, one JSON line.
-
-python -m benchmarks.inputs [--seeds N] [--only SECTION ...] [--threads N] [--out FILE]
-"""
+"""What a model gains by what it reads, on generated logs with an oracle; last, one JSON line."""
 
 import sys
 import time

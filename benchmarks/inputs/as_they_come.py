@@ -82,7 +82,6 @@ def log_of(rows: int, draw: np.random.Generator) -> pa.Table:
 
 
 def alive(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the table with each column that never varied as something else."""
     rows = table.num_rows
 
     def put(**cells: Any) -> pa.Table:
@@ -276,7 +275,6 @@ def _delta(folder: Path) -> Iterator[Made]:
 def delta_by_hand(
     folder: Path, rows: pa.Table, features: Sequence[str], settings: dict[str, str] | None = None
 ) -> str:
-    """Writes a table of one file whose protocol names reader features."""
     from deltalake import write_deltalake
 
     write_deltalake(str(folder), rows)
@@ -298,7 +296,6 @@ def _with_physical_names(schema: str) -> str:
 
 
 def delta_with_vector(folder: Path, rows: pa.Table, removed: Sequence[int]) -> str:
-    """Writes a table of one file, some rows of which a deletion vector removes."""
     from pyroaring import BitMap
 
     place = delta_by_hand(folder, rows, ["deletionVectors"])
@@ -652,7 +649,6 @@ def _auc(config: RunConfig, table: pa.Table) -> float:
 
 
 def _first_config(ragged: pa.Table, padded: pa.Table) -> tuple[float, float]:
-    """What an `init` config of the padded log gives there, and on the ragged one."""
     ragged, padded = ragged.drop_columns(_PARTS), padded.drop_columns(_PARTS)
     config = infer_config(padded, ["click"])[0]
     unpadded = {"padding": None, "padding_side": None}
@@ -758,7 +754,6 @@ def _honest(say: Callable[[str], None]) -> Iterator[tuple[str, pa.Table, list[st
 
 
 def _repeats_log(seed: int, rows: int = _REPEATS_ROWS) -> dict[str, np.ndarray]:
-    """Users, items and a price beside coin flips."""
     rng = np.random.default_rng(seed)
     return {
         "user": rng.integers(0, 900, rows),

@@ -11,29 +11,14 @@ import pyarrow as pa
 import torch
 import torch.nn.functional as F
 import yaml
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    ComputeDevice,
-    SplitTableBatchedEmbeddingBagsCodegen,
-)
-from scipy.stats import t
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor, nn
 
 from benchmarks.inputs.section import Measured, Section, log_loss, predictions, split_rows
-from benchmarks.racing.harness import Clock, Target
+from benchmarks.racing.harness import Clock, Spread, Target
 from benchmarks.train.ours import LogSteps
-from benchmarks.train.plain_torch import Model
-from benchmarks.train.workloads import (
-    BATCH,
-    DIM,
-    EMBEDDING_EPS,
-    EMBEDDING_LEARNING_RATE,
-    LEARNING_RATE,
-    WORKLOADS,
-    Log,
-    raw_config,
-)
+from benchmarks.train.plain_torch import Model, tables_of
+from benchmarks.train.workloads import BATCH, DIM, LEARNING_RATE, WORKLOADS, Ids, Log, raw_config
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.bundled.synthetic import FunnelLog, generate_funnel
 from mmoe.datasets.rows.batch import Batch
@@ -142,7 +127,6 @@ def _config(encoder: str | None) -> RunConfig:
 
 
 def _log(lengths_N: np.ndarray) -> pa.Table:
-    """Rows of `big`, and as many events of each."""
     rng, rows = np.random.default_rng(0), len(lengths_N)
     names = [ids.column for ids in _BIG.single]
     names[_ITEM] = "item"
@@ -166,13 +150,7 @@ class _PaddedDIN(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.items = SplitTableBatchedEmbeddingBagsCodegen(
-            [(_SPEED_ITEMS, DIM, EmbeddingLocation.HOST, ComputeDevice.CPU)],
-            optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-            learning_rate=EMBEDDING_LEARNING_RATE,
-            eps=EMBEDDING_EPS,
-            pooling_mode=PoolingMode.NONE,
-        )
+        self.items = tables_of([Ids("item", _SPEED_ITEMS)], PoolingMode.NONE)
         self.unit = nn.Sequential(
             nn.Linear(4 * DIM, _HIDDEN[0]), nn.ReLU(), nn.Linear(_HIDDEN[0], 1)
         )
@@ -474,7 +452,6 @@ def expert_products(expert: Mapping[str, Any]) -> int:
 
 
 def _losses(seed: int, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
-    """By config and task the log-loss over the test rows, its expectation over labels."""
     world = _draw(seed)
     splits = split_rows(world.log.slice(0, _TRAIN), world.log.slice(_TRAIN))
     truth = {task: p[_TRAIN:] for task, p in world.truth.items()}
@@ -501,7 +478,7 @@ def _interactions_measure(seeds: Sequence[int], say: Callable[[str], None]) -> M
     return Measured(
         {
             "interaction_gap_ratio": min(gaps["fm"], gaps["dcn_v2"]) / gaps["none"],
-            "mixed_pool_gain": _lower_end(gains),
+            "mixed_pool_gain": Spread.of_mean(gains).low,
         },
         {
             "gap_to_oracle": {name: round(gap, 5) for name, gap in gaps.items()},
@@ -513,14 +490,6 @@ def _interactions_measure(seeds: Sequence[int], say: Callable[[str], None]) -> M
             },
         },
     )
-
-
-def _lower_end(gains: Sequence[float]) -> float:
-    """Of the 95 % interval of the mean over the seeds, by Student's t; of one seed itself."""
-    if len(gains) < 2:
-        return float(gains[0])
-    error = float(np.std(gains, ddof=1)) / len(gains) ** 0.5
-    return float(np.mean(gains) + t.ppf(0.025, len(gains) - 1) * error)
 
 
 INTERACTIONS_SECTION = Section(
@@ -740,7 +709,6 @@ def _splits(world: _LateWorld, seed: int) -> Splits:
 
 
 def _judged(world: _LateWorld, predicted_N: np.ndarray) -> dict[str, float]:
-    """How far the mean prediction is off, ECE and log-loss, all on mature labels."""
     return {
         "off": abs(float(predicted_N.mean() / world.bought_N.mean()) - 1),
         "ratio": float(predicted_N.mean() / world.bought_N.mean()),
@@ -806,7 +774,6 @@ _JOINT = ("ratio", "aitm", "dbmtl")
 
 
 def _after_config(way: str) -> dict[str, Any]:
-    """The recipe's features, model and training, with the tasks and towers of one way."""
     recipe = yaml.safe_load(
         (files("mmoe.datasets") / "recipes" / "synthetic-funnel.yaml").read_text("utf-8")
     )

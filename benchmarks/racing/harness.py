@@ -102,8 +102,6 @@ def rotated(names: Iterable[str], turn: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Target:
-    """What a key should reach: at least `bound`, or at most; with `highest`, a range."""
-
     bound: float
     at_most: bool = False
     highest: float | None = None
@@ -135,7 +133,6 @@ class Result:
     digits: int = 3  # behind the point, in the table
 
     def as_share_of(self, limit: float) -> "Result":
-        """A rate as a share of `limit` (FLOP/s)."""
         note = ", ".join(filter(None, (self.note, f"of {limit / 1e9:,.0f} GFLOP/s")))
         return replace(self, spread=self.spread.times(1 / limit), note=note, product_rate=None)
 
@@ -200,7 +197,6 @@ SHOWN_FLAGS = ("avx512f", "avx512_bf16", "amx_bf16")
 
 
 def processor() -> str:
-    """Name and kind of the processor, where the system tells them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -285,12 +281,17 @@ FEWEST_ROUNDS, MOST_ROUNDS = 5, 60
 Found = TypeVar("Found")
 
 
-def in_turns(calls: Mapping[str, Callable[[], Found]], rounds: int) -> dict[str, list[Found]]:
+def in_turns(
+    calls: Mapping[str, Callable[[], Found]],
+    rounds: int,
+    after: Callable[[], object] = lambda: None,  # each round
+) -> dict[str, list[Found]]:
     """What each call gives, round by round."""
     found: dict[str, list[Found]] = {name: [] for name in calls}
     for turn in range(rounds):
         for name in rotated(calls, turn):
             found[name].append(calls[name]())
+        after()
     return found
 
 

@@ -40,7 +40,6 @@ TCP = {
 
 
 def why_not() -> str | None:
-    """Says in one line what this machine lacks for network namespaces; None: nothing."""
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return f"no {' and no '.join(missing)}: install iproute2"
@@ -135,7 +134,6 @@ class HostNetwork:
 
 @contextmanager
 def host_network(hosts: int) -> Iterator[HostNetwork]:
-    """Builds hosts, and removes them in the end, whatever happened; leftovers of dead runs too."""
     _remove_leftovers()
     network = HostNetwork(hosts)
     try:
@@ -254,7 +252,6 @@ def host_bandwidth(*, gbits: float, per_host: int) -> dict[str, Any]:
 
 
 def _seconds(send: Sequence[float], receive: Sequence[float]) -> float:
-    """Of an all-to-all of so many bytes, until the last rank is done."""
     leave, come = [[int(size) for size in sizes] for sizes in (send, receive)]
     message, received = (torch.zeros(sum(sizes), dtype=torch.uint8) for sizes in (leave, come))
 

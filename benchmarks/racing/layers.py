@@ -46,7 +46,6 @@ class Contestant:
     outside: Callable[[], AbstractContextManager] = nullcontext
 
     def run(self) -> list[Tensor]:
-        """Forward and backward; the leaves keep their gradients."""
         with self.outside():
             with self.around():
                 outputs = list(self.forward())
@@ -129,7 +128,6 @@ class Workload:
         return 1e-4 if self.dtype == torch.float32 else 2e-2
 
     def dense_flops(self) -> float:
-        """Of the products, forward and backward, all experts on all rows; gates included."""
         per_row = sum(a * b for a, b in zip(self.widths, self.hidden, strict=False)) * self.E
         return 6.0 * self.B * (per_row + self.D * self.E * self.G)
 
@@ -177,7 +175,6 @@ def skewed_logits(work: Workload, exponent: float) -> Tensor:
 
 
 def distinct_pairs(logits_BGE: Tensor, k: int) -> tuple[int, int]:
-    """Distinct (sample, expert) pairs, and picks in all."""
     picks_BGK = logits_BGE.topk(k, dim=-1).indices
     chosen_BE = torch.zeros(len(logits_BGE), logits_BGE.shape[-1], dtype=torch.bool)
     chosen_BE.scatter_(1, picks_BGK.flatten(1).cpu(), True)
@@ -220,7 +217,6 @@ def linear_gate(work: Workload, values: Values) -> nn.Module:
 def our_layer(
     work: Workload, values: Values, gate: nn.Module | None = None, **settings
 ) -> MultiGateMixture:
-    """A mixture in training mode; `settings` are those of `MultiGateMixture`."""
     gate = linear_gate(work, values) if gate is None else gate
     layer = MultiGateMixture(work.D, work.G, our_experts(work, values), gate=gate, **settings)
     return layer.to(work.device).train()
@@ -242,7 +238,6 @@ def ours(
 
 
 def one_layer_per_gate(work: Workload, values: Values, logits_BGE: Tensor, k: int) -> Contestant:
-    """T passes of our own layer with a single gate, over the same experts."""
     pool = our_experts(work, values)
     layers = []
     for logits_BE in logits_BGE.unbind(1):
@@ -475,7 +470,6 @@ def _train(config: RunConfig, state: TrainingState, data: PreparedData, clock: C
 
 
 def _logits(state: TrainingState, data: PreparedData, number: int, work: Workload) -> Tensor:
-    """What the gates make of one batch, caught on its way through the network."""
     gates = [m for m in state.ranker.modules() if isinstance(m, GateLogits)]
     assert len(gates) == 1, "the MMoE has one gate module"
     caught: list[Tensor] = []

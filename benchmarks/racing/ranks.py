@@ -189,7 +189,6 @@ def _named(command: Sequence[str]) -> str:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Of every process that is measured: ours, with what `mmoe.tune_process` has set for OpenMP."""
     return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
@@ -200,7 +199,6 @@ def with_modules_of(folder: Path) -> dict[str, str]:
 
 
 def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun sets for a rank."""
     if ranks == 1:
         return {}
     return {

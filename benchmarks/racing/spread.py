@@ -224,7 +224,6 @@ class Part:
 
 
 def own_rows(work: Workload, drawn: Callable[[Workload], Tensor]) -> Tensor:
-    """This rank's rows of those that are drawn for all ranks."""
     whole = drawn(replace(work, B=work.B * world_size()))
     return whole[rank() * work.B : (rank() + 1) * work.B]
 
@@ -260,7 +259,6 @@ def count_bytes(*, sizes: Mapping[str, Any], shared: float, wire: str) -> dict[s
 
 
 def race_dispatches(*, seconds: float, shared: float, **sizes: Any) -> dict[str, Any]:
-    """One dispatch for all gates beside one for each; seconds of every round."""
     work = _work(sizes)
     assert work.k is not None
     k, logits_BGE = work.k, own_rows(work, lambda whole: correlated_logits(whole, shared))

@@ -109,7 +109,6 @@ class Trained(Case):
         return facts
 
     def leave(self, tree: Tree, runs: Path) -> None:
-        """A run that ended without a word, somewhere in an epoch."""
         if not self.killed:
             return
         settings = [word for setting in self.settings for word in ("--set", setting)]
@@ -135,8 +134,6 @@ class Trained(Case):
 
 @dataclass(frozen=True)
 class Backtest(Case):
-    """Three days, each tested before it is trained on."""
-
     name: str = "backtest"
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
@@ -225,8 +222,6 @@ class OfKind(Case):
 
 @dataclass(frozen=True)
 class OnRanks(Case):
-    """A small kind on several ranks; two levels are hosts of two ranks."""
-
     name: str
     parallel: Mapping[str, Any]
     ranks: int = 2
@@ -244,8 +239,6 @@ class OnRanks(Case):
 
 @dataclass(frozen=True)
 class AfterTraining(Case):
-    """What is done with a run: explained, pruned, watched, loaded, compared with others."""
-
     name: str = "after training"
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:

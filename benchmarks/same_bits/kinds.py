@@ -170,7 +170,6 @@ KINDS: Mapping[str, Sections] = {
 
 
 def write_kinds(folder: Path) -> None:
-    """`kinds.parquet`, `kinds_nested.parquet`, the same to score, and vectors of items."""
     folder.mkdir(parents=True, exist_ok=True)
     log, scored = _log(3, SESSIONS), _log(4, SCORED // EACH)
     for name, table in (("log", log), ("scored", scored)):
@@ -215,7 +214,6 @@ def rows_to_score(kind: Sections, folder: Path) -> Path:
 
 
 def _log(seed: int, sessions: int) -> pa.Table:
-    """People click what is of a group that they have seen, and buy and like some of it."""
     rng, rows = np.random.default_rng(seed), sessions * EACH
     group_of = np.random.default_rng(7).integers(0, 4, 30)
     session = np.repeat(np.arange(sessions), EACH)
@@ -252,7 +250,6 @@ _OF_REQUEST = ("session", "user", "seen_items", "seen_groups", "seen_times", "at
 
 
 def _nested(table: pa.Table) -> pa.Table:
-    """A row for each session, with a list of its candidates."""
     names = [name for name in table.column_names if name not in _OF_REQUEST]
     candidates = pa.StructArray.from_arrays(
         [table[name].combine_chunks() for name in names], names=names
@@ -289,7 +286,6 @@ def write_logs(folder: Path) -> None:
 
 
 def _days_table(rng: np.random.Generator, rows: int) -> pa.Table:
-    """Ids, numbers, lists with weights, times; labels that depend on pairs of them."""
     user, item = rng.zipf(1.3, rows) % 900, rng.integers(0, 120, rows)
     price = rng.lognormal(size=rows).round(3)
     taste = np.random.default_rng(5).normal(size=(900, 120))

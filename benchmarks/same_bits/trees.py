@@ -124,7 +124,6 @@ def checked_out(commit: str, folder: Path) -> Iterator[Path]:
 
 
 def facts_of_run(run: Path) -> dict[str, str]:
-    """Every tensor of its last checkpoint as a hash, and every number of its JSON files."""
     facts = {}
     for file in sorted(run.glob("checkpoint/*/*.safetensors")):
         step = file.parent.name
@@ -145,7 +144,6 @@ def facts_of_json(text: str, prefix: str) -> dict[str, str]:
 
 
 def facts_of_scores(path: Path) -> dict[str, str]:
-    """Every column of every file of scores as a hash."""
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     facts = {}
     for file in files:

@@ -42,8 +42,6 @@ class Batches:
 
 
 class TorchRechub:
-    """torch-rechub: `MTLTrainer.predict` of batches that are dicts of tensors."""
-
     def __init__(self) -> None:
         self.trainer, self.model = torch_rechub_trainer(WORKLOADS["big"])
 
@@ -55,8 +53,6 @@ class TorchRechub:
 
 
 class DeepCtr:
-    """DeepCTR-Torch: `predict` of columns, which it puts into one float matrix."""
-
     def __init__(self) -> None:
         self.model = deepctr_model(WORKLOADS["big"])
 

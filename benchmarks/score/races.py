@@ -25,7 +25,7 @@ from benchmarks.racing.harness import (
     Spread,
     Target,
     Times,
-    rotated,
+    in_turns,
     speedup,
 )
 from benchmarks.racing.ranks import ROOT, ask_child, run_child, with_modules_of
@@ -72,7 +72,6 @@ class Bench:
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def log(self, rows: int) -> Log:
-        """Rows of `big`, written when first asked for; the first of many are those of few."""
         self.say(f"  log of big, {rows:,} rows")
         return write_log(WORKLOADS["big"], rows, self.folder, held_out=TRAINING_ROWS)
 
@@ -131,18 +130,18 @@ class Bench:
         self, calls: Mapping[str, Callable[[], Answer]], rounds: int
     ) -> dict[str, list[Answer]]:
         """Calls each so many times, in another order every round; products are timed in between."""
-        answers: dict[str, list[Answer]] = {name: [] for name in calls}
+
+        def told(name: str, call: Callable[[], Answer]) -> Answer:
+            answer = call()
+            self.say(f"  {name}: {rows_per_second(answer)}")
+            return answer
+
         self.rates.measure()
-        for turn in range(rounds):
-            for name in rotated(list(calls), turn):
-                answers[name].append(calls[name]())
-                self.say(f"  {turn + 1}/{rounds} {name}: {rows_per_second(answers[name][-1])}")
-            self.rates.measure()
-        return answers
+        every = {name: partial(told, name, call) for name, call in calls.items()}
+        return in_turns(every, rounds, self.rates.measure)
 
 
 def times_of(answers: Mapping[str, Sequence[Answer]], what: str = "seconds") -> Times:
-    """Seconds of `BATCH` rows, round by round."""
     return Times({name: [a[what] / a["rows"] * BATCH for a in of] for name, of in answers.items()})
 
 
@@ -255,7 +254,6 @@ def ours(bench: Bench) -> list[Result]:
 
 
 def share(key: str, precision: str, answers: Sequence[Answer], note: str = "", **more) -> Result:
-    """FLOP/s, still to be divided by the product rate."""
     seconds = [a["seconds"] / a["rows"] for a in answers]
     rate = f"{1 / statistics.median(seconds):,.0f} rows/s"
     return Result(
@@ -333,7 +331,6 @@ PRECISION = "bf16"
 
 
 def peaks(bench: Bench) -> list[Result]:
-    """Peak resident memory over many rows and over few; speed over many beside it."""
     calls = {
         name: partial(bench.score, PRECISION, bench.log(rows).train)
         for name, rows in (("few", bench.rows), ("many", bench.many))
@@ -357,7 +354,6 @@ def peaks(bench: Bench) -> list[Result]:
 
 
 def cores(bench: Bench) -> list[Result]:
-    """A process of two threads on two cores, and one of one thread on one of them."""
     there = sorted(os.sched_getaffinity(0))
     if len(there) < 2:
         raise NothingToMeasure("this process has one core")
@@ -387,7 +383,6 @@ MOST_ROUNDS = 3
 
 
 def peers(bench: Bench) -> list[Result]:
-    """Ours in both precisions, and theirs; every one from Parquet to Parquet."""
     found = [name for name, module in MODULES.items() if imports(module)]
     if not found:
         raise NothingToMeasure("`make bench-peers` installs what this compares with")

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from scipy.stats import t
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
@@ -48,7 +47,6 @@ class World:
 
 
 def draw_world(seed: int, correlation: float, rows: int) -> World:
-    """Draws it; the logits of two tasks have a correlation of `correlation`."""
     rng = np.random.default_rng(seed)
     ids = {name: rng.integers(size, size=rows) for name, size in SIZES.items()}
     numbers = {name: rng.normal(size=rows) for name in ("price", "age")}
@@ -109,7 +107,6 @@ class RandomSharedGate(TopKGate):
         rows: Inputs | None = None,
         votes: Votes | None = None,
     ) -> GateOutput:
-        """Draws the shared ones anew for each row of each call."""
         assert self.k is not None, "it picks"
         logits_BGE = self.logits(inputs, rows)
         luck_BGE = torch.rand_like(logits_BGE[:, :1].detach()).expand_as(logits_BGE)
@@ -134,7 +131,6 @@ class RandomSharedConfig(SelectingGateConfig):
 
 @contextmanager
 def known() -> Generator[None]:
-    """Makes the kind known to configs, for a while."""
     GATES.add("random_shared", RandomSharedConfig, RandomSharedGate)
     try:
         yield
@@ -208,28 +204,19 @@ def qualities(bench: Bench) -> list[Result]:
         note = f"log-loss in 1e-4 at equal pairs; {worst}; {control}; {beside}"
         results += _as_results(name, gaps[name], note, details)
     worse = [ours - chance for ours, chance in zip(gaps["joint"], gaps["random"], strict=True)]
-    results += [Result("joint_over_random", interval(worse), digits=1)]
+    results += [Result("joint_over_random", Spread.of_mean(worse), digits=1)]
     return results
 
 
 def _as_results(
     name: str, gaps: Sequence[float], note: str, details: Sequence[Mapping[str, Any]]
 ) -> list[Result]:
-    spread = interval(gaps)
+    spread = Spread.of_mean(gaps)
     low = replace(spread, median=spread.low, high=spread.low)
     return [
         Result(f"{name}_quality", spread, note=note, details=details, digits=1),
         Result(f"{name}_quality_low", low, note="lower end, 95 %", digits=1),
     ]
-
-
-def interval(values: Sequence[float]) -> Spread:
-    """Returns mean and 95 % interval over seeds, by Student's t; of one seed the value itself."""
-    mean, count = float(np.mean(values)), len(values)
-    if count < 2:
-        return Spread(mean, mean, mean, count)
-    reach = float(t.ppf(0.975, count - 1) * np.std(values, ddof=1) / count**0.5)
-    return Spread(mean, mean - reach, mean + reach, count)
 
 
 def _gain(found: Mapping[str, Found], name: str, task: str | None = None) -> float:
@@ -339,7 +326,7 @@ def equal_times(bench: Bench) -> list[Result]:
     return [
         Result(
             key,
-            interval(gaps[name]),
+            Spread.of_mean(gaps[name]),
             note=f"log-loss in 1e-4 above joint's; as large as {sizes[name]} experts",
             details=details,
             digits=1,
@@ -349,7 +336,6 @@ def equal_times(bench: Bench) -> list[Result]:
 
 
 def _sizes(bench: Bench) -> dict[str, int]:
-    """How many experts make a training as long as that of joint picks."""
     models = {
         (name, times): sized(times * PAIRS)
         for name, sized in _SIZED.items()
@@ -463,7 +449,6 @@ _FEW = 32  # rows of a batch where there are few hundreds: else there would be n
 
 
 def small_domains(bench: Bench) -> list[Result]:
-    """Trains all four ways with every seed; the smaller gain over the two others is what counts."""
     gains: dict[str, list[float]] = {name: [] for name in OTHERS}
     own_towers: list[float] = []
     details: list[dict[str, Any]] = []
@@ -483,7 +468,7 @@ def small_domains(bench: Bench) -> list[Result]:
     return [
         Result(
             "small_domain_gain",
-            interval(gains[worst]),
+            Spread.of_mean(gains[worst]),
             note=f"AUC, mean of domains and tasks, the smaller of {note}; "
             f"own towers {np.mean(own_towers):+.4f} beside shared ones",
             details=details,
@@ -508,7 +493,6 @@ def _one(seed: int, correlation: float, bench: Bench) -> dict[str, float]:
 
 
 def _auc(world: DomainWorld, predicted: Mapping[str, np.ndarray]) -> float:
-    """Mean over small domains and tasks."""
     scenes = world.test["scene"].to_numpy(zero_copy_only=False)
     found = [
         roc_auc_score(

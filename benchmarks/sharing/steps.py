@@ -4,7 +4,7 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, cycle, pairwise
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from benchmarks.train.workloads import (
     Log,
     Workload,
     World,
+    mlp,
     raw_config,
     zipf_ids,
 )
@@ -89,7 +90,6 @@ class RequestLog:
 
 
 def request_columns() -> set[str]:
-    """Every other column of ids and of numbers."""
     return {column.column for column in WORKLOAD.ids[::2]} | set(WORKLOAD.dense_columns[::2])
 
 
@@ -155,7 +155,6 @@ def train_gains(bench: Bench) -> list[Result]:
 
 
 def score_gains(bench: Bench) -> list[Result]:
-    """Encoded rows to predictions: batches cut, rows looked up, the network."""
     results, equal = [], True
     for ending, exact in REQUEST_WAYS.items():
         log = draw_log(_SCORED * BATCH, exact=exact)
@@ -304,10 +303,10 @@ class Form(nn.Module, ABC):
 
     def __init__(self, input_dim: int, tasks: int) -> None:
         super().__init__()
-        self.experts = nn.ModuleList(_mlp(input_dim, HIDDEN) for _ in range(EXPERTS))
+        self.experts = nn.ModuleList(mlp(input_dim, HIDDEN) for _ in range(EXPERTS))
         self.gates = nn.ModuleList(nn.Linear(input_dim, EXPERTS) for _ in range(tasks))
         self.towers = nn.ModuleList(
-            nn.Sequential(*_mlp(HIDDEN[-1], (TOWER,)), nn.Linear(TOWER, 1)) for _ in range(tasks)
+            nn.Sequential(*mlp(HIDDEN[-1], (TOWER,)), nn.Linear(TOWER, 1)) for _ in range(tasks)
         )
 
     def forward(self, x_BD: Tensor, *_: object, **__: object) -> NetworkOutput:
@@ -322,7 +321,6 @@ class RechubForm(Form):
     """torch-rechub's `MMOE.forward`, less the batch norms of its layers and its last sigmoid."""
 
     def logits(self, x_BD: Tensor) -> Tensor:
-        """Every gate multiplies all outputs by its weights, and adds them up."""
         y_BEO = torch.cat([expert(x_BD).unsqueeze(1) for expert in self.experts], dim=1)
         gates = [gate(x_BD).softmax(dim=1).unsqueeze(-1) for gate in self.gates]
         logits = []
@@ -336,7 +334,6 @@ class TzrecForm(Form):
     """TorchEasyRec's `MMoE.forward` and its task towers."""
 
     def logits(self, x_BD: Tensor) -> Tensor:
-        """Every gate's weights are a matrix of one row for each sample."""
         y_BEO = torch.stack([expert(x_BD) for expert in self.experts], dim=1)
         mixes = []
         for gate in self.gates:
@@ -344,13 +341,6 @@ class TzrecForm(Form):
             mixes.append(torch.matmul(weights_B1E, y_BEO).squeeze(1))
         logits = [tower(mix_BO) for tower, mix_BO in zip(self.towers, mixes, strict=True)]
         return torch.cat(logits, dim=1)
-
-
-def _mlp(width: int, hidden: Sequence[int]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for before, after in pairwise((width, *hidden)):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers)
 
 
 # What more tasks cost: a whole training step of 64 over one of 2, and other forms over ours
@@ -397,7 +387,6 @@ _BIG = WORKLOADS["big"]
 
 
 def domain_steps(bench: Bench) -> list[Result]:
-    """Races steps without domains, with gates of 16 domains, and with towers of theirs as well."""
     with training_group():
         log = draw_domain_log(DOMAIN_STEPS * BATCH)
         steps = {way: LogSteps(step_config(way), log) for way in DOMAIN_WAYS}
@@ -462,7 +451,6 @@ class GivenLogits(LearnedGate):
 
 
 def step_gains(bench: Bench) -> list[Result]:
-    """On independent logits, and on those of gates that were trained without this."""
     clock = bench.clock
     work = replace(LAYER, device=clock.device)
     values = draw(work)

@@ -43,7 +43,6 @@ def run_ours(spec: Spec, pacer: Pacer) -> None:
 
 
 def with_overrides(raw: dict, overrides: tuple[str, ...]) -> RunConfig:
-    """A checked config, changed as `--set` says."""
     return config_from_dict(set_values(raw, overrides), origin="benchmarks.train")
 
 
@@ -205,8 +204,6 @@ JOBS: dict[str, Callable[..., Job]] = {"parts": StepParts, "collectives": Collec
 
 
 class FirstStep:
-    """The first step is the last."""
-
     def started(self) -> None:
         """Nothing."""
 

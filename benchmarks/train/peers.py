@@ -120,7 +120,6 @@ def _batches(spec: Spec) -> list[Tensors]:
 
 
 def _by_name(spec: Spec, batch: Tensors) -> dict[str, Tensor]:
-    """Column name → [B]."""
     ids = {c.column: batch.single_CB[n] for n, c in enumerate(spec.sizes.single)}
     numbers = {
         name: batch.dense_BF[:, n].contiguous() for n, name in enumerate(spec.sizes.dense_columns)

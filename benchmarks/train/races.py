@@ -80,7 +80,6 @@ def contestants(
     pythons: Mapping[str, str] | None = None,
     seats: Sequence[Seat] | None = None,
 ) -> Iterator[dict[str, Contestant]]:
-    """Starts all of them, and comes back when each has done its first step."""
     with ExitStack() as stack:
         started = {}
         for name, spec in specs.items():
@@ -193,7 +192,6 @@ def window(contestant: Contestant, steps: int) -> float:
 
 
 def print_step_tables(results: Sequence[Result]) -> None:
-    """One table of parts and one of operators for every result that has them."""
     for result in results:
         for detail in result.details:
             if "step_times" in detail:
@@ -262,7 +260,6 @@ PROFILED = "gemm_share_train_big"
 
 
 def big_bf16(bench: Bench) -> list[Result]:
-    """The headline: `big` in bf16, and ours on small tables."""
     specs = {
         "mmoe": bench.spec("mmoe", "big", "bf16"),
         "plain torch": bench.spec("plain", "big", "bf16"),
@@ -280,7 +277,6 @@ def big_bf16(bench: Bench) -> list[Result]:
 
 
 def big_fp32(bench: Bench) -> list[Result]:
-    """`big` in fp32; the rival also with its products through oneDNN."""
     specs = {
         "mmoe": bench.spec("mmoe", "big", "fp32"),
         "plain torch": bench.spec("plain", "big", "fp32"),
@@ -358,7 +354,6 @@ STEPS = 3  # of a window: they take up to a second each
 
 
 def peers(bench: Bench) -> list[Result]:
-    """Ours, in both precisions, and theirs on `big`; they train in fp32."""
     found = [name for name, module in MODULES.items() if imports(module)]
     if not found:
         raise NothingToMeasure("`make bench-peers` installs what this compares with")
@@ -378,7 +373,6 @@ def peers(bench: Bench) -> list[Result]:
 
 
 def imports(module: str) -> bool:
-    """Is it there, in the environment of its own?"""
     if not PYTHON.exists():
         return False
     command = [str(PYTHON), "-c", f"import {module}"]
@@ -417,7 +411,6 @@ def help_text(bench: Bench) -> list[Result]:
 
 
 def streaming_memory(bench: Bench, workload: str = "big") -> list[Result]:
-    """Peak memory of one epoch of `mmoe train` over ten times the rows."""
     overrides = (*STREAM, *bench.overrides)
     peaks = {}
     for rows in (bench.rows, LARGER * bench.rows):
@@ -483,7 +476,6 @@ Scores = Mapping[str, Mapping[str, float]]  # task → auc and logloss
 
 
 def gaps(bench: Bench, workload: str = "big") -> list[Result]:
-    """AUC and NE after one epoch, paired by seed; the worse of the tasks counts."""
     log = bench.log(workload)
     held_out = read_batches(log.workload, log.test)
     details = []

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # What is trained: columns, tables and sizes
 
@@ -120,6 +120,12 @@ WORKLOADS = {
         steps=2,
     ),
 }
+
+
+def mlp(width: int, hidden: Sequence[int]) -> nn.Sequential:
+    """Linear layers with a ReLU after each."""
+    sizes = zip((width, *hidden), hidden, strict=False)
+    return nn.Sequential(*(layer for a, b in sizes for layer in (nn.Linear(a, b), nn.ReLU())))
 
 
 # The hidden truth behind the labels: effects and factors of ids, functions of the numbers
