@@ -435,13 +435,6 @@ def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int)
     ]
 
 
-def bench_attention(dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
-    return [
-        row(name, 1, calls, device, rounds, dtype, flops=flops)
-        for name, (calls, flops) in attention_contests(dtype, device).items()
-    ]
-
-
 def show(dtype_name: str, E: int, row: dict) -> dict:
     ours, limit = row["ms"]["mmoe"], row["ms"]["limit"]
     share = limit / ours
@@ -486,7 +479,10 @@ def main() -> None:
                 rows += bench_exchange(E, GATES[-1], *setting)
             results += [show(dtype_name, E, row) for row in rows]
         if "attention" in arguments.only:
-            attention = bench_attention(dtype, device, arguments.rounds)
+            attention = [
+                row(name, 1, calls, device, arguments.rounds, dtype, flops=flops)
+                for name, (calls, flops) in attention_contests(dtype, device).items()
+            ]
             results += [show(dtype_name, 1, row) for row in attention]
     last_line({"device": device, "threads": arguments.threads, "rows": results})
 

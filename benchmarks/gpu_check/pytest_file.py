@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -201,14 +200,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     options = (RECORD, FILE, RUNNING, CLOCK, ENDED)
-    path, file, running, seconds, ended = (_option(config, name) for name in options)
+    path, file, running, seconds, ended = (config.getoption(name) for name in options)
     if path is not None:
         lines = Lines(Record(path, machine_name("cuda")), file, running, seconds, ended)
         config.pluginmanager.register(lines)
-
-
-def _option(config: pytest.Config, name: str) -> Any:
-    return config.getoption(name)
 
 
 @pytest.fixture(scope="session")

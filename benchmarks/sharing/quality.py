@@ -515,14 +515,10 @@ def _one_for_each(world: DomainWorld, seed: int) -> dict[str, np.ndarray]:
     scenes = world.test["scene"].to_numpy(zero_copy_only=False)
     found = {task: np.zeros(len(scenes)) for task in DOMAIN_TASKS}
     for scene in SMALL:
-        log, test = (_of(table, scene) for table in (world.log, world.test))
+        log, test = (table.filter(pc.field("scene") == scene) for table in (world.log, world.test))
         for task, p in predictions(_domain_config(None, _FEW), split_rows(log, test), seed).items():
             found[task][scenes == scene] = p
     return found
-
-
-def _of(table: pa.Table, scene: str) -> pa.Table:
-    return table.filter(pc.field("scene") == scene)
 
 
 def _domain_config(domains: Mapping[str, Any] | None, batch_size: int = 256) -> dict[str, Any]:

@@ -238,7 +238,6 @@ OPTIONS: dict[str, tuple[Program, dict[str, tuple[int, str]]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints a table and, last, the counts; 1 where anything failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     programs = parser.add_subparsers(dest="what", required=True)
     for name, (work, numbers) in OPTIONS.items():

@@ -41,7 +41,6 @@ class Expect:
 
 
 def error(*names: str | tuple[str, ...]) -> Expect:
-    """A clear error that holds each of the words (one of each group)."""
     return Expect("error", tuple((n,) if isinstance(n, str) else n for n in names))
 
 
@@ -77,7 +76,6 @@ class Draft:
         return self.kind != "parquet"
 
     def reads(self, column: str) -> bool:
-        """Whether the command looks at this column."""
         if self.command == "init" or column in FEATURES:
             return True
         if column in LABELS:
@@ -98,7 +96,6 @@ class Draft:
             self.replace(part, column, change(table[column]))
 
     def change_some(self, column: str, values: Sequence[Any], kind: pa.DataType | None) -> None:
-        """Puts each of the values into any row of one table."""
         part = self.part()
         cells = self.tables[part][column].to_pylist()
         for value in values:
@@ -106,7 +103,6 @@ class Draft:
         self.replace(part, column, pa.array(cells, kind))
 
     def write(self) -> None:
-        """Writes the tables; several go into one folder."""
         several = len(self.tables) > 1
         where = self.folder / "log" if several else self.folder
         where.mkdir(parents=True, exist_ok=True)
@@ -195,7 +191,6 @@ class Workspace:
         return self.folder / f"run-{how}"
 
     def copy_run(self, to: Path) -> Path:
-        """A copy that may be damaged."""
         return Path(shutil.copytree(self.run("memory"), to))
 
 

@@ -77,7 +77,6 @@ def _arguments(config: Path, run: Path) -> list[str | Path]:
 
 
 def write_log(folder: Path) -> Path:
-    """The small log as files of several row groups."""
     folder.mkdir()
     for n, part in enumerate(cut(small_log(ROWS, seed=1), FILES)):
         pq.write_table(part, folder / f"part-{n}.parquet", row_group_size=GROUP_ROWS)
@@ -124,7 +123,6 @@ class _Whole:
 
 
 def kill_runs(folder: Path, count: int, seed: int, say: Say) -> list[Killed]:
-    """Kills `count` runs, in memory and streamed in turns."""
     folder.mkdir()
     draw, log = random.Random(f"kills {seed}"), write_log(folder / "log")
     bases = [_undisturbed(folder, log, name) for name in ("memory", "stream")]
@@ -227,7 +225,6 @@ SURVIVORS_SECONDS = 25.0
 
 
 def kill_ranks(folder: Path, count: int, ranks: int, seed: int, say: Say) -> list[Killed]:
-    """Kills a rank of each of `count` runs."""
     draw, log = random.Random(f"ranks {seed}"), write_log(folder / "log")
     bases = [(name, *_whole_ranks(folder, log, name, ranks)) for name in KINDS]
     for name, _, seconds, _ in bases:
@@ -310,7 +307,6 @@ class _Launched:
 def _whole_ranks(
     folder: Path, log: Path, name: str, ranks: int
 ) -> tuple[Path, float, dict[str, Any]]:
-    """Config, seconds and result of a run that nobody killed."""
     raw = small_config(str(log), **TRAINING)
     raw["data"] |= {"input": KINDS[name]["input"], "streaming": {"shuffle_buffer_rows": 400}}
     raw["parallel"] = {"experts": KINDS[name]["experts"]}
@@ -327,6 +323,5 @@ def _whole_ranks(
 
 
 def _result(run: Path) -> dict[str, Any]:
-    """What metrics.json and history.json hold, but for the times."""
     files = ("metrics.json", "history.json")
     return {f: without_clock(json.loads((run / f).read_text(encoding="utf-8"))) for f in files}

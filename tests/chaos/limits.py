@@ -41,7 +41,6 @@ class LimitedRuns:
 
 
 def limited_runs(folder: Path, say: Say) -> LimitedRuns:
-    """Trains under a limit well below what the rows hold."""
     folder.mkdir(parents=True, exist_ok=True)
     small, large = folder / "small.parquet", folder / "large.parquet"
     _write_lists(small, SMALL)
@@ -115,12 +114,10 @@ class Pair:
 
     @property
     def times(self) -> float:
-        """How many times as long it took."""
         return self.seconds[1] / self.seconds[0]
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Of the table."""
         beside, slower = (f"{seconds:.1f}" for seconds in self.seconds)
         what = f"{self.what}: {self.times:.1f} times what {self.beside}"
         return what, slower, beside, f"{self.times:.2f}", f"{self.most:.0f}"
@@ -151,7 +148,6 @@ def measure_growth(folder: Path, say: Say, groups: int, ids: int) -> list[Pair]:
 
 
 def growth_keys(pairs: list[Pair]) -> dict[str, float]:
-    """The figures for the last line; of ids the worse one."""
     return {
         "row_groups_2000_over_500": round(pairs[0].times, 2),
         "distinct_ids_over_hashed": round(max(pair.times for pair in pairs[1:]), 2),

@@ -45,7 +45,6 @@ class Made:
     label: str = "click"  # That they hold
 
     def config(self, truth: str | None) -> dict[str, Any]:
-        """The config of a training, with all keys of this kind unless it reads the true rows."""
         raw: dict[str, Any] = small_config("")
         raw["data"] |= {"path": truth or self.path, "split": dict(self.split)}
         raw["tasks"] = self.tasks or raw["tasks"]

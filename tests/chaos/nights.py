@@ -112,7 +112,6 @@ class Upstream:
 
     @property
     def rows(self) -> pa.Table:
-        """Of the day, as they should be."""
         return self.shop.day(self.number)
 
 
@@ -255,7 +254,6 @@ def watch_nights(folder: Path, seed: int, say: Say) -> list[Night]:
 
 
 def _train(folder: Path, shop: Shop) -> tuple[str, ...]:
-    """Trains; returns what is expected of every night."""
     days = [shop.day(number) for number in range(TRAINING_DAYS)]
     pq.write_table(pa.concat_tables(days), folder / "train.parquet")
     config = write_yaml(folder / "config.yaml", night_config(str(folder / "train.parquet")))

@@ -54,7 +54,6 @@ class ScoreCase:
         return [*given, "--quiet", *self.options]
 
     def beside(self, name: str) -> Path:
-        """A path beside all that is written."""
         return self.folder / "out" / name
 
     def anywhere(self) -> None:
@@ -72,11 +71,9 @@ class ScoreCase:
             self.options += ["--rows-per-file", "64"]
 
     def with_scores(self, how: str) -> Path:
-        """Puts scores of a run where the scores are to go."""
         return Path(shutil.copytree(self.space.scores(how), self.out))
 
     def draft(self, kind: str) -> Draft:
-        """Rows of a file or three that are to be broken."""
         rows = small_log(260, seed=self.draw.randrange(5))
         tables = cut(rows, 1 if self.draw.random() < 0.3 else 3)
         return Draft(self.draw, "score", kind, tables, None, False, self.folder / "in")
@@ -430,13 +427,11 @@ def _damaged(case: ScoreCase) -> str:
 
 
 def _damaged_begun(case: ScoreCase) -> str:
-    """Of scores that were begun: a record, or a part."""
     staging = _put(case, "_staging", keeps=case.draw.random() < 0.5)
     return f"begun, damaged {_harm(case.draw.choice(sorted(staging.iterdir())), case.draw)}"
 
 
 def _damaged_rejected(case: ScoreCase) -> str:
-    """Of scores that were put aside."""
     aside = _put(case, "_rejected", keeps=case.draw.random() < 0.5)
     (aside / "_summary.json").write_text("{}")
     return f"rejected, damaged {_harm(case.draw.choice(sorted(aside.iterdir())), case.draw)}"
@@ -533,7 +528,6 @@ _TOP = [
 
 
 def options_of_any_kind(case: ScoreCase) -> None:
-    """One to three options, each right or wrong."""
     draw = case.draw
     case.anywhere()
     for name in draw.sample([*OPTIONS], draw.choice([1, 1, 2, 3])):
@@ -582,7 +576,6 @@ FAMILIES: dict[Callable[[ScoreCase], None], int] = {
 
 
 def draw_case(seed: int, number: int, space: Scored, folder: Path) -> ScoreCase:
-    """Case `number` of a seed is always the same one; its files go into `folder`."""
     draw = random.Random(f"score inputs {seed} {number}")
     case = ScoreCase(draw, space, folder)
     draw.choices([*FAMILIES], [*FAMILIES.values()])[0](case)
@@ -592,7 +585,6 @@ def draw_case(seed: int, number: int, space: Scored, folder: Path) -> ScoreCase:
 def judge_scorings(
     folder: Path, numbers: Iterable[int], seed: int, say: Say, jobs: int = 2
 ) -> list[Verdict]:
-    """Judges the cases; what is wrong is said at once, with how to see it again."""
     (folder / "elsewhere").mkdir(parents=True)
 
     def one(number: int) -> Verdict:
@@ -693,7 +685,6 @@ def _incomplete(out: Path) -> str | None:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """What each file holds, and where each link leads."""
     found = {}
     for above, folders, files in os.walk(folder):
         paths = [*(Path(above, name) for name in files)]
