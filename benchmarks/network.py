@@ -222,7 +222,7 @@ def _different(per_host: int) -> dict[str, Mapping[str, Any]]:
 
 
 def _row(answer: Mapping[str, Any]) -> dict[str, Any]:
-    ms = {name: statistics.ms(took) for name, took in answer["seconds"].items()}
+    ms = {name: statistics.median(took) * 1e3 for name, took in answer["seconds"].items()}
     ms |= {name: ms[same] for name, same in SAME.items() if name not in ms}
     best = min(FIXED, key=ms.__getitem__)
     chosen = answer["chosen"][-1]

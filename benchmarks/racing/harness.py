@@ -74,7 +74,7 @@ class Times:
         return statistics.median(self.seconds[name])
 
     def ms(self, name: str) -> float:
-        return self.ms(name)
+        return self.median(name) * 1e3
 
     def ratio(self, other: str, ours: str) -> Spread:
         """How many times as long `other` takes."""
