@@ -360,14 +360,19 @@ def cut_plan(experts_BGK: Tensor, num_experts: int) -> RoutePlan:
 
 
 def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
+    contests = layer_contests(E, G, dtype, device).items()
+    return [row(name, G, calls, device, rounds, bytes=moved) for name, (calls, moved) in contests]
+
+
+def layer_contests(E: int, G: int, dtype: torch.dtype, device: str) -> dict[str, Contest]:
+    """Calls, and bytes that must be moved."""
     torch.manual_seed(0)
     experts_BGK = torch.rand(B, G, E, device=device).topk(K).indices.int()
     plan, cut = route_plan(experts_BGK, E), cut_plan(experts_BGK, E)
     pairs, P = len(cut.rows_P), plan.rows_P.numel()
-    x_BO = torch.randn(B, O, device=device).to(dtype)
+    x_BO, y_PO = (torch.randn(rows, O, device=device).to(dtype) for rows in (B, P))
     logits_BGE = torch.randn(B, G, E, device=device)
     visible_GE = torch.ones(G, E, dtype=torch.bool, device=device)
-    y_PO = torch.randn(P, O, device=device).to(dtype)
     weights_BGK = torch.rand(B, G, K, device=device)
     slots_BGK, long_BGK = plan.slots_BGK, plan.slots_BGK.long()
     y = [torch.randn(B, O, device=device).to(dtype) for _ in range(E)]
@@ -375,8 +380,7 @@ def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> 
     narrow_BGK, narrow_BGE = weights_BGK.to(dtype), weights_BGE.to(dtype)
     size = y_PO.element_size()
 
-    contests = {
-        # name: (calls, bytes that must be moved)
+    return {
         "topk_gate": ({
             "mmoe": lambda: topk_gate(logits_BGE, visible_GE, K),
             "reference": lambda: reference.topk_gate(logits_BGE, visible_GE, K),
@@ -420,10 +424,6 @@ def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> 
             "gate by gate": training(addcmul_combine, y, narrow_BGE),
         }, size * O * B * (3 * E + 2 * G)),
     }  # fmt: skip
-    return [
-        row(name, G, calls, device, rounds, bytes=moved)
-        for name, (calls, moved) in contests.items()
-    ]
 
 
 def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
