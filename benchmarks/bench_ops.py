@@ -3,8 +3,6 @@
 The limit is a plain copy of as many bytes or, for products, one product of as many operations.
 Every alternative runs in turn, round after round, so that a busy machine slows all of them alike;
 printed are medians in milliseconds. The last line is JSON.
-
-    python -m benchmarks.bench_ops [--device cpu|cuda] [--threads N] [--rounds N] [--only attention]
 """
 
 import argparse
@@ -62,7 +60,6 @@ def padded(e_VD: Tensor, _: Tensor, q_BD: Tensor, *layer: Tensor) -> Tensor:
 def attention_contests(
     dtype: torch.dtype, device: str
 ) -> dict[str, tuple[dict[str, Callable[[], object]], int]]:
-    """Makes the calls that race, with the operations that ours needs: half of the others'."""
     torch.manual_seed(0)
     leaves = [
         torch.randn(shape, device=device).to(dtype).requires_grad_()
@@ -110,15 +107,7 @@ def exchange_contests(
 ) -> dict[str, Contest]:
     """Each step beside its reference, and all of them one after another.
 
-    Args:
-        experts_BGK: What each rank's gates pick.
-        num_experts: E, of all ranks.
-        width: Of rows and of outputs.
-        dtype: Of both, on the wire too.
-        way: In which outputs come back.
-
-    Returns:
-        By name: contestants, and bytes: each argument read once, each result written once.
+    Returns by name: contestants, and bytes: each argument read once, each result written once.
     """
     found: dict[str, Contest] = {}
     given = given_arguments(experts_BGK, num_experts, width, dtype, way)
@@ -218,13 +207,11 @@ def _links(sizes: Sequence[Sizes], way: WayBack) -> Links:
 
 
 def _lengths(links: Links, row_bytes: int, code_bytes: int) -> list[int]:
-    """The bytes of each rank's message."""
     counts = zip(links.rows, links.picks, links.weights, strict=True)
     return [rows * row_bytes + p * code_bytes + w * WEIGHT_BYTES for rows, p, w in counts]
 
 
 def _bytes(values: Any) -> int:
-    """Of all tensors among these, each once."""
     if isinstance(values, Tensor):
         return values.numel() * values.element_size()
     return sum(map(_bytes, values)) if isinstance(values, list | tuple) else 0
@@ -243,7 +230,6 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def race(calls: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
-    """Median milliseconds of each call, the calls taking turns."""
     times = Clock(device=device, rounds=rounds, seconds=0.0).race("", calls)
     return {name: 1e3 * times.median(name) for name in calls}
 
@@ -273,14 +259,12 @@ def torch_topk(logits_BGE: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unique_plan(experts_BGK: Tensor) -> tuple[Tensor, Tensor]:
-    """Distinct pairs the usual way."""
     samples = torch.arange(len(experts_BGK), device=experts_BGK.device).view(-1, 1, 1)
     keys = experts_BGK.long() * len(experts_BGK) + samples
     return torch.unique(keys, return_inverse=True)
 
 
 def gather_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tensor:
-    """Index, weigh, add: what one writes without an operator."""
     return (y_PO[slots_BGK] * weights_BGK.unsqueeze(-1)).sum(2)
 
 
@@ -316,12 +300,10 @@ def first(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def permuted_mm(x: list[Tensor], plan: RoutePlan, weight_EDH: Tensor) -> Tensor:
-    """The rows of a plan written side by side, then their product."""
     return grouped_mm(permute(x[0], plan), plan.offsets_E1, weight_EDH)
 
 
 def bench_products(E: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
-    """One layer of all experts: on routed rows, such as are read where they lie, and on all."""
     torch.manual_seed(0)
     plan = cut_plan(torch.rand(B, 1, E, device=device).topk(K).indices.int(), E)
     x_BD = torch.randn(B, D, device=device).to(dtype)
@@ -330,35 +312,23 @@ def bench_products(E: int, dtype: torch.dtype, device: str, rounds: int) -> list
     weights = weight_EDH.unbind(0)
     pairs = len(x_PD)
     contests = {
-        "grouped_mm": (
-            {
-                "mmoe": lambda: grouped_mm(x_PD, plan.offsets_E1, weight_EDH),
-                "F.grouped_mm": lambda: F.grouped_mm(x_PD, weight_EDH, offs=ends_E),
-            },
-            pairs,
-        ),
-        "gathered_mm": (
-            {
-                "mmoe": lambda: gathered_mm(x_BD, plan, weight_EDH),
-                "permute, grouped_mm": lambda: permuted_mm([x_BD], plan, weight_EDH),
-            },
-            len(x_PD),
-        ),
-        "gathered_mm train": (
-            {
-                "mmoe": training(first(gathered_mm), [x_BD], plan, weight_EDH),
-                "permute, grouped_mm": training(permuted_mm, [x_BD], plan, weight_EDH),
-            },
-            3 * len(x_PD),
-        ),
-        "dense_mm": (
-            {
-                "mmoe": lambda: dense_mm(x_BD, weight_EDH),
-                "loop of mm": lambda: [x_BD @ weight for weight in weights],
-            },
-            E * B,
-        ),
-    }
+        "grouped_mm": ({
+            "mmoe": lambda: grouped_mm(x_PD, plan.offsets_E1, weight_EDH),
+            "F.grouped_mm": lambda: F.grouped_mm(x_PD, weight_EDH, offs=ends_E),
+        }, pairs),
+        "gathered_mm": ({
+            "mmoe": lambda: gathered_mm(x_BD, plan, weight_EDH),
+            "permute, grouped_mm": lambda: permuted_mm([x_BD], plan, weight_EDH),
+        }, len(x_PD)),
+        "gathered_mm train": ({
+            "mmoe": training(first(gathered_mm), [x_BD], plan, weight_EDH),
+            "permute, grouped_mm": training(permuted_mm, [x_BD], plan, weight_EDH),
+        }, 3 * len(x_PD)),
+        "dense_mm": ({
+            "mmoe": lambda: dense_mm(x_BD, weight_EDH),
+            "loop of mm": lambda: [x_BD @ weight for weight in weights],
+        }, E * B),
+    }  # fmt: skip
     return [
         row(name, 1, calls, device, rounds, dtype, flops=2 * rows * D * H)
         for name, (calls, rows) in contests.items()
@@ -385,20 +355,24 @@ def row(
 
 
 def cut_plan(experts_BGK: Tensor, num_experts: int) -> RoutePlan:
-    """A plan without its tail."""
     plan = route_plan(experts_BGK, num_experts)
     return plan._replace(rows_P=plan.rows_P[: int(plan.offsets_E1[-1])])
 
 
 def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
+    contests = layer_contests(E, G, dtype, device).items()
+    return [row(name, G, calls, device, rounds, bytes=moved) for name, (calls, moved) in contests]
+
+
+def layer_contests(E: int, G: int, dtype: torch.dtype, device: str) -> dict[str, Contest]:
+    """Calls, and bytes that must be moved."""
     torch.manual_seed(0)
     experts_BGK = torch.rand(B, G, E, device=device).topk(K).indices.int()
     plan, cut = route_plan(experts_BGK, E), cut_plan(experts_BGK, E)
     pairs, P = len(cut.rows_P), plan.rows_P.numel()
-    x_BO = torch.randn(B, O, device=device).to(dtype)
+    x_BO, y_PO = (torch.randn(rows, O, device=device).to(dtype) for rows in (B, P))
     logits_BGE = torch.randn(B, G, E, device=device)
     visible_GE = torch.ones(G, E, dtype=torch.bool, device=device)
-    y_PO = torch.randn(P, O, device=device).to(dtype)
     weights_BGK = torch.rand(B, G, K, device=device)
     slots_BGK, long_BGK = plan.slots_BGK, plan.slots_BGK.long()
     y = [torch.randn(B, O, device=device).to(dtype) for _ in range(E)]
@@ -406,83 +380,53 @@ def bench_case(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> 
     narrow_BGK, narrow_BGE = weights_BGK.to(dtype), weights_BGE.to(dtype)
     size = y_PO.element_size()
 
-    contests = {
-        # name: (calls, bytes that must be moved)
-        "topk_gate": (
-            {
-                "mmoe": lambda: topk_gate(logits_BGE, visible_GE, K),
-                "reference": lambda: reference.topk_gate(logits_BGE, visible_GE, K),
-                "torch.topk": lambda: torch_topk(logits_BGE),
-            },
-            4 * B * G * (E + 2 * K),
-        ),
-        "route_plan": (
-            {
-                "mmoe": lambda: route_plan(experts_BGK, E),
-                "reference": lambda: reference.route_plan(experts_BGK, E),
-                "torch.unique": lambda: unique_plan(experts_BGK),
-            },
-            4 * (2 * B * G * K + P),
-        ),
-        "permute": (
-            {
-                "mmoe": lambda: permute(x_BO, cut),
-                "index_select": lambda: x_BO.index_select(0, cut.rows_P),
-            },
-            size * O * (B + pairs),
-        ),
-        "permute train": (
-            {
-                "mmoe": training(lambda x, _: permute(x[0], cut), [x_BO], weights_BGK),
-                "index_select": training(
-                    lambda x, _: x[0].index_select(0, cut.rows_P), [x_BO], weights_BGK
-                ),
-            },
-            size * O * (2 * B + 2 * pairs),
-        ),
-        "gated_combine": (
-            {
-                "mmoe": lambda: gated_combine(y_PO, slots_BGK, weights_BGK),
-                "reference": lambda: reference.gated_combine(y_PO, slots_BGK, weights_BGK),
-                "gather": lambda: gather_combine(y_PO, long_BGK, narrow_BGK),
-            },
-            size * O * (pairs + B * G),
-        ),
-        "gated_combine train": (
-            {
-                "mmoe": training(first(gated_combine), [y_PO], slots_BGK, weights_BGK),
-                "reference": training(
-                    first(reference.gated_combine), [y_PO], slots_BGK, weights_BGK
-                ),
-                "gather": training(first(gather_combine), [y_PO], long_BGK, narrow_BGK),
-            },
-            size * O * (2 * pairs + P + 2 * B * G),
-        ),
-        "dense_combine": (
-            {
-                "mmoe": lambda: dense_combine(y, weights_BGE),
-                "einsum": lambda: einsum_combine(y, narrow_BGE),
-                "gate by gate": lambda: addcmul_combine(y, narrow_BGE),
-            },
-            size * O * B * (E + G),
-        ),
-        "dense_combine train": (
-            {
-                "mmoe": training(dense_combine, y, weights_BGE),
-                "einsum": training(einsum_combine, y, narrow_BGE),
-                "gate by gate": training(addcmul_combine, y, narrow_BGE),
-            },
-            size * O * B * (3 * E + 2 * G),
-        ),
-    }
-    return [
-        row(name, G, calls, device, rounds, bytes=moved)
-        for name, (calls, moved) in contests.items()
-    ]
+    return {
+        "topk_gate": ({
+            "mmoe": lambda: topk_gate(logits_BGE, visible_GE, K),
+            "reference": lambda: reference.topk_gate(logits_BGE, visible_GE, K),
+            "torch.topk": lambda: torch_topk(logits_BGE),
+        }, 4 * B * G * (E + 2 * K)),
+        "route_plan": ({
+            "mmoe": lambda: route_plan(experts_BGK, E),
+            "reference": lambda: reference.route_plan(experts_BGK, E),
+            "torch.unique": lambda: unique_plan(experts_BGK),
+        }, 4 * (2 * B * G * K + P)),
+        "permute": ({
+            "mmoe": lambda: permute(x_BO, cut),
+            "index_select": lambda: x_BO.index_select(0, cut.rows_P),
+        }, size * O * (B + pairs)),
+        "permute train": ({
+            "mmoe": training(lambda x, _: permute(x[0], cut), [x_BO], weights_BGK),
+            "index_select": training(
+                lambda x, _: x[0].index_select(0, cut.rows_P), [x_BO], weights_BGK
+            ),
+        }, size * O * (2 * B + 2 * pairs)),
+        "gated_combine": ({
+            "mmoe": lambda: gated_combine(y_PO, slots_BGK, weights_BGK),
+            "reference": lambda: reference.gated_combine(y_PO, slots_BGK, weights_BGK),
+            "gather": lambda: gather_combine(y_PO, long_BGK, narrow_BGK),
+        }, size * O * (pairs + B * G)),
+        "gated_combine train": ({
+            "mmoe": training(first(gated_combine), [y_PO], slots_BGK, weights_BGK),
+            "reference": training(
+                first(reference.gated_combine), [y_PO], slots_BGK, weights_BGK
+            ),
+            "gather": training(first(gather_combine), [y_PO], long_BGK, narrow_BGK),
+        }, size * O * (2 * pairs + P + 2 * B * G)),
+        "dense_combine": ({
+            "mmoe": lambda: dense_combine(y, weights_BGE),
+            "einsum": lambda: einsum_combine(y, narrow_BGE),
+            "gate by gate": lambda: addcmul_combine(y, narrow_BGE),
+        }, size * O * B * (E + G)),
+        "dense_combine train": ({
+            "mmoe": training(dense_combine, y, weights_BGE),
+            "einsum": training(einsum_combine, y, narrow_BGE),
+            "gate by gate": training(addcmul_combine, y, narrow_BGE),
+        }, size * O * B * (3 * E + 2 * G)),
+    }  # fmt: skip
 
 
 def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
-    """What a rank computes to exchange rows, without the wire."""
     torch.manual_seed(0)
     experts_BGK = torch.rand(B, G, E, device=device).topk(K).indices.int()
     steps = exchange_contests(experts_BGK, E, O, dtype, "pairs")
@@ -491,16 +435,7 @@ def bench_exchange(E: int, G: int, dtype: torch.dtype, device: str, rounds: int)
     ]
 
 
-def bench_attention(dtype: torch.dtype, device: str, rounds: int) -> list[dict]:
-    """DIN's unit over rows of as many events each."""
-    return [
-        row(name, 1, calls, device, rounds, dtype, flops=flops)
-        for name, (calls, flops) in attention_contests(dtype, device).items()
-    ]
-
-
 def show(dtype_name: str, E: int, row: dict) -> dict:
-    """Prints a row and returns it with all that was printed."""
     ours, limit = row["ms"]["mmoe"], row["ms"]["limit"]
     share = limit / ours
     rate = row["bytes"] / ours / 1e6 if "bytes" in row else row["flops"] / ours / 1e6
@@ -544,7 +479,10 @@ def main() -> None:
                 rows += bench_exchange(E, GATES[-1], *setting)
             results += [show(dtype_name, E, row) for row in rows]
         if "attention" in arguments.only:
-            attention = bench_attention(dtype, device, arguments.rounds)
+            attention = [
+                row(name, 1, calls, device, arguments.rounds, dtype, flops=flops)
+                for name, (calls, flops) in attention_contests(dtype, device).items()
+            ]
             results += [show(dtype_name, 1, row) for row in attention]
     last_line({"device": device, "threads": arguments.threads, "rows": results})
 

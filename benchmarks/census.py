@@ -1,7 +1,5 @@
 """Census-Income: mmoe against logistic regression and boosted trees, on the same rows.
 
-    python -m benchmarks.census --data FOLDER --seeds 1 2 3 4 5 --split-seeds 1 2 3
-
 Every seed trains a recipe anew; the two baselines are fitted once for each split. The table gives
 test AUCs (mean ± standard deviation over the seeds) and the paired difference with its 95 %
 interval; the last line is JSON.
@@ -17,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.first_try.race import BASELINES, auc, paired_difference
-from benchmarks.racing.harness import last_line
+from benchmarks.racing.harness import last_line, new_table, show
 from mmoe.config import RunConfig
 from mmoe.datasets import encode_labels, load_recipe, load_splits
 from mmoe.datasets.rows.encoded import EncodedData
@@ -28,8 +26,6 @@ from mmoe.train import train_run
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a task of a recipe on one split, against one baseline."""
-
     recipe: str
     split_seed: int
     task: str
@@ -48,12 +44,11 @@ def main() -> None:
     for recipe in arguments.recipes:
         for split_seed in arguments.split_seeds:
             rows += _compare(recipe, split_seed, arguments)
-    print(_table(rows))
+    _print_table(rows)
     last_line({"benchmark": "census", "rows": [asdict(row) for row in rows]})
 
 
 def _compare(recipe: str, split_seed: int, arguments: argparse.Namespace) -> list[Row]:
-    """All seeds of one recipe on one split, and what they are compared with."""
     overrides = [*arguments.set, f"split_seed={split_seed}"]
     config = load_recipe(recipe, overrides)
     splits = load_splits(config, arguments.data)
@@ -82,7 +77,6 @@ def _compare(recipe: str, split_seed: int, arguments: argparse.Namespace) -> lis
 
 
 def _train(config: RunConfig, splits: Splits) -> tuple[np.ndarray, float]:
-    """Predictions of one run on the test rows, and how long its training took."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         finished = train_run(config, Path(folder) / "run", splits=splits)
@@ -98,20 +92,17 @@ def _train(config: RunConfig, splits: Splits) -> tuple[np.ndarray, float]:
     return predictions_NT, seconds
 
 
-def _table(rows: list[Row]) -> str:
-    lines = [
-        f"{'recipe':29}{'split':>6} {'task':10}{'test AUC (mean ± sd)':>22}  "
-        f"{'against':20}{'AUC':>8}{'difference [95 % interval]':>34}{'s/run':>7}"
-    ]
+def _print_table(rows: list[Row]) -> None:
+    columns = ("recipe", "split", "task", "test AUC (mean ± sd)", "against", "AUC")
+    table = new_table((*columns, "difference [95 % interval]", "s/run"))
     for row in rows:
         spread = statistics.stdev(row.aucs) if len(row.aucs) > 1 else 0.0
         own = f"{statistics.fmean(row.aucs):.5f} ± {spread:.5f}"
         interval = f"{row.difference:+.5f} [{row.low:+.5f}, {row.high:+.5f}]"
-        lines.append(
-            f"{row.recipe:29}{row.split_seed:6d} {row.task:10}{own:>22}  {row.baseline:20}"
-            f"{row.baseline_auc:8.5f}{interval:>34}{statistics.fmean(row.seconds):7.0f}"
-        )
-    return "\n".join(lines)
+        cells = (own, row.baseline, f"{row.baseline_auc:.5f}", interval)
+        seconds = f"{statistics.fmean(row.seconds):.0f}"
+        table.add_row(row.recipe, f"{row.split_seed}", row.task, *cells, seconds)
+    show("", table)
 
 
 def _arguments() -> argparse.Namespace:

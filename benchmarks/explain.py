@@ -1,7 +1,4 @@
-"""What `mmoe explain` costs and how right it is; last, one JSON line.
-
-python -m benchmarks.explain [--seconds N] [--rows N] [--threads N] [--out FILE]
-"""
+"""What `mmoe explain` costs and how right it is; last, one JSON line."""
 
 import copy
 from collections.abc import Mapping
@@ -35,7 +32,6 @@ MODELS: Mapping[str, Mapping[str, object]] = {
 
 
 def workload(rows: int, model: Mapping[str, object]) -> tuple[Ranker, RunConfig, BatchSource]:
-    """A model with fresh weights, and encoded rows in memory."""
     rng = np.random.default_rng(5)
     columns: dict[str, np.ndarray] = {f"n{i}": rng.normal(size=rows) for i in range(_NUMBERS)}
     columns |= {f"c{i}": rng.integers(0, 1000, rows) for i in range(_IDS)}
@@ -59,7 +55,6 @@ def workload(rows: int, model: Mapping[str, object]) -> tuple[Ranker, RunConfig,
 
 
 def race_passes(clock: Clock, rows: int) -> list[Result]:
-    """A pass that predicts, and one that leaves each of eight experts out as well, in turns."""
     ranker, config, source = workload(rows, MODELS["mmoe"])
     places, predictor = _places(ranker), Predictor(ranker, config)
     times = clock.race(
@@ -74,11 +69,11 @@ def race_passes(clock: Clock, rows: int) -> list[Result]:
     note = f"{rows:,} rows, {len(places)} experts, {_TASKS} tasks"
     return [
         Result(
-            key="explain_passes",
-            spread=spread,
-            ours_ms=1e3 * (times.median("explained") - times.median("pass")),
-            other_ms=1e3 * times.median("pass"),
-            note=note,
+            "explain_passes",
+            spread,
+            1e3 * (times.median("explained") - times.median("pass")),
+            1e3 * times.median("pass"),
+            note,
         )
     ]
 
@@ -98,7 +93,7 @@ def largest_error(rows: int) -> Result:
         ]
         details.append({"model": name, "experts": len(places), "error": max(errors)})
         worst = max(worst, *errors)
-    return Result(key="explain_error", spread=Spread.single(worst), digits=9, details=details)
+    return Result("explain_error", Spread.single(worst), digits=9, details=details)
 
 
 def _places(ranker: Ranker) -> list[ExpertPlace]:
@@ -142,7 +137,6 @@ _ERROR_ROWS = 10_000
 
 
 def main() -> None:
-    """Runs the command line."""
     parser = options("explain", KEYS, seconds=30.0)
     parser.add_argument("--rows", type=int, default=40_000, help="that are predicted in it")
     arguments = parser.parse_args()

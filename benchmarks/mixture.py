@@ -1,11 +1,6 @@
-"""Races our layer against the alternatives, prints a table and, last, one JSON line.
-
-python -m benchmarks.mixture [--device cpu|cuda] [--threads N] [--rounds N] [--only KEY ...]
-                             [--seconds S] [--out FILE]
-"""
+"""Races our layer against the alternatives, prints a table and, last, one JSON line."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.racing.child import onednn_is_exact, onednn_products
 from benchmarks.racing.harness import (
     DTYPES,
     Clock,
@@ -25,10 +19,9 @@ from benchmarks.racing.harness import (
     Times,
     clock_of,
     keys_of,
-    new_table,
     options,
+    print_details,
     run,
-    show,
     speedup,
 )
 from benchmarks.racing.layers import (
@@ -41,6 +34,7 @@ from benchmarks.racing.layers import (
     Values,
     Workload,
     alternative,
+    alternatives,
     check_equal,
     contestant,
     correlated_logits,
@@ -58,32 +52,22 @@ from mmoe.mixture import Capacity, DispatchPlan
 from mmoe.ops import RoutePlan, unpermute
 from mmoe.ops.dispatch import permute
 
-# What every race gets, and what a race is
-
 
 @dataclass(frozen=True)
 class Bench:
-    """The clock, the product rates seen so far, and progress."""
-
     clock: Clock
     rates: ProductRates
 
     @property
     def device(self) -> str:
-        """What everything runs on: cpu or cuda."""
         return self.clock.device
 
     def compare(
-        self,
-        name: str,
-        contestants: Mapping[str, Contestant],
-        tolerance: float,
-        *,
-        share: float = 1.0,
+        self, name: str, contestants: Mapping[str, Contestant], tolerance: float, **settings: Any
     ) -> Times:
         """Checks that all compute the same, then races them."""
         check_equal(name, contestants, tolerance)
-        return self.clock.race(name, {key: c.step for key, c in contestants.items()}, share=share)
+        return self.clock.race(name, {key: c.step for key, c in contestants.items()}, **settings)
 
 
 # The dense mixture: B 4096, D 330, 8 experts 256-128, 2 linear softmax gates
@@ -92,20 +76,12 @@ DENSE = Workload(B=4096, D=330, hidden=(256, 128), E=8, G=2)
 
 
 def fp32(bench: Bench) -> list[Result]:
-    """Share of the product rate, and the plain loop."""
     work = replace(DENSE, device=bench.device)
     values = draw(work)
-    contestants = {"mmoe": ours(work, values), "loop": alternative(LoopMixture, work, values)}
-    if onednn_is_exact(bench.device):
-        contestants["oneDNN"] = alternative(LoopMixture, work, values, outside=onednn_products)
+    contestants = {"mmoe": ours(work, values), **alternatives("loop", LoopMixture, work, values)}
     times = bench.compare("dense fp32", contestants, work.tolerance)
-    results = [
-        _rate("gemm_share_dense_fp32", work, times.seconds["mmoe"], "fp32"),
-        speedup("vs_loop_dense_fp32", times, "loop"),
-    ]
-    if "oneDNN" in contestants:
-        results.append(speedup("vs_loop_dense_fp32_onednn", times, "oneDNN"))
-    return results
+    versus = [speedup(f"vs_loop_dense_fp32{end}", times, f"loop{end}") for end in endings(times)]
+    return [_rate("gemm_share_dense_fp32", work, times, "fp32"), *versus]
 
 
 def bf16(bench: Bench) -> list[Result]:
@@ -114,19 +90,15 @@ def bf16(bench: Bench) -> list[Result]:
     values = draw(work)
     contestants = {"mmoe": ours(work, values), "loop": alternative(LoopMixture, work, values)}
     times = bench.compare("dense bf16", contestants, work.tolerance)
-    return [
-        _rate("gemm_share_dense_bf16", work, times.seconds["mmoe"], "bf16"),
-        speedup("vs_loop_dense_bf16_parameters", times, "loop", note="bf16 parameters"),
-    ]
+    versus = speedup("vs_loop_dense_bf16_parameters", times, "loop", note="bf16 parameters")
+    return [_rate("gemm_share_dense_bf16", work, times, "bf16"), versus]
 
 
 def autocast(bench: Bench) -> list[Result]:
     """fp32 parameters under bf16 autocast on both sides."""
     work = replace(DENSE, device=bench.device)
     values = draw(work)
-    around: Callable[[], AbstractContextManager] = partial(
-        torch.autocast, bench.device, torch.bfloat16
-    )
+    around = partial(torch.autocast, bench.device, torch.bfloat16)
     # The outputs are bf16, and so is the gradient that comes back.
     values = replace(values, grad_BGO=values.grad_BGO.bfloat16())
     contestants = {
@@ -137,10 +109,13 @@ def autocast(bench: Bench) -> list[Result]:
     return [speedup("vs_loop_dense_bf16", times, "loop", note="autocast on both sides")]
 
 
-def _rate(key: str, work: Workload, seconds: list[float], dtype_name: str) -> Result:
-    spread = Spread.of([work.dense_flops() / spent for spent in seconds])
-    ours_ms = work.dense_flops() / spread.median * 1e3
-    return Result(key=key, spread=spread, ours_ms=ours_ms, product_rate=dtype_name)
+def _rate(key: str, work: Workload, times: Times, dtype_name: str) -> Result:
+    spread = Spread.of([work.dense_flops() / spent for spent in times.seconds["mmoe"]])
+    return Result(key, spread, times.ms("mmoe"), product_rate=dtype_name)
+
+
+def endings(times: Times) -> list[str]:
+    return [name.partition("_")[1] + name.partition("_")[2] for name in times.seconds][1:]
 
 
 DENSE_RACES = (
@@ -160,37 +135,20 @@ Layer = Callable[[Workload, Values], nn.Module]
 def against(
     bench: Bench, *, key: str, kind: Layer, num_experts: int, dtype: torch.dtype = torch.float32
 ) -> list[Result]:
-    """The sparse layer against one alternative, also through oneDNN where that applies."""
     work = replace(SPARSE, E=num_experts, dtype=dtype, device=bench.device)
     values = draw(work)
-    contestants = {"mmoe": ours(work, values), "other": alternative(kind, work, values)}
-    if dtype == torch.float32 and onednn_is_exact(bench.device):
-        contestants["oneDNN"] = alternative(kind, work, values, outside=onednn_products)
+    contestants = {"mmoe": ours(work, values), **alternatives("other", kind, work, values)}
     times = bench.compare(key, contestants, work.tolerance)
-    results = [speedup(key, times, "other")]
-    if "oneDNN" in contestants:
-        results.append(speedup(f"{key}_onednn", times, "oneDNN"))
-    return results
+    return [speedup(f"{key}{end}", times, f"other{end}") for end in endings(times)]
 
 
 def planning_share(bench: Bench) -> list[Result]:
-    """The whole layer, and the same layer with experts that cost nothing."""
     work = replace(SPARSE, device=bench.device)
     values = draw(work)
-    whole = ours(work, values, execution="grouped")
-    times = bench.clock.race(
-        "planning_share", {"whole": whole.step, "rest": _without_experts(work, values).step}
-    )
-    spread: Spread = times.ratio("rest", "whole")
-    return [
-        Result(
-            key="planning_share",
-            spread=spread,
-            ours_ms=times.median("whole") * 1e3,
-            other_ms=times.median("rest") * 1e3,
-            note="other: gate, plan, sums of gradients, combine alone",
-        )
-    ]
+    whole, rest = ours(work, values, execution="grouped"), _without_experts(work, values)
+    times = bench.clock.race("planning_share", {"whole": whole.step, "rest": rest.step})
+    note = "other: gate, plan, sums of gradients, combine alone"
+    return [speedup("planning_share", times, "rest", "whole", note)]
 
 
 class FreeExperts(nn.Module):
@@ -208,7 +166,6 @@ class FreeExperts(nn.Module):
         return self.num_experts
 
     def gathered(self, x_BD: Tensor, plan: RoutePlan) -> Tensor:
-        """No work: outputs from one buffer, and on the way back gradients from another."""
         return _Ready.apply(x_BD, plan, self.y_PO, self.grad_PD)
 
 
@@ -261,7 +218,6 @@ class KeepDuplicates:
     """A dispatcher for which every pick is a pair of its own, whoever else picked the same."""
 
     def dispatch(self, sources: Sequence[Tensor], plan: DispatchPlan) -> tuple[Tensor, Tensor, Any]:
-        """Gathers a row for every pick."""
         B, G, K = plan.experts_BGK.shape
         # As if every gate had its own samples: no two picks then name the same pair.
         apart = ops.route_plan(plan.experts_BGK.reshape(B * G, 1, K), plan.num_experts)
@@ -271,33 +227,34 @@ class KeepDuplicates:
         return permute(sources[0], merged), merged.offsets_E1, handle
 
     def combine(self, y_RO: Tensor, handle: Any) -> Tensor:
-        """As without duplicates."""
         return ops.gated_combine(y_RO, *handle)
 
 
 def given(work: Workload, values: Values, logits_BGE: Tensor, **settings) -> Contestant:
-    """Our layer behind given logits."""
     assert work.k is not None
     return ours(work, values, gate=GivenLogits(logits_BGE, work.k), **settings)
 
 
-def several_gates(bench: Bench, *, name: str) -> list[Result]:
-    """Four gates at once, gate by gate, and at once without looking for duplicates."""
-    work = replace(FOUR_GATES, device=bench.device)
+def _several(work: Workload, values: Values, logits_BGE: Tensor) -> dict[str, Contestant]:
+    """All gates at once, gate by gate, and at once without looking for duplicates."""
     assert work.k is not None
-    values = draw(work)
-    logits_BGE = correlated_logits(work, SHARED[name])
-    contestants = {
+    return {
         "mmoe": given(work, values, logits_BGE),
         "layers": one_layer_per_gate(work, values, logits_BGE, work.k),
         "merged": given(work, values, logits_BGE, dispatcher=KeepDuplicates()),
     }
+
+
+def several_gates(bench: Bench, *, name: str) -> list[Result]:
+    work = replace(FOUR_GATES, device=bench.device)
+    assert work.k is not None
+    logits_BGE = correlated_logits(work, SHARED[name])
+    contestants = _several(work, draw(work), logits_BGE)
     times = bench.compare(f"{name} gates", contestants, work.tolerance)
-    note = _pairs_note(logits_BGE, work.k)
-    return [
-        speedup(f"vs_t_layers_{name}", times, "layers", note=note),
-        speedup(f"vs_merged_{name}", times, "merged", note=note),
-    ]
+    pairs, picks = distinct_pairs(logits_BGE, work.k)
+    keys = {"layers": f"vs_t_layers_{name}", "merged": f"vs_merged_{name}"}
+    note = f"{pairs:,} distinct pairs of {picks:,}"
+    return [speedup(key, times, other, note=note) for other, key in keys.items()]
 
 
 def trained(bench: Bench) -> list[Result]:
@@ -314,12 +271,8 @@ def _trained(bench: Bench, num_experts: int) -> Result:
     times, notes = None, []
     batches = trained_logits(num_experts, work, bench.clock)
     for number, logits_BGE in enumerate(batches):
-        contestants = {
-            "mmoe": given(work, values, logits_BGE),
-            "layers": one_layer_per_gate(work, values, logits_BGE, work.k),
-            "merged": given(work, values, logits_BGE, dispatcher=KeepDuplicates()),
-            "dense": given(work, values, logits_BGE, execution="dense"),
-        }
+        contestants = _several(work, values, logits_BGE)
+        contestants["dense"] = given(work, values, logits_BGE, execution="dense")
         name = f"trained gates, top-2 of {num_experts}, batch {number + 1}"
         these = bench.compare(name, contestants, work.tolerance, share=1 / len(batches))
         times = these if times is None else times.then(these)
@@ -350,11 +303,6 @@ def capacity(bench: Bench) -> list[Result]:
     pairs, picks = distinct_pairs(logits_BGE, work.k)
     note = f"padded drops {int(dropped):,} of {picks:,} picks; dropless {pairs:,} pairs"
     return [speedup("vs_capacity_padded", times, "padded", note=note)]
-
-
-def _pairs_note(logits_BGE: Tensor, k: int) -> str:
-    pairs, picks = distinct_pairs(logits_BGE, k)
-    return f"{pairs:,} distinct pairs of {picks:,}"
 
 
 GATE_RACES = (
@@ -397,84 +345,45 @@ SMALL_SETTINGS = (
 SHARE = 0.15  # of the time of an ordinary race, for each setting
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """One setting: what was chosen, and what both cost."""
-
-    work: Workload
-    pair_share: float  # distinct pairs over all (sample, expert) pairs
-    chosen: str
-    dense_ms: float
-    grouped_ms: float
-
-    @property
-    def regret(self) -> float:
-        """Time of the choice over the smaller of both times."""
-        times = {"dense": self.dense_ms, "grouped": self.grouped_ms}
-        return times[self.chosen] / min(times.values())
-
-    def as_json(self) -> dict[str, Any]:
-        """A row of the table."""
-        work = self.work
-        return {
-            "B": work.B,
-            "E": work.E,
-            "G": work.G,
-            "K": work.k,
-            "experts": "-".join(map(str, work.widths)),
-            "pair_share": round(self.pair_share, 3),
-            "chosen": self.chosen,
-            "dense_ms": round(self.dense_ms, 3),
-            "grouped_ms": round(self.grouped_ms, 3),
-            "regret": round(self.regret, 3),
-        }
-
-
 def auto_regret(bench: Bench) -> list[Result]:
     """The worst choice of all settings."""
-    choices = [
-        _choice(bench, widths, setting)
-        for widths, settings in (
-            (RANKER, RANKER_SETTINGS),
-            (AUTO_SPARSE, SPARSE_SETTINGS),
-            (SMALL, SMALL_SETTINGS),
-        )
-        for setting in settings
-    ]
-    worst = max(choices, key=lambda choice: choice.regret)
-    right = sum(choice.regret == 1 for choice in choices)
-    ours_ms = {"dense": worst.dense_ms, "grouped": worst.grouped_ms}[worst.chosen]
-    result = Result(
-        key="auto_regret",
-        # The key is the worst; the range is that of all settings.
-        spread=replace(Spread.of([c.regret for c in choices]), median=worst.regret),
-        ours_ms=ours_ms,
-        other_ms=min(worst.dense_ms, worst.grouped_ms),
-        note=f"{right} of {len(choices)} right; worst {_name(worst.work)}: {worst.chosen}",
-        details=[choice.as_json() for choice in choices],
-    )
-    return [result]
+    grid = ((RANKER, RANKER_SETTINGS), (AUTO_SPARSE, SPARSE_SETTINGS), (SMALL, SMALL_SETTINGS))
+    choices = [_choice(bench, widths, one) for widths, settings in grid for one in settings]
+    worst = max(choices, key=lambda choice: choice["regret"])
+    right = sum(choice["regret"] == 1 for choice in choices)
+    where = ", ".join(f"{name} {worst[name]}" for name in "BEGK")
+    ms = worst["dense_ms"], worst["grouped_ms"]
+    # The key is the worst; the range is that of all settings.
+    spread = replace(Spread.of([c["regret"] for c in choices]), median=worst["regret"])
+    note = f"{right} of {len(choices)} right; worst {where}: {worst['chosen']}"
+    rounded = [{k: round(v, 3) if isinstance(v, float) else v for k, v in c.items()}
+               for c in choices]  # fmt: skip
+    ours_ms = ms[worst["chosen"] == "grouped"]
+    return [Result("auto_regret", spread, ours_ms, min(ms), note, details=rounded)]
 
 
 def _choice(
     bench: Bench, experts: tuple[int, tuple[int, ...]], setting: tuple[int, int, int, int, float]
-) -> Choice:
+) -> dict[str, Any]:
+    """One setting: what was chosen, and what both cost."""
     B, E, G, K, shared = setting
     work = Workload(B=B, D=experts[0], hidden=experts[1], E=E, G=G, k=K, device=bench.device)
     values = draw(work)
     logits_BGE = correlated_logits(work, shared)
     contestants = {
-        "mmoe": given(work, values, logits_BGE, execution="dense"),
+        "dense": given(work, values, logits_BGE, execution="dense"),
         "grouped": given(work, values, logits_BGE, execution="grouped"),
     }
-    times = bench.compare(f"auto: {_name(work)}", contestants, work.tolerance, share=SHARE)
-    return Choice(
-        work=work,
-        pair_share=distinct_pairs(logits_BGE, K)[0] / (B * E),
-        chosen=_chosen(work, values, logits_BGE),
-        dense_ms=times.median("mmoe") * 1e3,
-        grouped_ms=times.median("grouped") * 1e3,
-    )
+    name = f"auto: B {B}, E {E}, G {G}, K {K}"
+    times = bench.compare(name, contestants, work.tolerance, share=SHARE)
+    chosen = _chosen(work, values, logits_BGE)
+    return {
+        "B": B, "E": E, "G": G, "K": K, "experts": "-".join(map(str, work.widths)),
+        # distinct pairs over all (sample, expert) pairs
+        "pair_share": distinct_pairs(logits_BGE, K)[0] / (B * E),
+        "chosen": chosen, "dense_ms": times.ms("dense"), "grouped_ms": times.ms("grouped"),
+        "regret": times.median(chosen) / min(times.median(name) for name in contestants),
+    }  # fmt: skip
 
 
 def _chosen(work: Workload, values: Values, logits_BGE: Tensor) -> str:
@@ -494,35 +403,15 @@ def _chosen(work: Workload, values: Values, logits_BGE: Tensor) -> str:
     return "dense" if calls else "grouped"
 
 
-def _name(work: Workload) -> str:
-    return f"B {work.B}, E {work.E}, G {work.G}, K {work.k}"
-
-
-def print_choices(results: Sequence[Result]) -> None:
-    """The settings of `auto_regret` as a table."""
-    columns = ("experts", "B", "E", "G", "K", "pairs", "dense, ms", "grouped, ms", "auto", "regret")
-    for result in results:
-        if result.key == "auto_regret":
-            table = new_table(columns)
-            for c in result.details:
-                numbers = (f"{c[name]}" for name in ("experts", "B", "E", "G", "K"))
-                ms = (f"{c[name]:.2f}" for name in ("dense_ms", "grouped_ms"))
-                pairs, regret = f"{c['pair_share']:.1%}", f"{c['regret']:.3f}"
-                table.add_row(*numbers, pairs, *ms, c["chosen"], regret)
-            show("", table)
-
-
 AUTO_RACES = (Race({"auto_regret": Target(1.15, at_most=True)}, auto_regret),)
 RACES = (*DENSE_RACES, *SPARSE_RACES, *GATE_RACES, *AUTO_RACES)
 
 
 def main() -> None:
-    """Runs the command line."""
     parser = options("mixture", keys_of(RACES), seconds=20.0, rounds=True, device=True)
     arguments = parser.parse_args()
     bench = Bench(clock_of(arguments), ProductRates(arguments.device))
-    between = bench.rates.measure
-    run(arguments, RACES, bench, between=between, rates=bench.rates, details=print_choices)
+    run(arguments, RACES, bench, rates=bench.rates, between=True, details=print_details)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Races modes of dispatchers over several hosts, prints tables and, last, one JSON line.
 
-python -m benchmarks.network [--only KEY ...] [--seconds S] [--out FILE]
-
 Hosts are network namespaces of this machine, joined by shaped links.
 """
 
@@ -20,8 +18,7 @@ from benchmarks.racing.harness import (
     Spread,
     Target,
     Times,
-    new_table,
-    show,
+    print_details,
     speedup,
 )
 from benchmarks.racing.hosts import (
@@ -74,15 +71,10 @@ def host_bytes(bench: Bench) -> list[Result]:
     spread = Spread.of([row["over_bound"] for row in found])
     spread = replace(spread, median=worst["over_bound"])
     note = f"worst: {worst['case']}"
-    return [
-        Result(
-            key="hierarchical_bytes_over_bound", spread=spread, note=note, details=found, digits=4
-        )
-    ]
+    return [Result("hierarchical_bytes_over_bound", spread, note=note, details=found, digits=4)]
 
 
 def two_levels(bench: Bench, *, per_host: int) -> list[Result]:
-    """Flat over two levels: where experts cost nothing, and beside it the whole layer."""
     key = f"hierarchical_gain_2x{per_host}"
     setting = replace(LAYER, per_host=per_host)
     hows = {"flat": {}, "two levels": {"hierarchical": True}}
@@ -99,7 +91,6 @@ def two_levels(bench: Bench, *, per_host: int) -> list[Result]:
 
 
 def pipelined(bench: Bench) -> list[Result]:
-    """In chunks, over one after another and over own rows meanwhile, at a link of equal weight."""
     with network_world(2, 1, PIPELINED.gbits) as world:
         gbits, share = balanced(bench, world)
         got = shape_links(bench, world, gbits)
@@ -112,7 +103,7 @@ def pipelined(bench: Bench) -> list[Result]:
         layer = {"setting": asdict(replace(PIPELINED, gbits=gbits))}
         times = raced(world, layer, hows, bench.seconds)
     best = times.fastest(list(hows)[2:])
-    details = [{"how": name, "ms": times.median(name) * 1e3} for name in hows]
+    details = [{"how": name, "ms": times.ms(name)} for name in hows]
     note = f"{best}; communication over computation {share:.2f}; {got}"
     return [
         replace(speedup("pipelined_gain", times, "one after another", best, note), details=details),
@@ -123,11 +114,7 @@ def pipelined(bench: Bench) -> list[Result]:
 def balanced(bench: Bench, world: World) -> tuple[float, float]:
     """Finds the rate at which a layer whose experts cost nothing takes half as long as it does.
 
-    Returns:
-        Gbit/s, and communication over computation there.
-
-    Raises:
-        NothingToMeasure: There is none.
+    Returns Gbit/s, and communication over computation there.
     """
     gbits, share = PIPELINED.gbits, 0.0
     strict = {"strict": {"overlaps": False}}
@@ -147,14 +134,17 @@ def balanced(bench: Bench, world: World) -> tuple[float, float]:
     )
 
 
+def asked_for(
+    world: World, job: str, layer: Mapping[str, Any], seconds: float, **asked: Any
+) -> Mapping[str, Any]:
+    """The ranks' answer to a race, of whose times they agree."""
+    return world.ranks.ask(job, within=seconds + MARGIN, layer=layer, seconds=seconds, **asked)
+
+
 def raced(
     world: World, layer: Mapping[str, Any], hows: Mapping[str, Mapping[str, Any]], seconds: float
 ) -> Times:
-    """A race of modes; the ranks agree on the times."""
-    answer = world.ranks.ask(
-        "modes", within=seconds + MARGIN, layer=layer, hows=hows, seconds=seconds
-    )
-    return Times(answer["seconds"])
+    return Times(asked_for(world, "modes", layer, seconds, hows=hows)["seconds"])
 
 
 def shape_links(bench: Bench, world: World, gbits: float) -> str:
@@ -183,47 +173,35 @@ EXCHANGE_RACES: tuple[Race[Bench], ...] = (
 
 # hosts, ranks of each, batch, experts, k, gates, widths, Gbit/s, skew
 _ROWS = (
-    (2, 1, 256, 4, 1, 1, (64, 64), 0.1, 0.0),
-    (2, 1, 256, 64, 2, 2, (256, 128), 0.1, 0.0),
-    (2, 1, 1024, 8, 2, 4, (256, 64), 1.0, 0.0),
-    (2, 1, 1024, 256, 2, 4, (256, 256), 1.0, 0.0),
+    (2, 1, 256, 4, 1, 1, (64, 64), 0.1, 0.0), (2, 1, 256, 64, 2, 2, (256, 128), 0.1, 0.0),
+    (2, 1, 1024, 8, 2, 4, (256, 64), 1.0, 0.0), (2, 1, 1024, 256, 2, 4, (256, 256), 1.0, 0.0),
     (2, 1, 2048, 16, 1, 1, (512, 256, 128), 3.0, 0.0),
     (2, 1, 2048, 32, 4, 2, (512, 512, 256), 3.0, 1.0),
     (2, 1, 4096, 8, 2, 2, (256, 512, 256), 10.0, 0.0),
-    (2, 1, 4096, 64, 2, 1, (128, 128), 0.3, 1.5),
-    (2, 1, 8192, 4, 1, 2, (128, 64), 1.0, 0.0),
+    (2, 1, 4096, 64, 2, 1, (128, 128), 0.3, 1.5), (2, 1, 8192, 4, 1, 2, (128, 64), 1.0, 0.0),
     (2, 1, 8192, 16, 2, 3, (256, 128, 64), 10.0, 1.0),
-    (2, 2, 256, 16, 2, 4, (1024, 256), 1.0, 0.0),
-    (2, 2, 256, 128, 4, 2, (512, 256), 0.3, 0.0),
-    (2, 2, 512, 64, 2, 4, (256, 256), 0.3, 0.0),
-    (2, 2, 1024, 8, 4, 1, (256, 128), 0.3, 0.0),
+    (2, 2, 256, 16, 2, 4, (1024, 256), 1.0, 0.0), (2, 2, 256, 128, 4, 2, (512, 256), 0.3, 0.0),
+    (2, 2, 512, 64, 2, 4, (256, 256), 0.3, 0.0), (2, 2, 1024, 8, 4, 1, (256, 128), 0.3, 0.0),
     (2, 2, 1024, 64, 2, 4, (256, 512, 256), 1.0, 1.0),
-    (2, 2, 2048, 256, 4, 1, (256, 128), 1.0, 1.5),
-    (2, 2, 2048, 16, 1, 3, (512, 128), 3.0, 0.0),
+    (2, 2, 2048, 256, 4, 1, (256, 128), 1.0, 1.5), (2, 2, 2048, 16, 1, 3, (512, 128), 3.0, 0.0),
     (2, 2, 4096, 4, 2, 2, (128, 128, 64), 1.0, 0.0),
     (2, 2, 4096, 32, 3, 1, (256, 256), 10.0, 0.0),
-    (4, 1, 256, 8, 1, 2, (512, 512, 128), 1.0, 0.0),
-    (4, 1, 512, 32, 2, 1, (1024, 128), 1.0, 1.0),
-    (4, 1, 1024, 128, 2, 2, (256, 256), 0.3, 0.0),
-    (4, 1, 2048, 16, 2, 4, (128, 64), 0.3, 0.0),
+    (4, 1, 256, 8, 1, 2, (512, 512, 128), 1.0, 0.0), (4, 1, 512, 32, 2, 1, (1024, 128), 1.0, 1.0),
+    (4, 1, 1024, 128, 2, 2, (256, 256), 0.3, 0.0), (4, 1, 2048, 16, 2, 4, (128, 64), 0.3, 0.0),
     (4, 1, 4096, 64, 1, 1, (256, 256, 128), 3.0, 1.5),
-)
+)  # fmt: skip
 GRID = tuple(Setting(*row) for row in _ROWS)
 AUTO = "auto"
 FIXED: Mapping[str, Mapping[str, Any]] = {
-    "rows": {},
-    "2 chunks": {"chunks": 2},
-    "4 chunks": {"chunks": 4},
+    "rows": {}, "2 chunks": {"chunks": 2}, "4 chunks": {"chunks": 4},
     "two levels": {"hierarchical": True},
-    "two levels, 2 chunks": {"hierarchical": True, "chunks": 2},
-    "weights": {"shadowed": "all"},
-}
+    "two levels, 2 chunks": {"hierarchical": True, "chunks": 2}, "weights": {"shadowed": "all"},
+}  # fmt: skip
 # On hosts of one rank
 SAME = {"two levels": "rows", "two levels, 2 chunks": "2 chunks"}
 
 
 def adaptive(bench: Bench) -> list[Result]:
-    """Regret and gain of the choice, over the grid."""
     rows: list[dict[str, Any]] = []
     for hosts, per_host in dict.fromkeys((s.hosts, s.per_host) for s in GRID):
         with network_world(hosts, per_host, 1.0) as world:
@@ -231,26 +209,19 @@ def adaptive(bench: Bench) -> list[Result]:
                 if (setting.hosts, setting.per_host) != (hosts, per_host):
                     continue
                 got = shape_links(bench, world, setting.gbits)
-                answer = world.ranks.ask(
-                    "modes",
-                    within=bench.seconds + MARGIN,
-                    layer={"setting": asdict(setting)},
-                    hows={**_different(per_host), AUTO: {"auto": True}},
-                    seconds=bench.seconds / len(GRID),
-                    drop_slow=True,
-                )
+                hows = {**_different(per_host), AUTO: {"auto": True}}
+                layer, seconds = {"setting": asdict(setting)}, bench.seconds / len(GRID)
+                answer = asked_for(world, "modes", layer, seconds, hows=hows, drop_slow=True)
                 rows.append({"setting": setting.name, "carries": got, **_row(answer)})
                 bench.say(f"  {_told(rows[-1])}")
     return _results(rows)
 
 
 def _different(per_host: int) -> dict[str, Mapping[str, Any]]:
-    """The fixed modes, of those that are the same here one."""
     return {name: how for name, how in FIXED.items() if per_host > 1 or name not in SAME}
 
 
 def _row(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Milliseconds of every contestant, and what the choice cost over the best of the fixed."""
     ms = {name: statistics.median(took) * 1e3 for name, took in answer["seconds"].items()}
     ms |= {name: ms[same] for name, same in SAME.items() if name not in ms}
     best = min(FIXED, key=ms.__getitem__)
@@ -266,18 +237,15 @@ def _results(rows: Sequence[Mapping[str, Any]]) -> list[Result]:
     gain = replace(Spread.of(gains), median=_mean(gains))
     note = f"over {single!r} everywhere; geometric mean over {len(rows)} settings"
     return [
-        Result(key="adaptive_regret", spread=regrets, details=rows),
+        Result("adaptive_regret", regrets, details=rows),
         Result(
-            key="adaptive_regret_worst",
-            spread=replace(regrets, median=worst["regret"]),
-            note=worst["setting"],
+            "adaptive_regret_worst", replace(regrets, median=worst["regret"]), note=worst["setting"]
         ),
-        Result(key="adaptive_gain", spread=gain, note=note),
+        Result("adaptive_gain", gain, note=note),
     ]
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The geometric one."""
     return statistics.geometric_mean(values)
 
 
@@ -311,10 +279,7 @@ LOAD_LAYER = Setting(
 def shadowed(bench: Bench) -> list[Result]:
     """Rows that travel to a hot expert, over its weights that travel to the rows."""
     hows = {"rows": {}, "shadowed": {"shadowed": [0]}}
-    with network_world(LOAD_LAYER.hosts, LOAD_LAYER.per_host, LOAD_LAYER.gbits) as world:
-        got = shape_links(bench, world, LOAD_LAYER.gbits)
-        layer = {"setting": asdict(LOAD_LAYER), "hot": HOT}
-        times = raced(world, layer, hows, bench.seconds / 2)
+    times, got, _ = _loaded(bench, "modes", {"hot": HOT}, hows=hows)
     # The first rank has these and half of the others, instead of half of all
     bound = (HOT + (1 - HOT) / LOAD_LAYER.ranks) * LOAD_LAYER.ranks
     note = f"{HOT:.0%} of the picks on one of {LOAD_LAYER.experts}, bound {bound:.2f}; {got}"
@@ -323,18 +288,21 @@ def shadowed(bench: Bench) -> list[Result]:
 
 def placed(bench: Bench) -> list[Result]:
     """Experts that lie evenly, over experts that were placed by their loads."""
-    with network_world(LOAD_LAYER.hosts, LOAD_LAYER.per_host, LOAD_LAYER.gbits) as world:
-        got = shape_links(bench, world, LOAD_LAYER.gbits)
-        seconds = bench.seconds / 2
-        answer = world.ranks.ask(
-            "placements",
-            within=seconds + MARGIN,
-            layer={"setting": asdict(LOAD_LAYER), "uneven": UNEVEN},
-            seconds=seconds,
-        )
+    times, got, answer = _loaded(bench, "placements", {"uneven": UNEVEN})
     busiest = " to ".join(f"{answer[when]:.2f}" for when in ("before", "after"))
     note = f"the busiest rank's load over the mean: {busiest}; bound 1.60; {got}"
-    return [speedup("placement_gain", Times(answer["seconds"]), "even", "placed", note=note)]
+    return [speedup("placement_gain", times, "even", "placed", note=note)]
+
+
+def _loaded(
+    bench: Bench, job: str, layer: Mapping[str, Any], **asked: Any
+) -> tuple[Times, str, Mapping[str, Any]]:
+    setting = LOAD_LAYER
+    with network_world(setting.hosts, setting.per_host, setting.gbits) as world:
+        got = shape_links(bench, world, setting.gbits)
+        answer = asked_for(world, job, {"setting": asdict(setting), **layer}, bench.seconds / 2,
+                           **asked)  # fmt: skip
+    return Times(answer["seconds"]), got, answer
 
 
 LOAD_RACES: tuple[Race[Bench], ...] = (
@@ -348,20 +316,15 @@ LOAD_RACES: tuple[Race[Bench], ...] = (
 HOSTS, PER_HOST, GBITS = 2, 2, 1.0
 # 256 experts over sharded tables; loads are evened out, or what is raced is how far they are not
 MODEL = (
-    "model.num_experts=256",
-    "model.expert.hidden=[1024, 512]",
-    "model.gate.kind=top_k",
-    "model.gate.k=2",
-    "model.gate.balance_loss=1.0",
-    "parallel.experts=spread",
-)
+    "model.num_experts=256", "model.expert.hidden=[1024, 512]", "model.gate.kind=top_k",
+    "model.gate.k=2", "model.gate.balance_loss=1.0", "parallel.experts=spread",
+)  # fmt: skip
 EXCHANGES = {"rows": "parallel.exchange=rows", "auto": "parallel.exchange=auto"}
 # The choices at calls 0, 10 and 50 are over by then, so that none of their trials is raced
 SETTLED = 90
 
 
 def step(bench: Bench, workload: str = "big") -> list[Result]:
-    """Seconds of a step of tables, experts, gates and towers, over 2 × 2 ranks."""
     specs = {name: _spec(bench, workload, exchange) for name, exchange in EXCHANGES.items()}
 
     def settle(running: Mapping[str, Contestant]) -> None:
@@ -385,14 +348,7 @@ STEP_RACES: tuple[Race[Bench], ...] = (Race({"step_gain": Target(1.1)}, step),)
 
 
 def _details(results: Sequence[Result]) -> None:
-    """Milliseconds of every mode in every setting of the grid."""
-    for result in results:
-        if result.key == "adaptive_regret":
-            table = new_table(("setting", "carries", *FIXED, AUTO, "regret"))
-            for row in result.details:
-                ms = (f"{row['ms'][name]:,.1f}" for name in (*FIXED, AUTO))
-                table.add_row(row["setting"], row["carries"], *ms, f"{row['regret']:.2f}")
-            show("The grid, ms", table)
+    print_details([result for result in results if result.key == "adaptive_regret"])
 
 
 def main() -> None:

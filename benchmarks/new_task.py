@@ -47,15 +47,7 @@ def task_log(rows: int, *, correlation: float, seed: int, users: int, items: int
     With s₀ a signal that all share and s_t one of each task's own, both as in `synthetic-funnel`:
     `logit_t = a_t + b · (√ρ · s₀ + √(1 − ρ) · s_t)`, so that two logits have the correlation ρ.
 
-    Args:
-        rows: In order of time.
-        correlation: ρ, of any two logits.
-        seed: Of users, items, truth and rows.
-        users: Ids that may occur.
-        items: Likewise.
-
-    Returns:
-        The columns of `synthetic-funnel` without its labels, and one 0/1 column a task.
+    Returns the columns of `synthetic-funnel` without its labels, and one 0/1 column a task.
     """
     log = generate_funnel(rows, users=users, items=items, seed=seed).table
     # The rows of that log: it draws them from these streams
@@ -113,19 +105,12 @@ ALONE = [
 
 @dataclass(frozen=True)
 class Found:
-    """What one seed found of the new task, AUC on the test split.
+    """What one seed found of the new task, AUC on the test split."""
 
-    Attributes:
-        together: Of the model of all five.
-        frozen: On the frozen one.
-        with_experts: Where new experts came with it.
-        equal: Whether the scores of the old tasks have the bits that they had, in both.
-    """
-
-    together: float
-    frozen: float
-    with_experts: float
-    equal: bool
+    together: float  # Of the model of all five
+    frozen: float  # On the frozen one
+    with_experts: float  # Where new experts came with it
+    equal: bool  # Whether the scores of the old tasks have the bits that they had, in both
 
 
 def splits_by_time(table: pa.Table) -> Splits:
@@ -137,7 +122,6 @@ def splits_by_time(table: pa.Table) -> Splits:
 
 
 def config_of(tasks: Sequence[str], values: Sequence[str], seed: int) -> RunConfig:
-    """The recipe `synthetic-funnel`, for other tasks."""
     raw: dict[str, Any] = load_recipe("synthetic-funnel", []).model_dump(
         mode="json", exclude_none=True
     )
@@ -156,7 +140,6 @@ def compare(
     values: Sequence[str],
     say: Callable[[str], None],
 ) -> Found:
-    """Trains the four runs of one seed."""
     splits = splits_by_time(table)
     together = config_of([*OLD, NEW], values, seed)
     more = together.model.num_experts + new_experts
@@ -189,7 +172,6 @@ def compare(
 
 
 def scores(run: RunDirectory, table: pa.Table) -> np.ndarray:
-    """Scores of the old tasks."""
     predictor, _, config = load_predictor(run)
     names = [task.name for task in config.tasks]
     return predictor.predict(table)[:, [names.index(name) for name in OLD]]
@@ -198,12 +180,9 @@ def scores(run: RunDirectory, table: pa.Table) -> np.ndarray:
 # Are old tasks' scores the same bits, whatever the model is made of?
 
 SMALL = (
-    "model.expert.hidden=[16, 8]",
-    "model.tower.hidden=[8]",
-    "model.num_experts=4",
-    "training.epochs=1",
-    "training.ema_decay=0.9",
-)
+    "model.expert.hidden=[16, 8]", "model.tower.hidden=[8]", "model.num_experts=4",
+    "training.epochs=1", "training.ema_decay=0.9",
+)  # fmt: skip
 GATES = {
     "softmax": ("model.gate.kind=softmax",),
     "top_k": ("model.gate.kind=top_k", "model.gate.k=2"),
@@ -253,7 +232,6 @@ USERS, ITEMS = 30_000, 10_000
 
 
 def main() -> None:
-    """Runs the command line."""
     given = _arguments()
     started, say = time.perf_counter(), partial(print, flush=True)
     folder = Path(given.folder or tempfile.mkdtemp(prefix="new-task-"))
@@ -277,17 +255,15 @@ def main() -> None:
     every = [one for of_one in found.values() for one in of_one]
     equal = float(not wrong and all(one.equal for one in every))
     first = given.correlations[0]
-    results = [Result(key="frozen_equal", spread=_spread([equal]))]
+    results = [Result("frozen_equal", _spread([equal]))]
     for correlation, of_one in found.items():
         more = "" if correlation == first else f"_c{100 * correlation:.0f}"
         gaps = [one.together - one.frozen for one in of_one]
         wins = [one.with_experts - one.frozen for one in of_one]
         note = f"{NEW}, correlation {correlation:g}"
-        results.append(Result(key=f"new_task_gap{more}", spread=_spread(gaps), note=note, digits=4))
+        results.append(Result(f"new_task_gap{more}", _spread(gaps), note=note, digits=4))
         note = f"{given.new_experts} new experts"
-        results.append(
-            Result(key=f"new_experts_win{more}", spread=_spread(wins), note=note, digits=4)
-        )
+        results.append(Result(f"new_experts_win{more}", _spread(wins), note=note, digits=4))
     print_table(results, TARGETS, "a new task on a live model")
     keys = {r.key: round(r.spread.median, 5) for r in results}
     line = {
@@ -310,7 +286,6 @@ def main() -> None:
 
 
 def _spread(values: list[float]) -> Spread:
-    """The mean of the seeds, and their range."""
     return Spread(statistics.fmean(values), min(values), max(values), len(values))
 
 

@@ -1,8 +1,4 @@
-"""Races ranks against one process, prints tables and, last, one JSON line.
-
-python -m benchmarks.parallel [--only KEY ...] [--seconds S] [--rows N] [--folder DIR]
-                              [--set KEY.PATH=VALUE ...] [--out FILE]
-"""
+"""Races ranks against one process, prints tables and, last, one JSON line."""
 
 import re
 from collections import defaultdict
@@ -12,7 +8,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.racing.harness import Race, Result, Spread, Target, Times, new_table, show, speedup
+from benchmarks.racing.harness import (
+    Race,
+    Result,
+    Spread,
+    Target,
+    Times,
+    new_table,
+    print_details,
+    show,
+    speedup,
+)
 from benchmarks.racing.ranks import Ranks
 from benchmarks.racing.spread import sums_of
 from benchmarks.train.races import Bench, Contestant, print_operators, run_program, window
@@ -28,13 +34,7 @@ PRODUCTS = re.compile(r"_mm_|mm$|linear")
 def account(
     one: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], logs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Milliseconds a step.
-
-    Args:
-        one: `StepTimes` of one process.
-        ranks: Of every rank.
-        logs: What `CollectiveSteps` answered on every rank, of the same steps.
-    """
+    """Milliseconds a step."""
     times = [StepTimes.of(found) for found in (one, *ranks)]
     rows = [
         {"part": part.part, "one": part.both, "ranks": [t.parts[number].both for t in times[1:]]}
@@ -54,9 +54,6 @@ def collective_costs(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     `waiting` is the time until the last rank was there as well; `on the wire` what it took from
     then on; what went on behind other work is neither.
-
-    Args:
-        logs: Of every rank, of the same steps.
     """
     latest: dict[str, float] = defaultdict(float)
     for log in logs:
@@ -91,7 +88,6 @@ TOP_2 = {"E": 64, "D": 256, "hidden": (256,), "k": 2}
 
 
 def wire_cases(rows: int = ROWS) -> list[dict[str, Any]]:
-    """Dense gates, and top-2 gates that are alike or not, on both wires, for `count_bytes`."""
     cases = []
     for wire in ("fp32", "bf16"):
         for gates in (2, 8):
@@ -130,11 +126,10 @@ def wire_bytes(bench: Bench, rows: int = ROWS) -> list[Result]:
     worst = max(found, key=lambda row: row["over_bound"])
     spread = Spread(worst["over_bound"], ratios.low, ratios.high, ratios.count)
     note = f"worst: {worst['case']}, {worst['wire']}"
-    return [Result(key="wire_bytes_over_bound", spread=spread, note=note, details=found, digits=4)]
+    return [Result("wire_bytes_over_bound", spread, note=note, details=found, digits=4)]
 
 
 def t_dispatches(bench: Bench) -> list[Result]:
-    """One dispatch for four gates over four dispatches."""
     results = []
     for number, rows in enumerate(FOUR_GATES_ROWS):
         sizes = {**FOUR_GATES, "B": rows, "shared": CORRELATED}
@@ -146,18 +141,15 @@ def t_dispatches(bench: Bench) -> list[Result]:
 
 
 def layer_growth(bench: Bench) -> Result:
-    """Weak scaling of a layer alone, its picks given."""
     times = _race(bench, "growth", bench.seconds / 2, GROWING)
     return speedup("weak_scaling_layer", times, "one", "many", note="the layer alone, even loads")
 
 
 def layer_ranks() -> Ranks:
-    """Two ranks that run layers."""
     return Ranks("layers over ranks", "benchmarks.racing.spread", "", ranks=RANKS)
 
 
 def _race(bench: Bench, job: str, seconds: float, sizes: dict[str, Any]) -> Times:
-    """A race in a world of its own; the ranks agree on the times."""
     with layer_ranks() as ranks:
         answer = ranks.ask_all(job, within=seconds + MARGIN, seconds=seconds, **sizes)[0]
     bench.say(f"  {job}: {len(next(iter(answer['seconds'].values())))} rounds")
@@ -193,7 +185,6 @@ APART_ROUNDS = 6
 
 
 def efficiency(bench: Bench, workload: str = "big", *, precision: str) -> list[Result]:
-    """Two ranks of one thread beside one process of two, the same batches."""
     spread = two_ranks(bench, workload, precision, SPREAD)
     specs = {
         "one process": bench.spec("mmoe", workload, precision),
@@ -231,11 +222,9 @@ def weak_scaling(bench: Bench, workload: str = "big") -> list[Result]:
     )
     # Times are of as many rows; a step of many ranks has more of them
     spread = times.ratio("one", "many").times(1 / RANKS)
-    step_ms = [times.median("many") * RANKS * 1e3, times.median("one") * 1e3]
+    step_ms = [times.median("many") * RANKS * 1e3, times.ms("one")]
     note = f"top-2 gates, fp32, {BATCH:,} rows a rank; ms of a step"
-    result = Result(
-        key="weak_scaling", spread=spread, ours_ms=step_ms[0], other_ms=step_ms[1], note=note
-    )
+    result = Result("weak_scaling", spread, step_ms[0], step_ms[1], note)
     note = "one rank alone, and beside another that it does not talk to"
     ceiling = speedup("weak_scaling_apart", apart[0], "alone", "beside", note=note)
     return [result, ceiling, layer_growth(bench)]
@@ -247,7 +236,6 @@ def _one_rank(bench: Bench, workload: str) -> Spec:
 
 
 def _beside_each_other(found: list[Times], running: Mapping[str, Contestant]) -> None:
-    """Windows of one rank alone, and of two at once."""
     seconds: dict[str, list[float]] = {"alone": [], "beside": []}
     pair = [running["one"], running["other"]]
     with ThreadPoolExecutor(len(pair)) as threads:
@@ -259,7 +247,6 @@ def _beside_each_other(found: list[Times], running: Mapping[str, Contestant]) ->
 
 
 def two_ranks(bench: Bench, workload: str, precision: str, *overrides: str) -> Spec:
-    """Ranks of one thread that train together."""
     spec = replace(bench.spec("mmoe", workload, precision), threads=1, ranks=RANKS)
     return _changed(spec, *overrides)
 
@@ -272,16 +259,15 @@ def _changed(spec: Spec, *overrides: str) -> Spec:
 def _efficiency(key: str, times: Times, name: str) -> Result:
     ours, one = (BATCH / times.median(who) for who in (name, "one process"))
     return Result(
-        key=key,
-        spread=times.ratio("one process", name),
-        ours_ms=times.median(name) * 1e3,
-        other_ms=times.median("one process") * 1e3,
-        note=f"{ours:,.0f} against {one:,.0f} rows/s",
+        key,
+        times.ratio("one process", name),
+        times.ms(name),
+        times.ms("one process"),
+        f"{ours:,.0f} against {one:,.0f} rows/s",
     )
 
 
 def _look(found: list[Mapping[str, Any]], running: Mapping[str, Contestant]) -> None:
-    """Where the time of one process and of two ranks goes."""
     one = running["one process"].ask("parts", steps=LOOKED_AT)["step_times"]
     parts = running["spread"].ask_all("parts", steps=LOOKED_AT)
     logs = running["spread"].ask_all("collectives", steps=LOOKED_AT)
@@ -298,25 +284,7 @@ STEP_RACES: tuple[Race[Bench], ...] = (
 # Prints what was sent, and where the time of a step over ranks goes
 
 
-def print_wire(results: Sequence[Result]) -> None:
-    """A line for every case of `wire_bytes_over_bound`."""
-    for result in results:
-        if result.key == "wire_bytes_over_bound":
-            columns = ("case", "wire", "rows", "picks", "pairs", "sums", "MB", "over bound")
-            table = new_table((*columns, "per gate", "per pick"))
-            for row in result.details:
-                counts = (f"{row[key]:,}" for key in ("rows", "picks", "pairs", "sums"))
-                ratios = (f"{row[key]:.2f}" for key in ("per_gate", "per_pick"))
-                sent, over = f"{row['counted'] / 1e6:.2f}", f"{row['over_bound']:.4f}"
-                table.add_row(row["case"], row["wire"], *counts, sent, over, *ratios)
-            show(
-                "Sent in a step by two ranks; times as much: a message per gate, a row per pick",
-                table,
-            )
-
-
 def print_costs(results: Sequence[Result]) -> None:
-    """Parts and collectives of every result that has them."""
     for result in results:
         for costs in result.details:
             if "collectives" in costs:
@@ -360,7 +328,7 @@ def _print_collectives(key: str, costs: Mapping[str, Any]) -> None:
 
 
 def _details(results: Sequence[Result]) -> None:
-    print_wire(results)
+    print_details([result for result in results if result.key == "wire_bytes_over_bound"])
     print_costs(results)
 
 

@@ -7,7 +7,6 @@ rows of a DataFrame with 27 features `one_row_27_ms`, `threads_8_over_1` and the
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import mmoe
+from benchmarks.racing.harness import last_line
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.recipes import load_recipe
@@ -36,12 +36,9 @@ from mmoe.train import train_run
 THREADS = 8
 # What training draws or moves, and scoring must not
 MODEL = (
-    "model.expert.norm=batch",
-    "model.expert.activation=silu",
-    "model.expert.dropout=0.2",
-    "model.tower.dropout=0.1",
-    "model.input_dropout=0.1",
-)
+    "model.expert.norm=batch", "model.expert.activation=silu", "model.expert.dropout=0.2",
+    "model.tower.dropout=0.1", "model.input_dropout=0.1",
+)  # fmt: skip
 HEIGHTS = (1, 64, 65, 512, 4096)
 WARM_UP, ONE_HEIGHT_CALLS = 20, 12
 # Of the log with 27 features: columns of text, of integers and of numbers, and a date as text
@@ -72,7 +69,7 @@ def main() -> None:
     wrong = wrong_calls(predictor, encoder, splits.test, arguments.concurrent)
     print(f"{wrong:,} of {arguments.concurrent:,} calls from {THREADS} threads gave other bits")
     found = {"one_row_ms": round(one_row, 3), "threads_wrong": wrong, **served_rows()}
-    print(json.dumps(found))
+    last_line(found)
 
 
 def latencies(
@@ -129,7 +126,6 @@ def wrong_calls(predictor: Predictor, encoder: FeatureEncoder, test: pa.Table, c
 
 
 def served_rows() -> dict[str, float]:
-    """Single rows as a service has them: milliseconds of one, its parts, and eight threads."""
     log = _log()
     with tempfile.TemporaryDirectory() as folder:
         train_run(_config(), Path(folder) / "run", data=log)
@@ -155,7 +151,6 @@ def served_rows() -> dict[str, float]:
 
 
 def _rate(model: LoadedRun, rows: list[pd.DataFrame], threads: int) -> float:
-    """Rows a second."""
     with ThreadPoolExecutor(threads) as pool:
         started = time.perf_counter()
         list(pool.map(model.predict, rows))
@@ -163,7 +158,6 @@ def _rate(model: LoadedRun, rows: list[pd.DataFrame], threads: int) -> float:
 
 
 def _log() -> pd.DataFrame:
-    """27 columns that features read, and a label."""
     rng = np.random.default_rng(27)
     columns: dict[str, object] = {}
     for n in range(TEXTS):
@@ -180,17 +174,14 @@ def _log() -> pd.DataFrame:
 
 def _config() -> RunConfig:
     ids = [*(f"text_{n}" for n in range(TEXTS)), *(f"id_{n}" for n in range(INTEGERS))]
-    return config_from_dict(
-        {
-            "features": [
-                *({"kind": "categorical", "name": name} for name in ids),
-                *({"kind": "numeric", "name": f"number_{n}"} for n in range(NUMBERS)),
-                {"kind": "datetime", "name": "date", "parts": ["weekday", "month"]},
-            ],
-            "tasks": [{"name": "click", "label": "click"}],
-            "training": {"epochs": 1, "loggers": []},
-        }
-    )
+    return config_from_dict({
+        "features": [
+            *({"kind": "categorical", "name": name} for name in ids),
+            *({"kind": "numeric", "name": f"number_{n}"} for n in range(NUMBERS)),
+            {"kind": "datetime", "name": "date", "parts": ["weekday", "month"]},
+        ],
+        "tasks": [{"name": "click", "label": "click"}], "training": {"epochs": 1, "loggers": []},
+    })  # fmt: skip
 
 
 def _predict(predictor: Predictor, encoder: FeatureEncoder, table: pa.Table) -> np.ndarray:

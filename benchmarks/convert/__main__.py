@@ -1,15 +1,10 @@
-"""Converts networks, compares them with the dense ones, prints a table and, last, one JSON line.
-
-python -m benchmarks.convert [--threads N] [--rounds N] [--only KEY ...] [--seconds S]
-                             [--seeds N] [--out FILE]
-"""
+"""Converts networks, compares them with the dense ones, prints a table and, last, one JSON line."""
 
 from benchmarks.convert.races import FEWEST_SEEDS, RACES, Bench
 from benchmarks.racing.harness import clock_of, keys_of, options, run
 
 
 def main() -> None:
-    """Runs the command line."""
     keys = keys_of(RACES)
     options_ = options("convert", keys, seconds=60.0, rounds=True, seeds=FEWEST_SEEDS)
     arguments = options_.parse_args()

@@ -20,23 +20,15 @@ SPACE = len(LETTERS)
 
 @dataclass(frozen=True)
 class Grammar:
-    """States, words and how likely they are.
+    """States, words and how likely they are."""
 
-    Attributes:
-        words: As numbers of letters, without the space.
-        words_SM: The words that each state may write, by number.
-        p_SM: How likely each of them is; each row adds up to 1.
-        next_V: The state that follows each word.
-    """
-
-    words: tuple[tuple[int, ...], ...]
-    words_SM: np.ndarray
-    p_SM: np.ndarray
-    next_V: np.ndarray
+    words: tuple[tuple[int, ...], ...]  # As numbers of letters, without the space
+    words_SM: np.ndarray  # The words that each state may write, by number
+    p_SM: np.ndarray  # How likely each of them is; each row adds up to 1
+    next_V: np.ndarray  # The state that follows each word
 
     @property
     def lengths_V(self) -> np.ndarray:
-        """Characters of each word with the space that ends it."""
         return np.array([len(word) + 1 for word in self.words])
 
     def stationary_S(self) -> np.ndarray:
@@ -59,13 +51,7 @@ class Grammar:
     def text(self, characters: int, seed: int, streams: int = 512) -> np.ndarray:
         """Draws texts side by side, each from a state of its own.
 
-        Args:
-            characters: Of all together.
-            seed: Of the draw.
-            streams: How many texts.
-
-        Returns:
-            Numbers of characters, uint8 `[streams, characters // streams]`.
+        Returns numbers of characters, uint8 `[streams, characters // streams]`.
         """
         rng, length = np.random.default_rng(seed), characters // streams
         state_N = rng.choice(len(self.p_SM), size=streams, p=_clean(self.stationary_S()))
@@ -85,7 +71,6 @@ class Grammar:
         return text_NC
 
     def _spelled(self) -> np.ndarray:
-        """Letters of each word, and spaces behind them."""
         table_VC = np.full((len(self.words), self.lengths_V.max()), SPACE, np.uint8)
         for word, letters in enumerate(self.words):
             table_VC[word, : len(letters)] = letters
@@ -95,22 +80,13 @@ class Grammar:
 def draw_grammar(
     seed: int,
     *,
-    words: int,
+    words: int,  # V; all different
     states: int,
-    of_state: int,
-    letters: int = len(LETTERS),
-    lengths: tuple[int, int] = (2, 6),
+    of_state: int,  # M, words that one state may write; the r-th is 1 / r as likely as the first
+    letters: int = len(LETTERS),  # How many the words are made of
+    lengths: tuple[int, int] = (2, 6),  # Letters of the shortest and the longest word
 ) -> Grammar:
-    """Draws a grammar.
-
-    Args:
-        seed: Of the draw.
-        words: V; all different.
-        states: S.
-        of_state: M, words that one state may write; the r-th is 1 / r as likely as the first.
-        letters: How many the words are made of.
-        lengths: Letters of the shortest and the longest word.
-    """
+    """Draws a grammar."""
     rng = np.random.default_rng(seed)
     spelled: dict[tuple[int, ...], None] = {}
     while len(spelled) < words:
@@ -126,7 +102,6 @@ def draw_grammar(
 
 
 def _clean(p_S: np.ndarray) -> np.ndarray:
-    """Shares without what rounding left below 0."""
     p_S = np.clip(p_S, 0, None)
     return p_S / p_S.sum()
 
@@ -178,7 +153,6 @@ def _places(grammar: Grammar) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
 
 
 def _first_belief(grammar: Grammar) -> np.ndarray:
-    """Shares of the places over characters of an endless text."""
     share_SM = grammar.stationary_S()[:, None] * grammar.p_SM
     belief_H = np.repeat(share_SM.ravel(), grammar.lengths_V[grammar.words_SM.ravel()])
     belief_H = np.clip(belief_H, 0, None)
@@ -189,15 +163,7 @@ def _first_belief(grammar: Grammar) -> np.ndarray:
 
 
 class CharTransformer(nn.Module):
-    """Characters, their places, `nn.TransformerEncoderLayer`s that look back alone, and logits.
-
-    Args:
-        width: D.
-        layers: How many.
-        hidden: Units of a feed-forward layer.
-        context: Characters of a window.
-        heads: Of attention.
-    """
+    """Characters, their places, `nn.TransformerEncoderLayer`s that look back alone, and logits."""
 
     def __init__(self, width: int, layers: int, hidden: int, context: int, heads: int = 4) -> None:
         super().__init__()
@@ -215,7 +181,6 @@ class CharTransformer(nn.Module):
         self.register_buffer("past_LL", nn.Transformer.generate_square_subsequent_mask(context))
 
     def forward(self, text_BL: Tensor) -> Tensor:
-        """Characters' numbers `[B, L]` → logits of each next one, `[B, L, letters]`."""
         x_BLD = self.characters(text_BL) + self.places_LD
         for layer in self.layers:
             x_BLD = layer(x_BLD, src_mask=self.past_LL, is_causal=True)
@@ -230,9 +195,6 @@ WINDOW, HEADS, PATCH = 4, 4, 4
 class WindowAttention(nn.Module):
     """Attention of cosines within windows, biased by how far two places are from each other.
 
-    Args:
-        channels: C.
-        shift: By how many places windows are moved; what would look across the map's edge does not.
 
     Source: Liu et al., "Swin Transformer V2" (CVPR 2022).
     """
@@ -251,7 +213,6 @@ class WindowAttention(nn.Module):
         self.register_buffer("apart_TT2", apart_TT2.sign() * apart_TT2.abs().log1p())
 
     def forward(self, x_BHWC: Tensor) -> Tensor:
-        """`[B, H, W, C]` → as large."""
         batch, height, width, channels = x_BHWC.shape
         # One window has no edge to look across
         shift = self.shift if height > WINDOW else 0
@@ -269,17 +230,11 @@ class WindowAttention(nn.Module):
         return out_BHWC.roll((shift, shift), (1, 2))
 
     def _heads(self, x_PTC: Tensor) -> Tensor:
-        """Queries, keys and values of each head, `[3, P, heads, T, C / heads]`."""
         return x_PTC.unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
 
 
 class SwinBlock(nn.Module):
-    """Attention and a feed-forward part, each normed before it is added.
-
-    Args:
-        channels: C.
-        shift: Of the windows.
-    """
+    """Attention and a feed-forward part, each normed before it is added."""
 
     def __init__(self, channels: int, shift: int) -> None:
         super().__init__()
@@ -291,18 +246,12 @@ class SwinBlock(nn.Module):
         self.norm2 = nn.LayerNorm(channels)
 
     def forward(self, x_BHWC: Tensor) -> Tensor:
-        """`[B, H, W, C]` → as large."""
         x_BHWC = x_BHWC + self.norm1(self.attn(x_BHWC))
         return x_BHWC + self.norm2(self.mlp(x_BHWC))
 
 
 class SwinClassifier(nn.Module):
-    """Patches, two blocks, four places merged into one, two blocks, the mean, and a logit a class.
-
-    Args:
-        width: Channels of the first stage; the second has twice as many.
-        classes: Of pictures.
-    """
+    """Patches, two blocks, four places merged into one, two blocks, the mean, a logit a class."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -315,7 +264,6 @@ class SwinClassifier(nn.Module):
         self.norm, self.logits = nn.LayerNorm(2 * width), nn.Linear(2 * width, classes)
 
     def forward(self, x_BHW3: Tensor) -> Tensor:
-        """Pictures `[B, H, W, 3]` → logits `[B, classes]`."""
         x_BHWC = self.first(self.patches(merged(x_BHW3, PATCH)))
         x_BHWC = self.second(self.merge(merged(x_BHWC, 2)))
         return self.logits(self.norm(x_BHWC).mean((1, 2)))
@@ -333,7 +281,6 @@ def windows(x_BHWC: Tensor) -> Tensor:
 
 
 def _maps(x_PTC: Tensor, batch: int, height: int, width: int, channels: int) -> Tensor:
-    """What `windows` took apart."""
     x = x_PTC.view(batch, height // WINDOW, width // WINDOW, WINDOW, WINDOW, channels)
     return x.transpose(2, 3).reshape(batch, height, width, channels)
 
@@ -346,7 +293,6 @@ def _apart(height: int, width: int, shift: int, device: torch.device) -> Tensor:
 
 
 def _edge(length: int, shift: int, device: torch.device) -> Tensor:
-    """1 at places that came from the other edge."""
     return (torch.arange(length, device=device) >= length - shift).long()
 
 
@@ -362,12 +308,7 @@ _NOISE = 0.35
 def draw_pictures(count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Draws pictures: place, size, turn, colours, and what is behind, are chance.
 
-    Args:
-        count: B.
-        seed: Of the draw.
-
-    Returns:
-        Pictures `[B, SIZE, SIZE, 3]`, and their classes `[B]`, texture first.
+    Returns pictures `[B, SIZE, SIZE, 3]`, and their classes `[B]`, texture first.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -396,7 +337,6 @@ def _turned(x: Tensor, y: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _shapes(u: Tensor, v: Tensor) -> list[Tensor]:
-    """Inside of each shape, whose radius is about 1."""
     r, u_abs, v_abs = (u * u + v * v).sqrt(), u.abs(), v.abs()
     return [
         r < 0.95,
@@ -408,7 +348,6 @@ def _shapes(u: Tensor, v: Tensor) -> list[Tensor]:
 
 
 def _textures(x: Tensor, y: Tensor, frequency: Tensor) -> list[Tensor]:
-    """Where each texture has its first colour."""
     waves_x, waves_y = (frequency * x).sin(), (frequency * y).sin()
     return [
         waves_x > 0,
@@ -430,17 +369,11 @@ WIDTH, HIDDEN = 32, 64
 
 @dataclass(frozen=True)
 class Form:
-    """A network and what it reads.
+    """A network and what it reads."""
 
-    Attributes:
-        recogniser: Whose form it is.
-        make: Makes the dense network.
-        shapes: Of its inputs.
-    """
-
-    recogniser: str
-    make: Callable[[], nn.Module]
-    shapes: tuple[tuple[int, ...], ...]
+    recogniser: str  # Whose form it is
+    make: Callable[[], nn.Module]  # Makes the dense network
+    shapes: tuple[tuple[int, ...], ...]  # Of its inputs
 
 
 class Gated(nn.Module):
@@ -452,7 +385,6 @@ class Gated(nn.Module):
         self.down_proj, self.act_fn = nn.Linear(HIDDEN, WIDTH, bias=False), nn.SiLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., D]` → as large."""
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -464,43 +396,33 @@ class FullyConnected(nn.Module):
         self.fc1, self.act, self.fc2 = nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., D]` → as large."""
         return self.fc2(self.act(self.fc1(x)))
 
 
 class Intermediate(nn.Module):
-    """The first half of BERT's."""
-
     def __init__(self) -> None:
         super().__init__()
         self.dense, self.intermediate_act_fn = nn.Linear(WIDTH, HIDDEN), nn.GELU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., D]` → `[..., H]`."""
         return self.intermediate_act_fn(self.dense(x))
 
 
 class Output(nn.Module):
-    """The second half of BERT's."""
-
     def __init__(self) -> None:
         super().__init__()
         self.dense, self.LayerNorm = nn.Linear(HIDDEN, WIDTH), nn.LayerNorm(WIDTH)
 
     def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
-        """`[..., H]` and what is added, `[..., D]` → `[..., D]`."""
         return self.LayerNorm(self.dense(hidden) + x)
 
 
 class BertLayer(nn.Module):
-    """Both halves, without the attention."""
-
     def __init__(self) -> None:
         super().__init__()
         self.intermediate, self.output = Intermediate(), Output()
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., D]` → as large."""
         return self.output(self.intermediate(x), x)
 
 
@@ -512,12 +434,10 @@ class Own(nn.Module):
         self.wide, self.narrow = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., D]` → as large."""
         return self.narrow(torch.relu(self.wide(x)))
 
 
 def own_part(module: nn.Module) -> FeedForward | None:
-    """Its feed-forward part, for `register`."""
     if not isinstance(module, Own):
         return None
     return FeedForward(module.wide, module.narrow, torch.relu)

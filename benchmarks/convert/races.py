@@ -53,93 +53,54 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings:
-    """The grammar, the network and its training.
-
-    Attributes:
-        words: Of the grammar.
-        states: Of the grammar.
-        of_state: Words that a state may write.
-        width: D of the Transformer.
-        layers: Of the Transformer.
-        hidden: Units of a dense feed-forward layer.
-        context: Characters of a window.
-        batch: Windows of a step.
-        steps: Of the dense network.
-        evaluations: In as many steps.
-        windows: That are evaluated.
-        num_experts: Of each converted layer.
-        k: Experts of a character, each `hidden / k` wide.
-    """
+    """The grammar, the network and its training."""
 
     words: int = 1024
     states: int = 256
-    of_state: int = 16
-    width: int = 64
-    layers: int = 2
-    hidden: int = 256
-    context: int = 64
-    batch: int = 16
-    steps: int = 1500
-    evaluations: int = 25
-    windows: int = 256
-    num_experts: int = 16
-    k: int = 2
+    of_state: int = 16  # Words that a state may write
+    width: int = 64  # D of the Transformer
+    layers: int = 2  # Of the Transformer
+    hidden: int = 256  # Units of a dense feed-forward layer
+    context: int = 64  # Characters of a window
+    batch: int = 16  # Windows of a step
+    steps: int = 1500  # Of the dense network
+    evaluations: int = 25  # In as many steps
+    windows: int = 256  # That are evaluated
+    num_experts: int = 16  # Of each converted layer
+    k: int = 2  # Experts of a character, each `hidden / k` wide
 
     @property
     def every(self) -> int:
-        """Steps between two evaluations."""
         return self.steps // self.evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
 class PictureSettings:
-    """Images, the network and its training.
+    """Images, the network and its training."""
 
-    Attributes:
-        pictures: To train on.
-        tests: Pictures whose class is told at the end.
-        width: Channels of the first stage.
-        batch: Pictures of a step.
-        epochs: Over the pictures.
-        num_experts: Of each converted layer.
-        k: Experts of a place.
-    """
-
-    pictures: int = 16384
-    tests: int = 2048
-    width: int = 48
-    batch: int = 64
-    epochs: int = 5
-    num_experts: int = 8
-    k: int = 2
+    pictures: int = 16384  # To train on
+    tests: int = 2048  # Pictures whose class is told at the end
+    width: int = 48  # Channels of the first stage
+    batch: int = 64  # Pictures of a step
+    epochs: int = 5  # Over the pictures
+    num_experts: int = 8  # Of each converted layer
+    k: int = 2  # Experts of a place
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """The clock, and what is trained.
+    """The clock, and what is trained."""
 
-    Attributes:
-        clock: For times, and told of progress.
-        seeds: Of trainings that are compared.
-        text: Of `steps_to_dense_loss`.
-        pictures: Of `swin_accuracy`.
-        workers: Processes that train at a time, of one thread each; 1: this one.
-    """
-
-    clock: Clock
-    seeds: int = 3
-    text: TextSettings = field(default_factory=TextSettings)
-    pictures: PictureSettings = field(default_factory=PictureSettings)
-    workers: int = 1
+    clock: Clock  # For times, and told of progress
+    seeds: int = 3  # Of trainings that are compared
+    text: TextSettings = field(default_factory=TextSettings)  # Of `steps_to_dense_loss`
+    pictures: PictureSettings = field(default_factory=PictureSettings)  # Of `swin_accuracy`
+    workers: int = 1  # Processes that train at a time, of one thread each; 1: this one
 
     def each(self, train: Callable[[Job], Found], jobs: Sequence[Job]) -> list[Found]:
         """Trains several networks, as many at a time as there are workers.
 
         Networks as small as these gain little from a second thread. What comes out is the same.
-
-        Args:
-            train: A function of a module, or part of one, since processes are told its name.
-            jobs: What it is called with.
         """
         if self.workers == 1:
             return list(self._told(map(train, jobs), len(jobs)))
@@ -164,20 +125,13 @@ _GRAMMAR_SEED, _TEST_SEED, _CHUNK = 0, 1_000_000, 50  # _CHUNK: batches that are
 
 @dataclass(frozen=True)
 class Text:
-    """The grammar, and windows of it that no training meets.
+    """The grammar, and windows of it that no training meets."""
 
-    Attributes:
-        grammar: What writes.
-        settings: Of the windows.
-        test_WL: Characters, `[windows, context + 1]`.
-    """
-
-    grammar: Grammar
-    settings: TextSettings
-    test_WL: Tensor
+    grammar: Grammar  # What writes
+    settings: TextSettings  # Of the windows
+    test_WL: Tensor  # Characters, `[windows, context + 1]`
 
     def batches(self, seed: int) -> Iterator[Tensor]:
-        """New windows without end, `[batch, context + 1]`."""
         batch, chunk = self.settings.batch, 0
         while True:
             own_seed = _TEST_SEED + 1 + 1000 * seed + chunk
@@ -189,7 +143,6 @@ class Text:
 
 @functools.cache
 def text_of(settings: TextSettings) -> Text:
-    """Draws grammar and test windows, once a process."""
     grammar = draw_grammar(
         _GRAMMAR_SEED, words=settings.words, states=settings.states, of_state=settings.of_state
     )
@@ -209,7 +162,6 @@ def _windows(grammar: Grammar, count: int, context: int, seed: int) -> Tensor:
 
 
 def dense_network(settings: TextSettings, seed: int) -> CharTransformer:
-    """The network before it is converted."""
     torch.manual_seed(seed)
     return CharTransformer(settings.width, settings.layers, settings.hidden, settings.context)
 
@@ -218,12 +170,6 @@ class Training:
     """Trains a network, and says its loss on the test windows from time to time.
 
     The rate falls as half a cosine over the dense network's steps, to a tenth, and stays there.
-
-    Args:
-        network: Characters to logits; its mixtures' auxiliary losses are added.
-        text: What to learn.
-        rate: The highest learning rate.
-        seed: Of the batches.
     """
 
     def __init__(self, network: nn.Module, text: Text, rate: float, seed: int) -> None:
@@ -235,11 +181,7 @@ class Training:
         self.curve: list[tuple[int, float]] = []
 
     def until(self, steps: int) -> list[tuple[int, float]]:
-        """Goes on until so many steps are done.
-
-        Returns:
-            Steps, and nats of a character then.
-        """
+        """Goes on until so many steps are done; returns steps, and nats of a character then."""
         while self.steps < steps:
             self.step()
             if self.steps % self.text.settings.every == 0:
@@ -247,7 +189,6 @@ class Training:
         return list(self.curve)
 
     def step(self) -> None:
-        """Forward, backward, update."""
         self.steps += 1
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * schedule(self.steps, self.text.settings.steps)
@@ -261,7 +202,6 @@ class Training:
 
     @torch.no_grad()
     def loss(self) -> float:
-        """Nats of a character over the test windows."""
         self.network.eval()
         parts = self.text.test_WL.split(64)
         total = sum(len(part_BL) * next_loss(self.network, part_BL).item() for part_BL in parts)
@@ -269,13 +209,11 @@ class Training:
 
 
 def schedule(step: int, steps: int) -> float:
-    """Share of the highest rate."""
     falling = 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
     return min(1.0, step / WARM_UP) * (FLOOR + (1 - FLOOR) * falling)
 
 
 def next_loss(network: nn.Module, window_BL: Tensor) -> Tensor:
-    """Mean nats of each character, told those before it in the window."""
     logits_BLA = network(window_BL[:, :-1])
     return F.cross_entropy(logits_BLA.flatten(0, 1), window_BL[:, 1:].flatten())
 
@@ -286,7 +224,6 @@ _PACKAGE = "mmoe"
 
 
 def lines(bench: Bench) -> list[Result]:
-    """Counts, and runs the program, so that what is counted is what works."""
     source = Path(example.__file__).read_text(encoding="utf-8")
     found = added_lines(source)
     loss = example.main()
@@ -294,7 +231,7 @@ def lines(bench: Bench) -> list[Result]:
         raise ValueError(f"example: expected a loss that is a number, got {loss}")
     texts = [source.splitlines()[number - 1].strip() for number in found]
     spread = Spread.single(float(len(found)))
-    return [Result(key="lines", spread=spread, note="; ".join(texts), digits=0)]
+    return [Result("lines", spread, note="; ".join(texts), digits=0)]
 
 
 def added_lines(source: str) -> list[int]:
@@ -329,11 +266,7 @@ TOLERANCE = 1e-4
 
 
 class _Experts(nn.Module):
-    """The experts of a converted layer as modules, and its gate's logits as a linear layer.
-
-    Args:
-        layer: Whose weights it copies.
-    """
+    """The experts of a converted layer as modules, and its gate's logits as a linear layer."""
 
     def __init__(self, layer: ConvertedMoE) -> None:
         nn.Module.__init__(self)  # the loops' own would draw experts
@@ -362,12 +295,10 @@ class MaskLoop(_Experts, MaskLayer):
 
 
 def feed_forward() -> nn.Sequential:
-    """The dense layer, and what each expert is."""
     return nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH))
 
 
 def against_loops(bench: Bench) -> list[Result]:
-    """One race of all of them."""
     torch.manual_seed(0)
     network = convert(feed_forward(), NUM_EXPERTS, k=K, init="fresh")
     (layer,) = (module for module in network.modules() if isinstance(module, ConvertedMoE))
@@ -423,18 +354,12 @@ NETWORKS: Mapping[str, Callable[[TextSettings, int], nn.Module]] = {
 
 @dataclass(frozen=True)
 class TextJob:
-    """One training.
+    """One training."""
 
-    Attributes:
-        network: Of `NETWORKS`.
-        rate: The highest learning rate.
-        seed: Of weights and batches.
-        wanted: A loss for which it goes on longer than the dense network; None: none.
-    """
-
-    network: str
-    rate: float
-    seed: int
+    network: str  # Of `NETWORKS`
+    rate: float  # The highest learning rate
+    seed: int  # Of weights and batches
+    # A loss for which it goes on longer than the dense network; None: none
     wanted: float | None = None
 
 
@@ -465,16 +390,12 @@ def steps_to_dense_loss(bench: Bench) -> list[Result]:
         f"{entropy:.3f}, best reader of a window {best:.3f}; "
         f"seeds: {', '.join(f'{share:.3f}' for share in shares)}"
     )
-    result = Result(key="steps_to_dense_loss", spread=Spread.of(shares), note=note, details=details)
+    result = Result("steps_to_dense_loss", Spread.of(shares), note=note, details=details)
     return [result, _in_time(bench, rates, result.spread)]
 
 
 def trained(settings: TextSettings, job: TextJob) -> Curve:
-    """Trains one network from its start.
-
-    Returns:
-        Its losses on the test windows, by steps.
-    """
+    """Trains one network from its start; returns its losses on the test windows, by steps."""
     network = NETWORKS[job.network](settings, job.seed)
     training = Training(network, text_of(settings), job.rate, job.seed)
     curve = training.until(settings.steps)
@@ -502,15 +423,7 @@ def reached(curve: Curve, loss: float, steps: int) -> float:
 
 
 def check_above(floor: float, losses: Sequence[float]) -> None:
-    """Refuses a text that the dense network learns whole.
-
-    Args:
-        floor: The entropy, and what a window's best reader reaches, which sees no further back.
-        losses: Of the dense network, at the end.
-
-    Raises:
-        ValueError: A final loss is too near to the entropy.
-    """
+    """Refuses a text that the dense network learns whole."""
     if min(losses) < floor + FEWEST_NATS:
         raise ValueError(
             f"text: expected dense losses of {floor + FEWEST_NATS:.4f} or more, "
@@ -519,7 +432,6 @@ def check_above(floor: float, losses: Sequence[float]) -> None:
 
 
 def _sweep(bench: Bench) -> tuple[dict[str, float], list[dict[str, object]]]:
-    """The best rate of each network after all steps, and what each rate reached."""
     jobs = [TextJob(name, rate, SWEEP_SEED) for name in NETWORKS for rate in RATES]
     curves = bench.each(partial(trained, bench.text), jobs)
     losses = {(job.network, job.rate): c[-1][1] for job, c in zip(jobs, curves, strict=True)}
@@ -545,11 +457,11 @@ def _in_time(bench: Bench, rates: Mapping[str, float], share: Spread) -> Result:
     times = bench.clock.race("steps of the Transformers", calls, share=0.2)
     slower = times.ratio("converted", "dense").median
     return Result(
-        key="steps_to_dense_loss_in_time",
-        spread=share.times(slower),
-        ours_ms=times.median("converted") * 1e3,
-        other_ms=times.median("dense") * 1e3,
-        note=f"the same times {slower:.2f}, what a step takes of a dense step's time",
+        "steps_to_dense_loss_in_time",
+        share.times(slower),
+        times.ms("converted"),
+        times.ms("dense"),
+        f"the same times {slower:.2f}, what a step takes of a dense step's time",
     )
 
 
@@ -567,13 +479,11 @@ _PICTURE_TEST_SEED = 1_000_000
 
 
 def dense_classifier(settings: PictureSettings, seed: int) -> nn.Module:
-    """The network before it is converted."""
     torch.manual_seed(seed)
     return SwinClassifier(settings.width, CLASSES)
 
 
 def converted_classifier(settings: PictureSettings, seed: int) -> nn.Module:
-    """The same with mixtures whose picked experts are as wide together."""
     network, k = dense_classifier(settings, seed), settings.k
     # Stage by stage, since the second is twice as wide
     for stage, width in (("first", settings.width), ("second", 2 * settings.width)):
@@ -596,7 +506,6 @@ CLASSIFIERS: Mapping[str, Callable[[PictureSettings, int], nn.Module]] = {
 
 
 def accuracies(bench: Bench) -> list[Result]:
-    """Trains both with every seed."""
     jobs = [(name, seed) for seed in range(bench.seeds) for name in CLASSIFIERS]
     found = dict(zip(jobs, bench.each(partial(accuracy, bench.pictures), jobs), strict=True))
     shares = {name: [found[name, seed] for seed in range(bench.seeds)] for name in CLASSIFIERS}
@@ -604,18 +513,13 @@ def accuracies(bench: Bench) -> list[Result]:
     mean = sum(less) / len(less)
     note = f"share of pictures, {CLASSES} classes; {mean:+.4f} to the dense network's, paired"
     return [
-        Result(key="swin_accuracy", spread=Spread.of(shares["converted"]), note=note),
-        Result(key="swin_accuracy_dense", spread=Spread.of(shares["dense"])),
+        Result("swin_accuracy", Spread.of(shares["converted"]), note=note),
+        Result("swin_accuracy_dense", Spread.of(shares["dense"])),
     ]
 
 
 def accuracy(settings: PictureSettings, job: tuple[str, int]) -> float:
-    """Trains a network and says the share of test pictures whose class it names.
-
-    Args:
-        settings: Of pictures and training.
-        job: The network's name, and the seed.
-    """
+    """Trains a network and says the share of test pictures whose class it names."""
     name, seed = job
     network = CLASSIFIERS[name](settings, seed)
     train(network, settings, seed)
@@ -627,7 +531,6 @@ def accuracy(settings: PictureSettings, job: tuple[str, int]) -> float:
 
 
 def train(network: nn.Module, settings: PictureSettings, seed: int) -> None:
-    """Several times over the same pictures, the rate falling to 0."""
     pictures, classes = draw_pictures(settings.pictures, seed)
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=RATE, weight_decay=PICTURE_DECAY, fused=True
@@ -694,16 +597,11 @@ def _export(network: nn.Module, inputs: Inputs) -> Tensor:
 
 
 MODES: Mapping[str, Mode] = {
-    "train": _train,
-    "eval": _eval,
-    "no_grad": _no_grad,
-    "compile": _compile,
-    "export": _export,
-}
+    "train": _train, "eval": _eval, "no_grad": _no_grad, "compile": _compile, "export": _export,
+}  # fmt: skip
 
 
 def equal_at_start(bench: Bench, forms: Sequence[str] = tuple(FORMS)) -> list[Result]:
-    """The worst of all forms in all modes, by precision."""
     results = []
     with own_form_known():
         for key, (dtype, digits) in PRECISIONS.items():
@@ -715,8 +613,8 @@ def equal_at_start(bench: Bench, forms: Sequence[str] = tuple(FORMS)) -> list[Re
             worst, where = max(flat)
             results.append(
                 Result(
-                    key=key,
-                    spread=Spread(worst, worst, worst, len(flat)),
+                    key,
+                    Spread(worst, worst, worst, len(flat)),
                     note=f"{worst:.1e}, the worst of {len(flat)}: {where}",
                     details=[{"form": name, **by_mode} for name, by_mode in found.items()],
                     digits=digits,
@@ -726,12 +624,7 @@ def equal_at_start(bench: Bench, forms: Sequence[str] = tuple(FORMS)) -> list[Re
 
 
 def differences(name: str, dtype: torch.dtype) -> dict[str, float]:
-    """The largest difference in each mode, over the dense network's largest output.
-
-    Args:
-        name: Of `FORMS`.
-        dtype: Of weights and inputs.
-    """
+    """The largest difference in each mode, over the dense network's largest output."""
     torch.manual_seed(0)
     form = FORMS[name]
     dense = form.make().to(dtype)
@@ -749,7 +642,6 @@ def differences(name: str, dtype: torch.dtype) -> dict[str, float]:
 
 @contextmanager
 def own_form_known() -> Iterator[None]:
-    """Registers a form of one's own, and forgets it."""
     register(OWN, own_part)
     try:
         yield

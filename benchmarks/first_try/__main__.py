@@ -27,17 +27,13 @@ from benchmarks.first_try.race import (
 from benchmarks.racing.harness import Target, last_line
 
 TARGETS = {
-    "wins": Target(0.9),
-    "worst_gap": Target(-0.01),
-    "share_of_gap": Target(0.3),
-    "kinds_right": Target(0.98),
-    "init_seconds_400k": Target(10, at_most=True),
+    "wins": Target(0.9), "worst_gap": Target(-0.01), "share_of_gap": Target(0.3),
+    "kinds_right": Target(0.98), "init_seconds_400k": Target(10, at_most=True),
     "fit_seconds_over_trees": Target(10, at_most=True),
-}
+}  # fmt: skip
 
 
 def main() -> None:
-    """Runs the command line."""
     given = _arguments()
     started, say = time.perf_counter(), partial(print, flush=True)
     folder = Path(given.folder or tempfile.mkdtemp(prefix="first-try-"))

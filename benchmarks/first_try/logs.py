@@ -38,45 +38,31 @@ Draw = Callable[[np.random.Generator, int, bool], Drawn]
 
 @dataclass(frozen=True)
 class Log:
-    """A log of one family.
-
-    Attributes:
-        name: Of the log.
-        family: What its truth is made of.
-        rows: To train on, validation included.
-        rates: Task → share of positive rows.
-        kinds: Column → what it may be taken for.
-        build: From the world's generator to what draws rows.
-        seed: Of the world.
-        seen_when: Task → the task without which its label is missing.
-    """
+    """A log of one family."""
 
     name: str
-    family: Family
-    rows: int
-    rates: Mapping[str, float]
-    kinds: Mapping[str, Kinds]
-    build: Callable[[np.random.Generator], Draw]
-    seed: int
+    family: Family  # What its truth is made of
+    rows: int  # To train on, validation included
+    rates: Mapping[str, float]  # Task → share of positive rows
+    kinds: Mapping[str, Kinds]  # Column → what it may be taken for
+    build: Callable[[np.random.Generator], Draw]  # From the world's generator to what draws rows
+    seed: int  # Of the world
+    # Task → the task without which its label is missing
     seen_when: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def draw(self) -> Draw:
-        """Draws rows of this log's world, which its seed alone decides."""
         return self.build(np.random.default_rng([self.seed, 0]))
 
     @cached_property
     def constants(self) -> dict[str, float]:
-        """What each task's logit is raised by, so that its rate is as wanted."""
         _, logits = self.draw(np.random.default_rng([self.seed, 1]), _PROBE, False)
         return {task: _constant(logits[task], rate) for task, rate in self.rates.items()}
 
     def training(self) -> pa.Table:
-        """Returns the rows to train on, with labels."""
         return self._rows(2, self.rows, late=False)[0]
 
     def test(self, rows: int) -> tuple[pa.Table, dict[str, np.ndarray]]:
-        """Returns fresh rows with labels, and each task's true probabilities."""
         return self._rows(3, rows, late=True)
 
     def _rows(self, part: int, rows: int, late: bool) -> tuple[pa.Table, dict[str, np.ndarray]]:
@@ -148,7 +134,6 @@ def _arrow(values: Any) -> pa.Array:
 
 
 def zipf(rng: np.random.Generator, size: int, rows: int, power: float = 1.0) -> np.ndarray:
-    """Draws ids from 0 to size − 1, the first ones most often."""
     weights = 1 / np.arange(1, size + 1) ** power
     bounds = np.cumsum(weights / weights.sum())
     return np.minimum(np.searchsorted(bounds, rng.random(rows)), size - 1)
@@ -164,13 +149,11 @@ def shuffled(world: np.random.Generator, size: int, low: int, high: int) -> np.n
 
 
 def hashes(world: np.random.Generator, size: int) -> np.ndarray:
-    """Returns `size` texts as a hash writes them."""
     numbers = world.integers(0, 2**63, size)
     return np.array([f"{number:016x}" for number in numbers])
 
 
 def words(world: np.random.Generator, size: int) -> np.ndarray:
-    """Returns `size` different made-up names."""
     ends = ["bar", "den", "kol", "mir", "nus", "pel", "ros", "sta", "tin", "vor", "wex", "yal"]
     found: list[str] = []
     while len(found) < size:
@@ -181,7 +164,6 @@ def words(world: np.random.Generator, size: int) -> np.ndarray:
 
 
 def bump(x_N: np.ndarray, middle: float, width: float) -> np.ndarray:
-    """Returns 1 at the middle, falling to 0 on both sides."""
     return np.exp(-(((x_N - middle) / width) ** 2))
 
 
@@ -192,14 +174,7 @@ def standard(x_N: np.ndarray) -> np.ndarray:
 
 
 class Tree:
-    """A random tree over columns: axis-parallel cuts, a number in each leaf.
-
-    Args:
-        world: Decides cuts and leaves.
-        samples: Column → some of its values, at which it may be cut.
-        depth: Of the tree.
-        scale: Deviation of the leaves.
-    """
+    """A random tree over columns: axis-parallel cuts, a number in each leaf."""
 
     def __init__(
         self, world: np.random.Generator, samples: dict[str, np.ndarray], depth: int, scale: float
@@ -212,7 +187,6 @@ class Tree:
             self.children = [Tree(world, samples, depth - 1, scale) for _ in range(2)]
 
     def __call__(self, columns: dict[str, np.ndarray]) -> np.ndarray:
-        """Returns each row's leaf."""
         right_N = columns[self.column] > self.cut
         if not self.children:
             return self.leaves[right_N.astype(int)]
@@ -223,17 +197,14 @@ class Tree:
 def forest(
     world: np.random.Generator, samples: dict[str, np.ndarray], trees: int, depth: int, scale: float
 ) -> list[Tree]:
-    """Returns some trees; a row's effect is the sum of its leaves."""
     return [Tree(world, samples, depth, scale / trees**0.5) for _ in range(trees)]
 
 
 def add_up(trees: Sequence[Tree], columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the sum of the leaves, per row."""
     return np.sum([tree(columns) for tree in trees], axis=0)
 
 
 def with_gaps(rng: np.random.Generator, values_N: np.ndarray, share: float) -> np.ndarray:
-    """Returns floats of which a share is missing."""
     return np.where(rng.random(len(values_N)) < share, np.nan, values_N.astype(np.float64))
 
 
@@ -295,14 +266,10 @@ def _loans(world: np.random.Generator) -> Draw:
         )
         late_fee = 0.5 * bad + 1.2 * bump(rate, 8, 1.0) + 0.5 * (debt > 0)
         return {
-            "yearly_income": with_gaps(rng, np.round(income, 2), 0.08),
-            "open_debt": debt,
-            "amount_asked": asked,
-            "age": years,
-            "month_opened": opened + 1,
-            "rate": with_gaps(rng, np.round(rate, 3), 0.03),
-            "desk": rng.integers(0, 1000, rows),
-        }, {"defaulted": bad, "late_fee": late_fee}
+            "yearly_income": with_gaps(rng, np.round(income, 2), 0.08), "open_debt": debt,
+            "amount_asked": asked, "age": years, "month_opened": opened + 1,
+            "rate": with_gaps(rng, np.round(rate, 3), 0.03), "desk": rng.integers(0, 1000, rows),
+        }, {"defaulted": bad, "late_fee": late_fee}  # fmt: skip
 
     return draw
 
@@ -323,14 +290,10 @@ def _subscribers(world: np.random.Generator) -> Draw:
         calls = rng.poisson(1.5, rows)
         leaves = town[t] + plan[p] - 0.04 * tenure + 0.35 * calls
         return {
-            "town": towns[t],
-            "plan": plans[p],
-            "tenure_months": np.round(tenure, 1),
-            "support_calls": calls,
-            "height": np.round(rng.normal(170, 9, rows), 1),
-            "draw": rng.random(rows),
-            "shard": rng.integers(0, 64, rows),
-        }, {"left": leaves, "upgraded": -0.5 * leaves + 0.03 * tenure + 0.7 * plan[p]}
+            "town": towns[t], "plan": plans[p], "tenure_months": np.round(tenure, 1),
+            "support_calls": calls, "height": np.round(rng.normal(170, 9, rows), 1),
+            "draw": rng.random(rows), "shard": rng.integers(0, 64, rows),
+        }, {"left": leaves, "upgraded": -0.5 * leaves + 0.03 * tenure + 0.7 * plan[p]}  # fmt: skip
 
     return draw
 
@@ -494,15 +457,10 @@ def _households(world: np.random.Generator) -> Draw:
         )
         married = tie[t] + 2.2 * (age > 27) - 1.2 * (age > 70) + 0.5 * np.where(age > 27, job[j], 0)
         return {
-            "age": age,
-            "weeks_worked": weeks,
-            "gain": gain,
-            "loss": loss,
-            "job": jobs[j],
-            "tie": ties[t],
-            "industry_code": codes[c],
+            "age": age, "weeks_worked": weeks, "gain": gain, "loss": loss, "job": jobs[j],
+            "tie": ties[t], "industry_code": codes[c],
             "wage": with_gaps(rng, np.round(rng.lognormal(3, 0.5, rows), 2), 0.4),
-        }, {"rich": rich, "married": married}
+        }, {"rich": rich, "married": married}  # fmt: skip
 
     return draw
 
@@ -574,13 +532,10 @@ def _shop(world: np.random.Generator) -> Draw:
         seen = user[i] + item[j] + _pairs(a, i, b, j) + 0.5 * score
         cart = 0.6 * seen + _pairs(c, i, d, j) - 0.3 * np.log(prices[j]) + bump(seconds, 60, 30)
         return {
-            "userid": users[i],
-            "asin": items[j],
+            "userid": users[i], "asin": items[j],
             "item_price": np.round(prices[j] * rng.choice([1, 1, 1, 0.9, 0.8], rows), 2),
-            "user_score": score,
-            "video_duration": seconds,
-            "site_visits": visits,
-        }, {"viewed": seen, "cart": cart}
+            "user_score": score, "video_duration": seconds, "site_visits": visits,
+        }, {"viewed": seen, "cart": cart}  # fmt: skip
 
     return draw
 
@@ -633,13 +588,9 @@ def _queries(world: np.random.Generator) -> Draw:
             + np.where(device == 0, 1, -1) * bump(np.log(longs[d]), 7.5, 0.7)
         )
         return {
-            "q": queries[q],
-            "doc": documents[d],
-            "doc_kind": kinds[d],
-            "place": place,
-            "device": device,
-            "doc_words": longs[d],
-        }, {"click": click, "long_dwell": dwell}
+            "q": queries[q], "doc": documents[d], "doc_kind": kinds[d], "place": place,
+            "device": device, "doc_words": longs[d],
+        }, {"click": click, "long_dwell": dwell}  # fmt: skip
 
     return draw
 
@@ -724,16 +675,13 @@ def _videos(world: np.random.Generator) -> Draw:
         length = bump(np.log(seconds[v]), 4.2, 0.8)
         night = np.cos(2 * np.pi * (hour - 22) / 24)
         return {
-            "ts": (1_760_000_000 + moment * 30 * 86_400).astype(np.int64),
-            "video_no": videos[v],
-            "maker": makers[maker_of[v]],
-            "video_seconds": seconds[v],
+            "ts": (1_760_000_000 + moment * 30 * 86_400).astype(np.int64), "video_no": videos[v],
+            "maker": makers[maker_of[v]], "video_seconds": seconds[v],
             "battery": rng.integers(1, 101, rows),
         }, {
-            "play": causes + 0.4 * night,
-            "finish": 0.8 * causes + 1.5 * length,
+            "play": causes + 0.4 * night, "finish": 0.8 * causes + 1.5 * length,
             "like": 1.2 * causes + 0.8 * length,
-        }
+        }  # fmt: skip
 
     return draw
 
@@ -760,13 +708,9 @@ def _fraud(world: np.random.Generator) -> Draw:
             + 0.8 * bump(np.log(amount), 0.5, 0.6)
         )
         return {
-            "shop": shops[s],
-            "card": cards[c],
-            "amount": amount,
-            "distance_km": distance,
-            "hour": hour,
-            "terminal": rng.integers(0, 5_000, rows),
-        }, {"declined": cause, "fraud": 1.1 * cause + 0.3 * np.log1p(distance)}
+            "shop": shops[s], "card": cards[c], "amount": amount, "distance_km": distance,
+            "hour": hour, "terminal": rng.integers(0, 5_000, rows),
+        }, {"declined": cause, "fraud": 1.1 * cause + 0.3 * np.log1p(distance)}  # fmt: skip
 
     return draw
 

@@ -60,8 +60,6 @@ _HEAVY = 10.0  # 99th percentile over the median of what is positive
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns by what they are used as."""
-
     ids: list[str]
     ordered: list[str]  # few values in an order
     numbers: list[str]
@@ -70,7 +68,6 @@ class Columns:
 
     @classmethod
     def of(cls, kinds: Mapping[str, Kinds], frame: pd.DataFrame) -> "Columns":
-        """Sorts the columns of a log by the kinds that are right."""
         found: dict[str, list[str]] = {
             use: [] for use in ("ids", "ordered", "numbers", "lists", "vectors")
         }
@@ -192,41 +189,26 @@ _NORMAL_95 = 1.959964
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One task of one log.
-
-    Attributes:
-        log: Its name.
-        family: Of the log.
-        task: Name of the label.
-        auc: Ours, mean over the seeds.
-        better: The best rival's name.
-        better_auc: Its AUC on the test rows.
-        oracle: Of the true probabilities; NaN where nobody knows them.
-        difference: Ours less the better, mean over the seeds.
-        low: Lower end of its 95 % interval.
-        high: Upper end.
-    """
+    """One task of one log."""
 
     log: str
     family: str
-    task: str
-    auc: float
-    better: str
-    better_auc: float
-    oracle: float
-    difference: float
-    low: float
-    high: float
+    task: str  # Name of the label
+    auc: float  # Ours, mean over the seeds
+    better: str  # The best rival's name
+    better_auc: float  # Its AUC on the test rows
+    oracle: float  # Of the true probabilities; NaN where nobody knows them
+    difference: float  # Ours less the better, mean over the seeds
+    low: float  # Lower end of its 95 % interval
+    high: float  # Upper end
 
     @property
     def won(self) -> bool:
-        """Whether ours is at least the better one, but for what is within the noise."""
         tied = self.low <= 0 <= self.high and self.low >= _LOWEST
         return self.difference >= -_NEAR or tied
 
     @property
     def share_of_gap(self) -> float | None:
-        """What part of the way from the better rival to the oracle ours goes."""
         gap = self.oracle - self.better_auc
         return self.difference / gap if gap >= _GAP else None
 
@@ -239,7 +221,6 @@ class Verdict:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Returns every figure, rounded."""
         return {k: round(v, 5) if isinstance(v, float) else v for k, v in asdict(self).items()}
 
 
@@ -261,26 +242,16 @@ def paired_difference(
 
 
 def judged(
-    labels_N: np.ndarray,
-    ours: Sequence[np.ndarray],
-    rivals: Mapping[str, np.ndarray],
+    labels_N: np.ndarray,  # Of the rows whose label is known; all other arrays are of these rows
+    ours: Sequence[np.ndarray],  # Scores of each seed
+    rivals: Mapping[str, np.ndarray],  # Name → scores
     *,
-    log: str,
+    log: str,  # The log's name
     family: str,
-    task: str,
-    true_N: np.ndarray | None = None,
+    task: str,  # Name of the label
+    true_N: np.ndarray | None = None,  # The true probabilities, where somebody knows them
 ) -> Verdict:
-    """Returns how our scores, one array a seed, stand against the better of the rivals'.
-
-    Args:
-        labels_N: Of the rows whose label is known; all other arrays are of these rows.
-        ours: Scores of each seed.
-        rivals: Name → scores.
-        log: The log's name.
-        family: Of the log.
-        task: Name of the label.
-        true_N: The true probabilities, where somebody knows them.
-    """
+    """Returns how our scores, one array a seed, stand against the better of the rivals'."""
     aucs = {name: auc(labels_N, scores_N) for name, scores_N in rivals.items()}
     better = max(aucs, key=aucs.__getitem__)
     mean, difference, low, high = paired_difference(labels_N, ours, rivals[better])
@@ -299,7 +270,6 @@ def judged(
 
 
 def auc(labels_N: np.ndarray, scores_N: np.ndarray) -> float:
-    """Returns the AUC of scores of rows that all have a label."""
     return float(roc_auc_score(labels_N, scores_N))
 
 
@@ -325,18 +295,12 @@ def summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Trained:
-    """Predictions of the untouched config with one seed."""
-
     scores: dict[str, np.ndarray]  # task → float32 [N]
     seconds: float
 
 
 def command(*arguments: object) -> str:
-    """Runs a command of mmoe in this process; returns what it prints.
-
-    Raises:
-        RuntimeError: It fails; the message is what it said.
-    """
+    """Runs a command of mmoe in this process; returns what it prints."""
     text = io.StringIO()
     with _arguments(arguments), contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
         try:
@@ -348,7 +312,6 @@ def command(*arguments: object) -> str:
 
 
 def inferred(log: Path, labels: Sequence[str], config: Path) -> tuple[RunConfig, float]:
-    """Runs `mmoe init`: the config, and the seconds it took."""
     config.unlink(missing_ok=True)
     start = time.perf_counter()
     given = [part for label in labels for part in ("--label", label)]
@@ -357,7 +320,6 @@ def inferred(log: Path, labels: Sequence[str], config: Path) -> tuple[RunConfig,
 
 
 def trained(config: Path, test: Path, seed: int, overrides: Sequence[str]) -> Trained:
-    """Trains with a seed, and scores the test rows."""
     run, scored = config.with_name(f"run-{seed}"), config.with_name(f"scores-{seed}.parquet")
     shutil.rmtree(run, ignore_errors=True)
     given = [part for value in overrides for part in ("--set", value)]
@@ -377,7 +339,6 @@ def trained(config: Path, test: Path, seed: int, overrides: Sequence[str]) -> Tr
 
 
 def kinds_found(config: RunConfig, columns: Mapping[str, Kinds]) -> dict[str, str]:
-    """Returns what each column was taken for: a kind of feature, `both`, or `left_out`."""
     found: dict[str, set[str]] = {name: set() for name in columns}
     for feature in config.features:
         if feature.kind == "cross":
@@ -413,30 +374,17 @@ Build = Callable[[Mapping[str, Any]], Pipeline]
 
 @dataclass(frozen=True)
 class Rival:
-    """A model's predictions on the test rows.
+    """A model's predictions on the test rows."""
 
-    Attributes:
-        name: Of the model.
-        scores_N: Probabilities.
-        settings: What was chosen.
-    """
-
-    name: str
-    scores_N: np.ndarray
-    settings: Mapping[str, Any]
+    name: str  # Of the model
+    scores_N: np.ndarray  # Probabilities
+    settings: Mapping[str, Any]  # What was chosen
 
 
 def rivals(
     columns: Columns, parts: Mapping[str, pd.DataFrame], task: str, test: pd.DataFrame
 ) -> list[Rival]:
-    """Fits both models, as they come and tuned on the validation rows, to one task.
-
-    Args:
-        columns: What each column is used as.
-        parts: `train` and `validation`.
-        task: Name of the label; rows without one are left out.
-        test: Rows to predict.
-    """
+    """Fits both models, as they come and tuned on the validation rows, to one task."""
     train, validation = (
         part.loc[part[task].notna()] for part in (parts["train"], parts["validation"])
     )
@@ -460,7 +408,6 @@ def rivals(
 
 
 def seconds_of_trees(columns: Columns, train: pd.DataFrame, tasks: Sequence[str]) -> float:
-    """Fits boosted trees as they come to each task; returns the seconds that it takes."""
     seconds = 0.0
     for task in tasks:
         rows = train.loc[train[task].notna()]
@@ -538,26 +485,19 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Raced:
-    """What came of one log.
+    """What came of one log."""
 
-    Attributes:
-        verdicts: One a task.
-        right: Column → whether init found a kind that is right.
-        wrong: Column → what it was taken for instead.
-        seconds_over_trees: Seconds of init and training over those of fitting boosted trees to
-            each task, which alternate; medians.
-    """
-
-    verdicts: list[Verdict]
-    right: dict[str, bool]
-    wrong: dict[str, str]
+    verdicts: list[Verdict]  # One a task
+    right: dict[str, bool]  # Column → whether init found a kind that is right
+    wrong: dict[str, str]  # Column → what it was taken for instead
+    # Seconds of init and training over those of fitting boosted trees to each task, which
+    # alternate; medians
     seconds_over_trees: float
 
 
 def race(
     log: Log, folder: Path, *, test_rows: int, seeds: int | None, overrides: Sequence[str], say: Say
 ) -> Raced:
-    """Trains and judges; the rivals' predictions stay in the folder for the next time."""
     folder.mkdir(parents=True, exist_ok=True)
     config_path, train_path, test_path = (
         folder / name for name in ("config.yaml", "train.parquet", "test.parquet")
@@ -653,35 +593,41 @@ def race_real(name: str, data: Path, folder: Path, *, seeds: int, say: Say) -> l
 
     The file holds the columns as they came, and each task's label as 0 and 1.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     recipe = load_recipe(name)
     splits = load_splits(recipe, data / REAL[name])
     labels = [task.name for task in recipe.tasks]
-    train_path, test_path = folder / "train.parquet", folder / "test.parquet"
-    pq.write_table(
-        table_of(recipe, pa.concat_tables([splits.train, splits.validation]), splits.origin),
-        train_path,
-    )
-    pq.write_table(table_of(recipe, splits.test, splits.origin).drop_columns(labels), test_path)
-    config_path = folder / "config.yaml"
-    _, seconds = inferred(train_path, labels, config_path)
+    both = pa.concat_tables([splits.train, splits.validation])
+    parts = (table_of(recipe, rows, splits.origin) for rows in (both, splits.test))
+    runs, _, seconds = _untouched(folder, labels, *parts, seeds)
     say(f"{name}: init {seconds:.1f} s")
-    runs = [trained(config_path, test_path, seed, ()) for seed in range(1, seeds + 1)]
     encoded = encode_labels(recipe, splits.test, splits.origin)
-    others = {
-        rival: fit(recipe, splits.train, splits.test, origin=splits.origin)
-        for rival, fit in BASELINES.items()
-    }
+    others = _baselines(recipe, splits.train, splits.test, origin=splits.origin)
     verdicts = []
     for t, task in enumerate(labels):
         seen_N = np.asarray(encoded.observed_NT)[:, t].astype(bool)
         labels_N = np.asarray(encoded.labels_NT)[seen_N, t]
         scores = {rival: fitted[task].predictions_N[seen_N] for rival, fitted in others.items()}
         own = [run.scores[task][seen_N] for run in runs]
-        verdict = judged(labels_N, own, scores, log=name, family="real", task=task)
-        say(str(verdict))
-        verdicts.append(verdict)
+        verdicts.append(judged(labels_N, own, scores, log=name, family="real", task=task))
+        say(str(verdicts[-1]))
     return verdicts
+
+
+def _untouched(
+    folder: Path, labels: Sequence[str], train: pa.Table, test: pa.Table, seeds: int
+) -> tuple[list[Trained], RunConfig, float]:
+    """Runs of an untouched config on two files, the config, and the seconds of init."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = folder / "train.parquet", folder / "test.parquet"
+    pq.write_table(train, files[0])
+    pq.write_table(test.drop_columns(list(labels)), files[1])
+    config, seconds = inferred(files[0], labels, folder / "config.yaml")
+    path = folder / "config.yaml"
+    return [trained(path, files[1], seed, ()) for seed in range(1, seeds + 1)], config, seconds
+
+
+def _baselines(config: RunConfig, train: pa.Table, test: pa.Table, **more: Any) -> dict[str, Any]:
+    return {name: fit(config, train, test, **more) for name, fit in BASELINES.items()}
 
 
 def table_of(recipe: RunConfig, rows: pa.Table, origin: str) -> pa.Table:
@@ -713,20 +659,14 @@ def race_sample(name: str, data: Path, folder: Path, *, seeds: int, say: Say) ->
 
     Two to ten positives decide nothing: the interval says so.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     label, parts = SAMPLES[name], data / "samples" / name
     found = [parts / f"{part}.csv" for part in ("train", "val") if (parts / f"{part}.csv").exists()]
     train = pa.concat_tables(map(pacsv.read_csv, found), promote_options="permissive")
     test = pacsv.read_csv(parts / "test.csv").cast(train.schema)
-    train_path, test_path = folder / "train.parquet", folder / "test.parquet"
-    pq.write_table(train, train_path)
-    pq.write_table(test.drop_columns([label]), test_path)
-    config, _ = inferred(train_path, [label], folder / "config.yaml")
-    runs = [trained(folder / "config.yaml", test_path, seed, ()) for seed in range(1, seeds + 1)]
+    runs, config, _ = _untouched(folder, [label], train, test, seeds)
     labels_N = np.asarray(test[label], np.float64)
-    scores = {
-        rival: fit(config, train, test)[label].predictions_N for rival, fit in BASELINES.items()
-    }
+    others = _baselines(config, train, test)
+    scores = {rival: fitted[label].predictions_N for rival, fitted in others.items()}
     own = [run.scores[label] for run in runs]
     verdict = judged(labels_N, own, scores, log=name, family="samples", task=label)
     say(f"{name} ({len(labels_N)} rows, {int(labels_N.sum())} positive):\n{verdict}")
@@ -739,7 +679,6 @@ _ROWS = 400_000
 
 
 def init_seconds(folder: Path) -> float:
-    """Returns the seconds of the whole command, Python's start included."""
     log, config = folder / "wide.parquet", folder / "wide.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(_wide(), log)
@@ -752,7 +691,6 @@ def init_seconds(folder: Path) -> float:
 
 
 def _wide() -> pa.Table:
-    """Twelve whole-number ids, five texts, ten numbers, a time and two labels."""
     rng = np.random.default_rng(500)
     columns: dict[str, np.ndarray] = {}
     logit = np.zeros(_ROWS)

@@ -1,9 +1,5 @@
 """Checks mmoe on a machine with a GPU: kernels that run, right results, times.
 
-python -m benchmarks.gpu_check [--stage env|smoke|tests|kernels|train|ranks|rivals|sanitize ...]
-                               [--only TEXT ...] [--dry-run] [--device cuda|cpu|emulated]
-                               [--fresh] [--done FILE ...] [--out DIR] [--bundle DIR]
-
 Without --stage: env, smoke, tests and kernels, which together take at most nine minutes. What is
 known goes line by line into DIR (default: $OUT, or benchmarks/results), and is not done again by
 the next run of the same code on the same GPU. --device cpu is a rehearsal of smoke, kernels,
@@ -50,23 +46,15 @@ from benchmarks.gpu_check.record import (
 
 @dataclass(frozen=True)
 class Settings:
-    """What every stage gets.
+    """What every stage gets."""
 
-    Attributes:
-        device: cuda; for a rehearsal cpu, or emulated: the CUDA sources compiled for the host.
-        record: The file that lines go to.
-        bundle: The folder with a prebuilt extension, if it is there.
-        small: A rehearsal's sizes: nothing that is measured with them means anything.
-    """
-
-    device: str
-    record: Path
-    bundle: Path
-    small: bool = False
+    device: str  # cuda; for a rehearsal cpu, or emulated: the CUDA sources compiled for the host
+    record: Path  # The file that lines go to
+    bundle: Path  # The folder with a prebuilt extension, if it is there
+    small: bool = False  # A rehearsal's sizes: nothing that is measured with them means anything
 
     @property
     def words(self) -> tuple[object, ...]:
-        """Options of a process."""
         small = ("--small",) if self.small else ()
         return ("--record", self.record, "--device", self.device, *small)
 
@@ -84,21 +72,13 @@ OWN_TESTS = ROOT / "tests" / "benchmarks" / "gpu_check"
 
 @dataclass(frozen=True)
 class Stage:
-    """Items that are run one after another, or a few at a time.
+    """Items that are run one after another, or a few at a time."""
 
-    Attributes:
-        name: On the command line.
-        seconds: Its clock.
-        about: One line for people.
-        plan: Its items, in order of value.
-        workers: Items at a time; times are taken one by one.
-    """
-
-    name: str
-    seconds: float
-    about: str
-    plan: Callable[[Settings], list[Item]]
-    workers: int = 1
+    name: str  # On the command line
+    seconds: float  # Its clock
+    about: str  # One line for people
+    plan: Callable[[Settings], list[Item]]  # Its items, in order of value
+    workers: int = 1  # Items at a time; times are taken one by one
 
 
 def _own(module: str, *arguments: object) -> tuple[str, ...]:
@@ -106,7 +86,6 @@ def _own(module: str, *arguments: object) -> tuple[str, ...]:
 
 
 def env(settings: Settings) -> list[Item]:
-    """Versions, and kernels that run."""
     described = _own("record", "--record", settings.record, "--device", settings.device)
     items = [Item("env/described", described, 40)]
     extension = {
@@ -119,7 +98,6 @@ def env(settings: Settings) -> list[Item]:
 
 
 def smokes(settings: Settings) -> list[Item]:
-    """Every operator against its specification."""
     few = ("--few",) if settings.small else ()
     return [
         Item(f"smoke/{name}", _own("smoke", name, "--device", settings.device, *few), 45)
@@ -128,7 +106,6 @@ def smokes(settings: Settings) -> list[Item]:
 
 
 def tests(settings: Settings) -> list[Item]:
-    """Files with tests for a GPU; those of the operators first."""
     where = "--record", settings.record, "--device", settings.device
     if settings.device == "emulated":
         where = *where, "--seconds", TEST_SECONDS * EMULATED_TIMES
@@ -153,7 +130,6 @@ def test_files(device: str) -> list[str]:
 
 
 def timed_kernels(settings: Settings) -> list[Item]:
-    """Times of the operators beside their alternatives."""
     where = settings.words
     return [
         Item(f"kernels/{group}", _own("kernels", group, *where, "--seconds", seconds), seconds + 15)
@@ -162,7 +138,6 @@ def timed_kernels(settings: Settings) -> list[Item]:
 
 
 def training(settings: Settings) -> list[Item]:
-    """Whole steps, and training itself where its packages are."""
     where = settings.words
     steps = [Item(f"train/{name}", _own("train", name, *where), 120) for name in train.STEPS]
     needs = ("pydantic", "pyarrow", "mmoe.train")
@@ -175,7 +150,6 @@ def training(settings: Settings) -> list[Item]:
 
 
 def ranks(settings: Settings) -> list[Item]:
-    """The exchange of a mixture by NCCL: one rank, then as many as there are GPUs."""
     where = settings.words
     here = torch.cuda.device_count() if settings.device == "cuda" else 0
     worlds = sorted(
@@ -193,7 +167,6 @@ def ranks(settings: Settings) -> list[Item]:
 
 
 def rivals(settings: Settings) -> list[Item]:
-    """What `auto` goes by; the benchmarks of operators and layer, beside what others use."""
     device = ("--device", settings.device)
     operators = ("-m", "benchmarks.bench_ops", *device, "--rounds", "1" if settings.small else "15")
     rounds = ("--rounds", "1") if settings.small else ("--seconds", "3")
@@ -207,7 +180,6 @@ def rivals(settings: Settings) -> list[Item]:
 
 
 def sanitize(settings: Settings) -> list[Item]:
-    """Every operator's smoke under compute-sanitizer."""
     return [
         Item(
             f"sanitize/{tool}/{name}",
@@ -220,7 +192,6 @@ def sanitize(settings: Settings) -> list[Item]:
 
 
 def slower(stage: Stage) -> Stage:
-    """The same with the clocks of an emulation."""
 
     def plan(settings: Settings) -> list[Item]:
         items = stage.plan(settings)
@@ -259,37 +230,34 @@ Lines = Mapping[str, Mapping[str, Any]]
 
 
 def summary(lines: Lines, stages: Sequence[str]) -> list[str]:
-    """A line for each stage, what failed, why things were left out, times, and the verdict.
-
-    Args:
-        lines: The last line of each key.
-        stages: Those that were asked for.
-    """
+    """A line for each stage, what failed, why things were left out, times, and the verdict."""
     own = {
         key: line for key, line in lines.items() if _stage(key) in stages and "marks" not in line
     }
-    found = [_counts(stage, own) for stage in stages]
-    found += _section("failed", _reasons(own, (FAILED,)), FAILURES)
-    found += _section("not reached, or left out", _grouped(own), REASONS)
-    found += _section(
-        "times: ours in ms, how many times as long the others take", _times(own), TIMES
-    )
-    found = [line[:WIDTH] for line in found]
-    return [*found[: MOST_LINES - 1], verdict(own, stages)]
+    found = []
+    for stage in stages:
+        statuses = [line["status"] for key, line in own.items() if _stage(key) == stage]
+        found.append(f"{stage:<9} {_counted(statuses)}")
+    failed = [f"{key}: {_reason(line)}" for key, line in own.items() if line["status"] == FAILED]
+    for title, of, most in (
+        ("failed", failed, FAILURES),
+        ("not reached, or left out", _grouped(own), REASONS),
+        ("times: ours in ms, how many times as long the others take", _times(own), TIMES),
+    ):
+        found += [f"{title}:"] * bool(of) + [f"  {line}" for line in of[:most]]
+        found += [f"  and {len(of) - most} more: see the record"] * (len(of) > most)
+    return [*[line[:WIDTH] for line in found][: MOST_LINES - 1], verdict(own, stages)]
 
 
 def verdict(lines: Lines, stages: Sequence[str]) -> str:
-    """The last line."""
-    counts = Counter(line["status"] for line in lines.values())
-    words = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
-    state = "all well" if not problems(lines, stages) else "; ".join(problems(lines, stages))
-    if counts[NO_TIME]:
+    statuses = [line["status"] for line in lines.values()]
+    state = "; ".join(problems(lines, stages)) or "all well"
+    if NO_TIME in statuses:
         state += " (run the same command again: what is done stays)"
-    return f"gpu-check: {words or 'nothing ran'}: {state}"
+    return f"gpu-check: {_counted(statuses)}: {state}"
 
 
 def problems(lines: Lines, stages: Sequence[str]) -> list[str]:
-    """Why the check is no success; nothing that was left out counts as one."""
     found = []
     counts = Counter(line["status"] for line in lines.values())
     for status in (FAILED, NO_TIME):
@@ -306,26 +274,14 @@ def _stage(key: str) -> str:
     return key.partition("/")[0]
 
 
-def _counts(stage: str, lines: Lines) -> str:
-    own = [line for key, line in lines.items() if _stage(key) == stage]
-    counts = Counter(line["status"] for line in own)
-    words = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
-    return f"{stage:<9} {words or 'nothing ran'}"
+def _counted(statuses: Iterable[str]) -> str:
+    counts = Counter(statuses)
+    words = (f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    return ", ".join(words) or "nothing ran"
 
 
-def _section(title: str, lines: Sequence[str], most: int) -> list[str]:
-    if not lines:
-        return []
-    more = [f"  and {len(lines) - most} more: see the record"] if len(lines) > most else []
-    return [f"{title}:", *(f"  {line}" for line in lines[:most]), *more]
-
-
-def _reasons(lines: Lines, statuses: Iterable[str]) -> list[str]:
-    return [
-        f"{key}: {' '.join(str(line.get('reason', '')).split())}"
-        for key, line in lines.items()
-        if line["status"] in statuses
-    ]
+def _reason(line: Mapping[str, Any]) -> str:
+    return " ".join(str(line.get("reason", "")).split())
 
 
 def _grouped(lines: Lines) -> list[str]:
@@ -333,8 +289,7 @@ def _grouped(lines: Lines) -> list[str]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for key, line in lines.items():
         if line["status"] in (LEFT_OUT, NO_TIME):
-            reason = " ".join(str(line.get("reason", "")).split())
-            found.setdefault((_stage(key), line["status"], reason), []).append(key)
+            found.setdefault((_stage(key), line["status"], _reason(line)), []).append(key)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     return [
         f"{len(keys)} of {stage}, {status}: {reason} ({keys[0]})"
@@ -382,7 +337,6 @@ if not torch.cuda.is_available():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the stages; 1 where anything failed, was not reached, or nothing ran."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.device == "emulated" and set(options.stage or ()) - set(EMULATED):
@@ -441,7 +395,6 @@ def _chosen(names: Sequence[str] | None, device: str) -> list[Stage]:
 
 
 def _with(texts: Sequence[str], stages: Sequence[Stage]) -> list[Stage]:
-    """The stages with those of their items whose key holds one of these texts."""
 
     def plan(stage: Stage, settings: Settings) -> list[Item]:
         return [item for item in stage.plan(settings) if any(text in item.key for text in texts)]
@@ -466,7 +419,6 @@ def _run(stages: Sequence[Stage], settings: Settings, record: Record) -> int:
 
 
 def _workers(stage: Stage, settings: Settings) -> int:
-    """Processes at a time; in a rehearsal one, whose machine may be small."""
     return stage.workers if settings.device == "cuda" else 1
 
 
@@ -479,7 +431,6 @@ def _say(text: str) -> None:
 
 
 def _print_plan(stages: Sequence[Stage], settings: Settings, done: Collection[str]) -> None:
-    """For people: every process of these stages, and its clock; a stage's ends what is left."""
     print(f"Nothing is run. python is {sys.executable}, in {ROOT}")
     for stage in stages:
         at_a_time = f", {stage.workers} at a time" if _workers(stage, settings) > 1 else ""
@@ -498,13 +449,11 @@ def _print_plan(stages: Sequence[Stage], settings: Settings, done: Collection[st
 
 
 def _not_ready() -> str:
-    """Why no stage can run, in one line."""
     done = subprocess.run([sys.executable, "-c", READY], capture_output=True, text=True, cwd=ROOT)
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
 
 
 def _not_writable(record_file: Path) -> str:
-    """Why results would be lost, in one line."""
     try:
         record_file.parent.mkdir(parents=True, exist_ok=True)
         for file in (record_file, record_file.with_suffix(".log")):

@@ -1,8 +1,5 @@
 """Compiles the operators for a machine with a GPU on one that has none, into one folder.
 
-python -m benchmarks.gpu_check.bundle [--architectures 9.0 ...] [--out gpu-bundle]
-                                      [--packages pydantic ... --python 3.12]
-
 Needs nvcc and any torch. The folder holds the extension, which loads beside every torch with CUDA
 from 2.10 on, what it was compiled from (bundle.json), and in `site` packages that are missing
 there.
@@ -27,7 +24,6 @@ MOST_BYTES = 64 * 2**20
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the folder and its size; exit status 1 where it cannot be made."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.bundle")
     parser.add_argument("--architectures", nargs="+", default=["9.0"])
     parser.add_argument("--out", type=Path, default=ROOT / "gpu-bundle")
@@ -54,7 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _compile(architectures: Sequence[str], folder: Path) -> Path:
-    """The extension, built in a folder of its own."""
     environment = {
         **os.environ,
         "MMOE_BUILD": "bundle",
@@ -68,7 +63,6 @@ def _compile(architectures: Sequence[str], folder: Path) -> Path:
 
 
 def _fetch(packages: Sequence[str], python: str, site: Path) -> None:
-    """Packages as wheels of the other machine's Python, unpacked, with what they need."""
     options = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp"]
     platforms = ["--platform", "manylinux_2_17_x86_64", "--platform", "manylinux2014_x86_64"]
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--no-input"]
@@ -86,7 +80,6 @@ def _fetch(packages: Sequence[str], python: str, site: Path) -> None:
 
 
 def describe(library: Path, architectures: Sequence[str]) -> dict[str, Any]:
-    """What the extension was compiled from and for, and what it asks of the other machine."""
     said = subprocess.run(["readelf", "-dVW", str(library)], capture_output=True, text=True).stdout
     newest = {
         name: max(re.findall(rf"\b{name}_([\d.]+)", said), key=_numbers, default=None)

@@ -43,14 +43,7 @@ def sets_needed(set_bytes: int, device: str) -> int:
 
 
 def timed(call: Call, device: str, sets: int = 1, rounds: int = ROUNDS) -> Timed:
-    """Runs a call over all sets, again and again.
-
-    Args:
-        call: Given the number of its set.
-        device: cuda or cpu.
-        sets: How many there are.
-        rounds: Times that are taken.
-    """
+    """Runs a call over all sets, again and again."""
     call(0)
     once = _once(call, device)
     wanted = max(sets, min(MOST_CALLS, int(ROUND_SECONDS / max(once, 1e-7))))
@@ -111,8 +104,6 @@ def _captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph | None:
 
 @dataclass(frozen=True)
 class Size:
-    """Rows, widths and experts of a layer; every row goes to one expert."""
-
     P: int
     D: int
     H: int
@@ -121,41 +112,28 @@ class Size:
 
     @property
     def name(self) -> str:
-        """For keys."""
         kind = {torch.bfloat16: "bf16", torch.float32: "fp32"}[self.dtype]
         return f"{kind} P={self.P} D={self.D} H={self.H} E={self.E}"
 
     @property
     def flops(self) -> float:
-        """Of one product."""
         return 2.0 * self.P * self.D * self.H
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Calls that compute the same.
+    """Calls that compute the same."""
 
-    Attributes:
-        name: For the key.
-        calls: By who; `mmoe` is ours.
-        sets: Of tensors.
-        flops: That all of them do.
-        moved: Bytes that all of them have to read and write.
-        left_out: Who is not here, and why.
-    """
-
-    name: str
-    calls: Mapping[str, Call]
-    sets: int
-    flops: float = 0.0
-    moved: int = 0
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    name: str  # For the key
+    calls: Mapping[str, Call]  # By who; `mmoe` is ours
+    sets: int  # Of tensors
+    flops: float = 0.0  # That all of them do
+    moved: int = 0  # Bytes that all of them have to read and write
+    left_out: Mapping[str, str] = field(default_factory=dict)  # Who is not here, and why
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One set of tensors of a grouped layer."""
-
     x_PD: Tensor
     grad_PH: Tensor
     weight_EDH: Tensor
@@ -165,7 +143,6 @@ class Layer:
 
     @classmethod
     def draw(cls, size: Size, device: str, seed: int) -> "Layer":
-        """Random rows, weights and routing."""
         generator = torch.Generator(device).manual_seed(seed)
 
         def normal(*shape: int) -> Tensor:
@@ -185,19 +162,16 @@ class Layer:
 
     @property
     def size_in_bytes(self) -> int:
-        """Of what a call reads and writes."""
         parts = (self.x_PD, self.grad_PH, self.weight_EDH)
         return sum(part.numel() * part.element_size() for part in parts)
 
 
 def expert_of_rows(own: Layer) -> Tensor:
-    """The number of each row's expert."""
     counts_E = own.offsets_E1.diff().long()
     return torch.arange(len(counts_E), device=counts_E.device).repeat_interleave(counts_E)
 
 
 def layers(size: Size, device: str) -> list[Layer]:
-    """As many sets as the cache cannot hold."""
     first = Layer.draw(size, device, 0)
     count = sets_needed(first.size_in_bytes, device)
     return [first, *(Layer.draw(size, device, seed) for seed in range(1, count))]

@@ -1,7 +1,5 @@
 """Measures the rates by which `auto` chooses between dense and grouped execution.
 
-python -m benchmarks.gpu_check.cost_rates --record FILE [--device cuda|cpu] [--small]
-
 Prints them beside those of `mmoe/mixture/cost_rates.jsonl`, and writes a line in the form of that
 table, `cost_rates_DEVICE.jsonl` beside the record: put in the place of the table's, it is the
 default. Calls are timed as in `kernels`; what a call costs without rows, by the host's clock.
@@ -26,8 +24,6 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is timed: rows, widths D = H and experts of a layer, picks of a row."""
-
     rows: int
     width: int
     experts: int
@@ -40,7 +36,6 @@ CALLS, ROUNDS = 20, 7
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures, prints and writes."""
     settings = process_options("cost_rates").parse_args(arguments)
     record = opened_record(settings)
     device, name = settings.device, machine_name(settings.device)
@@ -55,7 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure(device: str, sizes: Sizes, machine: str) -> CostRates:
-    """Returns all rates; the rows of a block are the table's, since kernels fix them."""
     date = time.strftime("%Y-%m-%d", time.gmtime())
     return CostRates(
         device=device,
@@ -70,7 +64,6 @@ def measure(device: str, sizes: Sizes, machine: str) -> CostRates:
 
 
 def beside(measured: CostRates, table: CostRates) -> list[str]:
-    """Lines for people: measured, the table's, how many times as large."""
     found = [f"{'':<26} {'measured':>12} {'table':>12} {'ratio':>8}"]
     for key, ours, theirs in _numbers(measured, table):
         ratio = f"{ours / theirs:.2f}" if theirs else ""
@@ -107,7 +100,6 @@ def _layer(device: str, sizes: Sizes, dtype: torch.dtype) -> tuple[Tensor, Tenso
 
 
 def _dense_seconds(device: str, sizes: Sizes, dtype: torch.dtype) -> float:
-    """For as many rows in all as the grouped product has."""
     x_PD, weight_EDD = _layer(device, sizes, dtype)
     x_BD = x_PD[: sizes.rows // sizes.experts].contiguous()
     return _seconds(lambda _: ops.dense_mm(x_BD, weight_EDD, activation="relu"), device)
@@ -123,7 +115,6 @@ def _grouped_seconds(device: str, sizes: Sizes, dtype: torch.dtype) -> float:
 
 
 def _bytes_per_second(device: str, sizes: Sizes) -> float:
-    """Of a copy that the cache does not hold: read once, written once."""
     rows = sizes.rows * (16 if device == "cuda" else 4)
     sets = [torch.zeros(rows, sizes.width, device=device) for _ in range(4)]
     to = torch.zeros_like(sets[0])
@@ -132,7 +123,6 @@ def _bytes_per_second(device: str, sizes: Sizes) -> float:
 
 
 def _seconds_per_pick(device: str, sizes: Sizes) -> float:
-    """Of a plan: what more rows add to its time."""
 
     def plan(rows: int) -> float:
         generator = torch.Generator(device).manual_seed(0)
@@ -163,12 +153,10 @@ def _seconds_per_grouped_call(device: str) -> float:
 
 
 def _seconds(call: Call, device: str, sets: int = 1) -> float:
-    """The fastest round: what else a machine does only makes it slower."""
     return timed(call, device, sets, ROUNDS).low
 
 
 def _host_seconds(step: Callable[[], None], device: str) -> float:
-    """The fastest round of calls, up to the device's end."""
 
     def wait() -> None:
         if device == "cuda":

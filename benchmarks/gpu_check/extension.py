@@ -1,7 +1,5 @@
 """Sees to it that mmoe has its CUDA kernels: those that are there, a bundle's, or a build.
 
-python -m benchmarks.gpu_check.extension [--bundle DIR]
-
 Kernels that were compiled from other sources than this tree's are not used. For a machine with a
 GPU alone: it replaces mmoe/_C.abi3.so, and a bundle's does not load beside a torch without CUDA.
 """

@@ -1,8 +1,4 @@
-"""Times one group of operators beside its alternatives: the most telling sizes first.
-
-python -m benchmarks.gpu_check.kernels GROUP --record FILE [--seconds S] [--device cuda|cpu]
-                                             [--small]
-"""
+"""Times one group of operators beside its alternatives: the most telling sizes first."""
 
 import argparse
 import importlib
@@ -329,7 +325,6 @@ def few_layers(size: Size, device: str) -> list[Layer]:
 
 
 def dense(size: Size, device: str) -> Iterator[Contest]:
-    """Every expert's layer on all rows, with bias and ReLU."""
     sets = few_layers(size, device)
     ours = torch.ops.mmoe.dense_mm
 
@@ -353,7 +348,6 @@ def dense(size: Size, device: str) -> Iterator[Contest]:
 
 
 def gate(size: Size, device: str) -> Iterator[Contest]:
-    """The gates' product in fp32 (B rows, N = E columns of all gates)."""
     sets = few_layers(size, device)
     weights = [own.weight_EDH[0].float().contiguous() for own in sets]
     calls: dict[str, Call] = {
@@ -364,7 +358,6 @@ def gate(size: Size, device: str) -> Iterator[Contest]:
 
 
 def product_rate(dtype: torch.dtype, size: int, device: str) -> Contest:
-    """One large product of random numbers: the rate that shares are taken of."""
     x, w = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     return Contest(f"mm {size}", {"mm": lambda _: torch.mm(x, w)}, 1, 2.0 * size**3)
 
@@ -380,7 +373,6 @@ WAYS: dict[str, DenseProduct] = {
 
 
 def dense_ways(size: Size, device: str) -> Iterator[Contest]:
-    """The layer alone, and with what comes after its products."""
     sets = few_layers(size, device)
     for activation in ("none", "relu", "gelu"):
         calls = {who: _dense_call(sets, way, activation, device) for who, way in WAYS.items()}
@@ -402,7 +394,6 @@ def _dense_call(sets: list[Layer], way: DenseProduct, activation: str, device: s
 
 
 def routing(B: int, E: int, width: int, dtype: torch.dtype, device: str) -> Iterator[Contest]:
-    """Gate, plan, permute and combine of B rows, 4 gates of 2 picks, beside a copy."""
     G, K, size = 4, 2, dtype.itemsize
     torch.manual_seed(0)
     logits_BGE = torch.randn(B, G, E, device=device)
@@ -469,7 +460,6 @@ def _beside_copy(
 
 
 def copy_of(moved: int, sets: int, device: str) -> Call:
-    """A copy that reads and writes so many bytes in all."""
     half = max(moved // 2, 1)
     sources = [torch.ones(half, dtype=torch.uint8, device=device) for _ in range(sets)]
     targets = [torch.empty_like(source) for source in sources]
@@ -482,12 +472,7 @@ SCATTERMOE = "scattermoe"
 
 
 def scattermoe(sets: Sequence[Layer], fused: bool) -> tuple[dict[str, Call], dict[str, str]]:
-    """Its product of rows that lie sorted already, and why it is no contestant where it is none.
-
-    Args:
-        sets: Of tensors.
-        fused: With bias and ReLU, by which it adds the bias within the product if it can.
-    """
+    """Its product of rows that lie sorted already, and why it is no contestant where it is none."""
     if not sets[0].x_PD.is_cuda:
         return {}, {SCATTERMOE: "a Triton kernel needs a GPU"}
     try:
@@ -504,13 +489,10 @@ def _scattermoe_arguments(own: Layer, takes: Any) -> dict[str, Any]:
     """As its versions name them: rows are in order, so each is its own place."""
     experts_P = expert_of_rows(own)
     given: dict[str, Any] = {
-        "k": 1,
-        "sorted_expert_idxs": experts_P,
+        "k": 1, "sorted_expert_idxs": experts_P,
         "sorted_scattered_idxs": torch.arange(len(experts_P), device=experts_P.device),
-        "expert_offsets": own.offsets_E1[1:].long(),
-        "grouped_in": True,
-        "grouped_out": True,
-    }
+        "expert_offsets": own.offsets_E1[1:].long(), "grouped_in": True, "grouped_out": True,
+    }  # fmt: skip
     if "padded_block_idxs" in takes:  # of earlier versions
         kernels = importlib.import_module(f"{SCATTERMOE}.kernels.ops")
         blocks, offsets = kernels.padded_block_indices(experts_P, len(own.weight_EDH))

@@ -37,11 +37,9 @@ class Case:
     unused: bool = False
 
     def random(self, *shape: int, seed: int) -> Tensor:
-        """Normal numbers that are the same each time."""
         return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
     def experts_BGK(self) -> Tensor:
-        """What the gates pick."""
         scores_BGE = self.random(self.B, self.G, self.E, seed=1)
         experts_BGK = scores_BGE.topk(self.K, dim=-1).indices
         if self.unused:
@@ -106,7 +104,6 @@ def _plan(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def permute(case: Case, dtype: torch.dtype) -> Iterator[Call]:
-    """Rows into the order of a plan."""
     rows_P, _, slots_BGK = _plan(case)
     yield "permute", (case.random(case.B, case.D, seed=6).to(dtype), rows_P, slots_BGK)
 
@@ -286,7 +283,6 @@ def target_attention(case: Case, dtype: torch.dtype) -> Iterator[Call]:
 def _attention_layers(
     case: Case, rows: int, widths: Sequence[int], wide: torch.dtype
 ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor], Tensor]:
-    """Weights and biases of the first layer and of deeper ones, weights of the score."""
 
     def weight(seed: int, inputs: int, *outputs: int) -> Tensor:
         return (case.random(inputs, *outputs, seed=seed) / max(inputs, 1) ** 0.5).to(wide)
@@ -302,7 +298,6 @@ def _attention_layers(
 
 
 def exchange(case: Case, dtype: torch.dtype) -> Iterator[Call]:
-    """What a rank computes to exchange rows, pairs and sums coming back."""
     if case.E % 4 == 0 and dtype != FP64:
         for way in ("pairs", "sums"):
             torch.manual_seed(0)
@@ -336,7 +331,6 @@ BUILDERS: Mapping[str, Callable[[Case, torch.dtype], Iterator[Call]]] = {
 
 
 def calls_of(name: str, few: bool = False) -> Iterator[tuple[str, Call]]:
-    """Every call of a builder, each with a few words that say which it is."""
     cases = EXCHANGE_CASES if name == "exchange" else FEW_CASES if few else CASES
     for case, dtype in product(cases, (FP32, BF16) if few else (FP32, BF16, FP64)):
         for call in BUILDERS[name](case, dtype):
@@ -344,7 +338,6 @@ def calls_of(name: str, few: bool = False) -> Iterator[tuple[str, Call]]:
 
 
 def expected(call: Call) -> Any:
-    """What the specification gives."""
     name, arguments = call
     return reference_of(name)(*arguments)
 

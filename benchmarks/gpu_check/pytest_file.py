@@ -1,8 +1,5 @@
 """Runs one file of tests with `-m gpu`, again and again where a test takes the process with it.
 
-python -m benchmarks.gpu_check.pytest_file FILE --record FILE [--device cuda|cpu|emulated]
-                                           [--seconds S] [--mark gpu]
-
 It is a plugin of that pytest as well, whose options say where the lines go: a line and a clock for
 each test, and what a fixture lacks. A kernel that never ends cannot be interrupted from Python: a
 watcher beside the interpreter ends the process, and the file that says what was running tells the
@@ -19,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,7 +44,6 @@ STDERR = 2  # the file itself: pytest puts others in the place of sys.stderr
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Exit status 0 only where a test passed and none failed."""
     parser = process_options("pytest_file", DEVICES)
     parser.add_argument("file", type=Path)
     parser.add_argument("--seconds", type=float, default=TEST_SECONDS, help="of each test")
@@ -60,7 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(settings: argparse.Namespace, record: Record) -> int:
-    """Pytest's exit status, in the last of up to a few processes."""
     ended: list[str] = []
     code = 0
     with tempfile.TemporaryDirectory() as temporary:
@@ -78,7 +72,6 @@ def _run(settings: argparse.Namespace, record: Record) -> int:
 
 
 def _pytest(settings: argparse.Namespace, running: Path, ended: Sequence[str]) -> int:
-    """One process; the tests named in `ended` are left out."""
     told = [f"{RECORD}={settings.record}", f"{RUNNING}={running}", f"{CLOCK}={settings.seconds}"]
     told += [f"{FILE}={settings.file}", *(f"{ENDED}={key}" for key in ended)]
     options = [*options_of_pytest(settings.file, settings.device), *told, "-m", settings.mark]
@@ -113,7 +106,6 @@ def _below_tests(file: Path) -> Path:
 
 
 def _verdict(file: Path, record: Record, code: int) -> int:
-    """Prints the counts; the exit status."""
     lines = record.lines()
     own = {key: line for key, line in lines.items() if key.startswith(f"tests/{file}::")}
     counts = Counter(line["status"] for line in own.values())
@@ -131,15 +123,7 @@ def _verdict(file: Path, record: Record, code: int) -> int:
 
 
 class Lines:
-    """Writes a line for each test that ends; leaves out those that have one.
-
-    Args:
-        record: Where.
-        file: Whose tests these are, as keys have it.
-        running: A file that names the test under way.
-        seconds: The clock of each test.
-        ended: Keys of those that took an earlier process with them.
-    """
+    """Writes a line for each test that ends; leaves out those that have one."""
 
     def __init__(
         self, record: Record, file: str, running: Path, seconds: float, ended: Collection[str]
@@ -149,14 +133,12 @@ class Lines:
         self.began, self.failed = 0.0, False
 
     def key(self, nodeid: str) -> str:
-        """Of a test, or of reading the file."""
         return f"tests/{self.file}::{nodeid.partition('::')[2] or 'collection'}"
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Those of an earlier process of this file are not run again."""
         done = self.record.done() | self.ended
         again = [item for item in items if self.key(item.nodeid) in done]
         if again:
@@ -164,7 +146,6 @@ class Lines:
             items[:] = [item for item in items if item not in again]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Starts the clock."""
         self.began, self.failed = time.monotonic(), False
         self.running.write_text(self.key(nodeid), encoding="utf-8")
         faulthandler.dump_traceback_later(self.seconds, exit=True, file=STDERR)
@@ -182,7 +163,6 @@ class Lines:
             self.record.add(key, PASSED, seconds=seconds)
 
     def pytest_runtest_logfinish(self) -> None:
-        """Stops the clock."""
         faulthandler.cancel_dump_traceback_later()
         self.running.write_text("", encoding="utf-8")
 
@@ -198,7 +178,6 @@ class Lines:
 
 
 def _last(text: str) -> str:
-    """The line of a traceback that says what was wrong."""
     said = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
     lines = said or text.strip().splitlines() or ["nothing was said"]
     return lines[0][:REASON]
@@ -211,7 +190,6 @@ def _skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What `Lines` is given."""
     group = parser.getgroup("gpu-check")
     group.addoption(RECORD, type=Path, help="file that gets a line for each test")
     group.addoption(RUNNING, type=Path, help="file that names the test under way")
@@ -221,21 +199,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Joins where a record is named."""
     options = (RECORD, FILE, RUNNING, CLOCK, ENDED)
-    path, file, running, seconds, ended = (_option(config, name) for name in options)
+    path, file, running, seconds, ended = (config.getoption(name) for name in options)
     if path is not None:
         lines = Lines(Record(path, machine_name("cuda")), file, running, seconds, ended)
         config.pluginmanager.register(lines)
 
 
-def _option(config: pytest.Config, name: str) -> Any:
-    return config.getoption(name)
-
-
 @pytest.fixture(scope="session")
 def repository() -> Path:
-    """The repository's root, where tests/conftest.py is not read."""
     return ROOT
 
 

@@ -1,7 +1,5 @@
 """The exchange of a mixture between ranks: NCCL with a GPU each, gloo in a rehearsal.
 
-python -m benchmarks.gpu_check.ranks WORLD --record FILE [--seconds S] [--device cuda|cpu] [--small]
-
 Starts WORLD processes (see `Ranks`), and sees to it that none outlives its clock: a rank that waits
 for one that is gone would wait for ever. Each rank has its rows and its share of the experts. It
 computes a step with the others, and alone on the rows of all; then the
@@ -48,7 +46,6 @@ ROUNDS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """A line for each wire; exit status 0 only where every rank ended well."""
     options = process_options("ranks")
     options.add_argument("world", type=int)
     options.add_argument("--seconds", type=float, default=60.0, help="of all ranks")
@@ -87,7 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def too_many(world: int, device: str) -> str:
-    """Why there are not so many ranks here; nothing where there may be."""
     here = torch.cuda.device_count() if device == "cuda" else CPU_RANKS
     return "" if world <= here else f"needs {world} GPUs, one for each rank; {here} here"
 
@@ -97,26 +93,17 @@ def too_many(world: int, device: str) -> str:
 
 @dataclass(frozen=True)
 class Message:
-    """What one all-to-all of a step sent and received, in rows of a type."""
-
     send: tuple[int, ...]
     receive: tuple[int, ...]
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     def row_bytes(self) -> int:
-        """Of one of them."""
         return self.dtype.itemsize * torch.Size(self.shape).numel()
 
 
 class Work:
-    """A layer whose experts are spread over the ranks, the whole of it, and everybody's rows.
-
-    Args:
-        sizes: As `FULL`.
-        device: This rank's.
-        wire_dtype: Rows travel in it.
-    """
+    """A layer whose experts are spread over the ranks, the whole of it, and everybody's rows."""
 
     def __init__(
         self, sizes: tuple[Any, ...], device: torch.device, wire_dtype: torch.dtype | None
@@ -140,15 +127,12 @@ class Work:
         self.grad_BGO = torch.randn(grads, generator=generator).to(device)
 
     def mine(self, rows: Tensor) -> Tensor:
-        """This rank's rows of those of all."""
         return rows[self.rank * self.B : (self.rank + 1) * self.B]
 
     def step(self) -> list[Tensor]:
-        """With the others: output, gradients of rows, and of the experts that are held here."""
         return _step(self.spread, self.mine(self.x_BD), self.mine(self.grad_BGO))
 
     def wanted(self) -> list[Tensor]:
-        """The same as one process has it."""
         out_BGO, grad_BD, *grads = _step(self.alone, self.x_BD, self.grad_BGO)
         return [self.mine(out_BGO), self.mine(grad_BD), *(g[list(self.held)] for g in grads)]
 
@@ -161,7 +145,6 @@ def _step(layer: MultiGateMixture, x_BD: Tensor, grad_BGO: Tensor) -> list[Tenso
 
 
 def run_rank(device: str, small: bool, seconds: float) -> None:
-    """Measures as commands say, until there are no more."""
     answers = private_stdout()
     here, sizes = _join(device, seconds), SMALL if small else FULL
 
@@ -173,7 +156,6 @@ def run_rank(device: str, small: bool, seconds: float) -> None:
 
 
 def _join(device: str, seconds: float) -> torch.device:
-    """This rank's device, once all have met."""
     torch.set_num_threads(1)
     nccl, world = device == "cuda", launched_ranks()
     rank = launched_rank() if world > 1 else 0
@@ -194,7 +176,6 @@ def _join(device: str, seconds: float) -> torch.device:
 
 
 def measure(work: Work, device: torch.device) -> dict[str, Any]:
-    """How far the ranks are from one process, and how fast their messages travel."""
     with recorded() as messages:
         found = work.step()
     pairs = zip(found, work.wanted(), strict=True)
@@ -205,26 +186,20 @@ def measure(work: Work, device: torch.device) -> dict[str, Any]:
     ours = _seconds(wire_calls(messages, device), device)
     step = _seconds([work.step], device)
     return {
-        "difference": difference,
-        "backend": dist.get_backend(),
-        "rows_of_a_rank": work.B,
-        "bytes_of_a_step": total,
-        "bytes_to_others": away,
+        "difference": difference, "backend": dist.get_backend(), "rows_of_a_rank": work.B,
+        "bytes_of_a_step": total, "bytes_to_others": away,
         "milliseconds": {
-            "mmoe": _ms(ours),
-            "all_to_all_single": _ms(bare),
-            "whole step": _ms(step),
+            "mmoe": _ms(ours), "all_to_all_single": _ms(bare), "whole step": _ms(step),
         },
         "gigabytes_per_second": round(total / ours / 1e9, 3),
         "bare_gigabytes_per_second": round(total / bare / 1e9, 3),
         "times_as_long": {"all_to_all_single": round(bare / ours, 3)},
         "share_of_a_step_on_the_wire": round(bare / step, 4),
-    }
+    }  # fmt: skip
 
 
 @contextmanager
 def recorded() -> Iterator[list[Message]]:
-    """Every all-to-all inside, as it is sent."""
     found: list[Message] = []
     original = dist.all_to_all_single
 
@@ -237,7 +212,6 @@ def recorded() -> Iterator[list[Message]]:
 
 
 def bare_calls(messages: Sequence[Message], device: torch.device) -> list[Callable[[], object]]:
-    """The messages once more, into memory that is there, by torch alone."""
     calls: list[Callable[[], object]] = []
     for message in messages:
         rows, received = (
@@ -250,7 +224,6 @@ def bare_calls(messages: Sequence[Message], device: torch.device) -> list[Callab
 
 
 def wire_calls(messages: Sequence[Message], device: torch.device) -> list[Callable[[], object]]:
-    """The messages once more, as our dispatcher sends them."""
     wire = Wire()
     calls: list[Callable[[], object]] = []
     for message in messages:
@@ -261,7 +234,6 @@ def wire_calls(messages: Sequence[Message], device: torch.device) -> list[Callab
 
 
 def _seconds(calls: Sequence[Callable[[], object]], device: torch.device) -> float:
-    """Of all calls, one after another, until the last rank is done: the median of rounds."""
     repeats = 10 if device.type == "cuda" else 2
     found = []
     for _ in range(ROUNDS + 1):
@@ -277,7 +249,6 @@ def _seconds(calls: Sequence[Callable[[], object]], device: torch.device) -> flo
 
 
 def _largest(value: float, device: torch.device) -> float:
-    """Of all ranks; waits for them."""
     number = torch.tensor([value], dtype=torch.float64, device=device)
     dist.all_reduce(number, dist.ReduceOp.MAX)
     return float(number)

@@ -1,8 +1,6 @@
 """The record of a check: a line of JSON for each thing, and the processes whose lines they are.
 
 As a process, it writes down what this machine has: versions, the GPU, packages that are missing.
-
-python -m benchmarks.gpu_check.record --record FILE [--device cuda|cpu|emulated]
 """
 
 import argparse
@@ -21,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +42,6 @@ class Record:
     """Lines of one file, and of older ones that count as done too.
 
     Several processes may write to it at the same time: each line is one append.
-
-    Args:
-        path: Of the file; its folder is made.
-        machine: The GPU's name, or the processor's.
-        older: More files whose lines count.
     """
 
     def __init__(self, path: Path, machine: str, older: Collection[Path] = ()) -> None:
@@ -56,13 +50,7 @@ class Record:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def add(self, key: str, status: str, **values: Any) -> None:
-        """Writes one line.
-
-        Args:
-            key: `stage/what`.
-            status: One of `STATUSES`.
-            values: What else is known.
-        """
+        """Writes one line."""
         assert status in STATUSES, status
         line = {"key": key, "status": status, **values, "machine": self.machine, "code": self.code}
         text = json.dumps({**line, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
@@ -73,16 +61,13 @@ class Record:
             os.fsync(file.fileno())
 
     def lines(self) -> dict[str, dict[str, Any]]:
-        """The last line of each key, of this code on this machine."""
         return _last_lines([*self.older, self.path], self.machine, self.code)
 
     def done(self) -> set[str]:
-        """Keys that need not be done again."""
         return {key for key, line in self.lines().items() if line["status"] in KNOWN}
 
 
 def done_by(paths: Iterable[Path], machine: str) -> set[str]:
-    """Keys of this code that some files say need not be done again on a machine."""
     lines = _last_lines(paths, machine, digest(SOURCES))
     return {key for key, line in lines.items() if line["status"] in KNOWN}
 
@@ -118,7 +103,6 @@ def read_lines(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def digest(patterns: Iterable[str]) -> str:
-    """Twelve digits that stand for the contents of all files of these patterns."""
     total = hashlib.sha256()
     paths = {path for pattern in patterns for path in ROOT.glob(pattern)}
     for path in sorted(paths):
@@ -127,7 +111,6 @@ def digest(patterns: Iterable[str]) -> str:
 
 
 def machine_name(device: str) -> str:
-    """The first GPU's name by `nvidia-smi`, or the processor's architecture after `device`."""
     if MACHINE in os.environ:
         return os.environ[MACHINE]
     if device != "cuda":
@@ -141,7 +124,6 @@ def machine_name(device: str) -> str:
 
 
 def file_name(machine: str) -> str:
-    """Of a machine's record."""
     return f"gpu_check_{re.sub(r'[^a-z0-9]+', '-', machine.lower()).strip('-')}.jsonl"
 
 
@@ -156,56 +138,37 @@ TAIL = 600  # characters of the last words of a process that failed
 
 @dataclass(frozen=True)
 class Item:
-    """One process of a stage.
+    """One process of a stage."""
 
-    Attributes:
-        key: Of the line that says how it ended.
-        command: Arguments of this Python, or a whole command where the first is not `-m`.
-        seconds: Its clock.
-        needs: Modules without which it is left out.
-        environment: Variables set for it.
-    """
-
-    key: str
+    key: str  # Of the line that says how it ended
+    # Arguments of this Python, or a whole command where the first is not `-m`
     command: tuple[str, ...]
-    seconds: float
-    needs: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    seconds: float  # Its clock
+    needs: tuple[str, ...] = ()  # Modules without which it is left out
+    environment: Mapping[str, str] = field(default_factory=dict)  # Variables set for it
 
     @property
     def argv(self) -> list[str]:
-        """The whole command."""
         before = [sys.executable] if self.command[0].startswith("-") else []
         return [*before, *self.command]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: None for the code where its clock ran out."""
-
     code: int | None
     seconds: float
     words: str
 
 
 def run_items(
-    items: Sequence[Item],
-    record: Record,
-    log: Path,
-    seconds: float,
-    workers: int = 1,
-    say: Callable[[str], None] = print,
+    items: Sequence[Item],  # In order of value
+    record: Record,  # Of what is known
+    log: Path,  # A file that gets all that the processes print
+    seconds: float,  # The clock
+    workers: int = 1,  # Processes at a time
+    say: Callable[[str], None] = print,  # Told of each end
 ) -> None:
-    """Runs what is not done yet until the clock of the stage ends; the record says the rest.
-
-    Args:
-        items: In order of value.
-        record: Of what is known.
-        log: A file that gets all that the processes print.
-        seconds: The clock.
-        workers: Processes at a time.
-        say: Told of each end.
-    """
+    """Runs what is not done yet until the clock of the stage ends; the record says the rest."""
     ends_at, done = time.monotonic() + seconds, record.done()
 
     def one(item: Item) -> None:
@@ -236,7 +199,6 @@ def _run_item(
 
 
 def run_process(item: Item, log: Path, seconds: float, record: Record) -> Ended:
-    """Runs one process, and ends it and all that it started when its time is over."""
     environment = {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
@@ -270,7 +232,6 @@ def run_process(item: Item, log: Path, seconds: float, record: Record) -> Ended:
 
 
 def _judged(ended: Ended) -> tuple[str, str]:
-    """Status and reason of a process that ended."""
     words = ended.words.strip()
     last = words.splitlines()[-1] if words else "it said nothing"
     if ended.code is None:
@@ -284,7 +245,6 @@ def _judged(ended: Ended) -> tuple[str, str]:
 
 
 def _result(words: str) -> dict[str, Any]:
-    """The JSON that a benchmark prints last, if it does."""
     last = (words.strip().splitlines() or [""])[-1]
     try:
         found = json.loads(last)
@@ -298,14 +258,10 @@ def missing_modules(names: Sequence[str]) -> list[str]:
     return [name for name in names if not _importable(name)]
 
 
-_ASKED: dict[str, bool] = {}
-
-
+@cache
 def _importable(name: str) -> bool:
-    if name not in _ASKED:
-        call = [sys.executable, "-c", f"import {name}"]
-        _ASKED[name] = subprocess.run(call, cwd=ROOT, capture_output=True).returncode == 0
-    return _ASKED[name]
+    call = [sys.executable, "-c", f"import {name}"]
+    return subprocess.run(call, cwd=ROOT, capture_output=True).returncode == 0
 
 
 # What a process of a check is told, and works on: a GPU, the emulated one, or the CPU
@@ -316,7 +272,6 @@ DEVICES = ("cuda", "cpu", "emulated")
 def process_options(
     module: str, devices: Sequence[str] = ("cuda", "cpu"), small: str = "a rehearsal's sizes"
 ) -> argparse.ArgumentParser:
-    """Returns the options that all processes have, which each adds its own to."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.gpu_check.{module}")
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--device", choices=devices, default="cuda")
@@ -325,22 +280,14 @@ def process_options(
 
 
 def opened_record(settings: argparse.Namespace) -> Record:
-    """Returns the record of a process's options, once kernels for its device are there.
-
-    Raises:
-        SystemExit: There are no CUDA kernels for a GPU.
-    """
+    """Returns the record of a process's options, once kernels for its device are there."""
     if settings.device == "cuda":
         require_kernels()
     return Record(settings.record, machine_name(settings.device))
 
 
 def require_kernels() -> None:
-    """Ends the process where operators on a GPU would be plain PyTorch.
-
-    Raises:
-        SystemExit: There are no CUDA kernels.
-    """
+    """Ends the process where operators on a GPU would be plain PyTorch."""
     from mmoe.ops import extension_status
 
     if not extension_status().cuda:
@@ -352,9 +299,6 @@ def opened(device: str) -> Iterator[str]:
     """Gives the name under which tensors are put on it, while kernels for it are there.
 
     Emulated, "cuda" means the CUDA sources compiled for the host, in this process.
-
-    Raises:
-        SystemExit: There are no CUDA kernels for a GPU.
     """
     if device == "emulated":
         from tests.emulated_cuda.device import EmulatedDevice, Kernels  # compiles where it must
@@ -370,23 +314,13 @@ def opened(device: str) -> Iterator[str]:
 # What this machine has
 
 PACKAGES = (
-    "numpy",
-    "pyarrow",
-    "pandas",
-    "pydantic",
-    "pytest",
-    "hypothesis",
-    "torchrec",
-    "fbgemm_gpu",
-    "triton",
-    "rich",
-    "scattermoe",
-)
+    "numpy", "pyarrow", "pandas", "pydantic", "pytest", "hypothesis", "torchrec", "fbgemm_gpu",
+    "triton", "rich", "scattermoe",
+)  # fmt: skip
 ASKED = "name,driver_version,memory.total,clocks.sm,clocks.max.sm,power.limit,temperature.gpu"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """One line of the record."""
     settings = process_options("record", DEVICES).parse_args(arguments)
     found = describe(settings.device)
     Record(settings.record, machine_name(settings.device)).add("env/versions", MEASURED, **found)
@@ -395,7 +329,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def describe(device: str) -> dict[str, Any]:
-    """What is here, by name."""
     import torch  # not before it is needed: --help should be quick
 
     found: dict[str, Any] = {
@@ -422,7 +355,6 @@ def describe(device: str) -> dict[str, Any]:
 
 
 def version(name: str) -> str | None:
-    """Of a package; None where it cannot be imported."""
     if missing_modules([name]):
         return None
     try:

@@ -1,8 +1,5 @@
 """One operator, forward and backward, against its specification; no pytest, a process of its own.
 
-python -m benchmarks.gpu_check.smoke OPERATOR [--device cuda|cpu|emulated] [--few]
-                                     [--tool memcheck|racecheck]
-
 With a tool of compute-sanitizer the same runs under that, on few cases. Whole layers of the
 operators are compared with the CPU's.
 """
@@ -48,7 +45,6 @@ NAMES = (*BUILDERS, *LAYERS)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints how many calls agreed; stops at the first that does not."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check.smoke")
     parser.add_argument("operator", choices=NAMES)
     parser.add_argument("--device", choices=DEVICES, default="cuda")
@@ -67,11 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def check(name: str, device: str, few: bool = False) -> str:
-    """How many calls agreed, by operator.
-
-    Raises:
-        ValueError: A result is not the specification's.
-    """
+    """How many calls agreed, by operator."""
     if name in LAYERS:
         return check_layer(name, device)
     counts: Counter[str] = Counter()
@@ -87,7 +79,6 @@ def check(name: str, device: str, few: bool = False) -> str:
 
 
 def to_device(value: Any, device: str) -> Any:
-    """The same with every tensor in it on the device."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, list | tuple):
@@ -105,11 +96,7 @@ def coarsest(value: Any) -> float:
 
 
 def compare(name: str, found: Any, wanted: Any, tolerance: float) -> None:
-    """Refuses what is not equal within a tolerance, of the largest number.
-
-    Raises:
-        ValueError: With the name and the largest difference.
-    """
+    """Refuses what is not equal within a tolerance, of the largest number."""
     if isinstance(wanted, list | tuple):
         if len(found) != len(wanted):
             raise ValueError(f"{name}: expected {len(wanted)} results, got {len(found)}")
@@ -143,7 +130,6 @@ def _compare_floats(name: str, found: Tensor, wanted: Tensor, tolerance: float) 
 
 
 def sanitize(tool: str, operator: str, device: str) -> NoReturn:
-    """Ends with the exit status of the tool; left out where it is not installed."""
     if device == "cpu" or shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not on PATH, or there is no GPU to watch")
         sys.exit(EXIT_LEFT_OUT)
@@ -154,7 +140,6 @@ def sanitize(tool: str, operator: str, device: str) -> NoReturn:
 
 
 def command(tool: str, operator: str) -> list[str]:
-    """The whole command."""
     return [
         *("compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)),
         *("--print-limit", "20", sys.executable, "-m", "benchmarks.gpu_check.smoke"),
@@ -166,11 +151,7 @@ def command(tool: str, operator: str) -> list[str]:
 
 
 def check_layer(name: str, device: str) -> str:
-    """A training step of a whole layer on both devices, in each type.
-
-    Raises:
-        ValueError: Where one differs.
-    """
+    """A training step of a whole layer on both devices, in each type."""
     for dtype, tolerance in LAYER_TOLERANCE.items():
         torch.manual_seed(0)
         layer = LAYERS[name]().to(dtype)
@@ -188,7 +169,6 @@ def check_layer(name: str, device: str) -> str:
 
 
 def _step(layer: MultiGateMixture, x_BD: Tensor) -> list[Tensor]:
-    """The output and all gradients."""
     x_BD = x_BD.requires_grad_()
     out_BGO = layer(x_BD).out_BGO
     leaves = [x_BD, *layer.parameters()]

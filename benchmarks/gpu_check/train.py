@@ -1,7 +1,5 @@
 """Training steps of what `benchmarks.train` calls `big`, beside the same in plain torch; and whole.
 
-python -m benchmarks.gpu_check.train STEP --record FILE [--device cuda|cpu] [--small]
-
 Mixture, towers, loss, gradients and Adam in bf16 under autocast; the rows are given, without the
 tables of embeddings, which the line says. `STEP` is dense-8192, top2-65536 and the like.
 
@@ -64,8 +62,6 @@ PROFILED = 3  # steps
 
 
 class Ranker(nn.Module):
-    """A mixture and a tower for each task."""
-
     def __init__(self, mixture: nn.Module, tasks: int) -> None:
         super().__init__()
         self.mixture = mixture
@@ -75,7 +71,6 @@ class Ranker(nn.Module):
         )
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `logits_BT`."""
         mixed = self.mixture(x_BD)
         mixed_BGO = mixed if isinstance(mixed, Tensor) else mixed.out_BGO
         towers = enumerate(self.towers)
@@ -83,7 +78,6 @@ class Ranker(nn.Module):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """A line for ours and one for each rival."""
     options = process_options("train", small="64 rows, nothing compiled; whole: 4,096 in all")
     options.add_argument("step", choices=(*STEPS, *WHOLE))
     settings = options.parse_args(arguments)
@@ -95,7 +89,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(step: str, device: str, small: bool, record: Record) -> bool:
-    """Measures what is not yet; whether all went well."""
     kind, batch = step.split("-")
     rows, done, well = 64 if small else int(batch), record.done(), True
     rate = measured_rate(device, small)
@@ -119,7 +112,6 @@ def run(step: str, device: str, small: bool, record: Record) -> bool:
 
 
 def _compare(step: str, kind: str, record: Record) -> None:
-    """A line that says how many times as fast as each rival the faster of ours is."""
     start, lines = f"train/{step}/", record.lines()
     rates = {
         key.removeprefix(start): line["rows_per_second"]
@@ -241,7 +233,6 @@ def flops(kind: str) -> float:
 
 
 def _wall(step: Callable[[int], None], device: str) -> float:
-    """Seconds of a step among many, launched one after another as training does."""
     rounds = ROUNDS if device == "cuda" else 2
     for number in range(3 if device == "cuda" else 1):
         step(number % SETS)
@@ -262,7 +253,6 @@ def _wait(device: str) -> None:
 
 
 def measured_rate(device: str, small: bool) -> float:
-    """FLOP/s of one large product in bf16."""
     contest = product_rate(torch.bfloat16, 64 if small else 8192, device)
     return contest.flops / timed(contest.calls["mm"], device).low
 
@@ -276,7 +266,6 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def _whole(step: str, device: "DeviceKind", small: bool, record: Record) -> None:
-    """One line of the record."""
     with tempfile.TemporaryDirectory(prefix="gpu-check-whole-") as folder:
         batch = SMALL_BATCH if small else int(step.removeprefix("whole-"))
         values = measure_whole(batch, device, small, Path(folder))
@@ -285,7 +274,6 @@ def _whole(step: str, device: "DeviceKind", small: bool, record: Record) -> None
 
 
 def measure_whole(batch: int, device: "DeviceKind", small: bool, folder: Path) -> dict[str, Any]:
-    """Rows/s of the last epoch, and what they are of the product rate and of the host's time."""
     # Only here: steps are timed where mmoe's packages are missing, too
     from benchmarks.train.ours import with_overrides
     from mmoe.embeddings import torchrec_problem
@@ -327,8 +315,6 @@ def kernel_seconds(profile: Path, batch: int) -> float | None:
 
 
 class _Experts(nn.Module):
-    """Weights of all experts and of linear gates."""
-
     def __init__(self, width: int, hidden: Sequence[int], experts: int, gates: int) -> None:
         super().__init__()
         shapes = list(zip((width, *hidden), hidden, strict=False))
@@ -340,7 +326,6 @@ class _Experts(nn.Module):
         self.experts, self.gates = experts, gates
 
     def logits(self, x_BD: Tensor) -> Tensor:
-        """`[B, gates, experts]`, in fp32."""
         with torch.autocast(x_BD.device.type, enabled=False):
             return self.gate(x_BD.float()).view(len(x_BD), self.gates, self.experts)
 
@@ -349,7 +334,6 @@ class DenseLayer(_Experts):
     """Every expert on all rows, by batched products; softmax gates."""
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `out_BGO`."""
         y_EBH = x_BD.to(torch.bfloat16).expand(self.experts, -1, -1)
         for weight_EDH, bias_EH in zip(self.weights, self.biases, strict=True):
             y_EBH = torch.baddbmm(bias_EH.unsqueeze(1), y_EBH, weight_EDH).relu()
@@ -361,7 +345,6 @@ class DenseGroupedLayer(_Experts):
     """Every expert on all rows, by `F.grouped_mm` of a copy of the rows for each; softmax gates."""
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `out_BGO`."""
         y_EBH = _padded(x_BD.to(torch.bfloat16)).expand(self.experts, -1, -1).contiguous()
         for weight_EDH, bias_EH in zip(self.weights, self.biases, strict=True):
             weight_EDH = _padded(weight_EDH.to(torch.bfloat16), dim=1)
@@ -372,22 +355,13 @@ class DenseGroupedLayer(_Experts):
 
 
 class GroupedLayer(_Experts):
-    """Sort the picks of all gates by expert, gather, `F.grouped_mm`, weigh, add.
-
-    Args:
-        width: Of rows.
-        hidden: Widths of an expert's layers.
-        experts: How many.
-        gates: How many.
-        k: Picks of each gate.
-    """
+    """Sort the picks of all gates by expert, gather, `F.grouped_mm`, weigh, add."""
 
     def __init__(self, width: int, hidden: Sequence[int], experts: int, gates: int, k: int) -> None:
         super().__init__(width, hidden, experts, gates)
         self.k = k
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `out_BGO`."""
         B, G = len(x_BD), self.gates
         top_BGK, experts_BGK = self.logits(x_BD).topk(self.k, dim=-1)
         picks = experts_BGK.flatten()

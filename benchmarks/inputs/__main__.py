@@ -1,7 +1,4 @@
-"""What a model gains by what it reads, on generated logs with an oracle; last, one JSON line.
-
-python -m benchmarks.inputs [--seeds N] [--only SECTION ...] [--threads N] [--out FILE]
-"""
+"""What a model gains by what it reads, on generated logs with an oracle; last, one JSON line."""
 
 import sys
 import time
@@ -58,17 +55,13 @@ def main() -> None:
     _print_table(found)
     content = {
         **{key: round(value, 5) for _, m, _ in found for key, value in m.values.items()},
-        "seeds": arguments.seeds,
-        "device": processor(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "extension": extension_status().detail,
+        "seeds": arguments.seeds, "device": processor(), "threads": torch.get_num_threads(),
+        "torch": torch.__version__, "extension": extension_status().detail,
         "seconds": round(time.perf_counter() - started),
         "section_seconds": {section.name: round(seconds) for section, _, seconds in found},
         "missed": _missed(wanted, found) if arguments.seeds >= FEWEST_SEEDS else None,
-        "failed": failed,
-        "details": {section.name: dict(m.details) for section, m, _ in found},
-    }
+        "failed": failed, "details": {section.name: dict(m.details) for section, m, _ in found},
+    }  # fmt: skip
     last_line(content, arguments.out)
     if failed:
         sys.exit(1)

@@ -66,32 +66,22 @@ FEATURES: list[dict[str, Any]] = [
 
 
 def log_of(rows: int, draw: np.random.Generator) -> pa.Table:
-    """Returns a log whose clicks depend on item, price and hour."""
     item_N, price_N = draw.integers(0, 30, rows), draw.gamma(2.0, 10.0, rows)
     hour_N = draw.integers(0, 24, rows)
     logit_N = np.sin(item_N) + 0.03 * (price_N - 20) + 0.5 * np.cos(hour_N / 4)
-    return pa.table(
-        {
-            "item": item_N,
-            "price": price_N,
-            "at": [START + timedelta(hours=int(h)) for h in hour_N],
-            "flat": np.full(rows, 7.0),
-            "empty": pa.nulls(rows, pa.float64()),
-            "market": ["de"] * rows,
-            "no_id": pa.nulls(rows, pa.string()),
-            "tags": [["a", "b"]] * rows,
-            "weighted": [["a"] * int(1 + n % 2) for n in item_N],
-            "weight": [[2.0] * int(1 + n % 2) for n in item_N],
-            "title": [[1.0, 0.0, float(n % 5)] for n in item_N],
-            "history": [[7, 8]] * rows,
-            "history_at": [[0, 5]] * rows,
-            "click": (draw.random(rows) < 1 / (1 + np.exp(-logit_N))).astype(float),
-        }
-    )
+    return pa.table({
+        "item": item_N, "price": price_N, "at": [START + timedelta(hours=int(h)) for h in hour_N],
+        "flat": np.full(rows, 7.0), "empty": pa.nulls(rows, pa.float64()),
+        "market": ["de"] * rows, "no_id": pa.nulls(rows, pa.string()),
+        "tags": [["a", "b"]] * rows, "weighted": [["a"] * int(1 + n % 2) for n in item_N],
+        "weight": [[2.0] * int(1 + n % 2) for n in item_N],
+        "title": [[1.0, 0.0, float(n % 5)] for n in item_N], "history": [[7, 8]] * rows,
+        "history_at": [[0, 5]] * rows,
+        "click": (draw.random(rows) < 1 / (1 + np.exp(-logit_N))).astype(float),
+    })  # fmt: skip
 
 
 def alive(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the table with each column that never varied as something else."""
     rows = table.num_rows
 
     def put(**cells: Any) -> pa.Table:
@@ -141,7 +131,6 @@ def _shifts(seed: int, streamed: bool, folder: Path) -> dict[str, float]:
 
 
 def measure_alive_columns(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Trains in memory and streamed, for the first three seeds."""
     worst: dict[str, float] = {}
     for seed in [*seeds][:3]:
         for streamed in (False, True):
@@ -208,14 +197,12 @@ def rows_wrong(found: pa.Table, expected: pa.Table | None) -> int:
 
 
 def made_tables(folder: Path) -> Iterator[Made]:
-    """Makes tables of every kind in a folder."""
     yield from _delta(folder / "delta")
     yield from _iceberg(folder / "iceberg")
     yield hudi_table(folder / "hudi")
 
 
 def rows_of(first: int, count: int, **more: Any) -> pa.Table:
-    """Rows that tell themselves apart."""
     numbers = list(range(first, first + count))
     table = pa.table({"row": numbers, "user": [f"u{n % 7}" for n in numbers]})
     for name, value in more.items():
@@ -288,7 +275,6 @@ def _delta(folder: Path) -> Iterator[Made]:
 def delta_by_hand(
     folder: Path, rows: pa.Table, features: Sequence[str], settings: dict[str, str] | None = None
 ) -> str:
-    """Writes a table of one file whose protocol names reader features."""
     from deltalake import write_deltalake
 
     write_deltalake(str(folder), rows)
@@ -310,7 +296,6 @@ def _with_physical_names(schema: str) -> str:
 
 
 def delta_with_vector(folder: Path, rows: pa.Table, removed: Sequence[int]) -> str:
-    """Writes a table of one file, some rows of which a deletion vector removes."""
     from pyroaring import BitMap
 
     place = delta_by_hand(folder, rows, ["deletionVectors"])
@@ -377,7 +362,6 @@ def _iceberg(folder: Path) -> Iterator[Made]:
 
 
 def iceberg_table(folder: Path, name: str, rows: pa.Table) -> Any:
-    """Writes a table into FOLDER/lake/NAME."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     settings = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
@@ -460,7 +444,6 @@ def _add_deletes(table: Any, deletes: pa.Table, content: str, **more: Any) -> No
 
 
 def hudi_table(folder: Path) -> Made:
-    """Writes a folder as Hudi has it."""
     (folder / ".hoodie").mkdir(parents=True)
     pq.write_table(rows_of(0, 5), folder / "a.parquet")
     return Made("hudi", str(folder), refused_for="Hudi")
@@ -546,7 +529,6 @@ def _told(config: RunConfig, rows: Any) -> np.ndarray:
 
 
 def _untold(config: RunConfig, wanted: np.ndarray, rows: Any) -> int:
-    """How many rows have another split, label or group."""
     told = _told(config, rows)
     return len(wanted) if len(told) != len(wanted) else int((told != wanted).any(axis=1).sum())
 
@@ -592,7 +574,6 @@ def _differing(seed: int, folder: Path) -> dict[str, int]:
 
 
 def measure_missing_roads(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Compares all roads with the CSV file's, for the first three seeds."""
     worst: dict[str, int] = {}
     for seed in [*seeds][:3]:
         with tempfile.TemporaryDirectory() as folder:
@@ -652,16 +633,13 @@ def _features() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _config(feature: dict[str, Any], seed: int) -> RunConfig:
-    return config_from_dict(
-        {
-            "name": "padding",
-            "seed": seed,
-            "features": [{"kind": "categorical", "name": "item"}, feature],
-            "tasks": [{"name": "click", "label": "click"}],
-            "model": {"num_experts": 2, "expert": {"hidden": [32]}, "tower": {"hidden": [8]}},
-            "training": {"epochs": 3, "batch_size": 256, "loggers": []},
-        }
-    )
+    return config_from_dict({
+        "name": "padding", "seed": seed,
+        "features": [{"kind": "categorical", "name": "item"}, feature],
+        "tasks": [{"name": "click", "label": "click"}],
+        "model": {"num_experts": 2, "expert": {"hidden": [32]}, "tower": {"hidden": [8]}},
+        "training": {"epochs": 3, "batch_size": 256, "loggers": []},
+    })  # fmt: skip
 
 
 def _auc(config: RunConfig, table: pa.Table) -> float:
@@ -671,7 +649,6 @@ def _auc(config: RunConfig, table: pa.Table) -> float:
 
 
 def _first_config(ragged: pa.Table, padded: pa.Table) -> tuple[float, float]:
-    """What an `init` config of the padded log gives there, and on the ragged one."""
     ragged, padded = ragged.drop_columns(_PARTS), padded.drop_columns(_PARTS)
     config = infer_config(padded, ["click"])[0]
     unpadded = {"padding": None, "padding_side": None}
@@ -684,7 +661,6 @@ def _first_config(ragged: pa.Table, padded: pa.Table) -> tuple[float, float]:
 
 
 def measure_padding(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Trains each feature on the ragged log and on both padded ones, for the first two seeds."""
     gaps: dict[str, float] = {}
     aucs: dict[str, list[float]] = {}
     for seed in [*seeds][:2]:
@@ -718,7 +694,6 @@ _WORDS = ("predict", "holds the row's own", "its events are those of")  # of lea
 
 
 def measure_repeats_and_leaks(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Looks at the made logs with the first seed, and at the honest ones."""
     seed = seeds[0]
     repeated = {name: all(_alarmed(table, ["click"])) for name, table in _repeated(seed)}
     say(f"  repeated: {sum(repeated.values())} of {len(repeated)} seen")
@@ -779,7 +754,6 @@ def _honest(say: Callable[[str], None]) -> Iterator[tuple[str, pa.Table, list[st
 
 
 def _repeats_log(seed: int, rows: int = _REPEATS_ROWS) -> dict[str, np.ndarray]:
-    """Users, items and a price beside coin flips."""
     rng = np.random.default_rng(seed)
     return {
         "user": rng.integers(0, 900, rows),
@@ -816,7 +790,6 @@ def _repeated(seed: int) -> Iterator[tuple[str, pa.Table]]:
 
 
 def _leaking(seed: int) -> Iterator[tuple[str, pa.Table, set[str]]]:
-    """Four histories, four sequences, four pairs."""
     log = _repeats_log(seed)
     rng, item, click = np.random.default_rng([seed, 2]), log["item"], log["click"]
     before = [rng.integers(0, 400, n).tolist() for n in rng.integers(0, 9, _REPEATS_ROWS)]
@@ -893,15 +866,11 @@ def _base(draw: np.random.Generator, rows: int, of_user: np.ndarray) -> tuple[di
 
 def _run(table: pa.Table, tasks: list[dict[str, Any]], seed: int, epochs: int) -> Any:
     """Trains the defaults of every key but the seed and the epochs."""
-    config = config_from_dict(
-        {
-            "name": "units",
-            "seed": seed,
-            "features": [{"kind": "numeric", "name": "x"}, {"kind": "categorical", "name": "user"}],
-            "tasks": tasks,
-            "training": {"epochs": epochs, "batch_size": 512, "loggers": []},
-        }
-    )
+    config = config_from_dict({
+        "name": "units", "seed": seed,
+        "features": [{"kind": "numeric", "name": "x"}, {"kind": "categorical", "name": "user"}],
+        "tasks": tasks, "training": {"epochs": epochs, "batch_size": 512, "loggers": []},
+    })  # fmt: skip
     folder = TemporaryDirectory()
     run = train_run(config, Path(folder.name) / "run", data=table, reporter=SilentReporter())
     return folder, run
@@ -945,7 +914,6 @@ def _calibration(seed: int) -> float:
 
 
 def measure_units(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Trains both tasks and the click alone for up to three seeds, the rare label for nine."""
     ratios, losses = zip(*(_spend(seed) for seed in [*seeds][:3]), strict=True)
     spread = ", ".join(
         f"{ratio:.3f} ({loss:+.4f})" for ratio, loss in zip(ratios, losses, strict=True)

@@ -21,29 +21,21 @@ from mmoe.train import train_run
 
 @dataclass(frozen=True)
 class Measured:
-    """What a section found.
+    """What a section found."""
 
-    Attributes:
-        values: JSON key → number.
-        details: What stands behind them: numbers of each seed, the oracle's among them.
-    """
-
-    values: Mapping[str, float]
+    values: Mapping[str, float]  # JSON key → number
+    # What stands behind them: numbers of each seed, the oracle's among them
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Section:
-    """One comparison.
+    """One comparison."""
 
-    Attributes:
-        name: For `--only`.
-        targets: JSON key → what it should reach; keys without a target are None.
-        measure: Called with the seeds, and with what prints a line of progress.
-    """
-
-    name: str
+    name: str  # For `--only`
+    # JSON key → what it should reach; keys without a target are None
     targets: Mapping[str, Target | None]
+    # Called with the seeds, and with what prints a line of progress
     measure: Callable[[Sequence[int], Callable[[str], None]], Measured]
 
 
@@ -51,21 +43,14 @@ class Section:
 
 
 def predictions(
-    config: Mapping[str, Any],
-    splits: Splits,
-    seed: int,
+    config: Mapping[str, Any],  # As in a YAML file
+    splits: Splits,  # Rows to train on, to choose the checkpoint by, and to predict
+    seed: int,  # Of the run
     read: Callable[[Path], object] = lambda _: None,
 ) -> dict[str, np.ndarray]:
     """Trains with a seed, and predicts the rows of the test split.
 
-    Args:
-        config: As in a YAML file.
-        splits: Rows to train on, to choose the checkpoint by, and to predict.
-        seed: Of the run.
-        read: Called with the run's folder, before it is removed.
-
-    Returns:
-        Task → float64 [N], in the order of the test rows.
+    Returns task → float64 [N], in the order of the test rows.
     """
     folder = Path(tempfile.mkdtemp(prefix="inputs-"))
     found: list[np.ndarray] = []

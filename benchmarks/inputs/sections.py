@@ -11,29 +11,14 @@ import pyarrow as pa
 import torch
 import torch.nn.functional as F
 import yaml
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    ComputeDevice,
-    SplitTableBatchedEmbeddingBagsCodegen,
-)
-from scipy.stats import t
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor, nn
 
 from benchmarks.inputs.section import Measured, Section, log_loss, predictions, split_rows
-from benchmarks.racing.harness import Clock, Target
+from benchmarks.racing.harness import Clock, Spread, Target
 from benchmarks.train.ours import LogSteps
-from benchmarks.train.plain_torch import Model
-from benchmarks.train.workloads import (
-    BATCH,
-    DIM,
-    EMBEDDING_EPS,
-    EMBEDDING_LEARNING_RATE,
-    LEARNING_RATE,
-    WORKLOADS,
-    Log,
-    raw_config,
-)
+from benchmarks.train.plain_torch import Model, tables_of
+from benchmarks.train.workloads import BATCH, DIM, LEARNING_RATE, WORKLOADS, Ids, Log, raw_config
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.bundled.synthetic import FunnelLog, generate_funnel
 from mmoe.datasets.rows.batch import Batch
@@ -53,8 +38,6 @@ _FADES_AFTER = 72 * _HOUR
 
 @dataclass(frozen=True)
 class SequenceLog:
-    """Rows, and the true probability of each click."""
-
     table: pa.Table
     probability_N: np.ndarray
 
@@ -66,11 +49,6 @@ def sequence_log(rows: int, seed: int, *, interest: bool) -> SequenceLog:
     `interest` is set, what is clicked is what goes with recent events of the candidate's own
     category, `1.5 ln(1 + Σ exp(−age / 72 h))`; else people click what is popular, whatever they saw
     before.
-
-    Args:
-        rows: N.
-        seed: Of all that is drawn.
-        interest: Do clicks depend on the candidate and the events together?
     """
     rng = np.random.default_rng(seed)
     category_I = rng.integers(0, _CATEGORIES, _ITEMS)
@@ -94,18 +72,12 @@ def sequence_log(rows: int, seed: int, *, interest: bool) -> SequenceLog:
     def lists(values_V: np.ndarray) -> pa.Array:
         return pa.LargeListArray.from_arrays(offsets, pa.array(values_V))
 
-    table = pa.table(
-        {
-            "item": candidate_N,
-            "category": category_I[candidate_N],
-            "hour": (now_N // 3600) % 24,
-            "now": now_N,
-            "seen_items": lists(event_V),
-            "seen_categories": lists(category_I[event_V]),
-            "seen_times": lists((now_N[row_V] - age_V).astype(np.int64)),
-            "click": (rng.random(rows) < probability_N).astype(np.int64),
-        }
-    )
+    table = pa.table({
+        "item": candidate_N, "category": category_I[candidate_N], "hour": (now_N // 3600) % 24,
+        "now": now_N, "seen_items": lists(event_V), "seen_categories": lists(category_I[event_V]),
+        "seen_times": lists((now_N[row_V] - age_V).astype(np.int64)),
+        "click": (rng.random(rows) < probability_N).astype(np.int64),
+    })  # fmt: skip
     return SequenceLog(table, probability_N)
 
 
@@ -147,18 +119,14 @@ def _config(encoder: str | None) -> RunConfig:
     raw = raw_config(Log(_BIG, Path("unused"), 0), precision="fp32")
     numbers, singles = raw["features"][: _BIG.dense], raw["features"][_BIG.dense :]
     singles[_ITEM] = {"kind": "categorical", "name": "item", "table": "items"}
-    return config_from_dict(
-        {
-            **raw,
-            "data": {},
-            "tables": [{"name": "items", "encoding": "hash", "hash_size": _SPEED_ITEMS}],
-            "features": [*numbers, *singles, seen],
-        }
-    )
+    return config_from_dict({
+        **raw, "data": {},
+        "tables": [{"name": "items", "encoding": "hash", "hash_size": _SPEED_ITEMS}],
+        "features": [*numbers, *singles, seen],
+    })  # fmt: skip
 
 
 def _log(lengths_N: np.ndarray) -> pa.Table:
-    """Rows of `big`, and as many events of each."""
     rng, rows = np.random.default_rng(0), len(lengths_N)
     names = [ids.column for ids in _BIG.single]
     names[_ITEM] = "item"
@@ -182,13 +150,7 @@ class _PaddedDIN(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.items = SplitTableBatchedEmbeddingBagsCodegen(
-            [(_SPEED_ITEMS, DIM, EmbeddingLocation.HOST, ComputeDevice.CPU)],
-            optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-            learning_rate=EMBEDDING_LEARNING_RATE,
-            eps=EMBEDDING_EPS,
-            pooling_mode=PoolingMode.NONE,
-        )
+        self.items = tables_of([Ids("item", _SPEED_ITEMS)], PoolingMode.NONE)
         self.unit = nn.Sequential(
             nn.Linear(4 * DIM, _HIDDEN[0]), nn.ReLU(), nn.Linear(_HIDDEN[0], 1)
         )
@@ -230,7 +192,6 @@ class _Padded:
 
 
 def _padded(batch: Batch, lengths_B: np.ndarray) -> tuple[Any, ...]:
-    """A batch of ours in the rival's form."""
     singles = len(_BIG.ids) * BATCH
     ids_CB = batch.values[:singles].view(-1, BATCH)
     others = [number for number in range(len(_BIG.ids)) if number != _ITEM]
@@ -304,46 +265,31 @@ def config(encoder: str) -> Mapping[str, Any]:
     """
     return {
         "features": [
-            {"kind": "categorical", "name": "item"},
-            {"kind": "categorical", "name": "category"},
+            {"kind": "categorical", "name": "item"}, {"kind": "categorical", "name": "category"},
             {"kind": "categorical", "name": "hour"},
             {
-                "kind": "sequence",
-                "name": "seen",
-                "columns": ["seen_items", "seen_categories"],
-                "target": ["item", "category"],
-                "times": "seen_times",
-                "now": "now",
-                "max_length": 50,
-                "encoder": encoder,
+                "kind": "sequence", "name": "seen", "columns": ["seen_items", "seen_categories"],
+                "target": ["item", "category"], "times": "seen_times", "now": "now",
+                "max_length": 50, "encoder": encoder,
             },
         ],
         "tasks": [{"name": "click", "label": "click"}],
         "model": {
-            "embedding_dim": 8,
-            "num_experts": 4,
-            "expert": {"hidden": [256, 128], "dropout": 0.3},
-            "tower": {"hidden": [32]},
+            "embedding_dim": 8, "num_experts": 4,
+            "expert": {"hidden": [256, 128], "dropout": 0.3}, "tower": {"hidden": [32]},
         },
         "training": {
-            "epochs": 4,
-            "batch_size": 512,
-            "patience": 4,
-            "monitor": "mean.logloss",
+            "epochs": 4, "batch_size": 512, "patience": 4, "monitor": "mean.logloss",
             "ema_decay": 0.99,
             "optimizer": {
-                "kind": "adamw",
-                "learning_rate": 0.003,
-                "weight_decay": 0.5,
+                "kind": "adamw", "learning_rate": 0.003, "weight_decay": 0.5,
                 "schedule": "cosine",
             },
             "embedding_optimizer": {
-                "kind": "rowwise_adagrad",
-                "learning_rate": 0.1,
-                "weight_decay": 4e-4,
+                "kind": "rowwise_adagrad", "learning_rate": 0.1, "weight_decay": 4e-4,
             },
         },
-    }
+    }  # fmt: skip
 
 
 def _sequences_measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
@@ -433,8 +379,6 @@ _MODELS: Mapping[str, tuple[Mapping[str, Any], float]] = {
 
 @dataclass(frozen=True)
 class _World:
-    """A log, and each task's true probability of each of its rows."""
-
     log: pa.Table
     truth: Mapping[str, np.ndarray]
 
@@ -500,7 +444,6 @@ def _interactions_config(model: Mapping[str, Any], decay: float) -> dict[str, An
 
 
 def expert_products(expert: Mapping[str, Any]) -> int:
-    """Returns the multiplications of one expert for one row."""
     if expert["kind"] == "mlp":
         return _WIDTH * expert["hidden"][0] + expert["hidden"][0] * expert["hidden"][1]
     if expert["kind"] == "dcn_v2":  # two layers
@@ -509,7 +452,6 @@ def expert_products(expert: Mapping[str, Any]) -> int:
 
 
 def _losses(seed: int, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
-    """By config and task the log-loss over the test rows, its expectation over labels."""
     world = _draw(seed)
     splits = split_rows(world.log.slice(0, _TRAIN), world.log.slice(_TRAIN))
     truth = {task: p[_TRAIN:] for task, p in world.truth.items()}
@@ -536,7 +478,7 @@ def _interactions_measure(seeds: Sequence[int], say: Callable[[str], None]) -> M
     return Measured(
         {
             "interaction_gap_ratio": min(gaps["fm"], gaps["dcn_v2"]) / gaps["none"],
-            "mixed_pool_gain": _lower_end(gains),
+            "mixed_pool_gain": Spread.of_mean(gains).low,
         },
         {
             "gap_to_oracle": {name: round(gap, 5) for name, gap in gaps.items()},
@@ -548,14 +490,6 @@ def _interactions_measure(seeds: Sequence[int], say: Callable[[str], None]) -> M
             },
         },
     )
-
-
-def _lower_end(gains: Sequence[float]) -> float:
-    """Of the 95 % interval of the mean over the seeds, by Student's t; of one seed itself."""
-    if len(gains) < 2:
-        return float(gains[0])
-    error = float(np.std(gains, ddof=1)) / len(gains) ** 0.5
-    return float(np.mean(gains) + t.ppf(0.025, len(gains) - 1) * error)
 
 
 INTERACTIONS_SECTION = Section(
@@ -595,11 +529,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 class World:
-    """One truth and its logs.
-
-    Args:
-        seed: Of all that is drawn.
-    """
+    """One truth and its logs."""
 
     def __init__(self, seed: int) -> None:
         self.draw = np.random.default_rng([seed, 7])
@@ -609,14 +539,12 @@ class World:
         self.error_I = self.draw.normal(0, ERROR_SD, ITEMS)
 
     def requests(self, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draws segments of users [R], items [R, 20] and the logits of their relevance."""
         segments_R = self.draw.integers(0, SEGMENTS, count)
         items_RK = self.draw.random((count, ITEMS)).argpartition(SHOWN)[:, :SHOWN]
         taste_RK = self.taste_SC[segments_R[:, None], self.category_I[items_RK]]
         return segments_R, items_RK, BASE + self.quality_I[items_RK] + taste_RK
 
     def log(self, count: int) -> pa.Table:
-        """Returns what the previous ranker showed, and who clicked."""
         segments_R, items_RK, logits_RK = self.requests(count)
         estimate_RK = logits_RK + self.error_I[items_RK]
         estimate_RK = estimate_RK + self.draw.normal(0, NOISE_SD, estimate_RK.shape)
@@ -649,21 +577,15 @@ class World:
         clicks_RK: np.ndarray,
     ) -> pa.Table:
         each = items_RK.shape[1]
-        return pa.table(
-            {
-                "request": np.repeat(np.arange(len(segments_R)), each),
-                "segment": np.repeat(segments_R, each),
-                "item": items_RK.ravel(),
-                "category": self.category_I[items_RK.ravel()],
-                "position": positions_RK.ravel(),
-                "device": np.repeat(devices_R, each),
-                "click": clicks_RK.ravel().astype(int),
-            }
-        )
+        return pa.table({
+            "request": np.repeat(np.arange(len(segments_R)), each),
+            "segment": np.repeat(segments_R, each), "item": items_RK.ravel(),
+            "category": self.category_I[items_RK.ravel()], "position": positions_RK.ravel(),
+            "device": np.repeat(devices_R, each), "click": clicks_RK.ravel().astype(int),
+        })  # fmt: skip
 
 
 def measure(seeds: Sequence[int], say: Callable[[str], None]) -> Measured:
-    """Trains all models on the log of each seed."""
     found: dict[str, list[float]] = {name: [] for name in ("oracle", *MODELS)}
     for seed in seeds:
         world = World(seed)
@@ -716,19 +638,12 @@ _ROADS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class _LateWorld:
-    """One log of clicks.
+    """One log of clicks."""
 
-    Attributes:
-        log: As it is at the end of day 30: purchases that had come by then.
-        after: Clicks of the following days, likewise (nearly none has come).
-        truth_N: P(purchase within the window) of these.
-        bought_N: Whether it came, once all labels are mature.
-    """
-
-    log: pa.Table
-    after: pa.Table
-    truth_N: np.ndarray
-    bought_N: np.ndarray
+    log: pa.Table  # As it is at the end of day 30: purchases that had come by then
+    after: pa.Table  # Clicks of the following days, likewise (nearly none has come)
+    truth_N: np.ndarray  # P(purchase within the window) of these
+    bought_N: np.ndarray  # Whether it came, once all labels are mature
 
 
 def _world(seed: int) -> _LateWorld:
@@ -756,17 +671,11 @@ def _world(seed: int) -> _LateWorld:
     come_N = bought_N & (day_N + delay_N <= _DAYS)
     at_N = _START + (day_N * _DAY).astype(np.int64)
     happened_N = _START + ((day_N + delay_N) * _DAY).astype(np.int64)
-    table = pa.table(
-        {
-            "clicked_at": at_N,
-            "item": item_N,
-            "segment": segment_N,
-            "price": price_N,
-            "cart": cart_N.astype(np.int8),
-            "buy": come_N.astype(np.int8),
-            "bought_at": pa.array(happened_N, mask=~come_N),
-        }
-    )
+    table = pa.table({
+        "clicked_at": at_N, "item": item_N, "segment": segment_N, "price": price_N,
+        "cart": cart_N.astype(np.int8), "buy": come_N.astype(np.int8),
+        "bought_at": pa.array(happened_N, mask=~come_N),
+    })  # fmt: skip
     logged = int((day_N < _DAYS).sum())
     return _LateWorld(table[:logged], table[logged:], truth_N[logged:], bought_N[logged:])
 
@@ -800,7 +709,6 @@ def _splits(world: _LateWorld, seed: int) -> Splits:
 
 
 def _judged(world: _LateWorld, predicted_N: np.ndarray) -> dict[str, float]:
-    """How far the mean prediction is off, ECE and log-loss, all on mature labels."""
     return {
         "off": abs(float(predicted_N.mean() / world.bought_N.mean()) - 1),
         "ratio": float(predicted_N.mean() / world.bought_N.mean()),
@@ -866,7 +774,6 @@ _JOINT = ("ratio", "aitm", "dbmtl")
 
 
 def _after_config(way: str) -> dict[str, Any]:
-    """The recipe's features, model and training, with the tasks and towers of one way."""
     recipe = yaml.safe_load(
         (files("mmoe.datasets") / "recipes" / "synthetic-funnel.yaml").read_text("utf-8")
     )

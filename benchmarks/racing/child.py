@@ -21,12 +21,7 @@ def private_stdout() -> TextIO:
 
 
 def answer_commands(jobs: Mapping[str, Callable[..., dict[str, Any]]], answers: TextIO) -> None:
-    """Says that this process is ready, and answers commands until there are no more.
-
-    Args:
-        jobs: From the name of a command to what is called with the command's other values.
-        answers: Where answers go, a line each.
-    """
+    """Says that this process is ready, and answers commands until there are no more."""
     answer: dict[str, Any] = {"ready": True}
     while True:
         answers.write(json.dumps(answer) + "\n")

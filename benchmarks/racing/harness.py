@@ -3,17 +3,18 @@
 import argparse
 import json
 import platform
-import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from rich.box import SIMPLE_HEAD
@@ -37,18 +38,25 @@ class Spread:
 
     @classmethod
     def single(cls, value: float) -> "Spread":
-        """Of one measurement."""
         return cls(value, value, value, 1)
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Of one value a round."""
-        ordered = sorted(values)
-        low, high = _quantile(ordered, 0.1), _quantile(ordered, 0.9)
-        return cls(statistics.median(ordered), low, high, len(ordered))
+        ends = (float(np.quantile(values, share)) for share in (0.1, 0.9))
+        return cls(statistics.median(values), *ends, len(values))
+
+    @classmethod
+    def of_mean(cls, values: Sequence[float]) -> "Spread":
+        """Mean and 95 % interval over seeds, by Student's t; of one seed the value itself."""
+        mean, count = float(np.mean(values)), len(values)
+        if count < 2:
+            return cls(mean, mean, mean, count)
+        from scipy.stats import t  # not where a GPU is checked
+
+        reach = float(t.ppf(0.975, count - 1) * np.std(values, ddof=1) / count**0.5)
+        return cls(mean, mean - reach, mean + reach, count)
 
     def times(self, factor: float) -> "Spread":
-        """In another unit."""
         return Spread(self.median * factor, self.low * factor, self.high * factor, self.count)
 
 
@@ -60,12 +68,13 @@ class Times:
 
     @property
     def rounds(self) -> int:
-        """How many there were."""
         return min(map(len, self.seconds.values()), default=0)
 
     def median(self, name: str) -> float:
-        """Seconds."""
         return statistics.median(self.seconds[name])
+
+    def ms(self, name: str) -> float:
+        return self.median(name) * 1e3
 
     def ratio(self, other: str, ours: str) -> Spread:
         """How many times as long `other` takes."""
@@ -73,7 +82,6 @@ class Times:
         return Spread.of([theirs / own for theirs, own in pairs])
 
     def fastest(self, names: Sequence[str]) -> str:
-        """The one of these contestants with the smallest median."""
         return min(names, key=self.median)
 
     def then(self, more: "Times") -> "Times":
@@ -81,18 +89,12 @@ class Times:
         return Times({name: [*self.seconds[name], *more.seconds[name]] for name in self.seconds})
 
 
-def rotated(names: Sequence[str], turn: int) -> Iterator[str]:
+def rotated(names: Iterable[str], turn: int) -> list[str]:
     """Every contestant follows every other one in turn: neighbours leave caches behind."""
+    names = list(names)
     start = turn % len(names)
     order = [*names[start:], *names[:start]]
-    yield from reversed(order) if turn // len(names) % 2 else order
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return order[::-1] if turn // len(names) % 2 else order
 
 
 # Targets, results, and the table that sets one beside the other
@@ -100,14 +102,11 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Target:
-    """What a key should reach: at least `bound`, or at most; with `highest`, a range."""
-
     bound: float
     at_most: bool = False
     highest: float | None = None
 
     def met(self, value: float) -> bool:
-        """Is it reached?"""
         if self.highest is not None:
             return self.bound <= value <= self.highest
         return value <= self.bound if self.at_most else value >= self.bound
@@ -118,122 +117,78 @@ class Target:
         return f"{'≤' if self.at_most else '≥'} {self.bound:g}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Result:
-    """One line of the table.
-
-    Attributes:
-        key: Of the targets; others are shown for information.
-        spread: Median and range of the paired ratios.
-        ours_ms: Median of ours.
-        other_ms: Median of what it is compared with. None where there is no such time.
-        note: What else is worth knowing.
-        product_rate: `fp32` or `bf16` where the spread is in FLOP/s and still to be divided by the
-            rate of a plain product, which is known at the end of the run.
-        details: Rows of a table of its own.
-        digits: Behind the point, in the table.
-    """
+    """One line of the table; keys without a target are shown for information."""
 
     key: str
     spread: Spread
     ours_ms: float | None = None
     other_ms: float | None = None
     note: str = ""
+    # fp32 or bf16 where the spread is in FLOP/s and still to be divided by the rate of a plain
+    # product, which is known at the end of the run
     product_rate: str | None = None
-    details: Sequence[Mapping[str, Any]] = ()
-    digits: int = 3
+    details: Sequence[Mapping[str, Any]] = ()  # rows of a table of its own
+    digits: int = 3  # behind the point, in the table
 
     def as_share_of(self, limit: float) -> "Result":
-        """A rate as a share of `limit` (FLOP/s)."""
-        note = f"of {limit / 1e9:,.0f} GFLOP/s"
-        note = f"{self.note}, {note}" if self.note else note
+        note = ", ".join(filter(None, (self.note, f"of {limit / 1e9:,.0f} GFLOP/s")))
         return replace(self, spread=self.spread.times(1 / limit), note=note, product_rate=None)
 
     def as_json(self) -> dict[str, object]:
-        """Everything but the key."""
-        digits = max(6, self.digits)
+        digits, spread = max(6, self.digits), self.spread
+        medians = {"median": spread.median, "p10": spread.low, "p90": spread.high}
+        times = {"ours_ms": self.ours_ms, "other_ms": self.other_ms}
         return {
-            "median": round(self.spread.median, digits),
-            "p10": round(self.spread.low, digits),
-            "p90": round(self.spread.high, digits),
-            "rounds": self.spread.count,
-            "ours_ms": _rounded(self.ours_ms),
-            "other_ms": _rounded(self.other_ms),
+            **{name: round(value, digits) for name, value in medians.items()},
+            "rounds": spread.count,
+            **{name: None if ms is None else round(ms, 3) for name, ms in times.items()},
             "note": self.note,
             **({"details": list(self.details)} if self.details else {}),
         }
 
 
-def speedup(key: str, times: Times, other: str, ours: str = "mmoe", note: str = "") -> Result:
+def speedup(
+    key: str, times: Times, other: str, ours: str = "mmoe", note: str = "", **more: Any
+) -> Result:
     """How many times as long the other one takes."""
-    return Result(
-        key=key,
-        spread=times.ratio(other, ours),
-        ours_ms=times.median(ours) * 1e3,
-        other_ms=times.median(other) * 1e3,
-        note=note,
-    )
-
-
-def in_order(results: Iterable[Result], targets: Mapping[str, Target]) -> list[Result]:
-    """In the order of `targets`, each key followed by what is shown beside it."""
-    keys = list(targets)
-
-    def place(result: Result) -> int:
-        owners = [i for i, key in enumerate(keys) if result.key.startswith(key)]
-        return max(owners, default=len(keys))
-
-    return sorted(results, key=lambda result: (place(result), len(result.key), result.key))
+    ms = times.ms(ours), times.ms(other)
+    return Result(key, times.ratio(other, ours), *ms, note, **more)
 
 
 def missed(results: Iterable[Result], targets: Mapping[str, Target]) -> list[str]:
-    """The keys whose median is not what it should be."""
     held = [result for result in results if result.key in targets]
     return [r.key for r in held if not targets[r.key].met(r.spread.median)]
+
+
+RATIOS = "Paired ratios: median and 10–90 % range"
 
 
 def print_table(
     results: Sequence[Result],
     targets: Mapping[str, Target],
-    title: str = "Paired ratios: median and 10–90 % range",
+    title: str = RATIOS,
     *,
-    enough_rounds: bool = True,
+    enough_rounds: bool = True,  # else medians are not held against targets
 ) -> None:
-    """Targets beside what was measured; keys without a target are for information.
-
-    Args:
-        results: What was measured.
-        targets: What it is held against.
-        title: Above the table.
-        enough_rounds: Whether the medians can be held against the targets at all.
-    """
     below = set(missed(results, targets))
     table = new_table(("key", "ours, ms", "other, ms", "median", "10–90 %", "target"), title)
     for column in ("", "note"):
         table.add_column(column, no_wrap=not column)
     for result in results:
-        target = targets.get(result.key)
-        spread, digits = result.spread, result.digits
+        target, spread, digits = targets.get(result.key), result.spread, result.digits
+        verdict = "MISSED" if result.key in below else "met"
         table.add_row(
             result.key if target else f"  {result.key}",
             *("" if ms is None else f"{ms:,.2f}" for ms in (result.ours_ms, result.other_ms)),
             f"{spread.median:.{digits}f}",
             f"{spread.low:.{digits}f}–{spread.high:.{digits}f}",
             str(target) if target else "",
-            _verdict(result.key in below, enough_rounds) if target else "",
+            (verdict if enough_rounds else "too few rounds") if target else "",
             result.note,
         )
     show("", table)
-
-
-def _verdict(missed: bool, enough_rounds: bool) -> str:
-    if not enough_rounds:
-        return "too few rounds"
-    return "MISSED" if missed else "met"
-
-
-def _rounded(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else round(milliseconds, 3)
 
 
 # Which machine a run was on
@@ -242,7 +197,6 @@ SHOWN_FLAGS = ("avx512f", "avx512_bf16", "amx_bf16")
 
 
 def processor() -> str:
-    """Name and kind of the processor, where the system tells them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -263,12 +217,8 @@ SQUARE = 2048
 # The dense mixture's own products, rows × inner × columns: two layers, their input gradients (the
 # same shapes turned round) and their weight gradients.
 WORKLOAD = (
-    (4096, 330, 256),
-    (4096, 256, 128),
-    (4096, 128, 256),
-    (330, 4096, 256),
-    (256, 4096, 128),
-)
+    (4096, 330, 256), (4096, 256, 128), (4096, 128, 256), (330, 4096, 256), (256, 4096, 128),
+)  # fmt: skip
 REPEATS = 3
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -285,7 +235,7 @@ class ProductRates:
     best: dict[str, dict[str, float]] = field(default_factory=lambda: {"fp32": {}, "bf16": {}})
 
     def measure(self) -> None:
-        """Runs every product a few times and keeps the best."""
+        clock = Clock(device=self.device, rounds=None, seconds=0.0)
         for dtype_name, dtype in DTYPES.items():
             if not multiplies(dtype_name, self.device):
                 continue
@@ -293,28 +243,14 @@ class ProductRates:
                 x = torch.randn(rows, inner, device=self.device).to(dtype)
                 w = torch.randn(inner, columns, device=self.device).to(dtype)
                 for library, product in _products(x, w).items():
-                    rate = 2 * rows * inner * columns / self._best_seconds(product)
+                    seconds = [clock.time(product) for _ in range(1 + REPEATS)]
+                    rate = 2 * rows * inner * columns / min(seconds[1:])
                     rates = self.best[dtype_name]
                     rates[library] = max(rate, rates.get(library, 0.0))
 
     def limit(self, dtype_name: str) -> float | None:
         """The best of all libraries and shapes; None: it was not measured."""
         return max(self.best[dtype_name].values(), default=None)
-
-    def _best_seconds(self, product: Callable[[], Tensor]) -> float:
-        product()
-        seconds = []
-        for _ in range(REPEATS):
-            self._wait()
-            started = time.perf_counter()
-            product()
-            self._wait()
-            seconds.append(time.perf_counter() - started)
-        return min(seconds)
-
-    def _wait(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
 
 
 def multiplies(dtype_name: str, device: str) -> bool:
@@ -342,34 +278,36 @@ def _products(x: Tensor, w: Tensor) -> Mapping[str, Callable[[], Tensor]]:
 
 WARM_UP_ROUNDS = 2
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 60
+Found = TypeVar("Found")
+
+
+def in_turns(
+    calls: Mapping[str, Callable[[], Found]],
+    rounds: int,
+    after: Callable[[], object] = lambda: None,  # each round
+) -> dict[str, list[Found]]:
+    """What each call gives, round by round."""
+    found: dict[str, list[Found]] = {name: [] for name in calls}
+    for turn in range(rounds):
+        for name in rotated(calls, turn):
+            found[name].append(calls[name]())
+        after()
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """How long, and on what, contestants run.
+    """How long, and on what, contestants run."""
 
-    Attributes:
-        device: cpu or cuda.
-        rounds: Rounds of every race; None: as many as fit into its time.
-        seconds: Time of one race.
-        say: Told of progress.
-    """
-
-    device: str
-    rounds: int | None
-    seconds: float
+    device: str  # cpu or cuda
+    rounds: int | None  # of every race; None: as many as fit into its time
+    seconds: float  # of one race
     say: Callable[[str], None] = field(default=lambda _: None)
 
     def race(
         self, name: str, calls: Mapping[str, Callable[[], object]], *, share: float = 1.0
     ) -> Times:
-        """Runs the contestants in turn, in another order every round.
-
-        Args:
-            name: Of the race, for progress.
-            calls: Contestants.
-            share: Of the time of one race.
-        """
+        """Runs the contestants in turn, for a share of the time of one race."""
         one_round = 0.0
         for _ in range(1 if self.rounds == 1 else WARM_UP_ROUNDS):
             one_round = sum(self.time(call) for call in calls.values())
@@ -377,11 +315,7 @@ class Clock:
             FEWEST_ROUNDS, min(MOST_ROUNDS, int(self.seconds * share / max(one_round, 1e-6)))
         )
         self.say(f"  {name}: {rounds} rounds of {one_round:.3f} s")
-        seconds: dict[str, list[float]] = {key: [] for key in calls}
-        for turn in range(rounds):
-            for key in rotated(list(calls), turn):
-                seconds[key].append(self.time(calls[key]))
-        return Times(seconds)
+        return Times(in_turns({n: partial(self.time, call) for n, call in calls.items()}, rounds))
 
     def time(self, call: Callable[[], object]) -> float:
         """Seconds of one call, with what it left running on the device."""
@@ -406,7 +340,7 @@ def time_on_all_ranks(call: Callable[[], object]) -> float:
     return float(seconds)
 
 
-# What a race is, and a run through several of them
+# What a race is, and a run through several of them, which ends with one JSON line
 
 Bench = TypeVar("Bench")
 
@@ -417,66 +351,115 @@ class NothingToMeasure(Exception):
 
 @dataclass(frozen=True)
 class Race(Generic[Bench]):
-    """One race.
+    """One race: the keys that come out of it, what each should reach, and what measures them."""
 
-    Attributes:
-        keys: That come out of it, and what each should reach; None: shown for information.
-        run: Measures them.
-    """
-
-    keys: Mapping[str, Target | None]
+    keys: Mapping[str, Target | None]  # None: shown for information
     run: Callable[[Bench], list[Result]]
 
 
-def run_races(
-    races: Sequence[Race[Bench]],
-    bench: Bench,
-    wanted: Collection[str],
-    say: Callable[[str], None],
-    between: Callable[[], None] = lambda: None,
-) -> tuple[list[Result], dict[str, str], dict[str, str]]:
-    """Runs the races that give a wanted key, in turn; `between` is called around each.
+def keys_of(races: Iterable[Race[Any]]) -> dict[str, Target | None]:
+    return {key: target for race in races for key, target in race.keys.items()}
 
-    Returns:
-        Results, and why other keys have none: failed, skipped.
-    """
-    races = [race for race in races if set(race.keys) & set(wanted)]
+
+def options(
+    name: str,  # of the program, which adds options of its own
+    keys: Iterable[str],
+    *,
+    seconds: float | None = None,  # of a race, unless told otherwise; None: no option
+    rounds: bool = False,  # whether their number may be told
+    seeds: int | None = None,  # unless told otherwise; None: one, and no option
+    device: bool = False,  # whether it may be a GPU
+    threads: int | None = None,  # of this process; None: an option
+) -> argparse.ArgumentParser:
+    """Returns those that programs share."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
+    parser.set_defaults(device="cpu", rounds=None, seeds=1, threads=threads)
+    add = parser.add_argument
+    if device:
+        add("--device", choices=("cpu", "cuda"), default="cpu")
+    if threads is None:
+        add("--threads", type=int, default=torch.get_num_threads())
+    if rounds:
+        add("--rounds", type=int, help="of every race; default: as many as fit into --seconds")
+    if seconds is not None:
+        add("--seconds", type=float, default=seconds, help="of a race")
+    if seeds is not None:
+        add("--seeds", type=int, default=seeds, help="of compared trainings")
+    keys = tuple(keys)
+    add("--only", nargs="+", choices=keys, default=keys, metavar="KEY")
+    add("--out", type=Path, help="the JSON line goes here as well")
+    return parser
+
+
+def clock_of(arguments: argparse.Namespace) -> Clock:
+    """Of the options of a program."""
+    given = {name: getattr(arguments, name) for name in ("device", "rounds", "seconds")}
+    return Clock(**given, say=talker())
+
+
+def run(
+    arguments: argparse.Namespace,  # of `options`
+    races: Sequence[Race[Bench]],
+    bench: Bench,  # what each race gets
+    *,
+    settings: Mapping[str, Any] | None = None,  # that the JSON line holds too
+    skipped: Mapping[str, str] | None = None,  # keys without a value though their race has run
+    fewest_seeds: int = 0,  # with fewer, and with few rounds, nothing is held against targets
+    rates: ProductRates | None = None,  # of which results are shares; measured around each race
+    between: bool = False,
+    details: Callable[[Sequence[Result]], None] = lambda _: None,  # prints what comes first
+    title: str = RATIOS,
+) -> None:
+    """Runs the wanted races; prints a table and one JSON line; exits with 1 if a race failed."""
+    torch.set_num_threads(arguments.threads)
+    started, say = time.perf_counter(), talker()
+    targets = {key: target for key, target in keys_of(races).items() if target is not None}
+    wanted = [race for race in races if set(race.keys) & set(arguments.only)]
     results: list[Result] = []
     failed: dict[str, str] = {}
-    skipped: dict[str, str] = {}
-    between()
-    for number, race in enumerate(races, start=1):
-        say(f"{number}/{len(races)} {', '.join(race.keys)}")
+    without: dict[str, str] = {}
+    for number, race in enumerate(wanted, start=1):
+        say(f"{number}/{len(wanted)} {', '.join(race.keys)}")
+        if rates is not None and between:
+            rates.measure()
         try:
             results += race.run(bench)
         except NothingToMeasure as reason:
             say(f"skipped: {reason}")
-            skipped |= dict.fromkeys(race.keys, str(reason))
+            without |= dict.fromkeys(race.keys, str(reason))
         # What one race cannot do must not cost all the others.
         except (ValueError, RuntimeError, OSError) as error:
             say(f"FAILED: {error}")
             failed |= dict.fromkeys(race.keys, str(error))
-        between()
-    return results, failed, skipped
-
-
-# What a benchmark ends with: one JSON line
-
-
-def talker() -> Callable[[str], None]:
-    """Returns what prints a line to standard error, as it is."""
-    console = Console(stderr=True, highlight=False)
-    return lambda text: console.print(text, markup=False, soft_wrap=True)
+    if rates is not None:
+        if between:
+            rates.measure()
+        results, no_products = shares_of(results, rates)
+        without |= no_products
+    without |= skipped or {}
+    results = _in_order(results, targets)
+    details(results)
+    enough = arguments.rounds is None or arguments.rounds >= FEWEST_ROUNDS
+    enough = enough and arguments.seeds >= fewest_seeds
+    print_table(results, targets, title, enough_rounds=enough)
+    context = _context(arguments.device, settings or {}, started, rates)
+    _print_context(context, without)
+    outcome = f"missed: {', '.join(missed(results, targets)) or 'none'}"
+    print(f"{context['seconds']} s; {outcome if enough else 'too few rounds: it runs, no more'}")
+    line = {
+        **{r.key: round(r.spread.median, max(4, r.digits)) for r in results}, **context,
+        "skipped": without, "missed": missed(results, targets) if enough else None,
+        "failed": failed, "results": {r.key: r.as_json() for r in results},
+    }  # fmt: skip
+    last_line(line, arguments.out)
+    if failed:
+        sys.exit(1)
 
 
 def shares_of(
     results: Sequence[Result], rates: ProductRates
 ) -> tuple[list[Result], dict[str, str]]:
-    """FLOP/s as shares of the product rate of their precision.
-
-    Returns:
-        The results, and why keys have none: this machine has no such products.
-    """
+    """FLOP/s as shares of the product rate; why keys have none: there are no such products."""
     shares, without = [], {}
     for result in results:
         limit = rates.limit(result.product_rate) if result.product_rate else None
@@ -487,52 +470,34 @@ def shares_of(
     return shares, without
 
 
-def report(
-    found: tuple[list[Result], dict[str, str], dict[str, str]],
-    targets: Mapping[str, Target],
-    settings: Mapping[str, Any],
-    out: Path | None,
-    *,
-    started: float,
-    title: str = "Paired ratios: median and 10–90 % range",
-    rates: ProductRates | None = None,
-    details: Callable[[Sequence[Result]], None] = lambda _: None,
-    device: str = "cpu",
-    enough: bool = True,
-) -> None:
-    """Prints what races found as a table and, last, as one JSON line; exits with 1 if one failed.
+def _in_order(results: Iterable[Result], targets: Mapping[str, Target]) -> list[Result]:
+    """In the order of `targets`, each key followed by what is shown beside it."""
+    keys = list(targets)
 
-    Args:
-        found: By `run_races`.
-        targets: Of the keys that have one.
-        settings: That the JSON line holds too.
-        out: The JSON line goes here as well.
-        started: By `time.perf_counter`.
-        title: Of the table.
-        rates: Of products, of which results are shares.
-        details: Prints what comes before the table.
-        device: That was measured.
-        enough: Whether the medians can be held against the targets at all.
-    """
-    results, failed, skipped = found
+    def place(result: Result) -> int:
+        owners = [i for i, key in enumerate(keys) if result.key.startswith(key)]
+        return max(owners, default=len(keys))
+
+    return sorted(results, key=lambda result: (place(result), len(result.key), result.key))
+
+
+def _context(
+    device: str, settings: Mapping[str, Any], started: float, rates: ProductRates | None
+) -> dict[str, Any]:
     context = {
         "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
-        "threads": torch.get_num_threads(),
-        **settings,
-        "torch": torch.__version__,
-        "extension": extension_status().detail,
-        "seconds": round(time.perf_counter() - started),
-    }
+        "threads": torch.get_num_threads(), **settings, "torch": torch.__version__,
+        "extension": extension_status().detail, "seconds": round(time.perf_counter() - started),
+    }  # fmt: skip
     if rates is not None:
-        results, without = shares_of(results, rates)
-        skipped = skipped | without
         context["product_gflops"] = {
             dtype: {library: round(rate / 1e9, 1) for library, rate in by_library.items()}
             for dtype, by_library in rates.best.items()
         }
-    results = in_order(results, targets)
-    details(results)
-    print_table(results, targets, title, enough_rounds=enough)
+    return context
+
+
+def _print_context(context: Mapping[str, Any], skipped: Mapping[str, str]) -> None:
     for key, reason in skipped.items():
         print(f"skipped {key}: {reason}")
     print(f"{context['device']}, {context['threads']} threads, torch {context['torch']}")
@@ -540,130 +505,20 @@ def report(
     for dtype, by_library in context.get("product_gflops", {}).items():
         shown = ", ".join(f"{library} {rate:,.0f}" for library, rate in by_library.items())
         print(f"best product, {dtype}: {shown or 'none'} GFLOP/s")
-    outcome = f"missed: {', '.join(missed(results, targets)) or 'none'}"
-    print(f"{context['seconds']} s; {outcome if enough else 'too few rounds: it runs, no more'}")
-    last_line(
-        {
-            **{r.key: round(r.spread.median, max(4, r.digits)) for r in results},
-            **context,
-            "skipped": skipped,
-            "missed": missed(results, targets) if enough else None,
-            "failed": failed,
-            "results": {r.key: r.as_json() for r in results},
-        },
-        out,
-    )
-    if failed:
-        sys.exit(1)
 
 
-# What programs share: options, races, the table, the last line
-
-
-def keys_of(races: Iterable[Race[Any]]) -> dict[str, Target | None]:
-    """Returns all keys that may be asked for, and what each should reach."""
-    return {key: target for race in races for key, target in race.keys.items()}
-
-
-def targets_of(races: Iterable[Race[Any]]) -> dict[str, Target]:
-    """Returns the targets of the keys that have one."""
-    return {key: target for key, target in keys_of(races).items() if target is not None}
-
-
-def options(
-    name: str,
-    keys: Iterable[str],
-    *,
-    seconds: float | None = None,
-    rounds: bool = False,
-    seeds: int | None = None,
-    device: bool = False,
-    threads: int | None = None,
-) -> argparse.ArgumentParser:
-    """Returns those that programs share; a program adds its own.
-
-    Args:
-        name: Of the program.
-        keys: That may be asked for.
-        seconds: Of a race, unless told otherwise; None: no option.
-        rounds: Whether their number may be told.
-        seeds: Unless told otherwise; None: one, and no option.
-        device: Whether it may be a GPU.
-        threads: Of this process; None: an option.
-    """
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
-    parser.set_defaults(device="cpu", rounds=None, seeds=1, threads=threads)
-    if device:
-        parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    if threads is None:
-        parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    if rounds:
-        words = "of every race; default: as many as fit into --seconds"
-        parser.add_argument("--rounds", type=int, help=words)
-    if seconds is not None:
-        parser.add_argument("--seconds", type=float, default=seconds, help="of a race")
-    if seeds is not None:
-        parser.add_argument("--seeds", type=int, default=seeds, help="of compared trainings")
-    keys = tuple(keys)
-    parser.add_argument("--only", nargs="+", choices=keys, default=keys, metavar="KEY")
-    parser.add_argument("--out", type=Path, help="the JSON line goes here as well")
-    return parser
-
-
-def clock_of(arguments: argparse.Namespace) -> Clock:
-    """Returns the clock of a program's options."""
-    return Clock(
-        device=arguments.device, rounds=arguments.rounds, seconds=arguments.seconds, say=talker()
-    )
-
-
-def run(
-    arguments: argparse.Namespace,
-    races: Sequence[Race[Bench]],
-    bench: Bench,
-    *,
-    settings: Mapping[str, Any] | None = None,
-    skipped: Mapping[str, str] | None = None,
-    fewest_seeds: int = 0,
-    between: Callable[[], None] = lambda: None,
-    **shown: Any,
-) -> None:
-    """Prints a table and, last, one JSON line; exits with 1 where a race failed.
-
-    Args:
-        arguments: Of `options`.
-        races: In turn.
-        bench: What each race gets.
-        settings: That the JSON line holds too.
-        skipped: Why keys have no value although their race has run; read in the end.
-        fewest_seeds: With fewer of them medians are not held against targets.
-        between: Called around each race.
-        shown: How, as `report` has it.
-    """
-    torch.set_num_threads(arguments.threads)
-    started = time.perf_counter()
-    results, failed, reasons = run_races(races, bench, arguments.only, talker(), between)
-    enough = arguments.rounds is None or arguments.rounds >= FEWEST_ROUNDS
-    report(
-        (results, failed, {**reasons, **(skipped or {})}),
-        targets_of(races),
-        settings or {},
-        arguments.out,
-        started=started,
-        device=arguments.device,
-        enough=enough and arguments.seeds >= fewest_seeds,
-        **shown,
-    )
+def talker() -> Callable[[str], None]:
+    """Returns what prints a line to standard error, as it is."""
+    console = Console(stderr=True, highlight=False)
+    return lambda text: console.print(text, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def temporary_folder(name: str) -> Iterator[Path]:
-    """Gives a folder that is removed in the end."""
-    folder = Path(tempfile.mkdtemp(prefix=f"mmoe-bench-{name}-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f"mmoe-bench-{name}-", ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
 
 
 def new_table(columns: Sequence[str], title: str | None = None) -> Table:
@@ -679,6 +534,28 @@ def show(title: str, table: Table) -> None:
     if title:
         print(title)
     Console(width=140, highlight=False).print(table)
+
+
+def print_details(results: Sequence[Result]) -> None:
+    """A table of what stands behind each key."""
+    for result in results:
+        if result.details:
+            rows = [_flat(row) for row in result.details]
+            table = new_table(list(rows[0]))
+            for row in rows:
+                table.add_row(*map(_shown, row.values()))
+            show(result.key, table)
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    inner = [value for value in row.values() if isinstance(value, dict)]
+    return {k: v for part in (row, *inner) for k, v in part.items() if not isinstance(v, dict)}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def last_line(line: Mapping[str, Any], out: Path | None = None) -> None:

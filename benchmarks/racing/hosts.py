@@ -40,7 +40,6 @@ TCP = {
 
 
 def why_not() -> str | None:
-    """Says in one line what this machine lacks for network namespaces; None: nothing."""
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return f"no {' and no '.join(missing)}: install iproute2"
@@ -57,24 +56,17 @@ def why_not() -> str | None:
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """Hosts that reach each other.
-
-    Attributes:
-        hosts: How many.
-        name: What their namespaces' names begin with.
-        notes: What this kernel could not do.
-    """
+    """Hosts that reach each other."""
 
     hosts: int
+    # What their namespaces' names begin with
     name: str = field(default_factory=lambda: f"{PREFIX}-{os.getpid()}")
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # What this kernel could not do
 
     def namespace(self, host: int) -> str:
-        """Its name."""
         return f"{self.name}-h{host}"
 
     def address(self, host: int) -> str:
-        """Its address."""
         return f"10.77.0.{host + 1}"
 
     def inside(self, host: int) -> tuple[str, ...]:
@@ -82,12 +74,7 @@ class HostNetwork:
         return ("ip", "netns", "exec", self.namespace(host))
 
     def shape(self, gbits: float, delay_ms: float = 0.0) -> None:
-        """Gives every host's link a rate, and a delay where the kernel has netem.
-
-        Args:
-            gbits: Of what a host sends, in Gbit/s.
-            delay_ms: One way.
-        """
+        """Gives every host's link a rate, and a delay where the kernel has netem."""
         rate = gbits * GBIT
         packet = round(min(max(rate * PACKET_SECONDS, SMALLEST_PACKET), LARGEST_PACKET))
         # Fast links send several packets each time that the timer of tbf wakes up
@@ -116,7 +103,6 @@ class HostNetwork:
                 return
 
     def build(self) -> None:
-        """Makes all of it."""
         switch = f"{self.name}-{SWITCH}"
         _run("ip", "netns", "add", switch)
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
@@ -142,14 +128,12 @@ class HostNetwork:
             _run(*self.inside(host), "sysctl", "-q", "-w", f"{key}={value}")
 
     def remove(self) -> None:
-        """Deletes what there is of it."""
         for name in _named(self.name):
             _delete(name)
 
 
 @contextmanager
 def host_network(hosts: int) -> Iterator[HostNetwork]:
-    """Builds hosts, and removes them in the end, whatever happened; leftovers of dead runs too."""
     _remove_leftovers()
     network = HostNetwork(hosts)
     try:
@@ -194,46 +178,28 @@ def _run(*command: str) -> None:
 
 @dataclass(frozen=True)
 class World:
-    """Ranks that run, and the links between their hosts.
+    """Ranks that run, and the links between their hosts."""
 
-    Attributes:
-        ranks: Answer commands, see `benchmarks.racing.spread`.
-        network: May be shaped between two commands.
-        per_host: Ranks of a host.
-    """
-
-    ranks: Ranks
-    network: HostNetwork
-    per_host: int
+    ranks: Ranks  # Answer commands, see `benchmarks.racing.spread`
+    network: HostNetwork  # May be shaped between two commands
+    per_host: int  # Ranks of a host
 
     @property
     def size(self) -> int:
-        """W."""
         return self.network.hosts * self.per_host
 
     @property
     def name(self) -> str:
-        """As in tables: hosts × ranks of each."""
         return f"{self.network.hosts} × {self.per_host}"
 
     @property
     def shares_cores(self) -> bool:
-        """Whether ranks outnumber cores, so that some have one together."""
         return self.size > len(os.sched_getaffinity(0))
 
 
 @contextmanager
 def network_world(hosts: int, per_host: int, gbits: float) -> Iterator[World]:
-    """Builds hosts and starts ranks on them; ends both, whatever happens.
-
-    Args:
-        hosts: How many.
-        per_host: Ranks of each.
-        gbits: Rate of a host's link, in Gbit/s.
-
-    Raises:
-        NothingToMeasure: This machine cannot have such hosts.
-    """
+    """Builds hosts and starts ranks on them; ends both, whatever happens."""
     with host_network(hosts) as network:
         network.shape(gbits)
         with Ranks(
@@ -247,7 +213,6 @@ def network_world(hosts: int, per_host: int, gbits: float) -> Iterator[World]:
 
 
 def seats(network: HostNetwork, per_host: int) -> list[Seat]:
-    """Where each rank runs, and what torchrun would say to it there."""
     return [
         Seat(
             before=network.inside(host),
@@ -274,12 +239,7 @@ SECONDS = 0.1  # that one exchange should take
 def host_bandwidth(*, gbits: float, per_host: int) -> dict[str, Any]:
     """Inside a rank: Gbit/s that leave each host in all-to-alls.
 
-    Args:
-        gbits: What the links are set to, by which the messages are cut.
-        per_host: Ranks of each host.
-
-    Returns:
-        `one_way`, from each second host to the next one, and `both_ways`, between all hosts.
+    Returns `one_way`, from each second host to the next one, and `both_ways`, between all hosts.
     """
     ranks, here = dist.get_world_size(), dist.get_rank() // per_host
     hosts = [other // per_host for other in range(ranks)]
@@ -292,7 +252,6 @@ def host_bandwidth(*, gbits: float, per_host: int) -> dict[str, Any]:
 
 
 def _seconds(send: Sequence[float], receive: Sequence[float]) -> float:
-    """Of an all-to-all of so many bytes, until the last rank is done."""
     leave, come = [[int(size) for size in sizes] for sizes in (send, receive)]
     message, received = (torch.zeros(sum(sizes), dtype=torch.uint8) for sizes in (leave, come))
 

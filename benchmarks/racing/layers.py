@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.racing.child import onednn_is_exact, onednn_products
 from benchmarks.racing.harness import Clock
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.recipes import load_recipe
@@ -32,26 +33,19 @@ KINKS = 1e-2
 
 @dataclass(frozen=True, kw_only=True)
 class Contestant:
-    """One training step: forward, backward, and the gradients thrown away, as optimizers do.
+    """One training step: forward, backward, and the gradients thrown away, as optimizers do."""
 
-    Attributes:
-        forward: Builds the outputs, `[B, gates, O]` each.
-        grads: The gradient of each output.
-        leaves: Everything that gets a gradient; the first one is the input.
-        weights: Those of the leaves whose gradients are compared between contestants.
-        around: What the forward pass runs under (autocast).
-        outside: What the whole step runs under (another product backend).
-    """
-
-    forward: Callable[[], Sequence[Tensor]]
-    grads: Sequence[Tensor]
-    leaves: Sequence[Tensor]
+    forward: Callable[[], Sequence[Tensor]]  # Builds the outputs, `[B, gates, O]` each
+    grads: Sequence[Tensor]  # The gradient of each output
+    leaves: Sequence[Tensor]  # Everything that gets a gradient; the first one is the input
+    # Those of the leaves whose gradients are compared between contestants
     weights: Sequence[Tensor]
+    # What the forward pass runs under (autocast)
     around: Callable[[], AbstractContextManager] = nullcontext
+    # What the whole step runs under (another product backend)
     outside: Callable[[], AbstractContextManager] = nullcontext
 
     def run(self) -> list[Tensor]:
-        """Forward and backward; the leaves keep their gradients."""
         with self.outside():
             with self.around():
                 outputs = list(self.forward())
@@ -59,18 +53,13 @@ class Contestant:
         return outputs
 
     def step(self) -> None:
-        """What is timed."""
         self.run()
         for leaf in self.leaves:
             leaf.grad = None
 
 
 def check_equal(name: str, contestants: Mapping[str, Contestant], tolerance: float) -> None:
-    """Refuses to compare different mathematics: outputs, input gradient, norm of the weights'.
-
-    Raises:
-        ValueError: A contestant's numbers are not those of the first one.
-    """
+    """Refuses to compare different mathematics: outputs, input gradient, norm of the weights'."""
     wanted: dict[str, Tensor] = {}
     for who, contestant in contestants.items():
         found = _signature(contestant)
@@ -113,30 +102,24 @@ def _relative_error(value: Tensor, wanted: Tensor) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Sizes of a layer; letters as in `mmoe.mixture`.
-
-    Attributes:
-        hidden: Widths of an expert's layers, the last one its output; ReLU after each.
-        k: Picks of a gate; None: softmax over all experts.
-    """
+    """Sizes of a layer; letters as in `mmoe.mixture`."""
 
     B: int
     D: int
+    # Widths of an expert's layers, the last one its output; ReLU after each
     hidden: tuple[int, ...]
     E: int
     G: int = 1
-    k: int | None = None
+    k: int | None = None  # Picks of a gate; None: softmax over all experts
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Input, then every layer's output."""
         return (self.D, *self.hidden)
 
     @property
     def output_dim(self) -> int:
-        """O."""
         return self.hidden[-1]
 
     @property
@@ -145,30 +128,21 @@ class Workload:
         return 1e-4 if self.dtype == torch.float32 else 2e-2
 
     def dense_flops(self) -> float:
-        """Of the products, forward and backward, all experts on all rows; gates included."""
         per_row = sum(a * b for a, b in zip(self.widths, self.hidden, strict=False)) * self.E
         return 6.0 * self.B * (per_row + self.D * self.E * self.G)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """Numbers for a workload: leaves are made from copies of these.
-
-    Attributes:
-        x_BD: Rows.
-        grad_BGO: The gradient that comes back.
-        layers: For every layer of the experts, weights `[E, in, out]`.
-        gate_GED: Weights of linear gates.
-    """
+    """Numbers for a workload: leaves are made from copies of these."""
 
     x_BD: Tensor
-    grad_BGO: Tensor
-    layers: Sequence[Tensor]
-    gate_GED: Tensor
+    grad_BGO: Tensor  # The gradient that comes back
+    layers: Sequence[Tensor]  # For every layer of the experts, weights `[E, in, out]`
+    gate_GED: Tensor  # Weights of linear gates
 
 
 def draw(work: Workload, seed: int = 0) -> Values:
-    """Inputs and weights in the workload's dtype."""
     generator = torch.Generator(work.device).manual_seed(seed)
 
     def normal(*shape: int, scale: float = 1.0) -> Tensor:
@@ -201,7 +175,6 @@ def skewed_logits(work: Workload, exponent: float) -> Tensor:
 
 
 def distinct_pairs(logits_BGE: Tensor, k: int) -> tuple[int, int]:
-    """Distinct (sample, expert) pairs, and picks in all."""
     picks_BGK = logits_BGE.topk(k, dim=-1).indices
     chosen_BE = torch.zeros(len(logits_BGE), logits_BGE.shape[-1], dtype=torch.bool)
     chosen_BE.scatter_(1, picks_BGK.flatten(1).cpu(), True)
@@ -220,13 +193,11 @@ class GivenLogits(nn.Module):
         self.k = k
 
     def forward(self, inputs: Sequence[Tensor], visibility_GE: Tensor) -> GateOutput:
-        """The k best, whatever the input."""
         weights_BGK, experts_BGK = topk_gate(self.logits_BGE, visibility_GE, self.k)
         return GateOutput(weights_BGK, experts_BGK, {})
 
 
 def our_experts(work: Workload, values: Values) -> MLPExperts:
-    """Our batched pool with the weights of `values`; biases start at zero."""
     pool = MLPExperts(work.E, work.D, work.hidden).to(work.device, work.dtype)
     with torch.no_grad():
         for weight_EIO, drawn_EIO in zip(pool.weights, values.layers, strict=True):
@@ -235,7 +206,6 @@ def our_experts(work: Workload, values: Values) -> MLPExperts:
 
 
 def linear_gate(work: Workload, values: Values) -> nn.Module:
-    """Our linear gate, top-k or softmax."""
     sizes = (work.D, work.G, work.E)
     gate = SoftmaxGate(*sizes) if work.k is None else TopKGate(*sizes, k=work.k)
     gate = gate.to(work.device, work.dtype)
@@ -247,7 +217,6 @@ def linear_gate(work: Workload, values: Values) -> nn.Module:
 def our_layer(
     work: Workload, values: Values, gate: nn.Module | None = None, **settings
 ) -> MultiGateMixture:
-    """A mixture in training mode; `settings` are those of `MultiGateMixture`."""
     gate = linear_gate(work, values) if gate is None else gate
     layer = MultiGateMixture(work.D, work.G, our_experts(work, values), gate=gate, **settings)
     return layer.to(work.device).train()
@@ -261,7 +230,6 @@ def ours(
     around: Callable[[], AbstractContextManager] = nullcontext,
     **settings,
 ) -> Contestant:
-    """All gates in one layer."""
     layer = our_layer(work, values, gate, **settings)
     x_BD = leaf(values.x_BD)
     return contestant(
@@ -270,7 +238,6 @@ def ours(
 
 
 def one_layer_per_gate(work: Workload, values: Values, logits_BGE: Tensor, k: int) -> Contestant:
-    """T passes of our own layer with a single gate, over the same experts."""
     pool = our_experts(work, values)
     layers = []
     for logits_BE in logits_BGE.unbind(1):
@@ -287,7 +254,6 @@ def one_layer_per_gate(work: Workload, values: Values, logits_BGE: Tensor, k: in
 
 
 def leaf(values: Tensor) -> Tensor:
-    """A copy that takes a gradient."""
     return values.detach().clone().requires_grad_()
 
 
@@ -334,7 +300,6 @@ class LoopMixture(nn.Module):
                 gate.weight.copy_(weight_ED)
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `out_BGO`."""
         y_BEO = torch.stack([expert(x_BD) for expert in self.experts], dim=1)
         weights_BGE = torch.stack([gate(x_BD).softmax(-1) for gate in self.gates], dim=1)
         return torch.bmm(weights_BGE.to(y_BEO.dtype), y_BEO)
@@ -350,7 +315,6 @@ class SparseLayer(nn.Module):
         self.gate_ED = nn.Parameter(values.gate_GED[0].clone())
 
     def pick(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and experts, `[B, k]`."""
         logits_BE = F.linear(x_BD.float(), self.gate_ED.float())
         top_BK, experts_BK = logits_BE.topk(self.k, dim=-1)
         return top_BK.softmax(-1), experts_BK
@@ -368,7 +332,6 @@ class GroupedMMLayer(SparseLayer):
         self.layers = nn.ParameterList(w.mT.contiguous() for w in values.layers)
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `out_BO`."""
         weights_BK, experts_BK = self.pick(x_BD)
         picks = experts_BK.flatten()
         order = picks.argsort(stable=True)
@@ -389,7 +352,6 @@ class MaskLayer(SparseLayer):
         self.experts = linear_experts(work, values)
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `out_BO`."""
         weights_BK, experts_BK = self.pick(x_BD)
         out = torch.zeros_like(x_BD[:, :1])
         for e, expert in enumerate(self.experts):
@@ -407,7 +369,6 @@ class IndexLayer(SparseLayer):
         self.output_dim = work.output_dim
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """`x_BD` → `out_BO`."""
         weights_BK, experts_BK = self.pick(x_BD)
         out_BO = x_BD.new_zeros(len(x_BD), self.output_dim)
         for e, expert in enumerate(self.experts):
@@ -418,7 +379,6 @@ class IndexLayer(SparseLayer):
 
 
 def linear_experts(work: Workload, values: Values) -> nn.ModuleList:
-    """MLPs of `nn.Linear` with the weights of `values` and zero biases."""
     experts = nn.ModuleList()
     for e in range(work.E):
         layers: list[nn.Module] = []
@@ -440,7 +400,6 @@ def alternative(
     around: Callable[[], AbstractContextManager] = nullcontext,
     outside: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Contestant:
-    """One of the classes above as a contestant."""
     module = kind(work, values).to(work.device)
     x_BD = leaf(values.x_BD)
 
@@ -450,6 +409,16 @@ def alternative(
 
     grads = [values.grad_BGO]
     return contestant(forward, grads, x_BD, [module], around=around, outside=outside)
+
+
+def alternatives(
+    name: str, kind: Callable[[Workload, Values], nn.Module], work: Workload, values: Values
+) -> dict[str, Contestant]:
+    """It, and where that applies `NAME_onednn`, its fp32 products through oneDNN."""
+    found = {name: alternative(kind, work, values)}
+    if work.dtype == torch.float32 and onednn_is_exact(work.device):
+        found[f"{name}_onednn"] = alternative(kind, work, values, outside=onednn_products)
+    return found
 
 
 # Logits of gates that were trained on the synthetic funnel
@@ -467,13 +436,7 @@ TASKS = (
 def trained_logits(num_experts: int, work: Workload, clock: Clock) -> list[Tensor]:
     """Trains the `synthetic-funnel` recipe with four tasks and top-k gates.
 
-    Args:
-        num_experts: E.
-        work: How many rows a batch has, k, and where the logits go.
-        clock: Told of progress; a single round asks for a short training.
-
-    Returns:
-        `logits_BGE` of a few batches of test rows.
+    Returns `logits_BGE` of a few batches of test rows.
     """
     config = _config(num_experts, work.k, quick=clock.rounds == 1)
     ensure_process_group()
@@ -507,7 +470,6 @@ def _train(config: RunConfig, state: TrainingState, data: PreparedData, clock: C
 
 
 def _logits(state: TrainingState, data: PreparedData, number: int, work: Workload) -> Tensor:
-    """What the gates make of one batch, caught on its way through the network."""
     gates = [m for m in state.ranker.modules() if isinstance(m, GateLogits)]
     assert len(gates) == 1, "the MMoE has one gate module"
     caught: list[Tensor] = []

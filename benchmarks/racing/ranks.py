@@ -22,14 +22,10 @@ LAST_WORDS_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a rank runs.
+    """Where a rank runs."""
 
-    Attributes:
-        before: What its command begins with, such as `taskset -c 0`.
-        variables: Of its environment, beside and instead of the launcher's.
-    """
-
-    before: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()  # What its command begins with, such as `taskset -c 0`
+    # Of its environment, beside and instead of the launcher's
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -38,26 +34,17 @@ class Ranks:
 
     Each process has its own allocator, threads and caches of compiled products, as it would in real
     life. It answers every command, and its own start, with one line of JSON.
-
-    Args:
-        name: In messages.
-        module: What is run.
-        argument: Its only argument.
-        ranks: How many; one has no world, and no launcher's variables.
-        threads: Of each.
-        python: The interpreter; None: this one.
-        seats: One for each rank; None: all run here, as this process does.
     """
 
     def __init__(
         self,
-        name: str,
-        module: str,
-        argument: str,
+        name: str,  # In messages
+        module: str,  # What is run
+        argument: str,  # Its only argument
         *,
-        ranks: int = 1,
+        ranks: int = 1,  # How many; one has no world, and no launcher's variables
         threads: int = 1,
-        python: str | None = None,
+        python: str | None = None,  # The interpreter; None: this one
         seats: Sequence[Seat] | None = None,
     ) -> None:
         self.name = name
@@ -77,7 +64,6 @@ class Ranks:
         ]
 
     def wait_until_ready(self, within: float = READY_SECONDS) -> None:
-        """Until each has said so."""
         self._answers(within)
 
     def __enter__(self) -> "Ranks":
@@ -92,22 +78,12 @@ class Ranks:
         self.close()
 
     def ask(self, do: str, **values: Any) -> dict[str, Any]:
-        """The answer of the first rank to a command that all of them get."""
         return self.ask_all(do, **values)[0]
 
     def ask_all(
         self, do: str, *, within: float = ANSWER_SECONDS, **values: Any
     ) -> list[dict[str, Any]]:
-        """Sends a command to every rank and waits for all answers.
-
-        Args:
-            do: The command.
-            within: Seconds until the answers have to be there.
-            values: Of the command.
-
-        Raises:
-            RuntimeError: A process died or took too long; the message ends with its last words.
-        """
+        """Sends a command to every rank and waits for all answers."""
         command = json.dumps({"do": do, **values}).encode() + b"\n"
         for rank, process in enumerate(self.processes):
             assert process.stdin is not None
@@ -119,7 +95,6 @@ class Ranks:
         return self._answers(within)
 
     def close(self) -> None:
-        """Ends the processes."""
         for process in self.processes:
             process.kill()
         for process, log in zip(self.processes, self.logs, strict=True):
@@ -162,7 +137,6 @@ class Ranks:
         return RuntimeError(f"{self.name} {what}: {'; '.join(words)}")
 
     def said(self, rank: int) -> str:
-        """What a rank has written to standard error so far."""
         log = self.logs[rank]
         log.flush()
         log.seek(0)
@@ -178,23 +152,13 @@ WITHIN_SECONDS = 1200.0
 
 
 def run_child(
-    command: Sequence[str],
+    command: Sequence[str],  # The program and its arguments
     *,
-    threads: int,
-    cwd: Path = ROOT,
-    variables: Mapping[str, str] | None = None,
+    threads: int,  # Of OpenMP, for a process that does not say so itself
+    cwd: Path = ROOT,  # Its folder
+    variables: Mapping[str, str] | None = None,  # Of its environment, beside ours
 ) -> tuple[str, float]:
-    """Runs a command to its end; returns what it printed, and its seconds from start to end.
-
-    Args:
-        command: The program and its arguments.
-        threads: Of OpenMP, for a process that does not say so itself.
-        cwd: Its folder.
-        variables: Of its environment, beside ours.
-
-    Raises:
-        RuntimeError: It failed or took too long; the message ends with its last words.
-    """
+    """Runs a command to its end; returns what it printed, and its seconds from start to end."""
     started = time.perf_counter()
     try:
         finished = subprocess.run(
@@ -225,7 +189,6 @@ def _named(command: Sequence[str]) -> str:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Of every process that is measured: ours, with what `mmoe.tune_process` has set for OpenMP."""
     return {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
 
@@ -236,21 +199,15 @@ def with_modules_of(folder: Path) -> dict[str, str]:
 
 
 def _launched(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun sets for a rank."""
     if ranks == 1:
         return {}
     return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
 
 
 def free_port() -> int:
-    """Where ranks of this machine can meet."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -52,19 +52,12 @@ WEIGHT_BYTES = 4
 
 @dataclass(frozen=True)
 class LinkCounts:
-    """What one rank wants of another.
+    """What one rank wants of another."""
 
-    Attributes:
-        rows: Distinct samples with a pick there.
-        picks: Of all gates.
-        pairs: Distinct (sample, expert there).
-        sums: Distinct (sample, gate).
-    """
-
-    rows: int
-    picks: int
-    pairs: int
-    sums: int
+    rows: int  # Distinct samples with a pick there
+    picks: int  # Of all gates
+    pairs: int  # Distinct (sample, expert there)
+    sums: int  # Distinct (sample, gate)
 
     def bytes(self, row_bytes: int, output_bytes: int) -> int:
         """Of forward and backward pass together, both directions.
@@ -101,13 +94,6 @@ def fewest_bytes(
     """Of this rank's links to other hosts; what these send back counts here, the sum is the same.
 
     Beside it: the same with a message for each gate, and with a row for each pick.
-
-    Args:
-        picks_BGK: Of this rank's rows.
-        work: Sizes.
-        placement: Who holds which expert; those of a host lie side by side.
-        number: Bytes of a number of a row.
-        per_host: Ranks of each host.
     """
     widths = (work.D * number, work.output_dim * number)
     found = {"bound": 0, "per_gate": 0, "per_pick": 0, "links": []}
@@ -134,12 +120,6 @@ class Traffic(TorchDispatchMode):
 
     It looks at the operators that `torch.distributed` itself calls, so it knows nothing of who
     calls them, and misses nothing that somebody sends in another way.
-
-    Args:
-        per_host: Ranks of each host; 1: what goes to any other rank counts.
-
-    Attributes:
-        bytes: Sent so far.
     """
 
     def __init__(self, per_host: int = 1) -> None:
@@ -153,11 +133,7 @@ class Traffic(TorchDispatchMode):
 
 
 def _sent(name: str, args: Any, per_host: int) -> int:
-    """Bytes for other hosts.
-
-    Raises:
-        ValueError: A collective of which it is not clear what it sends.
-    """
+    """Bytes for other hosts."""
     if name != "c10d::alltoall_base_":
         raise ValueError(f"expected all-to-alls alone, whose bytes can be counted, got {name}")
     message, sizes = args[1], args[4]
@@ -170,15 +146,7 @@ def _sent(name: str, args: Any, per_host: int) -> int:
 
 
 def sums_of(told: str, answers: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Bytes over all ranks: as told, as counted, and the fewest that there can be.
-
-    Args:
-        told: The counter that tells them.
-        answers: `told`, `counted` and `bound` of each rank.
-
-    Raises:
-        ValueError: It does not tell what was sent.
-    """
+    """Bytes over all ranks: as told, as counted, and the fewest that there can be."""
     total = {key: sum(answer[key] for answer in answers) for key in ("told", "counted", "bound")}
     if total["told"] != total["counted"]:
         raise ValueError(
@@ -199,39 +167,28 @@ class FreeExperts(Pool):
 
     @property
     def traits(self) -> PoolTraits:
-        """They read no sizes."""
         return PoolTraits(static_shapes=True)
 
     def __len__(self) -> int:
-        """How many are here."""
         return self.num_experts
 
     def dense(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The rows, for each expert."""
         return [inputs[0]] * self.num_experts
 
     def grouped(self, rows: Tensor, offsets_E1: Tensor) -> Tensor:
-        """The rows."""
         return rows
 
 
 @dataclass(frozen=True)
 class Part:
-    """Layers over the same experts, which share one input, and their training step.
+    """Layers over the same experts, which share one input, and their training step."""
 
-    Attributes:
-        layers: One for each given gate module.
-        step: Of all of them.
-        values: Experts that are everybody's; rows that are this rank's own.
-    """
-
-    layers: Sequence[MultiGateMixture]
-    step: Contestant
-    values: Values
+    layers: Sequence[MultiGateMixture]  # One for each given gate module
+    step: Contestant  # Of all of them
+    values: Values  # Experts that are everybody's; rows that are this rank's own
 
     @property
     def dispatcher(self) -> AllToAllDispatcher:
-        """Of the first layer."""
         dispatcher = self.layers[0].dispatcher
         assert isinstance(dispatcher, AllToAllDispatcher)
         return dispatcher
@@ -239,22 +196,14 @@ class Part:
     @classmethod
     def of(
         cls,
-        work: Workload,
-        gates: Callable[[Values], Sequence[nn.Module]],
+        work: Workload,  # Sizes, B for each rank
+        gates: Callable[[Values], Sequence[nn.Module]],  # What makes the gate modules of the values
         *,
-        free: bool = False,
-        placement: ExpertPlacement | None = None,
-        wire: torch.dtype | None = None,
+        free: bool = False,  # Whether experts cost nothing, where D = O
+        placement: ExpertPlacement | None = None,  # Who holds which expert; None: evenly
+        wire: torch.dtype | None = None,  # What rows travel in
     ) -> "Part":
-        """Draws and spreads it.
-
-        Args:
-            work: Sizes, B for each rank.
-            gates: What makes the gate modules of the values.
-            free: Whether experts cost nothing, where D = O.
-            placement: Who holds which expert; None: evenly.
-            wire: What rows travel in.
-        """
+        """Draws and spreads it."""
         placement = placement or ExpertPlacement.even(work.E, world_size())
         everybody = draw(replace(work, B=1))
         own = draw(replace(work, E=1), seed=1 + rank())
@@ -275,7 +224,6 @@ class Part:
 
 
 def own_rows(work: Workload, drawn: Callable[[Workload], Tensor]) -> Tensor:
-    """This rank's rows of those that are drawn for all ranks."""
     whole = drawn(replace(work, B=work.B * world_size()))
     return whole[rank() * work.B : (rank() + 1) * work.B]
 
@@ -311,7 +259,6 @@ def count_bytes(*, sizes: Mapping[str, Any], shared: float, wire: str) -> dict[s
 
 
 def race_dispatches(*, seconds: float, shared: float, **sizes: Any) -> dict[str, Any]:
-    """One dispatch for all gates beside one for each; seconds of every round."""
     work = _work(sizes)
     assert work.k is not None
     k, logits_BGE = work.k, own_rows(work, lambda whole: correlated_logits(whole, shared))
@@ -347,33 +294,20 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Setting:
-    """A layer, a world and the links between its hosts.
-
-    Attributes:
-        hosts: How many.
-        per_host: Ranks of each.
-        batch: Rows of each rank.
-        experts: E, spread evenly.
-        k: Picks of each gate.
-        gates: G, which pick independently of each other.
-        widths: D, then the experts' layers, the last of which is O.
-        gbits: Rate of a host's link, in Gbit/s.
-        skew: 0: even loads; else first picks follow `rank ** -skew`.
-    """
+    """A layer, a world and the links between its hosts."""
 
     hosts: int
-    per_host: int
-    batch: int
-    experts: int
-    k: int
-    gates: int
-    widths: tuple[int, ...]
-    gbits: float
-    skew: float = 0.0
+    per_host: int  # Ranks of each
+    batch: int  # Rows of each rank
+    experts: int  # E, spread evenly
+    k: int  # Picks of each gate
+    gates: int  # G, which pick independently of each other
+    widths: tuple[int, ...]  # D, then the experts' layers, the last of which is O
+    gbits: float  # Rate of a host's link, in Gbit/s
+    skew: float = 0.0  # 0: even loads; else first picks follow `rank ** -skew`
 
     @property
     def name(self) -> str:
-        """In tables."""
         widths = "-".join(map(str, self.widths))
         skew = f", skew {self.skew:g}" if self.skew else ""
         return (
@@ -383,17 +317,14 @@ class Setting:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> "Setting":
-        """What `dataclasses.asdict` made, and JSON carried."""
         return cls(**{**raw, "widths": tuple(raw["widths"])})
 
     @property
     def ranks(self) -> int:
-        """W."""
         return self.hosts * self.per_host
 
     @property
     def work(self) -> Workload:
-        """The layer as each rank has it, with its own rows."""
         D, *hidden = self.widths
         return Workload(
             B=self.batch, D=D, hidden=tuple(hidden), E=self.experts, G=self.gates, k=self.k
@@ -401,27 +332,17 @@ class Setting:
 
 
 class RankLayer:
-    """This rank's part of a setting's layer.
-
-    Args:
-        setting: Sizes.
-        free: Whether experts cost nothing, where D = O.
-        shared: Of the logits of gates, see `correlated_logits`.
-        hot: Share of all rows whose gates want expert 0 most.
-        uneven: Share of all rows whose gates want experts of the first half alone, those of others
-            the other half.
-        placement: Who holds which expert; None: evenly.
-    """
+    """This rank's part of a setting's layer."""
 
     def __init__(
         self,
-        setting: Setting,
+        setting: Setting,  # Sizes
         *,
-        free: bool = False,
-        shared: float = 0.0,
-        hot: float = 0.0,
+        free: bool = False,  # Whether experts cost nothing, where D = O
+        shared: float = 0.0,  # Of the logits of gates, see `correlated_logits`
+        hot: float = 0.0,  # Share of all rows whose gates want expert 0 most
         uneven: float = 0.5,
-        placement: ExpertPlacement | None = None,
+        placement: ExpertPlacement | None = None,  # Who holds which expert; None: evenly
     ) -> None:
         self.setting, self.free, self.work = setting, free, setting.work
         self.placement = placement or ExpertPlacement.even(setting.experts, world_size())
@@ -447,16 +368,13 @@ class RankLayer:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> "RankLayer":
-        """From JSON: sizes as `setting`, and the rest."""
         return cls(Setting.of(raw["setting"]), **{k: v for k, v in raw.items() if k != "setting"})
 
     @property
     def picks_BGK(self) -> Tensor:
-        """Of this rank's rows."""
         return self.logits_BGE.topk(self.setting.k, dim=-1).indices
 
     def as_contestant(self, how: "How") -> Contestant:
-        """The layer in a mode."""
 
         def forward() -> Sequence[Tensor]:
             how.set(self.part.dispatcher)
@@ -466,22 +384,14 @@ class RankLayer:
 
 
 class How:
-    """How a layer runs, from and to JSON.
-
-    Args:
-        overlaps: Whether a rank's own rows are computed while others travel; None: as the
-            dispatcher finds best.
-        shadowed: Experts, or `all`.
-        adaptive: What chooses the mode; None: it is fixed.
-        others: Of the mode.
-    """
+    """How a layer runs, from and to JSON."""
 
     def __init__(
         self,
         *,
         overlaps: bool | None = None,
-        shadowed: Sequence[int] | str = (),
-        adaptive: AdaptiveMode | None = None,
+        shadowed: Sequence[int] | str = (),  # Experts, or `all`
+        adaptive: AdaptiveMode | None = None,  # What chooses the mode; None: it is fixed
         **others: Any,
     ) -> None:
         self.overlaps, self.adaptive = overlaps, adaptive
@@ -490,15 +400,12 @@ class How:
 
     @classmethod
     def of(cls, mode: Mode) -> "How":
-        """A mode, else as it is by default."""
         return cls(**asdict(mode))
 
     def as_json(self) -> dict[str, Any]:
-        """What makes the same one."""
         return {**asdict(self.mode), "overlaps": self.overlaps}
 
     def set(self, dispatcher: AllToAllDispatcher) -> None:
-        """For the calls to come."""
         dispatcher.mode = self.adaptive or self.mode
         dispatcher.overlap_rows = {None: OVERLAP_ROWS, True: 0, False: NEVER}[self.overlaps]
 
@@ -506,12 +413,8 @@ class How:
 def count_host_bytes(*, layer: Mapping[str, Any]) -> dict[str, Any]:
     """Forward and backward pass of one batch over two levels: bytes of this rank to other hosts.
 
-    Args:
-        layer: Of `RankLayer`.
-
-    Returns:
-        As the dispatcher tells, as counted, and the fewest: of each other host the distinct rows
-        and the smaller way back, whose sizes are not counted.
+    Returns as the dispatcher tells, as counted, and the fewest: of each other host the distinct
+    rows and the smaller way back, whose sizes are not counted.
     """
     counted = RankLayer.of(layer)
     per_host = counted.setting.per_host
@@ -533,24 +436,14 @@ FEWEST, MOST = 5, 40
 
 def race_modes(
     *,
-    layer: Mapping[str, Any],
+    layer: Mapping[str, Any],  # Of `RankLayer`
     hows: Mapping[str, Mapping[str, Any]],
-    seconds: float,
-    drop_slow: bool = False,
+    seconds: float,  # Of the race
+    drop_slow: bool = False,  # Whether those that are slow beyond hope run once only
 ) -> dict[str, Any]:
     """Times one layer in several modes that take turns.
 
-    Args:
-        layer: Of `RankLayer`.
-        hows: By the names of contestants; `auto: true` chooses by itself, before the race.
-        seconds: Of the race.
-        drop_slow: Whether those that are slow beyond hope run once only.
-
-    Returns:
-        Seconds of every contestant, the same on all ranks; what was chosen, and why.
-
-    Raises:
-        ValueError: Two modes give different numbers.
+    Returns seconds of every contestant, the same on all ranks; what was chosen, and why.
     """
     raced = RankLayer.of(layer)
     # More calls than any race has: what was chosen stays
@@ -572,15 +465,7 @@ def race_modes(
 def race_placements(*, layer: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """Times a layer whose experts lie evenly beside one in which they were placed by their loads.
 
-    Args:
-        layer: Of `RankLayer`.
-        seconds: Of the race.
-
-    Returns:
-        Seconds of both; how uneven the loads of ranks were, and are.
-
-    Raises:
-        ValueError: The layers give different numbers, or no better placement was found.
+    Returns seconds of both; how uneven the loads of ranks were, and are.
     """
     even = RankLayer.of(layer)
     loads_E = torch.bincount(even.picks_BGK.flatten(), minlength=even.setting.experts)
@@ -618,18 +503,13 @@ def race(
 # Seconds that it waits for another; a race of layers takes less
 PATIENCE = 240
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {
-    "bytes": count_bytes,
-    "dispatches": race_dispatches,
-    "growth": race_growth,
-    "bandwidth": host_bandwidth,
-    "modes": race_modes,
-    "placements": race_placements,
+    "bytes": count_bytes, "dispatches": race_dispatches, "growth": race_growth,
+    "bandwidth": host_bandwidth, "modes": race_modes, "placements": race_placements,
     "host_bytes": count_host_bytes,
-}
+}  # fmt: skip
 
 
 def main() -> None:
-    """Answers commands until there are no more."""
     answers = private_stdout()
     torch.set_num_threads(1)
     # A core for each rank, in turn; ranks of all hosts share those of this machine. Before any

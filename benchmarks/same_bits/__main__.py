@@ -30,7 +30,6 @@ Facts = dict[str, str]
 
 
 def main() -> int:
-    """Prints a line a case."""
     options = _options()
     cases = _chosen(options.only)
     if options.what == "against":
@@ -89,7 +88,6 @@ def compare(cases: Sequence[Case], tree: Path, folder: Path) -> int:
 def _run(
     cases: Sequence[Case], tree: Path, folder: Path, one: Callable[[Case, Tree], Facts]
 ) -> list[tuple[Case, Facts | None]]:
-    """The facts of each case, or None where it failed; always the same cases in one process."""
 
     def work(mine: Sequence[Case]) -> list[tuple[Case, Facts | None]]:
         runner, found = Tree(tree, folder / "logs"), []
@@ -117,7 +115,6 @@ def _empty(runs: Path) -> Path:
 
 
 def _differences(known: Facts, facts: Facts) -> list[str]:
-    """A fact by its name: missing, new, or another."""
     lines = []
     for name in sorted({*known, *facts}):
         # What was read again bears the name of what was recorded

@@ -23,38 +23,28 @@ FEATURES = [
     {"kind": "numeric", "name": "age"},
     {"kind": "list", "name": "tags", "weights": "weights", "pooling": "mean"},
     {
-        "kind": "cross",
-        "name": "user_x_item",
-        "columns": ["user", "item"],
-        "encoding": "hash",
+        "kind": "cross", "name": "user_x_item", "columns": ["user", "item"], "encoding": "hash",
         "hash_size": 500,
     },
     {"kind": "datetime", "name": "time", "parts": ["hour", "weekday"]},
-]
+]  # fmt: skip
 TASKS = [
     {"name": "click", "label": "click"},
     {"name": "buy", "label": "buy", "observed_when": "click"},
     {"name": "watched", "label": "watched", "kind": "regression"},
 ]
 BASE: Mapping[str, Any] = {
-    "name": "same-bits",
-    "seed": 1,
-    "data": {"split": {"by": "random"}, "group_column": "user"},
-    "features": FEATURES,
-    "tasks": TASKS,
+    "name": "same-bits", "seed": 1, "data": {"split": {"by": "random"}, "group_column": "user"},
+    "features": FEATURES, "tasks": TASKS,
     "model": {
-        "embedding_dim": 8,
-        "num_experts": 5,
-        "expert": {"hidden": [24, 16], "dropout": 0.1},
+        "embedding_dim": 8, "num_experts": 5, "expert": {"hidden": [24, 16], "dropout": 0.1},
         "tower": {"hidden": [12]},
     },
     "training": {"epochs": 2, "batch_size": 256, "eval_batch_size": 1024},
-}
+}  # fmt: skip
 
 
 class Case(ABC):
-    """Something that gives the same facts whatever the structure of the code."""
-
     name: str  # on the command line, and of its folder
 
     @abstractmethod
@@ -99,7 +89,6 @@ class Trained(Case):
         return runs / out
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """Weights, metrics, and what an evaluation of its own says."""
         facts = facts_of_run(self._train(tree, runs, "run"))
         facts |= self._read(tree, runs / "run", runs)
         if self.warm is not None:
@@ -120,7 +109,6 @@ class Trained(Case):
         return facts
 
     def leave(self, tree: Tree, runs: Path) -> None:
-        """A run that ended without a word, somewhere in an epoch."""
         if not self.killed:
             return
         settings = [word for setting in self.settings for word in ("--set", setting)]
@@ -136,7 +124,6 @@ class Trained(Case):
         assert not (runs / "killed" / "metrics.json").exists(), "it ended too soon"
 
     def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
-        """Evaluates and scores the recorded run, and goes on with the killed one."""
         (runs / "again").mkdir()
         facts = self._read(tree, recorded / "run", runs / "again")
         if self.killed:
@@ -147,12 +134,9 @@ class Trained(Case):
 
 @dataclass(frozen=True)
 class Backtest(Case):
-    """Three days, each tested before it is trained on."""
-
     name: str = "backtest"
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """Its file of days, and the weights of each."""
         (runs / "config.yaml").write_text(json.dumps(BASE))
         out = runs / "days"
         tree.mmoe("backtest", runs / "config.yaml", "--data", tree.logs / "log", "--column", "time",
@@ -169,14 +153,11 @@ class Backtest(Case):
 
 @dataclass(frozen=True)
 class Refusals(Case):
-    """What `python -m tests.chaos train` is told about its broken inputs."""
-
     name: str
     seed: int
     inputs: int
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """Verdict and words of each input, folders taken out."""
         out = runs / "verdicts.json"
         tree.python("-c", _JUDGE, runs / "inputs", self.seed, self.inputs, out)
         return json.loads(out.read_text())
@@ -202,8 +183,6 @@ Path(out).write_text(json.dumps(facts))
 
 @dataclass(frozen=True)
 class OfKind(Case):
-    """A run of one of the small kinds: trained, evaluated and scored."""
-
     kind: str
     warm: Mapping[str, Any] | None = None  # sections of a run that begins with this one's weights
     freeze: Sequence[str] = ()  # parts of it that stay
@@ -213,7 +192,6 @@ class OfKind(Case):
         object.__setattr__(self, "name", name)
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """Weights and metrics, what an evaluation says, scores; the same of the run after it."""
         raw = raw_config(KINDS[self.kind], tree.logs / "kinds")
         facts = self._of(tree, runs, "run", raw)
         if self.warm is not None:
@@ -238,15 +216,12 @@ class OfKind(Case):
         return facts | facts_of_scores(scores)
 
     def read_again(self, tree: Tree, recorded: Path, runs: Path) -> dict[str, str]:
-        """Evaluates and scores the recorded run."""
         facts = self._read(tree, recorded / "run", runs / "again.parquet")
         return {f"again {name}": value for name, value in facts.items()}
 
 
 @dataclass(frozen=True)
 class OnRanks(Case):
-    """A small kind on several ranks; two levels are hosts of two ranks."""
-
     name: str
     parallel: Mapping[str, Any]
     ranks: int = 2
@@ -254,7 +229,6 @@ class OnRanks(Case):
     model: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """Weights and metrics."""
         raw = raw_config(KINDS[self.kind], tree.logs / "kinds", epochs=1)
         raw["model"] |= self.model
         config = runs / "config.yaml"
@@ -265,12 +239,9 @@ class OnRanks(Case):
 
 @dataclass(frozen=True)
 class AfterTraining(Case):
-    """What is done with a run: explained, pruned, watched, loaded, compared with others."""
-
     name: str = "after training"
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
-        """The JSON of each, and the weights of what is pruned."""
         logs, config, run = tree.logs / "kinds", runs / "config.yaml", runs / "run"
         config.write_text(json.dumps(raw_config(KINDS["plain"], logs, epochs=1)))
         tree.mmoe("train", config, "--out", run, "--quiet")

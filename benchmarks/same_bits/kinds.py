@@ -170,7 +170,6 @@ KINDS: Mapping[str, Sections] = {
 
 
 def write_kinds(folder: Path) -> None:
-    """`kinds.parquet`, `kinds_nested.parquet`, the same to score, and vectors of items."""
     folder.mkdir(parents=True, exist_ok=True)
     log, scored = _log(3, SESSIONS), _log(4, SCORED // EACH)
     for name, table in (("log", log), ("scored", scored)):
@@ -183,7 +182,6 @@ def write_kinds(folder: Path) -> None:
 
 
 def raw_config(kind: Sections, folder: Path, **training: Any) -> dict[str, Any]:
-    """A config of this kind, over the files of `write_kinds` in `folder`."""
     model = {
         "num_experts": 4, "gate": {"kind": "softmax"}, "expert": {"hidden": [8]},
         "tower": {"hidden": [4]}, **kind.get("model", {}),
@@ -211,13 +209,11 @@ def raw_config(kind: Sections, folder: Path, **training: Any) -> dict[str, Any]:
 
 
 def rows_to_score(kind: Sections, folder: Path) -> Path:
-    """The file of rows that a model of this kind scores."""
     nested = "candidates" in kind.get("data", {}).get("requests", {})
     return folder / f"scored{'_nested' if nested else ''}.parquet"
 
 
 def _log(seed: int, sessions: int) -> pa.Table:
-    """People click what is of a group that they have seen, and buy and like some of it."""
     rng, rows = np.random.default_rng(seed), sessions * EACH
     group_of = np.random.default_rng(7).integers(0, 4, 30)
     session = np.repeat(np.arange(sessions), EACH)
@@ -233,36 +229,27 @@ def _log(seed: int, sessions: int) -> pa.Table:
     minutes = rng.integers(0, 30 * 24 * 60, sessions)[session].astype("timedelta64[m]")
     at = np.datetime64("2024-03-01T00:00:00", "s") + minutes
     hours = rng.exponential(24, rows).astype("timedelta64[h]")
-    return pa.table(
-        {
-            "session": session,
-            "user": rng.integers(0, 60, sessions)[session],
-            "item": item,
-            "group": group_of[item],
-            "price": rng.normal(size=rows),
-            "seen_items": [s.tolist() for s in seen],
-            "seen_groups": [group_of[s].tolist() for s in seen],
-            "seen_times": [times[s] for s in session],
-            "scene": np.array(SCENES)[rng.choice(3, rows, p=[0.6, 0.3, 0.1])],
-            "position": rng.integers(1, 6, rows),
-            "vector": np.stack([alike, duration / 100, rng.normal(size=rows)], 1).tolist(),
-            "at": at,
-            "click": click.astype(np.int64),
-            "buy": buy.astype(np.int64),
-            "like": (rng.random(rows) < 0.2 + 0.6 * alike).astype(np.int64),
-            "bought_at": pa.array(at + hours, mask=~buy),
-            "seconds": click * duration * rng.uniform(0.1, 1, rows),
-            "duration": duration,
-            "stars": 1 + rng.binomial(4, 0.2 + 0.6 * alike),
-        }
-    )
+    return pa.table({
+        "session": session, "user": rng.integers(0, 60, sessions)[session], "item": item,
+        "group": group_of[item], "price": rng.normal(size=rows),
+        "seen_items": [s.tolist() for s in seen],
+        "seen_groups": [group_of[s].tolist() for s in seen],
+        "seen_times": [times[s] for s in session],
+        "scene": np.array(SCENES)[rng.choice(3, rows, p=[0.6, 0.3, 0.1])],
+        "position": rng.integers(1, 6, rows),
+        "vector": np.stack([alike, duration / 100, rng.normal(size=rows)], 1).tolist(), "at": at,
+        "click": click.astype(np.int64), "buy": buy.astype(np.int64),
+        "like": (rng.random(rows) < 0.2 + 0.6 * alike).astype(np.int64),
+        "bought_at": pa.array(at + hours, mask=~buy),
+        "seconds": click * duration * rng.uniform(0.1, 1, rows), "duration": duration,
+        "stars": 1 + rng.binomial(4, 0.2 + 0.6 * alike),
+    })  # fmt: skip
 
 
 _OF_REQUEST = ("session", "user", "seen_items", "seen_groups", "seen_times", "at")
 
 
 def _nested(table: pa.Table) -> pa.Table:
-    """A row for each session, with a list of its candidates."""
     names = [name for name in table.column_names if name not in _OF_REQUEST]
     candidates = pa.StructArray.from_arrays(
         [table[name].combine_chunks() for name in names], names=names
@@ -299,7 +286,6 @@ def write_logs(folder: Path) -> None:
 
 
 def _days_table(rng: np.random.Generator, rows: int) -> pa.Table:
-    """Ids, numbers, lists with weights, times; labels that depend on pairs of them."""
     user, item = rng.zipf(1.3, rows) % 900, rng.integers(0, 120, rows)
     price = rng.lognormal(size=rows).round(3)
     taste = np.random.default_rng(5).normal(size=(900, 120))
@@ -310,17 +296,12 @@ def _days_table(rng: np.random.Generator, rows: int) -> pa.Table:
     tags = pa.array([f"t{tag}" for tag in rng.integers(0, 40, offsets[-1])])
     # Each day a later one
     times = np.arange(rows) * (6 * 86_400 / rows) + 1_700_000_000
-    return pa.table(
-        {
-            "user": user,
-            "item": [f"i{i}" for i in item],
-            "price": price,
-            "age": pa.array(rng.integers(10, 80, rows), mask=rng.random(rows) < 0.1),
-            "tags": pa.ListArray.from_arrays(offsets, tags),
-            "weights": pa.ListArray.from_arrays(offsets, rng.random(offsets[-1]).round(3)),
-            "time": pa.array((times * 1e6).astype(np.int64), pa.timestamp("us", tz="UTC")),
-            "click": click.astype(np.int8),
-            "buy": buy.astype(np.int8),
-            "watched": (rng.gamma(2, size=rows) * (1 + click)).round(4),
-        }
-    )
+    return pa.table({
+        "user": user, "item": [f"i{i}" for i in item], "price": price,
+        "age": pa.array(rng.integers(10, 80, rows), mask=rng.random(rows) < 0.1),
+        "tags": pa.ListArray.from_arrays(offsets, tags),
+        "weights": pa.ListArray.from_arrays(offsets, rng.random(offsets[-1]).round(3)),
+        "time": pa.array((times * 1e6).astype(np.int64), pa.timestamp("us", tz="UTC")),
+        "click": click.astype(np.int8), "buy": buy.astype(np.int8),
+        "watched": (rng.gamma(2, size=rows) * (1 + click)).round(4),
+    })  # fmt: skip

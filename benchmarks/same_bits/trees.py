@@ -36,31 +36,20 @@ class Tree:
     def __init__(self, root: Path, logs: Path) -> None:
         self.root, self.logs = root, logs
         self.environment = {
-            **os.environ,
-            "PYTHONPATH": str(root),
-            "COLUMNS": "100",
-            "MMOE_BIND_CORES": "0",
+            **os.environ, "PYTHONPATH": str(root), "COLUMNS": "100", "MMOE_BIND_CORES": "0",
             "OMP_NUM_THREADS": "1",
-        }
+        }  # fmt: skip
         self._worker: subprocess.Popen[str] | None = None
 
     def mmoe(self, *arguments: object, ranks: int = 1) -> str:
-        """What it printed.
-
-        Raises:
-            RuntimeError: It failed.
-        """
+        """What it printed."""
         if ranks == 1:
             return self.call("mmoe", *arguments)
         module = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "-m", "mmoe"]
         return self.python(*module, *arguments)
 
     def call(self, what: str, *arguments: object, codes: tuple[int, ...] = (0,)) -> str:
-        """Has the worker run `mmoe`, or one of its own programs.
-
-        Raises:
-            RuntimeError: It failed, or ended with a code that is none of `codes`.
-        """
+        """Has the worker run `mmoe`, or one of its own programs."""
         if self._worker is None:
             self._worker = subprocess.Popen(
                 [sys.executable, str(HERE / "worker.py")],
@@ -84,11 +73,7 @@ class Tree:
         return answer["out"]
 
     def python(self, *arguments: object) -> str:
-        """The standard output of a Python of its own.
-
-        Raises:
-            RuntimeError: It failed.
-        """
+        """The standard output of a Python of its own."""
         command = [sys.executable, *map(str, arguments)]
         done = subprocess.run(
             command,
@@ -103,7 +88,6 @@ class Tree:
         return done.stdout
 
     def start(self, *arguments: object) -> subprocess.Popen[bytes]:
-        """`mmoe` in the background, silent."""
         return subprocess.Popen(
             [sys.executable, "-m", "mmoe", *map(str, arguments)],
             cwd=self.root,
@@ -113,7 +97,6 @@ class Tree:
         )
 
     def close(self) -> None:
-        """Ends the worker."""
         if self._worker is not None:
             self._worker.kill()
             self._worker.wait()
@@ -141,7 +124,6 @@ def checked_out(commit: str, folder: Path) -> Iterator[Path]:
 
 
 def facts_of_run(run: Path) -> dict[str, str]:
-    """Every tensor of its last checkpoint as a hash, and every number of its JSON files."""
     facts = {}
     for file in sorted(run.glob("checkpoint/*/*.safetensors")):
         step = file.parent.name
@@ -156,14 +138,12 @@ def facts_of_run(run: Path) -> dict[str, str]:
 
 
 def facts_of_json(text: str, prefix: str) -> dict[str, str]:
-    """The numbers of the last line."""
     facts: dict[str, str] = {}
     _flatten(json.loads(text), prefix, facts)
     return facts
 
 
 def facts_of_scores(path: Path) -> dict[str, str]:
-    """Every column of every file of scores as a hash."""
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     facts = {}
     for file in files:

@@ -23,7 +23,6 @@ os.dup2(2, 1)
 
 
 def main() -> None:
-    """Until there is nothing more to read."""
     for line in sys.stdin:
         what, *arguments = json.loads(line)
         said, wrong = io.StringIO(), io.StringIO()
@@ -117,7 +116,6 @@ def converted(out: str) -> None:
 
 
 def scored_by_ray(run: str, rows: str, out: str) -> None:
-    """The columns that a data set of Ray gets."""
     import ray  # pyright: ignore[reportMissingImports] - of `make engines`
 
     from mmoe.integrations.ray import BatchScorer
@@ -138,7 +136,6 @@ def scored_by_ray(run: str, rows: str, out: str) -> None:
 
 
 def scored_by_spark(run: str, rows: str, out: str) -> None:
-    """The columns that a DataFrame of Spark gets."""
     from mmoe.integrations import spark
 
     session = spark.local_session(cores=1)

@@ -1,21 +1,13 @@
-"""Races scoring against the alternatives, prints a table and, last, one JSON line.
+"""Races scoring against the alternatives, prints a table and, last, one JSON line."""
 
-python -m benchmarks.score [--only KEY ...] [--rows N] [--many N] [--repeats N] [--threads N]
-                           [--folder DIR] [--engines PYTHON] [--table-gib GIB] [--out FILE]
-"""
-
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.racing.harness import (
     ProductRates,
-    Result,
     keys_of,
-    new_table,
     options,
+    print_details,
     run,
-    show,
     talker,
     temporary_folder,
 )
@@ -30,7 +22,6 @@ COUNTED = (
 
 
 def main() -> None:
-    """Prints tables and, last, one JSON line; exits with 1 where a race failed."""
     parser = options("score", keys_of(RACES))
     add = parser.add_argument
     add("--rows", type=int, default=400_000, help="of big, that are scored")
@@ -66,22 +57,6 @@ def main() -> None:
             rates=bench.rates,
             details=print_details,
         )
-
-
-def print_details(results: Sequence[Result]) -> None:
-    """A table of what stands behind each key, in seconds where nothing else is said."""
-    for result in results:
-        if result.details:
-            table = new_table(list(result.details[0]))
-            for row in result.details:
-                table.add_row(*map(_shown, row.values()))
-            show(result.key, table)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 if __name__ == "__main__":

@@ -42,23 +42,17 @@ class Batches:
 
 
 class TorchRechub:
-    """torch-rechub: `MTLTrainer.predict` of batches that are dicts of tensors."""
-
     def __init__(self) -> None:
         self.trainer, self.model = torch_rechub_trainer(WORKLOADS["big"])
 
     def predict(self, columns: Columns) -> np.ndarray:
-        """Its own loop."""
         return np.array(self.trainer.predict(self.model, Batches(columns)), np.float32)
 
     def forward(self, columns: Columns) -> list[Callable[[], Tensor]]:
-        """Of each batch."""
         return [lambda batch=batch: self.model(batch) for batch in Batches(columns)]
 
 
 class DeepCtr:
-    """DeepCTR-Torch: `predict` of columns, which it puts into one float matrix."""
-
     def __init__(self) -> None:
         self.model = deepctr_model(WORKLOADS["big"])
 
@@ -68,7 +62,6 @@ class DeepCtr:
         return self.model.predict(floats, batch_size=BATCH).astype(np.float32)
 
     def forward(self, columns: Columns) -> list[Callable[[], Tensor]]:
-        """Of each batch."""
         in_order = [columns[name].astype(np.float32) for name in self.model.feature_index]
         batches = torch.from_numpy(np.stack(in_order, axis=1)).split(BATCH)
         return [lambda batch=batch: self.model(batch) for batch in batches]

@@ -25,7 +25,7 @@ from benchmarks.racing.harness import (
     Spread,
     Target,
     Times,
-    rotated,
+    in_turns,
     speedup,
 )
 from benchmarks.racing.ranks import ROOT, ask_child, run_child, with_modules_of
@@ -53,45 +53,29 @@ Answer = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Settings, what has been made so far, the product rates seen, and progress.
+    """Settings, what has been made so far, the product rates seen, and progress."""
 
-    Attributes:
-        folder: For logs and the build of an earlier mmoe, kept where the user names it.
-        runs: For what is written while this one lasts.
-        rows: To score.
-        many: To score where what grows with the rows is to be seen.
-        repeats: Scorings of each contestant.
-        threads: Of a process that has all cores.
-        engines: Interpreter of the environment with Ray and Spark.
-        table_bytes: Of all embedding tables together, on Spark.
-        wanted: Keys.
-        rates: Of products.
-        say: Told of progress.
-        skipped: Why keys have no value although their race has run.
-    """
-
-    folder: Path
-    runs: Path
-    rows: int
-    many: int
-    repeats: int
-    threads: int
-    engines: Path
-    table_bytes: float
-    wanted: Collection[str]
-    rates: ProductRates
-    say: Callable[[str], None]
+    folder: Path  # For logs and the build of an earlier mmoe, kept where the user names it
+    runs: Path  # For what is written while this one lasts
+    rows: int  # To score
+    many: int  # To score where what grows with the rows is to be seen
+    repeats: int  # Scorings of each contestant
+    threads: int  # Of a process that has all cores
+    engines: Path  # Interpreter of the environment with Ray and Spark
+    table_bytes: float  # Of all embedding tables together, on Spark
+    wanted: Collection[str]  # Keys
+    rates: ProductRates  # Of products
+    say: Callable[[str], None]  # Told of progress
+    # Why keys have no value although their race has run
     skipped: dict[str, str] = field(default_factory=dict)
     _trained: dict[tuple[str, Path], Path] = field(default_factory=dict)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def log(self, rows: int) -> Log:
-        """Rows of `big`, written when first asked for; the first of many are those of few."""
         self.say(f"  log of big, {rows:,} rows")
         return write_log(WORKLOADS["big"], rows, self.folder, held_out=TRAINING_ROWS)
 
     def new(self, name: str = "") -> Path:
-        """A path that nobody has used."""
         return self.runs / f"{next(self._numbers)}{name}"
 
     def config(self, precision: str) -> dict[str, Any]:
@@ -101,7 +85,6 @@ class Bench:
         return raw
 
     def trained(self, precision: str, tree: Path = ROOT) -> Path:
-        """A run of `big`, trained by the mmoe in `tree` when first asked for."""
         key = precision, tree
         if key not in self._trained:
             self.say(f"  training {precision} with {'mmoe' if tree == ROOT else tree.name}")
@@ -109,7 +92,6 @@ class Bench:
         return self._trained[key]
 
     def train(self, raw: Mapping[str, Any], tree: Path = ROOT) -> Path:
-        """`mmoe train` of a config; returns its folder."""
         config, out = self.new(".yaml"), self.new()
         config.write_text(json.dumps(raw), encoding="utf-8")
         command = [sys.executable, "-m", "mmoe", "train", str(config), "--out", str(out), "--quiet"]
@@ -118,22 +100,14 @@ class Bench:
 
     def score(
         self,
-        precision: str,
-        source: Path,
+        precision: str,  # Of the run
+        source: Path,  # What is scored
         *,
-        tree: Path = ROOT,
-        threads: int = 0,
-        cores: Sequence[int] = (),
+        tree: Path = ROOT,  # Of the mmoe that does it
+        threads: int = 0,  # Of the process; 0: as many as it has by default here
+        cores: Sequence[int] = (),  # On which it stays; none: all
     ) -> Answer:
-        """One scoring into one Parquet file, in a process of its own; `scoring.py` says what comes.
-
-        Args:
-            precision: Of the run.
-            source: What is scored.
-            tree: Of the mmoe that does it.
-            threads: Of the process; 0: as many as it has by default here.
-            cores: On which it stays; none: all.
-        """
+        """One scoring into a Parquet file, in a process of its own; see `scoring.py`."""
         output = self.new(".parquet")
         asked = {
             "run": str(self.trained(precision, tree)),
@@ -156,28 +130,26 @@ class Bench:
         self, calls: Mapping[str, Callable[[], Answer]], rounds: int
     ) -> dict[str, list[Answer]]:
         """Calls each so many times, in another order every round; products are timed in between."""
-        answers: dict[str, list[Answer]] = {name: [] for name in calls}
+
+        def told(name: str, call: Callable[[], Answer]) -> Answer:
+            answer = call()
+            self.say(f"  {name}: {rows_per_second(answer)}")
+            return answer
+
         self.rates.measure()
-        for turn in range(rounds):
-            for name in rotated(list(calls), turn):
-                answers[name].append(calls[name]())
-                self.say(f"  {turn + 1}/{rounds} {name}: {rows_per_second(answers[name][-1])}")
-            self.rates.measure()
-        return answers
+        every = {name: partial(told, name, call) for name, call in calls.items()}
+        return in_turns(every, rounds, self.rates.measure)
 
 
 def times_of(answers: Mapping[str, Sequence[Answer]], what: str = "seconds") -> Times:
-    """Seconds of `BATCH` rows, round by round."""
     return Times({name: [a[what] / a["rows"] * BATCH for a in of] for name, of in answers.items()})
 
 
 def flops_per_second(answers: Sequence[Answer]) -> list[float]:
-    """Of the products that the rows took, round by round."""
     return [a["rows"] * FLOPS_PER_ROW / a["seconds"] for a in answers]
 
 
 def rows_per_second(answer: Answer) -> str:
-    """For people."""
     return f"{answer['rows'] / answer['seconds']:,.0f} rows/s"
 
 
@@ -187,16 +159,7 @@ COMMIT = "7da9e84"
 
 
 def earlier_mmoe(folder: Path, say: Callable[[str], None]) -> Path:
-    """The folder of its sources, built unless an earlier run has; takes a minute or two.
-
-    Args:
-        folder: Where it is kept.
-        say: Told of progress.
-
-    Raises:
-        NothingToMeasure: These sources come without their history.
-        RuntimeError: It cannot be built.
-    """
+    """The folder of its sources, built unless an earlier run has; takes a minute or two."""
     place = folder / f"mmoe-{COMMIT}"
     if place.exists():
         return place
@@ -247,8 +210,7 @@ def config_of_size(raw: Mapping[str, Any], table_bytes: float) -> dict[str, Any]
 def write_spread_log(folder: Path, rows: int) -> Path:
     """Rows without labels whose ids are uniform: popular ones would leave most pages untouched.
 
-    Returns:
-        The Parquet file, kept for the next run.
+    Returns the Parquet file, kept for the next run.
     """
     path = folder / f"spread-{rows}.parquet"
     if path.exists():
@@ -292,13 +254,12 @@ def ours(bench: Bench) -> list[Result]:
 
 
 def share(key: str, precision: str, answers: Sequence[Answer], note: str = "", **more) -> Result:
-    """FLOP/s, still to be divided by the product rate."""
     seconds = [a["seconds"] / a["rows"] for a in answers]
     rate = f"{1 / statistics.median(seconds):,.0f} rows/s"
     return Result(
-        key=key,
-        spread=Spread.of(flops_per_second(answers)),
-        ours_ms=statistics.median(seconds) * BATCH * 1e3,
+        key,
+        Spread.of(flops_per_second(answers)),
+        statistics.median(seconds) * BATCH * 1e3,
         product_rate=precision,
         note=f"{rate} {note}".strip(),
         **more,
@@ -340,7 +301,6 @@ def _versus(answers: Mapping[str, Sequence[Answer]]) -> list[Result]:
 
 
 def _parts(answers: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
-    """What a process of each contestant did, in seconds (medians)."""
     return [
         {
             "who": who,
@@ -371,7 +331,6 @@ PRECISION = "bf16"
 
 
 def peaks(bench: Bench) -> list[Result]:
-    """Peak resident memory over many rows and over few; speed over many beside it."""
     calls = {
         name: partial(bench.score, PRECISION, bench.log(rows).train)
         for name, rows in (("few", bench.rows), ("many", bench.many))
@@ -381,8 +340,8 @@ def peaks(bench: Bench) -> list[Result]:
     large, small = (max(a["peak"] for a in answers[name]) / 2**30 for name in ("many", "few"))
     return [
         Result(
-            key="peak_rss_ratio",
-            spread=Spread.of([many["peak"] / few["peak"] for many, few in pairs]),
+            "peak_rss_ratio",
+            Spread.of([many["peak"] / few["peak"] for many, few in pairs]),
             note=f"{large:.2f} over {small:.2f} GiB",
         ),
         share(
@@ -395,7 +354,6 @@ def peaks(bench: Bench) -> list[Result]:
 
 
 def cores(bench: Bench) -> list[Result]:
-    """A process of two threads on two cores, and one of one thread on one of them."""
     there = sorted(os.sched_getaffinity(0))
     if len(there) < 2:
         raise NothingToMeasure("this process has one core")
@@ -425,7 +383,6 @@ MOST_ROUNDS = 3
 
 
 def peers(bench: Bench) -> list[Result]:
-    """Ours in both precisions, and theirs; every one from Parquet to Parquet."""
     found = [name for name, module in MODULES.items() if imports(module)]
     if not found:
         raise NothingToMeasure("`make bench-peers` installs what this compares with")
@@ -497,12 +454,7 @@ def ray(bench: Bench) -> list[Result]:
 
 
 def overheads(whole: Mapping[str, Sequence[float]]) -> list[Result]:
-    """Of the seconds of whole commands: with starts (their medians) taken off, and as they are.
-
-    Raises:
-        RuntimeError: A start takes longer than the many rows do after it: by how much starts differ
-            would decide.
-    """
+    """Of the seconds of whole commands: with starts (their medians) taken off, and as they are."""
     start = {who: statistics.median(whole[f"{who} few"]) for who in ("ray", "local")}
     rounds = list(zip(whole["ray many"], whole["local many"], strict=True))
     left = [(ray - start["ray"], local - start["local"]) for ray, local in rounds]
@@ -511,13 +463,13 @@ def overheads(whole: Mapping[str, Sequence[float]]) -> list[Result]:
     total = {who: statistics.median(whole[f"{who} many"]) for who in ("ray", "local")}
     return [
         Result(
-            key="ray_overhead",
-            spread=Spread.of([ray / local for ray, local in left]),
+            "ray_overhead",
+            Spread.of([ray / local for ray, local in left]),
             note=f"start: {start['ray']:.1f} s on Ray, {start['local']:.1f} s without",
         ),
         Result(
-            key="ray_overhead_with_start",
-            spread=Spread.of([ray / local for ray, local in rounds]),
+            "ray_overhead_with_start",
+            Spread.of([ray / local for ray, local in rounds]),
             note=f"{total['ray']:.1f} over {total['local']:.1f} s",
         ),
     ]
@@ -536,29 +488,21 @@ def spark(bench: Bench) -> list[Result]:
 
 
 def memory(answers: Sequence[Mapping[str, Any]]) -> Result:
-    """The ratio of the peaks; one slot first.
-
-    Raises:
-        RuntimeError: Slots had nothing to do.
-    """
+    """The ratio of the peaks; one slot first."""
     for slots, answer in zip(SLOTS, answers, strict=True):
         if answer["workers"] < slots:
             raise RuntimeError(f"{answer['workers']} of {slots} slots had a worker")
     one, all_of_them = (answer["peak"] for answer in answers)
     return Result(
-        key="spark_rss_ratio",
-        spread=Spread.single(all_of_them / one),
+        "spark_rss_ratio",
+        Spread.single(all_of_them / one),
         note=f"{all_of_them / 2**30:.2f} over {one / 2**30:.2f} GiB",
         details=[{**answer, "peak": answer["peak"] / 2**30} for answer in answers],
     )
 
 
 def check_there(python: Path, code: str) -> None:
-    """Can an interpreter do it, with the sources that are measured?
-
-    Raises:
-        NothingToMeasure: There is none, or it says why not.
-    """
+    """Can an interpreter do it, with the sources that are measured?"""
     if not python.exists():
         raise NothingToMeasure(f"{python} is not there; --engines names one with Ray and PySpark")
     try:
@@ -568,7 +512,6 @@ def check_there(python: Path, code: str) -> None:
 
 
 def _command(bench: Bench, engine: str, source: Path, piece: int, rows: int) -> Answer:
-    """`mmoe score` into a folder; its seconds from start to end."""
     output = bench.new()
     paths = [str(bench.trained(ENGINE_PRECISION)), "--input", str(source), "--output", str(output)]
     command = [str(bench.engines), "-m", "mmoe", "score", *paths]

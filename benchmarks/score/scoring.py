@@ -33,7 +33,6 @@ class FirstRow:
     def track(
         self, what: str, total: int | None, unit: str, *, done: int = 0
     ) -> Iterator["FirstRow"]:
-        """Now."""
         self.at = time.perf_counter()
         yield self
 
@@ -62,13 +61,10 @@ def main() -> None:
     rows = score_files(run, asked["source"], asked["output"], reporter=first)
     ended = time.perf_counter()
     found = {
-        "imports": imported - started,
-        "loading": first.at - imported,
-        "seconds": ended - first.at,
-        "rows": rows,
-        "peak": _peak_bytes(),
+        "imports": imported - started, "loading": first.at - imported,
+        "seconds": ended - first.at, "rows": rows, "peak": _peak_bytes(),
         "mmoe": str(Path(mmoe.__file__).parent),
-    }
+    }  # fmt: skip
     print(json.dumps(found))
 
 

@@ -23,13 +23,10 @@ DAEMON = "mmoe.integrations.spark_daemon"  # on the command line of it and of al
 
 
 class Sampler:
-    """The most memory of Spark's Python processes below one process."""
-
     def __init__(self, of: int | None = None) -> None:
         self.of, self.peak, self.workers = of, 0, 0
 
     def look(self) -> None:
-        """Once."""
         processes = python_processes(self.of)
         total = sum(map(pss_bytes, processes))
         if total > self.peak:
@@ -37,7 +34,6 @@ class Sampler:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """All the time."""
         over = threading.Event()
 
         def look() -> None:
@@ -88,12 +84,9 @@ def main() -> None:
 
 def _answer(slots: int, sampler: Sampler, rows: int, seconds: float) -> dict[str, Any]:
     return {
-        "slots": slots,
-        "workers": sampler.workers,
-        "peak": sampler.peak,
-        "rows": rows,
+        "slots": slots, "workers": sampler.workers, "peak": sampler.peak, "rows": rows,
         "seconds": seconds,
-    }
+    }  # fmt: skip
 
 
 def _session(slots: int, room: Path) -> Any:

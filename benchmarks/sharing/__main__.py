@@ -1,8 +1,4 @@
-"""Races sharing against going without it, prints a table and, last, one JSON line.
-
-python -m benchmarks.sharing [--device cpu|cuda] [--threads N] [--rounds N] [--only KEY ...]
-                             [--seconds S] [--seeds N] [--rows N] [--out FILE]
-"""
+"""Races sharing against going without it, prints a table and, last, one JSON line."""
 
 from benchmarks.racing.harness import clock_of, keys_of, options, run
 from benchmarks.sharing import quality, steps
@@ -12,7 +8,6 @@ RACES = (*steps.RACES, *quality.RACES)
 
 
 def main() -> None:
-    """Runs the command line."""
     parser = options(
         "sharing", keys_of(RACES), seconds=60.0, rounds=True, seeds=FEWEST_SEEDS, device=True
     )

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from scipy.stats import t
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
@@ -43,14 +42,11 @@ _SPREAD = 1.5  # standard deviation of a logit
 
 @dataclass(frozen=True)
 class World:
-    """A log, and each task's true probability of each of its rows."""
-
     log: pa.Table
     truth: Mapping[str, np.ndarray]
 
 
 def draw_world(seed: int, correlation: float, rows: int) -> World:
-    """Draws it; the logits of two tasks have a correlation of `correlation`."""
     rng = np.random.default_rng(seed)
     ids = {name: rng.integers(size, size=rows) for name, size in SIZES.items()}
     numbers = {name: rng.normal(size=rows) for name in ("price", "age")}
@@ -87,25 +83,16 @@ def _names(name: str, numbers: np.ndarray) -> np.ndarray:
 
 
 class RandomSharedGate(TopKGate):
-    """Shares `shared_k` experts that nobody chose, and picks the rest as each gate likes.
-
-    Args:
-        input_dim: Width of what the gates read.
-        num_gates: G.
-        num_experts: E.
-        shared_k: Experts that a row's gates share, by chance.
-        k: All picks of a gate.
-        **options: Of a `TopKGate`.
-    """
+    """Shares `shared_k` experts that nobody chose, and picks the rest as each gate likes."""
 
     def __init__(
         self,
-        input_dim: int,
-        num_gates: int,
+        input_dim: int,  # Width of what the gates read
+        num_gates: int,  # G
         num_experts: int,
         *,
-        shared_k: int,
-        k: int,
+        shared_k: int,  # Experts that a row's gates share, by chance
+        k: int,  # All picks of a gate
         **options: Any,
     ) -> None:
         super().__init__(input_dim, num_gates, num_experts, k=k, **options)
@@ -120,7 +107,6 @@ class RandomSharedGate(TopKGate):
         rows: Inputs | None = None,
         votes: Votes | None = None,
     ) -> GateOutput:
-        """Draws the shared ones anew for each row of each call."""
         assert self.k is not None, "it picks"
         logits_BGE = self.logits(inputs, rows)
         luck_BGE = torch.rand_like(logits_BGE[:, :1].detach()).expand_as(logits_BGE)
@@ -134,12 +120,9 @@ class RandomSharedGate(TopKGate):
 
 
 class RandomSharedConfig(SelectingGateConfig):
-    """What it takes: `shared_k` and `private_k` of `select: joint`."""
-
     kind: Literal["random_shared"] = "random_shared"
 
     def keywords(self) -> dict[str, Any]:
-        """As `RandomSharedGate` is called."""
         return {"shared_k": self.shares, "k": self.picks}
 
     def selection(self) -> None:
@@ -148,7 +131,6 @@ class RandomSharedConfig(SelectingGateConfig):
 
 @contextmanager
 def known() -> Generator[None]:
-    """Makes the kind known to configs, for a while."""
     GATES.add("random_shared", RandomSharedConfig, RandomSharedGate)
     try:
         yield
@@ -182,24 +164,17 @@ TOGETHER = ("joint", "budget")
 
 @dataclass(frozen=True)
 class Found:
-    """What one training reached.
+    """What one training reached."""
 
-    Attributes:
-        losses: By task, expected over labels, less the oracle's.
-        pairs: Distinct pairs of row and expert, for each test row.
-    """
-
-    losses: Mapping[str, float]
-    pairs: float
+    losses: Mapping[str, float]  # By task, expected over labels, less the oracle's
+    pairs: float  # Distinct pairs of row and expert, for each test row
 
     @property
     def loss(self) -> float:
-        """Mean over the tasks."""
         return float(np.mean(list(self.losses.values())))
 
 
 def qualities(bench: Bench) -> list[Result]:
-    """Trains every model with every seed and correlation."""
     gaps: dict[str, list[float]] = {name: [] for name in (*TOGETHER, "random")}
     others: dict[str, list[float]] = {name: [] for name in ("dense MMoE", "Shared-Bottom")}
     by_task: dict[str, list[list[float]]] = {name: [] for name in TOGETHER}
@@ -229,28 +204,19 @@ def qualities(bench: Bench) -> list[Result]:
         note = f"log-loss in 1e-4 at equal pairs; {worst}; {control}; {beside}"
         results += _as_results(name, gaps[name], note, details)
     worse = [ours - chance for ours, chance in zip(gaps["joint"], gaps["random"], strict=True)]
-    results += [Result(key="joint_over_random", spread=interval(worse), digits=1)]
+    results += [Result("joint_over_random", Spread.of_mean(worse), digits=1)]
     return results
 
 
 def _as_results(
     name: str, gaps: Sequence[float], note: str, details: Sequence[Mapping[str, Any]]
 ) -> list[Result]:
-    spread = interval(gaps)
+    spread = Spread.of_mean(gaps)
     low = replace(spread, median=spread.low, high=spread.low)
     return [
-        Result(key=f"{name}_quality", spread=spread, note=note, details=details, digits=1),
-        Result(key=f"{name}_quality_low", spread=low, note="lower end, 95 %", digits=1),
+        Result(f"{name}_quality", spread, note=note, details=details, digits=1),
+        Result(f"{name}_quality_low", low, note="lower end, 95 %", digits=1),
     ]
-
-
-def interval(values: Sequence[float]) -> Spread:
-    """Returns mean and 95 % interval over seeds, by Student's t; of one seed the value itself."""
-    mean, count = float(np.mean(values)), len(values)
-    if count < 2:
-        return Spread(mean, mean, mean, count)
-    reach = float(t.ppf(0.975, count - 1) * np.std(values, ddof=1) / count**0.5)
-    return Spread(mean, mean - reach, mean + reach, count)
 
 
 def _gain(found: Mapping[str, Found], name: str, task: str | None = None) -> float:
@@ -267,7 +233,6 @@ def _gain(found: Mapping[str, Found], name: str, task: str | None = None) -> flo
 def trained(
     models: Mapping[str, Mapping[str, Any]], seed: int, correlation: float, bench: Bench
 ) -> dict[str, Found]:
-    """Trains models, name → `model` section, on the log of a seed."""
     world = draw_world(seed, correlation, bench.rows)
     train = round(len(world.log) * TRAIN_SHARE)
     splits = split_rows(world.log.slice(0, train), world.log.slice(train))
@@ -343,7 +308,6 @@ _SIZED: Mapping[str, Callable[[int], dict[str, Any]]] = {_DENSE: _dense, _BOTTOM
 
 
 def equal_times(bench: Bench) -> list[Result]:
-    """Log-loss of each above that of joint picks, over seeds and correlations."""
     sizes = _sizes(bench)
     models = {name: sized(sizes[name]) for name, sized in _SIZED.items()}
     gaps: dict[str, list[float]] = {name: [] for name in models}
@@ -361,8 +325,8 @@ def equal_times(bench: Bench) -> list[Result]:
             gaps[name].append(float(np.mean(less[name])))
     return [
         Result(
-            key=key,
-            spread=interval(gaps[name]),
+            key,
+            Spread.of_mean(gaps[name]),
             note=f"log-loss in 1e-4 above joint's; as large as {sizes[name]} experts",
             details=details,
             digits=1,
@@ -372,7 +336,6 @@ def equal_times(bench: Bench) -> list[Result]:
 
 
 def _sizes(bench: Bench) -> dict[str, int]:
-    """How many experts make a training as long as that of joint picks."""
     models = {
         (name, times): sized(times * PAIRS)
         for name, sized in _SIZED.items()
@@ -415,17 +378,11 @@ _DOMAIN_RATES = {"click": -1.0, "buy": -1.6}
 
 @dataclass(frozen=True)
 class DomainWorld:
-    """A log to train on, with a column `scene`; test rows of the small domains.
-
-    Attributes:
-        log: Rows.
-        test: Others.
-        truth: By task, the true probabilities of the test rows.
-    """
+    """A log to train on, with a column `scene`; test rows of the small domains."""
 
     log: pa.Table
-    test: pa.Table
-    truth: Mapping[str, np.ndarray]
+    test: pa.Table  # Others
+    truth: Mapping[str, np.ndarray]  # By task, the true probabilities of the test rows
 
 
 def draw_domains(seed: int, correlation: float, rows: int) -> DomainWorld:
@@ -492,7 +449,6 @@ _FEW = 32  # rows of a batch where there are few hundreds: else there would be n
 
 
 def small_domains(bench: Bench) -> list[Result]:
-    """Trains all four ways with every seed; the smaller gain over the two others is what counts."""
     gains: dict[str, list[float]] = {name: [] for name in OTHERS}
     own_towers: list[float] = []
     details: list[dict[str, Any]] = []
@@ -511,8 +467,8 @@ def small_domains(bench: Bench) -> list[Result]:
     note = "; ".join(f"{mean:+.4f} over {name}" for name, mean in means.items())
     return [
         Result(
-            key="small_domain_gain",
-            spread=interval(gains[worst]),
+            "small_domain_gain",
+            Spread.of_mean(gains[worst]),
             note=f"AUC, mean of domains and tasks, the smaller of {note}; "
             f"own towers {np.mean(own_towers):+.4f} beside shared ones",
             details=details,
@@ -522,7 +478,6 @@ def small_domains(bench: Bench) -> list[Result]:
 
 
 def _one(seed: int, correlation: float, bench: Bench) -> dict[str, float]:
-    """The AUC that each reaches, and that of the true probabilities."""
     world = draw_domains(seed, correlation, bench.rows)
     own: dict[str, Any] = {"column": "scene"}
     found = {
@@ -538,7 +493,6 @@ def _one(seed: int, correlation: float, bench: Bench) -> dict[str, float]:
 
 
 def _auc(world: DomainWorld, predicted: Mapping[str, np.ndarray]) -> float:
-    """Mean over small domains and tasks."""
     scenes = world.test["scene"].to_numpy(zero_copy_only=False)
     found = [
         roc_auc_score(
@@ -558,18 +512,13 @@ def _predicted(
 
 
 def _one_for_each(world: DomainWorld, seed: int) -> dict[str, np.ndarray]:
-    """Predictions of each domain's test rows by a model of its own rows."""
     scenes = world.test["scene"].to_numpy(zero_copy_only=False)
     found = {task: np.zeros(len(scenes)) for task in DOMAIN_TASKS}
     for scene in SMALL:
-        log, test = (_of(table, scene) for table in (world.log, world.test))
+        log, test = (table.filter(pc.field("scene") == scene) for table in (world.log, world.test))
         for task, p in predictions(_domain_config(None, _FEW), split_rows(log, test), seed).items():
             found[task][scenes == scene] = p
     return found
-
-
-def _of(table: pa.Table, scene: str) -> pa.Table:
-    return table.filter(pc.field("scene") == scene)
 
 
 def _domain_config(domains: Mapping[str, Any] | None, batch_size: int = 256) -> dict[str, Any]:
@@ -580,14 +529,11 @@ def _domain_config(domains: Mapping[str, Any] | None, batch_size: int = 256) -> 
         ],
         "tasks": [{"name": task, "label": task} for task in DOMAIN_TASKS],
         "model": {
-            "embedding_dim": 8,
-            "num_experts": 8,
-            "expert": {"hidden": [32, 16]},
-            "tower": {"hidden": [16]},
-            "domains": domains,
+            "embedding_dim": 8, "num_experts": 8, "expert": {"hidden": [32, 16]},
+            "tower": {"hidden": [16]}, "domains": domains,
         },
         "training": {"epochs": 8, "batch_size": batch_size, "loggers": []},
-    }
+    }  # fmt: skip
 
 
 DOMAIN_QUALITY_RACES = (Race({"small_domain_gain": Target(0.0)}, small_domains),)

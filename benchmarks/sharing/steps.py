@@ -4,7 +4,7 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, cycle, pairwise
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from benchmarks.train.workloads import (
     Log,
     Workload,
     World,
+    mlp,
     raw_config,
     zipf_ids,
 )
@@ -59,17 +60,11 @@ from mmoe.train.step import train_step
 
 @dataclass(frozen=True)
 class Bench:
-    """The clock, and how much to train.
+    """The clock, and how much to train."""
 
-    Attributes:
-        clock: For times, and told of progress.
-        seeds: Of trainings that are compared.
-        rows: Of a log, test rows among them.
-    """
-
-    clock: Clock
-    seeds: int = 10
-    rows: int = 40_000
+    clock: Clock  # For times, and told of progress
+    seeds: int = 10  # Of trainings that are compared
+    rows: int = 40_000  # Of a log, test rows among them
 
 
 # `big` of `benchmarks.train` as a log of requests: half of the columns are the request's
@@ -81,35 +76,24 @@ REQUEST_EXPERTS = EXPERTS // 2
 
 @dataclass(frozen=True)
 class RequestLog:
-    """Rows, and what is trained of them.
+    """Rows, and what is trained of them."""
 
-    Attributes:
-        table: A row for each candidate.
-        data: Encoded, with requests.
-        flat: The same, every row by itself.
-        encoder: Fitted on it.
-        config: Of a run.
-    """
-
-    table: pa.Table
-    data: EncodedData
-    flat: EncodedData
-    encoder: FeatureEncoder
-    config: RunConfig
+    table: pa.Table  # A row for each candidate
+    data: EncodedData  # Encoded, with requests
+    flat: EncodedData  # The same, every row by itself
+    encoder: FeatureEncoder  # Fitted on it
+    config: RunConfig  # Of a run
 
     def batches(self, data: EncodedData) -> list[Batch]:
-        """Whole batches, in their order."""
         starts = range(0, len(data) - BATCH + 1, BATCH)
         return [data.batch(slice(start, start + BATCH)) for start in starts]
 
 
 def request_columns() -> set[str]:
-    """Every other column of ids and of numbers."""
     return {column.column for column in WORKLOAD.ids[::2]} | set(WORKLOAD.dense_columns[::2])
 
 
 def draw_log(rows: int, *, exact: bool) -> RequestLog:
-    """Draws, fits and encodes it."""
     table = draw_table(rows)
     config = config_from_dict(_raw(exact=exact))
     encoder = FeatureEncoder.fit(config, table, "log")
@@ -122,7 +106,6 @@ def draw_log(rows: int, *, exact: bool) -> RequestLog:
 
 
 def draw_table(rows: int) -> pa.Table:
-    """Candidates, those of a request side by side."""
     rng = np.random.default_rng(0)
     request_N = np.arange(rows) // CANDIDATES
     shared, count = request_columns(), int(request_N[-1]) + 1
@@ -160,7 +143,6 @@ SCORE_KEYS = tuple(f"request_score_gain{ending}" for ending in REQUEST_WAYS)
 
 
 def train_gains(bench: Bench) -> list[Result]:
-    """A whole step: lookups, forward and backward pass, optimizers."""
     results = []
     for ending, exact in REQUEST_WAYS.items():
         log = draw_log(_BATCHES * BATCH, exact=exact)
@@ -173,7 +155,6 @@ def train_gains(bench: Bench) -> list[Result]:
 
 
 def score_gains(bench: Bench) -> list[Result]:
-    """Encoded rows to predictions: batches cut, rows looked up, the network."""
     results, equal = [], True
     for ending, exact in REQUEST_WAYS.items():
         log = draw_log(_SCORED * BATCH, exact=exact)
@@ -189,7 +170,7 @@ def score_gains(bench: Bench) -> list[Result]:
         note = f"{CANDIDATES} candidates a request, {rate:,.0f} rows/s"
         results.append(speedup(f"request_score_gain{ending}", times, "alone", "shared", note))
         equal &= _equal(found["shared"], found["alone"], exact=exact)
-    same = Result(key="request_equal", spread=Spread.single(float(equal)), digits=0)
+    same = Result("request_equal", Spread.single(float(equal)), digits=0)
     return [*results, same, *stored_bytes()]
 
 
@@ -202,7 +183,7 @@ def stored_bytes() -> list[Result]:
     for ending, flat in (("", _bytes(table)), ("_mixed", _bytes(mixed))):
         note = f"{own / 2**20:.1f} MiB, flat {flat / 2**20:.1f}"
         spread = Spread.single(own / flat)
-        results.append(Result(key=f"request_bytes{ending}", spread=spread, note=note))
+        results.append(Result(f"request_bytes{ending}", spread, note=note))
     return results
 
 
@@ -266,12 +247,7 @@ def many_tasks(tasks: int, workload: Workload = WORKLOADS["big"]) -> Workload:
 
 
 class Steps:
-    """Rows of a workload, and what trains on them.
-
-    Args:
-        workload: Columns and tasks.
-        batches: Of `BATCH` rows, in an epoch.
-    """
+    """Rows of a workload, and what trains on them."""
 
     def __init__(self, workload: Workload, batches: int = BATCHES) -> None:
         log = Log(workload, Path("unused"), batches * BATCH)
@@ -282,15 +258,10 @@ class Steps:
         self.input_dim = workload.input_dim
 
     def of(self, network: Network | None = None) -> Callable[[], None]:
-        """Makes a contestant.
-
-        Args:
-            network: Takes the place of ours, by the width of its input and the number of tasks.
-        """
+        """Makes a contestant."""
         return self.step(self.state(network))
 
     def state(self, network: Network | None = None) -> TrainingState:
-        """Makes what a contestant trains."""
         keep_freed_memory()  # as every training does
         ensure_process_group()
         state = training_state(self.config, self.data)
@@ -303,7 +274,6 @@ class Steps:
         return state
 
     def step(self, state: TrainingState) -> Callable[[], None]:
-        """Makes a step: next batch, lookups, network, losses, gradients and update."""
         batches = self._batches()
 
         def step() -> None:
@@ -317,7 +287,6 @@ class Steps:
 
 
 def _task_splits(workload: Workload, rows: int) -> Splits:
-    """Training rows, and a few of each other split."""
     world = World(workload, 0)
     table = draw_rows(world, rows, ([0, 1], [0, 2]))
     return Splits(train=table, validation=table.slice(0, 500), test=table.slice(0, 500))
@@ -327,26 +296,20 @@ def _task_splits(workload: Workload, rows: int) -> Splits:
 
 
 class Form(nn.Module, ABC):
-    """A network in the place of ours.
-
-    Args:
-        input_dim: Of x.
-        tasks: T.
-    """
+    """A network in the place of ours."""
 
     # What the ranker asks a network of ours for beside its levels and towers
     inputs = sequences = interaction = bias_tower = None
 
     def __init__(self, input_dim: int, tasks: int) -> None:
         super().__init__()
-        self.experts = nn.ModuleList(_mlp(input_dim, HIDDEN) for _ in range(EXPERTS))
+        self.experts = nn.ModuleList(mlp(input_dim, HIDDEN) for _ in range(EXPERTS))
         self.gates = nn.ModuleList(nn.Linear(input_dim, EXPERTS) for _ in range(tasks))
         self.towers = nn.ModuleList(
-            nn.Sequential(*_mlp(HIDDEN[-1], (TOWER,)), nn.Linear(TOWER, 1)) for _ in range(tasks)
+            nn.Sequential(*mlp(HIDDEN[-1], (TOWER,)), nn.Linear(TOWER, 1)) for _ in range(tasks)
         )
 
     def forward(self, x_BD: Tensor, *_: object, **__: object) -> NetworkOutput:
-        """Computes `logits_BT`."""
         return NetworkOutput(self.logits(x_BD), {}, [])
 
     @abstractmethod
@@ -358,7 +321,6 @@ class RechubForm(Form):
     """torch-rechub's `MMOE.forward`, less the batch norms of its layers and its last sigmoid."""
 
     def logits(self, x_BD: Tensor) -> Tensor:
-        """Every gate multiplies all outputs by its weights, and adds them up."""
         y_BEO = torch.cat([expert(x_BD).unsqueeze(1) for expert in self.experts], dim=1)
         gates = [gate(x_BD).softmax(dim=1).unsqueeze(-1) for gate in self.gates]
         logits = []
@@ -372,7 +334,6 @@ class TzrecForm(Form):
     """TorchEasyRec's `MMoE.forward` and its task towers."""
 
     def logits(self, x_BD: Tensor) -> Tensor:
-        """Every gate's weights are a matrix of one row for each sample."""
         y_BEO = torch.stack([expert(x_BD) for expert in self.experts], dim=1)
         mixes = []
         for gate in self.gates:
@@ -380,13 +341,6 @@ class TzrecForm(Form):
             mixes.append(torch.matmul(weights_B1E, y_BEO).squeeze(1))
         logits = [tower(mix_BO) for tower, mix_BO in zip(self.towers, mixes, strict=True)]
         return torch.cat(logits, dim=1)
-
-
-def _mlp(width: int, hidden: Sequence[int]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for before, after in pairwise((width, *hidden)):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers)
 
 
 # What more tasks cost: a whole training step of 64 over one of 2, and other forms over ours
@@ -398,7 +352,6 @@ FORM_KEYS = tuple(f"vs_{name}_form_T{MANY}" for name in FORMS)
 
 
 def over_few_tasks(bench: Bench) -> list[Result]:
-    """Ours with many tasks over ours with two."""
     steps = {f"{tasks} tasks": Steps(many_tasks(tasks)).of() for tasks in (FEW, MANY)}
     times = bench.clock.race(OVER_FEW, steps)
     many, few = f"{MANY} tasks", f"{FEW} tasks"
@@ -434,7 +387,6 @@ _BIG = WORKLOADS["big"]
 
 
 def domain_steps(bench: Bench) -> list[Result]:
-    """Races steps without domains, with gates of 16 domains, and with towers of theirs as well."""
     with training_group():
         log = draw_domain_log(DOMAIN_STEPS * BATCH)
         steps = {way: LogSteps(step_config(way), log) for way in DOMAIN_WAYS}
@@ -444,18 +396,17 @@ def domain_steps(bench: Bench) -> list[Result]:
         of_way, of_none = times.median(way), times.median("none")
         results.append(
             Result(
-                key=key,
-                spread=times.ratio(way, "none"),
-                ours_ms=of_way * 1e3 / DOMAIN_STEPS,
-                other_ms=of_none * 1e3 / DOMAIN_STEPS,
-                note="16 domains over none, a step of 4,096 rows, 4 tasks, fp32",
+                key,
+                times.ratio(way, "none"),
+                of_way * 1e3 / DOMAIN_STEPS,
+                of_none * 1e3 / DOMAIN_STEPS,
+                "16 domains over none, a step of 4,096 rows, 4 tasks, fp32",
             )
         )
     return results
 
 
 def step_config(way: str) -> RunConfig:
-    """`big` with four tasks, as one of `WAYS`."""
     log = Log(replace(_BIG, tasks=TASKS), Path("unused"), DOMAIN_STEPS * BATCH)
     raw = raw_config(log, precision="fp32")
     return config_from_dict({**raw, "model": {**raw["model"], **DOMAIN_WAYS[way]}})
@@ -496,12 +447,10 @@ class GivenLogits(LearnedGate):
         self.logits_BGE = nn.Parameter(logits_BGE.clone())
 
     def scores(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
-        """Returns the logits, whatever the input."""
         return self.logits_BGE
 
 
 def step_gains(bench: Bench) -> list[Result]:
-    """On independent logits, and on those of gates that were trained without this."""
     clock = bench.clock
     work = replace(LAYER, device=clock.device)
     values = draw(work)

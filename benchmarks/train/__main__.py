@@ -1,8 +1,4 @@
-"""Races training against the alternatives, prints a table and, last, one JSON line.
-
-python -m benchmarks.train [--only KEY ...] [--seconds S] [--rows N] [--seeds N] [--threads N]
-                           [--folder DIR] [--set KEY.PATH=VALUE ...] [--out FILE]
-"""
+"""Races training against the alternatives, prints a table and, last, one JSON line."""
 
 from benchmarks.train.races import RACES, print_step_tables, run_program
 

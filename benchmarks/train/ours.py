@@ -35,7 +35,6 @@ from mmoe.train.step import Step, StepProgram
 
 
 def run_ours(spec: Spec, pacer: Pacer) -> None:
-    """Trains until the pacer ends the process."""
     config = with_overrides(raw_config(spec.log, precision=spec.precision), spec.overrides)
     # Ranks beside the first report to nobody, but have to keep pace
     fit.SilentReporter = lambda: PacedReporter(pacer)
@@ -44,7 +43,6 @@ def run_ours(spec: Spec, pacer: Pacer) -> None:
 
 
 def with_overrides(raw: dict, overrides: tuple[str, ...]) -> RunConfig:
-    """A checked config, changed as `--set` says."""
     return config_from_dict(set_values(raw, overrides), origin="benchmarks.train")
 
 
@@ -65,7 +63,6 @@ class LogSteps:
         self.batches = [data.batch(slice(start, start + BATCH)) for start in starts]
 
     def __call__(self) -> None:
-        """Takes the steps."""
         for batch in self.batches:
             self.program.train(Step.of([batch]))
 
@@ -74,11 +71,7 @@ class LogSteps:
 
 
 class StepParts:
-    """Milliseconds of every part and of the slowest operators, means over some steps.
-
-    Args:
-        steps: To look at; the profiler itself slows them down a little.
-    """
+    """Milliseconds of every part and of the slowest operators, means over some steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps, self.left = steps, steps
@@ -87,7 +80,6 @@ class StepParts:
         self.recorder.begin_step()
 
     def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
-        """See `Job`."""
         self.recorder.end_step()
         self.left -= 1
         if self.left > 0:
@@ -103,14 +95,9 @@ class StepParts:
 NO_TIMEOUT = timedelta(0)  # but the group's
 # What training sends with; whatever else a rank calls would be missing in the account
 LOGGED = (
-    "all_to_all_single",
-    "all_reduce",
-    "all_gather",
-    "all_gather_into_tensor",
-    "reduce_scatter_tensor",
-    "broadcast",
-    "barrier",
-)
+    "all_to_all_single", "all_reduce", "all_gather", "all_gather_into_tensor",
+    "reduce_scatter_tensor", "broadcast", "barrier",
+)  # fmt: skip
 # Whose a collective is, by the module that called it; the first that fits
 OWNERS = {
     "mmoe.parallel.experts.wire": "rows of experts",
@@ -123,31 +110,18 @@ OWNERS = {
 
 @dataclass
 class Collective:
-    """One collective of one rank; seconds of the machine's clock, which all processes share.
+    """One collective of one rank; seconds of the machine's clock, which all processes share."""
 
-    Attributes:
-        owner: Whose it is.
-        key: The same on every rank: its group, and the how manieth of it.
-        bytes: Given to it here.
-        issued: When this rank was there.
-        stood: When this rank began to wait for the end of it.
-        ended: When that was over; `stood` where nobody waited.
-    """
-
-    owner: str
-    key: str
-    bytes: int
-    issued: float
-    stood: float
-    ended: float
+    owner: str  # Whose it is
+    key: str  # The same on every rank: its group, and the how manieth of it
+    bytes: int  # Given to it here
+    issued: float  # When this rank was there
+    stood: float  # When this rank began to wait for the end of it
+    ended: float  # When that was over; `stood` where nobody waited
 
 
 class CollectiveSteps:
-    """Logs the collectives of some steps.
-
-    Args:
-        steps: To look at.
-    """
+    """Logs the collectives of some steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps, self.left = steps, steps
@@ -159,7 +133,6 @@ class CollectiveSteps:
             setattr(dist, name, partial(self._logged, call))
 
     def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
-        """See `Job`."""
         self.left -= 1
         self.seconds += seconds
         if self.left > 0:
@@ -231,13 +204,10 @@ JOBS: dict[str, Callable[..., Job]] = {"parts": StepParts, "collectives": Collec
 
 
 class FirstStep:
-    """The first step is the last."""
-
     def started(self) -> None:
         """Nothing."""
 
     def stepped(self, rows: int) -> None:
-        """Ends the process."""
         os._exit(0)
 
 

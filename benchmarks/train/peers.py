@@ -61,7 +61,6 @@ def torch_rechub_trainer(work: Workload) -> tuple[Any, Any]:
 
 
 def run_torch_rechub(spec: Spec, pacer: Pacer) -> None:
-    """Trains as it does."""
     trainer, _ = torch_rechub_trainer(spec.sizes)
     batches = [(_by_name(spec, batch), batch.labels_BT) for batch in _batches(spec)]
     trainer.train_one_epoch(PacedLoader(batches, pacer))
@@ -89,7 +88,6 @@ def deepctr_model(work: Workload) -> Any:
 
 
 def run_deepctr(spec: Spec, pacer: Pacer) -> None:
-    """DeepCTR-Torch's `fit`."""
     from deepctr_torch.models import basemodel  # pyright: ignore[reportMissingImports]
 
     model = deepctr_model(spec.sizes)
@@ -122,7 +120,6 @@ def _batches(spec: Spec) -> list[Tensors]:
 
 
 def _by_name(spec: Spec, batch: Tensors) -> dict[str, Tensor]:
-    """Column name → [B]."""
     ids = {c.column: batch.single_CB[n] for n, c in enumerate(spec.sizes.single)}
     numbers = {
         name: batch.dense_BF[:, n].contiguous() for n, name in enumerate(spec.sizes.dense_columns)

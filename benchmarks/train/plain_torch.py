@@ -25,6 +25,7 @@ from benchmarks.train.workloads import (
     Ids,
     Tensors,
     Workload,
+    mlp,
 )
 
 
@@ -38,17 +39,16 @@ class Model(nn.Module):
     def __init__(self, workload: Workload) -> None:
         super().__init__()
         self.columns = workload
-        self.single = _tables(workload.single, PoolingMode.SUM)
-        self.lists = _tables(workload.lists, PoolingMode.MEAN) if workload.lists else None
+        self.single = tables_of(workload.single, PoolingMode.SUM)
+        self.lists = tables_of(workload.lists, PoolingMode.MEAN) if workload.lists else None
         width, tasks = workload.input_dim, range(len(workload.tasks))
-        self.experts = nn.ModuleList(_mlp(width, HIDDEN) for _ in range(EXPERTS))
+        self.experts = nn.ModuleList(mlp(width, HIDDEN) for _ in range(EXPERTS))
         self.gates = nn.ModuleList(nn.Linear(width, EXPERTS, bias=False) for _ in tasks)
         self.towers = nn.ModuleList(
-            nn.Sequential(*_mlp(HIDDEN[-1], (TOWER,)), nn.Linear(TOWER, 1)) for _ in tasks
+            nn.Sequential(*mlp(HIDDEN[-1], (TOWER,)), nn.Linear(TOWER, 1)) for _ in tasks
         )
 
     def forward(self, dense_BF: Tensor, lookups: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Dense columns, and indices and offsets of each group of tables → `logits_BT`."""
         embedded = [self.single(*lookups[0])]
         if self.lists is not None:
             embedded.append(self.lists(*lookups[1]))
@@ -61,12 +61,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def start_from(self, network: Mapping[str, Tensor], tables: Mapping[str, Tensor]) -> None:
-        """Takes over the first weights of ours, so that pairs differ in how they are trained alone.
-
-        Args:
-            network: The dense weights by their names there.
-            tables: A row for each id, [rows, dim], by table.
-        """
+        """Takes over the first weights of ours, by name, and rows of tables, an id each."""
         pool = "levels.0.mixture.experts"
         expert: Any
         gate: Any
@@ -97,13 +92,7 @@ class Model(nn.Module):
 
 
 class PlainTorch:
-    """Model and optimizer; `step` trains on one batch.
-
-    Args:
-        workload: Sizes.
-        bf16: Under autocast.
-        seed: Of all weights.
-    """
+    """Model and optimizer; `step` trains on one batch."""
 
     def __init__(self, workload: Workload, *, bf16: bool, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -114,7 +103,6 @@ class PlainTorch:
         self.bf16 = bf16
 
     def step(self, batch: "Lookups") -> None:
-        """Forward, backward, update."""
         with self._autocast():
             logits_BT = self.model(batch.dense_BF, batch.lookups)
         losses = F.binary_cross_entropy_with_logits(
@@ -126,7 +114,6 @@ class PlainTorch:
 
     @torch.no_grad()
     def predict(self, batch: "Lookups") -> Tensor:
-        """Probabilities, float32 [B, T]."""
         with self._autocast():
             logits_BT = self.model(batch.dense_BF, batch.lookups)
         return logits_BT.float().sigmoid()
@@ -136,8 +123,6 @@ class PlainTorch:
 
 
 class Lookups:
-    """A batch in the form that FBGEMM's tables take."""
-
     def __init__(self, batch: Tensors) -> None:
         self.dense_BF, self.labels_BT = batch.dense_BF, batch.labels_BT
         offsets = torch.arange(batch.single_CB.numel() + 1)
@@ -150,7 +135,6 @@ class Lookups:
 
 
 def _joined(lists: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Feature after feature: all indices, and one row of offsets."""
     ends, start = [], 0
     for values, offsets in lists:
         ends.append(offsets[:-1] + start)
@@ -159,7 +143,7 @@ def _joined(lists: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return torch.cat([values for values, _ in lists]), torch.cat(ends)
 
 
-def _tables(columns: Sequence[Ids], pooling: PoolingMode) -> nn.Module:
+def tables_of(columns: Sequence[Ids], pooling: PoolingMode) -> nn.Module:
     rows = {column.table_name: column.rows for column in columns}
     names = list(rows)
     module = SplitTableBatchedEmbeddingBagsCodegen(
@@ -179,10 +163,3 @@ def _tables(columns: Sequence[Ids], pooling: PoolingMode) -> nn.Module:
 def _copy(linear: nn.Linear, weight: Tensor, bias: Tensor) -> None:
     linear.weight.copy_(weight)
     linear.bias.copy_(bias)
-
-
-def _mlp(width: int, hidden: Sequence[int]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for before, after in zip((width, *hidden), hidden, strict=False):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers)

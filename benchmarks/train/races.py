@@ -57,13 +57,7 @@ from mmoe.train.profiling import StepTimes, parts_text
 
 
 class Contestant(Ranks):
-    """The process, or processes, of one contestant.
-
-    Args:
-        spec: Which one.
-        python: Its interpreter; None: this one.
-        seats: Where its ranks run; None: here.
-    """
+    """The process, or processes, of one contestant."""
 
     def __init__(
         self, spec: Spec, python: str | None = None, seats: Sequence[Seat] | None = None
@@ -86,7 +80,6 @@ def contestants(
     pythons: Mapping[str, str] | None = None,
     seats: Sequence[Seat] | None = None,
 ) -> Iterator[dict[str, Contestant]]:
-    """Starts all of them, and comes back when each has done its first step."""
     with ExitStack() as stack:
         started = {}
         for name, spec in specs.items():
@@ -108,42 +101,27 @@ ROUNDS_BETWEEN_RATES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Settings, the product rates seen so far, and progress.
+    """Settings, the product rates seen so far, and progress."""
 
-    Attributes:
-        folder: For logs, kept between runs where the user names it.
-        runs: For what is written while this one lasts.
-        rows: Of `big`.
-        seconds: Of one race.
-        seeds: Of `auc_gap`.
-        threads: Of every process.
-        overrides: `key.path=value` for our config.
-        rates: Of products.
-        say: Told of progress.
-    """
-
-    folder: Path
-    runs: Path
-    rows: int
-    seconds: float
-    seeds: int
-    threads: int
-    overrides: tuple[str, ...]
-    rates: ProductRates
-    say: Callable[[str], None]
+    folder: Path  # For logs, kept between runs where the user names it
+    runs: Path  # For what is written while this one lasts
+    rows: int  # Of `big`
+    seconds: float  # Of one race
+    seeds: int  # Of `auc_gap`
+    threads: int  # Of every process
+    overrides: tuple[str, ...]  # `key.path=value` for our config
+    rates: ProductRates  # Of products
+    say: Callable[[str], None]  # Told of progress
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def log(self, workload: str, rows: int | None = None) -> Log:
-        """The rows of a workload, written when first asked for."""
         self.say(f"  log of {workload}, {rows or self.rows:,} rows")
         return write_log(WORKLOADS[workload], rows or self.rows, self.folder, held_out=self.rows)
 
     def empty_folder(self) -> Path:
-        """A name nobody has used."""
         return self.runs / f"{next(self._numbers)}"
 
     def spec(self, kind: str, workload: str, precision: str, **settings) -> Spec:
-        """A contestant."""
         log = self.log(workload)
         return Spec(
             kind=kind,
@@ -162,19 +140,11 @@ class Bench:
         specs: Mapping[str, Spec],
         *,
         pythons: Mapping[str, str] | None = None,
-        seats: Sequence[Seat] | None = None,
+        seats: Sequence[Seat] | None = None,  # Where the ranks of each of them run; None: here
         before: Callable[[Mapping[str, Contestant]], None] = lambda _: None,
         after: Callable[[Mapping[str, Contestant]], None] = lambda _: None,
     ) -> Times:
-        """Seconds of a batch of `BATCH` rows, window by window, the contestants in turn.
-
-        Args:
-            specs: Contestants.
-            pythons: Interpreters of those that have one of their own.
-            seats: Where the ranks of each of them run; None: here.
-            before: Called with the processes before the race.
-            after: Called with the processes when the race is over.
-        """
+        """Seconds of a batch of `BATCH` rows, window by window, the contestants in turn."""
         self.rates.measure()
         with contestants(specs, pythons, seats) as running:
             self.say(f"  {', '.join(running)}: ready")
@@ -222,7 +192,6 @@ def window(contestant: Contestant, steps: int) -> float:
 
 
 def print_step_tables(results: Sequence[Result]) -> None:
-    """One table of parts and one of operators for every result that has them."""
     for result in results:
         for detail in result.details:
             if "step_times" in detail:
@@ -233,7 +202,6 @@ def print_step_tables(results: Sequence[Result]) -> None:
 
 
 def print_operators(title: str, operators: Sequence[Mapping[str, Any]]) -> None:
-    """Those that took longest, ms and calls a step."""
     table = new_table(("operator", "ms", "calls"))
     for operator in operators:
         table.add_row(operator["name"][:90], f"{operator['ms']:.2f}", f"{operator['calls']:.0f}")
@@ -244,26 +212,16 @@ def print_operators(title: str, operators: Sequence[Mapping[str, Any]]) -> None:
 
 
 def run_program(
-    name: str,
-    races: Sequence[Race[Bench]],
-    title: str,
-    details: Callable[[Sequence[Result]], None],
+    name: str,  # Of the program
+    races: Sequence[Race[Bench]],  # In turn
+    title: str,  # Of the table
+    details: Callable[[Sequence[Result]], None],  # Prints what comes before the table
     *,
-    threads: int | None = None,
-    changes: str = "our config",
+    threads: int | None = None,  # Of one process; None: an option
+    changes: str = "our config",  # What `--set` changes
     seeds: int | None = None,
 ) -> None:
-    """Prints tables and, last, one JSON line; exits with 1 where a race failed.
-
-    Args:
-        name: Of the program.
-        races: In turn.
-        title: Of the table.
-        details: Prints what comes before the table.
-        threads: Of one process; None: an option.
-        changes: What `--set` changes.
-        seeds: Of compared trainings, unless told otherwise; None: one, and no option.
-    """
+    """Prints tables and, last, one JSON line; exits with 1 where a race failed."""
     parser = options(name, keys_of(races), seconds=90.0, seeds=seeds, threads=threads)
     parser.add_argument("--rows", type=int, default=400_000, help="of big")
     parser.add_argument("--folder", type=Path, help="logs are kept there for the next run")
@@ -302,7 +260,6 @@ PROFILED = "gemm_share_train_big"
 
 
 def big_bf16(bench: Bench) -> list[Result]:
-    """The headline: `big` in bf16, and ours on small tables."""
     specs = {
         "mmoe": bench.spec("mmoe", "big", "bf16"),
         "plain torch": bench.spec("plain", "big", "bf16"),
@@ -320,7 +277,6 @@ def big_bf16(bench: Bench) -> list[Result]:
 
 
 def big_fp32(bench: Bench) -> list[Result]:
-    """`big` in fp32; the rival also with its products through oneDNN."""
     specs = {
         "mmoe": bench.spec("mmoe", "big", "fp32"),
         "plain torch": bench.spec("plain", "big", "fp32"),
@@ -339,7 +295,6 @@ def big_fp32(bench: Bench) -> list[Result]:
 
 
 def ranker(bench: Bench) -> list[Result]:
-    """A wide log: lists, sequences, six tasks."""
     specs = {
         "mmoe": bench.spec("mmoe", "ranker", "bf16"),
         "plain torch": bench.spec("plain", "ranker", "bf16"),
@@ -348,18 +303,17 @@ def ranker(bench: Bench) -> list[Result]:
 
 
 def rows_per_second(times: Times, name: str) -> float:
-    """Of the median window."""
     return BATCH / times.median(name)
 
 
 def _share(times: Times, precision: str) -> Result:
     """FLOP/s, still to be divided by the product rate."""
     spread = Spread.of([BATCH * BIG_FLOPS_PER_ROW / s for s in times.seconds["mmoe"]])
-    ours_ms = times.median("mmoe") * 1e3
+    ours_ms = times.ms("mmoe")
     return Result(
-        key=f"{PROFILED}_{precision}",
-        spread=spread,
-        ours_ms=ours_ms,
+        f"{PROFILED}_{precision}",
+        spread,
+        ours_ms,
         product_rate=precision,
         note=f"{rows_per_second(times, 'mmoe'):,.0f} rows/s",
     )
@@ -400,7 +354,6 @@ STEPS = 3  # of a window: they take up to a second each
 
 
 def peers(bench: Bench) -> list[Result]:
-    """Ours, in both precisions, and theirs on `big`; they train in fp32."""
     found = [name for name, module in MODULES.items() if imports(module)]
     if not found:
         raise NothingToMeasure("`make bench-peers` installs what this compares with")
@@ -420,7 +373,6 @@ def peers(bench: Bench) -> list[Result]:
 
 
 def imports(module: str) -> bool:
-    """Is it there, in the environment of its own?"""
     if not PYTHON.exists():
         return False
     command = [str(PYTHON), "-c", f"import {module}"]
@@ -454,13 +406,11 @@ def startup(bench: Bench, workload: str = "big") -> list[Result]:
 
 
 def help_text(bench: Bench) -> list[Result]:
-    """`mmoe --help`."""
     seconds = [_seconds(bench, ["--help"], MODULE["help"]) for _ in range(1 + HELPS)]
     return [_in_seconds("help_seconds", seconds[1:], "warm")]
 
 
 def streaming_memory(bench: Bench, workload: str = "big") -> list[Result]:
-    """Peak memory of one epoch of `mmoe train` over ten times the rows."""
     overrides = (*STREAM, *bench.overrides)
     peaks = {}
     for rows in (bench.rows, LARGER * bench.rows):
@@ -473,7 +423,7 @@ def streaming_memory(bench: Bench, workload: str = "big") -> list[Result]:
     small, large = peaks.values()
     ratio = large / small
     note = f"{large / 2**30:.2f} over {small / 2**30:.2f} GiB"
-    return [Result(key="peak_rss_ratio_stream", spread=Spread.single(ratio), note=note)]
+    return [Result("peak_rss_ratio_stream", Spread.single(ratio), note=note)]
 
 
 def _write_config(bench: Bench, raw: Mapping[str, Any], overrides: Sequence[str]) -> Path:
@@ -506,7 +456,7 @@ sys.exit(code)
 
 def _in_seconds(key: str, seconds: Sequence[float], note: str) -> Result:
     spread = Spread.of(seconds)
-    return Result(key=key, spread=spread, ours_ms=spread.median * 1e3, note=note)
+    return Result(key, spread, spread.median * 1e3, note=note)
 
 
 COMMAND_RACES = (
@@ -526,7 +476,6 @@ Scores = Mapping[str, Mapping[str, float]]  # task → auc and logloss
 
 
 def gaps(bench: Bench, workload: str = "big") -> list[Result]:
-    """AUC and NE after one epoch, paired by seed; the worse of the tasks counts."""
     log = bench.log(workload)
     held_out = read_batches(log.workload, log.test)
     details = []
@@ -554,7 +503,7 @@ def _worse(key: str, gaps: Mapping[str, list[float]], details: list[dict]) -> Re
     mean = Spread(float(np.mean(gaps[task])), spread.low, spread.high, spread.count)
     means = (f"{side} {_mean_auc(details, side, task):.4f}" for side in ("ours", "theirs"))
     note = f"mean of {spread.count} seeds, {PRECISION}, {task}; AUC {', '.join(means)}"
-    return Result(key=key, spread=mean, note=note, digits=5, details=details)
+    return Result(key, mean, note=note, digits=5, details=details)
 
 
 def _mean_auc(details: list[dict], side: str, task: str) -> float:

@@ -22,40 +22,23 @@ EPOCH = "epoch"  # how the library's progress begins while it trains
 
 
 class Paced(Protocol):
-    """What is told of steps."""
+    def started(self) -> None: ...
 
-    def started(self) -> None:
-        """Steps begin, or begin again after something that is no training (validation)."""
-        ...
-
-    def stepped(self, rows: int) -> None:
-        """A step over so many rows is done."""
-        ...
+    def stepped(self, rows: int) -> None: ...
 
 
 class Job(Protocol):
-    """What is asked of a contestant for some steps."""
-
-    def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
-        """One step is done; an answer ends the job."""
-        ...
+    def add(self, rows: int, seconds: float) -> dict[str, Any] | None: ...
 
 
 class Window:
-    """Times steps.
-
-    Args:
-        rows: To train on.
-        settle: Rows before that which are not counted: caches warm up again, and what background
-            threads of a contestant did while others ran is used up.
-    """
+    """Times steps, after rows that let caches warm up again and use up what was read ahead."""
 
     def __init__(self, rows: int, settle: int) -> None:
         self.rows, self.settle = rows, settle
         self.done, self.seconds, self.faults = 0, 0.0, minor_faults()
 
     def add(self, rows: int, seconds: float) -> dict[str, Any] | None:
-        """See `Job`."""
         if self.settle > 0:
             self.settle -= rows
             self.faults = minor_faults()
@@ -73,10 +56,6 @@ class Pacer:
 
     So the steps between two commands run without interruption, in the contestant's own loop and
     thread, and nothing of it runs while another contestant does.
-
-    Args:
-        jobs: From the name of a command to what makes its job of the command's other values.
-        answers: Where answers go; commands come from standard input.
     """
 
     def __init__(self, jobs: Mapping[str, Callable[..., Job]], answers: TextIO) -> None:
@@ -86,11 +65,9 @@ class Pacer:
         self.last = time.perf_counter()
 
     def started(self) -> None:
-        """Steps begin, or begin again after something that is no training (validation)."""
         self.last = time.perf_counter()
 
     def stepped(self, rows: int) -> None:
-        """A step over so many rows is done."""
         answer = self.job.add(rows, time.perf_counter() - self.last)
         if answer is not None:
             self.answers.write(json.dumps(answer) + "\n")
@@ -133,13 +110,10 @@ class PacedReporter:
 
 
 class PacedTracker:
-    """Progress of one epoch, or of something that is not training."""
-
     def __init__(self, pacer: Paced | None) -> None:
         self.pacer = pacer
 
     def advance(self, amount: int, note: str = "") -> None:
-        """A step over `amount` rows is done."""
         if self.pacer is not None:
             self.pacer.stepped(amount)
 
@@ -153,7 +127,6 @@ def minor_faults() -> int:
 
 
 def main() -> None:
-    """Trains as commands on standard input say; answers go to standard output, a line each."""
     answers = private_stdout()
     spec = Spec.from_json(sys.argv[1])
     torch.set_num_threads(spec.threads)

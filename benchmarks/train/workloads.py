@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # What is trained: columns, tables and sizes
 
@@ -31,74 +31,52 @@ BIG_FLOPS_PER_ROW = 5.77e6
 
 @dataclass(frozen=True)
 class Ids:
-    """A column of ids `0 … rows − 1`, Zipf-distributed.
-
-    Attributes:
-        column: Its name.
-        rows: Of the embedding table.
-        length: Ids of a row on average; None: exactly one, and no list.
-        table: Shared by all columns that name it; the column's own by default.
-    """
+    """A column of ids `0 … rows − 1`, Zipf-distributed."""
 
     column: str
-    rows: int
-    length: int | None = None
-    table: str = ""
+    rows: int  # Of the embedding table
+    length: int | None = None  # Ids of a row on average; None: exactly one, and no list
+    table: str = ""  # Shared by all columns that name it; the column's own by default
 
     @property
     def table_name(self) -> str:
-        """Of the embedding table."""
         return self.table or self.column
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A log and the sizes of the model that is trained on it.
+    """A log and the sizes of the model that is trained on it."""
 
-    Attributes:
-        name: As in the keys.
-        share: Of the rows that were asked for; wide logs are shorter.
-        ids: Columns of ids, single ones first.
-        dense: Number of dense columns.
-        tasks: Labels; the first is the click, without which there is none of the others.
-        steps: Of a window.
-    """
-
-    name: str
-    share: float
-    ids: Sequence[Ids]
-    dense: int
+    name: str  # As in the keys
+    share: float  # Of the rows that were asked for; wide logs are shorter
+    ids: Sequence[Ids]  # Columns of ids, single ones first
+    dense: int  # Number of dense columns
+    # Labels; the first is the click, without which there is none of the others
     tasks: Sequence[str]
-    steps: int
+    steps: int  # Of a window
 
     @property
     def single(self) -> list[Ids]:
-        """Columns of one id a row."""
         return [column for column in self.ids if column.length is None]
 
     @property
     def lists(self) -> list[Ids]:
-        """Columns of lists."""
         return [column for column in self.ids if column.length is not None]
 
     @property
     def dense_columns(self) -> list[str]:
-        """Names of the dense columns."""
         return [f"d{number}" for number in range(self.dense)]
 
     @property
     def tables(self) -> dict[str, int]:
-        """Rows of every embedding table."""
         return {column.table_name: column.rows for column in self.ids}
 
     @property
     def input_dim(self) -> int:
-        """What experts and gates read."""
         return self.dense + DIM * len(self.ids)
 
 
 def _singles(*groups: tuple[int, int]) -> list[Ids]:
-    """`(how many, rows)` of each group."""
     sizes = chain.from_iterable(repeat(rows, count) for count, rows in groups)
     return [Ids(f"c{number}", rows) for number, rows in enumerate(sizes)]
 
@@ -144,6 +122,12 @@ WORKLOADS = {
 }
 
 
+def mlp(width: int, hidden: Sequence[int]) -> nn.Sequential:
+    """Linear layers with a ReLU after each."""
+    sizes = zip((width, *hidden), hidden, strict=False)
+    return nn.Sequential(*(layer for a, b in sizes for layer in (nn.Linear(a, b), nn.ReLU())))
+
+
 # The hidden truth behind the labels: effects and factors of ids, functions of the numbers
 
 FACTORS = 4
@@ -170,10 +154,6 @@ class World:
     `logit_t = intercept + SPREAD · Σ_s m_ts · z_s`, m_t of length 1, with the signals z brought to
     mean 0 and variance 1: `z_0 = Σ_c effect_c(id_c)`, `z_1 = Σ_c <factor_c, factor_c+1>`,
     `z_2 = Σ_f w_f x_f + x_f x_f+1 + sin(2 x_f)`. Lists count with the mean of their ids.
-
-    Args:
-        workload: Columns and tasks.
-        seed: Of the truth.
     """
 
     def __init__(self, workload: Workload, seed: int) -> None:
@@ -193,7 +173,6 @@ class World:
         self.mean_S, self.scale_S = reference_NS.mean(axis=0), reference_NS.std(axis=0)
 
     def draw(self, rows: int, seed: Sequence[int]) -> Columns:
-        """Rows without labels."""
         rng = np.random.default_rng(seed)
         ids, offsets = {}, {}
         for column in self.workload.ids:
@@ -269,39 +248,29 @@ VALIDATION_SHARE, TEST_SHARE = 1 / 40, 1 / 4
 
 @dataclass(frozen=True)
 class Log:
-    """Where the parts of a log lie; each is a folder of Parquet files."""
-
     workload: Workload
     folder: Path
     rows: int
 
     @property
     def train(self) -> Path:
-        """Rows to train on."""
         return self.folder / "train"
 
     @property
     def validation(self) -> Path:
-        """Rows that a run looks at after an epoch."""
         return self.folder / "validation"
 
     @property
     def test(self) -> Path:
-        """Rows that are reported."""
         return self.folder / "test"
 
 
 def write_log(
     workload: Workload, rows: int, cache: Path, *, seed: int = 0, held_out: int | None = None
 ) -> Log:
-    """Writes the log, unless the folder has it already.
+    """Writes the log, unless the folder has it; a longer one begins like a shorter one.
 
-    Args:
-        workload: Columns and tasks.
-        rows: To train on, before `workload.share`.
-        cache: Folder of all logs.
-        seed: Of truth and rows. The first rows of a longer log are those of a shorter one.
-        held_out: As many validation and test rows as for a log of so many rows.
+    Validation and test rows are as many as for a log of `held_out` rows.
     """
     kept = max(1, round(rows * workload.share))
     base = round((held_out or rows) * workload.share)
@@ -337,7 +306,6 @@ def _write_part(world: World, folder: Path, rows: int, seed: list[int]) -> None:
 
 
 def draw_table(world: World, rows: int, seeds: Sequence[Sequence[int]]) -> pa.Table:
-    """Rows with labels; the seeds are those of both."""
     columns = world.draw(rows, seeds[0])
     labels_NT = world.labels(columns, seeds[1])
     arrays = {c.column: _ids(columns, c.column) for c in world.workload.ids}
@@ -364,24 +332,12 @@ Encoding = Literal["hash", "vocabulary"]
 def raw_config(
     log: Log, *, precision: str, encoding: Encoding = "hash", epochs: int = FOREVER, seed: int = 0
 ) -> dict[str, Any]:
-    """A config as YAML has it.
-
-    Args:
-        log: What is trained.
-        precision: fp32 or bf16.
-        encoding: hash: tables of exactly the workload's sizes; vocabulary: a row for every id seen,
-            as the rival has a row for every id.
-        epochs: Rounds over the log.
-        seed: Of weights and batch order.
-    """
+    """A config as YAML has it."""
     workload = log.workload
     return {
-        "name": workload.name,
-        "seed": seed,
+        "name": workload.name, "seed": seed,
         "data": {
-            "split": {"by": "file"},
-            "train": str(log.train),
-            "validation": str(log.validation),
+            "split": {"by": "file"}, "train": str(log.train), "validation": str(log.validation),
             "test": str(log.test),
         },
         "tables": _shared_tables(workload, encoding),
@@ -391,27 +347,19 @@ def raw_config(
         ],
         "tasks": [{"name": task, "label": task} for task in workload.tasks],
         "model": {
-            "kind": "mmoe",
-            "embedding_dim": DIM,
-            "num_experts": EXPERTS,
-            "expert": {"hidden": list(HIDDEN), "activation": "relu"},
-            "gate": {"kind": "softmax"},
+            "kind": "mmoe", "embedding_dim": DIM, "num_experts": EXPERTS,
+            "expert": {"hidden": list(HIDDEN), "activation": "relu"}, "gate": {"kind": "softmax"},
             "tower": {"hidden": [TOWER], "activation": "relu"},
         },
         "training": {
-            "epochs": epochs,
-            "patience": FOREVER,
-            "batch_size": BATCH,
-            "eval_batch_size": BATCH,
-            "precision": precision,
-            "optimizer": {"kind": "adam", "learning_rate": LEARNING_RATE},
+            "epochs": epochs, "patience": FOREVER, "batch_size": BATCH, "eval_batch_size": BATCH,
+            "precision": precision, "optimizer": {"kind": "adam", "learning_rate": LEARNING_RATE},
             "embedding_optimizer": {
-                "kind": "rowwise_adagrad",
-                "learning_rate": EMBEDDING_LEARNING_RATE,
+                "kind": "rowwise_adagrad", "learning_rate": EMBEDDING_LEARNING_RATE,
                 "eps": EMBEDDING_EPS,
             },
         },
-    }
+    }  # fmt: skip
 
 
 def _feature(column: Ids, encoding: Encoding) -> dict[str, Any]:
@@ -440,51 +388,33 @@ def _rows(column: Ids, encoding: Encoding) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A contestant.
+    """A contestant."""
 
-    Attributes:
-        kind: mmoe, plain, torch_rechub or deepctr.
-        workload: Name of it.
-        folder: Of its log.
-        rows: Of its log.
-        precision: fp32 or bf16.
-        threads: Of torch, in each process.
-        ranks: Processes that train together.
-        onednn: fp32 products through oneDNN.
-        out: An empty folder for what it writes.
-        overrides: `key.path=value` for our config.
-        steps: Of a window; 0: as the workload says.
-    """
-
-    kind: str
+    kind: str  # mmoe, plain, torch_rechub or deepctr
     workload: str
-    folder: str
-    rows: int
-    precision: str
-    threads: int
-    out: str
-    ranks: int = 1
-    onednn: bool = False
-    overrides: tuple[str, ...] = ()
-    steps: int = 0
+    folder: str  # Of its log
+    rows: int  # Of its log
+    precision: str  # fp32 or bf16
+    threads: int  # Of torch, in each process
+    out: str  # An empty folder for what it writes
+    ranks: int = 1  # Processes that train together
+    onednn: bool = False  # fp32 products through oneDNN
+    overrides: tuple[str, ...] = ()  # `key.path=value` for our config
+    steps: int = 0  # Of a window; 0: as the workload says
 
     @property
     def log(self) -> Log:
-        """Where the rows lie."""
         return Log(self.sizes, Path(self.folder), self.rows)
 
     @property
     def sizes(self) -> Workload:
-        """The workload itself."""
         return WORKLOADS[self.workload]
 
     def to_json(self) -> str:
-        """For the command line of the contestant's process."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Spec":
-        """What `to_json` wrote."""
         raw: Mapping[str, Any] = json.loads(text)
         return cls(**{**raw, "overrides": tuple(raw["overrides"])})
 
@@ -494,19 +424,13 @@ class Spec:
 
 @dataclass(frozen=True)
 class Tensors:
-    """B rows.
+    """B rows."""
 
-    Attributes:
-        dense_BF: float32.
-        single_CB: int64 [C, B], columns of one id.
-        lists: Ids, int64 [V], and offsets, int64 [B + 1], of every list column.
-        labels_BT: float32.
-    """
-
-    dense_BF: Tensor
-    single_CB: Tensor
+    dense_BF: Tensor  # float32
+    single_CB: Tensor  # int64 [C, B], columns of one id
+    # Ids, int64 [V], and offsets, int64 [B + 1], of every list column
     lists: list[tuple[Tensor, Tensor]]
-    labels_BT: Tensor
+    labels_BT: Tensor  # float32
 
 
 def read_batches(

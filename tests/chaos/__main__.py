@@ -62,15 +62,11 @@ def train(options: Options, folder: Path, say: Say) -> tuple[Counts, bool]:
         _print_growth(pairs)
     found = Counter(verdict.verdict for verdict in verdicts)
     counts = {
-        "kills": len(killed),
-        "resumed": sum(one.resumed for one in killed),
-        "bit_identical": sum(one.same for one in killed),
-        "inputs": len(verdicts),
-        "clear_errors": found["clear error"],
-        "right_answers": found["right answer"],
-        "tracebacks": found["traceback"],
-        "silently_wrong": found["wrong answer"],
-    }
+        "kills": len(killed), "resumed": sum(one.resumed for one in killed),
+        "bit_identical": sum(one.same for one in killed), "inputs": len(verdicts),
+        "clear_errors": found["clear error"], "right_answers": found["right answer"],
+        "tracebacks": found["traceback"], "silently_wrong": found["wrong answer"],
+    }  # fmt: skip
     passed = all(one.same for one in killed) and all(one.verdict in RIGHT for one in verdicts)
     passed &= limited is None or limited.passed
     return counts, passed and all(pair.times <= pair.most for pair in pairs)
@@ -134,17 +130,14 @@ def _scored_kills(options: Options, folder: Path, say: Say) -> tuple[Counts, boo
     on_ray = kill_ray_scorings(scoring, folder, options.ray_kills, options.seed, say)
     faults = scored_faults(scoring, folder, say)
     counts: Counts = {
-        "kills": len(killed),
-        "kills_in_bucket": sum(one.where == "bucket" for one in killed),
+        "kills": len(killed), "kills_in_bucket": sum(one.where == "bucket" for one in killed),
         "died": sum(one.died for one in killed),
         "same_bytes": sum(one.difference is None for one in killed),
         "seen_too_early": sum(len(one.seen) for one in [*killed, *on_ray]),
-        "ray_kills": len(on_ray),
-        "ray_died": sum(one.died for one in on_ray),
-        "ray_same_bytes": sum(one.difference is None for one in on_ray),
-        "faults": len(faults),
+        "ray_kills": len(on_ray), "ray_died": sum(one.died for one in on_ray),
+        "ray_same_bytes": sum(one.difference is None for one in on_ray), "faults": len(faults),
         "faults_as_they_must_be": faults.count(None),
-    }
+    }  # fmt: skip
     same = all(one.difference is None for one in [*killed, *on_ray])
     return counts, same and counts["seen_too_early"] == 0 and not any(faults)
 
@@ -245,7 +238,6 @@ OPTIONS: dict[str, tuple[Program, dict[str, tuple[int, str]]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints a table and, last, the counts; 1 where anything failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     programs = parser.add_subparsers(dest="what", required=True)
     for name, (work, numbers) in OPTIONS.items():

@@ -220,7 +220,6 @@ class TypeCase:
     streams: bool = False
 
     def write_log(self) -> str:
-        """Writes the small log with the column, as Arrow or, where it can be, as Parquet."""
         draw, spread = self.draw, self.draw.choice([2, 5, 40])
         gaps = draw.random() < 0.4
         numbers: list[int | None] = [
@@ -240,7 +239,6 @@ class TypeCase:
         return write_arrow(table, self.folder / "log.arrow")
 
     def config(self, data: str) -> dict[str, Any]:
-        """Names the column in its role."""
         raw = small_config(data)
         how = "stream" if self.streams else "memory"
         raw["data"] |= {"input": how, "streaming": {"chunk_rows": 30}}
@@ -255,7 +253,6 @@ def write_arrow(table: pa.Table, path: Path, new: Callable[..., Any] = pa.ipc.ne
 
 
 def type_fault(draw: random.Random, space: Workspace, folder: Path) -> Case:
-    """Any type in any role."""
     kind, role = draw.choice(list(ARROW_TYPES)), draw.choice(list(ROLES))
     case = TypeCase(draw, kind, role, folder, streams=draw.random() < 0.5)
     data = case.write_log()

@@ -87,14 +87,12 @@ def _arguments(draft: Draft, space: Workspace, folder: Path, out: Path) -> list[
 
 
 def draw_made(draw: random.Random, folder: Path, *, to_score: bool = False) -> tuple[str, Made]:
-    """Any kind, or any that can be scored; and its name."""
     kind = draw.choice([kind for kind in KINDS if not (to_score and kind is own_target)])
     folder.mkdir(parents=True, exist_ok=True)
     return kind.__name__, kind(draw, small_log(200, seed=draw.randrange(5)), folder)
 
 
 def write_config(made: Made, path: Path, truth: Path | None = None) -> str:
-    """Writes the config that trains on the log, or on its true rows."""
     if truth is not None:
         pq.write_table(made.truth, truth)
     return write_yaml(path, made.config(None if truth is None else str(truth)))
@@ -154,24 +152,15 @@ def _unsaid_leak(made: Made, out: Path) -> str | None:
 
 # How often each is drawn
 FAMILIES: dict[str, tuple[int, Draw]] = {
-    "table": (36, data_case("table")),
-    "bytes": (26, data_case("bytes")),
-    "layout": (8, data_case("layout")),
-    "config": (22, config_case),
-    "changing": (4, data_case("changing")),
-    "run": (6, run_case),
-    "folder": (6, folder_case),
-    "rotated": (4, rotated_case),
-    "type": (10, type_fault),
-    "expression": (5, expression_fault),
-    "json": (4, json_case),
-    "output": (4, output_case),
-    "as_they_come": (20, as_they_come),
-}
+    "table": (36, data_case("table")), "bytes": (26, data_case("bytes")),
+    "layout": (8, data_case("layout")), "config": (22, config_case),
+    "changing": (4, data_case("changing")), "run": (6, run_case), "folder": (6, folder_case),
+    "rotated": (4, rotated_case), "type": (10, type_fault), "expression": (5, expression_fault),
+    "json": (4, json_case), "output": (4, output_case), "as_they_come": (20, as_they_come),
+}  # fmt: skip
 
 
 def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:
-    """Case `number`; its files go into `folder`."""
     draw = random.Random(f"inputs {seed} {number}")
     family = draw.choices([*FAMILIES], [share for share, _ in FAMILIES.values()])[0]
     (folder / "out").mkdir(parents=True)
@@ -181,7 +170,6 @@ def draw_case(seed: int, number: int, space: Workspace, folder: Path) -> Case:
 def judge_inputs(
     folder: Path, numbers: Iterable[int], seed: int, say: Say, *, jobs: int = 1, real: int = 0
 ) -> list[Verdict]:
-    """Judges the cases, `real` of them as a command of their own, not as a call."""
     numbers, shared = [*numbers], folder / "worker-0"
     every = max(1, len(numbers) // real) if real else 0
     as_processes = {n for index, n in enumerate(numbers) if every and index % every == every - 1}

@@ -26,25 +26,21 @@ SCORED = ("--keep", "item", "--rows-per-file", "64")
 
 @dataclass(frozen=True)
 class Expect:
-    """What a fault must lead to.
+    """What a fault must lead to."""
 
-    Attributes:
-        outcome: `either`: an error that is clear, or the right answer.
-        names: Each a group of words of which the error must hold one.
-        reference: What a right answer equals: the answer for the log before it was broken
-            (`clean`), for the tables after, or for the files as another reader finds them; `none`:
-            nobody can tell, it only has to be complete.
-        complaint: What a command that succeeds must say beside it; nothing: it must be silent.
-    """
-
+    # `either`: an error that is clear, or the right answer
     outcome: Literal["error", "right", "either"]
+    # Each a group of words of which the error must hold one
     names: tuple[tuple[str, ...], ...] = ()
+    # What a right answer equals: the answer for the log before it was broken (`clean`), for the
+    # tables after, or for the files as another reader finds them; `none`: nobody can tell, it only
+    # has to be complete
     reference: str = "tables"
+    # What a command that succeeds must say beside it; nothing: it must be silent
     complaint: tuple[str, ...] = ()
 
 
 def error(*names: str | tuple[str, ...]) -> Expect:
-    """A clear error that holds each of the words (one of each group)."""
     return Expect("error", tuple((n,) if isinstance(n, str) else n for n in names))
 
 
@@ -62,32 +58,24 @@ def either(*names: str | tuple[str, ...], reference: str = "tables") -> Expect:
 
 @dataclass
 class Draft:
-    """The data of one case: `tables`, one for each file, and how they are written and read.
-
-    Attributes:
-        command: Which one will read the data.
-        kind: `csv`, `csv.gz` or `parquet`.
-        split: How training splits, by time or hash, and the column; None: at random.
-        files: Once written.
-        data: What the command is told to read.
-    """
+    """The data of one case: `tables`, one for each file, and how they are written and read."""
 
     draw: random.Random
-    command: str
-    kind: str
+    command: str  # Which one will read the data
+    kind: str  # `csv`, `csv.gz` or `parquet`
     tables: list[pa.Table]
+    # How training splits, by time or hash, and the column; None: at random
     split: tuple[str, str] | None
     streams: bool
     folder: Path
-    files: list[Path] = field(default_factory=list)
-    data: str = ""
+    files: list[Path] = field(default_factory=list)  # Once written
+    data: str = ""  # What the command is told to read
 
     @property
     def is_csv(self) -> bool:
         return self.kind != "parquet"
 
     def reads(self, column: str) -> bool:
-        """Whether the command looks at this column."""
         if self.command == "init" or column in FEATURES:
             return True
         if column in LABELS:
@@ -108,7 +96,6 @@ class Draft:
             self.replace(part, column, change(table[column]))
 
     def change_some(self, column: str, values: Sequence[Any], kind: pa.DataType | None) -> None:
-        """Puts each of the values into any row of one table."""
         part = self.part()
         cells = self.tables[part][column].to_pylist()
         for value in values:
@@ -116,7 +103,6 @@ class Draft:
         self.replace(part, column, pa.array(cells, kind))
 
     def write(self) -> None:
-        """Writes the tables; several go into one folder."""
         several = len(self.tables) > 1
         where = self.folder / "log" if several else self.folder
         where.mkdir(parents=True, exist_ok=True)
@@ -160,30 +146,22 @@ def flat(table: pa.Table) -> pa.Table:
 
 @dataclass
 class Case:
-    """One broken input of a command.
+    """One broken input of a command."""
 
-    Attributes:
-        fault: What is broken.
-        expect: What must come of it.
-        arguments: Of `mmoe`.
-        out: What the command writes; must not be there where it failed.
-        words: One of them has to be in a refusal.
-        draft: The data, where they are what is broken, and `clean`, its tables before.
-        around: What goes on while the command runs.
-        lost: Says what the command has removed or changed and may not, by whether it refused.
-        wrong: Says what is wrong with an answer whose true value the case knows itself.
-    """
-
-    fault: str
+    fault: str  # What is broken
     command: str
-    expect: Expect
-    arguments: list[str]
-    out: Path
-    words: tuple[str, ...] = ()
+    expect: Expect  # What must come of it
+    arguments: list[str]  # Of `mmoe`
+    out: Path  # What the command writes; must not be there where it failed
+    words: tuple[str, ...] = ()  # One of them has to be in a refusal
+    # The data, where they are what is broken, and `clean`, its tables before
     draft: Draft | None = None
     clean: Sequence[pa.Table] = ()
+    # What goes on while the command runs
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    # Says what the command has removed or changed and may not, by whether it refused
     lost: Callable[[bool], str | None] | None = None
+    # Says what is wrong with an answer whose true value the case knows itself
     wrong: Callable[[], str | None] | None = None
 
 
@@ -213,7 +191,6 @@ class Workspace:
         return self.folder / f"run-{how}"
 
     def copy_run(self, to: Path) -> Path:
-        """A copy that may be damaged."""
         return Path(shutil.copytree(self.run("memory"), to))
 
 

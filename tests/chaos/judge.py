@@ -29,7 +29,6 @@ _RAW = re.compile(
 
 
 def judge(number: int, case: Case, space: Workspace, folder: Path, *, real: bool = False):
-    """Runs the case, in this process or as one of its own."""
     try:
         with case.around():
             run = run_command if real and case.around is nullcontext else run_in_process
@@ -103,7 +102,6 @@ def _left_behind(case: Case) -> str | None:
 
 
 def _wrong_answer(case: Case, ended: Ended, space: Workspace, folder: Path) -> str | None:
-    """What is wrong with the answer of a command that succeeded, or None."""
     if case.wrong is not None:
         return case.wrong()
     if case.command == "init":
@@ -141,7 +139,6 @@ def _wrong_answer(case: Case, ended: Ended, space: Workspace, folder: Path) -> s
 
 
 def data_config(path: str, split: tuple[str, str] | None, how: str) -> dict[str, Any]:
-    """The config that trains on a case's data."""
     raw = small_config(path)
     raw["data"] |= {"input": how, "streaming": {"chunk_rows": 40}}
     if split is not None:
@@ -168,11 +165,7 @@ _COLUMNS = (*FEATURES, *LABELS, "time")
 
 
 def _write_reference(draft: Draft, clean: Sequence[pa.Table], which: str, path: Path) -> None:
-    """Writes the rows that the command should have understood as one Parquet file, plain types.
-
-    Raises:
-        Exception: The other reader cannot read them either; of whatever type it has.
-    """
+    """Writes the rows that the command should have understood as one Parquet file, plain types."""
     tables = list(clean) if which == "clean" else draft.tables
     if which == "files":
         wanted = [name for name in _COLUMNS if draft.reads(name)]
@@ -289,12 +282,10 @@ def first_difference(one: Path, two: Path, *, settings: bool = True) -> str | No
 
 
 def leftovers(run: Path) -> list[str]:
-    """Temporary files and folders that a finished run should not hold."""
     return sorted(str(p.relative_to(run)) for p in run.rglob(".*"))
 
 
 def without_clock(node: Any) -> Any:
-    """The same JSON without what a clock said."""
     if isinstance(node, dict):
         return {key: without_clock(value) for key, value in node.items() if key not in _CLOCK}
     return [without_clock(value) for value in node] if isinstance(node, list) else node

@@ -23,12 +23,9 @@ from tests.chaos.small_log import small_config, small_log
 
 ROWS, FILES, GROUP_ROWS, EPOCHS, BATCH, EVERY = 3_000, 3, 250, 3, 32, 7
 TRAINING = {
-    "epochs": EPOCHS,
-    "batch_size": BATCH,
-    "checkpoint_every_steps": EVERY,
-    "ema_decay": 0.9,
+    "epochs": EPOCHS, "batch_size": BATCH, "checkpoint_every_steps": EVERY, "ema_decay": 0.9,
     "optimizer": {"kind": "adamw", "learning_rate": 0.003, "schedule": "cosine"},
-}
+}  # fmt: skip
 CHECKPOINTS = -(-int(0.8 * ROWS) // BATCH) * EPOCHS // EVERY
 # Small enough that the order of rows depends on where reading stands
 STREAMING = {"shuffle_buffer_rows": 400, "chunk_rows": 100, "interleave": 3}
@@ -41,13 +38,10 @@ _TWICE = 5  # odd, so that both kinds of input get their turn
 
 @dataclass(frozen=True)
 class Moment:
-    """One kill.
+    """One kill."""
 
-    Attributes:
-        kind: `time`: seconds after the start; `writing`: the n-th new folder of a checkpoint that
-            is being written, and so many seconds; `operation`: the n-th file operation.
-    """
-
+    # `time`: seconds after the start; `writing`: the n-th new folder of a checkpoint that is being
+    # written, and so many seconds; `operation`: the n-th file operation
     kind: str
     number: int = 0
     seconds: float = 0.0
@@ -83,7 +77,6 @@ def _arguments(config: Path, run: Path) -> list[str | Path]:
 
 
 def write_log(folder: Path) -> Path:
-    """The small log as files of several row groups."""
     folder.mkdir()
     for n, part in enumerate(cut(small_log(ROWS, seed=1), FILES)):
         pq.write_table(part, folder / f"part-{n}.parquet", row_group_size=GROUP_ROWS)
@@ -130,7 +123,6 @@ class _Whole:
 
 
 def kill_runs(folder: Path, count: int, seed: int, say: Say) -> list[Killed]:
-    """Kills `count` runs, in memory and streamed in turns."""
     folder.mkdir()
     draw, log = random.Random(f"kills {seed}"), write_log(folder / "log")
     bases = [_undisturbed(folder, log, name) for name in ("memory", "stream")]
@@ -233,7 +225,6 @@ SURVIVORS_SECONDS = 25.0
 
 
 def kill_ranks(folder: Path, count: int, ranks: int, seed: int, say: Say) -> list[Killed]:
-    """Kills a rank of each of `count` runs."""
     draw, log = random.Random(f"ranks {seed}"), write_log(folder / "log")
     bases = [(name, *_whole_ranks(folder, log, name, ranks)) for name in KINDS]
     for name, _, seconds, _ in bases:
@@ -316,7 +307,6 @@ class _Launched:
 def _whole_ranks(
     folder: Path, log: Path, name: str, ranks: int
 ) -> tuple[Path, float, dict[str, Any]]:
-    """Config, seconds and result of a run that nobody killed."""
     raw = small_config(str(log), **TRAINING)
     raw["data"] |= {"input": KINDS[name]["input"], "streaming": {"shuffle_buffer_rows": 400}}
     raw["parallel"] = {"experts": KINDS[name]["experts"]}
@@ -333,6 +323,5 @@ def _whole_ranks(
 
 
 def _result(run: Path) -> dict[str, Any]:
-    """What metrics.json and history.json hold, but for the times."""
     files = ("metrics.json", "history.json")
     return {f: without_clock(json.loads((run / f).read_text(encoding="utf-8"))) for f in files}

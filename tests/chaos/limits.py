@@ -24,17 +24,11 @@ MORE_BYTES = 384 << 20  # what a run may take beyond one over the small log
 
 @dataclass(frozen=True)
 class LimitedRuns:
-    """What came of it: exit codes and last words of the streamed run and of that in memory.
+    """What came of it: exit codes and last words of the streamed run and of that in memory."""
 
-    Attributes:
-        limit: Bytes of address space.
-        small_peak: Of a streamed run over a few rows, without a limit.
-        decoded: Bytes that the columns of the large log hold in memory.
-    """
-
-    limit: int
-    small_peak: int
-    decoded: int
+    limit: int  # Bytes of address space
+    small_peak: int  # Of a streamed run over a few rows, without a limit
+    decoded: int  # Bytes that the columns of the large log hold in memory
     streamed: tuple[int, str]
     held: tuple[int, str]
 
@@ -47,7 +41,6 @@ class LimitedRuns:
 
 
 def limited_runs(folder: Path, say: Say) -> LimitedRuns:
-    """Trains under a limit well below what the rows hold."""
     folder.mkdir(parents=True, exist_ok=True)
     small, large = folder / "small.parquet", folder / "large.parquet"
     _write_lists(small, SMALL)
@@ -121,12 +114,10 @@ class Pair:
 
     @property
     def times(self) -> float:
-        """How many times as long it took."""
         return self.seconds[1] / self.seconds[0]
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Of the table."""
         beside, slower = (f"{seconds:.1f}" for seconds in self.seconds)
         what = f"{self.what}: {self.times:.1f} times what {self.beside}"
         return what, slower, beside, f"{self.times:.2f}", f"{self.most:.0f}"
@@ -157,7 +148,6 @@ def measure_growth(folder: Path, say: Say, groups: int, ids: int) -> list[Pair]:
 
 
 def growth_keys(pairs: list[Pair]) -> dict[str, float]:
-    """The figures for the last line; of ids the worse one."""
     return {
         "row_groups_2000_over_500": round(pairs[0].times, 2),
         "distinct_ids_over_hashed": round(max(pair.times for pair in pairs[1:]), 2),

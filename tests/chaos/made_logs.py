@@ -20,44 +20,31 @@ from tests.chaos.small_log import small_config, small_log
 
 @dataclass(frozen=True)
 class Made:
-    """A log, and what is true of it.
+    """A log, and what is true of it."""
 
-    Attributes:
-        path: For `data.path`, or a list of them.
-        truth: The rows that it stands for, plainly written.
-        data: Further keys of the config's section `data`.
-        split: Its split, also where the true rows are split.
-        features: Further keys of features, by name.
-        tasks: In place of those of the small log.
-        to_score: What is scored, and the rows that this stands for; None: the log itself.
-        expect: The same as on the true rows, unless the log has to be refused.
-        words: One of these has to be in a refusal.
-        alarm: That training has to raise.
-        pairs: Whether all rows come twice, and have to stay together.
-        metrics_alone: Whether metrics are compared instead of all that a run holds.
-        level: A task, what it predicts on average, and by how much that may be missed.
-        leaks: Columns that hold the label, for `mmoe init`.
-        label: That they hold.
-    """
-
-    path: str | list[str]
-    truth: pa.Table
+    path: str | list[str]  # For `data.path`, or a list of them
+    truth: pa.Table  # The rows that it stands for, plainly written
+    # Further keys of the config's section `data`
     data: Mapping[str, Any] = field(default_factory=dict)
+    # Its split, also where the true rows are split
     split: Mapping[str, Any] = field(default_factory=lambda: {"by": "random"})
+    # Further keys of features, by name
     features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    tasks: list[dict[str, Any]] | None = None
+    tasks: list[dict[str, Any]] | None = None  # In place of those of the small log
+    # What is scored, and the rows that this stands for; None: the log itself
     to_score: tuple[str, pa.Table] | None = None
+    # The same as on the true rows, unless the log has to be refused
     expect: Expect = field(default_factory=lambda: right("none"))
-    words: tuple[str, ...] = ()
-    alarm: str | None = None
-    pairs: bool = False
-    metrics_alone: bool = False
+    words: tuple[str, ...] = ()  # One of these has to be in a refusal
+    alarm: str | None = None  # That training has to raise
+    pairs: bool = False  # Whether all rows come twice, and have to stay together
+    metrics_alone: bool = False  # Whether metrics are compared instead of all that a run holds
+    # A task, what it predicts on average, and by how much that may be missed
     level: tuple[str, float, float] | None = None
-    leaks: tuple[str, ...] = ()
-    label: str = "click"
+    leaks: tuple[str, ...] = ()  # Columns that hold the label, for `mmoe init`
+    label: str = "click"  # That they hold
 
     def config(self, truth: str | None) -> dict[str, Any]:
-        """The config of a training, with all keys of this kind unless it reads the true rows."""
         raw: dict[str, Any] = small_config("")
         raw["data"] |= {"path": truth or self.path, "split": dict(self.split)}
         raw["tasks"] = self.tasks or raw["tasks"]

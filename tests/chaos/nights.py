@@ -112,7 +112,6 @@ class Upstream:
 
     @property
     def rows(self) -> pa.Table:
-        """Of the day, as they should be."""
         return self.shop.day(self.number)
 
 
@@ -210,18 +209,13 @@ def _with(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.T
 
 @dataclass(frozen=True)
 class Night:
-    """One night that was scored.
-
-    Attributes:
-        fault: What was broken; None: nothing.
-        changed: What of the folder is other than it was and may not be, or None.
-    """
+    """One night that was scored."""
 
     number: int
-    fault: str | None
+    fault: str | None  # What was broken; None: nothing
     code: int
     said: str
-    changed: str | None = None
+    changed: str | None = None  # What of the folder is other than it was and may not be, or None
 
     @property
     def stopped(self) -> bool:
@@ -260,7 +254,6 @@ def watch_nights(folder: Path, seed: int, say: Say) -> list[Night]:
 
 
 def _train(folder: Path, shop: Shop) -> tuple[str, ...]:
-    """Trains; returns what is expected of every night."""
     days = [shop.day(number) for number in range(TRAINING_DAYS)]
     pq.write_table(pa.concat_tables(days), folder / "train.parquet")
     config = write_yaml(folder / "config.yaml", night_config(str(folder / "train.parquet")))

@@ -61,7 +61,6 @@ def start(
 
 
 def run_command(arguments: Sequence[str | Path], seconds: float) -> Ended:
-    """Runs it as a process to its end, or until the time is up."""
     command = [sys.executable, "-m", "mmoe", *map(str, arguments)]
     try:
         done = subprocess.run(

@@ -40,21 +40,16 @@ _GONE = object()
 # The commands that read a file, by its name
 READERS = {
     "index.json": ("evaluate", "score", "unshard", "resume", "warm start"),
-    "state.json": ("resume",),
-    "metrics.json": ("evaluate", "report"),
-    "history.json": ("report",),
-    "curves.json": ("report",),
-    "columns.json": ("evaluate", "score", "resume"),
-    "predictions.json": ("score",),
-    "encoder.json": ("evaluate", "score", "resume", "warm start"),
-    "warm_start.json": ("resume",),
-}
+    "state.json": ("resume",), "metrics.json": ("evaluate", "report"),
+    "history.json": ("report",), "curves.json": ("report",),
+    "columns.json": ("evaluate", "score", "resume"), "predictions.json": ("score",),
+    "encoder.json": ("evaluate", "score", "resume", "warm start"), "warm_start.json": ("resume",),
+}  # fmt: skip
 SUFFIXES = {"score": ".parquet", "unshard": ".safetensors", "report": ".html"}
 KeyPath = tuple[str | int, ...]
 
 
 def json_files(run: Path) -> list[Path]:
-    """Those that some command reads."""
     return sorted(path for path in run.rglob("*.json") if path.name in READERS)
 
 
@@ -67,7 +62,6 @@ def key_paths(content: Any, before: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def tamper(path: Path, draw: random.Random) -> str:
-    """Changes one key of a file; says which, and to what."""
     content = json.loads(path.read_text(encoding="utf-8"))
     where = draw.choice(sorted(key_paths(content), key=str))
     value = draw.choice((*VALUES, _GONE)) if where else draw.choice(VALUES)
@@ -86,7 +80,6 @@ def tamper(path: Path, draw: random.Random) -> str:
 
 
 def arguments(reader: str, run: Path, log: Path, out: Path) -> list[str]:
-    """What `mmoe` is told to make it read the run."""
     train = ["train", str(run / "config.yaml"), "--quiet"]
     return {
         "evaluate": ["evaluate", str(run), "--data", str(log), "--json", "--quiet"],
@@ -99,7 +92,6 @@ def arguments(reader: str, run: Path, log: Path, out: Path) -> list[str]:
 
 
 def _read_by(reader: str, space: Workspace, run: Path, fault: str, expect: Expect) -> Case:
-    """A command that reads a run; of its answer nothing is compared."""
     out = run.parent / "out" / f"out{SUFFIXES.get(reader, '')}"
     return Case(fault, "evaluate", expect, arguments(reader, run, space.log, out), out,
                 words=(str(run),))  # fmt: skip
@@ -124,7 +116,6 @@ def files_of_run(run: Path) -> list[Path]:
 
 
 def damage_run(run: Path, draw: random.Random) -> Expect:
-    """One file of the run is cut, flipped, emptied, removed or replaced."""
     path = draw.choice(files_of_run(run))
     content = path.read_bytes()
     how = draw.choice(["cut", "flip", "empty", "gone", "words"])
@@ -323,7 +314,6 @@ def folder_case(draw: random.Random, space: Workspace, folder: Path) -> Case:
 
 
 def hashes(folder: Path, locks: bool = True) -> dict[str, str]:
-    """A hash of every file; of locks too, unless they may come and go."""
     files = [p for p in folder.rglob("*") if p.is_file() and (locks or not is_lock_file(p.name))]
     return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() for path in files}
 

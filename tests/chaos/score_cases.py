@@ -27,25 +27,20 @@ from tests.chaos.small_log import small_log
 
 @dataclass
 class ScoreCase:
-    """What a scoring is given; at first everything is as it should be.
-
-    Attributes:
-        space: What is there before, for all cases; never written to.
-        name: Of what was broken.
-        run, source, out: That score, what `--input` and `--output` name; `options` all others.
-        refused: Whether an error must come.
-        wrong: Says what is wrong with scores whose true value is known.
-    """
+    """What a scoring is given; at first everything is as it should be."""
 
     draw: random.Random
-    space: Scored
+    space: Scored  # What is there before, for all cases; never written to
     folder: Path
+    # Of what was broken. run, source, out: That score, what `--input` and `--output` name;
+    # `options` all others.
     name: str = ""
     run: str = ""
     source: str = ""
     out: str = ""
     options: list[str] = field(default_factory=list)
-    refused: bool = False
+    refused: bool = False  # Whether an error must come
+    # Says what is wrong with scores whose true value is known
     wrong: Callable[[], str | None] | None = None
 
     def __post_init__(self) -> None:
@@ -59,7 +54,6 @@ class ScoreCase:
         return [*given, "--quiet", *self.options]
 
     def beside(self, name: str) -> Path:
-        """A path beside all that is written."""
         return self.folder / "out" / name
 
     def anywhere(self) -> None:
@@ -77,11 +71,9 @@ class ScoreCase:
             self.options += ["--rows-per-file", "64"]
 
     def with_scores(self, how: str) -> Path:
-        """Puts scores of a run where the scores are to go."""
         return Path(shutil.copytree(self.space.scores(how), self.out))
 
     def draft(self, kind: str) -> Draft:
-        """Rows of a file or three that are to be broken."""
         rows = small_log(260, seed=self.draw.randrange(5))
         tables = cut(rows, 1 if self.draw.random() < 0.3 else 3)
         return Draft(self.draw, "score", kind, tables, None, False, self.folder / "in")
@@ -174,18 +166,14 @@ _HARMS: dict[str, Callable[[bytes, int], bytes]] = {
     "is Parquet": lambda content, at: b"PAR1" + content[:at] + b"PAR1",
 }
 _JSON_HARMS = {
-    "a list": b"[1, 2]",
-    "a number": b"7",
-    "null": b"null",
-    "no end": b'{"user": 1, "item": ',
+    "a list": b"[1, 2]", "a number": b"7", "null": b"null", "no end": b'{"user": 1, "item": ',
     "another type": b'{"user": {"a": [1]}, "item": [["x"]], "price": "cheap", "history": "x"}',
-    "no column": b"{}",
-    "twice": b'{"user": 1, "user": 2, "item": "a", "item": "b"}',
+    "no column": b"{}", "twice": b'{"user": 1, "user": 2, "item": "a", "item": "b"}',
     "no UTF-8": b'{"user": 1, "item": "\xff\xfe", "price": 1.0, "history": [1]}',
     "a huge number": b'{"user": 1e400, "item": 99999999999999999999999, "price": 1e999}',
     "deep": b'{"user": ' + b"[" * 3000 + b"]" * 3000 + b"}",
     "NaN": b'{"user": NaN, "item": Infinity, "price": -Infinity, "history": NaN}',
-}
+}  # fmt: skip
 
 
 def broken_other_formats(case: ScoreCase) -> None:
@@ -439,13 +427,11 @@ def _damaged(case: ScoreCase) -> str:
 
 
 def _damaged_begun(case: ScoreCase) -> str:
-    """Of scores that were begun: a record, or a part."""
     staging = _put(case, "_staging", keeps=case.draw.random() < 0.5)
     return f"begun, damaged {_harm(case.draw.choice(sorted(staging.iterdir())), case.draw)}"
 
 
 def _damaged_rejected(case: ScoreCase) -> str:
-    """Of scores that were put aside."""
     aside = _put(case, "_rejected", keeps=case.draw.random() < 0.5)
     (aside / "_summary.json").write_text("{}")
     return f"rejected, damaged {_harm(case.draw.choice(sorted(aside.iterdir())), case.draw)}"
@@ -542,7 +528,6 @@ _TOP = [
 
 
 def options_of_any_kind(case: ScoreCase) -> None:
-    """One to three options, each right or wrong."""
     draw = case.draw
     case.anywhere()
     for name in draw.sample([*OPTIONS], draw.choice([1, 1, 2, 3])):
@@ -591,7 +576,6 @@ FAMILIES: dict[Callable[[ScoreCase], None], int] = {
 
 
 def draw_case(seed: int, number: int, space: Scored, folder: Path) -> ScoreCase:
-    """Case `number` of a seed is always the same one; its files go into `folder`."""
     draw = random.Random(f"score inputs {seed} {number}")
     case = ScoreCase(draw, space, folder)
     draw.choices([*FAMILIES], [*FAMILIES.values()])[0](case)
@@ -601,7 +585,6 @@ def draw_case(seed: int, number: int, space: Scored, folder: Path) -> ScoreCase:
 def judge_scorings(
     folder: Path, numbers: Iterable[int], seed: int, say: Say, jobs: int = 2
 ) -> list[Verdict]:
-    """Judges the cases; what is wrong is said at once, with how to see it again."""
     (folder / "elsewhere").mkdir(parents=True)
 
     def one(number: int) -> Verdict:
@@ -702,7 +685,6 @@ def _incomplete(out: Path) -> str | None:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """What each file holds, and where each link leads."""
     found = {}
     for above, folders, files in os.walk(folder):
         paths = [*(Path(above, name) for name in files)]

@@ -55,16 +55,11 @@ class Scoring:
 
 @dataclass
 class Watcher:
-    """Looks at a folder or address again and again while somebody writes into it.
-
-    Attributes:
-        whole: What may be seen under final names.
-        wrong: What was seen and is not as it must be.
-    """
+    """Looks at a folder or address again and again while somebody writes into it."""
 
     folder: str
-    whole: Mapping[str, bytes]
-    wrong: list[str] = field(default_factory=list)
+    whole: Mapping[str, bytes]  # What may be seen under final names
+    wrong: list[str] = field(default_factory=list)  # What was seen and is not as it must be
 
     def __post_init__(self) -> None:
         self._ends = threading.Event()
@@ -116,7 +111,6 @@ def _published(folder: str, whole: Mapping[str, bytes], known: set[str]) -> dict
 
 
 def first_difference(wanted: Mapping[str, bytes], found: Mapping[str, bytes]) -> str | None:
-    """Says which file differs, or is there alone; None where none does."""
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             there = "is missing" if name not in found else "has other bytes"
@@ -125,7 +119,6 @@ def first_difference(wanted: Mapping[str, bytes], found: Mapping[str, bytes]) ->
 
 
 def contents(folder: str | Path) -> dict[str, bytes]:
-    """Bytes of every file below a folder, or an address."""
     filesystem, root = fsspec.url_to_fs(str(folder))
     filesystem.invalidate_cache()
     return {
@@ -170,7 +163,6 @@ class Killed:
 def kill_scorings(
     scoring: Scoring, folder: Path, count: int, seed: int, bucket: str | None, say: Say
 ) -> list[Killed]:
-    """Kills `count` scorings, every fourth of them into a bucket where there is one."""
     draw, killed = random.Random(f"scores {seed}"), list[Killed]()
     # Half of the moments lie in the second half of the scoring itself, where files get their names
     for number in range(count):
@@ -315,7 +307,6 @@ def _changed(scoring: Scoring, where: Path) -> str | None:
 
 
 def _with_own_log(scoring: Scoring, where: Path) -> Scoring:
-    """With rows that may be spoilt."""
     return replace(scoring, log=Path(shutil.copytree(scoring.log, where / "log")))
 
 
