@@ -41,7 +41,12 @@ class Rejected(ValueError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while a run wrote into `folder`, which a resume goes on with."""
+    """Ctrl-C while a run wrote into `folder`, which a resume goes on with.
+
+    Args:
+        folder: That was written into.
+        saved: Whether it holds something to resume from.
+    """
 
     def __init__(self, folder: Path, saved: bool) -> None:
         super().__init__()

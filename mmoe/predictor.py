@@ -125,11 +125,16 @@ class Predictor:
         """Rows [first, stop) of a source chunk by chunk, each with its predictions.
 
         Where a task does not exist in a row's domain they are numbers that mean nothing, as its
-        label is unobserved there. `tracker` is told of every batch, `on_gates` given each batch's
-        gate weights and its count of real rows.
+        label is unobserved there.
 
-        With `with_bias` as many columns again follow them: what `model.bias` makes of them for the
-        display as it was logged, which the rows then must hold.
+        Args:
+            source: With labels or without.
+            first: The first row.
+            stop: The one after the last; None: the source's end.
+            tracker: Told of every batch.
+            on_gates: Given each batch's gate weights and its count of real rows.
+            with_bias: Add as many columns: what `model.bias` makes of them for the display as
+                logged, which the rows then must hold.
         """
         with closing(source.chunks(first, stop)) as chunks:  # in any case nothing reads on
             for chunk in chunks:
@@ -205,7 +210,13 @@ class Predictor:
         return self._forward(data, rows, return_gates, mixer=mixer)
 
     def predictions(self, logits_BT: Tensor, data: EncodedData, rows: slice) -> np.ndarray:
-        """Turns logits of some rows of `data`, maybe padded, into predictions, float32."""
+        """Turns logits of some rows of `data`, maybe padded, into predictions, float32.
+
+        Args:
+            logits_BT: Of a batch; B may exceed the rows.
+            data: Whose links belong to the rows.
+            rows: Of `data`; as many predictions come back.
+        """
         predictions = predictions_from_logits(logits_BT, self.tasks)[: rows.stop - rows.start]
         own_NT = predictions.float().cpu().numpy()
         for t, link in data.features.links.items():

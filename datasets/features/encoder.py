@@ -397,7 +397,12 @@ class FeatureEncoder(FeatureColumns):
         return replace(found, links=links, domains_N=domains_N, requests=requests)
 
     def read(self, table: pa.Table, origin: str) -> pa.Table:
-        """Returns rows as features read them: null where text is a word for what is missing."""
+        """Returns rows as features read them: null where text is a word for what is missing.
+
+        Args:
+            table: Rows, with the user's columns.
+            origin: What the user calls the data.
+        """
         return with_missing(table, self.config, origin)
 
     def _encode(
@@ -437,7 +442,13 @@ class FeatureEncoder(FeatureColumns):
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def encode_one(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
-        """Encodes rows by one of its codecs; of what said one thing in training, as that."""
+        """Encodes rows by one of its codecs; of what said one thing in training, as that.
+
+        Args:
+            codec: One of this encoder's own.
+            table: Rows, as `read` gives them.
+            origin: What the user calls the data.
+        """
         coded = codec.encode(table, self.rules, origin)
         _check(codec, coded, self.rules, table.num_rows)
         one = self.constants.get(codec.feature.name)

@@ -137,6 +137,10 @@ class BatchSource:
         """Yields rows [first, stop) in order, with labels and groups if there are any.
 
         Rows in memory come at once. One chunk comes at least, which may hold no row.
+
+        Args:
+            first: The first row.
+            stop: The one after the last; None: the end.
         """
         span = first, len(self) if stop is None else stop
         if self._chunks is not None and self._chunks[0] == span:

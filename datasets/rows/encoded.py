@@ -69,7 +69,12 @@ class EncodedFeatures:
         return len(self.dense_NF)
 
     def rows(self, start: int, stop: int) -> "EncodedFeatures":
-        """Returns rows [start, stop), not copied."""
+        """Returns rows [start, stop), not copied.
+
+        Args:
+            start: The first row.
+            stop: The one after the last.
+        """
         return self.take(slice(start, stop))
 
     def take(self, rows: np.ndarray | slice) -> "EncodedFeatures":
@@ -250,7 +255,12 @@ class EncodedLabels:
         return len(self.labels_NT)
 
     def rows(self, start: int, stop: int) -> "EncodedLabels":
-        """Returns rows [start, stop), not copied."""
+        """Returns rows [start, stop), not copied.
+
+        Args:
+            start: The first row.
+            stop: The one after the last.
+        """
         return self.taken(slice(start, stop))
 
     def taken(self, mine_N: np.ndarray | slice) -> "EncodedLabels":
@@ -276,7 +286,15 @@ class EncodedLabels:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedData:
-    """Features of N rows and, unless only scores are wanted, their labels."""
+    """Features of N rows and, unless only scores are wanted, their labels.
+
+    Attributes:
+        features: Encoded.
+        labels: Of the same rows; None: scores alone are wanted.
+
+    Raises:
+        ValueError: Labels of another number of rows.
+    """
 
     features: EncodedFeatures
     labels: EncodedLabels | None = None
@@ -292,7 +310,12 @@ class EncodedData:
         return len(self.features)
 
     def rows(self, start: int, stop: int) -> "EncodedData":
-        """Returns rows [start, stop), not copied."""
+        """Returns rows [start, stop), not copied.
+
+        Args:
+            start: The first row.
+            stop: The one after the last.
+        """
         labels = None if self.labels is None else self.labels.rows(start, stop)
         return EncodedData(features=self.features.rows(start, stop), labels=labels)
 

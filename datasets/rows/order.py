@@ -136,6 +136,10 @@ class LanesOfRank(NamedTuple):
 def describe_lanes(lanes: int, ranks: int) -> str | None:
     """Returns a line for the user on who reads what, or None.
 
+    Args:
+        lanes: `data.streaming.lanes`.
+        ranks: How many train.
+
     Example:
         >>> print(describe_lanes(8, 4))
         8 lanes: each of 4 ranks reads 2 of them

@@ -122,11 +122,20 @@ class StreamRows:
         """Rows [first, stop) in file order, with labels and groups, encoded in the background.
 
         Of the rows before them the group column alone is read: groups are numbered over all rows.
+
+        Args:
+            first: The first row, in the order of the files.
+            stop: The one after the last.
         """
         return prefetch(in_chunks(self._chunks(first, stop), self.chunk_rows), _CHUNKS_AHEAD)
 
     def windows(self, schedule: Sequence[Windows], lanes: Sequence[Lane]) -> Iterator[EncodedData]:
-        """Yields the rows of each window, those of the first lane first."""
+        """Yields the rows of each window, those of the first lane first.
+
+        Args:
+            schedule: Of each window, what each lane reads.
+            lanes: Those that this rank reads.
+        """
         # One for each lane: two of them may read one piece, at different places
         readers = [PieceReader(self.split, self.columns) for _ in lanes]
         for of_lanes in schedule:
@@ -187,7 +196,16 @@ _NAMES = ("train", "validation", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSplits:
-    """The three splits of a run, none of them in memory."""
+    """The three splits of a run, none of them in memory.
+
+    Attributes:
+        config: Of the run.
+        train: Pieces of files, and which of their rows.
+        validation: Likewise.
+        test: Likewise.
+        origin: What the user calls the data.
+        maturity: When labels were collected; None: none matures, or nobody has looked yet.
+    """
 
     config: RunConfig
     train: Split
@@ -262,7 +280,12 @@ class StreamSplits:
         return FeatureEncoder.of(fit)
 
     def rows(self, name: str, encoder: FeatureEncoder) -> BatchSource:
-        """Returns the split `name`, encoded while it is read; `fit` has looked at its rows."""
+        """Returns the split `name`, encoded while it is read; `fit` has looked at its rows.
+
+        Args:
+            name: `train`, `validation` or `test`.
+            encoder: Fitted.
+        """
         encoder = replace(encoder, checked=True)
         streaming = self.config.data.streaming
         return BatchSource(

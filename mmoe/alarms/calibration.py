@@ -57,6 +57,10 @@ def wrong_level(
 def label_deviation(labels_N: np.ndarray, weights_N: np.ndarray) -> float:
     """Returns the weighted deviation of labels; 0 where none counts.
 
+    Args:
+        labels_N: Of a task, read as float64.
+        weights_N: 0 or more; rows without a label have 0.
+
     Example:
         >>> label_deviation(np.array([1.0, 3.0]), np.ones(2))
         1.0

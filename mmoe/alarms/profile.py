@@ -217,7 +217,16 @@ class TrainingColumns(Stored):
         judged_by: int,
         alarms: Sequence[Alarm] = (),
     ) -> "TrainingColumns":
-        """Counts columns of training rows; arguments as of `StoredColumn.of`."""
+        """Counts columns of training rows; arguments as of `StoredColumn.of`.
+
+        Args:
+            columns: N rows each.
+            labels_NT: Their labels.
+            observed_NT: Where these are, bool.
+            events: Name of each task whose labels are 0 and 1 → its place.
+            judged_by: How many rows count as independent: groups where rows have groups.
+            alarms: Of training, kept beside the columns.
+        """
         columns = list(columns)
         most_ids = min(_IDS, max(_BINS, _ALL_IDS // max(len(columns), 1)))
         stored = {

@@ -12,7 +12,14 @@ _KEYS = "together (copies stay in one split) or drop"
 
 
 class Effect(NamedTuple):
-    """A metric of one task on all test rows, and on those that are no copies of training rows."""
+    """A metric of one task on all test rows, and on those that are no copies of training rows.
+
+    Attributes:
+        task: Its name.
+        metric: As people read it, such as `AUC`.
+        of_all: On all test rows.
+        of_others: On test rows that are no copies.
+    """
 
     task: str
     metric: str

@@ -85,6 +85,10 @@ class CheckpointFolder:
     def tensors(self, which: str, state: str) -> "StoredTensors":
         """Opens `model` or `training` of a checkpoint, to be read piece by piece.
 
+        Args:
+            which: `latest` or `best`.
+            state: `model` or `training`.
+
         Raises:
             ValueError: A file is missing or damaged.
         """
@@ -344,7 +348,15 @@ class StoredTensors:
             raise ValueError(f"{self.path}: cannot be read as a checkpoint: {error}") from None
 
     def check(self, targets: TensorMap, *, all_names: bool = True) -> dict[str, list[Shard]]:
-        """Refuses what `load` would, without reading numbers; returns the shards by whole names."""
+        """Refuses what `load` would, without reading numbers; returns the shards by whole names.
+
+        Args:
+            targets: Tensors, or shards of them, to be filled, by name.
+            all_names: Refuse stored tensors that `targets` lacks.
+
+        Raises:
+            ValueError: A name is missing on one side, or a shape differs.
+        """
         wanted = {self._prefix + name: local_shards(value) for name, value in targets.items()}
         there = {self._prefix + name for name in self.names()} if all_names else set()
         missing = sorted(wanted.keys() - self._stored.keys())

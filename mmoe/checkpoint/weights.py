@@ -56,6 +56,11 @@ def load_network(
 ) -> None:
     """Copies the tensors of a network, or this rank's shards of them.
 
+    Args:
+        network: Filled in place.
+        stored: Of a whole network, by its names.
+        layout: This rank's shards of tensors that lie on several ranks; None: it has all of each.
+
     Raises:
         ValueError: A name is missing on one side, or a shape differs.
     """

@@ -36,6 +36,9 @@ class ComparisonSettings:
     Attributes:
         models: Kinds of models; the others are judged against the first.
         seeds: How often each is trained, with the config's seed and those after it.
+
+    Raises:
+        ValueError: No model, one that is named twice, or seeds out of range.
     """
 
     models: Sequence[str] = ("single_task", "shared_bottom", "mmoe", "ple")
@@ -55,6 +58,10 @@ class ComparisonSettings:
     @classmethod
     def of_text(cls, models: str, seeds: int) -> "ComparisonSettings":
         """Reads kinds of models with commas between them.
+
+        Args:
+            models: Such as `mmoe, ple`.
+            seeds: Runs of each.
 
         Example:
             >>> ComparisonSettings.of_text("mmoe, ple", 2).models

@@ -225,7 +225,11 @@ class RequestsConfig(Strict):
             )
 
     def check_among(self, features: Sequence[Feature]) -> None:
-        """Refuses features of a run of which none can be of a request."""
+        """Refuses features of a run of which none can be of a request.
+
+        Raises:
+            ValueError: None of them can be.
+        """
         levels = [feature.asked_level for feature in features]
         if "request" not in levels and (self.column is not None or None not in levels):
             raise ValueError(NOTHING_SHARED)

@@ -370,7 +370,11 @@ class IdFeature(TableSettings, Feature):
         return [self.table_name]
 
     def check_tables(self, shared: Collection[str]) -> None:
-        """Refuses a shared table that is not under `tables`, and an own one that is."""
+        """Refuses a shared table that is not under `tables`, and an own one that is.
+
+        Raises:
+            ValueError: Names the table, and those that there are.
+        """
         if self.table is not None and self.table not in shared:
             raise ValueError(
                 f"feature {self.name!r} names the table {self.table!r}, which is not "
@@ -622,7 +626,11 @@ class SequenceFeature(PaddedLists):
         return [*own, *([self.gap_name] if self.times is not None else [])]
 
     def check_among(self, features: Sequence[Feature]) -> None:
-        """Refuses targets that are no features of one id a row."""
+        """Refuses targets that are no features of one id a row.
+
+        Raises:
+            ValueError: Names the target, and features that could be one.
+        """
         known = {feature.name: feature for feature in features}
         usable = [
             name

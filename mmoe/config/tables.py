@@ -64,7 +64,14 @@ class TableVectors(Strict):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ManagedIds:
-    """Coming and going of a table's ids; the keys of `TableSettings` with encoding managed."""
+    """Coming and going of a table's ids; the keys of `TableSettings` with encoding managed.
+
+    Attributes:
+        rows: Ids that have a row at a time, at most.
+        admit_after: Times that an id has to come before it gets one.
+        evict: Rule by which ids make room.
+        evict_every: Training steps of a window, at whose end rows change hands.
+    """
 
     rows: int
     admit_after: int = 1
@@ -318,12 +325,18 @@ class SequenceSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableSpec:
-    """An embedding table, after fitting: `num_rows` rows of width `dim`.
+    """An embedding table, after fitting.
 
-    With `managed`, batches carry raw ids, and the embeddings turn them into rows.
-    `learning_rate` is None where the table is trained at the rate of all tables. `ids`: its rows
-    stand for ids, not for buckets of numbers or parts of datetimes. `frozen`: they are never moved.
-    `initial_scale` multiplies the range that they are drawn from.
+    Attributes:
+        name: Of the table.
+        num_rows: Those that stand for missing and unseen ids are among them.
+        dim: Width of a row.
+        managed: How its ids come and go: batches carry raw ids, and the embeddings turn them into
+            rows. None: batches carry rows.
+        learning_rate: None: that of all tables.
+        ids: Rows stand for ids, not for buckets of numbers or parts of datetimes.
+        frozen: Rows are never moved.
+        initial_scale: Multiplies the range that rows are drawn from.
     """
 
     name: str

@@ -284,6 +284,10 @@ class TaskConfig(HasKinds):
         """Says why it cannot be trained on observed labels from `lowest` to `highest`, or None.
 
         What `mmoe.metrics.task_kinds` says of all tasks of its kind is not said again.
+
+        Args:
+            lowest: The smallest observed label.
+            highest: The largest one.
         """
         return None
 

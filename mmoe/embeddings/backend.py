@@ -72,5 +72,9 @@ class EmbeddingBackend(nn.Module, ABC):
         None where that cannot be: on one process, which sends none; on the plain backend; for
         managed ids, whose rows may change hands at the end of a step; or if
         `parallel.pipeline` is off.
+
+        Args:
+            steps: In the order in which they are trained.
+            phases: Work of a step before, between and after the exchanges of ids.
         """
         return None

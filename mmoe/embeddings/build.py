@@ -66,24 +66,11 @@ def build_embeddings(
     if not features:
         backend = "plain"  # TorchRec refuses a collection without tables
     if backend == "torchrec":
-        problem = torchrec_problem(device)
-        if problem:
-            raise ValueError(
-                f"training.embedding_backend is torchrec, but {problem}; "
-                f"install it (see the README) or set embedding_backend to plain"
-            )
+        _check_torchrec(optimizer, device)
         with quiet_import():  # seconds to import: only when used
             from mmoe.embeddings.sharded.backend import ShardedEmbeddings
 
         quiet_tracing()
-        if _plain_alone(optimizer):
-            adam = optimizer.kind == "adam"
-            lacks = "kind adam" if adam else "weight_decay on one process"
-            raise ValueError(
-                "training.embedding_backend is torchrec, whose fused kernels have no "
-                f"embedding_optimizer.{lacks}; set embedding_backend: auto, or "
-                f"{'another kind' if adam else 'weight_decay: 0'}"
-            )
         module: nn.Module = ShardedEmbeddings(tables, features, optimizer, parallel, device)
     else:
         _check_plain(optimizer, features)
@@ -130,6 +117,23 @@ def _check_tables(tables: Sequence[TableSpec], features: Sequence[FeatureSpec]) 
                 f"feature {feature.name!r} looks up table {feature.table!r}; "
                 f"tables: {sorted(known)}"
             )
+
+
+def _check_torchrec(optimizer: EmbeddingOptimizerConfig, device: torch.device | None) -> None:
+    problem = torchrec_problem(device)
+    if problem:
+        raise ValueError(
+            f"training.embedding_backend is torchrec, but {problem}; "
+            f"install it (see the README) or set embedding_backend to plain"
+        )
+    if _plain_alone(optimizer):
+        adam = optimizer.kind == "adam"
+        lacks = "kind adam" if adam else "weight_decay on one process"
+        raise ValueError(
+            "training.embedding_backend is torchrec, whose fused kernels have no "
+            f"embedding_optimizer.{lacks}; set embedding_backend: auto, or "
+            f"{'another kind' if adam else 'weight_decay: 0'}"
+        )
 
 
 def _plain_alone(optimizer: EmbeddingOptimizerConfig) -> bool:

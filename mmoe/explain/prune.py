@@ -29,7 +29,7 @@ from mmoe.run.console import Reporter, SilentReporter
 from mmoe.run.directory import RunDirectory
 from mmoe.train import train_run
 from mmoe.train.fit import FinishedRun
-from mmoe.train.prepare import prepare
+from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.run_folder.claim import RunClaim, with_absolute_paths, without_paths
 from mmoe.train.run_folder.data import RunMaturity
 from mmoe.train.state import Position
@@ -77,8 +77,6 @@ def prune_run(
             cannot be used. Nothing is written then.
     """
     reporter, out = reporter or SilentReporter(), Path(out)
-    if finetune_epochs < 0:
-        raise ValueError(f"--finetune-epochs: expected 0 or more, got {finetune_epochs}")
     config, encoder = run.config(), FeatureEncoder.load(run.vocabulary)
     folder = CheckpointFolder(run.checkpoint)
     stored = folder.tensors("best", "model")
@@ -87,38 +85,49 @@ def prune_run(
     pruned = _pruned_config(config, network, gone)
     if holds_rows(data):
         pruned, splits, data = without_paths(pruned), load_splits(pruned, data), None
-    pruned = with_absolute_paths(pruned, data)
-    if finetune_epochs:
-        training = pruned.training.model_copy(update={"epochs": finetune_epochs})
-        pruned = pruned.model_copy(update={"training": training})
+    pruned = _trained_for(with_absolute_paths(pruned, data), finetune_epochs)
     pruned_network = outline(pruned, encoder, stored)  # refuses what cannot be, before all else
     kept = _sources(network, pruned_network, gone)
     with training_group(), RunClaim(reporter.say) as claim:
         if claim.find(out, pruned, resume=False) is not None:
             raise ValueError(f"{out}: exists already; choose another --out")
-        with reporter.track(f"reading {config.name}", None, "rows") as tracker:
-            prepared = prepare(
-                pruned,
-                encoder=FeatureEncoder(config=pruned, rules=encoder.rules),
-                splits=splits,
-                advance=tracker.advance,
-                matured=RunMaturity.resumed(run, pruned),
-            )
-        model, training = (
-            _left(folder.tensors("best", state).whole(), kept) for state in ("model", "training")
-        )
-        _check_fits(pruned_network, model)
+        prepared = _prepared(run, pruned, encoder, splits, reporter)
+        states = _left_of(folder, kept, pruned_network)
         new = claim.start(pruned, prepared, out, None)
-        try:
-            _begin(new, run, (model, training), finetune_epochs, gone)
-        except BaseException:
-            claim.give_up(new)
-            raise
+        _begin(claim, new, run, states, finetune_epochs, gone)
     names = ", ".join(place.title(len(network.levels)) for place in gone)
     reporter.say(f"{out}: {run.path} without {names}")
     return train_run(
         pruned, out, splits=splits, shared=prepared, resume=True, reporter=reporter, device=device
     )
+
+
+def _trained_for(config: RunConfig, epochs: int) -> RunConfig:
+    """The config with so many epochs; 0: unchanged."""
+    if epochs < 0:
+        raise ValueError(f"--finetune-epochs: expected 0 or more, got {epochs}")
+    if epochs == 0:
+        return config
+    training = config.training.model_copy(update={"epochs": epochs})
+    return config.model_copy(update={"training": training})
+
+
+def _prepared(
+    run: RunDirectory,
+    pruned: RunConfig,
+    encoder: FeatureEncoder,
+    splits: Splits | None,
+    reporter: Reporter,
+) -> PreparedData:
+    """Reads the rows of a pruned run as those of the whole one."""
+    with reporter.track(f"reading {pruned.name}", None, "rows") as tracker:
+        return prepare(
+            pruned,
+            encoder=FeatureEncoder(config=pruned, rules=encoder.rules),
+            splits=splits,
+            advance=tracker.advance,
+            matured=RunMaturity.resumed(run, pruned),
+        )
 
 
 def _sources(
@@ -132,6 +141,15 @@ def _sources(
         kept = [name for e, name in enumerate(old.expert_names) if e not in mine]
         origins.append(dict(zip(level.expert_names, kept, strict=True)))
     return tensor_sources(now, before, origins, regroups=True)
+
+
+def _left_of(
+    folder: CheckpointFolder, sources: Mapping[str, TensorSource], network: MixtureNetwork
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Returns what is left of the best checkpoint's two states, which fits the pruned network."""
+    model = _left(folder.tensors("best", "model").whole(), sources)
+    _check_fits(network, model)
+    return model, _left(folder.tensors("best", "training").whole(), sources)
 
 
 def _left(tensors: Mapping[str, Tensor], sources: Mapping[str, TensorSource]) -> dict[str, Tensor]:
@@ -167,6 +185,7 @@ def _check_fits(network: MixtureNetwork, model: Mapping[str, Tensor]) -> None:
 
 
 def _begin(
+    claim: RunClaim,
     new: RunDirectory,
     run: RunDirectory,
     states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
@@ -180,12 +199,16 @@ def _begin(
             {"number": one.number, "level": one.level + 1, "name": one.name} for one in gone
         ],
     }
-    write_json(new.path / RECORD, record)
-    if run.columns_file.exists():  # of a stream nobody reads the training rows again
-        shutil.copyfile(run.columns_file, new.columns_file)
     position = asdict(Position(finished=finetune_epochs == 0))
-    with CheckpointSaver(CheckpointFolder(new.checkpoint), background=False) as saver:
-        saver.save(0, *states, position, best=True)
+    try:
+        write_json(new.path / RECORD, record)
+        if run.columns_file.exists():  # of a stream nobody reads the training rows again
+            shutil.copyfile(run.columns_file, new.columns_file)
+        with CheckpointSaver(CheckpointFolder(new.checkpoint), background=False) as saver:
+            saver.save(0, *states, position, best=True)
+    except BaseException:
+        claim.give_up(new)  # half a run must not stand in the way of the next try
+        raise
 
 
 def _chosen_places(network: MixtureNetwork, numbers: Sequence[int]) -> list[ExpertPlace]:

@@ -102,6 +102,14 @@ def explain_ranker(
 ) -> dict[str, Any]:
     """Does what `explain_run` does, of a model in memory and encoded rows.
 
+    Args:
+        ranker: In evaluation mode.
+        config: That it was built from.
+        encoder: That encoded the rows.
+        rows: With labels.
+        settings: What to find out.
+        reporter: Told of progress.
+
     Raises:
         ValueError: There are no rows, or no task has a label on them.
     """

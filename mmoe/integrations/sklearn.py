@@ -320,6 +320,9 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
 
         Returns:
             The path, which `mmoe evaluate`, `score` and `report` understand.
+
+        Raises:
+            ValueError: There is something at `path`.
         """
         check_is_fitted(self, "run_directory_")
         if Path(path).exists():

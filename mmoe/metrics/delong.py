@@ -10,7 +10,14 @@ from mmoe.metrics.row_terms import auc_terms
 
 
 class AucInterval(NamedTuple):
-    """An AUC, its confidence interval within 0 to 1, and its standard error."""
+    """An AUC, its confidence interval within 0 to 1, and its standard error.
+
+    Attributes:
+        auc: Of the rows that count.
+        low: Lower end.
+        high: Upper end.
+        standard_error: Of `auc`, not of its logit.
+    """
 
     auc: float
     low: float
@@ -41,6 +48,9 @@ def auc_interval(
 
     Returns:
         The interval, or None where a class has fewer than two rows: no variance can be seen there.
+
+    Raises:
+        ValueError: A confidence that is not between 0 and 1.
 
     Example:
         >>> found = auc_interval(np.array([0, 0, 0, 1, 1, 1]), np.array([0, 1, 4, 2, 3, 5]))
@@ -76,7 +86,17 @@ def _around(value: float, error: float, deviations: float) -> tuple[float, float
 
 
 class AucDifference(NamedTuple):
-    """Two AUCs, their difference, its confidence interval, standard error and p-value."""
+    """Two AUCs, their difference, its confidence interval, standard error and p-value.
+
+    Attributes:
+        auc_a: Of the first model.
+        auc_b: Of the second one.
+        difference: `auc_a − auc_b`.
+        low: Lower end of its interval.
+        high: Upper end.
+        standard_error: Of the difference.
+        p_value: Two-sided, of no difference.
+    """
 
     auc_a: float
     auc_b: float

@@ -9,7 +9,13 @@ import numpy as np
 class ObservedRows:
     """Labels [n], predictions [n] and companions, float64, where the label is observed.
 
-    `further` [n, K] is what a task predicts beside its one number, such as a probability a class.
+    Attributes:
+        labels: Of the task's kind.
+        predictions: The one number that a task predicts, after its link.
+        weights: None: 1 each.
+        groups: Of GAUC; None: no group column.
+        oracle: True probabilities; None: unknown.
+        further: [n, K], what a task predicts beside its one number, such as a probability a class.
     """
 
     labels: np.ndarray

@@ -72,6 +72,7 @@ def stable_activation(x: Tensor, activation: str) -> Tensor:
     if activation == "relu" or x.device.type != "cpu":
         return _TORCHS[activation](x)
     wide = _wide(x)
+    # Of erf and logsigmoid, which treat the end of a tensor as the rest; F.gelu and F.silu do not
     if activation == "gelu":
         return (0.5 * wide * (1 + torch.erf(wide * math.sqrt(0.5)))).to(x.dtype)
     return (wide * F.logsigmoid(wide).exp()).to(x.dtype)
@@ -126,6 +127,7 @@ def padded_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) ->
     missing = _STABLE_WIDTH - width
     weight_HD = F.pad(weight_HD, (0, 0, 0, missing))
     bias_H = None if bias_H is None else F.pad(bias_H, (0, missing))
+    # As wide as _STABLE_WIDTH, a product sums each row in one order, wherever the row stands
     return F.linear(x, weight_HD, bias_H)[..., :width]
 
 
@@ -151,6 +153,7 @@ class StableFunctions(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Called by torch in the place of each of its functions."""
+        # `types` are subclasses of tensors, which have functions of their own
         form = None if types else _FORMS.get(func)
         return (form or func)(*args, **(kwargs or {}))
 
@@ -163,6 +166,7 @@ def _gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 def _silu(input: Tensor, inplace: bool = False) -> Tensor:
     y = stable_activation(input, "silu")
+    # Whoever asks for inplace goes on with the input itself
     return input.copy_(y) if inplace else y
 
 

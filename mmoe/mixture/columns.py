@@ -36,6 +36,8 @@ class ColumnChoice(nn.Module):
 
     def of(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Returns those of each; a tensor that comes several times is read once, and stays one."""
+        # By identity: gates that read one tensor still read one, and share a product
+        # (`gate_products`)
         taken = {id(x_RD): x_RD for x_RD in inputs}
         chosen = {key: self(x_RD) for key, x_RD in taken.items()}
         return [chosen[id(x_RD)] for x_RD in inputs]

@@ -29,6 +29,7 @@ def fast_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     if x.device.type != "cpu":
         return F.dropout(x, probability)
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_()  # 63 bits each
+    # Seen as int16 they are four numbers, one of which lacks a bit: 15 bits of each are used
     bits = draws.view(torch.int16)[: x.numel()].view(x.shape).bitwise_and_(_STEPS - 1)
     kept = bits >= min(round(probability * _STEPS), _STEPS - 1)  # the most that 16 bits hold
     return x * kept.to(x.dtype).mul_(1 / (1 - probability))

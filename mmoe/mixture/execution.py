@@ -141,6 +141,8 @@ class ExecutionPolicy:
                 see rows that nobody picked.
         """
         if self.scores_as is not None and not training:
+            # Gates that came later have no say: the first ones' mixes keep the bits of the earlier
+            # mixture
             first = len(self.scores_as.visible)
             return self.scores_as.choose(
                 None if experts_BGK is None else experts_BGK[:, :first],
@@ -159,8 +161,11 @@ class ExecutionPolicy:
         # Evaluation drops nothing, so no expert has a number of rows that is known beforehand.
         if self.execution in ("dense", "grouped") or (self.execution == "padded" and training):
             return self.execution
+        # Experts elsewhere get rows, not all rows; batch statistics are those of an expert's own
+        # rows
         if not self.local or batch_matters:
             return "grouped"
+        # Such a pool reads the number of its rows on the host, and a traced program has no host
         if torch.compiler.is_compiling() and not self.pool.static_shapes:
             return "dense"
         if self.execution == "padded":
@@ -200,6 +205,7 @@ class ExecutionPolicy:
             input_dim=input_dim,
             output_dim=output_dim,
             number_bytes=number_bytes,
+            # A forward pass without gradients is one product, not three
             training=training and torch.is_grad_enabled(),
         )
 
@@ -252,12 +258,14 @@ def make_policy(
         execution=execution,
         local=local,
         pool=traits,
+        # Rows that come in parts would give an expert the statistics of a part
         overlaps=not (dispatcher is None or dispatcher.run is None or traits.uses_batch),
         visible=visible,
         sees_all=all(map(all, visible)),
         k=k,
         most_pairs=None if most is None else min(most, len(visible[0])),
         share=None if k is None else expected_share(visible, k, gate.shared_k, most),
+        # A rank's pool may have no expert
         parameters=sum(p.numel() for p in pool.parameters()) / max(len(pool), 1),
         widths=(input_dim or 0, pool.output_dim or 0),
     )
@@ -288,6 +296,7 @@ def dense_seconds(work: Work) -> float:
     pairs = work.rows * work.num_experts
     # Picks become weights of all experts
     weights = work.picks * work.rows * rates.seconds_per_pick
+    # What is computed once a request is next to nothing for each row
     alone = work._replace(parameters=work.parameters - work.shared_parameters)
     return _product_seconds(alone, rates.dense, pairs) + _combine_seconds(work, pairs) + weights
 
@@ -296,7 +305,9 @@ def grouped_seconds(work: Work) -> float:
     """Estimates the time of grouped execution: plan, gather, uneven products, combine."""
     rates = rates_of(work.device_type)
     passes = _PASSES_TRAINING if work.training else _PASSES_FORWARD
+    # Half a block is wasted at the end of each expert's rows; without rows no block runs
     blocks = work.pairs + rates.rows_per_block / 2 * min(work.num_experts, work.pairs)
+    # The gather reads every row once and writes it once
     touched = 2 * passes * work.pairs * work.input_dim * work.number_bytes
     gathered = touched * rates.seconds_per_byte
     planned = work.picks * work.rows * rates.seconds_per_pick + rates.seconds_per_grouped_call
@@ -306,6 +317,7 @@ def grouped_seconds(work: Work) -> float:
 
 def _product_seconds(work: Work, rates: "ProductRates", rows: float) -> float:
     passes = _PASSES_TRAINING if work.training else _PASSES_FORWARD
+    # Each weight is multiplied and added once a row
     return 2 * passes * rows * work.parameters * rates.seconds(work.number_bytes)
 
 
@@ -339,6 +351,7 @@ def expected_share(
         share = 1.0
         for g, row in enumerate(visible):
             if row[e]:
+                # Π_g (1 − k / n_g), of the k that a gate has for itself
                 share *= 1 - min((k - shared_k) / seen[g], 1.0)
         untouched.append(share)
     # Of the experts that are not shared

@@ -111,6 +111,7 @@ class Inputs:
         """
         if not num_domains:
             return replace(self, domains_B=None, by_domain=None)
+        # M domains and none of them are M + 1 groups, with M + 2 offsets: it knows all of them
         if self.domains_B is None or num_domains + 2 == self._plan.offsets_E1.shape[0]:
             return self
         return self.in_domains(self.domains_B.clamp(max=num_domains), num_domains)
@@ -180,6 +181,7 @@ class Inputs:
         if not self.in_tiles:
             return list(function(x_QP))
         missing = -owners.count % REQUEST_TILE
+        # Rows behind the last request are nobody's, and how many there are must not show either
         x_QP = x_QP[: owners.count]
         padded = torch.cat([x_QP, x_QP.new_zeros(missing, x_QP.shape[1])])
         tiles = [function(tile) for tile in padded.split(REQUEST_TILE)] or [function(padded)]
@@ -302,6 +304,7 @@ class Inputs:
             >>> rows.domain_products(x_BD, torch.tensor([[[1.0]], [[10.0]]])).tolist()
             [[10.0], [1.0]]
         """
+        # In fp32: this makes the logits of domains' gates
         with torch.autocast(x_BD.device.type, enabled=False):
             dtype = torch.promote_types(x_BD.dtype, torch.float32)
             weight_NDH = weight_NHD.to(dtype).transpose(1, 2).contiguous()
@@ -311,8 +314,6 @@ class Inputs:
 
     def domain_values(self, values_NX: Tensor) -> Tensor:
         """Gives each row what its domain has: `y_b = values_m`, m the domain of row b, to the bit.
-
-        Its gradient is added up in the order of the rows, the same on every run.
 
         Args:
             values_NX: Of N = M + 1 domains, from `of_each_domain`, of any shape behind.
@@ -327,6 +328,7 @@ class Inputs:
             [7.0, 5.0, 7.0]
         """
         assert self.domains_B is not None, "rows have domains"
+        # A product by 1, whose gradient adds up in the order of the rows, the same on every run
         ones_B1 = values_NX.new_ones(self.domains_B.shape[0], 1)
         weight_NH1 = values_NX.flatten(1).unsqueeze(-1)
         return self.domain_products(ones_B1, weight_NH1).unflatten(1, values_NX.shape[1:])

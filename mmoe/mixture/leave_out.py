@@ -98,6 +98,7 @@ def mixes_without(
     decision = _decide(layer, sources, layer.visibility_GE)
     weights_BGE = decision.as_weights(layer.num_experts)
     read = layer.expert_source
+    # One input serves all experts, which then share a product
     read = read[:1] if len(set(read)) == 1 else read
     y = layer.experts.dense([cast_for_autocast(sources[s].whole) for s in read])
 

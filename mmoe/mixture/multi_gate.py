@@ -270,6 +270,7 @@ class MultiGateMixture(nn.Module):
         # The gate weighs all experts, or picks some
         inputs, sees_GE = [sources[s] for s in self.gate_source], self.visibility_GE
         if rows is not None and rows.shares:
+            # One object for all gates, by which they see that they share a product
             inputs = [rows.for_gate(self.gate)] * self.num_gates
         decision = decide(self.gate, inputs, sees_GE, rows, self._traits, self.policy.sees_all)
 
@@ -371,6 +372,7 @@ class MultiGateMixture(nn.Module):
         """Chooses this call's execution; returns the routes where the choice counted pairs."""
         routes = None
         shared = SharedWork() if parts is None else self.experts.shared_work(parts)
+        # Experts of the request run once a request, dense or grouped: they decide nothing
         counted = without_first(kept, shared.experts).experts if shared.experts else kept.experts
         if counted is not None and self.policy.counts_pairs(counted, self.training):
             routes = plan_routes(counted, self.num_experts, limit, self.policy.most_pairs)
@@ -411,6 +413,7 @@ class MultiGateMixture(nn.Module):
             return mix_dense(y, weights_BGE), None, dead_E
         if mix:
             return unmixed.mixes(), None, dead_E
+        # Nothing is mixed here: the caller mixes a few rows at a time, in the cache
         return weights_BGE.new_empty(0), unmixed, dead_E
 
     def _sparse(
@@ -467,6 +470,8 @@ class MultiGateMixture(nn.Module):
         dispatcher = self.dispatcher
         if not isinstance(dispatcher, LocalDispatcher):
             record = None  # others' rows are nobody's statistics
+        # The pool itself reads the rows, which on a GPU saves the gathered copy; a subclass may do
+        # more
         if self.policy.local and type(dispatcher) is LocalDispatcher:
             x, routes, handle = dispatcher.read(sources, plan)
             offsets_E1 = routes.offsets_E1

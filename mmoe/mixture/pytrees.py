@@ -112,6 +112,7 @@ def cast_for_autocast(tree: Tree) -> Tree:
 
 
 def _in_operator_dtype(leaf: Tensor) -> Tensor:
+    # The operators take bfloat16, float32 and float64
     return leaf.float() if leaf.dtype == torch.float16 else leaf
 
 

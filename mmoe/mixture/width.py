@@ -58,7 +58,7 @@ def find_width(pool: Pool, x_BD: Tensor) -> int:
         3
     """
     with trial_run(pool, x_BD.device):
-        pool.eval()
+        pool.eval()  # a batch norm in training refuses a single row
         outputs = pool.dense([x_BD.new_zeros(1, x_BD.shape[1])])
     widths = [y.shape[1] if isinstance(y, Tensor) and y.dim() == 2 else None for y in outputs]
     for e, (width, y) in enumerate(zip(widths, outputs, strict=True)):

@@ -32,6 +32,9 @@ class Ranker(nn.Module):
         wide: A linear model whose logits are added; None: there is none.
         tables_learn: False where no table is trained: what is looked up then needs no gradient.
 
+    Raises:
+        ValueError: A negative `num_dense`.
+
     Example:
         >>> import torch
         >>> from mmoe.config import ModelConfig
@@ -118,7 +121,16 @@ class Ranker(nn.Module):
     def look_up_ids(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
     ) -> Lookups | None:
-        """Looks up ids, as `Batch` has them."""
+        """Looks up ids, as `Batch` has them.
+
+        Args:
+            values: Rows of tables, or raw ids of managed ones, int64 [V].
+            lengths_CB: Ids of each feature in each row.
+            id_weights: float32 [V]; None: no feature has weights.
+
+        Returns:
+            Lookups in fp32: None where no feature has ids.
+        """
         has_sequences = self.network.sequences is not None
         if self.embeddings is None or (self.tables.output_dim == 0 and not has_sequences):
             return None

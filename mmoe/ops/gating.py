@@ -295,21 +295,9 @@ def joint_select(
 ) -> Tensor:
     """Picks experts for all gates of a row together, so that few are computed for all of them.
 
-    With p the scores, and V the gates with a vote that a row asks for (all that it asks for, where
-    none of them has a vote), without a budget:
-
-    shared = the shared_k experts of largest `Σ_{g ∈ V} p_g[e]` (or `max`) that all of V see
-    picks_g = shared and the private_k others of largest `p_g[e]`, among those that g sees
-
-    With a budget b a row's set S has at most b experts: first, with floor 1, each voting gate's
-    first choice; then the shared ones; then, one by one, the expert that adds most to
-
-    `Σ_{g ∈ V} (sum of the private_k largest p_g in S without the shared ones)`
-
-    while there is room. Gate g is given the shared ones and the private_k best that it sees of the
-    rest of S; one without a vote may add its first choice to S for itself (floor 1). So with
-    shared_k = 0 it is the best set of b experts, found greedily: at least 1 − 1/e of the best.
-
+    Without a budget each gate is given the `shared_k` experts that all gates want most together,
+    and the `private_k` others that it wants most itself. With a budget a row's gates with a vote
+    choose at most so many experts, found greedily. `mmoe.ops.reference` has the rules as equations.
     Of equal ones the expert with the lower number wins. Rows do not depend on one another.
 
     Args:
@@ -325,8 +313,7 @@ def joint_select(
         asked_BG: Bool, the gates that each row asks for; others pick nothing. None: all.
 
     Returns:
-        picked_BGE, bool: at most shared_k + private_k experts for a gate. It has no gradient: the
-        weights of what was picked have one.
+        picked_BGE, bool: at most shared_k + private_k experts for a gate; without a gradient.
 
     Raises:
         ValueError: On shapes, dtypes or devices that do not fit, or numbers out of range.
@@ -341,27 +328,18 @@ def joint_select(
         >>> joint_select(scores, visible, private_k=2, budget=3).int().tolist()
         [[[1, 1, 0, 0], [0, 1, 0, 1]]]
 
-    Source:
-        The greedy set: Nemhauser, Wolsey and Fisher, "An analysis of approximations for maximizing
-        submodular set functions" (Mathematical Programming 14, 1978). Shared and private picks of
-        several gates: SMES (arXiv 2602.09386, 2026); these rules are ours.
+    Source: Nemhauser, Wolsey and Fisher, "An analysis of approximations for maximizing submodular
+        set functions" (Mathematical Programming 14, 1978) for the greedy set; SMES (arXiv
+        2602.09386, 2026) for shared and private picks of several gates; these rules are ours.
     """
-    if votes_G is None:
-        votes_G = visibility_GE.new_ones(visibility_GE.shape[:1])
+    votes_G = visibility_GE.new_ones(visibility_GE.shape[:1]) if votes_G is None else votes_G
     _check_joint(scores_BGE, visibility_GE, votes_G, asked_BG)
     check_selection(shared_k, private_k, budget, floor, scores_BGE.shape[2])
     if aggregate not in get_args(Aggregate):
         raise ValueError(f"aggregate: expected 'mean' or 'max', got {aggregate!r}")
+    settings = shared_k, private_k, budget or 0, floor, aggregate == "max"
     return torch.ops.mmoe.joint_select(
-        scores_BGE.detach(),
-        visibility_GE,
-        votes_G,
-        asked_BG,
-        shared_k,
-        private_k,
-        budget or 0,
-        floor,
-        aggregate == "max",
+        scores_BGE.detach(), visibility_GE, votes_G, asked_BG, *settings
     )
 
 

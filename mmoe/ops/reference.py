@@ -100,11 +100,10 @@ def joint_select(
     floor: int,
     largest: bool,
 ) -> Tensor:
-    """Picks experts for the gates of a row together; see `mmoe.ops.joint_select` for the rules.
+    """Picks experts for the gates of a row together, as `mmoe.ops.joint_select`.
 
     Args:
-        scores_BGE: float32 or float64: how much each gate wants each expert. One of 0, below, or
-            NaN is never picked. Equal ones: the expert with the lower number comes first.
+        scores_BGE: p, float32 or float64. 0, below, or NaN: never picked.
         visibility_GE: Bool.
         votes_G: Bool. Gates without a vote are given of what the others chose, and more.
         asked_BG: Bool, which gates a row asks for; None: all.
@@ -112,7 +111,7 @@ def joint_select(
         private_k: Experts that each gate adds for itself.
         budget: The most experts that those with a vote choose for a row; 0: any number.
         floor: 1: under a budget each gate keeps its first choice; 0: it need not.
-        largest: The shared experts are those with the largest score of any gate, not largest sum.
+        largest: `max` in place of the sum.
 
     Returns:
         picked_BGE, bool.
@@ -122,6 +121,7 @@ def joint_select(
     asked_BG = wanted_BGE.new_ones(B, G) if asked_BG is None else asked_BG
     wanted_BGE = wanted_BGE & asked_BG.unsqueeze(2)
     q_BGE = torch.where(wanted_BGE, scores_BGE, 0.0)
+    # V: the gates with a vote that a row asks for; all it asks for, where none of them has one
     votes_BG = torch.where((asked_BG & votes_G).any(1, keepdim=True), asked_BG & votes_G, asked_BG)
     voted_BGE = torch.where(votes_BG.unsqueeze(2), q_BGE, 0.0)
     chosen_BE = wanted_BGE.new_zeros(B, E)  # under a budget: the set that all share
@@ -130,25 +130,32 @@ def joint_select(
         for g in range(G):
             chosen_BE = _within(budget, chosen_BE, first_BGE[:, g] & votes_BG[:, g : g + 1])
 
-    # What every gate with a vote sees, by what they want together
+    # Shared: the shared_k experts of largest Σ_{g ∈ V} p_g[e] (or max) that all of V see
     total_BE = voted_BGE.amax(1) if largest and G else _sum_in_order(voted_BGE)
     seen_BE = (visibility_GE | ~votes_BG.unsqueeze(2)).all(1)
     left_BE = torch.where(seen_BE, total_BE, 0.0)
     shared_BE, chosen_BE = _shared(shared_k, budget, left_BE, chosen_BE)
 
-    # The rest of a budget goes, one by one, to the expert that adds most to what gates keep
+    # The rest of a budget goes, one by one, to the expert that adds most to
+    # Σ_{g ∈ V} (sum of the private_k largest p_g in the set without the shared ones)
     for _ in range(budget if private_k else 0):
         gain_BE = _gain(voted_BGE, chosen_BE & ~shared_BE, private_k)
         chosen_BE = _within(budget, chosen_BE, _best(gain_BE.masked_fill(chosen_BE, 0)))
 
     open_BGE = ~shared_BE.unsqueeze(1)
     if budget:
+        # With floor 1 a gate without a vote may add its first choice to the set for itself
         beyond_BGE = first_BGE & ~votes_BG.unsqueeze(2) & (floor > 0)
         open_BGE = open_BGE & (chosen_BE.unsqueeze(1) | beyond_BGE)
-    own_BGE = q_BGE.masked_fill(~open_BGE, 0)
-    order_BGK = own_BGE.sort(dim=2, descending=True, stable=True).indices[..., :private_k]
-    private_BGE = torch.zeros_like(wanted_BGE).scatter(2, order_BGK, True) & (own_BGE > 0)
+    private_BGE = _private(q_BGE.masked_fill(~open_BGE, 0), private_k)
     return wanted_BGE & (private_BGE | shared_BE.unsqueeze(1))
+
+
+def _private(own_BGE: Tensor, private_k: int) -> Tensor:
+    """Takes for each gate the private_k experts of largest p_g[e] that are left for it."""
+    # A stable sort: of equal ones the expert with the lower number wins, as in the kernels
+    order_BGK = own_BGE.sort(dim=2, descending=True, stable=True).indices[..., :private_k]
+    return torch.zeros_like(own_BGE, dtype=torch.bool).scatter(2, order_BGK, True) & (own_BGE > 0)
 
 
 def _shared(

@@ -79,23 +79,26 @@ def target_attention(
     Source: Zhou et al., "Deep interest network for click-through rate prediction" (KDD 2018),
         section 4.3 and equation 3, with ReLU and with scaled events.
     """
-    check_dims("e_VD", e_VD, "VD")
-    check_float("e_VD", e_VD)
-    check_dims("q_BD", q_BD, "BD")
-    B = len(q_BD)
-    check_shape("q_BD", q_BD, [B, e_VD.shape[1]], "the width of e_VD")
-    if q_BD.dtype != e_VD.dtype:
-        raise ValueError(
-            f"q_BD: expected dtype {e_VD.dtype} as e_VD, got {q_BD.dtype}; use .to({e_VD.dtype})"
-        )
-    check_device("q_BD", q_BD, e_VD.device, "e_VD")
+    _check_events(e_VD, q_BD)
     layers = _checked_layers(e_VD, q_BD, weight_2DH, bias_BH, score_N, score_bias_1, deeper)
-    check_lengths("lengths_B", lengths_B, B, "q_BD", e_VD.shape[0], "e_VD")
+    check_lengths("lengths_B", lengths_B, len(q_BD), "q_BD", e_VD.shape[0], "e_VD")
     check_device("lengths_B", lengths_B, e_VD.device, "e_VD")
     offsets_B1 = F.pad(lengths_B.cumsum(0, dtype=torch.int32), (1, 0))
     return TargetAttention(
         *torch.ops.mmoe.target_attention(e_VD, offsets_B1, q_BD, *layers, softmax)
     )
+
+
+def _check_events(e_VD: Tensor, q_BD: Tensor) -> None:
+    check_dims("e_VD", e_VD, "VD")
+    check_float("e_VD", e_VD)
+    check_dims("q_BD", q_BD, "BD")
+    check_shape("q_BD", q_BD, [len(q_BD), e_VD.shape[1]], "the width of e_VD")
+    if q_BD.dtype != e_VD.dtype:
+        raise ValueError(
+            f"q_BD: expected dtype {e_VD.dtype} as e_VD, got {q_BD.dtype}; use .to({e_VD.dtype})"
+        )
+    check_device("q_BD", q_BD, e_VD.device, "e_VD")
 
 
 def _checked_layers(

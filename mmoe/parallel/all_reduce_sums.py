@@ -11,8 +11,6 @@ from torch import Tensor
 class AllReduceSums:
     """Sums over ranks, a `RankSums`: one all-reduce a call, the same bits on each rank.
 
-    Amounts travel in float64, in which sums of a few float32 and all counts are exact.
-
     Every rank must make the same calls in the same order, whatever its batch; the gradient of
     `of_rows` is one more all-reduce in the backward pass, that of `of_losses` is none.
 
@@ -48,6 +46,7 @@ class AllReduceSums:
     def _sum(self, amounts: Sequence[Tensor | int], *, gradient_too: bool) -> tuple[Tensor, ...]:
         device = next((a.device for a in amounts if isinstance(a, Tensor)), None)
         tensors = [torch.as_tensor(amount, device=device) for amount in amounts]
+        # One message; in float64 sums of a few float32 and all counts are exact
         flat = torch.cat([tensor.reshape(-1).to(torch.float64) for tensor in tensors])
         # Where nothing needs a gradient on one rank, the others would wait for its backward pass
         anchor = torch.zeros((), device=flat.device, requires_grad=gradient_too)
@@ -67,6 +66,7 @@ class _Sum(torch.autograd.Function):
         ctx: Any, flat: Tensor, anchor: Tensor, group: dist.ProcessGroup | None, gradient_too: bool
     ) -> Tensor:
         ctx.group, ctx.gradient_too = group, gradient_too
+        # all_reduce writes into its argument, which is autograd's
         summed = flat.clone()
         dist.all_reduce(summed, group=group)
         return summed
@@ -75,6 +75,7 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
         (grad,) = grad_outputs
         if ctx.gradient_too:
+            # Others may hold the gradient that came
             grad = grad.clone()
             dist.all_reduce(grad, group=ctx.group)
         return grad, None, None, None

@@ -128,6 +128,8 @@ class GradientSum:
         if self._left is None:
             return
         self._left[number] -= 1
+        # Never before the bucket in front of it: ranks may fill them in another order, and sums of
+        # different buckets must not meet
         while len(self._pending) < len(self.buckets) and self._left[len(self._pending)] == 0:
             self._launch()
 

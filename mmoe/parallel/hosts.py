@@ -132,14 +132,13 @@ class Hosts:
 
     @cached_property
     def peers_down(self) -> dist.ProcessGroup | None:
-        """This rank's peers once more, likewise; None: on one host, or not with gloo.
-
-        With gloo a large message holds up the one that comes over the same connection; NCCL has
-        connections for both ways anyhow.
-        """
+        """This rank's peers once more, likewise; None: on one host, or not with gloo."""
         return self._group_down(self.peers_of(dist.get_rank(self.group)))
 
     def _group_down(self, ranks: list[int]) -> dist.ProcessGroup | None:
+        # With gloo a large message holds up the one that comes over the same connection; a group
+        # for each direction was 1.35 times as fast on 2 × 2 ranks at 1 Gbit/s. NCCL has connections
+        # for both anyhow
         if self.count == 1 or dist.get_backend(self.group) != "gloo":
             return None
         return self._new_group(ranks)

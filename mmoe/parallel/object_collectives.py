@@ -26,6 +26,7 @@ def from_first(make: Callable[[], T], *, takes_long: bool = False) -> T:
         return make()
     group = None
     if takes_long:
+        # Of its own: a group has one time-out for all that is waited for in it
         group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=VERY_LONG))
     value = [make() if rank() == 0 else None]
     dist.broadcast_object_list(value, src=0, group=group)

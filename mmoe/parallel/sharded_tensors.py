@@ -209,5 +209,6 @@ def put_rows(table: Sharded, rows_R: Tensor, values_RD: Tensor) -> None:
     """
     for shard, own_S, chosen_S in rows_held(local_shards(table), rows_R):
         if len(own_S):
+            # A shard may hold some of the columns alone
             held = values_RD[chosen_S][:, shard.region[1]]
             shard.tensor[own_S.to(shard.tensor.device)] = held.to(shard.tensor)

@@ -31,12 +31,25 @@ def read_json(path: Path, shape: Any = dict[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Writes JSON so that `path` never holds half of it."""
+    """Writes JSON so that `path` never holds half of it.
+
+    Args:
+        path: Replaced where there is one.
+        content: Plain JSON.
+
+    Raises:
+        ValueError: A number is NaN or infinite, which JSON has no word for.
+    """
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 text so that `path` never holds half of it."""
+    """Writes UTF-8 text so that `path` never holds half of it.
+
+    Args:
+        path: Replaced where there is one.
+        text: All of it.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")
     put_in_place(temporary, path)

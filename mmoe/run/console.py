@@ -41,7 +41,14 @@ class Reporter(Protocol):
     def track(
         self, what: str, total: int | None, unit: str, *, done: int = 0
     ) -> Iterator["Tracker"]:
-        """Begins a bar (or lines) for `total` units of work, `done` of them earlier."""
+        """Begins a bar, or lines.
+
+        Args:
+            what: Such as `epoch 1/5`.
+            total: Units of work; None: unknown.
+            unit: As the rate names it, such as `rows`.
+            done: Units that were done earlier; they are not in the rate.
+        """
         ...
 
 
@@ -49,7 +56,12 @@ class Tracker(Protocol):
     """Progress of one task of a command."""
 
     def advance(self, amount: int, note: str = "") -> None:
-        """Counts `amount` more units as done; `note` says how it goes (losses)."""
+        """Counts units of work as done.
+
+        Args:
+            amount: Units that are done since the last call.
+            note: How it goes, such as losses.
+        """
         ...
 
 

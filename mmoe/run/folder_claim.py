@@ -131,6 +131,10 @@ class FolderClaim:
     def go_on(self, out: Path, *, resume: bool) -> bool:
         """Locks a folder that is gone on with, before anything is read.
 
+        Args:
+            out: The folder.
+            resume: It was asked for: else a folder that exists is refused.
+
         Returns:
             Whether it is; False: a new one can begin there.
 

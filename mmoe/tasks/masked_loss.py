@@ -212,7 +212,17 @@ def loss_sums(
     imputed: Mapping[int, Tensor] | None = None,
     groups_B: Tensor | None = None,
 ) -> LossSums:
-    """Sums every task's loss over its own rows; arguments as for `multi_task_loss`."""
+    """Sums every task's loss over its own rows.
+
+    Args:
+        logits_BT: One column per task, or as many as its kind needs.
+        labels_BT: Ignored where unobserved.
+        observed_BT: Bool.
+        weights_BT: Row weights, 0 or more.
+        tasks: In the order of the columns.
+        imputed: `logit_B` of imputation towers, by column.
+        groups_B: Number of each row's group, int64, where a task compares rows.
+    """
     check_width(logits_BT, logit_widths(tasks))
     losses = TaskLosses(tasks)
     return losses.sums(logits_BT, labels_BT, observed_BT, weights_BT, imputed, groups_B)

@@ -1,7 +1,9 @@
 """Metrics of a model on labelled rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import further_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.fingerprint import DataPrint
-from mmoe.datasets.labels.maturity import moment_text
+from mmoe.datasets.labels.maturity import Maturity, moment_text
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import columns_of
 from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels, join_labels
@@ -175,11 +177,8 @@ def evaluate_run(
     reporter = reporter or SilentReporter()
     stored = run.metrics()
     predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)
-    if all_negatives and all(task.negative_sampling_rate == 1 for task in config.tasks):
-        raise ValueError(
-            f"{run.path}: --all-negatives: no task of this run has a negative_sampling_rate, so "
-            "every row counts once already; leave the flag out"
-        )
+    if all_negatives:
+        _check_sampled(run, config)
     if table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, table_precision))
     own = is_own_split(config, data)
@@ -191,35 +190,103 @@ def evaluate_run(
     with reporter.track("evaluating", stop - first, "rows") as tracker:
         watch = Watch(config, encoder)
         predictions_NT, labels = predict_rows(predictor, rows, tracker=tracker, watch=watch)
+    judge = _Judge(run, config, encoder, predictor, watch, oracle, maturity, own, all_negatives)
+    comparable = table_precision is not None and data is None and not all_negatives
+    trained = stored["tasks"] if comparable else {}
+    costs = partial(_cost_of_precision, config, trained, table_precision)
+    found = from_first(lambda: judge.measure(predictions_NT, labels, costs, reporter))
+    kept = {key: stored[key] for key in stored if key not in _OF_THE_ROWS}
+    return {**kept, **found, **({"data_changed": changes} if changes else {})}
 
-    def measure() -> dict[str, Any]:
+
+@dataclass(frozen=True)
+class _Judge:
+    """Measures what a run's model predicts of some rows.
+
+    Attributes:
+        run: Of the model.
+        config: Of the run.
+        encoder: Likewise.
+        predictor: Likewise; has scored the rows.
+        watch: Has seen them.
+        oracle: Their true probabilities, by task, where they are known.
+        maturity: When their labels were collected, where that matters.
+        own: They are the run's own test split.
+        all_negatives: As of `evaluate_run`.
+    """
+
+    run: RunDirectory
+    config: RunConfig
+    encoder: FeatureEncoder
+    predictor: Predictor
+    watch: Watch
+    oracle: Mapping[str, np.ndarray] | None
+    maturity: Maturity | None
+    own: bool
+    all_negatives: bool
+
+    def measure(
+        self,
+        predictions_NT: np.ndarray,
+        labels: EncodedLabels,
+        costs: Callable[[Metrics], Iterable[str]],
+        reporter: Reporter,
+    ) -> dict[str, Any]:
+        """Returns what metrics.json holds of these rows; `costs` says what precision changed."""
+        config, all_negatives = self.config, self.all_negatives
         metrics, notes = metrics_of(
-            config, predictions_NT, labels, oracle, all_negatives=all_negatives
+            config, predictions_NT, labels, self.oracle, all_negatives=all_negatives
         )
         for note in notes:
             reporter.say(f"note: {note}")
-        say_masked(config, labels, maturity, reporter)
-        if table_precision is not None and data is None and not all_negatives:
-            for line in _cost_of_precision(config, stored["tasks"], metrics, table_precision):
-                reporter.say(line)
-        # Columns of all negatives are not distributed as those of a log that kept a share
-        columns = None if all_negatives else run.training_columns()
-        seen_NT, where = predictions_NT[:, : len(config.tasks)], "test" if own else "evaluated"
-        alarms = watch.alarms(predictor, columns, seen_NT, labels, where, look_for_leaks=not own)
-        alarms = with_levels(alarms, config, metrics, labels)
-        say_alarms(alarms, reporter)
+        say_masked(config, labels, self.maturity, reporter)
+        for line in costs(metrics):
+            reporter.say(line)
+        by_domain = domain_metrics(
+            config,
+            self.encoder.domains,
+            predictions_NT,
+            labels,
+            self.oracle,
+            all_negatives=all_negatives,
+        )
         return {
-            **{key: stored[key] for key in stored if key not in _OF_THE_ROWS},
-            **({} if maturity is None else {"as_of": moment_text(maturity.as_of)}),
+            **({} if self.maturity is None else {"as_of": moment_text(self.maturity.as_of)}),
             "tasks": metrics,
-            **alarms_of_metrics(alarms),
-            **domain_metrics(
-                config, encoder.domains, predictions_NT, labels, oracle, all_negatives=all_negatives
-            ),
-            **({"data_changed": changes} if changes else {}),
+            **self._alarms(predictions_NT, labels, metrics, reporter),
+            **by_domain,
         }
 
-    return from_first(measure)
+    def _alarms(
+        self,
+        predictions_NT: np.ndarray,
+        labels: EncodedLabels,
+        metrics: Metrics,
+        reporter: Reporter,
+    ) -> dict[str, Any]:
+        """Raises the alarms of these rows; returns them for the result."""
+        # Columns of all negatives are not distributed as those of a log that kept a share
+        columns = None if self.all_negatives else self.run.training_columns()
+        seen_NT = predictions_NT[:, : len(self.config.tasks)]
+        alarms = self.watch.alarms(
+            self.predictor,
+            columns,
+            seen_NT,
+            labels,
+            "test" if self.own else "evaluated",
+            look_for_leaks=not self.own,
+        )
+        alarms = with_levels(alarms, self.config, metrics, labels)
+        say_alarms(alarms, reporter)
+        return alarms_of_metrics(alarms)
+
+
+def _check_sampled(run: RunDirectory, config: RunConfig) -> None:
+    if all(task.negative_sampling_rate == 1 for task in config.tasks):
+        raise ValueError(
+            f"{run.path}: --all-negatives: no task of this run has a negative_sampling_rate, so "
+            "every row counts once already; leave the flag out"
+        )
 
 
 def _compare(
@@ -242,7 +309,10 @@ def _compare(
 
 
 def _cost_of_precision(
-    config: RunConfig, trained: Mapping[str, Mapping[str, Any]], metrics: Metrics, precision: str
+    config: RunConfig,
+    trained: Mapping[str, Mapping[str, Any]],
+    precision: str | None,
+    metrics: Metrics,
 ) -> Iterator[str]:
     """Lines on how narrower tables change the test metrics, task by task."""
     for task in config.tasks:

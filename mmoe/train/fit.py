@@ -1,7 +1,7 @@
 """A whole run: data, training, evaluation, files."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,12 @@ TestCallback = Callable[[np.ndarray, EncodedLabels], None]
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A trained run: its folder and what metrics.json holds."""
+    """A trained run.
+
+    Attributes:
+        directory: Its folder.
+        metrics: What metrics.json holds.
+    """
 
     directory: RunDirectory
     metrics: dict[str, Any]
@@ -104,77 +109,151 @@ def train_run(
 ) -> FinishedRun:
     """Trains, evaluates on the test split, and writes the run directory.
 
-    The directory is made by one process and locked while it trains there (see `RunClaim`).
-
     Args:
         config: What to train on what.
-        out: The run directory; must be empty or absent, unless `resume`.
+        out: The run directory, made by one process and locked while it trains there (see
+            `RunClaim`); must be empty or absent, unless `resume`.
         data: Overrides data.path; stored with the run. Or rows in memory (a DataFrame, an Arrow
             table, a mapping of names to columns), split as data.split says.
         splits: Tables in memory that are split already.
         shared: Rows that are prepared already, of a run that differs in nothing they depend on.
         resume: Continue an interrupted run from its latest checkpoint.
-        warm_start: Begin with the weights and the vocabulary of another run. A resumed run needs it
-            no more.
+        warm_start: Begin with the weights and the vocabulary of another run; not needed to resume.
         reporter: Told of progress.
         on_test: Given predictions (a column for each of prediction_columns) and labels of the
             test split before metrics.json is written.
         profile: Also record some steps, and write RUN/profile/ (trace, table).
         device: Overrides training.device, for this call alone: it is not stored with the run.
-        numbered: Where `out` exists, take the first of out-2, out-3, … that does not; nothing is
-            resumed then.
+        numbered: Take the first of out, out-2, out-3, … that does not exist; resumes nothing.
         changed_data: Resume also where the rows are no longer those that the run began with; the
             interrupted epoch begins again.
-        on_epoch: Given, after each epoch, its number (from 1) and its entry of history.json; where
-            it returns True, that epoch was the last.
+        on_epoch: Given each epoch's number (from 1) and entry of history.json; True ends training.
         leaves_young: A task may have no label but those of rows younger than its `matures_after`,
             as long as another one has some: nothing trains it then. With `warm_start` always so.
 
     Raises:
-        ValueError: Config, data or directory cannot be used. Checked before anything is written.
-            Or training diverged, or the directory was removed while it went on.
+        ValueError: Config, data or directory cannot be used, which is checked before anything is
+            written; training diverged; or the directory was removed while it went on.
         Interrupted: A KeyboardInterrupt that knows the directory, once there is one.
     """
-    reporter = reporter or SilentReporter()
     check_loggers(config)
     if holds_rows(data):
         config, splits, data = without_paths(config), load_splits(config, data), None
     place = resolve_device(device or config.training.device, config.training.embedding_backend)
-    asked = {"--resume": resume, "--changed-data": changed_data}
-    asked |= {} if warm_start is None else warm_start.options()
-    leaves_young = leaves_young or warm_start is not None
-    with training_group(config.parallel.timeout_seconds, place), RunClaim(reporter.say) as claim:
-        bind_to_own_cores(config.parallel.bind_cores)
-        config = with_used_modules(with_absolute_paths(config, data))
-        out = same_on_all_ranks(config, out, asked)
-        reporter = reporter if rank() == 0 else SilentReporter()
-        if resume:
-            config, warm_start = _with_recorded(config, RunDirectory(out), warm_start)
-        old = from_first(lambda: None if numbered else claim.find(out, config, resume))
-        claim.begun = old and old.path
-        config, earlier = _continued(config, old, warm_start, changed_data=changed_data)
-        resumed = ResumedData(old, config, changed_data, reporter)
-        with reporter.track(f"reading {config.name}", None, "rows") as tracker:
-            prepared = prepare(
-                config,
-                encoder=None if old is None else FeatureEncoder.load(old.vocabulary),
-                earlier=None if earlier is None else earlier.encoder,
-                splits=splits,
-                shared=shared,
-                advance=tracker.advance,
-                check=resumed.check,
-                matured=RunMaturity.resumed(old, config),
-                leaves_young=leaves_young,
-            )
+    asked = _Asked(out, resume, numbered, changed_data, warm_start, leaves_young)
+    say = (reporter or SilentReporter()).say
+    with training_group(config.parallel.timeout_seconds, place), RunClaim(say) as claim:
+        begun = _begun(config, data, asked, claim, place, reporter or SilentReporter())
+        prepared = begun.read(splits, shared)
+        run, state = begun.build(prepared)
+        begun.train(run, state, prepared, profile=profile, on_epoch=on_epoch)
+        metrics = _evaluate(begun.config, state, prepared, run, begun.reporter, on_test)
+        return FinishedRun(run, metrics)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The beginning that `train_run` was asked for; attributes as its arguments."""
+
+    out: Path
+    resume: bool
+    numbered: bool
+    changed_data: bool
+    warm_start: WarmStart | None
+    leaves_young: bool
+
+    def flags(self) -> dict[str, Any]:
+        """Returns what all ranks have to agree on, by its name on the command line."""
+        flags = {"--resume": self.resume, "--changed-data": self.changed_data}
+        return flags | ({} if self.warm_start is None else self.warm_start.options())
+
+
+def _begun(
+    config: RunConfig,
+    data: str | Path | None,
+    asked: _Asked,
+    claim: RunClaim,
+    place: torch.device,
+    reporter: Reporter,
+) -> "_Begun":
+    """Settles, on all ranks alike, which run goes on and what that decides of the config."""
+    bind_to_own_cores(config.parallel.bind_cores)
+    config = with_used_modules(with_absolute_paths(config, data))
+    out = same_on_all_ranks(config, asked.out, asked.flags())
+    reporter = reporter if rank() == 0 else SilentReporter()
+    leaves_young, warm_start = asked.leaves_young or asked.warm_start is not None, asked.warm_start
+    if asked.resume:
+        config, warm_start = _with_recorded(config, RunDirectory(out), warm_start)
+    old = from_first(lambda: None if asked.numbered else claim.find(out, config, asked.resume))
+    claim.begun = old and old.path
+    config, earlier = _continued(config, old, warm_start, changed_data=asked.changed_data)
+    asked = replace(asked, out=out, warm_start=warm_start, leaves_young=leaves_young)
+    resumed = ResumedData(old, config, asked.changed_data, reporter)
+    return _Begun(config, asked, claim, place, reporter, old, earlier, resumed)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A run before its rows are read; all ranks hold the same.
+
+    Attributes:
+        config: With what is to stay of the run that goes on.
+        asked: With the folder that all ranks use and the warm start that was recorded.
+        claim: Of the run's folder.
+        place: To train on.
+        reporter: Silent on all ranks but the first.
+        old: The interrupted run; None for a new one.
+        earlier: The run of a warm start.
+        resumed: Compares the rows with those of `old`.
+    """
+
+    config: RunConfig
+    asked: _Asked
+    claim: RunClaim
+    place: torch.device
+    reporter: Reporter
+    old: RunDirectory | None
+    earlier: EarlierRun | None
+    resumed: ResumedData
+
+    def read(self, splits: Splits | None, shared: PreparedData | None) -> PreparedData:
+        """Reads and encodes the rows, or takes those that are there already."""
+        encoder = None if self.old is None else FeatureEncoder.load(self.old.vocabulary)
+        with self.reporter.track(f"reading {self.config.name}", None, "rows") as tracker:
+            if shared is not None:
+                self.resumed.check(shared.data)
+                prepared = shared.of(self.config, encoder)
+            else:
+                prepared = prepare(
+                    self.config,
+                    encoder=encoder,
+                    earlier=None if self.earlier is None else self.earlier.encoder,
+                    splits=splits,
+                    advance=tracker.advance,
+                    check=self.resumed.check,
+                    matured=RunMaturity.resumed(self.old, self.config),
+                    leaves_young=self.asked.leaves_young,
+                )
         same_data_on_all_ranks(prepared)
-        _say_sizes(config, prepared, place, reporter)
+        _say_sizes(self.config, prepared, self.place, self.reporter)
+        return prepared
+
+    def build(self, prepared: PreparedData) -> tuple[RunDirectory, TrainingState]:
+        """Builds the state, fills it from the run that goes on, and claims the folder of a new one.
+
+        A folder is made last: what cannot be built leaves none behind.
+        """
+        config, old, claim, reporter = self.config, self.old, self.claim, self.reporter
         check_schedule(config.training.optimizer, steps_of(config, len(prepared.train)))
         if is_tuned():
             keep_freed_memory()  # of steps, not what reading took
         stored = old and CheckpointFolder(old.checkpoint).tensors("latest", "model")
-        state = training_state(config, prepared, place, stored=stored)
+        state = training_state(config, prepared, self.place, stored=stored)
         state.frozen.say(reporter)
-        report = None if old else begin(earlier, warm_start, state, config, prepared, reporter)
+        report = None
+        if old is None:
+            report = begin(self.earlier, self.asked.warm_start, state, config, prepared, reporter)
+        numbered, out = self.asked.numbered, self.asked.out
         run = old or from_first(
             lambda: claim.start(config, prepared, out, report, numbered=numbered)
         )
@@ -184,7 +263,20 @@ def train_run(
         if old is not None:
             note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
             _say_resumed(run, state.position.step, note, reporter)
-            resumed.take_in(state.position)
+            self.resumed.take_in(state.position)
+        return run, state
+
+    def train(
+        self,
+        run: RunDirectory,
+        state: TrainingState,
+        prepared: PreparedData,
+        *,
+        profile: bool,
+        on_epoch: EpochCallback | None,
+    ) -> None:
+        """Trains to the end, and leaves the best epoch's weights in `state`."""
+        config, claim, reporter = self.config, self.claim, self.reporter
         if prepared.streamed:  # a run that is resumed does not read for its encoder again
             learn_columns(run, config, prepared.encoder, prepared.sample, prepared.repeats)
         say_plan(state.ranker, config.parallel, run, reporter)
@@ -203,7 +295,6 @@ def train_run(
             from_first(lambda: refuse_change(config, prepared.data, listed=True))
         state.restore_best(trainer.checkpoints.folder)
         claim.check()
-        return FinishedRun(run, _evaluate(config, state, prepared, run, reporter, on_test))
 
 
 def _with_recorded(

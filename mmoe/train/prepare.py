@@ -87,7 +87,6 @@ def prepare(
     encoder: FeatureEncoder | None = None,
     earlier: FeatureEncoder | None = None,
     splits: Splits | None = None,
-    shared: PreparedData | None = None,
     advance: Callable[[int], None] | None = None,
     check: Callable[[DataPrint], None] | None = None,
     matured: tuple[Maturity, Masked] | None = None,
@@ -100,7 +99,6 @@ def prepare(
         encoder: Of an interrupted run; None fits one on the training split.
         earlier: Of the run that a new one continues: what is fitted extends it.
         splits: Tables that are in memory already.
-        shared: Prepared already, for a run that differs in nothing that rows depend on.
         advance: Told how many more rows a stream has read.
         check: Given what the rows come from, before they are read; on every rank.
         matured: Of an interrupted run; None finds when labels were collected.
@@ -110,50 +108,14 @@ def prepare(
         ValueError: Anything is wrong with the data, or it changes while it is read; the message
             names file, column and row.
     """
-    if shared is not None:
-        if check is not None:
-            check(shared.data)
-        return shared.of(config, encoder)
-    # Ranks that see other files must not part here: what they have read is compared later
-    streams = splits is None and from_first(lambda: wants_stream(config))
-    if splits is None and not streams:
-        splits = generated_splits(config)
-    data = print_data(config, splits)
-    if check is not None:
-        check(data)
-    if splits is None:
-        config = at_versions(config, data.versions)  # a table may get rows while it is read
-    if splits is None and not streams:
-        splits = load_splits(config)
-        pa.default_memory_pool().release_unused()  # what reading took, before encoding takes more
-        refuse_change(config, data)
-    opened = open_stream(config) if splits is None else HeldSplits(config, splits)
-    known = None if matured is None else matured[0]
-    if streams and known is None:  # a pass of its own
-        first = opened
-        known = from_first(
-            lambda: first.maturing(leaves_young=leaves_young).maturity, takes_long=True
-        )
-    opened = opened.maturing(known, leaves_young=leaves_young)
-
-    streamed = len(opened.train) if isinstance(opened, StreamSplits) else 0
-    looked_at = SampledTraining(config, opened.origin, streamed, opened.maturity)
-    counted = MaskedFit(config)
-    repeats = None if encoder is not None else _repeat_counter(config, opened)
-
-    def fit() -> tuple[FeatureEncoder, Masked]:
-        fitted = opened.fit(
-            advance,
-            looked_at.add if streams else None,
-            counted.add,
-            None if repeats is None else repeats.add,
-        )
-        whole = fitted if earlier is None else extend_encoder(fitted, earlier, opened.origin)
-        return whole, counted.found
-
+    config, data, splits = _found(config, splits, check)
+    streams, known = splits is None, None if matured is None else matured[0]
     masked: Masked = {} if matured is None else matured[1]
-    if encoder is None:  # a pass of its own over a stream, which one rank does for all
-        encoder, masked = from_first(fit, takes_long=True) if streams else fit()
+    opened = open_stream(config) if splits is None else HeldSplits(config, splits)
+    opened = _matured(opened, known, leaves_young, streams=streams)
+    fitting = _Fitting(config, opened, counts_repeats=encoder is None)
+    if encoder is None:
+        encoder, masked = fitting.fit(earlier, advance)
     if streams:
         refuse_change(config, data)
     train, validation, test = (opened.rows(n, encoder) for n in ("train", "validation", "test"))
@@ -171,11 +133,85 @@ def prepare(
         data=data,
         streamed=streams,
         fingerprint=opened.fingerprint(),
-        sample=looked_at.rows(train, encoder) if rank() == 0 else None,
+        sample=fitting.looked_at.rows(train, encoder) if rank() == 0 else None,
         maturity=opened.maturity,
         masked=masked,
-        repeats=None if repeats is None else repeats.finish(),
+        repeats=None if fitting.repeats is None else fitting.repeats.finish(),
     )
+
+
+def _found(
+    config: RunConfig, splits: Splits | None, check: Callable[[DataPrint], None] | None
+) -> tuple[RunConfig, DataPrint, Splits | None]:
+    """Looks for the rows, and reads them where they are not streamed.
+
+    Returns:
+        The config, with lake tables at the versions that are read; what the rows come from; and
+        the tables, None where they are streamed.
+    """
+    # Ranks that see other files must not part here: what they have read is compared later
+    streams = splits is None and from_first(lambda: wants_stream(config))
+    if splits is None and not streams:
+        splits = generated_splits(config)
+    data = print_data(config, splits)
+    if check is not None:
+        check(data)
+    if splits is None:
+        config = at_versions(config, data.versions)  # a table may get rows while it is read
+    if splits is None and not streams:
+        splits = load_splits(config)
+        pa.default_memory_pool().release_unused()  # what reading took, before encoding takes more
+        refuse_change(config, data)
+    return config, data, splits
+
+
+def _matured(
+    opened: StreamSplits | HeldSplits, known: Maturity | None, leaves_young: bool, *, streams: bool
+) -> StreamSplits | HeldSplits:
+    """The same splits, with labels masked whose rows are young."""
+    if streams and known is None:  # a pass of its own, which one rank does for all
+        known = from_first(
+            lambda: opened.maturing(leaves_young=leaves_young).maturity, takes_long=True
+        )
+    return opened.maturing(known, leaves_young=leaves_young)
+
+
+class _Fitting:
+    """One pass over the rows, which fits the encoder and counts what only a pass can see.
+
+    Args:
+        config: Of the run.
+        opened: The rows.
+        counts_repeats: Count rows that come more than once.
+    """
+
+    def __init__(
+        self, config: RunConfig, opened: StreamSplits | HeldSplits, *, counts_repeats: bool
+    ) -> None:
+        stream = opened if isinstance(opened, StreamSplits) else None
+        self.opened, self.streams = opened, stream is not None
+        rows = 0 if stream is None else len(stream.train)
+        self.looked_at = SampledTraining(config, opened.origin, rows, opened.maturity)
+        self.masked = MaskedFit(config)
+        self.repeats = _repeat_counter(config, opened) if counts_repeats else None
+
+    def fit(
+        self, earlier: FeatureEncoder | None, advance: Callable[[int], None] | None
+    ) -> tuple[FeatureEncoder, Masked]:
+        """Fits an encoder that extends `earlier`; one rank reads a stream for all."""
+
+        def fit() -> tuple[FeatureEncoder, Masked]:
+            fitted = self.opened.fit(
+                advance,
+                self.looked_at.add if self.streams else None,
+                self.masked.add,
+                None if self.repeats is None else self.repeats.add,
+            )
+            if earlier is not None:
+                fitted = extend_encoder(fitted, earlier, self.opened.origin)
+            return fitted, self.masked.found
+
+        return from_first(fit, takes_long=True) if self.streams else fit()
 
 
 def _repeat_counter(config: RunConfig, opened: StreamSplits | HeldSplits) -> RepeatCounter | None:

@@ -148,22 +148,14 @@ def evaluate_scored(
             used.
     """
     reporter, config = reporter or SilentReporter(), run.config()
-    groups = config.data.group_column
     if launched_ranks() > 1:
         raise ValueError("--labels: scores are joined by one process; start it without torchrun")
     if not key:
         raise ValueError("--labels needs --key: the columns that tell the rows of both files apart")
     key = list(dict.fromkeys(key))
     there, later = column_names(scored), column_names(labels)
-    for name in key:
-        for columns, origin in ((there, scored), (later, labels)):
-            if name not in columns:
-                raise ValueError(missing_column(name, columns, origin, "--key"))
-    if groups not in (None, *there, *later) and not any(task.metrics for task in config.tasks):
-        reporter.say(f"note: neither file has {groups}, so there is no GAUC; --keep it if you like")
-        config = config.model_copy(
-            update={"data": config.data.model_copy(update={"group_column": None})}
-        )
+    _check_has_key(key, {scored: there, labels: later})
+    config = _without_groups(config, {*there, *later}, reporter)
     chosen, known = _tasks(config, there, later, scored, labels)
     predictions = prediction_columns(chosen.tasks)
     section = config.model.domains
@@ -173,6 +165,44 @@ def evaluate_scored(
     cells = text_cells(config)
     left = read_table(scored, [*key, *beside, *predictions], cells=cells)
     right = read_table(labels, [*key, *(n for n in used if n in later)], cells=cells)
+    rows, counts = _joined(left, right, key, scored, labels, reporter)
+    encoded = _of_tasks(encode_labels(known, rows, labels), known.tasks, chosen.tasks)
+    absent = _absent(chosen, rows, labels)
+    columns = [_numbers(rows, name, chosen.tasks, scored, absent) for name in predictions]
+    there_NP = np.stack(columns, axis=1)
+    found, notes = metrics_of(chosen, there_NP, encoded, all_negatives=all_negatives)
+    for note in notes:
+        reporter.say(f"note: {note}")
+    by_domain = _by_domain(run, chosen, rows, there_NP, encoded, labels, all_negatives)
+    return {"tasks": found, "rows": counts} | by_domain
+
+
+def _check_has_key(key: Sequence[str], columns: Mapping[str, Sequence[str]]) -> None:
+    for name in key:
+        for origin, names in columns.items():
+            if name not in names:
+                raise ValueError(missing_column(name, names, origin, "--key"))
+
+
+def _without_groups(config: RunConfig, columns: set[str], reporter: Reporter) -> RunConfig:
+    """The config without a group column that neither file has: GAUC is then left out, and said."""
+    groups = config.data.group_column
+    if groups in {None, *columns} or any(task.metrics for task in config.tasks):
+        return config
+    reporter.say(f"note: neither file has {groups}, so there is no GAUC; --keep it if you like")
+    data = config.data.model_copy(update={"group_column": None})
+    return config.model_copy(update={"data": data})
+
+
+def _joined(
+    left: pa.Table,
+    right: pa.Table,
+    key: Sequence[str],
+    scored: str,
+    labels: str,
+    reporter: Reporter,
+) -> tuple[pa.Table, dict[str, int]]:
+    """Joins scores and labels, of which there is at least one row; returns how many there are."""
     rows = join_by_key(left, right, key, scored, labels)
     counts = {"joined": len(rows), "scored": len(left), "labelled": len(right)}
     reporter.say(
@@ -184,17 +214,7 @@ def evaluate_scored(
             f"--key {' '.join(key)}: no row of {scored} is in {labels}; the first ones are "
             f"{_first(left, key)} and {_first(right, key)}"
         )
-    encoded = _of_tasks(encode_labels(known, rows, labels), known.tasks, chosen.tasks)
-    absent = _absent(chosen, rows, labels)
-    columns = [_numbers(rows, name, chosen.tasks, scored, absent) for name in predictions]
-    found, notes = metrics_of(
-        chosen, np.stack(columns, axis=1), encoded, all_negatives=all_negatives
-    )
-    for note in notes:
-        reporter.say(f"note: {note}")
-    return {"tasks": found, "rows": counts} | _by_domain(
-        run, chosen, rows, np.stack(columns, axis=1), encoded, labels, all_negatives
-    )
+    return rows, counts
 
 
 def _by_domain(

@@ -39,6 +39,9 @@ class TuneSettings:
     Attributes:
         trials: So many at most, those of earlier calls among them.
         minutes: Of this call, reading included.
+
+    Raises:
+        ValueError: Fewer trials than one, or no minutes.
     """
 
     trials: int = 20

@@ -18,9 +18,8 @@ import pytest
 
 from benchmarks.racing.child import descendants
 from mmoe.errors import Rejected
-from mmoe.integrations.ray import BatchScorer
+from mmoe.integrations.ray import BatchScorer, PartWorker
 from mmoe.integrations.ray_engine import RayEngine
-from mmoe.integrations.ray_worker import PartWorker
 from mmoe.run.console import SilentReporter
 from mmoe.score import score_files
 from mmoe.score.file_scorer import InputColumns, Output

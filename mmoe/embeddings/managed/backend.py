@@ -52,13 +52,23 @@ class ManagedEmbeddings(EmbeddingBackend):
         self.output_dim = self._backend.output_dim
 
     def forward(self, values: Tensor, lengths_CB: Tensor, *others: Tensor | None) -> "Lookups":
-        """Returns the backend's lookups; `values` holds raw ids where the table is managed."""
+        """Returns the backend's lookups; `values` holds raw ids where the table is managed.
+
+        Args:
+            values: Int64 [V], one feature's after another's.
+            lengths_CB: Ids of each feature in each row.
+            *others: Weights of ids, as the backend takes them.
+        """
         return self.module(self.rows_of(values, lengths_CB), lengths_CB, *others)
 
     def rows_of(self, values: Tensor, lengths_CB: Tensor) -> Tensor:
         """Returns rows of the tables, int64 [V]; in training the ids of all ranks are noted.
 
         Ids are looked up on the CPU, where their owners are, wherever the tables are.
+
+        Args:
+            values: Ids, int64 [V], one feature's after another's.
+            lengths_CB: Ids of each feature in each row.
         """
         features = len(self.features)
         lengths = lengths_CB.view(features, lengths_CB.numel() // features).sum(dim=1).tolist()
@@ -144,6 +154,10 @@ class ManagedEmbeddings(EmbeddingBackend):
         self, maps: Mapping[str, Tensor], progress: Mapping[str, Tensor]
     ) -> list[str]:
         """Takes owners as another run's `maps` and `progress` have them, where it has the table.
+
+        Args:
+            maps: Owners of rows, by `TABLE.NAME`.
+            progress: Counts towards admission and eviction, by the same names.
 
         Returns:
             The names of those tables; the owners of others are as they were.

@@ -296,7 +296,13 @@ class ScoringEmbeddings(nn.Module):
     def forward(
         self, values: Tensor, lengths_CB: Tensor, id_weights: Tensor | None = None
     ) -> Lookups:
-        """Returns pooled embeddings and those of events, in fp32, on the device of `values`."""
+        """Returns pooled embeddings and those of events, in fp32, on the device of `values`.
+
+        Args:
+            values: Rows of the tables, int64 [V], one feature's after another's.
+            lengths_CB: Ids of each feature in each row.
+            id_weights: float32 [V]; None where no feature has weights.
+        """
         device = values.device
         if not self.features:
             return Lookups(torch.zeros(len(lengths_CB), 0, device=device))
@@ -350,6 +356,10 @@ def scoring_embeddings(embeddings: object) -> ScoringEmbeddings | None:
 
 def memory_of_tables(tables: Sequence[TableSpec], precision: RowPrecision) -> str:
     """Writes how much memory tables take, for people.
+
+    Args:
+        tables: Whose rows and widths count; optimizer state does not.
+        precision: Of the stored rows.
 
     Example:
         >>> from mmoe.config import TableSpec

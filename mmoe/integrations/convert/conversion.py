@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import get_args
 
 from torch import nn
@@ -35,11 +36,8 @@ def convert(
 ) -> nn.Module:
     """Makes a network's feed-forward parts mixtures of experts: `y = Σ_e w_e(x) · expert_e(x)`.
 
-    Parts are found by structure: torch's Transformer layers, `Sequential(Linear, act, Linear)`,
-    gated MLPs (`gate_proj`, `up_proj`, `down_proj`), `fc1, act, fc2`, `intermediate` and `output`;
-    more by `register`. A class's code is asked whether it computes what its names say. Norms,
-    residuals and the dropout of outputs stay where they are. A part that is used twice becomes one
-    mixture. Type, device, mode and frozen parameters are kept; gates are new, and train.
+    Parts are found by structure (mmoe/integrations/README.md lists the forms; `register` adds one).
+    All else stays, dtype, device, mode and frozen parameters too. A part used twice is one mixture.
 
     Args:
         module: The network, or one layer.
@@ -49,79 +47,81 @@ def convert(
             function `(input_dim, num_gates, num_experts)` that makes each layer's gate.
         target_modules: Names of modules or their ends (`["linear1"]`), a regular expression for the
             whole name, or a function of a module and its name; they may name the layer that holds a
-            part, or a product of it. None: every part there is, but for those that change the width
-            where others do not (heads, tables of positions).
-        init: `copy`: every expert starts as the dense part, so that the outputs are the dense
-            network's where gates' weights add up to 1 (others are refused), without dropout and
-            without a capacity. `split`: expert e gets the e-th `hidden` units (counted round, S = H
-            / hidden slices) with the second product times S; where k is a multiple of S, or all
-            experts are on, that is the dense network at the start, else an estimate of it.
-            `fresh`: experts of the same form, drawn anew.
+            part, or a product of it. None: all parts except heads and tables of positions.
+        init: `copy`: every expert starts as the dense part, so that outputs are the dense network's
+            (without dropout and capacity); gates' weights have to add up to 1. `split`: expert e
+            gets the e-th `hidden` units (counted round, S = H / hidden slices), the second product
+            times S: exact where k is a multiple of S, else an estimate. `fresh`: drawn anew.
         capacity: How many rows an expert may compute in a training step; default: any number.
         inplace: Change the network itself; default: a copy.
-        hidden: Units of an expert. Default: the dense part's, and for `split` an E-th of it. With
-            k · hidden = the dense width a row costs as much as before.
+        hidden: Units of an expert. Default: the dense part's, and for `split` an E-th of it.
 
     Returns:
         The network with a `ConvertedMoE` for each part; its losses are read by `auxiliary_losses`.
 
     Raises:
-        ValueError: Nothing to convert, or nothing left; a part whose products do not fit; a setting
-            that does not go with the others, by its name.
+        ValueError: Nothing to convert, products that do not fit, or settings that do not.
 
     Example:
         >>> import torch
         >>> from mmoe.integrations.convert import convert
-        >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-        >>> dense = torch.nn.TransformerEncoder(layer, num_layers=2).eval()
-        >>> moe = convert(dense, num_experts=4)
-        >>> x = torch.randn(2, 5, 16)
+        >>> dense = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+        >>> moe, x = convert(dense, num_experts=4), torch.randn(2, 5, 16)
         >>> torch.allclose(moe(x), dense(x), atol=1e-5)
         True
 
-    Source: Komatsuzaki et al., "Sparse upcycling" (ICLR 2023), for `copy`; He et al., "Upcycling
-        large language models into mixture of experts" (arXiv 2410.07524), for slices whose gates
-        start alike.
+    Source: Komatsuzaki et al., "Sparse upcycling" (ICLR 2023); for `split` He et al., "Upcycling
+        large language models into mixture of experts" (arXiv 2410.07524).
     """
     _check(module, num_experts, k, init, hidden)
-    limit = check_capacity(capacity)
-    maker = gate_maker(gate, k, num_experts)
+    form = _Form(gate_maker(gate, k, num_experts), num_experts, init, check_capacity(capacity))
     chosen = choose(module, find_places(module), target_modules)
     widths = [expert_width(p.name, p.part.widths[1], num_experts, init, hidden) for p in chosen]
     if inplace:
         _check_inplace(chosen)
     else:
         module, chosen = copy.deepcopy((module, chosen))  # at once, so that places stay its own
+    return _replaced(module, chosen, widths, form)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Settings that all mixtures of a network have in common."""
+
+    maker: GateMaker
+    num_experts: int
+    init: Init
+    capacity: Capacity | None
+
+    def mixture(self, place: Place, width: int) -> ConvertedMoE:
+        """Makes the mixture for one part; `width` is that of its experts."""
+        part, like = place.part, place.part.first.weight
+        pool = make_pool(part, self.num_experts, self.init, width)
+        slices = slices_of(part, self.init, width)
+        gate = make_gate(self.maker, part.widths[0], self.num_experts, slices)
+        if self.init == "copy":
+            check_sums(gate, part.widths[0], self.num_experts)
+        layer = ConvertedMoE(
+            part.widths[0], pool, gate=gate.to(like.device, like.dtype), capacity=self.capacity
+        )
+        return layer.to(like.device).train(part.first.training)
+
+
+def _replaced(
+    module: nn.Module, places: Sequence[Place], widths: Sequence[int], form: _Form
+) -> nn.Module:
+    """Puts mixtures in these places; returns the network, or what stands in its place."""
     hooked = _hooked(module)
     mixtures: dict[Hashable, ConvertedMoE] = {}
-    for place, width in zip(chosen, widths, strict=True):
+    # All are made before one is put in: where one cannot be, the network is as it was
+    for place, width in zip(places, widths, strict=True):
         if place.part.key not in mixtures:
-            mixtures[place.part.key] = _mixture(place, maker, num_experts, init, width, limit)
-    for place in chosen:
+            mixtures[place.part.key] = form.mixture(place, width)
+    for place in places:
         module = _put(module, place, mixtures[place.part.key])
     _forget_nested_tensors(module)
     _tell_of_lost_hooks(hooked, module)
     return module
-
-
-def _mixture(
-    place: Place,
-    maker: GateMaker,
-    num_experts: int,
-    init: Init,
-    width: int,
-    capacity: Capacity | None,
-) -> ConvertedMoE:
-    part = place.part
-    like = part.first.weight
-    pool = make_pool(part, num_experts, init, width)
-    gate = make_gate(maker, part.widths[0], num_experts, slices_of(part, init, width))
-    if init == "copy":
-        check_sums(gate, part.widths[0], num_experts)
-    layer = ConvertedMoE(
-        part.widths[0], pool, gate=gate.to(like.device, like.dtype), capacity=capacity
-    )
-    return layer.to(like.device).train(part.first.training)
 
 
 def _put(network: nn.Module, place: Place, mixture: nn.Module) -> nn.Module:

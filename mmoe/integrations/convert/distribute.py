@@ -1,5 +1,6 @@
 """`distribute`: the experts of a network's mixtures over ranks; DDP or FSDP2 does the rest."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch.distributed as dist
@@ -70,30 +71,22 @@ def distribute(
         >>> type(model.linear1.mixture.dispatcher).__name__, model(torch.zeros(2, 5, 16)).shape
         ('AllToAllDispatcher', torch.Size([2, 5, 16]))
     """
-    _check_mesh("mesh", mesh)
-    if replicas is not None:
-        _check_mesh("replicas", replicas)
+    _check_meshes(mesh, replicas)
     if gradients not in get_args(Gradients):
         raise ValueError(f"gradients: expected 'mean' or 'sum', got {gradients!r}")
     mixtures = _mixtures_to_spread(model)
-    group, size, here = mesh.get_group(), mesh.size(), mesh.get_local_rank()
-    groups = [group] if replicas is None else [group, replicas.get_group()]
-    for tensor in (*model.parameters(), *model.buffers()):
-        for each in reversed(groups):
-            dist.broadcast(tensor.detach(), group=each, group_src=0)
-    means = 1 if gradients == "sum" else size * (1 if replicas is None else replicas.size())
-    shared = None if replicas is None else groups[1]
+    _same_on_all(model, [mesh] if replicas is None else [replicas, mesh])
     for _, mixture in mixtures:
-        placement = ExpertPlacement.even(mixture.num_experts, size)
-        dispatcher = AllToAllDispatcher(placement, group=group)
-        spread = _spread(mixture, dispatcher, placement.on(here))
-        for weight in spread.experts.parameters():
-            if weight.requires_grad:
-                weight.register_hook(_Gradient(shared, means))
-        _sum_losses(spread.gate, groups, means)
-        put_in_place(model, mixture, spread)
+        put_in_place(model, mixture, _spread(mixture, mesh, replicas, gradients))
     _hide_from_ddp(model)
     return model
+
+
+def _same_on_all(model: nn.Module, meshes: Sequence[DeviceMesh]) -> None:
+    """Gives all ranks the first one's weights: along one dimension after another."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        for mesh in meshes:
+            dist.broadcast(tensor.detach(), group=mesh.get_group(), group_src=0)
 
 
 class _Gradient:
@@ -154,13 +147,18 @@ def _sum_losses(gate: nn.Module, groups: list[dist.ProcessGroup], scale: int) ->
 
 
 def _spread(
-    mixture: MultiGateMixture, dispatcher: AllToAllDispatcher, own: tuple[int, ...]
+    mixture: MultiGateMixture, mesh: DeviceMesh, replicas: DeviceMesh | None, gradients: Gradients
 ) -> MultiGateMixture:
     """The mixture with this rank's experts, and the others elsewhere."""
+    group, shared = mesh.get_group(), None if replicas is None else replicas.get_group()
+    ranks = mesh.size() * (1 if replicas is None else replicas.size())
+    means = 1 if gradients == "sum" else ranks
+    placement = ExpertPlacement.even(mixture.num_experts, mesh.size())
+    dispatcher = AllToAllDispatcher(placement, group=group)
     spread = MultiGateMixture(
         mixture.input_dim,
         mixture.num_gates,
-        mixture.experts.part(own),
+        mixture.experts.part(placement.on(mesh.get_local_rank())),
         gate=mixture.gate,
         visibility=mixture.visibility_GE.cpu(),
         expert_source=mixture.expert_source,
@@ -169,7 +167,12 @@ def _spread(
         dispatcher=dispatcher,
         capacity=mixture.capacity,
     )
-    return spread.to(mixture.visibility_GE.device).train(mixture.training)
+    spread = spread.to(mixture.visibility_GE.device).train(mixture.training)
+    for weight in spread.experts.parameters():
+        if weight.requires_grad:
+            weight.register_hook(_Gradient(shared, means))
+    _sum_losses(spread.gate, [group] if shared is None else [group, shared], means)
+    return spread
 
 
 def _hide_from_ddp(model: nn.Module) -> None:
@@ -180,6 +183,12 @@ def _hide_from_ddp(model: nn.Module) -> None:
         for inner, _ in (*mixture.experts.named_parameters(), *mixture.experts.named_buffers())
     ]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
+
+
+def _check_meshes(mesh: DeviceMesh, replicas: DeviceMesh | None) -> None:
+    _check_mesh("mesh", mesh)
+    if replicas is not None:
+        _check_mesh("replicas", replicas)
 
 
 def _check_mesh(name: str, mesh: DeviceMesh) -> None:

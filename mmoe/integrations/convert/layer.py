@@ -32,7 +32,13 @@ class ConvertedMoE(MoE):
     def forward(
         self, x: Tree, return_auxiliary: bool = False, return_statistics: bool = False
     ) -> Tree | MoEOutput:
-        """Mixes the experts for every row, as `MoE` does."""
+        """Mixes the experts for every row, as `MoE` does.
+
+        Args:
+            x: `[..., D]`.
+            return_auxiliary: Return a `MoEOutput` with the gate's losses.
+            return_statistics: Also what the gate did.
+        """
         result = super().forward(x, return_auxiliary=True, return_statistics=return_statistics)
         assert isinstance(result, MoEOutput)
         if _is_a_call():

@@ -37,6 +37,10 @@ def add_kind(name: str, kind: TaskKind) -> None:
 
     How it is trained is added to `mmoe.tasks.kinds.OBJECTIVES` under the same name.
 
+    Args:
+        name: As a config says it under `kind`.
+        kind: Judges such tasks.
+
     Raises:
         ValueError: There is such a kind, or a metric of its has another direction there.
     """

@@ -15,7 +15,12 @@ Value = float | int | None
 
 
 class TaskMetrics(NamedTuple):
-    """Metrics of a task for metrics.json, and why some could not be computed."""
+    """Metrics of a task for metrics.json, and why some could not be computed.
+
+    Attributes:
+        values: By key; None where one cannot be computed.
+        notes: A sentence each on what could not.
+    """
 
     values: dict[str, Value]
     notes: list[str]
@@ -150,7 +155,12 @@ class TaskKind(ABC):
 
     @abstractmethod
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
-        """Computes all metrics of the task `name`; None where one cannot be computed."""
+        """Computes all metrics of the task `name`; None where one cannot be computed.
+
+        Args:
+            rows: Those with a label; maybe none.
+            name: The task's, for notes.
+        """
 
     def intervals(self, rows: ObservedRows, name: str) -> TaskMetrics:
         """Says how sure metrics are, under keys of their own: of rows that a result is read off.
@@ -166,7 +176,12 @@ class TaskKind(ABC):
         return rows.labels, rows.predictions
 
     def of_probabilities(self, probabilities_NK: np.ndarray, levels: Sequence[float]) -> np.ndarray:
-        """Returns the one number that is predicted of K levels' probabilities: the likeliest."""
+        """Returns the one number that is predicted of K levels' probabilities: the likeliest.
+
+        Args:
+            probabilities_NK: Rows sum to 1.
+            levels: The K labels, in the order of the columns.
+        """
         return np.asarray(levels)[probabilities_NK.argmax(axis=1)]
 
     def decide(self, predictions: Any) -> Any:
@@ -174,7 +189,12 @@ class TaskKind(ABC):
         return predictions
 
     def advice(self, tasks: Sequence[Mapping[str, Any]], group_column: str | None) -> list[str]:
-        """Says what the results of such tasks leave out, and how to get it."""
+        """Says what the results of such tasks leave out, and how to get it.
+
+        Args:
+            tasks: Metrics of the run's tasks of this kind, as in metrics.json.
+            group_column: The config's; None: there is none.
+        """
         return []
 
 

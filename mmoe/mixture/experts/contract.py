@@ -76,16 +76,36 @@ class Pool(nn.Module):
         raise NotImplementedError(f"{type(self).__name__}: a pool needs dense")
 
     def grouped(self, rows: Tree, offsets_E1: Tensor) -> Tree:
-        """Runs expert e on rows `offsets[e] : offsets[e + 1]` → `y_RO`, row for row."""
+        """Runs expert e on rows `offsets[e] : offsets[e + 1]` → `y_RO`, row for row.
+
+        Args:
+            rows: `x_RD`, or a tree of tensors with R rows, sorted by expert.
+            offsets_E1: int32; where each expert's rows start, and the last one's end.
+        """
         raise NotImplementedError(f"{type(self).__name__}: a pool needs grouped")
 
     def gathered(self, x_BD: Tree, plan: RoutePlan, record: Record | None = None) -> Tree:
-        """Runs each expert on the rows that a plan names: `grouped` of these."""
+        """Runs each expert on the rows that a plan names: `grouped` of these.
+
+        Args:
+            x_BD: Rows, or a tree of them, not yet sorted.
+            plan: Which row each (row, expert) pair reads.
+            record: Told of what is computed; None: nobody listens.
+        """
+        # A pool of somebody's own takes no `record` unless its traits say so (`has_dead_units`)
         recorded: Any = {} if record is None else {"record": record}
         return self.grouped(gather_rows(x_BD, plan), plan.offsets_E1, **recorded)
 
     def of_requests(self, rows: Inputs, record: Record | None = None) -> list[Tree]:
-        """Runs every expert on rows of requests, computing once what they share: here nothing."""
+        """Runs every expert on rows of requests, computing once what they share: here nothing.
+
+        Args:
+            rows: Candidates, and what those of a request share.
+            record: Told of what is computed; None: nobody listens.
+
+        Returns:
+            E times `y_BO`: as of `dense`.
+        """
         recorded: Any = {} if record is None else {"record": record}
         return self.dense([cast_for_autocast(rows.whole)], **recorded)
 
@@ -147,6 +167,8 @@ class Pool(nn.Module):
             raise ValueError(f"rows: expected none for a pool without experts, got {len(rows)}")
         if self.output_dim is None:
             raise ValueError("output_dim: expected the width that the other ranks return, got None")
+        # Not new zeros: the backward pass must reach the exchange of rows here too, or others would
+        # wait
         return rows.sum(1, keepdim=True).expand(0, self.output_dim)
 
 
@@ -166,6 +188,7 @@ def stacked_part(pool: PoolT, experts: Sequence[int]) -> PoolT:
     part: Any = copy.deepcopy(pool)
     part.num_experts, numbers = len(experts), torch.tensor(experts, dtype=torch.int64)
     for tensor in tensors_of(part).values():
+        # Into the copy's own parameters, which keep their names and whether they are trained
         tensor.data = tensor.data[numbers.to(tensor.device)]
     return part
 

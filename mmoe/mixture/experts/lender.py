@@ -135,10 +135,12 @@ class _Held(nn.Module):
 
 def _rows(tensor: Tensor, places: Sequence[int], sparse: bool) -> Tensor:
     """Picks some experts' entries; sparse: so is their gradient, which is added to a dense one."""
+    # All of them: the tensor itself, of which no copy and no second gradient is made
     if list(places) == list(range(len(tensor))):
         return tensor
     numbers = torch.tensor(places, dtype=torch.int64, device=tensor.device)
     if sparse and tensor.requires_grad:
+        # Where one of 64 experts was shadowed, a dense gradient was 1.5 times the work
         return _Entries.apply(tensor, numbers)
     return tensor[numbers]
 
@@ -183,4 +185,5 @@ def _plain(value: Any) -> str | None:
     if isinstance(value, dict):
         return _plain([item for pair in value.items() for item in pair])
     name = getattr(value, "__qualname__", None)
+    # `<lambda>` and `<locals>` name no one function
     return None if name is None or "<" in name else f"{value.__module__}.{name}"

@@ -95,6 +95,7 @@ class MixedExperts(Pool):
                 f"{list(experts)}"
             )
         part = copy.copy(self)
+        # copy.copy shares the dict of modules with the whole, which must keep its pools
         part._modules = {}
         part.pools = nn.ModuleList(
             pool.part([e - own.start for e in experts if e in own])
@@ -186,15 +187,13 @@ class MixedExperts(Pool):
         return SharedWork(len(of_request), of_row.shared_work(rows).parameters)
 
     def grouped(self, rows: Tensor, offsets_E1: Tensor) -> Tensor:
-        """Runs expert e on rows `offsets[e] : offsets[e + 1]`; 0 past the last one.
-
-        The sizes of the pools' shares are read on the host.
-        """
+        """Runs expert e on rows `offsets[e] : offsets[e + 1]`; 0 past the last one."""
         if not len(self):  # all of them have left this rank
             return self.no_rows(rows)
         ends = [0]
         for pool in self._each():
             ends.append(ends[-1] + len(pool))
+        # One read for all pools: on a GPU each would wait for the plan
         bounds = offsets_E1[torch.tensor(ends, device=offsets_E1.device)].tolist()
         tail = len(rows) - bounds[-1]
         *shares, _ = rows.split([*(b - a for a, b in pairwise(bounds)), tail])
@@ -204,6 +203,7 @@ class MixedExperts(Pool):
             if end > start
         ]
         if tail:
+            # A plan may have places that no pair takes; they come last
             outputs.append(outputs[0].new_zeros(tail, outputs[0].shape[1]))
         return torch.cat(of_one_type(outputs))
 

@@ -89,6 +89,7 @@ class MLP(nn.Module):
 
     def _linear(self, layer: int, x: Tensor) -> Tensor:
         own = self.layers[layer]
+        # Scores alone must not depend on the batch beside a row
         return own(x) if self.training else stable_linear(x, own.weight, own.bias)
 
     def extra_repr(self) -> str:

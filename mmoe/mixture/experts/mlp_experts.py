@@ -112,6 +112,7 @@ class MLPExperts(Pool):
         # Of each layer
         self.dropouts = [*([dropout] * (len(hidden) - 1)), last_dropout] if hidden else []
         # Activations that the layers' products apply themselves
+        # A norm stands between product and activation, and SwiGLU multiplies halves of a product
         left = ("swiglu", None)
         self.fused: list[ops.FusedActivation] = [
             "none" if norm or act in left else act for act in self.activations
@@ -149,6 +150,7 @@ class MLPExperts(Pool):
     def reset_parameters(self) -> None:
         """Draws new weights from torch's random generator."""
         for layer, weight in enumerate(self.weights):
+            # The fan-in of the whole expert, of whose hidden units a slice has an r-th
             inputs = weight.shape[1] * (self.slices if layer else 1)
             nn.init.normal_(weight, std=math.sqrt(2 / inputs))
         for bias in self.biases:
@@ -185,6 +187,7 @@ class MLPExperts(Pool):
         # Without layers rows may be tuples or dicts
         cast = for_autocast if self.weights else cast_for_autocast
         x = self._dense_from(0, [cast(tensor) for tensor in inputs], record)
+        # Without layers the one input is what every expert gives
         return x if len(x) == self.num_experts else x * self.num_experts
 
     def of_requests(self, rows: Inputs, record: Record | None = None) -> list[Tensor]:
@@ -273,6 +276,7 @@ class MLPExperts(Pool):
     def _dense_from(self, first: int, x: list[Tensor], record: Record | None) -> list[Tensor]:
         """The layers from `first` on, on all rows."""
         if record is None and (products := self._products(first)) is not None:
+            # In one call: what scores keeps a block of rows in the cache from layer to layer
             return ops.dense_mlp(x, *products)
         for layer in range(first, len(self.weights)):
             weight_EDH, bias_EH = self._layer(layer)
@@ -356,7 +360,18 @@ def mlp_experts(
     output_dropout: float | None = None,
     bias: bool = True,
 ) -> MLPExperts:
-    """Makes a pool of equal MLPs; the arguments are those of `MLPExperts`.
+    """Makes a pool of equal MLPs; `MLPExperts` says more of each argument.
+
+    Args:
+        num_experts: E.
+        input_dim: D.
+        hidden: Width of every layer; the last one is the output's.
+        activation: `relu`, `gelu`, `silu` or `swiglu`.
+        output_activation: The last layer's; None: none.
+        norm: None, `layer` or `batch`.
+        dropout: Probability that a unit is zeroed while training.
+        output_dropout: The last layer's; None: as `dropout`.
+        bias: Do layers add one?
 
     Example:
         >>> from mmoe.mixture import mlp_experts

@@ -103,14 +103,17 @@ class ExpertBatchNorm(nn.Module):
         """This batch's statistics, where there are rows enough; moves the running ones."""
         count_E1 = offsets_E1.diff().unsqueeze(1).to(z_PH.dtype)
         sum_EH, count_E1 = self.ranks.of_rows(segment_sum(z_PH, offsets_E1), count_E1)
+        # Its own mean takes all from a single row: whatever it held, 0 would be left
         enough_E1 = count_E1 >= 2
         batch_mean_EH = sum_EH / count_E1.clamp(min=1)
         centred_PH = z_PH - per_row(batch_mean_EH, offsets_E1, z_PH.shape[0])
+        # In a second pass: E[y²] − E[y]² loses its digits where the mean is large
         (squares_EH,) = self.ranks.of_rows(segment_sum(centred_PH.square(), offsets_E1))
         batch_var_EH = squares_EH / count_E1.clamp(min=1)
         with torch.no_grad():
             # Running variances are unbiased, as in torch's own layers.
             unbiased_EH = batch_var_EH * count_E1 / (count_E1 - 1).clamp(min=1)
+            # 0 of an expert with too few rows, whose running statistics stay
             share_E1 = enough_E1.to(z_PH.dtype) * self.momentum
             self.running_mean.copy_(mean_EH.lerp(batch_mean_EH, share_E1))
             self.running_var.copy_(var_EH.lerp(unbiased_EH, share_E1))
@@ -128,6 +131,7 @@ def share_statistics(experts: nn.Module, ranks: RankSums) -> None:
 
 
 def _accumulate(y: Tensor) -> Tensor:
+    # Sums over rows lose digits in a narrow type
     return y if y.dtype == torch.float64 else y.float()
 
 

@@ -113,7 +113,15 @@ class ExpertPool(Pool, nn.ModuleList):
 
     @classmethod
     def around(cls, stacked: nn.Module, num_experts: int, output_dim: int | None) -> "ExpertPool":
-        """Makes a pool around a module whose tensors are stacked already; nothing is copied."""
+        """Makes a pool around a module whose tensors are stacked already; nothing is copied.
+
+        Args:
+            stacked: Its tensors have the experts as first dimension.
+            num_experts: E; 0: none of them is here.
+            output_dim: Width of an output; None: outputs are trees.
+        """
+        # The constructor wants a width where there are no modules; the real one, maybe None,
+        # follows
         pool = cls([], output_dim or 0)
         pool.is_stacked, pool.num_experts, pool.output_dim = True, num_experts, output_dim
         pool.stacked, pool.training = stacked, stacked.training
@@ -155,6 +163,7 @@ class ExpertPool(Pool, nn.ModuleList):
     def hold(self, experts: Mapping[int, nn.Module]) -> None:
         """Makes these its experts, by their numbers, in the order in which they are to compute."""
         if len(self) and not experts:
+            # What is left tells `lender_of` what the experts of other ranks are
             self.kind = (_without_experts(self[0]),)
         self._modules = {str(number): expert for number, expert in experts.items()}
 
@@ -214,6 +223,7 @@ class ExpertPool(Pool, nn.ModuleList):
 
     def train(self, mode: bool = True) -> "ExpertPool":
         """Sets the mode, also of what it keeps of others' experts."""
+        # It lies in a tuple, where nn.Module does not look
         for module in self.kind:
             module.train(mode)
         return super().train(mode)
@@ -254,6 +264,10 @@ class ExpertPool(Pool, nn.ModuleList):
 
         Returns:
             Outputs, row for row; 0 past the last offset.
+
+        Raises:
+            ValueError: Offsets that do not fit the experts or the rows, or an expert that returns
+                other rows than the others.
         """
         experts = list(self)
         if not experts:
@@ -285,10 +299,12 @@ class ExpertPool(Pool, nn.ModuleList):
         if self.training:
             return self._call(expert, part)
         rows = leaves_of("rows", part)[0].shape[0]
+        # Of one height: how many rows an expert gets depends on the others of the batch
         missing = -rows % SCORING_TILE
         padded = map_leaves(
             lambda leaf: torch.cat([leaf, leaf.new_zeros(missing, *leaf.shape[1:])]), part
         )
+        # One empty tile where no row came, so that the result has the width of the others
         tiles = split_rows(padded, [SCORING_TILE] * ((rows + missing) // SCORING_TILE) or [0])
         together = join_rows([self._call(expert, tile) for tile in tiles])
         return map_leaves(lambda leaf: leaf[:rows], together)
@@ -299,6 +315,7 @@ class ExpertPool(Pool, nn.ModuleList):
         try:
             if self.training or not host_is_near(leaves_of("inputs", rows)[0]):
                 return expert(rows)
+            # Scores on the CPU: torch's own functions may round a row by where it stands
             with StableFunctions():
                 return expert(rows)
         except RuntimeError as error:
@@ -373,6 +390,7 @@ def _stack(experts: Sequence[nn.Module]) -> nn.Module:
                 f"experts: expected modules whose tensors are alike, got {name!r} of shapes "
                 f"{sorted(map(str, shapes))}"
             )
+        # Into the copy's own parameters, which keep their names
         tensor.data = torch.stack([state[name].detach() for state in states])
     return stacked
 

@@ -113,10 +113,12 @@ def cut_tensor(pool: MLPExperts, name: str, whole: Tensor) -> Tensor:
         case _ if not whole.dim():
             return whole
         case "biases.1":
+            # Slices add up, so that one of them alone has the bias
             first = whole.new_zeros(len(whole), pool.slices, *whole.shape[1:])
             first[:, 0] = whole
             return first.flatten(0, 1)
         case "weights.1":
+            # The second product reads hidden units: each slice's rows of it
             return whole.unflatten(1, (pool.slices, -1)).flatten(0, 1)
         case _:  # [E, …, halves, r, h] → [E, r, …, halves, h]
             apart = whole.unflatten(-1, (_halves(pool), pool.slices, -1))
@@ -165,6 +167,7 @@ def pieces(pool: MLPExperts, name: str, shape: Sequence[int]) -> Iterator[Piece]
             case _:
                 width = rest[-1] // _halves(pool)
                 before = tuple(0 for _ in rest[:-1])
+                # Both halves of SwiGLU are cut alike, so that a unit keeps its gate
                 for half in range(_halves(pool)):
                     first = half * width
                     units = (*own[:-1], slice(first, first + width))
@@ -218,6 +221,7 @@ def _fill(pool: MLPExperts, source: MLPExperts, change: Callable[[str, Tensor], 
     """Gives a pool without numbers copies of another one's, changed."""
     for kind in ("weights", "biases"):
         for layer, old in enumerate(getattr(source, kind)):
+            # Cutting gives views: the pools are to share no memory
             new = change(f"{kind}.{layer}", old.detach()).clone()
             getattr(pool, kind)[layer] = nn.Parameter(new, requires_grad=old.requires_grad)
     pool.train(source.training)

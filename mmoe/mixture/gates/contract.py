@@ -39,6 +39,8 @@ class GateOutput(NamedTuple):
             return self.weights
         weights_BGK = self.weights.masked_fill(self.experts < 0, 0)
         weights_BGE = weights_BGK.new_zeros(*weights_BGK.shape[:2], num_experts)
+        # Added: an expert that a gate picks twice for a row has both weights; −1 is no index, and
+        # weighs 0
         return weights_BGE.scatter_add(-1, self.experts.clamp(min=0).long(), weights_BGK)
 
     def as_picks(self, visible_GV: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,6 +64,7 @@ class GateOutput(NamedTuple):
         """Returns bool `[B, G, E]`: which experts each gate asks for; dense asks for all seen."""
         if self.experts is None:
             return visibility_GE.expand(self.weights.shape[0], -1, -1)
+        # By picks, not by weights: one of weight 0 is asked for all the same
         used_BGK = (self.experts >= 0).float()
         return self._replace(weights=used_BGK).as_weights(visibility_GE.shape[1]) > 0
 
@@ -77,6 +80,7 @@ def visible_experts(visibility_GE: Tensor) -> Tensor:
     num_experts = visibility_GE.shape[1]
     numbers_GE = torch.where(visibility_GE, torch.arange(num_experts), num_experts)
     widest = int(visibility_GE.sum(1).max())
+    # What a gate does not see is number E, and sorts behind all it sees
     numbers_GV = numbers_GE.sort(dim=1).values[:, :widest]
     return numbers_GV.masked_fill(numbers_GV == num_experts, -1).to(torch.int32)
 

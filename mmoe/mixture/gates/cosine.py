@@ -78,6 +78,7 @@ class CosineGate(LearnedGate):
             input_dim, num_gates, projection_dim, hidden=self.options.hidden
         )
         self.directions_GEP = nn.Parameter(torch.empty(num_gates, num_experts, projection_dim))
+        # Its logarithm is learned: no step makes the temperature negative
         self.log_scale_G = nn.Parameter(torch.empty(num_gates))
         self.projection_dim = projection_dim
         self.register_parameter("own_directions_GMEP", None)
@@ -108,6 +109,7 @@ class CosineGate(LearnedGate):
     def scores(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
         """Computes the cosines over τ, and over the temperature."""
         check_domains(self.own_directions_GMEP, rows)
+        # In fp32: a rounded logit sends a row to another expert
         with torch.autocast(inputs[0].device.type, enabled=False):
             projected_BGP = F.normalize(self.projection(inputs), dim=-1)
             if rows is None or self.own_directions_GMEP is None:

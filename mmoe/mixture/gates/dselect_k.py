@@ -184,6 +184,7 @@ class DSelectKGate(nn.Module):
         weights_BGC = selectors_BGKC[:, :, 0] * shares_BGK[:, :, :1]
         for j in range(1, self.k):
             weights_BGC = weights_BGC + selectors_BGKC[:, :, j] * shares_BGK[:, :, j : j + 1]
+        # The experts that a gate sees are numbered among themselves: that number is the code
         places_GE = (visibility_GE.cumsum(1) - 1).clamp(min=0)
         weights_BGE = weights_BGC.gather(-1, places_GE.expand(weights_BGC.shape[0], -1, -1))
         weights_BGE = weights_BGE.masked_fill(~visibility_GE, 0)
@@ -191,6 +192,7 @@ class DSelectKGate(nn.Module):
         if self.training:
             losses = self._losses(selectors_BGKC, choice_BGK, weights_BGE, visibility_GE, asked_BG)
         if alike:
+            # One row stands for all, and its losses for theirs: of a batch without rows they are 0
             height, _ = rows_and_dtype(inputs)
             weights_BGE = weights_BGE.expand(height, -1, -1)
             (all_rows,) = self.options.ranks.of_losses(height)
@@ -229,6 +231,7 @@ class DSelectKGate(nn.Module):
         result, options = {}, self.options
         seen_G11 = visibility_GE.sum(1).view(-1, 1, 1)
         codes_C = torch.arange(selectors_BGKC.shape[-1], device=selectors_BGKC.device)
+        # Codes from n_g on stand for no expert of the gate
         reachable_BGKC = selectors_BGKC.masked_fill(codes_C >= seen_G11, 0)
         if self.entropy_loss:
             logs_BGKC = (reachable_BGKC + ENTROPY_EPSILON).log()
@@ -237,6 +240,7 @@ class DSelectKGate(nn.Module):
         if self.code_loss:
             reach_BGK = reachable_BGKC.sum(-1)
             floored_BGK = reach_BGK.clamp(min=_LOWEST_REACH)
+            # The tangent of 1 / x at the lowest reach
             below_BGK = (floored_BGK - reach_BGK) / _LOWEST_REACH**2
             wasted_BG = (1 / floored_BGK + below_BGK - 1).sum(-1)
             result["code_loss"] = self.code_loss * mean(wasted_BG, options.ranks, asked_BG)
@@ -267,10 +271,12 @@ def selectors(codes_BGKM: Tensor, visibility_GE: Tensor) -> Tensor:
     num_bits = codes_BGKM.shape[-1]
     bits_M = torch.arange(num_bits, device=codes_BGKM.device)
     last_G1 = (visibility_GE.sum(1, keepdim=True) - 1).clamp(min=0)
+    # Of a bit that no number has, weight on 1 would be weight on no expert
     unused_G1M = ((last_G1 >> bits_M) == 0).unsqueeze(1)
     ones_BGKM = ones_BGKM.masked_fill(unused_G1M, 0)
     zeros_BGKM = zeros_BGKM.masked_fill(unused_G1M, 1)
     result_BGKC = codes_BGKM.new_ones(*codes_BGKM.shape[:-1], 1)
+    # The highest bit first, so that a column's number is its code
     for m in reversed(range(num_bits)):
         bit_BGK2 = torch.stack([zeros_BGKM[..., m], ones_BGKM[..., m]], dim=-1)
         result_BGKC = (result_BGKC.unsqueeze(-1) * bit_BGK2.unsqueeze(-2)).flatten(-2)

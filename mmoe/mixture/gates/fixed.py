@@ -55,6 +55,7 @@ class FixedGate(nn.Module):
         sums_G1 = weights_GE.sum(1, keepdim=True)
         if host_is_near(sums_G1):
             _check_sums(sums_G1.flatten().tolist())
+        # On a GPU nobody looks whether a sum is 0: its weights then stay 0, and are not NaN
         weights_GE = weights_GE / torch.where(sums_G1 > 0, sums_G1, 1)
         return GateOutput(weights_GE.expand(rows, -1, -1), None, {})
 

@@ -65,6 +65,7 @@ class GShardGate(LearnedGate):
         weights, experts = super().pick(scored)
         if not self.training or experts is None:
             return weights, experts
+        # Algorithm 1: the second one is taken with probability 2 · w₂; chance has no gradient
         second_BG1 = weights.detach()[..., 1:]
         dropped_BG1 = torch.rand_like(second_BG1) >= 2 * second_BG1
         dropped_BGK = torch.cat([torch.zeros_like(dropped_BG1), dropped_BG1], dim=-1)

@@ -123,6 +123,7 @@ class JoinedGates(nn.Module):
         if all(one.experts is None for one in found):
             width = visibility_GE.shape[1]
             return GateOutput(self._joined([one.weights for one in found], width, 0), None, losses)
+        # Modules may pick different numbers of experts: the rest is filled with unused picks
         width = max(one.weights.shape[2] for one in found)
         return GateOutput(
             self._joined([one.weights for one in found], width, 0),
@@ -147,6 +148,7 @@ class JoinedGates(nn.Module):
     ) -> tuple[list[Tensor], Tensor]:
         """Returns a module's arguments: its gates' inputs, and the experts that these see."""
         group, choice = self.groups[number], cast(ColumnChoice, self.choices[number])
+        # Without the experts that came later: the softmax goes over as many as it did, to the bit
         seen_GE = visibility_GE[self.get_buffer(f"places_{number}"), : group.num_experts]
         return _read(self.gates[number], choice, [inputs[g] for g in group.places]), seen_GE
 

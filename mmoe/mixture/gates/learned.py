@@ -93,6 +93,7 @@ class GateSettings:
         left_BGE = weights_BGE.masked_fill(~kept_BGE, 0)
         left_BG1 = left_BGE.sum(-1, keepdim=True)
         whole_BG1 = weights_BGE.sum(-1, keepdim=True)
+        # Over the sum they had, which of DSelect-k is below 1 while codes stand for no expert
         return left_BGE * (whole_BG1 / torch.where(left_BG1 > 0, left_BG1, 1))
 
     def balance(
@@ -116,6 +117,7 @@ class GateSettings:
 
     def _survivors(self, candidates_BGE: Tensor, like_BGE: Tensor) -> Tensor:
         """Keeps each candidate with probability 1 − dropout, and the luckiest in any case."""
+        # −1 is below any luck, so that the luckiest is a candidate
         luck_BGE = torch.rand_like(like_BGE.detach()).masked_fill(~candidates_BGE, -1)
         return (luck_BGE >= self.dropout) | (luck_BGE == luck_BGE.amax(-1, keepdim=True))
 
@@ -252,6 +254,7 @@ class LearnedGate(nn.Module):
         check_sizes(self.sizes, inputs, visibility_GE)
         logits_BGE, asked_BG = self.scores(inputs, rows), None if rows is None else rows.asked_BG
         values_BGE, own_BGE = self.values(logits_BGE, inputs)
+        # Behind `values`: a rule may make a number of −inf, as a sigmoid does, and pick it again
         if self.training and self.options.dropout:
             values_BGE = self.options.drop(values_BGE, visibility_GE)
         scored = Scored(logits_BGE, values_BGE, own_BGE, visibility_GE, asked_BG, votes)
@@ -261,11 +264,21 @@ class LearnedGate(nn.Module):
         )
 
     def scores(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
-        """Computes `logits_BGE`, over the temperature, for rows with their domains, or without."""
+        """Computes `logits_BGE`, over the temperature, for rows with their domains, or without.
+
+        Args:
+            inputs: One `x_BD` for all gates, or one for each.
+            rows: Domains of the rows, and the gates that they ask; None: all gates of one domain.
+        """
         return self.options.temper(self.logits(inputs, rows))
 
     def values(self, logits_BGE: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Makes what is picked by of the logits; and what the rule needs again."""
+        """Makes what is picked by of the logits; and what the rule needs again.
+
+        Args:
+            logits_BGE: As of `scores`.
+            inputs: That they were computed from.
+        """
         return logits_BGE, None
 
     def pick(self, scored: Scored) -> tuple[Tensor, Tensor | None]:
@@ -317,7 +330,13 @@ class LearnedGate(nn.Module):
     def wanted(
         self, inputs: Sequence[Tensor], visibility_GE: Tensor, rows: Inputs | None = None
     ) -> Tensor:
-        """Computes how much each gate alone would weigh every expert that it sees."""
+        """Computes how much each gate alone would weigh every expert that it sees.
+
+        Args:
+            inputs: One `x_BD` for all gates, or one for each.
+            visibility_GE: Bool; others weigh 0.
+            rows: As for `scores`.
+        """
         return visible_softmax(self.scores(inputs, rows), visibility_GE)
 
     def add_domains(self, num_domains: int) -> None:

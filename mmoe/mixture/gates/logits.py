@@ -17,9 +17,8 @@ GateInput = Tensor | Inputs
 class GateLogits(nn.Module):
     """Computes logits of all gates together: `logits_g = W_g · relu(… V_g x + c_g) [+ b_g]`.
 
-    The arithmetic is in fp32 (fp64 for fp64 inputs) whatever the rest of the model runs in, also
-    under autocast: a rounded logit sends a sample to another expert. The weights of all gates lie
-    in one tensor per layer, so that gates that read the same input cost one product.
+    The arithmetic is in fp32 (fp64 for fp64 inputs), also under autocast. The weights of all gates
+    lie in one tensor per layer, so that gates that read the same input cost one product.
 
     Args:
         input_dim: Width of what the gates read.
@@ -130,6 +129,7 @@ class GateLogits(nn.Module):
         last = len(self.weights) - 1
         # G tensors, or one `[B, G, H]` where one product served all gates
         outputs: Sequence[GateInput] | Tensor = inputs
+        # In fp32 whatever runs around it: a rounded logit sends a row to another expert
         with torch.autocast(self.weights[0].device.type, enabled=False):
             for layer, weight_GHD in enumerate(self.weights):
                 read = outputs.unbind(1) if isinstance(outputs, Tensor) else outputs
@@ -216,6 +216,7 @@ def domain_logits(
     """
     whole: list[Tensor] = [Inputs.of(x).whole for x in inputs]
     if all(x_BD is whole[0] for x_BD in whole):
+        # Gates that read the same rows share one product over the rows by domain
         joined_NXD = torch.cat(list(weights), dim=1)
         joined_NX = None if biases is None else torch.cat(list(biases), dim=1)
         y_BX = rows.domain_products(whole[0], joined_NXD, joined_NX)
@@ -239,6 +240,7 @@ def _product(x_BD: GateInput, weight_ND: Tensor, bias_N: Tensor | None) -> Tenso
     if not isinstance(x_BD, Tensor):
         return x_BD.product(_product, weight_ND, bias_N)
     if x_BD.dtype == torch.float16:
+        # The operator takes bfloat16, float32 and float64
         x_BD, weight_ND = x_BD.float(), weight_ND.float()
         bias_N = None if bias_N is None else bias_N.float()
     return gate_mm(x_BD, weight_ND.t(), bias_N)

@@ -42,6 +42,7 @@ def balance(load_GE: Tensor, importance_GE: Tensor, visibility_GE: Tensor, scope
     Source: Fedus et al., "Switch Transformers" (JMLR 2022), equations 4 to 6. Balancing the sum
         over all gates is the idea of SMES (arXiv 2602.09386, 2026); this form of it is ours.
     """
+    # Equation 4 of Switch, f_e · P_e over the target u_e; counts are constants to the gradient
     f_GE = _shares(load_GE.to(importance_GE.dtype), scope)
     return _mean_over_gates(f_GE * _shares(importance_GE, scope), visibility_GE, scope)
 
@@ -104,6 +105,7 @@ def mean(x: Tensor, ranks: RankSums = ONE_RANK, asked_BG: Tensor | None = None) 
         total, count = ranks.of_losses(where_asked(x, asked_BG).sum(), asked_BG.sum())
         return total / count.clamp(min=1)
     total, count = ranks.of_losses(x.sum(), x.numel())
+    # sym_max leaves a traced batch size free
     return total / (count.clamp(min=1) if isinstance(count, Tensor) else torch.sym_max(count, 1))
 
 
@@ -176,5 +178,6 @@ def _mean_over_gates(x_GE: Tensor, visibility_GE: Tensor, scope: Scope) -> Tenso
     even_GE = seen_GE / seen_GE.sum(1, keepdim=True).clamp(min=1)
     if scope == "all":
         even_GE = even_GE.mean(0, keepdim=True)
+    # The inner `where` keeps 0 / 0 out: masked by the outer one alone its gradient would be NaN
     terms_GE = torch.where(even_GE > 0, x_GE / torch.where(even_GE > 0, even_GE, 1), 0)
     return terms_GE.sum(1).mean()

@@ -52,8 +52,7 @@ class NoisyTopKGate(LearnedGate):
         ['importance_loss', 'load_loss']
 
     Source: Shazeer et al., "Outrageously large neural networks" (ICLR 2017), equations 3 to 5
-        (gate), 6 and 7 (importance), 8 to 11 (load). The noise starts at softplus(0) everywhere as
-        there (appendix A); the logits do not start at 0.
+        (gate), 6 and 7 (importance), 8 to 11 (load). Unlike there the logits do not start at 0.
     """
 
     reads_requests: ClassVar = True
@@ -72,6 +71,7 @@ class NoisyTopKGate(LearnedGate):
     ) -> None:
         super().__init__(input_dim, num_gates, num_experts, options, k=k, selection=selection)
         self.noise = GateLogits(input_dim, num_gates, num_experts)
+        # softplus(0) everywhere at first, as in appendix A
         nn.init.zeros_(self.noise.weights[0])
         check_coefficient("importance_loss", importance_loss)
         check_coefficient("load_loss", load_loss)
@@ -83,6 +83,7 @@ class NoisyTopKGate(LearnedGate):
         if not self.training:
             return logits_BGE, None
         scale_BGE = self.options.temper(F.softplus(self.noise(inputs)) + NOISE_FLOOR)
+        # Equation 4
         return logits_BGE + scale_BGE * torch.randn_like(logits_BGE), scale_BGE
 
     def losses(
@@ -98,11 +99,13 @@ class NoisyTopKGate(LearnedGate):
         scope = self.options.balance_scope
         assert self.k is not None and experts_BGK is not None and scale_BGE is not None
         if self.importance_loss:
+            # Equations 6 and 7
             weights_BGE = over_experts(weights, experts_BGK, seen_GE.shape[1])
             (importance_GE,) = ranks.of_losses(weights_BGE.sum(0))
             cv = cv_squared(importance_GE, seen_GE, scope)
             losses["importance_loss"] = self.importance_loss * cv
         if self.load_loss:
+            # Equations 8 to 11
             noisy_BGE = scored.values_BGE.masked_fill(~seen_GE, -torch.inf)
             chances_BGE = selection_probability(scored.logits_BGE, noisy_BGE, scale_BGE, self.k)
             (load_GE,) = ranks.of_losses(where_asked(chances_BGE, scored.asked_BG).sum(0))
@@ -137,6 +140,7 @@ def selection_probability(
     others_BGE = torch.where(noisy_BGE > next_BG1, next_BG1, kth_BG1)
     # Fewer than k others: picked for certain. 0 stands in for −inf, whose gradient would be NaN.
     certain_BGE = others_BGE == -torch.inf
+    # Equation 9
     distance_BGE = (clean_BGE - others_BGE.masked_fill(certain_BGE, 0)) / scale_BGE
     inside_BGE = 0.5 * (1 + torch.erf(distance_BGE / math.sqrt(2)))
     inside_BGE = inside_BGE.masked_fill(certain_BGE, 1)

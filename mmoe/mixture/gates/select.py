@@ -73,7 +73,15 @@ class Selection:
         return min(apart, self.budget + self.floor * (num_gates - self.voters(num_gates)))
 
     def check(self, num_gates: int, num_experts: int) -> None:
-        """Refuses what cannot be for so many gates and experts."""
+        """Refuses what cannot be for so many gates and experts.
+
+        Args:
+            num_gates: G, those that `votes` is for.
+            num_experts: E.
+
+        Raises:
+            ValueError: Names the setting that does not fit.
+        """
         check_selection(self.shared_k, self.private_k, self.budget, self.floor, num_experts)
         votes = (1.0,) * num_gates if self.votes is None else self.votes
         if len(votes) != num_gates or min(votes) < 0 or not max(votes) < float("inf"):
@@ -151,6 +159,7 @@ class Selector(nn.Module):
         votes_G = torch.tensor(selection.votes or [1.0] * deciding, dtype=torch.float32)
         self.even = bool(((votes_G == 0) | (votes_G == 1)).all())
         self.register_buffer("votes_G", votes_G > 0, persistent=False)
+        # A gate without a vote still picks by its own scores, which 0 would wipe out
         says_G1 = torch.where(votes_G > 0, votes_G, 1.0).unsqueeze(1)
         self.register_buffer("says_G1", says_G1, persistent=False)
 
@@ -208,6 +217,7 @@ class Selector(nn.Module):
             votes: Of gates of another module, where the selection has more votes than there are
                 gates here; else told what these gates want. None: nobody asks.
         """
+        # What is picked has no gradient; the weights of the picks have one
         scores_BGE = scores_BGE.detach()
         if self.others:
             assert votes is not None, "gates without a vote mix what those of another module chose"
@@ -223,12 +233,7 @@ class Selector(nn.Module):
         return values_BGE.masked_fill(~picked_BGE[:, self.others :], -torch.inf)
 
     def _picked(self, scores_BGE: Tensor, visibility_GE: Tensor, asked_BG: Tensor | None) -> Tensor:
-        """Marks what the gates decide for.
-
-        Whether a budget binds is a matter of its voters alone: a gate without a vote that joins
-        them later must not change their picks.
-        """
-
+        """Marks what the gates decide for."""
         selection = self.selection
 
         def pick(scores_BGE: Tensor, budget: int | None, shared_k: int, private_k: int) -> Tensor:
@@ -246,6 +251,7 @@ class Selector(nn.Module):
 
         num_gates = scores_BGE.shape[1]
         voters = selection.voters(num_gates)
+        # By the voters alone: a gate without a vote that joins them must not change their picks
         binding, sizes = selection.binding(voters), (selection.shared_k, selection.private_k)
         picked_BGE = pick(scores_BGE, binding, *sizes)
         if selection.budget is None or binding is not None or voters == num_gates:

@@ -98,6 +98,7 @@ class SigmoidGate(LearnedGate):
     def values(self, logits_BGE: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """The bias decides who is picked, and is no part of a weight or of its gradient."""
         scores_BGE = stable_sigmoid(logits_BGE)
+        # Detached: the bias is moved by `update_bias`, never by a gradient
         return scores_BGE.detach() + self.bias_GE, scores_BGE
 
     def pick(self, scored: Scored) -> tuple[Tensor, Tensor | None]:
@@ -106,6 +107,8 @@ class SigmoidGate(LearnedGate):
         assert scores_BGE is not None and self.k is not None
         if self.selection is not None:
             check_numbers(scores_BGE, logits_BGE, visibility_GE)
+            # joint_select never picks a score of 0 or below, which a bias may make of any; −inf
+            # stays out
             votes_BGE = biased_BGE.clamp(min=_LEAST_SCORE).masked_fill(biased_BGE == -torch.inf, 0)
             biased_BGE = self.select.among(biased_BGE, votes_BGE, visibility_GE, asked_BG, votes)
         _, experts = topk_gate(biased_BGE, visibility_GE, self.k)
@@ -142,6 +145,7 @@ class SigmoidGate(LearnedGate):
         excess_GE = (self.load_GE * seen_G1 - self.load_GE.sum(1, keepdim=True)) * self.seen_GE
         if self.options.balance_scope == "all":
             excess_GE = (excess_GE / seen_G1.clamp(min=1)).sum(0, keepdim=True)
+        # Algorithm 1: by the sign alone, however large the excess
         self.bias_GE.sub_(self.bias_speed * excess_GE.sign() * self.seen_GE)
         self.load_GE.zero_()
 

@@ -68,5 +68,6 @@ class SwitchGate(LearnedGate):
         return super().scores(inputs, rows)
 
     def _noisy(self, x_BD: Tensor) -> Tensor:
+        # In bfloat16 there are four numbers between 0.99 and 1.01
         x_BD = x_BD.to(torch.promote_types(x_BD.dtype, torch.float32))
         return x_BD * (1 + self.jitter * (2 * torch.rand_like(x_BD) - 1))

@@ -105,9 +105,14 @@ class Capacity:
     def width(self, limit: int, offsets_E1: Tensor) -> int:
         """Returns the rows to set aside for each expert in padded execution.
 
-        With a factor of 0 or less this is what the busiest expert has, which is read on the host;
-        inside `torch.compile` and on a GPU, where that would wait, it is `limit`.
+        With a factor of 0 or less this is what the busiest expert has; inside `torch.compile` and
+        on a GPU it is `limit`.
+
+        Args:
+            limit: C of this batch, as `rows` gives it.
+            offsets_E1: Where each expert's rows start, int32.
         """
+        # Reading the sizes would make the host wait for a GPU, or end the tracing of a program
         if self.factor > 0 or not host_is_near(offsets_E1):
             return limit
         needed = int(offsets_E1.diff().max())
@@ -164,6 +169,7 @@ def drop_over_capacity(
     picks = G * min(K, k or K)
     picks = picks if most_pairs is None else min(picks, most_pairs)
     limit = capacity.limit(B, picks, num_experts)
+    # Pairs, not picks, fill an expert: one that several gates share is computed once
     plan = ops.route_plan(experts_BGK, num_experts)
     places_P = _places(plan, _ranks(capacity.priority, plan, weights_BGK))
     # The entry at the end is for unused picks, and for a batch without pairs.
@@ -195,6 +201,8 @@ def _places(plan: ops.RoutePlan, ranks_P: Tensor | None) -> Tensor:
     place_P = torch.arange(expert_P.shape[0], device=expert_P.device) - start_P
     if ranks_P is None:
         return place_P
+    # Stable, both: of equal ones the first of the batch stays; the second sort keeps the ranks'
+    # order
     order_P = torch.argsort(ranks_P, stable=True)
     order_P = order_P[torch.argsort(expert_P[order_P], stable=True)]
     # Experts are in rising order again, so each one's queue stands where its pairs stand.

@@ -76,7 +76,12 @@ class Dispatcher(Protocol):
         ...
 
     def combine(self, y: Tree, handle: Any) -> Tree:
-        """Brings outputs back: `out_BGO[b, g] = Σ_k weights[b, g, k] · y[pick]`."""
+        """Brings outputs back: `out_BGO[b, g] = Σ_k weights[b, g, k] · y[pick]`.
+
+        Args:
+            y: Output of each row that `dispatch` returned, in that order.
+            handle: That `dispatch` returned with them.
+        """
         ...
 
 
@@ -188,6 +193,8 @@ def plan_routes(
                 f"gate: expected at most {most_pairs} distinct experts for a row, as it says, got "
                 f"{pairs} for {rows} rows"
             )
+        # Elsewhere the host would wait for the number, and the plan keeps a place for every
+        # possible pair
         return plan._replace(rows_P=plan.rows_P[:pairs])
     if most_pairs is not None and most_pairs < num_experts:
         plan = plan._replace(rows_P=plan.rows_P[: rows * most_pairs])
@@ -230,6 +237,7 @@ def padded_routes(plan: RoutePlan, experts_BGK: Tensor, width: int) -> RoutePlan
     rows_P1 = torch.cat([plan.rows_P, plan.rows_P.new_full((1,), -1)])
     rows_EC = rows_P1[torch.where(pairs_EC < ends_E.unsqueeze(1), pairs_EC, pairs)]
     offsets_E1 = width * torch.arange(num_experts + 1, device=device, dtype=torch.int32)
+    # Each expert's rows move as a block, and so do the slots that point to them
     shift_E = offsets_E1[:-1] - starts_E
     shift_BGK = shift_E[experts_BGK.clamp(min=0).long()]
     slots_BGK = torch.where(plan.slots_BGK >= 0, plan.slots_BGK + shift_BGK, -1)
@@ -250,10 +258,12 @@ def routes_by_source(
     Returns:
         A plan over B · S rows that is good for gathering; the slots for combining are the old ones.
     """
+    # The tail has expert E, which is no index; its rows are −1 anyhow
     expert_P = experts_of_pairs(plan).clamp(max=source_E.shape[0] - 1)
     rows_P = torch.where(plan.rows_P >= 0, plan.rows_P * num_sources + source_E[expert_P], -1)
     sources_S11 = torch.arange(num_sources, device=source_E.device).view(-1, 1, 1)
     source_BGK = source_E[experts_BGK.clamp(min=0).long()]
+    # A pair's gradient belongs to the one source that its expert read
     slots_BSGK = torch.where(
         source_BGK.unsqueeze(1) == sources_S11, plan.slots_BGK.unsqueeze(1), -1
     )

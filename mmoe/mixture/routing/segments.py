@@ -11,15 +11,13 @@ from mmoe import ops
 def per_row(values_EH: Tensor, offsets_E1: Tensor, rows: int) -> Tensor:
     """Gives every row the values of its expert, `[rows, H]`; 0 past the last offset.
 
-    The product of a column of ones with each expert's values: its gradient is a sum over the
-    expert's rows in a fixed order, which indexing would not promise on a GPU.
-
     Example:
         >>> import torch
         >>> offsets = torch.tensor([0, 2, 3], dtype=torch.int32)
         >>> per_row(torch.tensor([[1.0], [5.0]]), offsets, rows=3).flatten().tolist()
         [1.0, 1.0, 5.0]
     """
+    # Not indexing, whose gradient a GPU adds up in any order: here it is a sum in a fixed one
     return ops.grouped_mm(values_EH.new_ones(rows, 1), offsets_E1, values_EH.unsqueeze(1))
 
 
@@ -53,6 +51,7 @@ class _SegmentSum(torch.autograd.Function):
         ones_P1 = y_PH.new_ones(y_PH.shape[0], 1)
         weight_E1H = y_PH.new_zeros(offsets_E1.shape[0] - 1, 1, y_PH.shape[1])
         empty = y_PH.new_empty(0)
+        # Of a product `x W[e] + b[e]` with y as the result's gradient, that of b[e] is the sum
         gradients = torch.ops.mmoe.grouped_mm_backward(
             y_PH, ones_P1, offsets_E1, weight_E1H, y_PH, empty, "none", False, False, True
         )

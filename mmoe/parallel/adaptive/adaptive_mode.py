@@ -54,8 +54,7 @@ class AdaptiveMode:
     best. All ranks choose alike.
 
     What it chooses changes no number but by rounding; as it goes by the clock, two runs may choose
-    otherwise and differ in their last bits. Without gradients, rows travel, whatever was chosen: a
-    score does not depend on what was fast.
+    otherwise and differ in their last bits. Without gradients, rows travel, whatever was chosen.
 
     Args:
         every: Calls between two choices.
@@ -123,6 +122,7 @@ class AdaptiveMode:
             plan: The picks.
             compute: Runs the experts.
         """
+        # A score must not depend on what was fast
         if not torch.is_grad_enabled() or dispatcher.wire.world_size == 1:
             return ROWS_TRAVEL, None
         step, self._calls = self._calls, self._calls + 1
@@ -157,6 +157,7 @@ class AdaptiveMode:
         )
         size = call.parameters * call.parameter_bytes
         ranked = [(m, cost) for m, cost in ranked if _copies(m, call) * size <= self.copied_bytes]
+        # A kind that nobody has timed is taken to be off as the others are
         known = statistics.median(self._off.values()) if self._off else 1.0
         predicted = {mode: cost.seconds for mode, cost in ranked}
         seconds = {
@@ -183,6 +184,7 @@ class AdaptiveMode:
         for mode, took in seconds.items():
             self._off[_kind(mode)] = took / trial.predicted[mode]
         fastest = min(seconds, key=seconds.__getitem__)
+        # Within noise nothing is changed
         if seconds.get(self.mode, float("inf")) <= _NOISE * seconds[fastest]:
             fastest = self.mode
         others = sorted(took for mode, took in seconds.items() if mode != fastest)
@@ -205,6 +207,7 @@ class _Trial:
     def __init__(self, predicted: dict[Mode, float], repeats: int) -> None:
         self.predicted = predicted
         modes = list(predicted)
+        # Each round begins with another mode: what drifts in the course of one hits all alike
         rounds = [
             modes[turn % len(modes) :] + modes[: turn % len(modes)] for turn in range(repeats)
         ]
@@ -224,8 +227,10 @@ class _Trial:
 
     def seconds(self, group: dist.ProcessGroup | None) -> dict[Mode, float]:
         """Seconds of each mode, the same on every rank."""
+        # The first call of each mode warms it up
         counted = self._clocks[len(self.predicted) :]
         slowest = torch.tensor([clock.seconds for _, clock in counted], dtype=torch.float64)
+        # Ranks wait for each other in a call, and all have to choose alike
         slowest = reduced(slowest, group, dist.ReduceOp.MAX)
         by_mode: dict[Mode, list[float]] = {mode: [] for mode in self.predicted}
         for (mode, _), took in zip(counted, slowest.tolist(), strict=True):

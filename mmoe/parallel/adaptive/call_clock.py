@@ -76,6 +76,7 @@ class CallClock:
 
     def _now(self) -> float:
         if self._device.type == "cuda":
+            # The host runs ahead of a GPU
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
@@ -97,6 +98,7 @@ class _Mark(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, note: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.note = note
+        # What has no gradient stays without: zeros in its place would be work, and timed
         ctx.set_materialize_grads(False)
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 

@@ -149,6 +149,7 @@ class CallParts:
         (width, output), number = call.widths, call.number_bytes
         share = min(share, 1.0)
         pairs = call.rows * call.pairs_per_row * share
+        # A row goes to a place once, if any of its pairs is there; so does a gate's sum come back
         rows = call.rows * (1 - (1 - share) ** call.pairs_per_row)
         sums = call.rows * gates * (1 - (1 - share) ** k)
         picks = call.rows * gates * k * share
@@ -159,8 +160,10 @@ class CallParts:
         hosts, total = self.call.hosts, sum(to)
         ranks, size = hosts.num_ranks, hosts.size
         of_hosts = [sum(to[r] for r in hosts.ranks_on(h)) for h in range(hosts.count)]
+        # A link carries both directions at once: the fuller one counts
         between = max(max(size * (total - of), (ranks - size) * of) for of in of_hosts)
         inside = max(max(of_hosts[hosts.of(r)] - own, (size - 1) * own) for r, own in enumerate(to))
+        # What a rank sends and what it gets, both of which pass through its core
         handled = max(total - own + (ranks - 1) * own for own in to)
         return self._exchange(between, inside, handled)
 

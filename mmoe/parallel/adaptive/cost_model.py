@@ -153,6 +153,7 @@ def _pipelined(out: ExchangeCost, back: ExchangeCost, products: float, chunks: i
     """Seconds of rows out, products and outputs back, in so many chunks."""
     if chunks == 1:
         return out.alone + products + back.alone
+    # The first chunk's way out and the last one's way back have no product to hide under
     ends = (out.link + back.link) / chunks
     hidden = (out.link + back.link) * (1 - 1 / chunks)
     busy = products + out.core + back.core

@@ -54,6 +54,7 @@ def gathered_call(
     picks_BGK, pool = plan.experts_BGK, pool_of(compute)
     weights = [] if pool is None else list(pool.parameters())
     own = [len(picks_BGK), sum(w.numel() for w in weights), sum(w.nbytes for w in weights)]
+    # All in one message: float64 holds counts and sizes exactly
     told = torch.cat([pairs_of_experts(plan).double().cpu(), torch.tensor(own).double()])
     *pairs, rows, numbers, size = reduced(told, dispatcher.wire.group).tolist()
     x_BD = cast(Tensor, sources[plan.expert_source[0]])

@@ -162,12 +162,14 @@ class _Clock:
         times = []
         for _ in range(_REPEATS):
             self._wait()
+            # All begin together: waiting for a late rank is no property of the link
             dist.barrier(group=self.group)
             started, worked = time.perf_counter(), time.process_time()
             call()
             self._wait()
             times.append((time.perf_counter() - started, time.process_time() - worked))
         slowest = torch.tensor(times, dtype=torch.float64, device=self.device)
+        # Of the slowest rank, and so the same on all: they have to choose alike
         dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self.group)
         seconds, core = slowest.median(0).values.tolist()
         return seconds, core

@@ -187,6 +187,7 @@ class AllToAllDispatcher:
                 f"got one for {placement.num_ranks}"
             )
         self._placement = placement
+        # Other experts may be here from now on: the ranks agree anew
         self._asks_whole: bool | None = None
         self._roads.place(placement)
         self._shadowing.place(placement)
@@ -326,6 +327,7 @@ class AllToAllDispatcher:
         else:
             return in_chunks(road, piece, terms, chunks, compute)
         outs: list[Tensor] = []
+        # Lazy: each half is computed when `staggered` has nothing else to do
         meanwhile = map(outs.append, halves)
         out_BGO = in_chunks(road, piece._replace(plan=away), terms, chunks, compute, meanwhile)
         return torch.cat(outs) + out_BGO
@@ -359,6 +361,7 @@ class AllToAllDispatcher:
         if self.wire.world_size == 1 or not self.num_local_experts or not torch.is_grad_enabled():
             return False
         rows = plan.experts_BGK.shape[0]
+        # Every pick counts as another expert's: by shapes alone, so that nothing waits for a GPU
         return rows * plan.bound >= self.overlap_rows * plan.num_experts
 
     def _agree(self, sources: Sequence[Tree], plan: DispatchPlan) -> tuple[Piece, Terms]:

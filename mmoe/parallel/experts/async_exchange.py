@@ -34,10 +34,9 @@ def start_exchange(exchange: AsyncExchange, *tensors: Tensor) -> Callable[[], tu
     What is computed in between does not wait for other ranks, and in the backward pass neither:
     autograd runs what was made last first, so it sends the gradients of what came, then goes
     through what was computed in between, and then waits for the gradients of what was sent.
-
-    Where gradients are enabled, what comes asks for one, so that all ranks take part in the
-    exchange of the backward pass, a rank where nothing needs a gradient too.
     """
+    # By this what comes asks for a gradient, also on a rank where nothing that was sent needs one:
+    # all ranks have to take part in the exchange of the backward pass
     anchor = torch.zeros((), device=tensors[0].device, requires_grad=True)
     token = _Begin.apply(exchange, anchor, *tensors)
     return lambda: _Finish.apply(exchange, token)
@@ -48,6 +47,8 @@ class _Begin(torch.autograd.Function):
     def forward(ctx: Any, exchange: AsyncExchange, anchor: Tensor, *tensors: Tensor) -> Tensor:
         ctx.exchange = exchange
         exchange.begin(tensors)
+        # A token from here to `_Finish`, by which autograd waits here only after what was begun
+        # there
         return torch.zeros_like(anchor)
 
     @staticmethod

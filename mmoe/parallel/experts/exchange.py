@@ -116,6 +116,7 @@ class Exchange:
                 num_experts=len(self.placement.on(self.wire.rank)),
                 relays=self.relays,
             )
+            # Weights are rounded nowhere on the way, whatever rows travel in
             weights_BGK = plan.weights_BGK.to(accumulate_dtype(terms.rows.dtype))
             read = [sources[s] for s in sorted(set(plan.expert_source))]
             departures.append(Departure(crossing, weights_BGK, read, terms))
@@ -142,6 +143,7 @@ class Exchange:
         y_RO, arrived, crossing = checked(y, handle), handle.arrived, handle.crossing
         theirs = crossing.theirs
         return ops.pack_returns(
+            # Autocast may have given them another type; the other end counts on that of the rows
             y_RO.to(crossing.rows.dtype),
             arrived.weights_NGK,
             ops.return_plan(arrived.routes, theirs.table(y_RO.device)),

@@ -72,6 +72,7 @@ class WayCosts(NamedTuple):
         if self.way != "auto":
             return self.way == "sums"
         if not self.by_batch:
+            # From shapes alone, so that it is the same in every batch
             gates, k = self.picks
             most = gates * k if self.bound is None else self.bound
             return gates < min(most, num_experts)

@@ -84,6 +84,7 @@ def near_halves(inside: Exchange, near: Piece, terms: Terms, compute: Compute) -
         terms: What all ranks agree on.
         compute: Runs the experts.
     """
+    # Of the experts of one host a row has fewer at most
     costs = terms.costs._replace(bound=near.plan.bound)
     for leaving in inside.prepare(cut(near, 2), terms._replace(costs=costs)):
         yield at_once(there_and_back(inside, leaving, compute))

@@ -80,6 +80,8 @@ class ReplicaGroups:
         # Every rank makes all groups, in one order
         experts = self._own(range(g * size, (g + 1) * size) for g in range(replicas))
         alike = [range(p, size * replicas, size) for p in range(size)]
+        # Two groups of the same ranks: layers sum up statistics while sums of gradients are under
+        # way
         return OwnGroups(place, size, replicas, experts, self._own(alike), self._own(alike))
 
     def _own(self, groups: Iterable[range]) -> dist.ProcessGroup | None:

@@ -41,6 +41,7 @@ class Crossing:
     def message_bytes(self, links: Links, code_bytes: int) -> list[int]:
         """Returns the bytes of each rank's message: rows, codes of picks, weights."""
         row = self.rows.width * self.rows.wire.itemsize
+        # Of the type of sums, as `Exchange.prepare` casts weights
         weight = 8 if self.rows.dtype == torch.float64 else 4
         sizes = zip(links.rows, links.picks, links.weights, strict=True)
         return [rows * row + picks * code_bytes + w * weight for rows, picks, w in sizes]
@@ -129,6 +130,7 @@ class _Rows:
     def begin_backward(self, grads: tuple[Tensor, ...]) -> None:
         grad_RD, grad_weights_NGK = grads
         c = self.crossing
+        # Codes of picks have no gradient
         send, receive = c.message_bytes(c.theirs, 0), c.message_bytes(c.ours, 0)
         message = ops.unpack_rows_backward(
             grad_RD,
@@ -152,6 +154,7 @@ class _Rows:
 def _plan_picks(picks_NGK: Tensor, num_experts: int, theirs: Links) -> ops.RoutePlan:
     """The plan of the picks that came; a rank without experts gets no picks."""
     routes = plan_routes(picks_NGK, max(num_experts, 1))
+    # Told by the sizes: on a GPU nobody has to wait for the plan
     pairs = sum(size.pairs for size in theirs.sizes)
     return routes._replace(
         rows_P=routes.rows_P[:pairs], offsets_E1=routes.offsets_E1[: num_experts + 1]

@@ -82,7 +82,9 @@ class Shadowing:
         lender = self._lender(compute)
         if lender is None:
             return rows_travel(sources, plan, compute)
+        # In the order in which weights arrive, rank by rank
         order = [e for e in self._placement.order if e in chosen]
+        # Before rows: weights travel while the others' rows do
         by_copies = self._begin(lender, chosen)
         rest, own = split_picks(plan, order)
         all_shadowed = len(order) == self._placement.num_experts

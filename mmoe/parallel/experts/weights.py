@@ -139,6 +139,7 @@ def _bytes(form: TensorFormat) -> int:
 def _in_order(shares: Sequence[Tensor]) -> Tensor:
     """Their sum, the first ones first, in float32 where they are narrower."""
     dtype = shares[0].dtype
+    # A copy: the shares lie in the message that came
     total = shares[0].to(torch.promote_types(dtype, torch.float32), copy=True)
     for share in shares[1:]:
         total += share

@@ -92,7 +92,13 @@ class Wire:
     def begin_rows(
         self, rows: Tensor, send: Sequence[int], receive: Sequence[int]
     ) -> "PendingRows":
-        """Begins to send rows, without gradients: all that is sent goes through here."""
+        """Begins to send rows, without gradients: all that is sent goes through here.
+
+        Args:
+            rows: Those for rank 0 first, then those for rank 1, …
+            send: How many rows go to each rank.
+            receive: How many rows come from each rank.
+        """
         rows = rows.contiguous()
         received = rows.new_empty(sum(receive), *rows.shape[1:])
         if self.down is None:
@@ -130,6 +136,7 @@ class Wire:
         from_below, here, from_above = received.split(
             [sum(receive[:me]), receive[me], sum(receive[me + 1 :])]
         )
+        # What stays here goes by neither group
         here.copy_(own)
         to_above, to_below = [*none[: me + 1], *send[me + 1 :]], [*send[:me], *none[me:]]
         of_below, of_above = [*receive[:me], *none[me:]], [*none[: me + 1], *receive[me + 1 :]]
@@ -161,6 +168,7 @@ class Wire:
         parts = received.split(list(receive))
         parts[self.rank].copy_(own)
         works = [
+            # All ranks know the lengths, so that all leave out the same ones
             dist.broadcast(part, group_src=holder, group=self.group, async_op=True)
             for holder, part in enumerate(parts)
             if len(part)
@@ -206,6 +214,7 @@ class PendingRows:
         self._traffic.seconds_waited += here - asked
         self._traffic.seconds_under_way += here - self._begun
         received = self._received
+        # The exchange keeps this object until its backward pass; the memory need not wait for that
         del self._sent, self._received
         return received
 

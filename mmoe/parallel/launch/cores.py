@@ -70,6 +70,7 @@ def _bind(cpus: Iterable[int]) -> None:
     threads = Path("/proc/self/task")
     if not cpus or not threads.is_dir():
         return
+    # Each by itself: threads that run already do not follow the main one
     for thread in threads.iterdir():
         with suppress(ProcessLookupError, PermissionError):  # it has ended, or we may not
             os.sched_setaffinity(int(thread.name), cpus)

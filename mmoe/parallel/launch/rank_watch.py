@@ -97,6 +97,7 @@ class RankWatch:
     def _tell(self, store: Store, text: str, gone: Sequence[int]) -> bool:
         mine = Failure(self.rank, text, gone).encode()
         try:
+            # In one step, so that of ranks that fail together one is the first
             first = store.compare_set(_FAILURE, "", mine).decode() == mine
             if not first:
                 store.set(f"{_FAILURE}/{self.rank}", text)
@@ -137,7 +138,7 @@ class RankWatch:
         """Lists the ranks that give no sign of life for some seconds."""
         try:
             before = self._signs(store)
-            time.sleep(3 * _BEAT)
+            time.sleep(3 * _BEAT)  # within it a rank that lives gives a sign
             after = self._signs(store)
         except RuntimeError:
             return [0] if self.rank else []  # the store was rank 0's, or the launcher's
@@ -235,6 +236,7 @@ class RankWatch:
         if failed.gone:
             self._say(failed.text)
         self._done(self._beats, gone=failed.gone)
+        # Not `sys.exit`, which would end this thread alone
         os._exit(1)
 
     def _end(self, why: str) -> NoReturn:

@@ -28,6 +28,7 @@ def _begun(out: Path) -> bool:
     taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
     if store.check([key]):
         return taken
+    # Only of a folder that holds nothing yet: what a later start finds there is then its own
     if not taken:
         store.set(key, "")
     return False

@@ -106,7 +106,12 @@ class OneLogit(Objective):
         """Turns logits into predictions, element by element."""
 
     def predictions(self, logits: Tensor, task: TaskConfig) -> Tensor:
-        """Computes `link` of each row's logit, `[B, 1]`."""
+        """Computes `link` of each row's logit, `[B, 1]`.
+
+        Args:
+            logits: One a row, [B].
+            task: Of this kind.
+        """
         return self.link(logits)[:, None]
 
 

@@ -83,6 +83,7 @@ def better_placement(
     ranks = search.swapped(list(placement.ranks))
     dealt = search.dealt_out()
     if search.fits(dealt):
+        # Dealing out anew moves nearly all experts: it has to be worth that
         anew = search.swapped(dealt)
         ranks = anew if search.busiest(anew) < 0.98 * search.busiest(ranks) else ranks
     found = search.balance(ranks)
@@ -117,6 +118,7 @@ class _Search:
         """Deals all experts out anew, the largest first."""
         places = [len(own) for own in self.placement.experts]
         sums, ranks_E = [0.0] * len(places), list(self.placement.ranks)
+        # Equal loads by number: every rank searches for itself, and all must find the same
         for e in sorted(range(len(self.loads_E)), key=lambda e: (-self.loads_E[e], e)):
             old = ranks_E[e]  # of two that have as little, where it is
             free = (rank for rank, left in enumerate(places) if left)
@@ -152,6 +154,7 @@ class _Search:
     def _best_swap(self, ranks_E: Sequence[int]) -> tuple[int, int] | None:
         sums, held = self.of_ranks(ranks_E, self.loads_E), self.of_ranks(ranks_E, self.sizes_E)
         worst = sums.index(max(sums))
+        # Better by more than rounding, or two experts could change places for ever
         best, pair = sums[worst] * (1 - 1e-9), None
         mine = [e for e, rank in enumerate(ranks_E) if rank == worst]
         others = [(f, rank) for f, rank in enumerate(ranks_E) if rank != worst]

@@ -44,6 +44,7 @@ class OptimizerParameters:
             name: number
             for name, weight in module.named_parameters()
             for number, group in enumerate(self.groups)
+            # By identity: == of tensors compares their numbers
             if any(other is weight for other in group["params"])
         }
         named = dict(module.named_parameters())
@@ -97,6 +98,7 @@ class MovableExperts:
             module = apart[place]
             return Parcel({}, module, *self.optimizer.of(module))
         tensors = self._tensors()
+        # Copied: torch.save writes all of a view's storage, which is that of every expert here
         rows = {name: tensor[place].detach().clone() for name, tensor in tensors.items()}
         _, states = self.optimizer.of(self.pool)
         others = {
@@ -145,6 +147,7 @@ class MovableExperts:
             ]
             values = torch.stack([row.to(tensor.device) for row in rows]) if rows else tensor[:0]
             if resized:
+                # Its gradient is that of another number of experts
                 tensor.grad, tensor.data = None, values
             else:
                 tensor.copy_(values)

@@ -126,6 +126,7 @@ def _exchange(
                 "be at the top of a module"
             )
     sizes = [sent[wire.rank] for sent, _ in each]
+    # `frombuffer` refuses an empty buffer, which a rank has that sends nothing
     flat = torch.frombuffer(bytearray(b"".join(packed) or b"\0"), dtype=torch.uint8)
     flat = flat[: sum(map(len, packed))].to(device)
     came = wire.begin_rows(flat, list(map(len, packed)), sizes).wait().cpu()

@@ -155,6 +155,7 @@ def _costs(dispatcher: AllToAllDispatcher, pools: Sequence[Pool], device: torch.
     costs_E = torch.zeros(placement.num_experts, dtype=torch.int64, device=device)
     sizes = map(sum, zip(*(pool.expert_sizes() for pool in pools), strict=True))
     for expert, parameters in zip(placement.on(dispatcher.wire.rank), sizes, strict=True):
+        # 0 would make all rows of experts without parameters no load
         costs_E[expert] = max(parameters, 1)
     dist.all_reduce(costs_E, dist.ReduceOp.MAX)
     return costs_E
