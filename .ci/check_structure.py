@@ -24,7 +24,7 @@ LONG, SHALLOW = 60, 80  # lines of a function; of a module
 ONE_EACH = ("mmoe.ops", "mmoe.models", "mmoe.mixture.gates", "mmoe.datasets.features")
 LIMITS = {
     "circles of imports": 0,
-    f"functions of more than {LONG} lines": 1,
+    f"functions of more than {LONG} lines": 0,
     f"modules under {SHALLOW} lines with one importer, in their own folder": 0,
     "folders with one module": 0,
     "imports past a room's door": 809,

@@ -126,3 +126,22 @@ def borrowed_generators(device: "torch.device | None" = None) -> Iterator[None]:
     devices = [device] if device is not None and device.type == "cuda" else []
     with LENT, torch.random.fork_rng(devices=devices):
         yield
+
+
+def use_cpus_of_ray() -> None:
+    """Sets torch's and Arrow's threads to the CPUs that Ray gave this worker, if any.
+
+    Ray says so to OpenMP alone (`OMP_NUM_THREADS`), and not where the user has set that.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return
+    context = ray.get_runtime_context()
+    if context.worker.mode != ray.WORKER_MODE:
+        return  # the process that asks, which has its threads to itself
+    import pyarrow as pa
+    import torch
+
+    threads = max(1, int(context.get_assigned_resources().get("CPU", 1)))
+    torch.set_num_threads(threads)
+    pa.set_cpu_count(threads)

@@ -5,7 +5,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from mmoe.integrations.ray import PartWorker
+from mmoe.integrations.ray_worker import PartWorker
 from mmoe.score.guard import ScoreCounts
 
 _TRIES = 3  # workers that one part, or the loading of the model, may take with it

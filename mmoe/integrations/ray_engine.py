@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mmoe.integrations.ray import PartWorker
 from mmoe.integrations.ray_actors import answer_of, end, started
 from mmoe.integrations.ray_cluster import cluster
+from mmoe.integrations.ray_worker import PartWorker
 from mmoe.parallel import launched_ranks
 from mmoe.plugins import check_extra
 from mmoe.run import RunDirectory, Tracker

@@ -18,8 +18,9 @@ import pytest
 
 from benchmarks.racing.child import descendants
 from mmoe.errors import Rejected
-from mmoe.integrations.ray import BatchScorer, PartWorker
+from mmoe.integrations.ray import BatchScorer
 from mmoe.integrations.ray_engine import RayEngine
+from mmoe.integrations.ray_worker import PartWorker
 from mmoe.run.console import SilentReporter
 from mmoe.score import score_files
 from mmoe.score.file_scorer import InputColumns, Output
@@ -265,10 +266,10 @@ def test_a_worker_has_the_threads_that_ray_gave_it(cluster):
         def __init__(self):
             import torch
 
-            from mmoe.integrations.ray import use_own_cpus
+            from mmoe.process_settings import use_cpus_of_ray
 
             torch.set_num_threads(7)
-            use_own_cpus()
+            use_cpus_of_ray()
 
         def threads(self):
             import torch

@@ -66,29 +66,15 @@ def transfer(
     """
     report = WarmStartReport(str(earlier.path), earlier.step, new_experts)
     model, training = earlier.model(), earlier.training()
-    network = state.ranker.network
-    now = NamedNetwork.of(network, config, encoder)
-    scoring, old_tables = model.part("network"), model.part("tables")
-    old = outline(earlier.config, earlier.encoder, model)
-    scoring.check(old.state_dict())
-    before = NamedNetwork.of(old, earlier.config, earlier.encoder)
-    try:
-        origins = expert_origins(now, before, new_experts)
-        sources = tensor_sources(now, before, origins)
-        shifts = bias_shifts(now, earlier.config, config)
-    except ValueError as error:
-        raise ValueError(f"--warm-start {earlier.path}: {error}") from None
-    for name in constants_of(network):  # they follow from the model's kind
-        del sources[name]
-    tables = encoder.tables
-    check_tables(tables, old_tables, str(earlier.path))
+    network, scoring = state.ranker.network, model.part("network")
+    now, before = NamedNetwork.of(network, config, encoder), _earlier_network(earlier, model)
+    origins, dense = _dense_transfer(now, before, earlier, state, config, new_experts)
+    check_tables(encoder.tables, model.part("tables"), str(earlier.path))
     # Scores continue from the average; training from the weights behind it, where both runs average
     raw = training.part("raw")
     continued = raw if state.average is not None and raw.names() else scoring
-    dense = _DenseTransfer(sources, state.layout, shifts, earlier, config)
     for stored in (continued, scoring):
         dense.check(network, stored)
-
     dense.check_frozen(state.frozen.names, now.names["domains"])
     dense.copy(network, continued)
     dense.copy(network, scoring, only=state.frozen.names)  # the average, where there is one
@@ -96,11 +82,8 @@ def transfer(
     _say_names(report, now, before, config, earlier, origins[0])
     if state.ranker.wide is not None:
         report.initialised.append("the wide part (fitted to these rows)")
-    embeddings = state.ranker.tables
-    _continue_tables(tables, embeddings.table_shards(), old_tables, report)
     accumulators, moments = _usable_state(training, earlier.config, config)
-    continue_accumulators(embeddings.optimizer_shards(), accumulators, old_tables, report)
-    _continue_ids(embeddings, model, training, report)
+    _continue_embeddings(encoder.tables, state.ranker.tables, model, training, accumulators, report)
     kept, left = dense.moments(network, moments)
     unflatten_optimizer(state.optimizer, network, kept)
     (report.kept if kept else report.initialised).append("the optimizer's moments")
@@ -108,6 +91,33 @@ def transfer(
     # A rank may hold none of some experts
     report.not_carried += sorted({name for names in from_all(left) for name in names})
     return report
+
+
+def _earlier_network(earlier: EarlierRun, model: StoredTensors) -> NamedNetwork:
+    """Builds the earlier run's network without memory, and holds it against what is stored."""
+    network = outline(earlier.config, earlier.encoder, model)
+    model.part("network").check(network.state_dict())
+    return NamedNetwork.of(network, earlier.config, earlier.encoder)
+
+
+def _dense_transfer(
+    now: NamedNetwork,
+    before: NamedNetwork,
+    earlier: EarlierRun,
+    state: TrainingState,
+    config: RunConfig,
+    new_experts: NewExperts,
+) -> tuple[list[dict[str, str]], "_DenseTransfer"]:
+    """Returns by level what each expert was, and what copies the network accordingly."""
+    try:
+        origins = expert_origins(now, before, new_experts)
+        sources = tensor_sources(now, before, origins)
+        shifts = bias_shifts(now, earlier.config, config)
+    except ValueError as error:
+        raise ValueError(f"--warm-start {earlier.path}: {error}") from None
+    for name in constants_of(now.network):  # they follow from the model's kind
+        del sources[name]
+    return origins, _DenseTransfer(sources, state.layout, shifts, earlier, config)
 
 
 @dataclass(frozen=True)
@@ -394,6 +404,21 @@ def check_tables(tables: Sequence[TableSpec], old: StoredTensors, run: str) -> N
                 f"{dim} there, and {table.num_rows:,} of width {table.dim} here; "
                 "keep its sizes, give the feature another name, or train without --warm-start"
             )
+
+
+def _continue_embeddings(
+    tables: Sequence[TableSpec],
+    embeddings: EmbeddingBackend,
+    model: StoredTensors,
+    training: StoredTensors,
+    accumulators: StoredTensors,
+    report: WarmStartReport,
+) -> None:
+    """Continues tables, the state of their optimizer, and the ids that own their rows."""
+    old = model.part("tables")
+    _continue_tables(tables, embeddings.table_shards(), old, report)
+    continue_accumulators(embeddings.optimizer_shards(), accumulators, old, report)
+    _continue_ids(embeddings, model, training, report)
 
 
 def _continue_tables(
