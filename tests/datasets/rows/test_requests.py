@@ -347,3 +347,10 @@ def test_empty_lists_add_nothing_and_null_candidates_are_refused(log, tmp_path, 
     _written(pa.Table.from_pylist(rows), tmp_path / "null", "a.parquet")
     with pytest.raises(ValueError, match=r"a.parquet: row 4, candidate 1 .* is null; leave"):
         read(configs["null"])
+
+
+def test_a_split_that_cuts_requests_is_refused(log):
+    times = log.append_column("late", pa.array(np.arange(len(log)) % 11))
+    config = config_of("flat", split={"by": "time", "column": "late"})
+    with pytest.raises(ValueError, match=r"two; say split: \{by: hash, column: request\}"):
+        load_splits(config, times)
