@@ -2,8 +2,9 @@
 
 On the CPU torch computes the last few numbers of a tensor, those that fill no vector register, by
 another formula than the rest. Of 210 tensors of odd shapes `torch.sigmoid` and `F.silu` changed
-bits of a moved row in 50 to 58, `F.gelu` in 1 (torch 2.13, float32); `exp`, `erf`, `tanh`,
-`logsigmoid`, softmax and layer normalisation in none, so the forms here are made of those.
+bits of a moved row in 50 to 58, `F.gelu` in 1 (torch 2.13, float32), and of 100 tensors `F.mish`,
+`F.elu`, `F.selu`, `F.celu`, `F.softplus` and GELU by tanh in 81 to 99; `exp`, `expm1`, `erf`,
+`tanh`, `logsigmoid`, softmax and layer normalisation in none, so the forms here are made of those.
 """
 
 import math
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from mmoe.mixture.pytrees import cast_for_autocast
@@ -134,9 +135,9 @@ def padded_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) ->
 class StableFunctions(TorchFunctionMode):
     """Runs other people's modules with the stable layers of this file.
 
-    While it is entered, `F.linear` is `stable_linear`, and sigmoid, SiLU and the exact GELU are
-    their stable forms, in whatever module they are called (`nn.Linear` calls `F.linear`). All else
-    stays as it is, and so does everything for subclasses of tensors.
+    While it is entered, `F.linear` is `stable_linear`, and sigmoid, SiLU, GELU, Mish, ELU, CELU,
+    SELU and softplus are stable forms, in whatever module they are called (`nn.Linear` calls
+    `F.linear`). All else stays as it is, and so does everything for subclasses of tensors.
 
     Example:
         >>> import torch
@@ -153,21 +154,55 @@ class StableFunctions(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Called by torch in the place of each of its functions."""
-        # `types` are subclasses of tensors, which have functions of their own
-        form = None if types else _FORMS.get(func)
-        return (form or func)(*args, **(kwargs or {}))
+        # Subclasses of tensors have functions of their own; those in Python name plain tensors too
+        plain = all(kind in (Tensor, nn.Parameter) for kind in types)
+        form, keys = _FORMS.get(func) if plain else None, dict(kwargs or {})
+        if form is None:
+            return func(*args, **keys)
+        if not keys.pop("inplace", False):
+            return form(*args, **keys)
+        # Whoever asks for it goes on with the input itself, whose old numbers the gradient needs
+        return args[0].copy_(form(args[0].clone(), *args[1:], **keys))
 
 
 def _gelu(input: Tensor, approximate: str = "none") -> Tensor:
-    if approximate != "none":
-        return F.gelu(input, approximate=approximate)
-    return stable_activation(input, "gelu")
+    if approximate == "none":
+        return stable_activation(input, "gelu")
+    wide = _wide(input)
+    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+    return (0.5 * wide * (1 + inner.tanh())).to(input.dtype)
 
 
-def _silu(input: Tensor, inplace: bool = False) -> Tensor:
-    y = stable_activation(input, "silu")
-    # Whoever asks for inplace goes on with the input itself
-    return input.copy_(y) if inplace else y
+def _softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    wide = _wide(input)
+    soft = -F.logsigmoid(-beta * wide) / beta
+    return torch.where(beta * wide > threshold, wide, soft).to(input.dtype)
+
+
+def _mish(input: Tensor) -> Tensor:
+    wide = _wide(input)
+    return (wide * _softplus(wide).tanh()).to(input.dtype)
+
+
+def _elu(input: Tensor, alpha: float = 1.0, width: float = 1.0) -> Tensor:
+    wide = _wide(input)
+    # Below 0 alone: where exp is infinite the gradient would be NaN
+    low = alpha * torch.expm1(wide.clamp(max=0) / width)
+    return torch.where(wide > 0, wide, low).to(input.dtype)
+
+
+def _celu(input: Tensor, alpha: float = 1.0) -> Tensor:
+    return _elu(input, alpha, alpha)
+
+
+def _selu(input: Tensor) -> Tensor:
+    # Klambauer et al., "Self-normalizing neural networks" (2017), equation 2
+    alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+    return (scale * _elu(_wide(input), alpha)).to(input.dtype)
+
+
+def _silu(input: Tensor) -> Tensor:
+    return stable_activation(input, "silu")
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -182,6 +217,11 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.linear: _linear,
     F.gelu: _gelu,
     F.silu: _silu,
+    F.mish: _mish,
+    F.elu: _elu,
+    F.celu: _celu,
+    F.selu: _selu,
+    F.softplus: _softplus,
     torch.sigmoid: _sigmoid,
     Tensor.sigmoid: _sigmoid,
 }

@@ -13,6 +13,7 @@ from mmoe.mixture import (
     TopKGate,
     mlp_experts,
 )
+from mmoe.mixture.batch_invariant import StableFunctions
 
 D, G, E, ROWS = 33, 2, 4, 300
 
@@ -121,6 +122,29 @@ def test_modules_over_orders_and_heights(width):
     pool = ExpertPool(own_modules(width), output_dim=width).eval()
     x, order = torch.randn(211, 330), torch.randperm(211)
     check_rows_alone(pool, x, order)
+
+
+OF_MODULES = [
+    nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Sigmoid(), nn.Mish(), nn.ELU(0.7), nn.CELU(0.7),
+    nn.SELU(), nn.Softplus(2.0), nn.SiLU(inplace=True), nn.ELU(inplace=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", OF_MODULES, ids=repr)
+def test_activations_of_modules_do_not_round_by_place(activation):
+    """Of most tensors torch's own did; values and gradients are its own."""
+    torch.manual_seed(0)
+    pool = ExpertPool([nn.Sequential(nn.Linear(330, 21), activation)]).eval()
+    for _ in range(10):
+        x, order = torch.randn(211, 330), torch.randperm(211)
+        assert torch.equal(pool.dense([x[order]])[0], pool.dense([x])[0][order])
+    far = torch.tensor([-1e4, -30.0, -1.0, 0.0, 1e-3, 30.0, 1e4]).repeat(3, 3).requires_grad_()
+    with StableFunctions():
+        stable = activation(far + 0)
+    (stable_grad,) = torch.autograd.grad(stable.sum(), far)
+    (grad,) = torch.autograd.grad(activation(far + 0).sum(), far)
+    torch.testing.assert_close(stable, activation(far + 0))
+    torch.testing.assert_close(stable_grad, grad)
 
 
 def test_modules_of_other_products_are_grouped_in_tiles():
