@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 
 from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
+from mmoe.parallel import ensure_process_group
 from mmoe.parallel.sharded_tensors import Shard
 
 WORLD = Path(__file__).with_name("checkpoint_world.py")
@@ -219,3 +221,14 @@ def test_a_process_may_be_killed_at_every_file_operation(found):
     for kill in kills:
         assert kill["numbers"] == [kill["step"]]
         assert kill["files"] == ["index.json", f"step-{kill['step']:08d}"]
+
+
+def test_the_reader_of_torch_reads_the_files(written):
+    """It takes all files of a folder."""
+    for path in written.step("latest").glob("training-*"):
+        path.unlink()
+    expected = {n: t for n, t in of_world.whole(4).items() if t.dim()}
+    found = {name: torch.zeros_like(tensor) for name, tensor in expected.items()}
+    ensure_process_group()
+    load(found, storage_reader=HuggingFaceStorageReader(str(written.step("latest"))))
+    assert [name for name in expected if not same(found[name], expected[name])] == []

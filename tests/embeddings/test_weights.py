@@ -5,6 +5,7 @@ import torch
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
 from mmoe.embeddings import build_embeddings
+from mmoe.parallel import ensure_process_group
 
 TABLES = [TableSpec(name="item", num_rows=100, dim=8), TableSpec(name="city", num_rows=30, dim=16)]
 FEATURES = [  # the weighted one shares its table with one that has no weights
@@ -54,3 +55,32 @@ def test_missing_weights_are_asked_for(backend):
     values, lengths, _ = _batch(seed=0)
     with pytest.raises(ValueError, match=r"id_weights: .* as feature 'tags' is weighted, got None"):
         _build(backend)(values, lengths)
+
+
+def test_an_id_of_weight_zero_teaches_nothing(backend):
+    module = _build(backend)
+    values, lengths = torch.tensor([1, 5, 6, 7]), torch.tensor([1, 2, 1]).int()
+    before = module.table_weights()["item"].clone()
+    module(values, lengths, torch.tensor([1.0, 0.0, 2.0, 1.0])).x_BD.sum().backward()
+    module.step()
+    moved = (module.table_weights()["item"] != before).any(dim=1)
+    assert moved.nonzero().flatten().tolist() == [6, 7]
+
+
+@pytest.mark.torchrec
+def test_backends_train_alike():
+    ensure_process_group()
+    one, two = _build("torchrec"), _build("plain")
+    for step in range(3):
+        batch = _batch(seed=step)
+        direction = torch.randn(
+            BATCH, one.output_dim, generator=torch.Generator().manual_seed(step)
+        )
+        outputs = []
+        for module in (one, two):
+            outputs.append(module(*batch).x_BD)
+            (outputs[-1] * direction).sum().backward()
+            module.step()
+        torch.testing.assert_close(*outputs)
+    for name, table in one.table_weights().items():
+        torch.testing.assert_close(table, two.table_weights()[name])

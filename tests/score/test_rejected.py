@@ -158,3 +158,12 @@ def test_what_died_while_it_was_published_is_put_aside_whole(run, night, funnel_
     score_files(run, night, out, resume=True, **asked)
     score_files(run, night, tmp_path / "new", rows_per_file=512)
     assert contents(out) == contents(tmp_path / "new")
+
+
+def test_rejected_scores_of_other_rows_are_scored_again(run, night, funnel_table, tmp_path):
+    out = tmp_path / "out"
+    broken = changed(funnel_table, tmp_path / "night.parquet", price=lambda x: pc.multiply(x, 1e3))
+    with pytest.raises(Rejected):
+        score_files(run, broken, out, expect=["usual"])
+    assert score_files(run, night, out, expect=["usual"], resume=True) == 1000
+    assert names(out) == ["00000-night.parquet", *WHOLE]

@@ -10,7 +10,7 @@ import pytest
 import mmoe
 from mmoe.predictor import Predictor
 from mmoe.run.directory import RunDirectory
-from mmoe.score import score_files
+from mmoe.score import Top, score_files
 from mmoe.score.scorer import ScoreRequest
 from mmoe.train import train_run
 from tests.datasets.request_log import SPLIT, config_of, log_of_requests, nested_log, write_forms
@@ -159,3 +159,16 @@ def test_rows_are_counted_as_those_of_a_flat_file(run, files, log):
     flat, nested = (summary.as_dict() for summary in found)
     assert flat == nested and flat["rows"] == len(log)
     assert flat["columns"]["age"]["missing"] > 0 and flat["columns"]["user"]["psi"] is not None
+
+
+def test_the_best_candidates_of_each_request_are_kept(run, files, log, scores):
+    top = Top(2, per="request", by="click")
+    score_files(run, files / "nested.parquet", files / "top.parquet", top=top)
+    best = pq.read_table(files / "top.parquet")
+    by_request = {}
+    for key, score in zip(
+        log["request"].to_pylist(), scores["pred_click"].to_pylist(), strict=True
+    ):
+        by_request.setdefault(key, []).append(score)
+    wanted = [s for own in by_request.values() for s in sorted(own, reverse=True)[:2]]
+    assert best["pred_click"].to_pylist() == wanted

@@ -53,3 +53,15 @@ def test_its_prediction_is_conditional_on_the_event():
 def test_entire_space_without_its_event_is_refused():
     with pytest.raises(ValueError, match=r"task 'buy': kind is entire_space.*got 'click'"):
         multi_task_loss(*(tensor[:, 1:] for tensor in funnel()), [BUY])
+
+
+def test_entire_space_leaves_other_tasks_alone():
+    logits, labels, observed, weights = (
+        torch.cat([tensor, tensor[:, :1]], dim=1) for tensor in funnel()
+    )
+    tasks = [CLICK, BUY, MINUTES]
+    _, three_T = multi_task_loss(logits, labels, observed, weights, tasks)
+    two = (tensor[:, :2] for tensor in (logits, labels, observed, weights))
+    assert torch.equal(three_T[:2], multi_task_loss(*two, tasks[:2])[1])
+    alone = (tensor[:, 2:] for tensor in (logits, labels, observed, weights))
+    assert torch.equal(three_T[2:], multi_task_loss(*alone, tasks[2:])[1])

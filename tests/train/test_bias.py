@@ -20,6 +20,7 @@ from mmoe.train.baselines import boosted_trees, logistic_regression
 from mmoe.train.begin import training_state
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import prepare
+from mmoe.train.step import train_step
 
 DROP = ["model.bias={features: [position, device]}"]
 FIXED = ["model.bias={features: [position, device], scoring: fixed, at: {position: 1}}"]
@@ -187,3 +188,15 @@ def test_the_wide_part_does_not_read_it(raw, cut):
     batch.values[at * 64 : (at + 1) * 64] = 3
     again = wide(batch.dense_BF, batch.values, batch.lengths_CB, batch.id_weights)
     assert torch.equal(logits, again)
+
+
+def test_its_tables_learn(raw, cut):
+    config = config_from_dict(set_values(raw, DROP))
+    data = prepare(config, splits=cut)
+    state = training_state(config, data)
+    before = {n: w.clone() for n, w in state.ranker.tables.table_weights().items()}
+    batches = list(data.train.epoch_batches(0, 0, 256))
+    for batch in batches[:3]:
+        train_step(state, [batch], config, 10)
+    after = state.ranker.tables.table_weights()
+    assert all(not torch.equal(before[name], after[name]) for name in ("position", "device"))

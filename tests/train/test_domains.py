@@ -17,6 +17,7 @@ from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
 from mmoe.score.columns import arrow_columns, output_columns
 from mmoe.train import evaluate_run, train_run
+from mmoe.train.scored import evaluate_scored
 from mmoe.train.warm_start import WarmStart
 from tests.ranks import launch
 from tests.runs import scores
@@ -247,3 +248,21 @@ def test_classes_are_null_where_their_task_does_not_exist():
     assert columns["pred_mood"].to_pylist() == ["bad", None]
     assert columns["pred_mood_good"].null_count == 1
     assert output_columns(found_NP, [task])["pred_mood"].tolist() == ["bad", None]
+
+
+def test_scores_are_measured_by_labels_that_come_later(run, log, tmp_path):
+    rows = log[3300:]
+    pq.write_table(rows.drop_columns(["click", "buy"]), tmp_path / "log.parquet")
+    pq.write_table(rows.select(["row", "scene", "user", "click", "buy"]), tmp_path / "late.parquet")
+    score_files(run, tmp_path / "log.parquet", tmp_path / "scores.parquet", keep=["row"])
+    found = evaluate_scored(
+        run, str(tmp_path / "scores.parquet"), str(tmp_path / "late.parquet"), ["row"]
+    )
+    for task, values in run.metrics()["tasks"].items():
+        assert found["tasks"][task]["auc"] == pytest.approx(values["auc"], abs=1e-9)
+    for ours, theirs in zip(
+        found["domains"]["each"], run.metrics()["domains"]["each"], strict=True
+    ):
+        assert ours["domain"] == theirs["domain"]
+        assert [*ours["tasks"]] == [*theirs["tasks"]]
+        assert ours["tasks"]["click"]["auc"] == pytest.approx(theirs["tasks"]["click"]["auc"])

@@ -1,4 +1,4 @@
-"""Gates with state and chance of their own, in whole runs: bias updates, capacities."""
+"""Gates with state and chance of their own, in whole runs: bias updates, capacities, resuming."""
 
 import pytest
 import torch
@@ -10,8 +10,8 @@ STEPS_PER_EPOCH = 8  # 3,000 rows in batches of 384
 
 @pytest.fixture(name="train")
 def _train(train, weights):
-    def run(name: str, *overrides: str, resume: bool = False) -> dict[str, torch.Tensor]:
-        finished = train(name, "training.checkpoint_every_steps=5", *overrides, resume=resume)
+    def run(name: str, *overrides: str, **keywords) -> dict[str, torch.Tensor]:
+        finished = train(name, "training.checkpoint_every_steps=5", *overrides, **keywords)
         return weights(finished.directory.path)
 
     return run
@@ -43,3 +43,15 @@ def test_runs_with_a_capacity(train, monkeypatch, kind, execution):
     assert all(tensor.isfinite().all() for tensor in weights.values())
     assert len(dropped) == STEPS_PER_EPOCH
     assert all(0 < count < 384 * 2 * 2 for count in dropped)
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "noisy_top_k"])
+def test_a_killed_run_goes_on_to_the_same_bits(train, kind, dies_after):
+    """Biases are state, noise and dropout are drawn."""
+    settings = (f"model.gate.kind={kind}", "model.gate.dropout=0.2", "training.epochs=2")
+    whole = train("whole", *settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("broken", *settings, reporter=dies_after(11))
+    resumed = train("broken", *settings, resume=True)
+    assert whole.keys() == resumed.keys()
+    assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []

@@ -374,6 +374,7 @@ def test_streamed_as_in_memory(raw, days, monday, tmp_path, assert_same):
         ("model.interaction=fm", r"model.interaction.kind is 'none' there and 'fm' here; keep"),
         ("model.expert.hidden=[16,4]", r"expert.hidden is \[16, 8\] there and \[16, 4\] here"),
         ("model.tower.hidden=[4]", r"model.tower.hidden is \[8\] there and \[4\] here"),
+        ("tasks.buy.kind=entire_space", "tasks.buy.kind is 'binary' there and 'entire_sp"),
         ("features.item.dim=4", r"dim of table 'item' is 8 there and 4 here"),
         ("features.price.log=false", r"features.price.log is True there and False here; keep it "
          r"as it was, or give the feature another name"),
@@ -407,3 +408,14 @@ def test_without_an_average_it_goes_on_from_the_averaged_weights(raw, days, tmp_
     assert state.average is not None and int(state.average.n_averaged) > 0
     plain, _, _ = _begun(config_from_dict(raw), tmp_path / "old", days[1])
     assert torch.equal(plain.ranker.network.state_dict()[name], averaged)
+
+
+def test_a_run_killed_while_it_began_is_no_obstacle(monday, tuesday, tmp_path, assert_same):
+    tuesday("whole", monday)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for name in ("mmoe.json", "warm_start.json"):
+        shutil.copy(tmp_path / "whole" / name, broken)
+    (broken / ".config.yaml.7.tmp").write_text("{")
+    tuesday("broken", monday, resume=True)
+    assert_same(tmp_path / "whole", broken)

@@ -300,3 +300,25 @@ def test_a_constant_task_is_no_column_of_others(rows):
     one = Rows(shared.x, np.zeros(rows), np.ones(rows))
     assert not shared.fitted(one, True, np.random.default_rng(0)).tells
     assert not shared.x[:, [1, 2]].toarray().any()
+
+
+def test_row_weights_count(additive):
+    """A row of weight 2 is as good as two rows."""
+    train, rest = additive.train, {"validation": additive.validation, "test": additive.test}
+    twice = np.arange(len(train)) % 3 == 0
+    doubled = pa.concat_tables([train, train.filter(pa.array(twice))])
+    weights = pa.array(1.0 + twice)
+    ones = {
+        name: rows.append_column("w", pa.array(np.ones(len(rows)))) for name, rows in rest.items()
+    }
+    raw = _additive_config(weight_column="w")
+    weighted = Splits(train=train.append_column("w", weights), **ones, origin="log")
+    repeated = Splits(
+        train=doubled.append_column("w", pa.array(np.ones(len(doubled)))), **ones, origin="log"
+    )
+    found = []
+    for splits in (weighted, repeated):
+        predictor, prepared, _ = _started(raw, splits)
+        found.append(predictor.predict(prepared.test)[:, 0])
+    # The variances are those of the mean weight, so not quite the same
+    assert np.abs(found[0] - found[1]).max() < 0.08

@@ -303,3 +303,9 @@ def test_a_column_of_unions_is_no_time_whatever_it_lacks():
     union = pa.UnionArray.from_sparse(types, [pa.array([1, None, 3]), pa.array(["a", "b", None])])
     with pytest.raises(ValueError, match=r"column 'at' \(of data.split.column\) cannot be ordered"):
         to_times(pa.table({"at": union}), "at", "log", None)
+
+
+def test_what_arrow_says_where_memory_is_short():
+    found = arrow.out_of_memory(OSError("Failed to launch worker thread"), "log.parquet")
+    assert str(found) == "log.parquet: Failed to launch worker thread"
+    assert arrow.out_of_memory(OSError("no such file"), "log.parquet") is None

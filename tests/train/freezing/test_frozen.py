@@ -333,3 +333,18 @@ def test_a_gate_inside_an_expert_is_the_experts():
         of_level = replace(axes, path=(Entry("levels", 0), *axes.path))
         part = "gates" if name.startswith("mixture.gate") else "experts"
         assert frozen._short(of_level, None) == (part, False)
+
+
+def test_gates_that_decide_together_are_resumed(grow, funnel_config, log, tmp_path, dies_after):
+    """Whoever says nothing of voters gets the earlier run's, then too; a budget is theirs."""
+    values = ("model.num_experts=4", "model.gate.kind=top_k", "model.gate.select=budget",
+              "model.gate.budget=2", "model.gate.k=2")  # fmt: skip
+    one, whole = grow(values)
+    assert whole.config().model.gate.select_voters == ["click", "buy"]
+    mine = config_of(funnel_config, *values, "training.checkpoint_every_steps=2", new=True)
+    splits, start = splits_of(log), WarmStart(one.path)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(mine, tmp_path / "x", splits=splits, warm_start=start, reporter=dies_after(3))
+    again = train_run(mine, tmp_path / "x", splits=splits, resume=True).directory
+    assert scores(again, log, ["like"]).tobytes() == scores(whole, log, ["like"]).tobytes()
+    assert_kept(one, again, log)
