@@ -163,8 +163,12 @@ def _too_thin(tasks: list[GuessedTask], split_N: np.ndarray, split: SplitConfig)
         rows, expected = int(rows_N.sum()), share * len(split_N)
         if rows < _THIN * expected:
             return f"{name} would have {rows:,} of {len(split_N):,} rows"
-        for task in (task for task in tasks if task.is_event):
+        for task in tasks:
             values = task.values_N[rows_N & task.observed_N]
+            if not len(values) and share * task.observed_N.sum() >= 2:
+                return f"{name} would have no label of {task.task.name!r}"
+            if not task.is_event or share * task.rarer < 2:
+                continue  # no split has enough
             rarer = int(min(values.sum(), len(values) - values.sum()))
             if rarer < min(_JUDGED, share * task.rarer / 2):
                 return (

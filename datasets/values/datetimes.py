@@ -66,7 +66,9 @@ def present_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def months_as_days(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Writes months as their first days, since Arrow reads no months; other text stays.
+    """Writes months of 1990 to 2099 as their first days, since Arrow reads no months.
+
+    Other text stays, codes such as 3012-04 too.
 
     Example:
         >>> months_as_days(pa.chunked_array([["2015-07", "2015-07-02", "noon"]])).to_pylist()
@@ -75,7 +77,7 @@ def months_as_days(values: pa.ChunkedArray) -> pa.ChunkedArray:
     lengths = pc.equal(pc.binary_length(values), _MONTH_LENGTH)
     if not pc.any(lengths, min_count=0).as_py():
         return values
-    return pc.replace_substring_regex(values, r"^(\d{4}-\d\d)$", r"\1-01")
+    return pc.replace_substring_regex(values, r"^((199|20\d)\d-(0[1-9]|1[0-2]))$", r"\1-01")
 
 
 def parse_iso(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -137,7 +137,7 @@ class StableFunctions(TorchFunctionMode):
 
     While it is entered, `F.linear` is `stable_linear`, and sigmoid, SiLU, GELU, Mish, ELU, CELU,
     SELU and softplus are stable forms, in whatever module they are called (`nn.Linear` calls
-    `F.linear`). All else stays as it is, and so does everything for subclasses of tensors.
+    `F.linear`). All else stays as it is: `x.sigmoid_()` too, whole numbers, subclasses of tensors.
 
     Example:
         >>> import torch
@@ -157,12 +157,13 @@ class StableFunctions(TorchFunctionMode):
         # Subclasses of tensors have functions of their own; those in Python name plain tensors too
         plain = all(kind in (Tensor, nn.Parameter) for kind in types)
         form, keys = _FORMS.get(func) if plain else None, dict(kwargs or {})
-        if form is None:
+        x = args[0] if args else None
+        if form is None or not isinstance(x, Tensor) or not x.is_floating_point() or "out" in keys:
             return func(*args, **keys)
         if not keys.pop("inplace", False):
             return form(*args, **keys)
         # Whoever asks for it goes on with the input itself, whose old numbers the gradient needs
-        return args[0].copy_(form(args[0].clone(), *args[1:], **keys))
+        return x.copy_(form(x.clone(), *args[1:], **keys))
 
 
 def _gelu(input: Tensor, approximate: str = "none") -> Tensor:
@@ -222,7 +223,10 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.celu: _celu,
     F.selu: _selu,
     F.softplus: _softplus,
+    torch.celu: _celu,
+    torch.selu: _selu,
     torch.sigmoid: _sigmoid,
+    torch.special.expit: _sigmoid,
     Tensor.sigmoid: _sigmoid,
 }
 

@@ -4,7 +4,7 @@ What the dimensions of a tensor are, modules say (`axes.py`). Here is what becom
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Literal, NamedTuple, cast, get_args
 
@@ -245,10 +245,10 @@ def load_experts(
     """
     prefix, mixture = _mixture_of(layer)
     pool, after, own = f"{prefix}experts.", len(mixture.experts), layer.state_dict()
-    axes = axes_of(layer, {"experts": range(after)})
+    axes = _axes_of(layer, own, after)
     # Experts that are modules: the state may have more of them
     apart = any(of.owner("experts") is not None for of in axes.values())
-    before = _experts_in(state, pool, apart)
+    before = _experts_in(state, pool, axes, apart)
     sources = _check_sources(sources, before, after)
     filled = _filled(sources, before, new_experts)
     found = {name: _source(name, axes[name], filled) for name in own}
@@ -266,6 +266,16 @@ def load_experts(
     return LoadReport.of(before, sources, filled, resized)
 
 
+def _axes_of(layer: nn.Module, own: Mapping[str, Tensor], experts: int) -> dict[str, TensorAxes]:
+    """Returns the axes of a layer's tensors; other sizes than the experts' number are not theirs."""
+    found = axes_of(layer, {"experts": range(experts)})
+    for name, of in found.items():
+        dim = of.dim("experts")
+        if dim is not None and own[name].shape[dim] != experts:
+            found[name] = replace(of, dims={d: kind for d, kind in of.dims.items() if d != dim})
+    return found
+
+
 def _mixture_of(layer: nn.Module) -> tuple[str, MultiGateMixture]:
     """Returns the mixture that a layer is or has, and what its tensors' names begin with."""
     for name, module in mixtures_in(layer):
@@ -276,13 +286,18 @@ def _mixture_of(layer: nn.Module) -> tuple[str, MultiGateMixture]:
     raise ValueError(f"layer: expected a MultiGateMixture or MoE, got {type(layer).__name__}")
 
 
-def _experts_in(state: Mapping[str, Tensor], prefix: str, apart: bool) -> int:
+def _experts_in(
+    state: Mapping[str, Tensor], prefix: str, axes: Mapping[str, TensorAxes], apart: bool
+) -> int:
+    """Counts the experts in a state, by the first tensor that has a dimension of them."""
     names = [name.removeprefix(prefix) for name in state if name.startswith(prefix)]
     if apart:
         numbers = [int(name.split(".")[0]) for name in names if name.split(".")[0].isdecimal()]
         found = max(numbers, default=-1) + 1
     else:
-        found = state[prefix + names[0]].shape[0] if names and state[prefix + names[0]].dim() else 0
+        dims = ((state[name], of.dim("experts")) for name, of in axes.items() if name in state)
+        sizes = (old.shape[dim] for old, dim in dims if dim is not None and dim < old.dim())
+        found = next(sizes, 0) if names else 0
     if not found:
         raise ValueError(
             f"state: expected the experts' tensors under {prefix!r}, got {', '.join(state) or '{}'}"

@@ -13,6 +13,7 @@ from mmoe.mixture import (
     MoE,
     MultiGateMixture,
     NoisyTopKGate,
+    Pool,
     SigmoidGate,
     SoftmaxGate,
     StaticGate,
@@ -268,3 +269,31 @@ def test_weights_in_half_precision_move_as_well():
     old, new = (layer_of(TellingGate, E).bfloat16() for E in (3, 4))
     load_experts(new, old.state_dict())
     assert torch.equal(new.experts.weights[0][:3], old.experts.weights[0])
+
+
+class OwnPool(Pool):
+    """A pool of one's own: a number for all experts, then one for each."""
+
+    def __init__(self, experts):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(8))
+        self.weights = nn.Parameter(torch.rand(experts, D))
+
+    def __len__(self):
+        return len(self.weights)
+
+    def dense(self, inputs):
+        return [inputs[0] * weight for weight in self.weights]
+
+
+class TellingPool(OwnPool):
+    def axes(self):
+        return {"weights": {0: "experts"}}
+
+
+@pytest.mark.parametrize("pool", [OwnPool, TellingPool])
+def test_a_pool_of_ones_own_may_have_tensors_that_are_no_experts(pool):
+    old, new = (MultiGateMixture(D, 2, pool(E), gate=SoftmaxGate(D, 2, E)) for E in (3, 4))
+    load_experts(new, old.state_dict())
+    assert torch.equal(new.experts.scale, old.experts.scale)
+    assert torch.equal(new.experts.weights[:3], old.experts.weights)

@@ -147,6 +147,11 @@ def test_activations_of_modules_do_not_round_by_place(activation):
     torch.testing.assert_close(stable_grad, grad)
 
 
+def test_whole_numbers_stay_torchs():
+    with StableFunctions():
+        assert torch.equal(torch.sigmoid(torch.tensor([0, 3])), torch.tensor([0.0, 3.0]).sigmoid())
+
+
 def test_modules_of_other_products_are_grouped_in_tiles():
     """Their rows keep their bits whatever the number of rows that an expert gets."""
     torch.manual_seed(0)

@@ -58,3 +58,17 @@ def test_months_are_times():
     assert times_N.view("M8[us]").astype("M8[M]").astype(str).tolist() == months[:2]
     with pytest.raises(ValueError, match=r"cannot be ordered in time \(such as '2015-13'\)"):
         to_times(pa.table({"at": ["2015-07", "2015-13"]}), "at", "log.csv")
+
+
+def test_codes_that_look_like_months_are_no_times():
+    rng = np.random.default_rng(0)
+    codes = [f"{rng.integers(1000, 4000)}-{rng.integers(1, 13):02}" for _ in range(ROWS)]
+    config, _, _ = infer(log(sku=codes))
+    assert config.data.split.by == "random"
+
+
+def test_a_part_without_any_label_is_not_made():
+    rating = np.where(np.arange(ROWS) < ROWS * 0.7, np.arange(ROWS) % 50 / 10, np.nan)
+    config, reasons, _ = infer(log(at=OF_ROWS.astype(str), rating=rating), "click", "rating")
+    assert config.data.split.by == "random"
+    assert "validation would have no label of 'rating'" in reasons.split
