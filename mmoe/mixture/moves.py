@@ -267,7 +267,7 @@ def load_experts(
 
 
 def _axes_of(layer: nn.Module, own: Mapping[str, Tensor], experts: int) -> dict[str, TensorAxes]:
-    """Returns the axes of a layer's tensors; sizes that are not their number are not the experts'."""
+    """Returns the axes of a layer's tensors; a dimension of another size is not the experts'."""
     found = axes_of(layer, {"experts": range(experts)})
     for name, of in found.items():
         dim = of.dim("experts")
