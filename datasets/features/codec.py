@@ -52,22 +52,11 @@ class Section:
             self.name, self.entry, self.tells_apart = name, entry, tells_apart
 
     def write(self, rule: Any, folder: Path, stem: str) -> Any:
-        """Returns an entry as plain JSON; writes what is large into a file of `folder`.
-
-        Args:
-            rule: Of one feature or table.
-            folder: Of encoder.json.
-            stem: That names of its files begin with.
-        """
+        """Returns an entry as plain JSON; writes what is large into a file of `folder`."""
         return asdict(rule) if is_dataclass(rule) and not isinstance(rule, type) else rule
 
     def read(self, entry: Any, folder: Path) -> Any:
-        """Reads what `write` wrote; lists as tuples.
-
-        Args:
-            entry: Of encoder.json, checked.
-            folder: Of encoder.json.
-        """
+        """Reads what `write` wrote; lists as tuples."""
         read = _with_tuples(entry)
         if self.rule is None:
             return read
@@ -126,13 +115,7 @@ class LookedUp:
 
     @classmethod
     def single(cls, ids_N: np.ndarray, num_rows: int, rank: np.ndarray | None = None) -> "LookedUp":
-        """Makes it of one id a row.
-
-        Args:
-            ids_N: Below `num_rows`.
-            num_rows: Of the table.
-            rank: Number of each id in its key's order; None: ids have it, or none.
-        """
+        """Makes it of one id a row."""
         offsets, weights_N = np.arange(len(ids_N) + 1), np.ones(len(ids_N))
         return cls(ids=ids_N, offsets=offsets, num_rows=num_rows, weights=weights_N, rank=rank)
 
@@ -144,6 +127,11 @@ class Codec(ABC, Generic[FeatureT]):
     `mmoe.config.features`, or from outside by `mmoe.register.feature`. It says `tables` and
     `encode`; the names of what `encode` returns are `dense_names` (or `dense_columns`, where
     training rows decide how many there are), `lookups` and `lists`.
+
+    Its methods are given the same things by the same names: `table`, N rows with the user's
+    columns; `origin`, what the user calls the data, for errors; `fit`, what `start` returned;
+    `rules`, what all features have learnt. A column that is missing, or a value that does not fit,
+    is a `ValueError` that names file, column and row.
 
     Args:
         feature: Its settings.
@@ -167,12 +155,7 @@ class Codec(ABC, Generic[FeatureT]):
 
     @classmethod
     def of(cls, feature: FeatureT, config: RunConfig) -> "list[Codec[Any]]":
-        """Makes the codecs of a feature: one, or one for each of its parts.
-
-        Args:
-            feature: Its settings.
-            config: The run that it is a feature of.
-        """
+        """Makes the codecs of a feature: one, or one for each of its parts."""
         return [cls(feature, config)]
 
     # What it makes
@@ -231,21 +214,11 @@ class Codec(ABC, Generic[FeatureT]):
         return []
 
     def start(self, origin: str, codecs: "Sequence[Codec[Any]]") -> Any:
-        """Returns something to learn with; `codecs` are those of all the run's features.
-
-        Args:
-            origin: What the user calls the data.
-            codecs: Those of all the run's features.
-        """
+        """Returns something to learn with; `codecs` are those of all the run's features."""
         return None
 
     def add(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Learns from more training rows, into what `start` returned.
-
-        Args:
-            fit: That `start` returned.
-            table: Rows, with the user's columns.
-            origin: What the user calls the data.
 
         Raises:
             ValueError: A column is missing, or a value does not fit.
@@ -253,61 +226,27 @@ class Codec(ABC, Generic[FeatureT]):
         self.check(table, origin)
 
     def check(self, table: pa.Table, origin: str) -> None:
-        """Refuses bad values in rows that do not train, before training instead of after it.
-
-        Args:
-            table: Rows of any split.
-            origin: What the user calls the data.
-
-        Raises:
-            ValueError: A column is missing, or a value does not fit.
-        """
+        """Refuses bad values in rows that do not train, before training instead of after it."""
         return
 
     def check_beside(self, fit: Any, table: pa.Table, origin: str) -> None:
-        """Does what `check` does, beside `fit`, which learns from the rows that train.
-
-        Args:
-            fit: That `start` returned.
-            table: Rows that do not train.
-            origin: What the user calls the data.
-        """
+        """Does what `check` does, beside `fit`, which learns from the rows that train."""
         self.check(table, origin)
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
-        """Puts what was learnt into `rules`, for all features that share it.
-
-        Args:
-            fits: That `start` returned, of the features that share the rule.
-            rules: Filled in place.
-        """
+        """Puts what was learnt into `rules`, for all features that share it."""
         return
 
     def finish_own(self, fit: Any, rules: Rules) -> None:
-        """Puts into `rules` what is its own beside a rule that features share.
-
-        Args:
-            fit: That `start` returned.
-            rules: Filled in place.
-        """
+        """Puts into `rules` what is its own beside a rule that features share."""
         return
 
     def hold(self, cells: Mapping[str, pa.ChunkedArray], rules: Rules) -> None:
-        """Puts into `rules` what becomes of columns with one value in all training rows: [1].
-
-        Args:
-            cells: By column, [1]; others varied, or were never there.
-            rules: Filled in place.
-        """
+        """Puts into `rules` what becomes of columns with one value in all training rows: [1]."""
         return
 
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
         """Makes today's rules say of known values what those of an earlier run said.
-
-        Args:
-            rules: Today's, changed in place.
-            earlier: Of the earlier run.
-            origin: What the user calls the data.
 
         Raises:
             ValueError: They cannot.
@@ -319,11 +258,6 @@ class Codec(ABC, Generic[FeatureT]):
     @abstractmethod
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes N rows.
-
-        Args:
-            table: N rows, with the user's columns.
-            rules: What was learnt, of all features.
-            origin: What the user calls the data.
 
         Raises:
             ValueError: A column is missing, or a value does not fit.
@@ -349,36 +283,18 @@ class Codec(ABC, Generic[FeatureT]):
         return []
 
     def numbers(self, table: pa.Table, origin: str) -> list[np.ndarray]:
-        """Reads these columns, float64 [N] each, NaN where missing.
-
-        Args:
-            table: N rows.
-            origin: What the user calls the data.
-        """
+        """Reads these columns, float64 [N] each, NaN where missing."""
         columns = self.number_columns
         return [to_numbers(table, column, origin, self.used_by) for column in columns]
 
     def number_inputs(self, table: pa.Table, rules: Rules, origin: str) -> list[np.ndarray]:
-        """Reads the same, where what was learnt says how many there are.
-
-        Args:
-            table: N rows.
-            rules: What was learnt.
-            origin: What the user calls the data.
-        """
+        """Reads the same, where what was learnt says how many there are."""
         return self.numbers(table, origin)
 
     def looked_up(
         self, table: pa.Table, rules: Rules, origin: str, numbers: Collection[str]
     ) -> list[LookedUp]:
-        """Returns what baselines look up; nothing where a column of `numbers` says it.
-
-        Args:
-            table: N rows.
-            rules: What was learnt.
-            origin: What the user calls the data.
-            numbers: Columns that some feature of the run reads as numbers.
-        """
+        """Returns what baselines look up; nothing where a column of `numbers` says it."""
         return []
 
 

@@ -295,10 +295,12 @@ def joint_select(
 ) -> Tensor:
     """Picks experts for all gates of a row together, so that few are computed for all of them.
 
-    Without a budget each gate is given the `shared_k` experts that all gates want most together,
-    and the `private_k` others that it wants most itself. With a budget a row's gates with a vote
-    choose at most so many experts, found greedily. `mmoe.ops.reference` has the rules as equations.
-    Of equal ones the expert with the lower number wins. Rows do not depend on one another.
+    With p the scores, V the gates with a vote that a row asks for (all of these, if none has one):
+    shared = the shared_k experts of largest `Σ_{g ∈ V} p_g[e]` (or max) that all of V see;
+    picks_g = shared and the private_k others of largest `p_g[e]` that g sees. With a budget b these
+    come of a set S of at most b: each voter's first choice (floor 1), shared, then by turns what
+    adds most to `Σ_{g ∈ V} (sum of the private_k largest p_g in S without shared)`. Of equal ones
+    the expert with the lower number wins. Rows do not depend on one another.
 
     Args:
         scores_BGE: float32 or float64, how much each gate wants each expert: probabilities, times
@@ -333,10 +335,8 @@ def joint_select(
         2602.09386, 2026) for shared and private picks of several gates; these rules are ours.
     """
     votes_G = visibility_GE.new_ones(visibility_GE.shape[:1]) if votes_G is None else votes_G
-    _check_joint(scores_BGE, visibility_GE, votes_G, asked_BG)
+    _check_joint(scores_BGE, visibility_GE, votes_G, asked_BG, aggregate)
     check_selection(shared_k, private_k, budget, floor, scores_BGE.shape[2])
-    if aggregate not in get_args(Aggregate):
-        raise ValueError(f"aggregate: expected 'mean' or 'max', got {aggregate!r}")
     settings = shared_k, private_k, budget or 0, floor, aggregate == "max"
     return torch.ops.mmoe.joint_select(
         scores_BGE.detach(), visibility_GE, votes_G, asked_BG, *settings
@@ -344,8 +344,14 @@ def joint_select(
 
 
 def _check_joint(
-    scores_BGE: Tensor, visibility_GE: Tensor, votes_G: Tensor, asked_BG: Tensor | None
+    scores_BGE: Tensor,
+    visibility_GE: Tensor,
+    votes_G: Tensor,
+    asked_BG: Tensor | None,
+    aggregate: str,
 ) -> None:
+    if aggregate not in get_args(Aggregate):
+        raise ValueError(f"aggregate: expected 'mean' or 'max', got {aggregate!r}")
     check_dims("scores_BGE", scores_BGE, "BGE")
     if scores_BGE.dtype not in (torch.float32, torch.float64):
         raise ValueError(

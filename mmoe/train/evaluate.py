@@ -1,9 +1,8 @@
 """Metrics of a model on labelled rows."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,9 +191,10 @@ def evaluate_run(
         predictions_NT, labels = predict_rows(predictor, rows, tracker=tracker, watch=watch)
     judge = _Judge(run, config, encoder, predictor, watch, oracle, maturity, own, all_negatives)
     comparable = table_precision is not None and data is None and not all_negatives
-    trained = stored["tasks"] if comparable else {}
-    costs = partial(_cost_of_precision, config, trained, table_precision)
-    found = from_first(lambda: judge.measure(predictions_NT, labels, costs, reporter))
+    trained = stored["tasks"] if comparable else {}  # what narrower tables are held against
+    found = from_first(
+        lambda: judge.measure(predictions_NT, labels, trained, table_precision, reporter)
+    )
     kept = {key: stored[key] for key in stored if key not in _OF_THE_ROWS}
     return {**kept, **found, **({"data_changed": changes} if changes else {})}
 
@@ -229,10 +229,11 @@ class _Judge:
         self,
         predictions_NT: np.ndarray,
         labels: EncodedLabels,
-        costs: Callable[[Metrics], Iterable[str]],
+        trained: Mapping[str, Mapping[str, Any]],
+        precision: ScoringPrecision | None,
         reporter: Reporter,
     ) -> dict[str, Any]:
-        """Returns what metrics.json holds of these rows; `costs` says what precision changed."""
+        """Returns what metrics.json holds of these rows; says what changed from `trained`."""
         config, all_negatives = self.config, self.all_negatives
         metrics, notes = metrics_of(
             config, predictions_NT, labels, self.oracle, all_negatives=all_negatives
@@ -240,7 +241,7 @@ class _Judge:
         for note in notes:
             reporter.say(f"note: {note}")
         say_masked(config, labels, self.maturity, reporter)
-        for line in costs(metrics):
+        for line in _cost_of_precision(config, trained, metrics, precision):
             reporter.say(line)
         by_domain = domain_metrics(
             config,
@@ -311,8 +312,8 @@ def _compare(
 def _cost_of_precision(
     config: RunConfig,
     trained: Mapping[str, Mapping[str, Any]],
-    precision: str | None,
     metrics: Metrics,
+    precision: ScoringPrecision | None,
 ) -> Iterator[str]:
     """Lines on how narrower tables change the test metrics, task by task."""
     for task in config.tasks:

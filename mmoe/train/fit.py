@@ -141,9 +141,9 @@ def train_run(
         config, splits, data = without_paths(config), load_splits(config, data), None
     place = resolve_device(device or config.training.device, config.training.embedding_backend)
     asked = _Asked(out, resume, numbered, changed_data, warm_start, leaves_young)
-    say = (reporter or SilentReporter()).say
-    with training_group(config.parallel.timeout_seconds, place), RunClaim(say) as claim:
-        begun = _begun(config, data, asked, claim, place, reporter or SilentReporter())
+    reporter = reporter or SilentReporter()
+    with training_group(config.parallel.timeout_seconds, place), RunClaim(reporter.say) as claim:
+        begun = _begun(config, data, asked, claim, place, reporter)
         prepared = begun.read(splits, shared)
         run, state = begun.build(prepared)
         begun.train(run, state, prepared, profile=profile, on_epoch=on_epoch)

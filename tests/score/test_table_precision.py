@@ -125,7 +125,7 @@ def test_a_change_too_small_to_print_has_no_minus():
     task = {"name": "click", "label": "click"}
     config = config_from_dict({"features": [{"kind": "numeric", "name": "x"}], "tasks": [task]})
     trained, metrics = {"click": {"auc": 0.7}}, {"click": {"auc": 0.7 - 1e-9}}
-    lines = _cost_of_precision(config, trained, "fp16", metrics)
+    lines = _cost_of_precision(config, trained, metrics, "fp16")
     assert [*lines] == ["click: AUC 0.70000 with tables in fp16, 0.70000 as trained (+0.00000)"]
 
 
