@@ -8,27 +8,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint import CheckpointFolder, load_weights
 from mmoe.checkpoint.mapped import map_weights, weights_of_host
-from mmoe.checkpoint.weights import SizeLimit, check_tables, load_weights, trained_precisions
+from mmoe.checkpoint.weights import SizeLimit, check_tables, trained_precisions
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import further_columns, prediction_columns
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets import BatchSource, EncodedData, FeatureEncoder, required_columns
 from mmoe.datasets.rows.frames import TableLike, as_rows, origin_of
-from mmoe.datasets.rows.projection import required_columns
 from mmoe.embeddings import scoring_embeddings
 from mmoe.mixture.batch_invariant import HAS_KERNELS
+from mmoe.models import GateRecord, NetworkOutput, Ranker
 from mmoe.models.build import build_ranker
 from mmoe.models.layout import resolve_device, to_score
-from mmoe.models.network import GateRecord, LevelMixer, NetworkOutput
-from mmoe.models.ranker import Ranker
+from mmoe.models.network import LevelMixer
 from mmoe.parallel import join_ranks, launched_ranks, spread_layout, world_size
 from mmoe.parallel.launch.cores import bind_to_own_cores
 from mmoe.process_settings import borrowed_generators
 from mmoe.run import RunDirectory, Tracker
-from mmoe.tasks.predictions import predictions_from_logits
+from mmoe.tasks import predictions_from_logits
 
 # Matrix products treat the rows beyond the last whole tile of their kernel differently; with whole
 # tiles a row's place in the batch plays no part. (Tried at 17 and 1000 rows, where 16 did as well.)

@@ -8,9 +8,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from mmoe.config import FeatureConfig, RunConfig
+from mmoe.config import FeatureConfig, RunConfig, TableSettings
 from mmoe.config.kinds import HasKinds
-from mmoe.config.tables import TableSettings
 from mmoe.datasets.infer.config import Reasons
 
 _WIDEST = 10**6  # one line for a feature, however long its column's name

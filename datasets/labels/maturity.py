@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import DatetimeFeature, RunConfig, TaskConfig
+from mmoe.config import DatetimeFeature, RunConfig, TaskConfig, TimeUnit
 from mmoe.config.data import TimeConfig, microseconds, moment_of
-from mmoe.config.features import TimeUnit
 from mmoe.datasets.rows.locations import find_column, first_true, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import is_text, pc

@@ -7,8 +7,7 @@ import numpy as np
 from mmoe.alarms.alarm import Alarm
 from mmoe.alarms.column import Column
 from mmoe.alarms.profile import StoredColumn, TrainingColumns
-from mmoe.metrics.auc import auc
-from mmoe.metrics.delong import auc_difference_interval
+from mmoe.metrics import auc, auc_difference_interval
 from mmoe.metrics.one_column import auc_of_counts
 
 # Columns that are tried, chosen by training rows: so the test rows' luck chooses none

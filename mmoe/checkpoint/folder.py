@@ -17,9 +17,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mmoe.config.json_files import Stored
-from mmoe.parallel.sharded_tensors import Shard, TensorMap, local_shards
-from mmoe.run import RunDirectory
-from mmoe.run.atomic_files import flush, read_json, write_json
+from mmoe.parallel import Shard
+from mmoe.parallel.sharded_tensors import TensorMap, local_shards
+from mmoe.run import RunDirectory, read_json, write_json
+from mmoe.run.atomic_files import flush
 from mmoe.run.folder_claim import (
     STEP_FILE,
     STEP_FOLDER,

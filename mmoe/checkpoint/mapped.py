@@ -13,11 +13,11 @@ from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors, with_prefix
 from mmoe.checkpoint.unshard import unshard
 from mmoe.checkpoint.weights import fill_tables, load_id_maps
 from mmoe.config import ScoringPrecision, TableSpec
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets import FeatureEncoder
 from mmoe.embeddings import ScoringEmbeddings, scoring_embeddings
 from mmoe.embeddings.quantized.backend import row_bytes
-from mmoe.models.ranker import Ranker
-from mmoe.run.directory import RunDirectory
+from mmoe.models import Ranker
+from mmoe.run import RunDirectory
 from mmoe.run.host_cache import cache_folder, cached_name, made_once
 from mmoe.run.host_memory import check_fits
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from mmoe.checkpoint.folder import StoredTensors
-from mmoe.parallel import rank, world_size
-from mmoe.parallel.sharded_tensors import Shard
+from mmoe.parallel import Shard, rank, world_size
 from mmoe.process_settings import LENT
 
 _CPU = torch.device("cpu")

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
 from mmoe.embeddings.byte_size import byte_size
-from mmoe.parallel.sharded_tensors import Shard
+from mmoe.parallel import Shard
+from mmoe.run import Reporter, RunDirectory, SilentReporter
 from mmoe.run.atomic_files import check_new_file, not_written, remove_dead, temporary_beside
-from mmoe.run.console import Reporter, SilentReporter
-from mmoe.run.directory import RunDirectory
 from mmoe.run.store import check_not_of_run
 
 # Of a safetensors file: the header's length in bytes comes first, as a little-endian number

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from mmoe.checkpoint.folder import StoredTensors
-from mmoe.config import RunConfig, TableSpec
-from mmoe.config.parallel import ParallelConfig
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.config import ParallelConfig, RunConfig, TableSpec
+from mmoe.datasets import FeatureEncoder
 from mmoe.embeddings import (
     EmbeddingBackend,
     RowPrecision,
@@ -19,11 +18,10 @@ from mmoe.embeddings import (
     scoring_embeddings,
 )
 from mmoe.embeddings.byte_size import byte_size
+from mmoe.models import MixtureNetwork, Ranker
 from mmoe.models.build import build_ranker
-from mmoe.models.network import MixtureNetwork
-from mmoe.models.ranker import Ranker
-from mmoe.parallel import world_size
-from mmoe.parallel.sharded_tensors import Shard, cut_all
+from mmoe.parallel import Shard, world_size
+from mmoe.parallel.sharded_tensors import cut_all
 from mmoe.process_settings import borrowed_generators
 
 

@@ -362,10 +362,11 @@ def init(
             f"--out {out}: exists already; add --overwrite to replace it, or choose another name"
         )
     import_modules(import_ or [])
+    from mmoe.datasets import infer_config
     from mmoe.datasets.files.readers import column_names
     from mmoe.datasets.files.sampling import sample_table
     from mmoe.datasets.infer.commented_yaml import write_commented_yaml
-    from mmoe.datasets.infer.config import infer_config, with_requests
+    from mmoe.datasets.infer.config import with_requests
     from mmoe.datasets.infer.guess_tasks import separate_labels
     from mmoe.datasets.infer.told import Told, rows_to_look_at, with_csv_keys
 

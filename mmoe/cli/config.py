@@ -28,7 +28,7 @@ def config_of_command(
     """
     import_modules(imports or [])
     from mmoe.config import load_config
-    from mmoe.datasets.recipes import load_recipe
+    from mmoe.datasets import load_recipe
 
     if isinstance(found, Path):
         config = load_config(found, overrides or [], of_run=True, say=_note)

@@ -17,7 +17,7 @@ from mmoe.terminal import readable
 
 def reporter(quiet: bool) -> Any:
     """Returns what is told of progress."""
-    from mmoe.run.console import ConsoleReporter, SilentReporter
+    from mmoe.run import ConsoleReporter, SilentReporter
 
     return SilentReporter() if quiet else ConsoleReporter()
 

@@ -13,23 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint import CheckpointFolder
 from mmoe.config import RunConfig
 from mmoe.config.json_files import Count, Number, Stored
 from mmoe.config.tasks import prediction_columns
+from mmoe.datasets import EncodedLabels, Splits, load_splits
 from mmoe.datasets.files.fingerprint import print_data
-from mmoe.datasets.rows.encoded import EncodedLabels
-from mmoe.datasets.rows.sources import at_versions, generated_splits, load_splits
-from mmoe.datasets.rows.splits import Splits
+from mmoe.datasets.rows.sources import at_versions, generated_splits
 from mmoe.datasets.stream import wants_stream
 from mmoe.errors import Damaged, Diverged
-from mmoe.run.atomic_files import read_json, write_json
-from mmoe.run.console import Reporter
-from mmoe.run.directory import RunDirectory
+from mmoe.run import Reporter, RunDirectory, read_json, write_json
 from mmoe.run.folder_claim import remove_stray_files
+from mmoe.train import PreparedData, prepare, train_run
 from mmoe.train.baselines import boosted_trees, logistic_regression
-from mmoe.train.fit import train_run
-from mmoe.train.prepare import PreparedData, prepare, refuse_change
+from mmoe.train.prepare import refuse_change
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,11 @@ from mmoe.compare.entries import (
     trained_entry,
 )
 from mmoe.compare.result import Trained, comparison
-from mmoe.config import RunConfig, config_from_dict
-from mmoe.config.model import MODELS
+from mmoe.config import MODELS, RunConfig, config_from_dict
 from mmoe.metrics.task_kinds import kind_of
-from mmoe.report.comparison import write_comparison_page
-from mmoe.run.atomic_files import write_json
-from mmoe.run.console import InnerReporter, Reporter, SilentReporter, Tracker, once
-from mmoe.run.folder_claim import FolderClaim
+from mmoe.report import write_comparison_page
+from mmoe.run import FolderClaim, Reporter, SilentReporter, Tracker, write_json
+from mmoe.run.console import InnerReporter, once
 from mmoe.train.measure import metrics_of
 from mmoe.train.run_folder.claim import begin_planned, with_absolute_paths
 

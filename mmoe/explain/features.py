@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 
 from mmoe.config import RunConfig
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets import BatchSource, EncodedData, EncodedFeatures, EncodedLabels, FeatureEncoder
 from mmoe.datasets.features.levels import Level
 from mmoe.datasets.features.ragged import RaggedRows
-from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels, join_labels
+from mmoe.datasets.rows.encoded import join_labels
 from mmoe.datasets.values.arrow import offsets_of
 from mmoe.explain.measures import TaskJudge, worst
-from mmoe.models.ranker import Ranker
+from mmoe.models import Ranker
 from mmoe.predictor import Predictor
-from mmoe.run.console import Reporter
+from mmoe.run import Reporter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import RunConfig, TaskConfig
-from mmoe.datasets.rows.batch import Batch
-from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.encoded import EncodedData
+from mmoe.datasets import Batch, BatchSource, EncodedData
 from mmoe.mixture.axes import TensorAxes, axes_of
-from mmoe.models.network import Level, MixtureNetwork
-from mmoe.models.ranker import Ranker
-from mmoe.run.console import Reporter
-from mmoe.tasks.masked_loss import loss_sums
+from mmoe.models import Level, MixtureNetwork, Ranker
+from mmoe.run import Reporter
+from mmoe.tasks import loss_sums
 
 # Batches that are looked at, and how many the rows are cut into where they are fewer
 _MOST, _FEWEST = 32, 8

@@ -8,10 +8,9 @@ import numpy as np
 
 from mmoe.compare.result import paired_difference
 from mmoe.config import RunConfig
-from mmoe.datasets.rows.encoded import EncodedLabels
-from mmoe.metrics.auc import auc
+from mmoe.datasets import EncodedLabels
+from mmoe.metrics import ObservedRows, auc
 from mmoe.metrics.calibration import normalised_entropy
-from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.row_terms import row_terms
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, kind_of
 from mmoe.train.measure import rows_that_count

@@ -11,18 +11,17 @@ from torch import Tensor
 
 from mmoe.config import RunConfig
 from mmoe.config.tasks import prediction_columns
-from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.encoded import EncodedData, EncodedLabels, join_labels
+from mmoe.datasets import BatchSource, EncodedData, EncodedLabels
+from mmoe.datasets.rows.encoded import join_labels
 from mmoe.datasets.rows.prefetch import in_order
+from mmoe.mixture import MixtureOutput, Unmixed
 from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.leave_out import LeftOutBlock, mixes_without
-from mmoe.mixture.multi_gate import MixtureOutput, Unmixed
-from mmoe.models.network import GateRecord, MixtureNetwork
-from mmoe.models.ranker import Ranker
+from mmoe.models import GateRecord, MixtureNetwork, Ranker
 from mmoe.predictor import Predictor
-from mmoe.run.console import Tracker
+from mmoe.run import Tracker
 from mmoe.score.file_scorer import scoring_threads
-from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.tasks import GateStatistics
 from mmoe.tasks.towers import logits_of_unmixed
 
 

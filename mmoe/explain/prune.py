@@ -10,26 +10,19 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.checkpoint.saver import CheckpointSaver
+from mmoe.checkpoint import CheckpointFolder, CheckpointSaver
 from mmoe.checkpoint.weights import outline
-from mmoe.config import DeviceKind, RunConfig
-from mmoe.config.model import ModelConfig
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.config import DeviceKind, ModelConfig, RunConfig
+from mmoe.datasets import FeatureEncoder, Splits, load_splits
 from mmoe.datasets.rows.frames import TableLike, holds_rows
-from mmoe.datasets.rows.sources import load_splits
-from mmoe.datasets.rows.splits import Splits
 from mmoe.explain.passes import ExpertPlace, check_explainable, places_of
+from mmoe.mixture import GateTraits
 from mmoe.mixture.moves import TensorSource
-from mmoe.mixture.traits import GateTraits, traits_of
-from mmoe.models.network import MixtureNetwork
+from mmoe.mixture.traits import traits_of
+from mmoe.models import MixtureNetwork
 from mmoe.parallel import training_group
-from mmoe.run.atomic_files import write_json
-from mmoe.run.console import Reporter, SilentReporter
-from mmoe.run.directory import RunDirectory
-from mmoe.train import train_run
-from mmoe.train.fit import FinishedRun
-from mmoe.train.prepare import PreparedData, prepare
+from mmoe.run import Reporter, RunDirectory, SilentReporter, write_json
+from mmoe.train import FinishedRun, PreparedData, prepare, train_run
 from mmoe.train.run_folder.claim import RunClaim, with_absolute_paths, without_paths
 from mmoe.train.run_folder.data import RunMaturity
 from mmoe.train.state import Position

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mmoe.config import DeviceKind, RunConfig
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets import BatchSource, FeatureEncoder
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.values.arrow import check_room
 from mmoe.explain.experts import ExpertStudy
@@ -15,11 +14,10 @@ from mmoe.explain.features import feature_importance
 from mmoe.explain.gradients import gradient_cosines
 from mmoe.explain.measures import MEANING
 from mmoe.explain.passes import check_explainable
-from mmoe.models.ranker import Ranker
+from mmoe.models import Ranker
 from mmoe.predictor import load_predictor
-from mmoe.run.console import Reporter, SilentReporter
-from mmoe.run.directory import RunDirectory
-from mmoe.train.prepare import prepare
+from mmoe.run import Reporter, RunDirectory, SilentReporter
+from mmoe.train import prepare
 from mmoe.train.run_folder.data import RunMaturity, held_out_rows
 
 SplitName = Literal["test", "validation"]

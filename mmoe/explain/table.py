@@ -5,8 +5,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from mmoe.report.explanation import write_explanation_page
-from mmoe.run.atomic_files import write_json
+from mmoe.report import write_explanation_page
+from mmoe.run import write_json
 
 
 def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:

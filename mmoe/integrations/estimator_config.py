@@ -8,9 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import RunConfig, config_from_dict, load_config, set_values
-from mmoe.config.tasks import TASKS
-from mmoe.datasets.infer.config import infer_config
+from mmoe.config import TASKS, RunConfig, config_from_dict, load_config, set_values
+from mmoe.datasets import infer_config
 from mmoe.datasets.labels.expressions import columns_of, quote
 from mmoe.datasets.values.arrow import pc
 from mmoe.errors import warn_caller

@@ -11,11 +11,11 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import check_array
 
 from mmoe.config import RunConfig
+from mmoe.datasets import Splits
 from mmoe.datasets.rows.frames import as_table, describe_mixed, is_row_dicts, plain_rows
 from mmoe.datasets.rows.locations import ROW_COLUMN, number_rows
 from mmoe.datasets.rows.projection import text_cells
 from mmoe.datasets.rows.requests import find_requests
-from mmoe.datasets.rows.splits import Splits
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.errors import warn_caller
 

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from mmoe.config import RunConfig, TaskConfig
+from mmoe.datasets import BatchSource, required_columns
 from mmoe.datasets.labels.expressions import columns_of, quote
-from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.projection import required_columns
 from mmoe.integrations.estimator_rows import Rows, feature_rows, joined, judged_rows
 from mmoe.integrations.stored_fit import ZERO_ONE, StoredFit
 from mmoe.metrics.task_kinds import kind_of

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mmoe.config import RunConfig
-from mmoe.datasets.rows.batch_source import BatchSource
+from mmoe.datasets import BatchSource
 from mmoe.explain import ExplainSettings, explain_ranker
 from mmoe.explain.passes import check_explainable
 from mmoe.explain.table import check_new_place, write_explanation

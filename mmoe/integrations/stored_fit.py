@@ -9,12 +9,11 @@ from pydantic import Field
 
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.config.json_files import Stored, read_model
+from mmoe.datasets import required_columns
 from mmoe.datasets.labels.expressions import columns_of, evaluate_label
-from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.values.arrow import pc, plain
 from mmoe.metrics.task_kinds import kind_of
-from mmoe.run import RunDirectory
-from mmoe.run.atomic_files import write_json
+from mmoe.run import RunDirectory, write_json
 
 _FILE = "estimator.json"
 

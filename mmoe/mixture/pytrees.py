@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from mmoe import ops
+from mmoe.ops import permute
 from mmoe.ops._checks import for_autocast
-from mmoe.ops.dispatch import permute
 
 # A tensor, or tuples, lists and dicts of tensors to any depth, with the same leading dimension.
 Tree = Any

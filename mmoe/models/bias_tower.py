@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from mmoe.config import RunConfig
 from mmoe.config.model import BiasConfig
+from mmoe.datasets import Batch, FeatureEncoder
 from mmoe.datasets.features.codec import Codec
-from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.id_map import MISSING, UNSEEN
-from mmoe.datasets.rows.batch import Batch
 from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.models.input_layers import replaced_names

@@ -10,16 +10,17 @@ from torch import nn
 from mmoe.config import INTERACTIONS, ModelConfig, RunConfig, ScoringPrecision, TaskConfig
 from mmoe.config.relations import TRANSFERS, AdaptiveTransferConfig, parents_of
 from mmoe.config.training import domains_known_to
+from mmoe.datasets import FeatureEncoder
 from mmoe.datasets.features.domains import Domains, asked_tasks
-from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.embeddings import (
     EmbeddingBackend,
     RowPrecision,
     build_embeddings,
     build_scoring_embeddings,
 )
+from mmoe.mixture import GateTraits
 from mmoe.mixture.gates.joined import groups_of, modules_of
-from mmoe.mixture.traits import GateTraits, traits_of
+from mmoe.mixture.traits import traits_of
 from mmoe.models.bias_tower import BiasColumns, BiasTower, own_dense, own_lookups
 from mmoe.models.input_layers import InputLayers, widened_by
 from mmoe.models.interactions.add import Columns, added_names

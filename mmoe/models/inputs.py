@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets import Batch
 from mmoe.mixture.inputs import Inputs
 
 

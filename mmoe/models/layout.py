@@ -6,10 +6,7 @@ from typing import Literal, cast
 
 import torch
 
-from mmoe.config import DeviceKind
-from mmoe.config.model import ModelConfig
-from mmoe.config.parallel import ParallelConfig
-from mmoe.config.run import RunConfig
+from mmoe.config import DeviceKind, ModelConfig, ParallelConfig, RunConfig
 from mmoe.embeddings import torchrec_problem
 from mmoe.mixture import MLPExperts, Pool, cut_into_slices
 from mmoe.mixture.columns import RequestColumns

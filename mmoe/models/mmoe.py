@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mmoe.config.model import ModelConfig
+from mmoe.config import ModelConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import MixtureNetwork
 from mmoe.models.sections import build_level, build_towers

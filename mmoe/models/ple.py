@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmoe.config.model import CGCConfig, ModelConfig
+from mmoe.config import ModelConfig
+from mmoe.config.model import CGCConfig
 from mmoe.models.layout import ONE_PROCESS, Layout
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.models.sections import build_level, build_towers

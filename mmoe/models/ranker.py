@@ -5,7 +5,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets import Batch
 from mmoe.embeddings import EmbeddingBackend, Lookups
 from mmoe.models.inputs import LogitTerm, NetworkInputs, PlainRows, Rows
 from mmoe.models.network import LevelMixer, MixtureNetwork, NetworkOutput

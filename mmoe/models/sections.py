@@ -11,14 +11,14 @@ from typing import Any, TypedDict, Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from mmoe.config import EXPERTS, GATES, MODELS, TOWERS, ExpertConfig, ModelConfig
-from mmoe.config.parallel import ParallelConfig
+from mmoe.config import EXPERTS, GATES, MODELS, TOWERS, ExpertConfig, ModelConfig, ParallelConfig
 from mmoe.config.training import stage_of
 from mmoe.mixture import (
     Capacity,
     DSelectKGate,
     ExpertPool,
     FixedGate,
+    GateTraits,
     MixedExperts,
     MultiGateMixture,
     Pool,
@@ -32,7 +32,7 @@ from mmoe.mixture.experts.pool import are_alike
 from mmoe.mixture.gates.joined import GateGroup, JoinedGates, modules_of
 from mmoe.mixture.gates.select import Selector
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
-from mmoe.mixture.traits import GateTraits, traits_of
+from mmoe.mixture.traits import traits_of
 from mmoe.mixture.width import find_width
 from mmoe.models.layout import Layout, choose_layout
 from mmoe.models.network import Level, MixtureNetwork

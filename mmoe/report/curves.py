@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mmoe.metrics.columns import Column
-from mmoe.metrics.task_kinds import TaskKind, kind_of_metrics
+from mmoe.metrics import Column, TaskKind
+from mmoe.metrics.task_kinds import kind_of_metrics
 from mmoe.report import style
 
 

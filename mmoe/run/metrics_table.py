@@ -6,7 +6,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from mmoe.metrics.columns import NAMED_COLUMNS, Column
+from mmoe.metrics import Column
+from mmoe.metrics.columns import NAMED_COLUMNS
 from mmoe.metrics.task_kinds import KINDS
 
 _MOST_DOMAINS = 8  # a task; metrics.json has all

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import RunConfig
-from mmoe.config.tasks import TaskConfig, prediction_columns
+from mmoe.config import RunConfig, TaskConfig
+from mmoe.config.tasks import prediction_columns
+from mmoe.datasets import required_columns
 from mmoe.datasets.files.nested import candidate_fields
 from mmoe.datasets.labels.expressions import columns_of, evaluate
 from mmoe.datasets.rows.frames import is_row_dicts
 from mmoe.datasets.rows.locations import check_columns, missing_column
-from mmoe.datasets.rows.projection import column_uses, required_columns
+from mmoe.datasets.rows.projection import column_uses
 from mmoe.score.top_rows import RANK, Top
 
 # A caret that stands in no name or text

@@ -15,14 +15,13 @@ import pyarrow.parquet as pq
 import torch
 
 from mmoe.alarms import TrainingColumns
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets import EncodedData, EncodedFeatures, FeatureEncoder, iter_tables
 from mmoe.datasets.files.data_file import DataFile, is_address
 from mmoe.datasets.files.kept_types import as_kept, kept_types
 from mmoe.datasets.files.parquet_files import parquet_layout
-from mmoe.datasets.files.readers import Paths, column_names, iter_tables
+from mmoe.datasets.files.readers import Paths, column_names
 from mmoe.datasets.files.resolve import kind_of, resolve_files
 from mmoe.datasets.rows.columns import UnseenIds
-from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.rows.locations import MissingColumnError, is_of_request, missing_column
 from mmoe.datasets.rows.prefetch import in_order, prefetch
 from mmoe.datasets.rows.sources import with_names

@@ -19,10 +19,9 @@ from mmoe.alarms import Column, Distribution, TrainingColumns
 from mmoe.alarms.drift import shift_of
 from mmoe.config.json_files import Count, Stored
 from mmoe.config.scoring import OF_COLUMNS, Expectation, expectations_of
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets import EncodedFeatures, FeatureEncoder
 from mmoe.datasets.features.numeric import NumericCodec
 from mmoe.datasets.rows.columns import UnseenIds, columns_of
-from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.values.arrow import is_text, pc, plain
 from mmoe.errors import Rejected
 from mmoe.run import RunDirectory

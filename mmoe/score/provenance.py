@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field, ValidationError
 
-from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint import CheckpointFolder
 from mmoe.config.json_files import Count, Stored
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import RowsPrint, print_files

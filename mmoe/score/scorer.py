@@ -12,11 +12,9 @@ import pyarrow as pa
 
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import prediction_columns
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
+from mmoe.datasets import EncodedData, EncodedFeatures, FeatureEncoder, required_columns
 from mmoe.datasets.rows.frames import as_rows, count_rows, describe_mixed, origin_of, plain_rows
 from mmoe.datasets.rows.locations import REQUEST_COLUMN
-from mmoe.datasets.rows.projection import required_columns
 from mmoe.datasets.values.arrow import plain
 from mmoe.errors import warn_caller
 from mmoe.predictor import Predictor, load_predictor

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mmoe.config import TaskConfig
 from mmoe.config.relations import entire_space_tasks
-from mmoe.config.tasks import TaskConfig
 from mmoe.tasks.kinds import objective_of
 from mmoe.tasks.kinds.base import LossRows
 from mmoe.tasks.kinds.binary import Binary, binary_losses

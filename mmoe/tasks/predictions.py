@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmoe.config.tasks import TaskConfig
+from mmoe.config import TaskConfig
 from mmoe.tasks.kinds import objective_of
 
 

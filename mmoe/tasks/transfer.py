@@ -8,8 +8,8 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from mmoe.config import TaskConfig
 from mmoe.config.relations import order_of
-from mmoe.config.tasks import TaskConfig
 from mmoe.mixture import MLP
 from mmoe.mixture.axes import Entry, Names, Part, named
 from mmoe.mixture.batch_invariant import stable_linear

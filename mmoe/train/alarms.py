@@ -28,13 +28,18 @@ from mmoe.alarms import (
     wrong_level,
 )
 from mmoe.config import RunConfig
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.labels.encode import encode_labels
+from mmoe.datasets import (
+    BatchSource,
+    EncodedData,
+    EncodedFeatures,
+    EncodedLabels,
+    FeatureEncoder,
+    encode_labels,
+)
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.targets import with_targets
-from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import all_alike, columns_of
-from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels, join
+from mmoe.datasets.rows.encoded import join
 from mmoe.datasets.rows.repeats import Repeats
 from mmoe.datasets.values.hashing import mix64
 from mmoe.metrics.task_kinds import kind_of
@@ -43,10 +48,8 @@ from mmoe.mixture.inputs import Inputs
 from mmoe.models.bias_tower import own_lookups
 from mmoe.parallel import from_all, rank, to_first
 from mmoe.predictor import ROWS_PER_TILE, Predictor
-from mmoe.run.atomic_files import write_json
-from mmoe.run.console import Reporter
-from mmoe.run.directory import RunDirectory
-from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.run import Reporter, RunDirectory, write_json
+from mmoe.tasks import GateStatistics
 from mmoe.train.measure import metrics_of
 
 # Rows that alarms look at: an AUC of 0.99 and shares of a percent are then known well enough, and

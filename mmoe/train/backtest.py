@@ -16,11 +16,11 @@ from mmoe.config import RunConfig, SplitConfig, config_from_dict
 from mmoe.config.data import TimeConfig
 from mmoe.config.json_files import Count, Stored
 from mmoe.config.tasks import prediction_columns
+from mmoe.datasets import EncodedLabels
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import DataPrint, data_changes, print_files, shown
 from mmoe.datasets.files.lake import own_source
 from mmoe.datasets.labels.maturity import found_maturity, moment_text, time_of
-from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.locations import find_column
 from mmoe.datasets.rows.projection import text_cells
 from mmoe.datasets.rows.sources import one_path
@@ -32,10 +32,8 @@ from mmoe.datasets.values.hashing import hash_keys
 from mmoe.datasets.values.keys import missing_mask, to_keys
 from mmoe.datasets.values.text import TextCells
 from mmoe.parallel import from_first, join_ranks, rank
-from mmoe.run.atomic_files import read_json, write_json
-from mmoe.run.console import Reporter, SilentReporter
-from mmoe.run.directory import RunDirectory
-from mmoe.run.folder_claim import MARK, FolderClaim
+from mmoe.run import FolderClaim, Reporter, RunDirectory, SilentReporter, read_json, write_json
+from mmoe.run.folder_claim import MARK
 from mmoe.run.locks import is_lock_file
 from mmoe.train.fit import train_run
 from mmoe.train.measure import metrics_of

@@ -13,10 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from mmoe.config import NumericFeature, RunConfig, TaskConfig
+from mmoe.datasets import FeatureEncoder, encode_labels
 from mmoe.datasets.features.codec import LookedUp
-from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.numeric import NumericRule
-from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.metrics.task_kinds import kind_of
 

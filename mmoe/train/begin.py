@@ -6,21 +6,21 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from mmoe.checkpoint.folder import StoredTensors
+from mmoe.checkpoint import StoredTensors
 from mmoe.checkpoint.random_state import RandomState
 from mmoe.checkpoint.weights import SizeLimit, check_tables
 from mmoe.config import RunConfig, TableVectors
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets import FeatureEncoder
 from mmoe.datasets.features.id_map import FIRST_KNOWN
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.labels.targets import LABELS
 from mmoe.datasets.vectors.chunks import vector_chunks
 from mmoe.metrics.task_kinds import kind_of
+from mmoe.models import Ranker
 from mmoe.models.build import build_ranker
-from mmoe.models.ranker import Ranker
 from mmoe.parallel import count_loads, rank, spread_layout
 from mmoe.parallel.sharded_tensors import Sharded, put_rows
-from mmoe.run.console import Reporter
+from mmoe.run import Reporter
 from mmoe.tasks.kinds import objective_of
 from mmoe.train.fit_wide import fit_wide, keep_linear_models
 from mmoe.train.frozen import Frozen

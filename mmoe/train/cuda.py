@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import RunConfig
-from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets import Batch
 from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.embeddings import Lookups
-from mmoe.models.network import NetworkOutput
-from mmoe.models.ranker import Ranker
+from mmoe.models import NetworkOutput, Ranker
 from mmoe.parallel import world_size
 from mmoe.train.step import NetworkPass
 

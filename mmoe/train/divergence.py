@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from mmoe.config import RunConfig
+from mmoe.datasets import Batch
 from mmoe.datasets.features.encoder import codecs_of
-from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import Lookups
 from mmoe.errors import WHAT_TO_CHANGE
-from mmoe.models.ranker import Ranker
+from mmoe.models import Ranker
 
 # A label's or a row weight's size from which its squared error moves the weights out of range
 _LARGE_LABEL = 1e6

@@ -11,25 +11,23 @@ import numpy as np
 from mmoe.alarms import Column
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
 from mmoe.config.tasks import further_columns
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets import BatchSource, EncodedFeatures, EncodedLabels, FeatureEncoder
 from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.datasets.labels.maturity import Maturity, moment_text
-from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import columns_of
-from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels, join_labels
+from mmoe.datasets.rows.encoded import join_labels
 from mmoe.datasets.rows.frames import TableLike
 from mmoe.datasets.rows.order import Share
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.errors import RanksDiffer
-from mmoe.metrics.curves import task_curves
+from mmoe.metrics import task_curves
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.bias_tower import own_lookups
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
 from mmoe.predictor import GateCallback, Predictor, load_predictor
-from mmoe.run.console import Reporter, SilentReporter, Tracker
-from mmoe.run.directory import RunDirectory
-from mmoe.tasks.gate_statistics import GateStatistics
+from mmoe.run import Reporter, RunDirectory, SilentReporter, Tracker
+from mmoe.tasks import GateStatistics
 from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, with_levels
 from mmoe.train.measure import Metrics, domain_metrics, metrics_of, of_tasks, row_weights
 from mmoe.train.run_folder.data import (

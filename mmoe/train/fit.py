@@ -9,26 +9,22 @@ import numpy as np
 import torch
 
 from mmoe.alarms import predicted_file
-from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.loading import with_used_modules
 from mmoe.config.tasks import prediction_columns
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets import EncodedLabels, FeatureEncoder, Splits, load_splits
 from mmoe.datasets.labels.masked import describe_masked
-from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.frames import TableLike, holds_rows
-from mmoe.datasets.rows.sources import at_versions, load_splits
-from mmoe.datasets.rows.splits import Splits
+from mmoe.datasets.rows.sources import at_versions
 from mmoe.datasets.stream import describe_lanes
 from mmoe.models.layout import describe_device, resolve_device
 from mmoe.parallel import from_first, rank, training_group, world_size
 from mmoe.parallel.launch.cores import bind_to_own_cores
 from mmoe.predictor import Predictor
 from mmoe.process_settings import is_tuned
+from mmoe.run import Reporter, RunDirectory, SilentReporter, write_json
 from mmoe.run.allocator import keep_freed_memory
-from mmoe.run.atomic_files import write_json
-from mmoe.run.console import Reporter, SilentReporter
-from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import MARK
 from mmoe.train.alarms import (
     Watch,

@@ -9,16 +9,15 @@ import torch
 from scipy import sparse
 
 from mmoe.config import FeatureSpec, RunConfig, TaskConfig
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets import EncodedData, EncodedFeatures, EncodedLabels, FeatureEncoder
 from mmoe.datasets.features.ragged import RaggedRows
 from mmoe.datasets.labels.targets import TargetScale
-from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels
 from mmoe.datasets.values.arrow import offsets_of
-from mmoe.metrics.auc import auc
+from mmoe.metrics import auc
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.wide import WidePart
 from mmoe.parallel import from_first
-from mmoe.run.console import Reporter
+from mmoe.run import Reporter
 from mmoe.train.linear_model import Linear, Rows, fit_linear
 from mmoe.train.prepare import PreparedData
 from mmoe.train.warm_start import EarlierRun

@@ -12,10 +12,9 @@ from mmoe.config.training import ENCODER, TABLES, StageConfig, names_part, unmat
 from mmoe.mixture.axes import TensorAxes, axes_of
 from mmoe.mixture.gates.fixed import constants_of
 from mmoe.mixture.gates.joined import groups_of
-from mmoe.models.network import MixtureNetwork
-from mmoe.models.ranker import Ranker
+from mmoe.models import MixtureNetwork, Ranker
 from mmoe.parallel import from_all, is_spread, spread_layout
-from mmoe.run.console import Reporter
+from mmoe.run import Reporter
 
 
 @dataclass(frozen=True)

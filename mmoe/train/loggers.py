@@ -14,8 +14,7 @@ from typing import Any, cast
 
 from mmoe.config import RunConfig
 from mmoe.config.json_files import Stored
-from mmoe.run.atomic_files import read_json, write_json
-from mmoe.run.directory import RunDirectory
+from mmoe.run import RunDirectory, read_json, write_json
 from mmoe.run.folder_claim import MARK
 
 _Metrics = Mapping[str, Mapping[str, Any]]  # by task

@@ -8,18 +8,16 @@ from copy import deepcopy
 from itertools import islice
 from typing import Any
 
-from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.checkpoint.saver import CheckpointSaver
+from mmoe.checkpoint import CheckpointFolder, CheckpointSaver
 from mmoe.config import RunConfig
-from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets import Batch
 from mmoe.datasets.rows.order import Share
 from mmoe.embeddings import managed_ids
-from mmoe.metrics.of_tasks import higher_is_better, monitor_value
+from mmoe.metrics import higher_is_better, monitor_value
 from mmoe.parallel import from_first, rank, world_size
 from mmoe.predictor import Predictor
-from mmoe.run.atomic_files import write_json
-from mmoe.run.console import Reporter, Tracker, by_task
-from mmoe.run.directory import RunDirectory
+from mmoe.run import Reporter, RunDirectory, Tracker, write_json
+from mmoe.run.console import by_task
 from mmoe.train.cuda import network_pass, on_device
 from mmoe.train.divergence import RecentSteps
 from mmoe.train.evaluate import split_metrics

@@ -9,13 +9,12 @@ import torch
 
 from mmoe.config import METRICS, RunConfig, TaskConfig
 from mmoe.config.tasks import further_columns, prediction_columns
+from mmoe.datasets import EncodedLabels
 from mmoe.datasets.features.domains import Domains, asked_tasks
 from mmoe.datasets.labels.masked import masked_counts
-from mmoe.datasets.rows.encoded import EncodedLabels
+from mmoe.metrics import ObservedRows, TaskMetrics, task_metrics
 from mmoe.metrics.columns import WITH_BIAS
-from mmoe.metrics.observed import ObservedRows
-from mmoe.metrics.of_tasks import task_metrics
-from mmoe.metrics.task_kinds import TaskMetrics, kind_of
+from mmoe.metrics.task_kinds import kind_of
 from mmoe.metrics.task_kinds.base import observed_rows
 
 Metrics = dict[str, dict[str, Any]]

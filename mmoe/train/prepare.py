@@ -7,18 +7,16 @@ import numpy as np
 import pyarrow as pa
 
 from mmoe.config import RunConfig
-from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
+from mmoe.datasets import BatchSource, EncodedData, FeatureEncoder, Splits, load_splits
+from mmoe.datasets.features.encoder import extend_encoder
 from mmoe.datasets.files.fingerprint import DataPrint, data_changes, print_data, shown
 from mmoe.datasets.labels.masked import Masked, MaskedFit, refuse_nothing_left
 from mmoe.datasets.labels.maturity import Maturity, moment_text
-from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.held_splits import HeldSplits
 from mmoe.datasets.rows.order import cut_groups
 from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.repeats import RepeatCounter, Repeats
-from mmoe.datasets.rows.sources import at_versions, generated_splits, load_splits
-from mmoe.datasets.rows.splits import Splits
+from mmoe.datasets.rows.sources import at_versions, generated_splits
 from mmoe.datasets.stream import StreamSplits, open_stream, wants_stream
 from mmoe.parallel import from_first, rank
 from mmoe.train.alarms import SampledTraining

@@ -24,8 +24,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from mmoe.mixture import MultiGateMixture
 from mmoe.models.network import ImputationTowers
-from mmoe.run.atomic_files import put_in_place, write_json, write_text
-from mmoe.run.console import Reporter
+from mmoe.run import Reporter, write_json, write_text
+from mmoe.run.atomic_files import put_in_place
 from mmoe.tasks import TaskTowers
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
 

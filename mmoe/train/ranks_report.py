@@ -11,10 +11,9 @@ import torch.distributed as dist
 from rich.console import Console
 from torch import nn
 
-from mmoe.config.parallel import ParallelConfig
+from mmoe.config import ParallelConfig
 from mmoe.embeddings import plan_table
-from mmoe.models import MixtureNetwork
-from mmoe.models.ranker import Ranker
+from mmoe.models import MixtureNetwork, Ranker
 from mmoe.parallel import (
     AllToAllDispatcher,
     Balance,
@@ -29,9 +28,7 @@ from mmoe.parallel import (
     stop_counting,
     world_size,
 )
-from mmoe.run.atomic_files import write_json
-from mmoe.run.console import Reporter
-from mmoe.run.directory import RunDirectory
+from mmoe.run import Reporter, RunDirectory, write_json
 from mmoe.train.state import TrainingState
 from mmoe.train.step_ranks import StepRanks
 

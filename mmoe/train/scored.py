@@ -11,17 +11,14 @@ import pyarrow as pa
 
 from mmoe.config import RunConfig, TaskConfig
 from mmoe.config.tasks import prediction_columns
+from mmoe.datasets import EncodedLabels, FeatureEncoder, encode_labels, read_table
 from mmoe.datasets.features.domains import domain_keys, exists_in
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.files.readers import column_names, read_table
-from mmoe.datasets.labels.encode import encode_labels
-from mmoe.datasets.rows.encoded import EncodedLabels
+from mmoe.datasets.files.readers import column_names
 from mmoe.datasets.rows.locations import missing_column, visible_columns
 from mmoe.datasets.rows.projection import label_uses, text_cells
 from mmoe.datasets.values.arrow import is_text, pc
 from mmoe.parallel import launched_ranks
-from mmoe.run.console import Reporter, SilentReporter
-from mmoe.run.directory import RunDirectory
+from mmoe.run import Reporter, RunDirectory, SilentReporter
 from mmoe.train.measure import domain_metrics, metrics_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.config.model import SingleTaskConfig
 from mmoe.config.training import ENCODER, StageConfig, check_stages, keeps_pool, keeps_towers
-from mmoe.run.directory import RunDirectory
+from mmoe.run import RunDirectory
 from mmoe.train.warm_start import EarlierRun
 from mmoe.train.warm_start.earlier import named_pairs
 

@@ -10,18 +10,23 @@ from pydantic import create_model
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors, with_prefix
+from mmoe.checkpoint import (
+    CheckpointFolder,
+    CheckpointSaver,
+    StoredTensors,
+    load_network,
+    load_weights,
+)
+from mmoe.checkpoint.folder import with_prefix
 from mmoe.checkpoint.optimizer_state import flatten_optimizer, unflatten_optimizer
 from mmoe.checkpoint.random_state import RandomState
-from mmoe.checkpoint.saver import CheckpointSaver
-from mmoe.checkpoint.weights import load_id_maps, load_network, load_weights, load_wide
+from mmoe.checkpoint.weights import load_id_maps, load_wide
 from mmoe.config.json_files import Count, Number, Stored
 from mmoe.embeddings import managed_ids
-from mmoe.models.network import MixtureNetwork
-from mmoe.models.ranker import Ranker
-from mmoe.parallel import Balance, rank, rebalance_experts, spread_layout, world_size
+from mmoe.models import MixtureNetwork, Ranker
+from mmoe.parallel import Balance, Shard, rank, rebalance_experts, spread_layout, world_size
 from mmoe.parallel.experts.moves.rebalance import place_as, placements
-from mmoe.parallel.sharded_tensors import Shard, TensorMap, cut_all, cut_like, local_shards
+from mmoe.parallel.sharded_tensors import TensorMap, cut_all, cut_like, local_shards
 from mmoe.train.frozen import Frozen
 from mmoe.train.optim import forget_pairs
 

@@ -23,13 +23,12 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from mmoe.config import RunConfig
-from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets import Batch
 from mmoe.embeddings import EmbeddingBackend, Lookups
 from mmoe.errors import WHAT_TO_CHANGE, Diverged, NotFinite
 from mmoe.mixture import SigmoidGate
 from mmoe.mixture.gates.sigmoid import biased_gates
-from mmoe.models.network import NetworkOutput
-from mmoe.models.ranker import Ranker
+from mmoe.models import NetworkOutput, Ranker
 from mmoe.parallel import from_all
 from mmoe.tasks.masked_loss import TaskLosses
 from mmoe.train.divergence import RecentSteps, likeliest_cause

@@ -18,14 +18,21 @@ from mmoe.config.json_files import Count, Measured, Stored
 from mmoe.datasets.files.fingerprint import print_data
 from mmoe.datasets.stream import wants_stream
 from mmoe.errors import Diverged
+from mmoe.metrics import higher_is_better
 from mmoe.metrics.columns import NONE
-from mmoe.metrics.of_tasks import higher_is_better
-from mmoe.run.atomic_files import read_json, write_json, write_text
-from mmoe.run.console import InnerReporter, Reporter, SilentReporter, Tracker, once
-from mmoe.run.directory import RunDirectory
-from mmoe.run.folder_claim import FolderClaim, FolderMark
-from mmoe.train.fit import train_run
-from mmoe.train.prepare import PreparedData, prepare
+from mmoe.run import (
+    FolderClaim,
+    FolderMark,
+    Reporter,
+    RunDirectory,
+    SilentReporter,
+    Tracker,
+    read_json,
+    write_json,
+    write_text,
+)
+from mmoe.run.console import InnerReporter, once
+from mmoe.train import PreparedData, prepare, train_run
 from mmoe.train.run_folder.claim import begin_planned, with_absolute_paths
 from mmoe.tune.study import Dimension, Outcome, Study, import_optuna, search_space, with_values
 

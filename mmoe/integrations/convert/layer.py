@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture import MoE, MoEOutput
+from mmoe.mixture import GateTraits, MoE, MoEOutput
 from mmoe.mixture.pytrees import Tree
-from mmoe.mixture.traits import GateTraits, traits_of
+from mmoe.mixture.traits import traits_of
 
 
 class ConvertedMoE(MoE):

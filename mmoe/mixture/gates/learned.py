@@ -16,7 +16,8 @@ from mmoe.mixture.gates.losses import Scope, asked_picks
 from mmoe.mixture.gates.select import Selection, Selector, Votes
 from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
-from mmoe.ops.gating import Softmax, topk_gate, visible_softmax
+from mmoe.ops import topk_gate
+from mmoe.ops.gating import Softmax, visible_softmax
 
 
 class GateOptions(TypedDict, total=False):

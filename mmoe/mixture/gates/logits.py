@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture.gates.contract import check_domains
 from mmoe.mixture.inputs import Inputs, of_each_domain
-from mmoe.ops.gating import gate_mm
+from mmoe.ops import gate_mm
 
 GateInput = Tensor | Inputs
 

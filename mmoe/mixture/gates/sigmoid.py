@@ -13,7 +13,7 @@ from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored, check_c
 from mmoe.mixture.gates.losses import asked_picks, count_picks, count_rows
 from mmoe.mixture.gates.select import Selection
 from mmoe.mixture.inputs import Inputs
-from mmoe.ops.gating import topk_gate
+from mmoe.ops import topk_gate
 
 # Where gates decide together, what is left of a score that its bias has pushed below
 _LEAST_SCORE = 1e-6

@@ -8,7 +8,7 @@ from typing import Any
 
 from mmoe.config import InteractionConfig, RunConfig
 from mmoe.config.model import BiasConfig
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets import FeatureEncoder
 from mmoe.models.bias_tower import own_lookups, own_names
 from mmoe.models.input_layers import replaced_names
 from mmoe.models.interactions.autoint import AutoInt

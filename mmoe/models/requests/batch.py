@@ -5,7 +5,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets import Batch
 from mmoe.ops.repeat_rows import Owners
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from mmoe.config import FeatureSpec, InputLayerSpec
 from mmoe.config.model import BiasConfig
+from mmoe.datasets import FeatureEncoder
 from mmoe.datasets.features.codec import FeatureColumns
-from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.mixture.columns import RequestColumns
 from mmoe.models.input_layers import replaced_names
 from mmoe.models.interactions.add import Columns

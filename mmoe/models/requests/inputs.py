@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mmoe.datasets.rows.batch import Batch
+from mmoe.datasets import Batch
 from mmoe.embeddings import Lookups
 from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.mixture.columns import RequestColumns

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import SEQUENCE_ENCODERS, FeatureSpec, SequenceSpec
-from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.embeddings.lookups import Lookups
+from mmoe.datasets import FeatureEncoder
+from mmoe.embeddings import Lookups
 from mmoe.mixture.axes import Entry, Names, Part
 from mmoe.models.sequences.events import Events
 from mmoe.process_settings import borrowed_generators

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmoe.config import LabelSpec
-from mmoe.config.tasks import TASKS, TaskConfig
+from mmoe.config import TASKS, LabelSpec, TaskConfig
 
 # exp of it is finite in fp32: a prediction that is far off stays a number
 LARGEST_LOG = 88.0

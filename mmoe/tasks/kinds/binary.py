@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmoe.config import LabelSpec
-from mmoe.config.tasks import TaskConfig
+from mmoe.config import LabelSpec, TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
 from mmoe.tasks.kinds.base import LossRows, OneLogit, log_odds
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmoe.config import LabelSpec
-from mmoe.config.tasks import MulticlassTask, OrdinalTask, TaskConfig
+from mmoe.config import LabelSpec, TaskConfig
+from mmoe.config.tasks import MulticlassTask, OrdinalTask
 from mmoe.mixture.batch_invariant import stable_sigmoid
 from mmoe.tasks.kinds.base import LossRows, Objective, beside, log_odds
 

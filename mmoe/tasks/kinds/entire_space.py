@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmoe.config.tasks import EntireSpaceTask, TaskConfig
+from mmoe.config import TaskConfig
+from mmoe.config.tasks import EntireSpaceTask
 from mmoe.mixture.batch_invariant import stable_sigmoid
 from mmoe.tasks.kinds.base import LossRows
 from mmoe.tasks.kinds.binary import Binary

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmoe.config.tasks import GroupedTask, TaskConfig
+from mmoe.config import TaskConfig
+from mmoe.config.tasks import GroupedTask
 from mmoe.tasks.kinds.base import LossRows
 from mmoe.tasks.kinds.binary import Binary
 

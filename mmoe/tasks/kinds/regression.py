@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmoe.config import LabelSpec
-from mmoe.config.tasks import HuberTask, TaskConfig
+from mmoe.config import LabelSpec, TaskConfig
+from mmoe.config.tasks import HuberTask
 from mmoe.tasks.kinds.base import LossRows, OneLogit
 
 

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmoe.config import LabelSpec
-from mmoe.config.tasks import TaskConfig
+from mmoe.config import LabelSpec, TaskConfig
 from mmoe.mixture.batch_invariant import stable_sigmoid
 from mmoe.tasks.kinds.base import LARGEST_LOG, LossRows, Objective, beside, log_odds
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint import CheckpointFolder
 from mmoe.config import RunConfig, config_from_dict, dump_config
 from mmoe.config.json_files import Stored, read_model
 from mmoe.config.run import with_vector_paths
@@ -22,9 +22,7 @@ from mmoe.datasets.files.fingerprint import DataPrint, data_changes, shown
 from mmoe.datasets.rows.sources import below
 from mmoe.errors import Diverged, RanksDiffer
 from mmoe.parallel import first_other, from_all
-from mmoe.run.addresses import open_run
-from mmoe.run.atomic_files import write_json, write_text
-from mmoe.run.directory import RunDirectory
+from mmoe.run import FolderClaim, RunDirectory, open_run, write_json, write_text
 from mmoe.run.folder_claim import (
     EARLY_FILE,
     EVENT_FILE,
@@ -34,7 +32,6 @@ from mmoe.run.folder_claim import (
     STEP_FOLDER,
     STRAY_POINTER,
     VOCABULARY_FILE,
-    FolderClaim,
     contents,
     matching,
     remove_files,

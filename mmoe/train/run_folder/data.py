@@ -14,7 +14,7 @@ from mmoe.config import RunConfig
 from mmoe.config.data import moment_of
 from mmoe.config.json_files import Count, Share, read_model
 from mmoe.config.kinds import Strict
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets import BatchSource, EncodedLabels, FeatureEncoder, load_test
 from mmoe.datasets.files.fingerprint import (
     DataPrint,
     RowsPrint,
@@ -28,16 +28,12 @@ from mmoe.datasets.files.fingerprint import (
 )
 from mmoe.datasets.labels.masked import Masked, describe_most, masked_counts
 from mmoe.datasets.labels.maturity import STEPS, DelayCurve, Maturity, maturity_of, moment_text
-from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.held_splits import HeldSplits
-from mmoe.datasets.rows.sources import HeldOut, at_versions, generated_splits, load_test
+from mmoe.datasets.rows.sources import HeldOut, at_versions, generated_splits
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.parallel import from_first
-from mmoe.run.atomic_files import write_json
-from mmoe.run.console import Reporter
-from mmoe.run.directory import RunDirectory
+from mmoe.run import Reporter, RunDirectory, write_json
 from mmoe.train.state import Position
 
 LEAK = "test rows may have been trained on"

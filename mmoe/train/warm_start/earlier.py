@@ -5,17 +5,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
+from mmoe.checkpoint import CheckpointFolder, StoredTensors
 from mmoe.checkpoint.weights import check_tables
 from mmoe.config import RunConfig
 from mmoe.config.json_files import Stored
-from mmoe.datasets.features.encoder import FeatureEncoder, codecs_of
+from mmoe.datasets import FeatureEncoder
+from mmoe.datasets.features.encoder import codecs_of
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.files.data_file import absolute, is_address
 from mmoe.mixture.moves import NewExperts
-from mmoe.run.addresses import open_run
-from mmoe.run.atomic_files import read_json
-from mmoe.run.directory import RunDirectory
+from mmoe.run import RunDirectory, open_run, read_json
 
 _SHOWN = 8  # names in one line; beyond that their number
 

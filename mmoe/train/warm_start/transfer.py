@@ -7,24 +7,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mmoe.checkpoint.folder import StoredTensors
+from mmoe.checkpoint import StoredTensors
 from mmoe.checkpoint.optimizer_state import unflatten_optimizer
 from mmoe.checkpoint.weights import outline
 from mmoe.config import RunConfig, TableSpec
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets import FeatureEncoder
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
 from mmoe.embeddings.row_updates import LAST_STEP
 from mmoe.mixture.gates.fixed import constants_of
 from mmoe.mixture.moves import NEW, NewExperts, TensorSource, fits, moved, moved_moments
-from mmoe.parallel import from_all
-from mmoe.parallel.sharded_tensors import (
-    Shard,
-    Sharded,
-    first_rows,
-    local_shards,
-    spread_out,
-    taken_from,
-)
+from mmoe.parallel import Shard, from_all
+from mmoe.parallel.sharded_tensors import Sharded, first_rows, local_shards, spread_out, taken_from
 from mmoe.train.state import TrainingState
 from mmoe.train.warm_start.earlier import EarlierRun, WarmStartReport, model_difference, named_pairs
 from mmoe.train.warm_start.places import NamedNetwork, expert_origins, tensor_sources
