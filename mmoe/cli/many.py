@@ -86,6 +86,13 @@ def compare(
             metavar="KIND,KIND,…", help="Kinds of models; each is compared with the first."
         ),
     ] = "single_task,shared_bottom,mmoe,ple",
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare with this model instead: a kind of --models, logistic_regression or "
+            "boosted_trees."
+        ),
+    ] = None,
     seeds: Annotated[
         int, typer.Option(help="Runs per model: the config's seed, and those after it.")
     ] = 5,
@@ -103,15 +110,18 @@ def compare(
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train several models with several seeds; logistic regression and trees beside them."""
+    """Train several models with several seeds; logistic regression and trees beside them.
+
+    The last line says which model wins each task.
+    """
     with folder_of(out, resume=resume) as place:
         resume = resumes(place.path, resume, "folder of the comparison")
         config = config_of_command(recipe_or_config, set_, import_)
         config, data = at_as_of(config, data, as_of)
         from mmoe.compare import ComparisonSettings, compare_models
-        from mmoe.report.comparison import comparison_grids
+        from mmoe.report.comparison import comparison_grids, describe_winners
 
-        settings = ComparisonSettings.of_text(models, seeds)
+        settings = ComparisonSettings.of_text(models, seeds, reference)
         asked = {"data": data, "resume": resume}
         result, folder = _run_into(
             place, "compare", compare_models, config, settings, quiet, **asked
@@ -121,6 +131,7 @@ def compare(
             return
         print_grids(comparison_grids(result))
         say(f"{folder}/compare.html")
+        say(describe_winners(result))
 
 
 def tune(

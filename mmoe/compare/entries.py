@@ -155,6 +155,7 @@ def baseline_entry(folder: Path, name: str, rows: ComparedRows) -> Entry:
             rows.config,
             splits.train,
             splits.test,
+            validation=splits.validation,
             origin=splits.origin,
             maturity=rows.prepared.maturity,
         )

@@ -19,9 +19,11 @@ MEANING = (
     "95 % interval of the mean difference over seeds: two variances are added, that of the test "
     "rows (of the difference averaged over the seeds, on the same rows: DeLong's for AUC, the "
     "first-order one for RMSE, MAE and R²) and that of the seeds (of the differences seed by "
-    "seed, divided by their number); Student's t with Satterthwaite's degrees of freedom. With "
-    "one seed it is of the test rows alone"
+    "seed, divided by their number); Student's t with Satterthwaite's degrees of freedom, and the "
+    "normal quantile below four seeds, which are too few for t. With one seed it is of the test "
+    "rows alone"
 )
+_FEW_SEEDS = 4  # below them, t would be 4 to 13 standard errors: nothing could be told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,7 @@ class Difference:
         high: Upper end.
         row_error: Standard error by the test rows; None for a metric that has none.
         seed_error: Standard error by the seeds; None where there is one.
-        degrees: Of freedom; None: infinitely many.
+        degrees: Of freedom; None: infinitely many, or too few seeds to say.
     """
 
     value: float
@@ -53,37 +55,39 @@ class Difference:
 
 def paired_difference(
     own_S: np.ndarray,
-    first_S: np.ndarray,
+    other_S: np.ndarray,
     own_terms_N: np.ndarray | None,
-    first_terms_N: np.ndarray | None,
+    other_terms_N: np.ndarray | None,
 ) -> Difference:
     """Computes the mean difference of two models on the same test rows, with its interval.
 
     `Var = Σ_rows (a − b)² + Var_seeds(d) / S`: the terms a and b of each row
     (`mmoe.metrics.row_terms`) are averaged over the seeds first, as the metric is, so the noise of
-    the rows, which all seeds share, is not averaged away.
+    the rows, which all seeds share, is not averaged away. A metric with terms has the normal
+    quantile where there are fewer than four seeds.
 
     Args:
         own_S: The metric, seed by seed; one value of a model that has no seeds.
-        first_S: Of the model that it is compared with, likewise.
+        other_S: Of the model that it is compared with, likewise.
         own_terms_N: Terms of the test rows; None: the metric has none.
-        first_terms_N: Likewise.
+        other_terms_N: Likewise.
 
     Example:
         >>> found = paired_difference(np.array([0.81, 0.83]), np.array([0.80, 0.80]), None, None)
         >>> round(found.value, 3), round(found.low, 3), round(found.high, 3), found.degrees
         (0.02, -0.107, 0.147, 1.0)
     """
-    differences_S = own_S - first_S
+    differences_S = own_S - other_S
     count, value = len(differences_S), float(differences_S.mean())
     rows = None
-    if own_terms_N is not None and first_terms_N is not None:
-        rows = float(((own_terms_N - first_terms_N) ** 2).sum())
+    if own_terms_N is not None and other_terms_N is not None:
+        rows = float(((own_terms_N - other_terms_N) ** 2).sum())
     seeds = float(differences_S.var(ddof=1)) / count if count > 1 else None
     total = (rows or 0.0) + (seeds or 0.0)
     low = high = degrees = None
     if rows is not None or seeds is not None:
-        degrees = total**2 / seeds**2 * (count - 1) if seeds else None
+        few = rows is not None and count < _FEW_SEEDS
+        degrees = total**2 / seeds**2 * (count - 1) if seeds and not few else None
         share = 0.5 + CONFIDENCE / 2
         quantile = ndtri(share) if degrees is None else stdtrit(degrees, share)
         reach = float(quantile) * total**0.5
@@ -260,18 +264,23 @@ class Trained:
     entries: Sequence[Entry]
 
 
-def comparison(rows: ComparedRows, models: Sequence[Trained]) -> dict[str, Any]:
-    """Judges all models against the first, on the test rows.
+def comparison(
+    rows: ComparedRows, models: Sequence[Trained], reference: str | None = None
+) -> dict[str, Any]:
+    """Judges all models against one of them, on the test rows.
 
     Args:
         rows: Of the comparison.
-        models: The first is what the others are compared with.
+        models: At least one.
+        reference: Name of the model that the others are compared with; default: the first.
 
     Returns:
         What compare.json holds.
     """
     measures = _measures_of(rows.config)
     judged = [judge(rows, measures, [e.predictions_NP for e in one.entries]) for one in models]
+    names = [one.name for one in models]
+    number = 0 if reference is None else names.index(reference)
     observed_T = rows.test_labels.observed_NT.sum(axis=0)
     prepared = rows.prepared
     return {
@@ -283,22 +292,43 @@ def comparison(rows: ComparedRows, models: Sequence[Trained]) -> dict[str, Any]:
             "test": len(prepared.test),
         },
         "test_rows": {task.name: int(observed_T[t]) for t, task in enumerate(rows.config.tasks)},
-        "first": models[0].name,
+        "reference": names[number],
         "measures": [measure.as_dict() for measure in measures],
         "models": [
-            _of_model(one, mine, judged[0], measures, is_first=number == 0)
-            for number, (one, mine) in enumerate(zip(models, judged, strict=True))
+            _of_model(one, mine, None if m == number else judged[number], measures)
+            for m, (one, mine) in enumerate(zip(models, judged, strict=True))
+        ],
+        "winners": [
+            _winner(measure, dict(zip(names, judged, strict=True)))
+            for measure in measures
+            if measure.headline
         ],
         "interval": MEANING,
     }
 
 
-def _of_model(
-    model: Trained, mine: Judged, first: Judged, measures: Sequence[Measure], *, is_first: bool
-) -> dict[str, Any]:
-    results = {
-        measure.key: _result(measure, mine, None if is_first else first) for measure in measures
+def _winner(measure: Measure, judged: Mapping[str, Judged]) -> dict[str, Any]:
+    """The best model of a task, the second best, and whether they can be told apart."""
+    sign = 1 if measure.higher_is_better else -1
+    values = {name: one.values[measure.key] for name, one in judged.items()}
+    means = {
+        name: sign * float(own_S.mean()) for name, own_S in values.items() if own_S is not None
     }
+    ranked = sorted(means, key=lambda name: -means[name])  # stable: of equals the first one named
+    found: dict[str, Any] = {"task": measure.task, "key": measure.key}
+    if len(ranked) < 2:  # simple models are always there: no test row has a label
+        return found | {"model": None, "second": None}
+    best, second = ranked[:2]
+    difference = _difference(measure, judged[best], judged[second])
+    verdict = difference.verdict(higher_is_better=measure.higher_is_better)
+    found |= {"model": best, "second": second, "difference": asdict(difference)}
+    return found | {"sure": verdict == "gains"}
+
+
+def _of_model(
+    model: Trained, mine: Judged, reference: Judged | None, measures: Sequence[Measure]
+) -> dict[str, Any]:
+    results = {measure.key: _result(measure, mine, reference) for measure in measures}
     headlines = [measure for measure in measures if measure.headline]
     rates = [e.rows_per_second for e in model.entries if e.rows_per_second is not None]
     return {
@@ -321,8 +351,8 @@ def _tasks_that(
     return [m.task for m in headlines if results[m.key].get("verdict") == verdict]
 
 
-def _result(measure: Measure, mine: Judged, first: Judged | None) -> dict[str, Any]:
-    """The result of one measure; without `first` there is nothing to compare with."""
+def _result(measure: Measure, mine: Judged, reference: Judged | None) -> dict[str, Any]:
+    """The result of one measure; that of the reference itself has no difference."""
     own_S = mine.values[measure.key]
     if own_S is None:
         return {"values": None, "mean": None, "sd": None, "difference": None, "verdict": None}
@@ -333,10 +363,14 @@ def _result(measure: Measure, mine: Judged, first: Judged | None) -> dict[str, A
         "difference": None,
         "verdict": None,
     }
-    first_S = None if first is None else first.values[measure.key]
-    if first is not None and first_S is not None:
-        terms_N, first_terms_N = mine.terms[measure.key], first.terms[measure.key]
-        difference = paired_difference(own_S, first_S, terms_N, first_terms_N)
+    if reference is not None and reference.values[measure.key] is not None:
+        difference = _difference(measure, mine, reference)
         found["difference"] = asdict(difference)
         found["verdict"] = difference.verdict(higher_is_better=measure.higher_is_better)
     return found
+
+
+def _difference(measure: Measure, mine: Judged, other: Judged) -> Difference:
+    own_S, other_S = mine.values[measure.key], other.values[measure.key]
+    assert own_S is not None and other_S is not None
+    return paired_difference(own_S, other_S, mine.terms[measure.key], other.terms[measure.key])

@@ -32,15 +32,19 @@ class ComparisonSettings:
     """Models and seeds of a comparison.
 
     Attributes:
-        models: Kinds of models; the others are judged against the first.
+        models: Kinds of models.
         seeds: How often each is trained, with the config's seed and those after it.
+        reference: One of `models`, or a simple model; the others are judged against it. Default:
+            the first.
 
     Raises:
-        ValueError: No model, one that is named twice, or seeds out of range.
+        ValueError: No model, one that is named twice, seeds out of range, or a reference that does
+            not take part.
     """
 
     models: Sequence[str] = ("single_task", "shared_bottom", "mmoe", "ple")
     seeds: int = 5
+    reference: str | None = None
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -52,21 +56,28 @@ class ComparisonSettings:
         for number, name in enumerate(self.models):
             if name in self.models[:number]:
                 raise ValueError(f"--models: {name} is named twice; remove one")
+        known = (*self.models, *BASELINES)
+        if self.reference is not None and self.reference not in known:
+            raise ValueError(
+                f"--reference: {self.reference!r} does not take part; expected one of "
+                f"{', '.join(known)}"
+            )
 
     @classmethod
-    def of_text(cls, models: str, seeds: int) -> "ComparisonSettings":
+    def of_text(cls, models: str, seeds: int, reference: str | None = None) -> "ComparisonSettings":
         """Reads kinds of models with commas between them.
 
         Args:
             models: Such as `mmoe, ple`.
             seeds: Runs of each.
+            reference: As the attribute.
 
         Example:
             >>> ComparisonSettings.of_text("mmoe, ple", 2).models
             ('mmoe', 'ple')
         """
         names = tuple(name.strip() for name in models.split(",") if name.strip())
-        return cls(models=names, seeds=seeds)
+        return cls(models=names, seeds=seeds, reference=reference)
 
 
 def _contestants_of(config: RunConfig, settings: ComparisonSettings) -> dict[str, list[RunConfig]]:
@@ -129,7 +140,7 @@ def compare_models(
 
     Returns:
         What compare.json holds: for each model its metrics over the seeds, and their differences
-        to the first model's with intervals.
+        to the reference's with intervals; and which model wins each task.
 
     Raises:
         ValueError: Config, data, settings or folder cannot be used; or a run diverged.
@@ -137,7 +148,8 @@ def compare_models(
     """
     reporter = reporter or SilentReporter()
     config = with_absolute_paths(config, data)
-    contestants = _contestants_of(config, settings or ComparisonSettings())
+    settings = settings or ComparisonSettings()
+    contestants = _contestants_of(config, settings)
     with FolderClaim("comparison", reporter.say) as claim:
         if not numbered:
             claim.go_on(out, resume=resume)
@@ -145,7 +157,7 @@ def compare_models(
         out = begin_planned(claim, out, config, rows.prepared.data, numbered=numbered)
         on_folder(out)
         models = _train_all(out, contestants, rows, reporter, claim)
-        result = comparison(rows, models)
+        result = comparison(rows, models, settings.reference)
         claim.check()
         write_json(out / _RESULT, result)
         write_comparison_page(out / _RESULT, out / _PAGE)

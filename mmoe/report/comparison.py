@@ -59,11 +59,12 @@ class _Comparison(Stored):
 
     name: str
     origin: str
-    first: str
+    reference: str
     rows: dict[str, int]
     measures: Annotated[list[_Measure], Field(min_length=1)]
     models: Annotated[list[_Model], Field(min_length=1)]
     interval: str = ""
+    winners: list[dict[str, Any]] = Field(default_factory=list)
 
 
 def write_comparison_page(result_file: str | Path, target: str | Path) -> Path:
@@ -83,7 +84,7 @@ def write_comparison_page(result_file: str | Path, target: str | Path) -> Path:
 
 
 def comparison_figure(result: Mapping[str, Any]) -> Figure:
-    """Draws every model's difference to the first, with its interval: a panel for each measure.
+    """Draws every model's difference to the reference, with its interval: a panel for each measure.
 
     Args:
         result: What compare.json holds.
@@ -96,7 +97,7 @@ def comparison_figure(result: Mapping[str, Any]) -> Figure:
         >>> first = {"title": "single_task", "results": {"click.auc": {"mean": 0.79}}}
         >>> other = {"title": "mmoe", "results": {"click.auc": {**found, "verdict": "gains"}}}
         >>> measure = {"key": "click.auc", "task": "click", "heading": "AUC", "form": "{:.4f}"}
-        >>> result = {"first": "single_task", "measures": [measure], "models": [first, other]}
+        >>> result = {"reference": "single_task", "measures": [measure], "models": [first, other]}
         >>> len(comparison_figure(result).axes)
         1
     """
@@ -109,7 +110,7 @@ def comparison_figure(result: Mapping[str, Any]) -> Figure:
     for axes, measure in zip(grid, measures, strict=False):
         title = f"{measure['task']} · {measure['heading']}"
         better = "" if measure.get("higher_is_better", True) else " (lower is better)"
-        style.dress(axes, title, f"less {result['first']}{better}", columns=2)
+        style.dress(axes, title, f"less {result['reference']}{better}", columns=2)
         _draw(axes, measure, models)
     for axes in grid[len(measures) :]:
         axes.set_visible(False)
@@ -179,15 +180,16 @@ def _limits(measure: Mapping[str, Any], models: list[Mapping[str, Any]]) -> tupl
 
 
 def _page(result: dict[str, Any]) -> str:
-    description = f"Difference of every model to {result['first']}, for each task"
+    description = f"Difference of every model to {result['reference']}, for each task"
     picture = style.themed_svg(comparison_figure(result), "comparison", description)
     *measures, models = comparison_grids(result)
     return rendered(
         "comparison.html.j2",
         name=result["name"],
         origin=result["origin"],
-        first=result["first"],
+        reference=result["reference"],
         facts=[(split, tables.count(rows)) for split, rows in result["rows"].items()],
+        winners=describe_winners(result),
         picture=Markup(picture),
         measures=measures,
         models=models,
@@ -209,7 +211,7 @@ def comparison_grids(result: Mapping[str, Any]) -> list[tables.Grid]:
             [model["title"], *judged_cells(model["results"][measure["key"]], measure["form"])]
             for model in result["models"]
         ]
-        headings = ["model", "mean ± sd", f"less {result['first']}", "95 % interval", ""]
+        headings = ["model", "mean ± sd", f"less {result['reference']}", "95 % interval", ""]
         grids.append(tables.Grid(headings, rows, title))
     headings = ["model", "seeds", "parameters", "rows a second", "time", "gains", "pays"]
     rows = [
@@ -225,3 +227,31 @@ def comparison_grids(result: Mapping[str, Any]) -> list[tables.Grid]:
         for model in result["models"]
     ]
     return [*grids, tables.Grid(headings, rows)]
+
+
+def describe_winners(result: Mapping[str, Any]) -> str:
+    """Says in one line which model is the best of each task, and by how much.
+
+    Args:
+        result: What compare.json holds.
+    """
+    titles = {model["name"]: model["title"] for model in result["models"]}
+    measures = {measure["key"]: measure for measure in result["measures"]}
+    said = []
+    for one in result.get("winners") or []:
+        if one["second"] is None:
+            said.append(f"{one['task']} cannot be judged")
+            continue
+        measure, best = measures[one["key"]], titles[one["model"]]
+        value, low, high = (
+            NONE if part is None else tables.signed(part, measure["form"])
+            for part in (one["difference"][end] for end in ("value", "low", "high"))
+        )
+        by = f"{measure['heading']} {value} [{low}, {high}]"
+        second = titles[one["second"]]
+        said.append(
+            f"{one['task']} is won by {best} ({by} over {second})"
+            if one["sure"]
+            else f"{one['task']} is even between {best} and {second} ({by})"
+        )
+    return "; ".join(said)

@@ -409,6 +409,8 @@ def changes(changed: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value["kind"])
     if isinstance(value, list):
         return "-".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -32,7 +32,9 @@ _DECAYS: Mapping[str, Sequence[float]] = {
     "adam": (0, 1e-6, 1e-5, 1e-4, 1e-3),
     "adamw": (0, 1e-3, 1e-2, 0.1, 0.5),
 }
-_LISTED: Mapping[str, Sequence[float]] = {
+_LISTED: Mapping[str, Sequence[Any]] = {
+    "model.wide": (False, True),
+    "model.interaction": ({"kind": "none"}, {"kind": "fm"}, {"kind": "dcn_v2"}),
     "model.input_dropout": (0, 0.05, 0.1, 0.2),
     "model.expert.dropout": (0, 0.1, 0.2, 0.3, 0.5),
     "model.tower.dropout": (0, 0.1, 0.3),
@@ -86,7 +88,7 @@ def search_space(config: RunConfig, train_rows: int | None = None) -> list[Dimen
         values = [value for value in _values(config, key, own, train_rows) if value != own]
         fitting = [value for value in values if _fits(config, key, value)]
         if fitting:
-            together = sorted([own, *fitting])
+            together = sorted([own, *fitting], key=_order)
             place = together.index(own)
             dimensions.append(Dimension(key=key, values=tuple(together), own=place))
     return dimensions
@@ -125,13 +127,18 @@ def _values(config: RunConfig, key: str, own: Any, train_rows: int | None) -> li
     if key == "training.optimizer.weight_decay":
         return list(_DECAYS.get(config.training.optimizer.kind, (0,)))
     if key in _LISTED:
-        return list(_LISTED[key])
+        return [value for value in _LISTED[key] if _order(value) != _order(own)]
     values = [_times(own, factor, _SMALLEST.get(key, 1)) for factor in _TIMES[key]]
     if key == "model.embedding_dim":
         values = [max(4, value // 4 * 4) for value in values]
     if key == "training.batch_size" and train_rows is not None:
         values = [value for value in values if value * _STEPS <= train_rows]
     return [value for n, value in enumerate(values) if value not in values[:n]]
+
+
+def _order(value: Any) -> Any:
+    """What values are sorted by: a section by its kind, which it is known by too."""
+    return value["kind"] if isinstance(value, dict) else value
 
 
 def _times(own: Any, factor: float, smallest: int) -> Any:

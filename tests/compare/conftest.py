@@ -1,18 +1,17 @@
 """Comparisons of the funnel, small enough for a second or two."""
 
-from functools import partial
-
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.compare import ComparisonSettings, compare_models, entries
+from mmoe.compare import ComparisonSettings, compare_models
 from mmoe.config import config_from_dict, set_values
+from mmoe.train import baselines
 
 
 @pytest.fixture(autouse=True)
 def _few_trees(monkeypatch):
-    few = partial(entries.boosted_trees, iterations=5)
-    monkeypatch.setattr(entries, "_FIT", {**entries._FIT, "boosted_trees": few})
+    monkeypatch.setattr(baselines, "_MOST_TREES", 5)
+    monkeypatch.setattr(baselines, "_TRIALS", baselines._TRIALS[:1])
 
 
 @pytest.fixture
@@ -28,9 +27,9 @@ def small(funnel_table, funnel_config, tmp_path):
 def compare(small, tmp_path):
     """Compares models in the folder `out`, with changes to the config."""
 
-    def run(models, seeds, *overrides, **keywords):
+    def run(models, seeds, *overrides, reference=None, **keywords):
         config = config_from_dict(set_values(small, overrides))
-        settings = ComparisonSettings(models=models, seeds=seeds)
+        settings = ComparisonSettings(models=models, seeds=seeds, reference=reference)
         return compare_models(config, tmp_path / "out", settings, **keywords)
 
     return run

@@ -12,7 +12,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.compare import ComparisonSettings
 from mmoe.config import config_from_dict, set_values
 from mmoe.metrics import auc_difference_interval
-from mmoe.report.comparison import comparison_grids
+from mmoe.report.comparison import comparison_grids, describe_winners
 from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter
 from mmoe.train import Interrupted, train_run
@@ -77,6 +77,28 @@ def test_with_one_seed_the_interval_is_delongs(compare, tmp_path):
         assert found["high"] == pytest.approx(expected.high, abs=1e-9)
         assert found["seed_error"] is None
     assert models["shared_bottom"]["results"]["click.auc"]["difference"] is None
+
+
+def test_a_simple_model_is_the_reference_and_the_best_of_a_task_wins_it(compare, tmp_path):
+    result = compare(["shared_bottom"], 2, reference="boosted_trees")
+    assert result["reference"] == "boosted_trees"
+    found = {name: model["results"]["click.auc"] for name, model in _by_name(result).items()}
+    assert found["boosted_trees"]["difference"] is None
+    difference = found["shared_bottom"]["difference"]
+    assert difference["value"] == pytest.approx(
+        found["shared_bottom"]["mean"] - found["boosted_trees"]["mean"]
+    )
+    # Two seeds are too few for Student's t, whose reach would be 12.7 standard errors
+    error = (difference["row_error"] ** 2 + difference["seed_error"] ** 2) ** 0.5
+    assert difference["degrees"] is None
+    assert difference["high"] - difference["value"] == pytest.approx(1.96 * error, rel=1e-3)
+    winner = result["winners"][0]
+    ranked = sorted(found, key=lambda name: -found[name]["mean"])
+    assert (winner["task"], winner["model"], winner["second"]) == ("click", *ranked[:2])
+    assert winner["sure"] == (winner["difference"]["low"] > 0)
+    said = describe_winners(result)
+    assert said.startswith("click is won by" if winner["sure"] else "click is even between")
+    assert said in (tmp_path / "out" / "compare.html").read_text()
 
 
 def _test_labels(out):
@@ -174,6 +196,11 @@ def test_what_cannot_be_compared_is_one_line(
     assert not out.exists()
 
 
+def test_a_reference_that_does_not_take_part_is_refused():
+    with pytest.raises(ValueError, match=r"--reference: 'ple' does not take part.*boosted_trees"):
+        ComparisonSettings(models=["mmoe"], reference="ple")
+
+
 def test_the_command_prints_a_table_json_and_a_page(mmoe, small, tmp_path):
     config, out = tmp_path / "config.yaml", tmp_path / "out"
     config.write_text(yaml.safe_dump(small))
@@ -182,7 +209,9 @@ def test_the_command_prints_a_table_json_and_a_page(mmoe, small, tmp_path):
     assert code == 0, err
     assert "less shared_bottom" in printed
     assert "logistic regression" in printed
-    assert printed.splitlines()[-1] == str(out / "compare.html")
+    *_, page, winners = printed.splitlines()
+    assert page == str(out / "compare.html")
+    assert re.search(r"^click is .*; buy is ", winners)
     assert re.search(r"^shared_bottom-seed-3: click AUC 0\.\d+, buy AUC 0\.\d+; ", err, re.M)
     assert err.count("gauc rests on") == 2  # of click and of buy, once each
 
@@ -206,6 +235,6 @@ def test_a_metric_that_cannot_be_computed_is_a_dash():
     results = {"click.auc": {"mean": None, "sd": None, "difference": None, "verdict": None}}
     model = {"title": "mmoe", "seeds": [0], "parameters": 7, "rows_per_second": 1.0, "seconds": 1.0}
     measure = {"key": "click.auc", "task": "click", "heading": "AUC", "form": "{:.4f}"}
-    result = {"first": "mmoe", "measures": [measure]}
+    result = {"reference": "mmoe", "measures": [measure]}
     result["models"] = [{**model, "results": results, "gains": [], "pays": []}]
     assert "–" in comparison_grids(result)[0].rows[0]

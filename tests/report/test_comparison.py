@@ -39,7 +39,7 @@ def _result():
     return {
         "name": "funnel",
         "origin": "log.parquet",
-        "first": "single_task",
+        "reference": "single_task",
         "rows": {"train": 3000, "validation": 500, "test": 500},
         "measures": measures,
         "interval": "what it is",

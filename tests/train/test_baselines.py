@@ -1,5 +1,8 @@
 """Baselines: what they see of each feature, on which rows they learn, and that they learn."""
 
+import sys
+from importlib.util import find_spec
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from mmoe.config import RunConfig, config_from_dict
+from mmoe.train import baselines
 from mmoe.train.baselines import boosted_trees, logistic_regression
 
 FEATURES = [
@@ -137,3 +141,34 @@ def test_a_vector_is_so_many_numbers(fit) -> None:
     empty = pa.table({"title": pa.nulls(3), "click": [0, 1, 0]})
     same = fit(config, table[:400], empty)["click"].predictions_N
     assert np.isfinite(same).all() and np.ptp(same) == 0
+
+
+@pytest.mark.parametrize("library", ["lightgbm", "scikit-learn"])
+def test_trees_learn_ids_of_many_values_and_stop_by_the_validation_rows(
+    library, monkeypatch
+) -> None:
+    """400 ids whose order says nothing: by their rank alone, trees hardly tell them apart."""
+    if library == "scikit-learn":
+        monkeypatch.setitem(sys.modules, "lightgbm", None)
+    elif find_spec("lightgbm") is None:
+        pytest.skip("needs lightgbm")
+    generator = np.random.default_rng(0)
+    appeal = generator.normal(size=400) * 2
+    item = generator.integers(0, 400, 9000)
+    noise = generator.normal(size=9000)
+    click = generator.random(9000) < 1 / (1 + np.exp(-appeal[item]))
+    log = pa.table({"item": pa.array([f"{i:03}" for i in item]), "noise": noise, "click": click})
+    features = [{"kind": "categorical", "name": "item"}, {"kind": "numeric", "name": "noise"}]
+    config = make_config([{"name": "click", "label": "click"}], features)
+    train, held, test = log[:6000], log[6000:7500], log[7500:]
+    truth = roc_auc_score(click[7500:], appeal[item[7500:]])
+
+    def auc(**more) -> float:
+        found = boosted_trees(config, train, test, **more)["click"]
+        return roc_auc_score(found.labels_N, found.predictions_N)
+
+    stopped = auc(validation=held)
+    assert stopped > truth - 0.03
+    assert stopped > auc(iterations=600) + 0.005
+    monkeypatch.setattr(baselines, "_FEW_IDS", 1000)
+    assert stopped > auc(validation=held) + 0.005

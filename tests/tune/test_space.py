@@ -16,6 +16,10 @@ def _config(funnel_config):
     return make
 
 
+def _kind_or_value(value):
+    return value["kind"] if isinstance(value, dict) else value
+
+
 def _values(config, rows=None):
     return {each.key: each.values for each in search_space(config, rows)}
 
@@ -24,13 +28,14 @@ def test_every_dimension_holds_the_configs_own_value_and_valid_ones(config):
     own = config("model.gate={kind: noisy_top_k, k: 2}", "model.num_experts=4")
     raw = own.model_dump(mode="json")
     space = search_space(own, 3200)
-    assert len(space) == 11
+    assert len(space) == 13
+    assert {"model.interaction", "model.wide"} <= {each.key for each in space}
     for each in space:
         value = raw
         for name in each.key.split("."):
             value = value[name]
         assert each.values[each.own] == value
-        assert list(each.values) == sorted(each.values)
+        assert list(each.values) == sorted(each.values, key=_kind_or_value)
         assert len(set(map(str, each.values))) == len(each.values)
         for other in each.values:
             with_values(own, {each.key: other})
@@ -55,6 +60,10 @@ def test_what_a_config_cannot_have_or_use_is_left_out(config):
     plain = _values(config("features=[{kind: numeric, name: price}]", "model.tower.hidden=[]"))
     assert not any("embedding" in key for key in plain)
     assert "model.tower.hidden" not in plain
+    assert [each["kind"] for each in plain["model.interaction"]] == [
+        "dcn_v2",
+        "none",
+    ]  # no ids: no fm
 
 
 def test_the_config_that_comes_out_reads_back_the_same_with_comments(config):
