@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from mmoe.config import TaskConfig
 from mmoe.datasets.infer.profile import profile_column
+from mmoe.datasets.infer.reading import number_keys
 from mmoe.datasets.labels.expressions import columns_of, evaluate, evaluate_label, parse, quote
 from mmoe.datasets.rows.locations import first_true, missing_column, place, visible_columns
 from mmoe.datasets.values.arrow import pc, plain
+from mmoe.datasets.values.columns import parse_amounts
 from mmoe.datasets.values.text import settle
 from mmoe.metrics.task_kinds import kind_of
 
@@ -89,6 +91,8 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
     if profile.numbers_N is not None:
         _refuse_infinite(table, label, profile.numbers_N, origin)
     if profile.nature == "text" or (len(values) == 2 and not _is_zero_one(values)):
+        if len(values) > 2 and (amount := _as_amount(label, values)) is not None:
+            return _from_expression(table, amount, name, origin)
         if len(values) > 2:
             some = ", ".join(repr(value) for value in values[:5].to_pylist())
             raise ValueError(
@@ -107,6 +111,17 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
             _refuse_stray(table, label, profile.numbers_N, origin)
         return _regression(table, label, name, profile.numbers_N, origin)
     raise ValueError(wrong)
+
+
+def _as_amount(label: str, values: pa.Array) -> str | None:
+    """The expression of a label whose texts are numbers such as $1,234.50 or 1.2k."""
+    texts = values.cast(pa.large_string())
+    keys = number_keys(texts) or {}
+    marks = [keys["decimal"]] if "decimal" in keys else [".", ","]
+    for decimal in marks:
+        if not parse_amounts(pa.chunked_array([texts]), decimal).null_count:
+            return f"number({quote(label)}" + ("" if decimal == "." else ", ','") + ")"
+    return None
 
 
 def consequence_notes(tasks: list[GuessedTask]) -> dict[str, str]:

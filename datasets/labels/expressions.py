@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from mmoe.datasets.rows.locations import find_column, first_true, place
 from mmoe.datasets.values.arrow import is_text, pc
-from mmoe.datasets.values.columns import numbers_of, to_numbers
+from mmoe.datasets.values.columns import numbers_of, parse_amounts, to_numbers
 from mmoe.datasets.values.text import blank_to_null
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`((?:[^`]|``)+)`")
@@ -158,7 +158,7 @@ def evaluate(expression: str, table: pa.Table, origin: str, used_by: str) -> Val
 
     A row is missing where any operand is missing, and where arithmetic has no finite result
     (division by zero, logarithm of zero). Only columns, constants, + - * / // % **, comparisons,
-    in, and, or, not, is_missing() and a few functions are known; nothing else can be run.
+    in, and, or, not, is_missing(), number() and a few functions are known; nothing else can be run.
 
     Args:
         expression: The text.
@@ -355,8 +355,10 @@ class _Evaluator:
 
     def _call(self, node: ast.Call) -> Values:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name == "number" and len(node.args) in (1, 2) and not node.keywords:
+            return self._amount(*node.args)
         if len(node.args) != 1 or node.keywords or name not in {*_FUNCTIONS, "is_missing"}:
-            known = ", ".join(sorted([*_FUNCTIONS, "is_missing"]))
+            known = ", ".join(sorted([*_FUNCTIONS, "is_missing", "number"]))
             raise self.error(
                 f"{shown(self._written(node))} is not allowed; functions, of one value: {known}"
             )
@@ -366,6 +368,26 @@ class _Evaluator:
         value = self._number(node.args[0])
         with np.errstate(all="ignore"):
             return _finite(_FUNCTIONS[name](value.data.astype(np.float64)), value.missing)
+
+    def _amount(self, column: ast.expr, mark: ast.expr | None = None) -> Values:
+        """Numbers as people write them: $1,234.50, 12 %, 1.2k; with ',' 1.234,50 €."""
+        decimal = mark.value if isinstance(mark, ast.Constant) else "."
+        if decimal not in (".", ",") or (mark is not None and not isinstance(mark, ast.Constant)):
+            raise self.error("the second argument of number is the mark of decimals, '.' or ','")
+        value = self.visit(column)
+        if not isinstance(value.data, pa.ChunkedArray):
+            return self._as_number(value)
+        numbers = parse_amounts(value.data, decimal)
+        present = blank_to_null(value.data)
+        missing = pc.is_null(present).to_numpy()
+        if (index := first_true(pc.is_null(numbers).to_numpy() & ~missing)) is not None:
+            example = "$1,234.50" if decimal == "." else "1.234,50 €"
+            raise ValueError(
+                f"{place(self.table, self.origin, index)}: column {value.source!r} is "
+                f"{value.data[index].as_py()!r}, expected a number such as {example!r}, since "
+                f"{self.used_by} is {shown(self.expression)}; mend the cell, or leave it empty"
+            )
+        return Values(pc.fill_null(numbers, 0.0).to_numpy(), missing, value.source)
 
     def _number(self, node: ast.expr) -> Values:
         return self._as_number(self.visit(node))

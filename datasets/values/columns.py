@@ -277,6 +277,34 @@ def parse_written(
     return pc.if_else(pa.array(minus_N == 1), pc.negate(numbers), numbers)
 
 
+_THOUSANDS = {".": ",", ",": "."}  # the other mark
+_TIMES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
+
+
+def parse_amounts(values: pa.ChunkedArray, decimal: str) -> pa.ChunkedArray:
+    """Parses numbers with a currency or a percent sign, or k, M or B for their thousands.
+
+    Args:
+        values: large_string [N].
+        decimal: Mark before the fraction, `.` or `,`; the other one may part thousands.
+
+    Returns:
+        float64 [N]; null where there is no such number.
+
+    Example:
+        >>> cells = pa.array(["$1,234.50", "1.2k", "12 %", "EUR -3", "(7)", "1,2", "", "x"])
+        >>> parse_amounts(pa.chunked_array([cells.cast(pa.large_string())]), ".").to_pylist()
+        [1234.5, 1200.0, 12.0, -3.0, -7.0, None, None, None]
+    """
+    bare = pc.replace_substring_regex(tidied(values), r" ?(\p{Sc}|%|\b[A-Z]{3}\b) ?", "")
+    parts = pc.extract_regex(bare, r"^(?P<number>.*?)(?P<times>[kKmMbB]?)(?P<close>\)?)$")
+    number, times, close = (pc.struct_field(parts, name) for name in ("number", "times", "close"))
+    written = pc.binary_join_element_wise(number, close, pa.scalar("", number.type))
+    letters = pa.array([*_TIMES], pa.large_string())
+    factors = pa.array([*_TIMES.values()]).take(pc.index_in(pc.utf8_lower(times), letters))
+    return pc.multiply(parse_written(written, decimal, _THOUSANDS[decimal], None), factors)
+
+
 def _is(part: pa.ChunkedArray, mark: str) -> np.ndarray:
     return pc.fill_null(pc.equal(part, mark), False).to_numpy()
 

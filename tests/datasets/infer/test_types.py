@@ -230,3 +230,21 @@ def test_a_label_of_zeros_and_ones_with_a_stray_value(kind):
     values[:100] = [2] * 100  # many others: a number, not a slip
     table = pa.table({"y": makers[kind](values)})
     assert guess_task(table, "y", "y", "log.csv").task.kind == "regression"
+
+
+@pytest.mark.parametrize(
+    ("write", "expression"),
+    [
+        (lambda x: f"${x:,.2f}", "number(y)"),
+        (lambda x: f"{x / 1000:.1f}k", "number(y)"),
+        (lambda x: f"{x:.2f} €".replace(".", ","), "number(y, ',')"),
+    ],
+)
+def test_a_label_of_amounts_is_a_regression_of_their_numbers(write, expression):
+    amounts = np.random.default_rng(0).uniform(10, 5000, 500)
+    guessed = guess_task(pa.table({"y": [write(x) for x in amounts]}), "y", "y", "log.csv")
+    assert (guessed.task.label, guessed.task.kind) == (expression, "regression")
+    np.testing.assert_allclose(guessed.values_N, amounts, atol=51)
+    names = pa.table({"y": [f"{int(x)} Main St" for x in amounts]})
+    with pytest.raises(ValueError, match="different texts"):
+        guess_task(names, "y", "y", "log.csv")

@@ -193,3 +193,20 @@ def test_columns_of():
 @given(st.text(min_size=1, max_size=40))
 def test_any_column_name_can_be_quoted(name):
     assert columns_of(f"{quote(name)} == 1") == [name]
+
+
+def test_numbers_as_people_write_them():
+    texts = ["$1,234.50", "1.2k", "-3", None, "2M", "12 %"]
+    log = pa.table({"paid": pa.array(texts, pa.large_string())})
+    found = evaluate("number(paid) > 1000", log, "log.csv", "task 'much'")
+    assert found.data.tolist() == [True, True, False, False, True, False]
+    assert found.missing.tolist() == [False, False, False, True, False, False]
+    comma = pa.table({"paid": pa.array(["1.234,50 €", "0,5k"], pa.large_string())})
+    assert evaluate("number(paid, ',')", comma, "log.csv", "x").data.tolist() == [1234.5, 500.0]
+    whole = pa.table({"paid": [3, 4]})  # of a file that has plain numbers alone
+    assert evaluate("number(paid)", whole, "log.csv", "x").data.tolist() == [3, 4]
+    wrong = pa.table({"paid": pa.array(["$3", "1,2"], pa.large_string())})
+    with pytest.raises(ValueError, match=r"row 2: column 'paid' is '1,2', expected a number such"):
+        evaluate("number(paid)", wrong, "log.csv", "x")
+    with pytest.raises(ValueError, match="the mark of decimals"):
+        evaluate("number(paid, ';')", wrong, "log.csv", "x")
