@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mmoe.alarms.outdone import tasks_outdone
     from mmoe.alarms.predictions import same_predictions
     from mmoe.alarms.profile import TrainingColumns
+    from mmoe.alarms.rare import rare_ids
     from mmoe.alarms.repeats import Effect, repeated_rows
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "leaks_in",
     "lines_of",
     "predicted_file",
+    "rare_ids",
     "repeated_rows",
     "same_predictions",
     "tasks_outdone",
@@ -53,6 +55,7 @@ __getattr__ = lazily(
         "outdone": ["tasks_outdone"],
         "predictions": ["same_predictions"],
         "profile": ["TrainingColumns"],
+        "rare": ["rare_ids"],
         "repeats": ["Effect", "repeated_rows"],
     },
 )

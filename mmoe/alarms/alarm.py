@@ -8,6 +8,7 @@ from mmoe.config.json_files import Stored
 AlarmKind = Literal[
     "leak",
     "repeated_rows",
+    "rare_ids",
     "same_predictions",
     "constant_predictions",
     "dead_expert",

@@ -22,6 +22,7 @@ from mmoe.alarms import (
     label_deviation,
     leaks_in,
     lines_of,
+    rare_ids,
     repeated_rows,
     same_predictions,
     tasks_outdone,
@@ -233,7 +234,7 @@ def learn_columns(
         return stored
     columns = list(columns_of(rows.features, encoder, of_training=True))
     labels = rows.labels
-    found = [*alarm_of_copies(repeats, config)]
+    found = [*alarm_of_copies(repeats, config), *rare_ids(columns)]
     found += leaks_in(
         columns, labels.labels_NT, labels.observed_NT, _tasks_of(config), _halves(len(rows))
     )
