@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mmoe.alarms.gates import gate_alarms
     from mmoe.alarms.leaks import leaks_in
     from mmoe.alarms.outdone import tasks_outdone
+    from mmoe.alarms.over_wide import adds_nothing
     from mmoe.alarms.predictions import same_predictions
     from mmoe.alarms.profile import TrainingColumns
     from mmoe.alarms.rare import rare_ids
@@ -29,6 +30,7 @@ __all__ = [
     "Effect",
     "PredictedFile",
     "TrainingColumns",
+    "adds_nothing",
     "drifts",
     "gate_alarms",
     "label_deviation",
@@ -53,6 +55,7 @@ __getattr__ = lazily(
         "gates": ["gate_alarms"],
         "leaks": ["leaks_in"],
         "outdone": ["tasks_outdone"],
+        "over_wide": ["adds_nothing"],
         "predictions": ["same_predictions"],
         "profile": ["TrainingColumns"],
         "rare": ["rare_ids"],

@@ -9,6 +9,7 @@ AlarmKind = Literal[
     "leak",
     "repeated_rows",
     "rare_ids",
+    "over_wide",
     "same_predictions",
     "constant_predictions",
     "dead_expert",

@@ -17,6 +17,7 @@ from mmoe.alarms import (
     Column,
     Effect,
     TrainingColumns,
+    adds_nothing,
     drifts,
     gate_alarms,
     label_deviation,
@@ -466,6 +467,7 @@ def with_levels(
     config: RunConfig,
     metrics: Mapping[str, Mapping[str, Any]],
     labels: EncodedLabels,
+    gains: Mapping[str, Any],
 ) -> list[Alarm]:
     """Returns the alarms, and behind them those that metrics of trained tasks give rise to.
 
@@ -474,6 +476,7 @@ def with_levels(
         config: Of the run.
         metrics: Task → its metrics of some rows.
         labels: Of these rows.
+        gains: As of `over_wide`.
     """
     if _ALL_ALIKE in alarms:
         return list(alarms)
@@ -485,7 +488,8 @@ def with_levels(
         if not kind_of(config.tasks[t].kind).is_event
     }
     judged = {name: metrics[name] for name in trained if name in metrics}
-    return [*alarms, *wrong_level(judged, deviations)]
+    of_mixture = adds_nothing(gains["over_wide"]) if gains else []
+    return [*alarms, *wrong_level(judged, deviations), *of_mixture]
 
 
 def say_alarms(alarms: Sequence[Alarm], reporter: Reporter) -> None:
