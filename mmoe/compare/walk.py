@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.compare.entries import (
-    BASELINES,
     ComparedRows,
     Entry,
     baseline_entry,
     read_rows,
+    simple_models,
     trained_entry,
 )
 from mmoe.compare.result import Trained, comparison
@@ -162,7 +162,7 @@ def _train_all(
     claim: FolderClaim,
 ) -> list[Trained]:
     """Simple models first, then seed by seed: what is interrupted has every model early."""
-    prepared, entries = rows.prepared, {}
+    prepared, entries, simple = rows.prepared, {}, simple_models(rows.config)
     reporter.say(
         f"{prepared.origin}: {len(prepared.train):,} rows to train on, "
         f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test"
@@ -173,8 +173,8 @@ def _train_all(
         for name, config in zip(contestants, by_seed, strict=True)
     ]
     warn = once(reporter.say)
-    with reporter.track("comparing", len(BASELINES) + len(runs), "runs") as tracker:
-        for name, title in BASELINES.items():
+    with reporter.track("comparing", len(simple) + len(runs), "runs") as tracker:
+        for name, title in simple.items():
             tracker.advance(0, title)
             entries[name] = baseline_entry(out / name, name, rows)
             _say_done(rows, title, entries[name], reporter, tracker)
@@ -188,7 +188,7 @@ def _train_all(
         folders, seeds = [_folder(name, c) for c in configs], [c.seed for c in configs]
         mine = [entries[folder] for folder in folders]
         models.append(Trained(name=name, title=name, folders=folders, seeds=seeds, entries=mine))
-    for name, title in BASELINES.items():
+    for name, title in simple.items():
         mine = [entries[name]]
         models.append(Trained(name=name, title=title, folders=[name], seeds=None, entries=mine))
     return models

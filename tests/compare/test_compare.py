@@ -60,6 +60,17 @@ def test_every_model_and_seed_is_a_run_of_its_own_beside_two_simple_models(
     ).read_text()
 
 
+def test_the_wide_part_alone_is_a_contestant(compare, tmp_path):
+    result = compare(["mmoe"], 1, "model.wide=true")
+    assert [*_by_name(result)] == ["mmoe", "wide_part", "logistic_regression", "boosted_trees"]
+    gains = RunDirectory(tmp_path / "out" / "mmoe-seed-3").metrics()["over_wide"]["tasks"]
+    for task, gain in gains.items():
+        of_wide = _by_name(result)["wide_part"]["results"][f"{task}.auc"]
+        assert of_wide["mean"] == pytest.approx(gain["wide"], abs=1e-6)
+        assert of_wide["difference"]["value"] == pytest.approx(-gain["value"], abs=1e-6)
+        assert of_wide["difference"]["low"] == pytest.approx(-gain["high"], abs=1e-6)
+
+
 def test_with_one_seed_the_interval_is_delongs(compare, tmp_path):
     result = compare(["shared_bottom", "mmoe"], 1)
     out = tmp_path / "out"
