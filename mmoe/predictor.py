@@ -76,11 +76,18 @@ class Predictor:
         domains = ranker.network.domains
         asked_NT = None if domains is None else domains.asked_NT
         self.asked_NT = None if asked_NT is None else asked_NT.cpu().numpy()
+        # Where the best weights are those before the first epoch, experts have nothing to add
+        self.leaves_mixture_out = self.has_wide and ranker.network.is_silent
 
     @property
     def has_bias(self) -> bool:
         """Whether the model has a tower for the display (`model.bias`)."""
         return self.ranker.network.bias_tower is not None
+
+    @property
+    def has_wide(self) -> bool:
+        """Whether the model has a wide part (`model.wide`)."""
+        return self.ranker.wide is not None
 
     def predict(self, rows: BatchSource | EncodedData | TableLike) -> np.ndarray:
         """Returns predictions for every row, [N, tasks].
@@ -118,6 +125,7 @@ class Predictor:
         tracker: Tracker | None = None,
         on_gates: GateCallback | None = None,
         with_bias: bool = False,
+        with_wide: bool = False,
     ) -> Generator[tuple[EncodedData, np.ndarray]]:
         """Rows [first, stop) of a source chunk by chunk, each with its predictions.
 
@@ -132,10 +140,11 @@ class Predictor:
             on_gates: Given each batch's gate weights and its count of real rows.
             with_bias: Add as many columns: what `model.bias` makes of them for the display as
                 logged, which the rows then must hold.
+            with_wide: Add, as the last, as many columns: what `model.wide` predicts alone.
         """
         with closing(source.chunks(first, stop)) as chunks:  # in any case nothing reads on
             for chunk in chunks:
-                yield chunk, self._predict(chunk, tracker, on_gates, with_bias)
+                yield chunk, self._predict(chunk, tracker, on_gates, with_bias, with_wide)
 
     def _source(self, rows: BatchSource | TableLike) -> BatchSource:
         if isinstance(rows, BatchSource):
@@ -160,9 +169,10 @@ class Predictor:
         tracker: Tracker | None = None,
         on_gates: GateCallback | None = None,
         with_bias: bool = False,
+        with_wide: bool = False,
     ) -> np.ndarray:
         self._check_mode()
-        columns = len(prediction_columns(self.tasks)) * (1 + with_bias)
+        columns = len(prediction_columns(self.tasks)) * (1 + with_bias + with_wide)
         out_NT = np.zeros((len(data), columns), np.float32)
         if not len(data):
             return out_NT  # no turn: one without rows tells the others that all are done
@@ -172,9 +182,9 @@ class Predictor:
             # What inference_mode makes is for nobody but this: others may compute on with theirs
             with torch.inference_mode(self.infers and on_gates is None):
                 output = self._forward(data, rows, on_gates is not None, with_bias)
-            found = [self.predictions(output.logits_BT, data, rows)]
-            if output.with_bias_BT is not None:
-                found.append(self.predictions(output.with_bias_BT, data, rows))
+            wide_BT = output.wide_BT if with_wide else None
+            kinds = (output.logits_BT, output.with_bias_BT, wide_BT)
+            found = [self.predictions(one, data, rows) for one in kinds if one is not None]
             out_NT[rows] = np.concatenate(found, axis=1)
             if on_gates is not None and start < rows.stop:
                 on_gates(output.gates, rows.stop - start)
@@ -281,7 +291,13 @@ class Predictor:
         if device.type != "cpu":
             batch = batch.to(device)
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
-            return self.ranker(batch, return_gates=return_gates, with_bias=with_bias, mixer=mixer)
+            return self.ranker(
+                batch,
+                return_gates=return_gates,
+                with_bias=with_bias,
+                mixer=mixer,
+                mixture=mixer is not None or not self.leaves_mixture_out,
+            )
 
 
 def load_predictor(

@@ -130,6 +130,33 @@ class IdMap(ABC):
         return None
 
 
+# Of the rows; with more held-out rows of unseen ids, an embedding learns training rows by heart
+_MOST_UNSEEN = 0.5
+_RARE = 20  # rows below which such ids share one: `ROWS_PER_ID` of mmoe.datasets.infer
+
+
+def least_seen(encoding: VocabularyEncoding, counts: np.ndarray) -> int:
+    """Returns how often training has to see an id for a row of its own.
+
+    With `min_count: auto` 1, or 20 where most rows have an id of their own: a row held out has an
+    unseen id as often as that.
+
+    Args:
+        encoding: `min_count`.
+        counts: How often training has seen each id, int64.
+
+    Example:
+        >>> encoding = VocabularyEncoding(min_count="auto")
+        >>> [least_seen(encoding, np.array(counts)) for counts in ([3, 1, 1], [2, 1, 1, 1])]
+        [1, 20]
+
+    Source: Good, "The population frequencies of species" (Biometrika 40, 1953).
+    """
+    if encoding.min_count != "auto":
+        return encoding.min_count
+    return _RARE if (counts == 1).sum() > _MOST_UNSEEN * counts.sum() else 1
+
+
 LARGEST = 2**31 - 8  # ids are int32, and two rows are taken
 
 
@@ -167,7 +194,7 @@ def refuse_too_many(
         least = int(counts[limit]) + 1  # above the first id that has no row
         kept = int((counts >= least).sum())
         help_ = f" min_count: {least} (keeps {kept:,} ids)," if kept else ""
-        seen = f" that were seen at least {encoding.min_count} time(s)"
+        seen = f" that were seen at least {encoding.least_seen} time(s)"
     largest = "the largest table" if encoding.max_rows is None else "max_rows"
     raise ValueError(
         f"{label} has {num_ids:,} ids{seen}, but {largest} is {limit:,}; set"
@@ -220,13 +247,15 @@ class Vocabulary(IdMap):
         fits = [CountFit(label) for label in labels]
         for fit, column in zip(fits, columns, strict=True):
             fit.add(column)
-        return cls.of([fit.finish() for fit in fits], min_count)
+        encoding = VocabularyEncoding(min_count=min_count)
+        return cls.of([fit.finish() for fit in fits], encoding)
 
     @classmethod
-    def of(cls, columns: Sequence[Counts], min_count: int) -> "Vocabulary":
+    def of(cls, columns: Sequence[Counts], encoding: VocabularyEncoding) -> "Vocabulary":
         """Makes one of the counts of each column that shares the table."""
         kind, counts = count_keys(columns)
-        counts = counts.filter(pc.greater_equal(counts["count"], min_count))
+        least = least_seen(encoding, counts["count"].to_numpy())
+        counts = counts.filter(pc.greater_equal(counts["count"], least))
         counts = counts.sort_by([("count", "descending"), ("key", "ascending")])
         return cls(
             kind=kind,
@@ -237,7 +266,7 @@ class Vocabulary(IdMap):
     @classmethod
     def learnt(cls, found: Sequence[Counts], encoding: VocabularyEncoding) -> "Vocabulary":
         """Makes one of counted ids; it may not outgrow the table."""
-        vocabulary = cls.of(found, encoding.min_count)
+        vocabulary = cls.of(found, encoding)
         refuse_too_many(len(vocabulary.keys), encoding, found[0].label, vocabulary.counts)
         return vocabulary
 

@@ -39,6 +39,12 @@ class Coded:
         """Number of codes, with that of missing values."""
         return self.size + 1
 
+    @property
+    def unseen(self) -> float:
+        """Share of the rows with a value that no other row has: one held out would be unseen."""
+        rows_V = np.bincount(self.codes_S, minlength=self.cells)[: self.size]
+        return float((rows_V == 1).sum() / max(rows_V.sum(), 1))
+
 
 @dataclass(frozen=True)
 class Target:

@@ -12,7 +12,7 @@ a matrix of users by items, has a few directions that come again in other rows.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -100,6 +100,16 @@ class Leftover:
     information_L: np.ndarray  # float64 [L], of each row: the curvature of its loss
     explained: float  # what the predictions take off the loss, over all rows
 
+    def take(self, some_L: np.ndarray) -> "Leftover":
+        """Returns some of the rows; `explained` stays that of all."""
+        return replace(
+            self,
+            index_L=self.index_L[some_L],
+            half_L=self.half_L[some_L],
+            left_L=self.left_L[some_L],
+            information_L=self.information_L[some_L],
+        )
+
 
 @dataclass(frozen=True)
 class Product:
@@ -184,6 +194,27 @@ class Together:
                 information_L=p_L * (1 - p_L) if target.is_event else np.ones_like(p_L),
                 explained=_explained(labels_L, p_L, target.is_event),
             )
+
+    @staticmethod
+    def beyond(coded: Coded, fewest: int, over: Sequence[Leftover]) -> float:
+        """Measures what rare ids of one more column foretell, in standard errors.
+
+        Args:
+            coded: The column, which is none of those that `over` comes from.
+            fewest: Rows from which on an id is not rare.
+            over: What an additive model of the other columns leaves of every label.
+
+        Returns:
+            Of the label of which they tell most.
+        """
+        rows_V = np.bincount(coded.codes_S, minlength=coded.cells)
+        rare_S = (rows_V < fewest)[coded.codes_S] & (coded.codes_S < coded.size)
+        found = [0.0]
+        for one in over:
+            some_L = rare_S[one.index_L]
+            if some_L.any():
+                found.append(_gain(coded.codes_S, coded.cells, one.take(some_L))[1])
+        return max(found)
 
     def crosses(self, over: Sequence[Leftover]) -> list[Cross]:
         """Finds pairs of id columns whose cross adds to an additive model of all columns.

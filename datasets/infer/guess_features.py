@@ -95,6 +95,9 @@ class InputColumn:
     profile: ColumnProfile
     verdict: Verdict
     evidence: Evidence | None  # of its labels
+    # Why its ids are too rare to foretell anything; "": they are not
+    rare: str = ""
+    sampled: bool = False  # whether the rows are a part of the log, which repeats ids more often
 
     def guess(self, name: str, *, one_value: bool) -> GuessedFeature:
         """Makes its feature; `one_value`: text with separators is no list."""
@@ -164,13 +167,18 @@ class InputColumn:
             size = 1 << int(np.ceil(np.log2(profile.distinct)))
             settings = {"encoding": "hash", "hash_size": size}
             note = "; hashed, as there are so many"
+        elif self.rare and self.sampled:
+            settings = {"min_count": "auto"}
+            note = f"; {self.rare}: if so in all rows, rare ones share a row"
         elif profile.distinct > profile.rows / ROWS_PER_ID:
-            least = ROWS_PER_ID if profile.rows >= _ENOUGH_ROWS else 1
-            if evidence is not None and evidence.z_ids > SURE:
+            enough = profile.rows >= _ENOUGH_ROWS or self.rare
+            least = ROWS_PER_ID if enough else 1
+            if evidence is not None and evidence.z_ids > SURE and not self.rare:
                 least = least_rows(evidence.shrinkage)
             if least > 1:
                 settings = {"min_count": least}
-                note = f"; those seen fewer than {least} times share a row"
+                why = f"{self.rare}: " if self.rare else ""
+                note = f"; {why}those seen fewer than {least} times share a row"
         return CategoricalFeature(name=name, column=self.key(name), **settings), note
 
     def _as_number(self, name: str, cut: dict[str, int]) -> NumericFeature:

@@ -73,6 +73,9 @@ class Names:
 
 _STRONGEST = 50  # columns of a model of all columns
 _LEAST = 12  # values that have a shape
+_RARE = (
+    0.25  # of the rows, held out, would have an unseen id: so many, and it is asked what it tells
+)
 _SPLIT = "the time that the split is made by"
 _MOMENT = "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
 _QUANTITY = {"unit", "decimal", "thousands"}  # $5 is no id
@@ -116,9 +119,11 @@ class Inputs:
         for name, reason in self._copies(verdicts).items():
             self.left_out.append((name, reason))
             del self.coded[name], verdicts[name]
+        rare = self._too_rare(kept, verdicts, evidence)
         for profile in kept:
             if (verdict := verdicts.get(profile.name)) is not None:
-                self._add(InputColumn(profile, verdict, evidence.get(profile.name)), names)
+                about = evidence.get(profile.name), rare.get(profile.name, ""), self.sampled
+                self._add(InputColumn(profile, verdict, *about), names)
         self.together = Together(self._strongest(evidence), self.numbers, self.sample)
         self._cross(names)
         order = {profile.name: index for index, profile in enumerate(self.profiles)}
@@ -270,6 +275,60 @@ class Inputs:
             if name not in self.told.kept:
                 out[name] = f"a copy of {earlier!r}: one to one with it in every row"
         return out
+
+    def _too_rare(
+        self,
+        kept: list[ColumnProfile],
+        verdicts: dict[str, Verdict],
+        evidence: dict[str, Evidence | None],
+    ) -> dict[str, str]:
+        """Finds ids that repeat too rarely to foretell anything beyond the other columns.
+
+        The ids of a survey's weights tell the cell that a row was drawn from, which age and sex
+        tell as well; an embedding of each learns its few rows by heart. Where none is frequent and
+        the values measure something, the verdict becomes a number.
+
+        Returns:
+            Column → the finding in words.
+        """
+        looked_at = {
+            profile.name: profile
+            for profile in kept
+            if profile.name in verdicts and self._may_be_too_rare(profile, verdicts, evidence)
+        }
+        if not looked_at:
+            return {}
+        others = {n: one for n, one in self._strongest(evidence).items() if n not in looked_at}
+        numbers = {name for name, verdict in verdicts.items() if verdict.kind == "number"}
+        over = list(Together(others, numbers, self.sample).leftovers())
+        found = {}
+        for name, profile in looked_at.items():
+            coded = self.coded[name]
+            z = Together.beyond(coded, ROWS_PER_ID, over)
+            if not over or z > SURE:
+                continue
+            share = f"{100 * coded.unseen:.0f} % of rows, held out, have unseen ids"
+            found[name] = f"{share}, rare ones tell nothing beyond the other columns (z {z:.1f})"
+            most = np.bincount(coded.codes_S)[: coded.size].max()
+            all_rare = most < ROWS_PER_ID and not self.sampled
+            if verdicts[name].kind == "ids" and all_rare and _measures(profile):
+                verdicts[name] = Verdict("number", why=f"its spread, as {found[name]}")
+        return found
+
+    def _may_be_too_rare(
+        self,
+        profile: ColumnProfile,
+        verdicts: dict[str, Verdict],
+        evidence: dict[str, Evidence | None],
+    ) -> bool:
+        """Whether a column may get a table of which many held-out rows know no id."""
+        coded, own = self.coded.get(profile.name), evidence.get(profile.name)
+        verdict = verdicts[profile.name]
+        if profile.name in self.told.kept or coded is None or own is None:
+            return False
+        if verdict.kind == "number" and (verdict.why.startswith("--") or own.z_ids <= SURE):
+            return False
+        return coded.unseen > _RARE
 
     def _add(self, column: InputColumn, names: Names) -> None:
         profile = column.profile

@@ -164,6 +164,7 @@ def _known(
         # A training row whose id has min_count rows would find it unseen if it were held out itself
         rare = np.concatenate([[False, True], vocabulary.counts <= min_count])
         known["expected_unseen"] = float(rare[present_V].mean())
+        known["shares_rare"] = codec.encoding.shares_rare
     return known
 
 
@@ -199,7 +200,7 @@ class UnseenIds:
         self.by_feature: Counter[str] = Counter()
         self._columns, self._lists = _places(encoder)
         encodings = [codec.encoding for codec in encoder.codecs if isinstance(codec, IdCodec)]
-        self._leaves_out_rare = any(encoding.least_seen > 1 for encoding in encodings)
+        self._leaves_out_rare = any(encoding.shares_rare for encoding in encodings)
         names = [name for name, _ in (*self._columns, *self._lists)]
         # The column of domains and how many are known, where it is no feature that is counted
         self._domains: dict[str, int] = {}

@@ -13,7 +13,7 @@ from mmoe.config.json_files import Stored
 from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.features.codec import Finite, Section
 from mmoe.datasets.features.fit_ids import Counts
-from mmoe.datasets.features.id_map import Vocabulary, refuse_too_many
+from mmoe.datasets.features.id_map import Vocabulary, least_seen, refuse_too_many
 from mmoe.datasets.features.vector import NARROWER
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.keys import ARROW_TYPES, KeyKind, key_kind, missing_mask, to_keys, widest
@@ -224,12 +224,12 @@ class _FileIds:
 def _vocabulary(
     found: Sequence[Counts], encoding: VocabularyEncoding, in_file: _FileIds
 ) -> Vocabulary:
-    seen = Vocabulary.of(found, 1)
+    seen = Vocabulary.of(found, VocabularyEncoding())
     file_keys, kind = in_file.keys(seen.kind)
     label = found[0].label
     keys, counts = seen.keys_as(kind, label), seen.counts
     has_N = pc.is_in(keys, file_keys).to_numpy(zero_copy_only=False)
-    frequent_N = counts >= encoding.min_count
+    frequent_N = counts >= least_seen(encoding, counts)
     _check_share(keys, has_N, frequent_N, in_file, label)
     kept_N = frequent_N | has_N
     keys, counts = keys.filter(pa.array(kept_N)), counts[kept_N]

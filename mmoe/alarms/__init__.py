@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from mmoe.alarms.gates import gate_alarms
     from mmoe.alarms.leaks import leaks_in
     from mmoe.alarms.outdone import tasks_outdone
+    from mmoe.alarms.over_wide import adds_nothing
     from mmoe.alarms.predictions import same_predictions
     from mmoe.alarms.profile import TrainingColumns
+    from mmoe.alarms.rare import rare_ids
     from mmoe.alarms.repeats import Effect, repeated_rows
 
 __all__ = [
@@ -28,12 +30,14 @@ __all__ = [
     "Effect",
     "PredictedFile",
     "TrainingColumns",
+    "adds_nothing",
     "drifts",
     "gate_alarms",
     "label_deviation",
     "leaks_in",
     "lines_of",
     "predicted_file",
+    "rare_ids",
     "repeated_rows",
     "same_predictions",
     "tasks_outdone",
@@ -51,8 +55,10 @@ __getattr__ = lazily(
         "gates": ["gate_alarms"],
         "leaks": ["leaks_in"],
         "outdone": ["tasks_outdone"],
+        "over_wide": ["adds_nothing"],
         "predictions": ["same_predictions"],
         "profile": ["TrainingColumns"],
+        "rare": ["rare_ids"],
         "repeats": ["Effect", "repeated_rows"],
     },
 )

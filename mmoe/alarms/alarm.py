@@ -8,6 +8,8 @@ from mmoe.config.json_files import Stored
 AlarmKind = Literal[
     "leak",
     "repeated_rows",
+    "rare_ids",
+    "over_wide",
     "same_predictions",
     "constant_predictions",
     "dead_expert",

@@ -27,6 +27,7 @@ class Column:
         unseen: Share of the present items that training did not know; None where ids have no
             vocabulary.
         expected_unseen: Of training rows: the share that would be unseen if its row were held out.
+        shares_rare: Whether ids that training saw too rarely share the row of unseen ones.
         unscale: Scaled numbers as the file has them.
         shown: An id as the file has it.
     """
@@ -42,6 +43,7 @@ class Column:
     zero: float | None = None
     unseen: float | None = None
     expected_unseen: float | None = None
+    shares_rare: bool = False
     unscale: Callable[[np.ndarray], np.ndarray] = lambda x: x
     shown: Callable[[int], str] = str
 

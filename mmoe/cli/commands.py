@@ -438,6 +438,8 @@ def doctor() -> None:
 
 def _print_metrics(metrics: dict[str, Any], title: str = "test split") -> None:
     """Metrics as a table on standard output."""
-    from mmoe.run.metrics_table import metrics_table
+    from mmoe.run.metrics_table import metrics_table, over_wide_table
 
     print_table(metrics_table(metrics, title))
+    if "over_wide" in metrics:
+        print_table(over_wide_table(metrics["over_wide"]))

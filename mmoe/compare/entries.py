@@ -22,10 +22,15 @@ from mmoe.datasets.files.fingerprint import print_data
 from mmoe.datasets.rows.sources import at_versions, generated_splits
 from mmoe.datasets.stream import wants_stream
 from mmoe.errors import Damaged, Diverged
-from mmoe.run import Reporter, RunDirectory, read_json, write_json
+from mmoe.metrics.task_kinds import kind_of
+from mmoe.predictor import Predictor
+from mmoe.run import Reporter, RunDirectory, SilentReporter, read_json, write_json
 from mmoe.run.folder_claim import remove_stray_files
 from mmoe.train import PreparedData, prepare, train_run
 from mmoe.train.baselines import boosted_trees, logistic_regression
+from mmoe.train.begin import training_state
+from mmoe.train.evaluate import apart
+from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import refuse_change
 
 
@@ -79,6 +84,20 @@ BASELINES: Mapping[str, str] = MappingProxyType(
 _FIT: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {"logistic_regression": logistic_regression, "boosted_trees": boosted_trees}
 )
+_WIDE = "wide_part"
+
+
+def simple_models(config: RunConfig) -> Mapping[str, str]:
+    """Returns the simple models beside those of a config, and their titles.
+
+    Where it has `model.wide`, and every trained task a linear model there, that part alone is one.
+    """
+    tasks = [task for task in config.tasks if task.weight]
+    if config.model.wide and all(kind_of(task.kind).linear_logit for task in tasks):
+        return {_WIDE: "the wide part alone", **BASELINES}
+    return BASELINES
+
+
 _PREDICTIONS, _BASELINE = "predictions.parquet", "baseline.json"
 _AGAIN = "remove its folder and say --resume"
 
@@ -144,27 +163,15 @@ def baseline_entry(folder: Path, name: str, rows: ComparedRows) -> Entry:
     Raises:
         ValueError: A label has one class only, or a file is damaged.
     """
-    tasks = [task.name for task in rows.config.tasks]
     names = prediction_columns(rows.config.tasks)
     kept, facts = folder / _PREDICTIONS, folder / _BASELINE
     if not (facts.exists() and kept.exists()):
         folder.mkdir(exist_ok=True)
         remove_stray_files(folder)
-        splits, start = rows.splits, time.perf_counter()
-        fitted = _FIT[name](
-            rows.config,
-            splits.train,
-            splits.test,
-            validation=splits.validation,
-            origin=splits.origin,
-            maturity=rows.prepared.maturity,
-        )
+        start = time.perf_counter()
+        predictions_NP, total = _wide_alone(rows) if name == _WIDE else _baseline(name, rows)
         seconds = time.perf_counter() - start
-        first = [fitted[task].predictions_N[:, None] for task in tasks]
-        further = [fitted[task].further_NK for task in tasks]
-        _write(kept, names, np.concatenate([*first, *further], axis=1))
-        counts = [one.parameters for one in fitted.values()]
-        total = None if None in counts else sum(counts)
+        _write(kept, names, predictions_NP)
         write_json(facts, {"seconds": seconds, "parameters": total})
     found = read_json(facts, _Facts)
     return Entry(
@@ -173,6 +180,37 @@ def baseline_entry(folder: Path, name: str, rows: ComparedRows) -> Entry:
         seconds=found["seconds"],
         rows_per_second=None,
     )
+
+
+def _baseline(name: str, rows: ComparedRows) -> tuple[np.ndarray, int | None]:
+    """Predictions of a model of `BASELINES` for the test rows, and its weights."""
+    splits = rows.splits
+    fitted = _FIT[name](
+        rows.config,
+        splits.train,
+        splits.test,
+        validation=splits.validation,
+        origin=splits.origin,
+        maturity=rows.prepared.maturity,
+    )
+    each = [fitted[task.name] for task in rows.config.tasks]
+    first, further = [one.predictions_N[:, None] for one in each], [one.further_NK for one in each]
+    counts = [one.parameters for one in each]
+    total = None if None in counts else sum(counts)
+    return np.concatenate([*first, *further], axis=1), total
+
+
+def _wide_alone(rows: ComparedRows) -> tuple[np.ndarray, int]:
+    """The same of the wide part of the config's model, as it is before the first epoch."""
+    state = training_state(rows.config, rows.prepared)
+    wide = state.ranker.wide
+    assert wide is not None, "the config has one"
+    fit_wide(wide, rows.config, rows.prepared, SilentReporter())
+    predictor = Predictor(state.ranker, rows.config)
+    chunks = predictor.predict_chunks(rows.prepared.test, with_wide=True)
+    found_NP = np.concatenate([found_NP for _, found_NP in chunks])
+    weights = sum(buffer.numel() for buffer in (wide.ids_RT, wide.dense_TF, wide.bias_T))
+    return apart(predictor, found_NP)[1], weights
 
 
 def _count_weights(run: RunDirectory) -> int:

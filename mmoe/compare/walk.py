@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.compare.entries import (
-    BASELINES,
     ComparedRows,
     Entry,
     baseline_entry,
     read_rows,
+    simple_models,
     trained_entry,
 )
 from mmoe.compare.result import Trained, comparison
@@ -38,8 +38,7 @@ class ComparisonSettings:
             the first.
 
     Raises:
-        ValueError: No model, one that is named twice, seeds out of range, or a reference that does
-            not take part.
+        ValueError: No model, one that is named twice, or seeds out of range.
     """
 
     models: Sequence[str] = ("single_task", "shared_bottom", "mmoe", "ple")
@@ -56,12 +55,6 @@ class ComparisonSettings:
         for number, name in enumerate(self.models):
             if name in self.models[:number]:
                 raise ValueError(f"--models: {name} is named twice; remove one")
-        known = (*self.models, *BASELINES)
-        if self.reference is not None and self.reference not in known:
-            raise ValueError(
-                f"--reference: {self.reference!r} does not take part; expected one of "
-                f"{', '.join(known)}"
-            )
 
     @classmethod
     def of_text(cls, models: str, seeds: int, reference: str | None = None) -> "ComparisonSettings":
@@ -84,6 +77,12 @@ def _contestants_of(config: RunConfig, settings: ComparisonSettings) -> dict[str
     """The models, each with the config of every seed; nothing else differs."""
     if config.seed + settings.seeds > 2**32:
         raise ValueError(f"seed: {config.seed} leaves no room for {settings.seeds} seeds after it")
+    known = (*settings.models, *simple_models(config))
+    if settings.reference is not None and settings.reference not in known:
+        raise ValueError(
+            f"--reference: {settings.reference!r} does not take part; expected one of "
+            f"{', '.join(known)}"
+        )
     seeds = range(config.seed, config.seed + settings.seeds)
     kinds = {name: _of_kind(config, name) for name in settings.models}
     return {
@@ -172,7 +171,7 @@ def _train_all(
     claim: FolderClaim,
 ) -> list[Trained]:
     """Simple models first, then seed by seed: what is interrupted has every model early."""
-    prepared, entries = rows.prepared, {}
+    prepared, entries, simple = rows.prepared, {}, simple_models(rows.config)
     reporter.say(
         f"{prepared.origin}: {len(prepared.train):,} rows to train on, "
         f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test"
@@ -183,8 +182,8 @@ def _train_all(
         for name, config in zip(contestants, by_seed, strict=True)
     ]
     warn = once(reporter.say)
-    with reporter.track("comparing", len(BASELINES) + len(runs), "runs") as tracker:
-        for name, title in BASELINES.items():
+    with reporter.track("comparing", len(simple) + len(runs), "runs") as tracker:
+        for name, title in simple.items():
             tracker.advance(0, title)
             entries[name] = baseline_entry(out / name, name, rows)
             _say_done(rows, title, entries[name], reporter, tracker)
@@ -198,7 +197,7 @@ def _train_all(
         folders, seeds = [_folder(name, c) for c in configs], [c.seed for c in configs]
         mine = [entries[folder] for folder in folders]
         models.append(Trained(name=name, title=name, folders=folders, seeds=seeds, entries=mine))
-    for name, title in BASELINES.items():
+    for name, title in simple.items():
         mine = [entries[name]]
         models.append(Trained(name=name, title=title, folders=[name], seeds=None, entries=mine))
     return models

@@ -324,7 +324,8 @@ def _copy(node: Any) -> Any:
 def _explain(error: ValidationError) -> str:
     """The first problem in one line: the key's path, what was expected, what came."""
     problem = _first_problem(error)
-    where = ".".join(str(part) for part in problem["loc"])
+    # Of a number or a word pydantic names the branch as well, which is no key
+    where = ".".join(str(part) for part in problem["loc"] if part != "constrained-int")
     if problem["type"] == "extra_forbidden":
         return _unknown_key(problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
@@ -112,6 +112,11 @@ class TableEncoding(HasKinds):
         return 1
 
     @property
+    def shares_rare(self) -> bool:
+        """Whether ids that training saw too rarely may share a row."""
+        return False
+
+    @property
     def managed(self) -> ManagedIds | None:
         """Rule by which ids come and go in training; None: rows are those of the encoder."""
         return None
@@ -128,11 +133,11 @@ class VocabularyEncoding(TableEncoding):
     lists_ids = True
 
     encoding: Literal["vocabulary"] = "vocabulary"
-    min_count: int = Field(
+    # Rows are counted in 64 bits
+    min_count: Annotated[int, Field(ge=1, le=2**62)] | Literal["auto"] = Field(
         default=1,
-        ge=1,
-        le=2**62,  # rows are counted in 64 bits
-        description="ids seen less often share the row of unseen ids",
+        description="ids seen less often share the row of unseen ids; auto: 20 where ids repeat so "
+        "rarely that most rows, held out of training, would have unseen ones, else 1",
     )
     max_rows: int | None = Field(
         default=None,
@@ -143,8 +148,13 @@ class VocabularyEncoding(TableEncoding):
 
     @property
     def least_seen(self) -> int:
-        """Returns `min_count`."""
-        return self.min_count
+        """Returns `min_count`; of `auto`, which training rows decide, the least that it may be."""
+        return 1 if self.min_count == "auto" else self.min_count
+
+    @property
+    def shares_rare(self) -> bool:
+        """Returns whether `min_count` may be above 1."""
+        return self.min_count != 1
 
 
 class HashEncoding(TableEncoding):

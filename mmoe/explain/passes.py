@@ -81,8 +81,14 @@ def check_explainable(network: MixtureNetwork, run: str) -> MixtureNetwork:
     """Returns the network, where tasks weigh several experts.
 
     Raises:
-        ValueError: There is nothing that a gate decides.
+        ValueError: There is nothing that a gate decides, or the experts are untrained.
     """
+    if network.is_silent:
+        raise ValueError(
+            f"{run}: its best weights are those before the first epoch, so no expert was trained "
+            "and scores are those of the wide part alone; read its report, and train a run in "
+            "which an epoch is better than the start"
+        )
     if network.learned_gates and len(places_of(network)) > len(network.levels):
         return network
     raise ValueError(

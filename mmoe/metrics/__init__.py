@@ -7,9 +7,11 @@ from mmoe.metrics.delong import AucDifference, AucInterval, auc_difference_inter
 from mmoe.metrics.named import NamedMetric
 from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics
+from mmoe.metrics.over_wide import GAIN_HEADINGS, gain_over_wide, gain_rows
 from mmoe.metrics.task_kinds import TaskKind, TaskMetrics
 
 __all__ = [
+    "GAIN_HEADINGS",
     "AucDifference",
     "AucInterval",
     "Column",
@@ -21,6 +23,8 @@ __all__ = [
     "auc_difference_interval",
     "auc_interval",
     "average_precision",
+    "gain_over_wide",
+    "gain_rows",
     "higher_is_better",
     "monitor_value",
     "task_curves",

@@ -35,6 +35,7 @@ class NetworkOutput(NamedTuple):
             there are none.
         with_bias_BT: In evaluation, where it was asked for, the logits with that of `model.bias`
             for the display as it was logged.
+        wide_BT: Of `model.wide`, its logits alone; None where there is none.
         variants_VBT: What V networks that lack something make of the same rows (`mmoe.explain`),
             with all that is added to `logits_BT`; None where nobody asked.
         label_losses: In training, what modules add to the loss that depends on labels.
@@ -46,6 +47,7 @@ class NetworkOutput(NamedTuple):
     dropped: Tensor | None = None
     imputed: Mapping[int, Tensor] | None = None
     with_bias_BT: Tensor | None = None
+    wide_BT: Tensor | None = None
     variants_VBT: Tensor | None = None
     label_losses: Sequence[LabelLoss] = ()
 
@@ -370,6 +372,22 @@ class MixtureNetwork(nn.Module):
             variants_VBT=None if mixer is None else mixer.variants_VBT,
             label_losses=() if self.transfer is None else self.transfer.label_losses,
         )
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether levels and towers say the same of every row, as before they are trained."""
+        return self.transfer is None and self.domains is None and self.towers.are_silent
+
+    def silent_output(self, dense_BF: Tensor) -> NetworkOutput:
+        """Returns what `forward` does where the network `is_silent`; levels do not run.
+
+        Args:
+            dense_BF: Dense features of the rows, of which only the number and the device count.
+        """
+        width = self.levels[-1].mixture.output_dim
+        assert width is not None, "towers of known classes have a known width"
+        inputs = [dense_BF.new_zeros(1, width)] * len(self.towers)
+        return NetworkOutput(self.towers(inputs).expand(len(dense_BF), -1), {}, [])
 
     def _prepared(self, x_BD: Tensor) -> Tensor:
         """Prepares the levels' input from whole rows."""

@@ -84,6 +84,7 @@ class Ranker(nn.Module):
         return_gates: bool = False,
         with_bias: bool = False,
         mixer: LevelMixer | None = None,
+        mixture: bool = True,
     ) -> NetworkOutput:
         """Computes every task's logits; training, prediction and explanation go through it.
 
@@ -93,6 +94,8 @@ class Ranker(nn.Module):
             return_gates: Also record what the gates did.
             with_bias: In evaluation, also compute what the logits are with the display as logged.
             mixer: Runs each level in the network's place; None: levels run as they are.
+            mixture: False: the network `is_silent`, so that levels need not run. Logits are the
+                same; there are no gate records.
 
         Returns:
             Logits, auxiliary losses and, if asked for, gate records.
@@ -100,19 +103,34 @@ class Ranker(nn.Module):
         Raises:
             ValueError: Another number of dense features than expected.
         """
+        if not mixture and self._needs_no_lookups(batch):
+            self._check_width(batch)
+            nothing = NetworkInputs(batch.dense_BF, None)
+            rows = PlainRows(batch, nothing, nothing)
+            return self._with_terms(self.network.silent_output(batch.dense_BF), rows, display=False)
         bias = self.network.bias_tower
         fixed = bias is not None and bias.scores and not self.training
         if bias is not None and fixed:  # what is scored has one display for all rows
             rows = self._read(bias.fix(self._without_requests(batch)), None, mixer)
         else:
             rows = self._read(batch, lookups, mixer)
-        mixed = self.network(rows.read, return_gates, domains_B=batch.domains_B, mixer=mixer)
+        if mixture:
+            mixed = self.network(rows.read, return_gates, domains_B=batch.domains_B, mixer=mixer)
+        else:
+            mixed = self.network.silent_output(batch.dense_BF)
         output = self._with_terms(mixed, rows, display=fixed or self.training)
         if bias is None or not with_bias:
             return output
         logged = self._read(batch, lookups, mixer) if fixed else rows
         with_bias_BT = self._with_terms(mixed, logged, display=True).logits_BT
         return output._replace(with_bias_BT=with_bias_BT)
+
+    def _needs_no_lookups(self, batch: Batch) -> bool:
+        """Whether nothing beside the levels reads embeddings."""
+        network = self.network
+        return (
+            network.interaction is None and network.bias_tower is None and batch.requests_B is None
+        )
 
     def look_up(self, batch: Batch) -> Lookups | None:
         """Looks up the embeddings of a batch, fp32; None where no feature has ids."""
@@ -165,8 +183,11 @@ class Ranker(nn.Module):
         for term in terms:
             if term is not None and (added := term.added(rows)) is not None:
                 mixed_T, alone = added.mixed_T, added.one_a_task
+                added_BT = towers.spread(added.logits_BR, one_a_task=alone)
+                if term is self.wide:
+                    output = output._replace(wide_BT=added_BT)
                 output = output.plus(
-                    towers.spread(added.logits_BR, one_a_task=alone),
+                    added_BT,
                     None if mixed_T is None else towers.spread(mixed_T, one_a_task=alone, beside=1),
                 )
         return output

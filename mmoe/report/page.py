@@ -12,6 +12,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from mmoe.config import dump_config
+from mmoe.metrics import GAIN_HEADINGS, gain_rows
 from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 from mmoe.report import style, tables
 from mmoe.report.curves import best_epoch, calibration_figure, learning_curve_figure, roc_figure
@@ -62,10 +63,12 @@ def _check_not_of_run(target: Path, folder: Path) -> None:
 def render(run: Run) -> str:
     """Returns the page as text."""
     tasks, versions = run.metrics["tasks"], run.metrics.get("versions")
+    over_wide = run.metrics.get("over_wide")
+    untrained = bool(over_wide and over_wide["untrained"])
     return rendered(
         "report.html.j2",
         name=run.config.name,
-        model=tables.model_line(run.config.model, run.config.tasks),
+        model=tables.model_line(run.config.model, run.config.tasks, untrained=untrained),
         tasks=list(tasks),
         facts=_facts(run),
         versions=list(versions.items()) if isinstance(versions, Mapping) else [],
@@ -74,6 +77,8 @@ def render(run: Run) -> str:
         notes=[str(note) for note in run.metrics.get("notes") or []],
         advice=_advice(run),
         alarms=run.metrics.get("alarms") or [],
+        untrained=untrained,
+        gains=over_wide and tables.Grid([*GAIN_HEADINGS], gain_rows(over_wide)),
         pictures=_pictures(run),
         biases=run.curves.get("bias") or [],
         domains=domain_tables(run.metrics),

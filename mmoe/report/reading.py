@@ -36,6 +36,23 @@ class _Alarm(Stored):
     mend: str
 
 
+class _Gain(Stored):
+    heading: str
+    form: str
+    model: Number
+    wide: Number
+    value: Number
+    low: Number | None = None
+    high: Number | None = None
+
+
+class _OverWide(Stored):
+    """Gain of the mixture over the wide part."""
+
+    untrained: bool
+    tasks: dict[str, _Gain]
+
+
 class Metrics(Stored):
     """metrics.json."""
 
@@ -44,6 +61,7 @@ class Metrics(Stored):
     train: _TrainFacts | None = None
     notes: list[Any] | None = None
     alarms: list[_Alarm] | None = None
+    over_wide: _OverWide | None = None
 
 
 class _Epoch(Stored):

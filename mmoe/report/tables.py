@@ -55,8 +55,12 @@ def results_tables(tasks: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     return tables
 
 
-def model_line(model: ModelConfig, tasks: Sequence[TaskConfig] = ()) -> str:
+def model_line(
+    model: ModelConfig, tasks: Sequence[TaskConfig] = (), *, untrained: bool = False
+) -> str:
     """Describes the model in a few words, and which tasks come after which.
+
+    Where the mixture is `untrained` it names what scores.
 
     Example:
         >>> model_line(ModelConfig())
@@ -69,6 +73,8 @@ def model_line(model: ModelConfig, tasks: Sequence[TaskConfig] = ()) -> str:
         >>> model_line(ModelConfig(transfer="aitm"), [buy]).split(" · ")[-1]
         'AITM: buy after click (ESMM)'
     """
+    if untrained:
+        return f"the wide part alone · {model.title or model.kind} beside it untrained"
     parts = [model.title or model.kind, f"{model.pool_title} of {model.experts_title}"]
     if model.has_gates:
         parts.append(f"{model.gate.title} gates")

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from mmoe.metrics import Column
+from mmoe.metrics import GAIN_HEADINGS, Column, gain_rows
 from mmoe.metrics.columns import NAMED_COLUMNS
 from mmoe.metrics.task_kinds import KINDS
 
@@ -58,6 +58,18 @@ def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Tabl
             rows.append([f"  {domain}", *(_cell(column, of_domain) for column in columns)])
     # Twelve columns have to fit into a terminal of 100
     return plain_table(["task", *(column.title for column in columns)], rows, title)
+
+
+def over_wide_table(over_wide: Mapping[str, Any]) -> Table:
+    """Makes a table of what the mixture adds to the wide part, a line a task.
+
+    Args:
+        over_wide: As metrics.json has it.
+    """
+    title = "what the mixture adds over the wide part"
+    if over_wide["untrained"]:
+        title += ": nothing, as the best weights are those before the first epoch"
+    return plain_table(GAIN_HEADINGS, gain_rows(over_wide), title, names=2)
 
 
 def _in_domains(metrics: Mapping[str, Any], task: str) -> list[tuple[str, Mapping[str, Any]]]:

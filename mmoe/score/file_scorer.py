@@ -532,6 +532,8 @@ def scored(
     reporter = reporter if rank() == 0 else SilentReporter()
     if request.table_precision is not None:
         reporter.say(memory_of_tables(encoder.tables, request.table_precision))
+    if scorer is not None and scorer.predictor.leaves_mixture_out:
+        reporter.say("no epoch was better than the start: the wide part scores, without experts")
     columns = request.columns(run.config())
     found = InputColumns.of(request, columns, job.partition_columns())
     if found.in_folders:

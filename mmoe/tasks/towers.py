@@ -274,6 +274,14 @@ class TaskTowers(nn.ModuleList):
             if isinstance(tower, Tower):
                 tower.start_at_zero()
 
+    @property
+    def are_silent(self) -> bool:
+        """Whether no row moves a logit, as after `start_at_zero`: last layers have no weights."""
+        own = type(self).forward is not TaskTowers.forward or self.of_domains
+        return not own and all(
+            isinstance(tower, Tower) and not bool(tower.logit.weight.any()) for tower in self
+        )
+
     def start_at(self, task: int, values: Sequence[float]) -> None:
         """Gives a tower its first biases, where it takes any."""
         if isinstance(tower := self[task], TakesStart):

@@ -17,11 +17,13 @@ from mmoe.alarms import (
     Column,
     Effect,
     TrainingColumns,
+    adds_nothing,
     drifts,
     gate_alarms,
     label_deviation,
     leaks_in,
     lines_of,
+    rare_ids,
     repeated_rows,
     same_predictions,
     tasks_outdone,
@@ -236,7 +238,7 @@ def learn_columns(
         return stored
     columns = list(columns_of(rows.features, encoder, of_training=True))
     labels = rows.labels
-    found = [*alarm_of_copies(repeats, config)]
+    found = [*alarm_of_copies(repeats, config), *rare_ids(columns)]
     found += leaks_in(
         columns, labels.labels_NT, labels.observed_NT, _tasks_of(config), _halves(len(rows))
     )
@@ -468,6 +470,7 @@ def with_levels(
     config: RunConfig,
     metrics: Mapping[str, Mapping[str, Any]],
     labels: EncodedLabels,
+    gains: Mapping[str, Any],
 ) -> list[Alarm]:
     """Returns the alarms, and behind them those that metrics of trained tasks give rise to.
 
@@ -476,6 +479,7 @@ def with_levels(
         config: Of the run.
         metrics: Task → its metrics of some rows.
         labels: Of these rows.
+        gains: As of `over_wide`.
     """
     if _ALL_ALIKE in alarms:
         return list(alarms)
@@ -487,7 +491,8 @@ def with_levels(
         if not kind_of(config.tasks[t].kind).is_event
     }
     judged = {name: metrics[name] for name in trained if name in metrics}
-    return [*alarms, *wrong_level(judged, deviations)]
+    of_mixture = adds_nothing(gains["over_wide"]) if gains else []
+    return [*alarms, *wrong_level(judged, deviations), *of_mixture]
 
 
 def say_alarms(alarms: Sequence[Alarm], reporter: Reporter) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mmoe.alarms import Column
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
-from mmoe.config.tasks import further_columns
+from mmoe.config.tasks import further_columns, prediction_columns
 from mmoe.datasets import BatchSource, EncodedFeatures, EncodedLabels, FeatureEncoder
 from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.datasets.labels.maturity import Maturity, moment_text
@@ -21,7 +21,7 @@ from mmoe.datasets.rows.order import Share
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.errors import RanksDiffer
-from mmoe.metrics import task_curves
+from mmoe.metrics import gain_over_wide, task_curves
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.bias_tower import own_lookups
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
@@ -29,7 +29,14 @@ from mmoe.predictor import GateCallback, Predictor, load_predictor
 from mmoe.run import Reporter, RunDirectory, SilentReporter, Tracker
 from mmoe.tasks import GateStatistics
 from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, with_levels
-from mmoe.train.measure import Metrics, domain_metrics, metrics_of, of_tasks, row_weights
+from mmoe.train.measure import (
+    Metrics,
+    domain_metrics,
+    metrics_of,
+    of_tasks,
+    row_weights,
+    rows_that_count,
+)
 from mmoe.train.run_folder.data import (
     check_as_of,
     describe_other_rows,
@@ -51,8 +58,9 @@ def predict_rows(
     """Returns predictions and labels of all rows; one chunk of features in memory at a time.
 
     Of a model with `model.bias` as many columns follow the predictions, those with the display as
-    it was logged. Several ranks read and score a part each. Rank 0 gets all rows, in order; the
-    others get theirs. What `watch` sees of gates and rows is then brought together on rank 0.
+    it was logged; with a `watch` at last those of a wide part alone (`apart`). Several ranks read
+    and score a part each. Rank 0 gets all rows, in order; the others get theirs. What `watch` sees
+    of gates and rows is then brought together on rank 0.
     """
     predictions: list[np.ndarray] = []
     labels: list[EncodedLabels] = []
@@ -60,9 +68,9 @@ def predict_rows(
     if watch is not None:
         watch.begin(len(rows), span[0])
         on_gates = watch.gates.update
-    with_bias = predictor.has_bias
+    with_bias, with_wide = predictor.has_bias, watch is not None and predictor.has_wide
     scored = predictor.predict_chunks(
-        rows, *span, tracker=tracker, on_gates=on_gates, with_bias=with_bias
+        rows, *span, tracker=tracker, on_gates=on_gates, with_bias=with_bias, with_wide=with_wide
     )
     with closing(scored):  # in any case nothing reads on
         for chunk, predictions_NT in scored:
@@ -77,6 +85,48 @@ def predict_rows(
         watch.gather()
     of_ranks = to_first(_joined(predictions, labels))
     return _joined(*map(list, zip(*of_ranks, strict=True)))
+
+
+def apart(predictor: Predictor, found_NP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Splits what `predict_rows` returns with a watch: the model's columns, and the wide part's.
+
+    A model without a wide part has no columns of it.
+    """
+    if not predictor.has_wide:
+        return found_NP, found_NP[:, :0]
+    own = len(prediction_columns(predictor.tasks))
+    return found_NP[:, :-own], found_NP[:, -own:]
+
+
+def over_wide(
+    config: RunConfig,
+    predictor: Predictor,
+    metrics: Metrics,
+    found_NP: np.ndarray,
+    labels: EncodedLabels,
+) -> dict[str, Any]:
+    """Returns what metrics.json holds of the mixture's gain: nothing where a run has no wide part.
+
+    Args:
+        config: Of the run.
+        predictor: The model.
+        metrics: Its metrics of these rows.
+        found_NP: What `predict_rows` returned with a watch.
+        labels: Of all rows.
+    """
+    if not predictor.has_wide:
+        return {}
+    parts, tasks = apart(predictor, found_NP), {}
+    for t, task in enumerate(config.tasks):
+        kind = kind_of(task.kind)
+        model = metrics[task.name].get(kind.headline)
+        if not (task.weight and kind.linear_logit) or model is None:
+            continue
+        of_model, of_wide = (rows_that_count(config, labels, t, one_NP) for one_NP in parts)
+        wide = kind.metrics(of_wide, task.name).values[kind.headline]
+        assert wide is not None, "what the model has on these rows, its part has"
+        tasks[task.name] = gain_over_wide(kind, model, wide, of_model, of_wide)
+    return {"over_wide": {"untrained": predictor.leaves_mixture_out, "tasks": tasks}}
 
 
 def _own_span(predictor: Predictor, rows: BatchSource) -> tuple[int, int]:
@@ -133,7 +183,12 @@ def split_curves(
     return {"tasks": curves, "gates": gates.summary()}
 
 
-_OF_THE_ROWS = ("data_changed", "alarms", "as_of")  # in metrics.json: of those of training
+_OF_THE_ROWS = (
+    "data_changed",
+    "alarms",
+    "as_of",
+    "over_wide",
+)  # in metrics.json: of those of training
 
 
 def evaluate_run(
@@ -186,13 +241,11 @@ def evaluate_run(
     first, stop = _own_span(predictor, rows)
     with reporter.track("evaluating", stop - first, "rows") as tracker:
         watch = Watch(config, encoder)
-        predictions_NT, labels = predict_rows(predictor, rows, tracker=tracker, watch=watch)
+        found_NP, labels = predict_rows(predictor, rows, tracker=tracker, watch=watch)
     judge = _Judge(run, config, encoder, predictor, watch, oracle, maturity, own, all_negatives)
     comparable = table_precision is not None and data is None and not all_negatives
     trained = stored["tasks"] if comparable else {}  # what narrower tables are held against
-    found = from_first(
-        lambda: judge.measure(predictions_NT, labels, trained, table_precision, reporter)
-    )
+    found = from_first(lambda: judge.measure(found_NP, labels, trained, table_precision, reporter))
     kept = {key: stored[key] for key in stored if key not in _OF_THE_ROWS}
     return {**kept, **found, **({"data_changed": changes} if changes else {})}
 
@@ -225,7 +278,7 @@ class _Judge:
 
     def measure(
         self,
-        predictions_NT: np.ndarray,
+        found_NP: np.ndarray,
         labels: EncodedLabels,
         trained: Mapping[str, Mapping[str, Any]],
         precision: ScoringPrecision | None,
@@ -233,6 +286,7 @@ class _Judge:
     ) -> dict[str, Any]:
         """Returns what metrics.json holds of these rows; says what changed from `trained`."""
         config, all_negatives = self.config, self.all_negatives
+        predictions_NT, _ = apart(self.predictor, found_NP)
         metrics, notes = metrics_of(
             config, predictions_NT, labels, self.oracle, all_negatives=all_negatives
         )
@@ -249,10 +303,12 @@ class _Judge:
             self.oracle,
             all_negatives=all_negatives,
         )
+        gains = over_wide(config, self.predictor, metrics, found_NP, labels)
         return {
             **({} if self.maturity is None else {"as_of": moment_text(self.maturity.as_of)}),
             "tasks": metrics,
-            **self._alarms(predictions_NT, labels, metrics, reporter),
+            **gains,
+            **self._alarms(predictions_NT, labels, metrics, gains, reporter),
             **by_domain,
         }
 
@@ -261,6 +317,7 @@ class _Judge:
         predictions_NT: np.ndarray,
         labels: EncodedLabels,
         metrics: Metrics,
+        gains: Mapping[str, Any],
         reporter: Reporter,
     ) -> dict[str, Any]:
         """Raises the alarms of these rows; returns them for the result."""
@@ -275,7 +332,7 @@ class _Judge:
             "test" if self.own else "evaluated",
             look_for_leaks=not self.own,
         )
-        alarms = with_levels(alarms, self.config, metrics, labels)
+        alarms = with_levels(alarms, self.config, metrics, labels, gains)
         say_alarms(alarms, reporter)
         return alarms_of_metrics(alarms)
 

@@ -35,7 +35,14 @@ from mmoe.train.alarms import (
     with_levels,
 )
 from mmoe.train.begin import begin, training_state
-from mmoe.train.evaluate import learnt_bias, predict_rows, split_curves, split_metrics
+from mmoe.train.evaluate import (
+    apart,
+    learnt_bias,
+    over_wide,
+    predict_rows,
+    split_curves,
+    split_metrics,
+)
 from mmoe.train.loggers import check_loggers, log_finished
 from mmoe.train.loop import EpochCallback, Trainer, steps_of
 from mmoe.train.measure import domain_metrics, metrics_of
@@ -399,7 +406,8 @@ def _evaluate(
     validation, _ = split_metrics(config, predictor, prepared.validation)
     columns = learn_columns(run, config, prepared.encoder, prepared.sample, prepared.repeats)
     watch = Watch(config, prepared.encoder)
-    predictions_NP, labels = predict_rows(predictor, prepared.test, watch=watch)
+    found_NP, labels = predict_rows(predictor, prepared.test, watch=watch)
+    predictions_NP, _ = apart(predictor, found_NP)
 
     def measure() -> dict[str, Any]:
         oracle, seen_NT = prepared.oracle, predictions_NP[:, : len(config.tasks)]
@@ -408,7 +416,8 @@ def _evaluate(
             reporter.say(f"note, test: {note}")
         alarms = watch.alarms(predictor, columns, seen_NT, labels, "test", look_for_leaks=False)
         alarms = with_effects(alarms, prepared.repeats, config, predictions_NP, labels)
-        alarms = with_levels(alarms, config, tasks, labels)
+        gains = over_wide(config, predictor, tasks, found_NP, labels)
+        alarms = with_levels(alarms, config, tasks, labels, gains)
         say_alarms(alarms, reporter)
         metrics = {
             "tasks": tasks,
@@ -417,6 +426,7 @@ def _evaluate(
             "seed": config.seed,
             "split_seed": config.split_seed,
             "versions": installed_versions(),
+            **gains,
             **alarms_of_metrics(alarms),
             **domain_metrics(config, prepared.encoder.domains, predictions_NP, labels, oracle),
         }
@@ -426,8 +436,7 @@ def _evaluate(
             metrics["as_of"] = prepared.as_of
             of_training = prepared.masked.get("train", {})
             metrics["train"]["masked"] = {t: c["masked"] for t, c in of_training.items()}
-        changes = changed_since(run)
-        if changes:
+        if changes := changed_since(run):
             metrics["data_changed"] = changes
         if on_test is not None:
             # Without those with the display as logged, which stand behind
@@ -435,8 +444,7 @@ def _evaluate(
         curves = split_curves(config, predictions_NP, labels, watch.gates, oracle)
         if config.model.bias is not None and watch.features is not None:
             sampled_NT = watch.sample.of(predictions_NP)
-            bias = learnt_bias(config, prepared.encoder, watch.features, sampled_NT)
-            curves["bias"] = bias
+            curves["bias"] = learnt_bias(config, prepared.encoder, watch.features, sampled_NT)
         write_json(run.curves_file, curves)
         there_NP = predictor.without_absent(labels.domains_N, predictions_NP)
         write_json(run.predictions_file, predicted_file(config.tasks, there_NP))

@@ -1,6 +1,7 @@
 """Each alarm by itself: what it finds, what it leaves alone, on invented columns."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from mmoe.alarms import (
     gate_alarms,
     leaks_in,
     lines_of,
+    rare_ids,
     repeated_rows,
     same_predictions,
     tasks_outdone,
@@ -189,6 +191,13 @@ def test_lists_drift_too_and_columns_of_another_kind_or_name_are_not_compared():
     other = learnt([number("x", rng.normal(size=ROWS))])
     assert drifts(other, [ids("x", np.full(ROWS, 2))], ROWS, "test") == []
     assert drifts(other, [number("y", np.ones(ROWS))], ROWS, "test") == []
+
+
+def test_ids_that_most_rows_would_not_know_are_named():
+    column = ids("weight", np.arange(ROWS) + 2, expected_unseen=0.52)
+    [alarm] = rare_ids([column])
+    assert alarm.about == "weight" and "52.0% of the training rows, held out" in alarm.line
+    assert not rare_ids([replace(column, expected_unseen=0.49), replace(column, shares_rare=True)])
 
 
 def test_ids_that_training_did_not_know():

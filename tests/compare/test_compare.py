@@ -60,6 +60,17 @@ def test_every_model_and_seed_is_a_run_of_its_own_beside_two_simple_models(
     ).read_text()
 
 
+def test_the_wide_part_alone_is_a_contestant(compare, tmp_path):
+    result = compare(["mmoe"], 1, "model.wide=true")
+    assert [*_by_name(result)] == ["mmoe", "wide_part", "logistic_regression", "boosted_trees"]
+    gains = RunDirectory(tmp_path / "out" / "mmoe-seed-3").metrics()["over_wide"]["tasks"]
+    for task, gain in gains.items():
+        of_wide = _by_name(result)["wide_part"]["results"][f"{task}.auc"]
+        assert of_wide["mean"] == pytest.approx(gain["wide"], abs=1e-6)
+        assert of_wide["difference"]["value"] == pytest.approx(-gain["value"], abs=1e-6)
+        assert of_wide["difference"]["low"] == pytest.approx(-gain["high"], abs=1e-6)
+
+
 def test_with_one_seed_the_interval_is_delongs(compare, tmp_path):
     result = compare(["shared_bottom", "mmoe"], 1)
     out = tmp_path / "out"
@@ -196,9 +207,10 @@ def test_what_cannot_be_compared_is_one_line(
     assert not out.exists()
 
 
-def test_a_reference_that_does_not_take_part_is_refused():
+def test_a_reference_that_does_not_take_part_is_refused(compare, tmp_path):
     with pytest.raises(ValueError, match=r"--reference: 'ple' does not take part.*boosted_trees"):
-        ComparisonSettings(models=["mmoe"], reference="ple")
+        compare(["mmoe"], 1, reference="ple")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_prints_a_table_json_and_a_page(mmoe, small, tmp_path):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy import sparse
@@ -15,6 +16,7 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
+from mmoe.metrics import auc_difference_interval
 from mmoe.predictor import Predictor
 from mmoe.score import load_predictor
 from mmoe.train import WarmStart, train_run
@@ -226,7 +228,71 @@ def test_what_training_makes_worse_stays_as_it_began(train, splits, tmp_path, di
     again = json.loads((tmp_path / "broken" / "history.json").read_text())
     assert again["start"] == history["start"]
     assert mmoe("report", run.directory.path)[0] == 0
-    assert "(best: before the first)" in (run.directory.path / "report.html").read_text()
+    page = (run.directory.path / "report.html").read_text()
+    assert "(best: before the first)" in page
+    assert "the wide part alone · MMoE beside it untrained" in page
+    assert "the experts and gates of this run are untrained" in page
+
+
+@pytest.mark.parametrize(
+    "setting", ["training.precision=bf16", "model.interaction=fm", "model.kind=ple"]
+)
+def test_a_mixture_without_a_say_is_left_out_to_the_bit(train, setting, funnel_table):
+    run = train("one", WIDE, setting, "training.optimizer.learning_rate=3", "training.epochs=1")
+    silent, encoder, config = load_predictor(run.directory)
+    network = silent.ranker.network
+    torch.nn.init.constant_(network.towers[1].logit.bias, 0.3)
+    whole = Predictor(silent.ranker, config, encoder)
+    assert silent.leaves_mixture_out
+    whole.leaves_mixture_out, ran = False, []
+    network.levels[0].mixture.register_forward_pre_hook(lambda *_: ran.append(1))
+    found_NT = silent.predict(funnel_table)
+    assert not ran
+    assert np.array_equal(found_NT, whole.predict(funnel_table))
+    assert ran
+    torch.nn.init.constant_(network.towers[1].logit.weight, 0.1)
+    assert not Predictor(silent.ranker, config, encoder).leaves_mixture_out
+
+
+def test_what_scores_without_experts_says_so(train, tmp_path, funnel_table, mmoe):
+    worse = ("training.optimizer.learning_rate=3", "training.embedding_optimizer.learning_rate=9")
+    run = train("one", WIDE, "training.patience=1", *worse)
+    gains = run.metrics["over_wide"]
+    assert gains["untrained"] and {one["value"] for one in gains["tasks"].values()} == {0.0}
+    assert "no expert is trained" in str(run.metrics["alarms"])
+    assert json.loads((run.directory.path / "curves.json").read_text())["gates"] == []
+    pq.write_table(funnel_table, tmp_path / "log.parquet")
+    out = mmoe("score", run.directory.path, "--input", tmp_path / "log.parquet",
+               "--output", tmp_path / "scores.parquet")  # fmt: skip
+    assert out[0] == 0 and "the wide part scores, without experts" in out[2]
+    code, _, said = mmoe("explain", run.directory.path)
+    assert code == 2 and "no expert was trained and scores are those of the wide part" in said
+
+
+def test_what_the_mixture_adds_is_the_paired_difference(train, funnel_table, tmp_path, mmoe):
+    run = train("one", WIDE, "training.epochs=3")
+    gains = run.metrics["over_wide"]
+    assert not gains["untrained"] and [*gains["tasks"]] == ["click", "buy"]
+    click, test = gains["tasks"]["click"], funnel_table[3500:]
+    predictor = load_predictor(run.directory)[0]
+    whole_N = predictor.predict(test)[:, 0]
+    for tower in predictor.ranker.network.towers:
+        torch.nn.init.zeros_(tower.logit.weight)
+        torch.nn.init.zeros_(tower.logit.bias)
+    wide_N = predictor.predict(test)[:, 0]
+    sure = auc_difference_interval(test["click"].to_numpy(), whole_N, wide_N)
+    assert [click["value"], click["low"], click["high"]] == pytest.approx(
+        [sure.difference, sure.low, sure.high], abs=1e-6
+    )
+    assert click["model"] - click["wide"] == click["value"]
+    pq.write_table(test, tmp_path / "log.parquet")
+    shown = mmoe("evaluate", run.directory.path, "--data", tmp_path / "log.parquet")[1]
+    assert "what the mixture adds over the wide part" in shown
+    assert f"{click['value']:+.5f}" in shown
+    assert mmoe("report", run.directory.path)[0] == 0
+    page = (run.directory.path / "report.html").read_text()
+    heading = "<h2>What the mixture adds over the wide part</h2>"
+    assert page.index("<h2>") == page.index(heading) and f"<td>{click['value']:+.5f}</td>" in page
 
 
 def test_a_warm_start_keeps_having_one_and_fits_it_anew(train):

@@ -40,6 +40,14 @@ def test_vocabulary_is_by_frequency_then_key():
     assert ids(encoder, word=["a", "b", "z", None]) == [2, 1, 1, 0]
 
 
+def test_ids_that_mostly_come_once_share_a_row_where_auto_decides():
+    config, often = click_config(WORD | {"min_count": "auto"}), ["often"] * 20
+    usual = fit(config, word=[*often, *(f"w{i}" for i in range(20))])
+    assert ids(usual, word=["often", "w0", "new"]) == [2, 3, 1]
+    rare = fit(config, word=[*often, *(f"w{i}" for i in range(21))])
+    assert ids(rare, word=["often", "w0", "new"]) == [2, 1, 1]
+
+
 @pytest.mark.parametrize(("coded", "message"), [
     (Coded(), "returned 0 of the 1 in its `dense_names`"),
     (Coded(dense=[np.zeros(3)]), "returned a column of 3 rows; expected 2"),

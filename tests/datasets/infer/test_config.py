@@ -191,11 +191,13 @@ def test_lists_and_integers_are_told_apart():
             "item_id": rng.integers(0, 500, ROWS),
             "crc": rng.integers(0, 50, ROWS) * 10**10,
             "gaps": pa.array(rng.integers(0, 4, ROWS), pa.float64(), mask=rng.random(ROWS) < 0.2),
-            "session": rng.integers(0, ROWS * 20, ROWS),  # many ids do not look like leaks
         },
         "numeric": {"num_views": rng.integers(0, 15, ROWS), "views": rng.integers(0, 500, ROWS)},
     }
-    config, _, _ = infer(log(**kinds["list"], **kinds["categorical"], **kinds["numeric"]))
+    session = rng.integers(0, ROWS * 20, ROWS)  # many ids do not look like leaks
+    columns = {**kinds["list"], **kinds["categorical"], **kinds["numeric"], "session": session}
+    config, reasons, _ = infer(log(**columns))
+    assert "ids of which none comes 20 times" in dict(reasons.left_out)["session"]
     found = {f.name: f.kind for f in config.features}
     for kind, columns in kinds.items():
         assert {found[name] for name in columns} == {kind}, kind

@@ -142,6 +142,7 @@ def test_rounded_sums_are_numbers_with_ids_beside():
     effect = np.where(whole, rng.normal(size=600)[sums // 500 % 600], 0) * 2
     config, _ = infer({"a": sums}, effect)
     assert [feature.kind for feature in config.features] == ["numeric", "categorical"]
+    assert config.features[1].table_encoding.min_count == 20  # a sum that is not round says nothing
     assert [feature.name for feature in config.features] == ["a", "a_as_id"]
 
 
@@ -241,6 +242,31 @@ def test_ids_seen_too_seldom_share_a_row_by_what_their_rows_are_worth():
     weak, _ = ids(rng, 4000, 0.4, rows)
     config, _ = infer({"a_id": strong, "b_id": weak}, 4 * effect)
     assert [feature.table_encoding.min_count for feature in config.features] == [1, 20]
+
+
+@pytest.mark.parametrize(("name", "worth"), [("fnlwgt", 0.0), ("cell_id", 0.0), ("fnlwgt", 3.0)])
+@pytest.mark.parametrize("rows", [6000, 20_000])
+def test_rare_ids_that_tell_nothing_beyond_other_columns_have_no_rows(name, worth, rows):
+    """Survey weights: each comes from a pool of its cell, of which age and region tell all."""
+    rng = np.random.default_rng(0)
+    age, region, member = (rng.integers(0, most, rows) for most in (8, 30, rows // 1000))
+    pool = np.exp(rng.normal(12, 0.6, size=(8, 30, rows // 1000))).astype(int)
+    own, weight = rng.normal(size=pool.shape), pool[age, region, member]
+    alone = rng.random(rows) < 0.5
+    weight = np.where(alone, np.exp(rng.normal(12, 0.6, rows)).astype(int), weight)
+    effect = np.where(alone, 0, own[age, region, member])
+    columns = {"age": [f"a{a}" for a in age], "region": [f"r{r}" for r in region], name: weight}
+    config, reasons = infer(columns, 0.6 * age + rng.normal(size=30)[region] + worth * effect)
+    if worth:
+        assert kinds(config)[name] == "categorical"
+        assert "beyond the other columns" not in reasons.features[name]
+    elif name == "fnlwgt":
+        assert kinds(config)[name] == "numeric"
+        assert "rare ones tell nothing beyond the other columns" in reasons.features[name]
+    else:
+        assert "none comes 20 times" in dict(reasons.left_out)[name]
+        [*_, feature] = infer(columns, 0.6 * age, rows=10 * rows)[0].features
+        assert (feature.name, feature.table_encoding.min_count) == (name, "auto")
 
 
 PRODUCT_ROWS = 20_000

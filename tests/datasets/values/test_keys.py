@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.fit_ids import Counts
 from mmoe.datasets.features.id_map import Vocabulary
@@ -185,7 +186,7 @@ def test_counts_of_one_column_are_added_up():
         pa.chunked_array([["1", "1.0"], ["2", "1"]]), pa.chunked_array([[2, 3, 4, 5]]), "x"
     )
     other = Counts(pa.chunked_array([[1, 7]]), pa.chunked_array([[1, 1]]), "y")
-    vocabulary = Vocabulary.of([other, counts], 1)
+    vocabulary = Vocabulary.of([other, counts], VocabularyEncoding())
     assert vocabulary.kind == "text"
     assert vocabulary.keys.to_pylist() == ["1", "2", "1.0", "7"]
     assert vocabulary.counts.tolist() == [8, 4, 3, 1]
