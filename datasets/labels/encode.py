@@ -218,12 +218,13 @@ class TrainableCheck:
                     "nothing would be learnt; check the column, or remove weight_column or the task"
                 )
             lowest, highest = float(self.lowest_T[t]), float(self.highest_T[t])
-            reason = kind_of(task.kind).untrainable(shown(task.label), observed, lowest, highest)
+            kind, label, reason = kind_of(task.kind), shown(task.label), None
             self.moments[t].finish()
             rows, mean, off = (getattr(self.moments[t], n) for n in ("count", "mean", "deviation"))
-            if reason is None and rows:
-                lost = sqrt(self.lost_T[t] / rows)
-                reason = kind_of(task.kind).merged(shown(task.label), rows, mean, off, lost)
+            if rows:
+                reason = kind.merged(label, rows, mean, off, sqrt(self.lost_T[t] / rows))
+            if reason is None:
+                reason = kind.untrainable(label, observed, lowest, highest)
             if reason is None and task.untrainable(lowest, highest) is not None:
                 reason = (
                     f"label {shown(task.label)} {task.untrainable(lowest, highest)}; check the "

@@ -14,6 +14,7 @@ from mmoe.config.tasks import further_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.datasets.labels.maturity import Maturity, moment_text
+from mmoe.datasets.labels.targets import Means
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import columns_of
 from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels, join_labels
@@ -32,6 +33,7 @@ from mmoe.run.directory import RunDirectory
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, with_levels
 from mmoe.train.measure import Metrics, domain_metrics, metrics_of, of_tasks, row_weights
+from mmoe.train.prepare import PreparedData
 from mmoe.train.run_folder.data import (
     check_as_of,
     describe_other_rows,
@@ -106,6 +108,28 @@ def split_metrics(
     """
     predictions_NT, labels = predict_rows(predictor, rows)
     return from_first(lambda: metrics_of(config, predictions_NT, labels, intervals=False))
+
+
+def validated(
+    config: RunConfig, predictor: Predictor, prepared: PreparedData
+) -> tuple[Means, Metrics, list[str]]:
+    """Finds on the validation split how curved targets become means, and what metrics they have.
+
+    Args:
+        config: Of the run.
+        predictor: Of a model in training, or of the best one.
+        prepared: Its splits, and the encoder, which knows no residuals yet.
+
+    Returns:
+        The means, and what `split_metrics` returns.
+    """
+    predicted_NP, labels = predict_rows(predictor, prepared.validation)
+
+    def found() -> tuple[Means, Metrics, list[str]]:
+        means = Means.fit(config, prepared.encoder.labels, predicted_NP, labels)
+        return means, *metrics_of(config, means.of(predicted_NP), labels, intervals=False)
+
+    return from_first(found)
 
 
 def split_curves(

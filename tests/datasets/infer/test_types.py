@@ -154,7 +154,7 @@ def test_numbers_at_the_end_of_float64_are_measured_without_a_complaint(low):
     (["true", "false", "false"], "y", "binary"),
     ([0.5, 1.5, 2.5], "y", "regression"),
     ([1, 2, 3, 4, 5], "y", "regression"),
-    ([0.0, 3.0, 5000.0] + [1.0] * 9 + [2.0] * 9, "log1p(y)", "regression"),
+    ([0.0, 3.0, 5000.0] + [1.0] * 9 + [2.0] * 9, "y", "regression"),
     ([1000, 2000, 3000], "y", "regression"),
     ([*map(Decimal, ("0.00", "1.00", "1.00")), None], "y", "binary"),
     ([*map(Decimal, ("1.00", "2.00", "2.00")), None], "y == 2.0", "binary"),
