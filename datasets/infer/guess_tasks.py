@@ -29,6 +29,7 @@ _NEGATIVE_WORDS = (
     "いいえ",
 )  # fmt: skip
 _MOSTLY = 0.99  # of the rows 0 or 1: then other whole numbers are stray, not a regression
+_NUMBERS = 0.9  # of the different values: then others are words among numbers
 _ZEROS = 0.3  # of the rows, from which on a value is mostly 0
 _COUNTS = 20  # different values above 0, up to which they are counts
 
@@ -92,6 +93,7 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
         _refuse_infinite(table, label, profile.numbers_N, origin)
     if profile.nature == "text" or (len(values) == 2 and not _is_zero_one(values)):
         if len(values) > 2:
+            _refuse_text_among_numbers(column, values, table, label, origin)
             some = ", ".join(repr(value) for value in values[:5].to_pylist())
             raise ValueError(
                 f"{where} holds {len(values)} different texts ({some}, …), expected 0/1, two "
@@ -184,6 +186,30 @@ def _refuse_infinite(table: pa.Table, label: str, numbers_N: np.ndarray, origin:
             f"{place(table, origin, index)}: label {label!r} is {numbers_N[index]}, expected a "
             "finite number; leave the cell empty or clip it"
         )
+
+
+def _refuse_text_among_numbers(
+    column: pa.ChunkedArray, values: pa.Array, table: pa.Table, label: str, origin: str
+) -> None:
+    """A few words in a column of numbers make it a column of text."""
+    texts = [text for text in values.to_pylist() if not _is_number(text)]
+    if not texts or len(texts) > (1 - _NUMBERS) * len(values):
+        return
+    there_N = pc.is_in(column, value_set=pa.array(texts, values.type)).to_numpy()
+    index = int(there_N.argmax())
+    raise ValueError(
+        f"{place(table, origin, index)}: label column {label!r} is {column[index].as_py()!r}, but "
+        f"a number in {len(column) - column.null_count - int(there_N.sum())} rows; mend the cell, "
+        "or leave it empty"
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_stray(table: pa.Table, label: str, numbers_N: np.ndarray, origin: str) -> None:

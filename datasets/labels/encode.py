@@ -223,13 +223,13 @@ class TrainableCheck:
             rows, mean, off = (getattr(self.moments[t], n) for n in ("count", "mean", "deviation"))
             if rows:
                 reason = kind.merged(label, rows, mean, off, sqrt(self.lost_T[t] / rows))
-            if reason is None:
-                reason = kind.untrainable(label, observed, lowest, highest)
             if reason is None and task.untrainable(lowest, highest) is not None:
                 reason = (
-                    f"label {shown(task.label)} {task.untrainable(lowest, highest)}; check the "
-                    "label and the split, or remove the task"
+                    f"label {label} {task.untrainable(lowest, highest)}; check the label and the "
+                    "split, or remove the task"
                 )
+            if reason is None:
+                reason = kind.untrainable(label, observed, lowest, highest)
             if reason is not None:
                 left = f" (without the {masked} of rows younger than {task.matures_after})"
                 raise ValueError(f"{origin}: task {task.name!r} {reason}{left if masked else ''}")

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from mmoe.alarms import exploded_losses
 from mmoe.config import config_from_dict
@@ -13,11 +14,11 @@ from mmoe.train import train_run
 ROWS = 2000
 
 
-def _splits() -> Splits:
+def _splits(unit: float = 1.0) -> Splits:
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 20, (8, ROWS))
     price = 100 + 10 * rng.normal(size=20)[ids[0]] + rng.normal(size=ROWS)
-    log = pa.table({f"id{n}": ids[n] for n in range(8)} | {"price": price})
+    log = pa.table({f"id{n}": ids[n] for n in range(8)} | {"price": price * unit})
     return Splits(train=log[:1400], validation=log[1400:1700], test=log[1700:], origin="log")
 
 
@@ -47,8 +48,10 @@ def test_an_epoch_that_explodes_ends_training_with_the_weights_before_it(tmp_pat
     assert found.metrics["tasks"]["price"]["r2"] > 0.9  # the wide part's
 
 
-def test_an_epoch_that_does_not_explode_is_trained_on_from(tmp_path):
-    found = train_run(config_from_dict(_raw(0.02)), tmp_path / "slow", splits=_splits())
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_an_epoch_that_does_not_explode_is_trained_on_from_in_any_unit(tmp_path, unit):
+    found = train_run(config_from_dict(_raw(0.02)), tmp_path / "slow", splits=_splits(unit))
+    assert found.metrics["tasks"]["price"]["r2"] > 0.95
     assert found.metrics["train"]["epochs"] == 4
     assert "exploded" not in {alarm["kind"] for alarm in found.metrics.get("alarms", [])}
 
