@@ -60,6 +60,7 @@ from mmoe.datasets.labels.targets import (
     LabelsSection,
     WatchQuantilesFit,
     WatchQuantilesSection,
+    continued,
     row_links,
 )
 from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels, EncodedRequests, LevelLayout
@@ -590,9 +591,9 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     quantiles.update({task: rule for task, rule in kept.items() if task in quantiles})
     there = earlier.rules.get(LABELS, {})  # a run that learnt labels unchanged has none
     for task in {task.name for task in earlier.config.tasks} & {t.name for t in today.config.tasks}:
-        rules[LABELS].pop(task, None)
+        new = rules[LABELS].pop(task, None)
         if task in there:
-            rules[LABELS][task] = replace(there[task], residuals=())  # of its own validation rows
+            rules[LABELS][task] = continued(there[task], new)
     for column, new in rules.get(DOMAINS, {}).items():
         known = earlier.rules.get(DOMAINS, {}).get(column)
         if known is not None:

@@ -4,6 +4,7 @@ import ast
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -271,7 +272,7 @@ def _regression(
     return _guessed(table, task, [label], [reason], origin)
 
 
-def _learnt_as(labels_N: np.ndarray) -> tuple[dict[str, str], str]:
+def _learnt_as(labels_N: np.ndarray) -> tuple[dict[str, Any], str]:
     """The kind and the target of a task whose labels are these numbers, and why.
 
     A squared error, unless the hundredth of rows that lie furthest out decides what it learns: then

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -209,9 +209,9 @@ class WatchQuantilesFit:
     def finish(self) -> dict[str, WatchQuantiles]:
         """Returns the tables by task; those without a label are left out: they are refused."""
         return {
-            task.name: WatchQuantiles.fit(*self._samples[t].rows_NC.T, task.groups)
+            task.name: WatchQuantiles.fit(held_NC[:, 0], held_NC[:, 1], task.groups)
             for t, task in self.tasks.items()
-            if self._samples[t].seen
+            if len(held_NC := self._samples[t].rows_NC)
         }
 
 
@@ -249,7 +249,11 @@ class WatchLink:
 
     table: WatchQuantiles  # the distributions
     duration_N: np.ndarray  # of the rows, float64
-    keeps_labels: ClassVar[bool] = False
+
+    @property
+    def keeps_labels(self) -> bool:
+        """Labels are not what is learnt."""
+        return False
 
     def rows(self, rows: slice | np.ndarray) -> "WatchLink":
         """Returns the link of some of the rows."""
@@ -666,6 +670,21 @@ def _scaled(task: TaskConfig, label: LabelSpec) -> LabelSpec:
         deviation=label.deviation / scale,
         log_mean=label.log_mean - math.log(scale),
     )
+
+
+def continued(label: LabelSpec, today: LabelSpec | None) -> LabelSpec:
+    """Returns what a run goes on with of an earlier one's label: its targets, and both limits.
+
+    Args:
+        label: Of the earlier run.
+        today: Of the rows of this one; None: they have none.
+    """
+    scales = [scale_of(label), *([] if today is None else [scale_of(today)])]
+    low, high = label.low, label.high  # none, where the earlier run knew of none
+    if low is not None and high is not None:
+        low, high = min(scale.low for scale in scales), max(scale.high for scale in scales)
+    # Residuals are those of its own validation rows
+    return replace(label, low=low, high=high, residuals=())
 
 
 def scale_of(label: LabelSpec) -> TargetScale:

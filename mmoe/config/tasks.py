@@ -357,7 +357,7 @@ class RegressionTask(NumberTask):
     """A number."""
 
     kind: Literal["regression"] = "regression"
-    target: Literal["none", "standard", "log", "yeo_johnson", "auto"] = Field(
+    target: Literal["none", "standard", "log", "yeo_johnson", "auto"] = Field(  # type: ignore
         default="standard",
         description="what the model learns of the label. standard: the label by the mean and the "
         "deviation that training rows have; none: the label itself; log: ln(1 + label / median) of "
@@ -371,6 +371,12 @@ class RegressionTask(NumberTask):
     def curve(self) -> str | None:
         """The curve that is asked for."""
         return self.target if self.target in ("log", "yeo_johnson", "auto") else None
+
+    def untrainable(self, lowest: float, highest: float) -> str | None:
+        """Says why labels have no logarithm."""
+        if self.target == "log" and lowest < 0:
+            return f"goes down to {lowest:g}, but target: log is for 0 or more (or: yeo_johnson)"
+        return None
 
 
 class HuberTask(NumberTask):

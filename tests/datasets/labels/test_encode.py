@@ -88,6 +88,9 @@ def test_regression():
     ):
         with pytest.raises(ValueError, match=says):
             encode(config, y=column)
+    below = configured({"label": "y", "kind": "regression", "target": "log"})
+    with pytest.raises(ValueError, match=r"goes down to -1, but target: log is for 0 or more"):
+        encode(below, training=True, y=[4.0, -1.0])
     with pytest.raises(ValueError, match="'t' has one value only among its 3 observed training"):
         encode(config, training=True, y=[4.0, 4.0, None, 4.0])
 
