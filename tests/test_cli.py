@@ -1,6 +1,7 @@
 """The command line: its names, its files, its errors (exit code 2, one line, no traceback)."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -152,6 +153,32 @@ def test_init_takes_labels_with_commas_between(mmoe, tmp_path):
     assert "(labels one by one: --label click --label long)" in err
     code, _, err = mmoe("init", log, "--label", "clik, buyy", "--out", tmp_path / "other.yaml")
     assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "task", "says"),
+    [
+        (["7"] * 200, {"kind": "regression"}, "one value only among its 160 observed training"),
+        (["1", "2"] * 99 + ["inf", "3"], {"kind": "regression"}, "row 199: label 'y' .* is inf"),
+        (["1", "2"] * 99 + ["n/k", "3"], {"kind": "regression"}, "row 199: .* the text 'n/k'"),
+        (["0", "1"] * 90 + ["0"] * 20, {}, "is 0 on all rows of the test part .20 rows, split by"),
+    ],
+)
+def test_a_label_that_cannot_be_learnt_or_judged_is_one_line(mmoe, tmp_path, column, task, says):
+    rows = "".join(f"{n % 9},{n},{y}\n" for n, y in enumerate(column))
+    (tmp_path / "log.csv").write_text(f"x,at,y\n{rows}")
+    config = {
+        "data": {"path": str(tmp_path / "log.csv"), "split": {"by": "time", "column": "at"}},
+        "features": [{"kind": "numeric", "name": "x"}],
+        "tasks": [{"name": "y", "label": "y", **task}],
+        "training": {"monitor": "y.gain"},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    code, _, err = mmoe("train", tmp_path / "config.yaml", "--out", tmp_path / "run")
+    assert code == 2
+    assert re.search(says, err)
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
 
 
 def test_init_does_not_split_by_a_time_of_two_units(mmoe, log, tmp_path):

@@ -2,17 +2,17 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 from pydantic import Field, create_model
 
-from mmoe.config import FEATURES, RunConfig, TableSpec, config_from_dict
+from mmoe.config import FEATURES, LabelSpec, RunConfig, TableSpec, config_from_dict
 from mmoe.config.json_files import Stored, read_stored
 from mmoe.datasets.features.codec import (
     Codec,
@@ -60,6 +60,7 @@ from mmoe.datasets.labels.targets import (
     LabelsSection,
     WatchQuantilesFit,
     WatchQuantilesSection,
+    continued,
     row_links,
 )
 from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels, EncodedRequests, LevelLayout
@@ -345,6 +346,20 @@ class FeatureEncoder(FeatureColumns):
         return LevelLayout(dense=dense, ids=ids, lists=lists)
 
     @property
+    def labels(self) -> Mapping[str, LabelSpec]:
+        """Statistics of labels, by task."""
+        return self.rules.get(LABELS, {})
+
+    def with_labels(self, labels: Mapping[str, LabelSpec]) -> Self:
+        """Returns the same encoder with other statistics of labels."""
+        return replace(self, rules={**self.rules, LABELS: dict(labels)})
+
+    def without_residuals(self) -> Self:
+        """Returns it as it was before training: what validation rows taught is found again."""
+        labels = {name: replace(spec, residuals=()) for name, spec in self.labels.items()}
+        return self.with_labels(labels)
+
+    @property
     def domains(self) -> Domains | None:
         """The domains that training rows had; None: the run has none."""
         return None if self.config.model.domains is None else domains_of(self.rules)
@@ -576,9 +591,9 @@ def extend_encoder(today: FeatureEncoder, earlier: FeatureEncoder, origin: str) 
     quantiles.update({task: rule for task, rule in kept.items() if task in quantiles})
     there = earlier.rules.get(LABELS, {})  # a run that learnt labels unchanged has none
     for task in {task.name for task in earlier.config.tasks} & {t.name for t in today.config.tasks}:
-        rules[LABELS].pop(task, None)
+        new = rules[LABELS].pop(task, None)
         if task in there:
-            rules[LABELS][task] = there[task]
+            rules[LABELS][task] = continued(there[task], new)
     for column, new in rules.get(DOMAINS, {}).items():
         known = earlier.rules.get(DOMAINS, {}).get(column)
         if known is not None:

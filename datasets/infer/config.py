@@ -17,7 +17,7 @@ from mmoe.datasets.infer.inputs import Inputs, Names
 from mmoe.datasets.infer.padding import with_padding
 from mmoe.datasets.infer.profile import ColumnProfile, guess_times, time_like
 from mmoe.datasets.infer.reading import read_column
-from mmoe.datasets.infer.sizes import Log, model_for, training_for
+from mmoe.datasets.infer.sizes import MOST_MULTIPLIED, Log, model_for, training_for
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.rows.locations import distinct_names, find_column, visible_columns
 from mmoe.datasets.rows.repeats import RepeatCounter, hashes_of, later_copies, widest_columns
@@ -293,6 +293,12 @@ class _Look:
             why = "; ".join(f"{name}: {reason}" for name, reason in self.left_out) or "none there"
             raise ValueError(f"{origin}: no column is left to learn from ({why})")
 
+    @property
+    def _multiplies(self) -> bool:
+        """Whether a factorization machine is to find the products of two columns."""
+        tables = sum(len(feature.table_names) for feature in self.inputs.features)
+        return self.inputs.product is not None and tables <= MOST_MULTIPLIED
+
     def config(self, name: str, path: str | None, repeated: str, total: int) -> RunConfig:
         """Returns what trains as it is; `total` rows there are."""
         outcomes = [task.rarer for task in self.tasks if task.is_event]
@@ -300,7 +306,7 @@ class _Look:
             rows=total,
             ids=self.inputs.most_ids,
             rarest=min(outcomes) * total // self.table.num_rows if outcomes else None,
-            products=self.inputs.product is not None,
+            products=self._multiplies,
         )
         tasks, features = [task.task for task in self.tasks], self.inputs.features
         model = model_for(log)
@@ -335,8 +341,9 @@ class _Look:
         if (product := inputs.product) is not None:
             sizes += (
                 f"; the combination of {' with '.join(product.columns)} predicts {product.task!r} "
-                f"(z {product.z:.0f}): interaction: fm, a factorization machine, learns it"
+                f"(z {product.z:.0f}): interaction: fm, a factorization machine, "
             )
+            sizes += "learns it" if self._multiplies else "would learn it, but of few tables alone"
         return Reasons(
             split="; ".join(filter(None, (chosen.reason, flattery))),
             group="who the rows belong to, for GAUC" if inputs.group else "",

@@ -4,6 +4,7 @@ import ast
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from mmoe.config import TaskConfig
 from mmoe.datasets.infer.profile import profile_column
 from mmoe.datasets.infer.reading import number_keys
 from mmoe.datasets.labels.expressions import columns_of, evaluate, evaluate_label, parse, quote
+from mmoe.datasets.labels.targets import fit_scale, has_long_tail, tail_share
 from mmoe.datasets.rows.locations import first_true, missing_column, place, visible_columns
 from mmoe.datasets.values.arrow import pc, plain
 from mmoe.datasets.values.columns import parse_amounts
@@ -30,7 +32,9 @@ _NEGATIVE_WORDS = (
     "いいえ",
 )  # fmt: skip
 _MOSTLY = 0.99  # of the rows 0 or 1: then other whole numbers are stray, not a regression
-_WIDE = 10.0  # a label's deviation above which a long tail is taken the logarithm of
+_NUMBERS = 0.9  # of the different values: then others are words among numbers
+_ZEROS = 0.3  # of the rows, from which on a value is mostly 0
+_COUNTS = 20  # different values above 0, up to which they are counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,7 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
         if len(values) > 2 and (amount := _as_amount(label, values)) is not None:
             return _from_expression(table, amount, name, origin)
         if len(values) > 2:
+            _refuse_text_among_numbers(column, values, table, label, origin)
             some = ", ".join(repr(value) for value in values[:5].to_pylist())
             raise ValueError(
                 f"{where} holds {len(values)} different texts ({some}, …), expected 0/1, two "
@@ -163,8 +168,9 @@ def _from_expression(table: pa.Table, label: str, name: str, origin: str) -> Gue
         _refuse_infinite(table, label, numbers_N, origin)
         present = numbers_N[~np.isnan(numbers_N)]
         if not np.isin(present, (0, 1)).all():
-            task = TaskConfig(name=name, label=label, kind="regression")
-            return _guessed(table, task, columns, [], origin)
+            keys, reason = _learnt_as(present)
+            task = TaskConfig(name=name, label=label, **keys)
+            return _guessed(table, task, columns, [reason], origin)
     return _guessed(table, TaskConfig(name=name, label=label), columns, [], origin)
 
 
@@ -196,6 +202,30 @@ def _refuse_infinite(table: pa.Table, label: str, numbers_N: np.ndarray, origin:
             f"{place(table, origin, index)}: label {label!r} is {numbers_N[index]}, expected a "
             "finite number; leave the cell empty or clip it"
         )
+
+
+def _refuse_text_among_numbers(
+    column: pa.ChunkedArray, values: pa.Array, table: pa.Table, label: str, origin: str
+) -> None:
+    """A few words in a column of numbers make it a column of text."""
+    texts = [text for text in values.to_pylist() if not _is_number(text)]
+    if not texts or len(texts) > (1 - _NUMBERS) * len(values):
+        return
+    there_N = pc.is_in(column, value_set=pa.array(texts, values.type)).to_numpy()
+    index = int(there_N.argmax())
+    raise ValueError(
+        f"{place(table, origin, index)}: label column {label!r} is {column[index].as_py()!r}, but "
+        f"a number in {len(column) - column.null_count - int(there_N.sum())} rows; mend the cell, "
+        "or leave it empty"
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_stray(table: pa.Table, label: str, numbers_N: np.ndarray, origin: str) -> None:
@@ -247,19 +277,34 @@ def _two_values(label: str, column: pa.ChunkedArray, values: pa.Array) -> tuple[
 def _regression(
     table: pa.Table, label: str, name: str, numbers_N: np.ndarray, origin: str
 ) -> GuessedTask:
-    """Numbers in their own units, or the logarithm of a long tail."""
+    """Numbers in their own units, learnt as their distribution asks for."""
     present = numbers_N[np.isfinite(numbers_N)]
-    deviation = float(present.std())
-    expression, reason = quote(label), "numbers of more than two values: a regression"
-    positive = present[present > 0]
-    long_tail = len(positive) and np.quantile(positive, 0.99) > 10 * np.median(positive)
-    if deviation > _WIDE and present.min() >= 0 and long_tail:
-        expression = f"log1p({quote(label)})"
-        reason += "; its logarithm, for the long tail"
+    keys, reason = _learnt_as(present)
     middle = float(np.median(present))
+    reason = f"numbers of more than two values: {reason}"
     reason += f"; for a binary task instead: {{label: {quote(label)} > {middle:g}}}"
-    task = TaskConfig(name=name, label=expression, kind="regression")
+    task = TaskConfig(name=name, label=quote(label), **keys)
     return _guessed(table, task, [label], [reason], origin)
+
+
+def _learnt_as(labels_N: np.ndarray) -> tuple[dict[str, Any], str]:
+    """The kind and the target of a task whose labels are these numbers, and why.
+
+    A squared error, unless the hundredth of rows that lie furthest out decides what it learns: then
+    on a curve where the tail is on one side, and Huber's loss where it is on both; values that are
+    mostly 0, and else have such a tail, as a zero-inflated lognormal.
+    """
+    zeros = float((labels_N == 0).mean())
+    above_N = labels_N[labels_N > 0]
+    mostly_zero = labels_N.min() >= 0 and zeros >= _ZEROS and len(np.unique(above_N)) > _COUNTS
+    if mostly_zero and has_long_tail(above_N):
+        return {"kind": "ziln"}, f"{zeros:.0%} are 0, the others have a long tail"
+    if not has_long_tail(labels_N):
+        return {"kind": "regression"}, "a regression"
+    share = f"the 1 % furthest from the mean make up {tail_share(labels_N):.0%} of their variance"
+    if fit_scale(labels_N, "auto") is None:
+        return {"kind": "huber"}, f"a regression by Huber's loss: {share}, on both sides"
+    return {"kind": "regression", "target": "auto"}, f"a regression on a curve: {share}"
 
 
 def separate_labels(labels: Sequence[str], columns: Sequence[str], origin: str) -> list[str]:

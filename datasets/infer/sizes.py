@@ -40,10 +40,15 @@ products: that log of tastes ended at 0.615 with six, at 0.670 and 0.736 (two se
 jobs (three seeds) has 0.765, 0.721 and 0.766, 0.722. With more rows twelve are too many: the log
 shop has 0.736, 0.694 then, instead of 0.745, 0.700.
 
-Beside a regression that rate is too fast: a squared error grows with the product's own square. On
-the hotel bookings (12,000 rows to train on, 26 tables, `is_canceled` and `adr`, eight epochs, one
-seed) the losses of the first epoch were 4.28 and 138, and the test RMSE of `adr` ended at 63.7;
-with 0.1 they were 0.145 and 0.39, and the RMSE 32.8.
+Beside a regression that rate is too fast: a squared error grows with the product's own square. And
+it is for few features: a step moves each row by about the rate, and F features have F (F − 1) / 2
+products, so the logit moves by the square of F. On the hotel bookings (12,000 rows to train on, 26
+tables, `is_canceled` and `adr`, eight epochs, one seed) the losses of the first epoch were 4.28 and
+138, and the test RMSE of `adr` ended at 63.7; with 0.1 they were 0.145 and 0.39, and the RMSE 32.8.
+The one pair that is sought is then lost among 325: with rates of 0.1, of 0.05 and without the
+machine (split seed 0, four tasks, the best epoch by their gains) the test R² of `adr` was 0.888,
+0.880 and 0.893, the AUC of `is_canceled` 0.978, 0.981 and 0.980, of special requests 0.876, 0.882
+and 0.889. So beyond twelve tables there is none.
 """
 
 from collections.abc import Sequence
@@ -61,6 +66,7 @@ USUAL_BUCKETS = 20  # a number that needs more has values that differ from their
 _MANY_ROWS = 100_000
 _MANY_IDS = 100  # of one column; with fewer, what numbers do together is what is left to learn
 _RARE = 1_500  # rows of an outcome, of which validation has about a tenth
+MOST_MULTIPLIED = 12  # tables whose products a factorization machine takes
 _PAIR_ROWS = 10.0  # rows a pair; rarer pairs of ids are left to a factorization machine
 _DECAY = 2.5  # of a row of ids beside a factorization machine, in rows' losses
 
@@ -155,7 +161,12 @@ def training_for(log: Log, tasks: Sequence[TaskConfig]) -> TrainingConfig:
 
 
 def _monitored(log: Log, tasks: Sequence[TaskConfig]) -> str:
-    """An AUC of a hundred validation rows chooses by luck, so the loss is looked at there."""
+    """An AUC of a hundred validation rows chooses by luck, so the loss is looked at there.
+
+    Numbers have other units than events, and than one another: each counts by what it gains.
+    """
+    if len(tasks) > 1 and not all(kind_of(task.kind).is_event for task in tasks):
+        return "gain"
     headline = first_of(task.kind for task in tasks).headline
     rare = log.rarest is not None and log.rarest < _RARE
     return "logloss" if headline == "auc" and (log.is_small or rare) else headline

@@ -218,17 +218,18 @@ class TrainableCheck:
                     "nothing would be learnt; check the column, or remove weight_column or the task"
                 )
             lowest, highest = float(self.lowest_T[t]), float(self.highest_T[t])
-            reason = kind_of(task.kind).untrainable(shown(task.label), observed, lowest, highest)
+            kind, label, reason = kind_of(task.kind), shown(task.label), None
             self.moments[t].finish()
             rows, mean, off = (getattr(self.moments[t], n) for n in ("count", "mean", "deviation"))
-            if reason is None and rows:
-                lost = sqrt(self.lost_T[t] / rows)
-                reason = kind_of(task.kind).merged(shown(task.label), rows, mean, off, lost)
+            if rows:
+                reason = kind.merged(label, rows, mean, off, sqrt(self.lost_T[t] / rows))
             if reason is None and task.untrainable(lowest, highest) is not None:
                 reason = (
-                    f"label {shown(task.label)} {task.untrainable(lowest, highest)}; check the "
-                    "label and the split, or remove the task"
+                    f"label {label} {task.untrainable(lowest, highest)}; check the label and the "
+                    "split, or remove the task"
                 )
+            if reason is None:
+                reason = kind.untrainable(label, observed, lowest, highest)
             if reason is not None:
                 left = f" (without the {masked} of rows younger than {task.matures_after})"
                 raise ValueError(f"{origin}: task {task.name!r} {reason}{left if masked else ''}")

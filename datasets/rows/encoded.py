@@ -18,6 +18,11 @@ IdLists = tuple[np.ndarray, np.ndarray]  # ids [V], offsets [N + 1]
 class RowLink(Protocol):
     """Interface of what makes values of predictions of N rows, by columns of these rows."""
 
+    @property
+    def keeps_labels(self) -> bool:
+        """Whether labels are what is to be predicted, unchanged."""
+        ...
+
     def rows(self, rows: slice | np.ndarray) -> "RowLink":
         """Returns that of some of the rows."""
         ...

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mmoe.alarms.column import Column
     from mmoe.alarms.distribution import Distribution, PredictedFile, predicted_file
     from mmoe.alarms.drift import drifts
+    from mmoe.alarms.exploded import alarm_of_explosion, exploded_losses
     from mmoe.alarms.gates import gate_alarms
     from mmoe.alarms.leaks import leaks_in
     from mmoe.alarms.outdone import tasks_outdone
@@ -31,7 +32,9 @@ __all__ = [
     "PredictedFile",
     "TrainingColumns",
     "adds_nothing",
+    "alarm_of_explosion",
     "drifts",
+    "exploded_losses",
     "gate_alarms",
     "label_deviation",
     "leaks_in",
@@ -52,6 +55,7 @@ __getattr__ = lazily(
         "column": ["Column"],
         "distribution": ["Distribution", "PredictedFile", "predicted_file"],
         "drift": ["drifts"],
+        "exploded": ["alarm_of_explosion", "exploded_losses"],
         "gates": ["gate_alarms"],
         "leaks": ["leaks_in"],
         "outdone": ["tasks_outdone"],

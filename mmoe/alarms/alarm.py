@@ -6,6 +6,7 @@ from typing import Literal
 from mmoe.config.json_files import Stored
 
 AlarmKind = Literal[
+    "exploded",
     "leak",
     "repeated_rows",
     "rare_ids",

@@ -368,8 +368,9 @@ class TableSpec:
 class LabelSpec:
     """A task's label, after fitting: its weighted statistics over the rows that train the task.
 
-    A model learns `(label − center) / scale`; all statistics below are of these targets. The ones
-    of a task that is observed after an event are conditional on it.
+    A model learns `(label − center) / scale`, or `(ψ(that) − shift) / spread` with a curve ψ
+    (`mmoe.datasets.labels.targets`); the mean, the deviation and what follows them are of these
+    targets. The ones of a task that is observed after an event are conditional on it.
 
     Attributes:
         center: In the label's units; 0 where it is not shifted.
@@ -380,6 +381,13 @@ class LabelSpec:
         log_mean: Mean logarithm of the targets above 0.
         log_deviation: Deviation of these logarithms.
         shares: Share of each of the task's levels, for kinds that have levels.
+        power: Of the curve; 1: none.
+        shift: Of the curved label.
+        spread: Of the curved label.
+        low: The least prediction; None: there is none.
+        high: The largest; None: there is none.
+        residuals: Of targets, over which predictions are a mean; none: there is no curve, or no row
+            beside those of training.
     """
 
     center: float = 0.0
@@ -390,6 +398,12 @@ class LabelSpec:
     log_mean: float = 0.0
     log_deviation: float = 0.0
     shares: tuple[float, ...] = ()
+    power: float = 1.0
+    shift: float = 0.0
+    spread: float = 1.0
+    low: float | None = None
+    high: float | None = None
+    residuals: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -205,6 +205,11 @@ class TaskConfig(HasKinds):
         return None
 
     @property
+    def curve(self) -> str | None:
+        """How its labels may be curved, as `fit_scale` knows it; None: they stay straight."""
+        return None
+
+    @property
     def meaning(self) -> dict[str, Any]:
         """Keys that say what its logits mean, with their values; a warm start keeps them."""
         return {key: getattr(self, key) for key in self.means}
@@ -331,7 +336,8 @@ class NumberTask(TaskConfig):
         default="standard",
         description="what the model learns of the label. standard: the label by the mean and the "
         "deviation that training rows have (watch_time, ziln: by its mean alone, never shifted); "
-        "none: the label itself. Predictions, metrics and intervals are in the label's units",
+        "none: the label itself. Predictions, metrics and intervals are in the label's units; "
+        "predictions go no further beyond the labels of training than a twentieth of their range",
     )
 
     def scaling(self, label: LabelSpec) -> tuple[float, float]:
@@ -345,6 +351,26 @@ class RegressionTask(NumberTask):
     """A number."""
 
     kind: Literal["regression"] = "regression"
+    target: Literal["none", "standard", "log", "yeo_johnson", "auto"] = Field(  # type: ignore
+        default="standard",
+        description="what the model learns of the label. standard: the label by the mean and the "
+        "deviation that training rows have; none: the label itself; log: ln(1 + label / median) of "
+        "labels of 0 or more; yeo_johnson: the power by which training labels are most like normal "
+        "ones; auto: that where their tail is long on one side, else standard. Predictions are "
+        "means in the label's units, by the validation rows' residuals where there is a curve, "
+        "and go no further beyond the labels of training than a twentieth of their range",
+    )
+
+    @property
+    def curve(self) -> str | None:
+        """The curve that is asked for."""
+        return self.target if self.target in ("log", "yeo_johnson", "auto") else None
+
+    def untrainable(self, lowest: float, highest: float) -> str | None:
+        """Says why labels have no logarithm."""
+        if self.target == "log" and lowest < 0:
+            return f"goes down to {lowest:g}, but target: log is for 0 or more (or: yeo_johnson)"
+        return None
 
 
 class HuberTask(NumberTask):

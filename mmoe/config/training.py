@@ -353,8 +353,9 @@ class TrainingConfig(Strict):
     monitor: str = Field(
         default="mean.auc",
         description="TASK.METRIC, or mean.METRIC: over the tasks that have it; on the validation "
-        "split; picks the best checkpoint; with model.bias also METRIC_with_bias (auc, logloss, "
-        "rmse)",
+        "split; picks the best checkpoint. gain: the share of the loss of predicting the mean that "
+        "a task saves (1 - NE of events, R² of numbers), one scale for both. With model.bias also "
+        "METRIC_with_bias (auc, logloss, rmse)",
     )
     patience: int = Field(default=3, ge=1, description="epochs without improvement before stopping")
     checkpoint_every_steps: int | None = Field(

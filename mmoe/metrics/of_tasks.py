@@ -78,7 +78,8 @@ def monitor_value(metrics: Mapping[str, Mapping[str, Any]], monitor: str) -> flo
 
     Args:
         metrics: Task → its metrics, as `task_metrics(...).values`.
-        monitor: `TASK.METRIC`, or `mean.METRIC`: the mean over the tasks that have a value.
+        monitor: `TASK.METRIC`, or `mean.METRIC`: the mean over the tasks that have a value. `gain`
+            is one scale for events and numbers.
 
     Returns:
         The value, or None where it cannot be computed (one class only in the validation split).

@@ -13,7 +13,6 @@ from mmoe.config import RunConfig, TableVectors
 from mmoe.datasets import FeatureEncoder
 from mmoe.datasets.features.id_map import FIRST_KNOWN
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.labels.targets import LABELS
 from mmoe.datasets.vectors.chunks import vector_chunks
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.models import Ranker
@@ -75,7 +74,7 @@ def _start_at_base_rates(ranker: Ranker, config: RunConfig, encoder: FeatureEnco
     Towers of one's own kind stay as they are, unless they have a method `start_at`. A wide part
     has the base rate of the tasks that it is fitted to.
     """
-    labels = encoder.rules.get(LABELS, {})
+    labels = encoder.labels
     for t, task in enumerate(config.trained_tasks):
         of_wide = config.model.wide and task.weight > 0 and kind_of(task.kind).linear_logit
         if task.name in labels and not of_wide:

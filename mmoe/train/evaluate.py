@@ -14,6 +14,7 @@ from mmoe.config.tasks import further_columns, prediction_columns
 from mmoe.datasets import BatchSource, EncodedFeatures, EncodedLabels, FeatureEncoder
 from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.datasets.labels.maturity import Maturity, moment_text
+from mmoe.datasets.labels.targets import Means
 from mmoe.datasets.rows.columns import columns_of
 from mmoe.datasets.rows.encoded import join_labels
 from mmoe.datasets.rows.frames import TableLike
@@ -37,6 +38,7 @@ from mmoe.train.measure import (
     row_weights,
     rows_that_count,
 )
+from mmoe.train.prepare import PreparedData
 from mmoe.train.run_folder.data import (
     check_as_of,
     describe_other_rows,
@@ -154,6 +156,28 @@ def split_metrics(
     """
     predictions_NT, labels = predict_rows(predictor, rows)
     return from_first(lambda: metrics_of(config, predictions_NT, labels, intervals=False))
+
+
+def validated(
+    config: RunConfig, predictor: Predictor, prepared: PreparedData
+) -> tuple[Means, Metrics, list[str]]:
+    """Finds on the validation split how curved targets become means, and what metrics they have.
+
+    Args:
+        config: Of the run.
+        predictor: Of a model in training, or of the best one.
+        prepared: Its splits, and the encoder, which knows no residuals yet.
+
+    Returns:
+        The means, and what `split_metrics` returns.
+    """
+    predicted_NP, labels = predict_rows(predictor, prepared.validation)
+
+    def found() -> tuple[Means, Metrics, list[str]]:
+        means = Means.fit(config, prepared.encoder.labels, predicted_NP, labels)
+        return means, *metrics_of(config, means.of(predicted_NP), labels, intervals=False)
+
+    return from_first(found)
 
 
 def split_curves(

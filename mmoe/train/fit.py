@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmoe.alarms import predicted_file
+from mmoe.alarms import alarm_of_explosion, predicted_file
 from mmoe.checkpoint import CheckpointFolder
 from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.loading import with_used_modules
@@ -35,14 +35,7 @@ from mmoe.train.alarms import (
     with_levels,
 )
 from mmoe.train.begin import begin, training_state
-from mmoe.train.evaluate import (
-    apart,
-    learnt_bias,
-    over_wide,
-    predict_rows,
-    split_curves,
-    split_metrics,
-)
+from mmoe.train.evaluate import apart, learnt_bias, over_wide, predict_rows, split_curves, validated
 from mmoe.train.loggers import check_loggers, log_finished
 from mmoe.train.loop import EpochCallback, Trainer, steps_of
 from mmoe.train.measure import domain_metrics, metrics_of
@@ -72,7 +65,7 @@ from mmoe.train.run_folder.data import (
     describe_continued,
 )
 from mmoe.train.stages import with_recorded_stages, with_stages
-from mmoe.train.state import Position, TrainingState
+from mmoe.train.state import TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport
 from mmoe.train.warm_start.earlier import with_kept_targets
 
@@ -221,7 +214,9 @@ class _Begun:
 
     def read(self, splits: Splits | None, shared: PreparedData | None) -> PreparedData:
         """Reads and encodes the rows, or takes those that are there already."""
-        encoder = None if self.old is None else FeatureEncoder.load(self.old.vocabulary)
+        encoder = None
+        if self.old is not None:
+            encoder = FeatureEncoder.load(self.old.vocabulary).without_residuals()
         with self.reporter.track(f"reading {self.config.name}", None, "rows") as tracker:
             if shared is not None:
                 self.resumed.check(shared.data)
@@ -403,10 +398,11 @@ def _evaluate(
 ) -> dict[str, Any]:
     """Writes curves.json and, last, metrics.json; every rank scores, the first one measures."""
     predictor = Predictor(state.ranker, config)  # nothing is trained after it
-    validation, _ = split_metrics(config, predictor, prepared.validation)
+    means, validation, _ = validated(config, predictor, prepared)
     columns = learn_columns(run, config, prepared.encoder, prepared.sample, prepared.repeats)
     watch = Watch(config, prepared.encoder)
     found_NP, labels = predict_rows(predictor, prepared.test, watch=watch)
+    found_NP = means.of(found_NP)
     predictions_NP, _ = apart(predictor, found_NP)
 
     def measure() -> dict[str, Any]:
@@ -414,7 +410,8 @@ def _evaluate(
         tasks, notes = metrics_of(config, predictions_NP, labels, oracle)
         for note in notes:
             reporter.say(f"note, test: {note}")
-        alarms = watch.alarms(predictor, columns, seen_NT, labels, "test", look_for_leaks=False)
+        alarms = alarm_of_explosion(state.position.history)
+        alarms += watch.alarms(predictor, columns, seen_NT, labels, "test", look_for_leaks=False)
         alarms = with_effects(alarms, prepared.repeats, config, predictions_NP, labels)
         gains = over_wide(config, predictor, tasks, found_NP, labels)
         alarms = with_levels(alarms, config, tasks, labels, gains)
@@ -422,7 +419,7 @@ def _evaluate(
         metrics = {
             "tasks": tasks,
             "validation": validation,
-            "train": _about_training(state.position, len(prepared.train)),
+            "train": _about_training(state, prepared),
             "seed": config.seed,
             "split_seed": config.split_seed,
             "versions": installed_versions(),
@@ -430,12 +427,8 @@ def _evaluate(
             **alarms_of_metrics(alarms),
             **domain_metrics(config, prepared.encoder.domains, predictions_NP, labels, oracle),
         }
-        if state.frozen.summary:
-            metrics["train"]["frozen"] = state.frozen.summary
         if prepared.as_of is not None:
             metrics["as_of"] = prepared.as_of
-            of_training = prepared.masked.get("train", {})
-            metrics["train"]["masked"] = {t: c["masked"] for t, c in of_training.items()}
         if changes := changed_since(run):
             metrics["data_changed"] = changes
         if on_test is not None:
@@ -445,6 +438,9 @@ def _evaluate(
         if config.model.bias is not None and watch.features is not None:
             sampled_NT = watch.sample.of(predictions_NP)
             curves["bias"] = learnt_bias(config, prepared.encoder, watch.features, sampled_NT)
+        if means.after:
+            kept = means.kept(prepared.encoder.labels, config)
+            prepared.encoder.with_labels(kept).save(run.vocabulary)
         write_json(run.curves_file, curves)
         there_NP = predictor.without_absent(labels.domains_N, predictions_NP)
         write_json(run.predictions_file, predicted_file(config.tasks, there_NP))
@@ -455,12 +451,19 @@ def _evaluate(
     return from_first(measure)
 
 
-def _about_training(position: Position, train_rows: int) -> dict[str, Any]:
+def _about_training(state: TrainingState, prepared: PreparedData) -> dict[str, Any]:
+    position, train_rows = state.position, len(prepared.train)
     rows = train_rows * position.epoch
-    return {
+    found: dict[str, Any] = {
         "rows": train_rows,
         "seconds": position.seconds,
         "rows_per_second": rows / max(position.seconds, 1e-9),
         "epochs": position.epoch,
         "ranks": world_size(),
     }
+    if state.frozen.summary:
+        found["frozen"] = state.frozen.summary
+    if prepared.as_of is not None:
+        of_training = prepared.masked.get("train", {})
+        found["masked"] = {task: counts["masked"] for task, counts in of_training.items()}
+    return found

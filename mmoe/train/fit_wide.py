@@ -108,13 +108,13 @@ def _fit(
         judge = None if x_judged is None else _rows_of_task(held, judged_N, x_judged, t)
         model = shared.fitted(mine, is_event, generator)
         link = data.features.links.get(t)
-        unit = link.scale if isinstance(link, TargetScale) else 1.0
+        assert link is None or isinstance(link, TargetScale), "linear models are of numbers"
         with np.errstate(over="ignore", invalid="ignore"):
             weights = columns.unscaled(model.weights_C, model.bias, rows)
             found["ids_RT"][:, t], found["dense_TF"][t], found["bias_T"][t] = weights
         is_rare = 0 < told < min(_RARE, _RARE_SHARE * of_rows)
         found["mixed_T"][t] = model.tells or not is_rare
-        said[t] = f"{config.tasks[t].name} {_said(model, mine, judge, is_event, unit)}"
+        said[t] = f"{config.tasks[t].name} {_said(model, mine, judge, is_event, link)}"
         if not found["mixed_T"][t]:
             said[t] += f" (the network leaves it there: {told:,} positives are too few)"
     for name in ("ids_RT", "dense_TF", "bias_T"):  # labels near the end of the range
@@ -219,8 +219,10 @@ def _rows_of_task(
     return Rows(found.x, found.y_N, found.weights_N / mean)
 
 
-def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool, unit: float = 1.0) -> str:
-    """The model's AUC or RMSE in words; `unit` is that of its targets."""
+def _said(
+    model: Linear, rows: Rows, judge: Rows | None, is_event: bool, link: TargetScale | None
+) -> str:
+    """The model's AUC, or the RMSE of what `link` makes of its targets, in words."""
     if not rows.differ:
         return "has one outcome only, so it is that"
     if not model.tells:
@@ -231,7 +233,9 @@ def _said(model: Linear, rows: Rows, judge: Rows | None, is_event: bool, unit: f
     logits_N = _beside_spare(model, judge.x).logits(judge.x)
     if is_event:
         return f"{where} AUC {auc(judge.y_N, logits_N):.4f}"
-    error = unit * np.average((logits_N - judge.y_N) ** 2, weights=judge.weights_N) ** 0.5
+    seen_N, labels_N = ((x_N if link is None else link.of(x_N)) for x_N in (logits_N, judge.y_N))
+    errors_N = seen_N.astype(np.float64) - labels_N
+    error = np.average(errors_N**2, weights=judge.weights_N) ** 0.5
     return f"{where} RMSE {error:.4g}"
 
 

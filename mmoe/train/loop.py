@@ -8,20 +8,23 @@ from copy import deepcopy
 from itertools import islice
 from typing import Any
 
+from mmoe.alarms import exploded_losses
 from mmoe.checkpoint import CheckpointFolder, CheckpointSaver
 from mmoe.config import RunConfig
 from mmoe.datasets import Batch
 from mmoe.datasets.rows.order import Share
 from mmoe.embeddings import managed_ids
 from mmoe.metrics import higher_is_better, monitor_value
+from mmoe.metrics.task_kinds import kind_of
 from mmoe.parallel import from_first, rank, world_size
 from mmoe.predictor import Predictor
 from mmoe.run import Reporter, RunDirectory, Tracker, write_json
 from mmoe.run.console import by_task
 from mmoe.train.cuda import network_pass, on_device
 from mmoe.train.divergence import RecentSteps
-from mmoe.train.evaluate import split_metrics
+from mmoe.train.evaluate import validated
 from mmoe.train.loggers import Loggers
+from mmoe.train.measure import losses_of_mean
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling import INPUT, PAUSE, TrainingProfile, part
 from mmoe.train.ranks_report import CommunicationLog, describe_communication, describe_moves
@@ -91,6 +94,7 @@ class Trainer:
             state.ranker.network, self.ranks, config.parallel.host_size
         )
         self.recent = RecentSteps()
+        self.of_mean = losses_of_mean(config, data.encoder.labels)
         self.network_pass: NetworkPass | None = None
         self.profile = self._new_profile() if profile and rank() == 0 else None
 
@@ -117,7 +121,8 @@ class Trainer:
                 self._epoch(events)
                 with part(PAUSE):
                     self._close_epoch(events)
-                    stop = position.epochs_without_gain >= training.patience
+                    exploded = "exploded" in position.history[-1]
+                    stop = exploded or position.epochs_without_gain >= training.patience
                     asked_to_stop = self._asked_to_stop() and not stop
                     position.finished = stop or asked_to_stop or position.epoch >= training.epochs
                     best = position.epochs_without_gain == 0
@@ -129,7 +134,7 @@ class Trainer:
         self._write_history()  # a resumed run may have lost it
         if asked_to_stop:
             self.reporter.say(f"stopped after epoch {position.epoch}, as a callback asked")
-        elif training.epochs > position.epoch > 0:
+        elif training.epochs > position.epoch > 0 and "exploded" not in position.history[-1]:
             self.reporter.say(
                 f"stopped after epoch {position.epoch}: {training.monitor} did not improve for "
                 f"{training.patience} epoch(s)"
@@ -297,7 +302,10 @@ class Trainer:
         metrics, notes = self._validate()
         monitor = self.config.training.monitor
         value = monitor_value(metrics, monitor)
-        if value is None:
+        exploded = exploded_losses(self._mean_losses(), self.of_mean)
+        if exploded and any(entry["best"] for entry in position.history):
+            gain = False  # whatever the metrics of these weights are
+        elif value is None:
             # Nothing to compare by, so the newest weights are kept
             notes = [*notes, f"{monitor} cannot be computed on the validation split"]
             gain = True
@@ -324,6 +332,8 @@ class Trainer:
             "monitor": value,
             "best": gain,
         }
+        if exploded:
+            entry["exploded"] = exploded
         if sent is not None:
             entry["communication"] = sent
         if self.ids is not None:
@@ -337,7 +347,7 @@ class Trainer:
         raw = ranker.network
         ranker.network = self.state.scoring_network  # the average, where there is one
         try:
-            return split_metrics(self.config, Predictor(ranker, self.config), self.data.validation)
+            return validated(self.config, Predictor(ranker, self.config), self.data)[1:]
         finally:
             ranker.network = raw
             self.state.train_mode()  # a Predictor leaves it in evaluation mode
@@ -357,9 +367,15 @@ class Trainer:
             self.reporter.say(f"  note, validation: {note}")
 
     def _judged(self, metrics: Mapping[str, Mapping[str, Any]]) -> str:
-        name = self.config.training.monitor.rpartition(".")[2]
-        values = {task: of_task.get(name) for task, of_task in metrics.items()}
-        return by_task(values, name, ", ") or "nothing to compute"
+        """Names each task's monitored metric, or the headline of one that does not have it."""
+        monitored = self.config.training.monitor.rpartition(".")[2]
+        shown: dict[str, dict[str, float | None]] = {}
+        for task in self.config.tasks:
+            name = monitored if monitored in task.monitored else kind_of(task.kind).headline
+            value = metrics.get(task.name, {}).get(name)
+            shown.setdefault(name, {})[task.name] = value
+        said = [by_task(values, name, ", ") for name, values in shown.items()]
+        return ", ".join(filter(None, said)) or "nothing to compute"
 
     def _mean_losses(self) -> dict[str, float | None]:
         position = self.state.position

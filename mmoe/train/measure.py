@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from mmoe.config import METRICS, RunConfig, TaskConfig
+from mmoe.config import METRICS, LabelSpec, RunConfig, TaskConfig
 from mmoe.config.tasks import further_columns, prediction_columns
 from mmoe.datasets import EncodedLabels
 from mmoe.datasets.features.domains import Domains, asked_tasks
@@ -19,6 +19,26 @@ from mmoe.metrics.task_kinds.base import observed_rows
 
 Metrics = dict[str, dict[str, Any]]
 Found = TypeVar("Found")
+
+
+def losses_of_mean(config: RunConfig, labels: Mapping[str, LabelSpec]) -> dict[str, float]:
+    """Returns the loss of predicting the mean for every row: an entropy in nats, or a variance.
+
+    Args:
+        config: Its tasks; those whose loss is neither a log-loss nor a squared error are left out.
+        labels: Statistics of the labels of training rows, by task.
+    """
+    found = {}
+    for task in config.trained_tasks:
+        kind, spec = kind_of(task.kind), labels.get(task.name)
+        if spec is None or not (kind.linear_logit and task.event is None):
+            continue
+        if not kind.is_event:
+            found[task.name] = spec.deviation**2
+        elif kind.loss_metric == "logloss" and 0 < spec.mean < 1:
+            p = spec.mean
+            found[task.name] = -float(p * np.log(p) + (1 - p) * np.log1p(-p))
+    return found
 
 
 def metrics_of(

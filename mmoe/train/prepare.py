@@ -18,6 +18,7 @@ from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.repeats import RepeatCounter, Repeats
 from mmoe.datasets.rows.sources import at_versions, generated_splits
 from mmoe.datasets.stream import StreamSplits, open_stream, wants_stream
+from mmoe.metrics.task_kinds import kind_of
 from mmoe.parallel import from_first, rank
 from mmoe.train.alarms import SampledTraining
 
@@ -106,6 +107,7 @@ def prepare(
         ValueError: Anything is wrong with the data, or it changes while it is read; the message
             names file, column and row.
     """
+    given = splits is not None
     config, data, splits = _found(config, splits, check)
     streams, known = splits is None, None if matured is None else matured[0]
     masked: Masked = {} if matured is None else matured[1]
@@ -117,6 +119,8 @@ def prepare(
     if streams:
         refuse_change(config, data)
     train, validation, test = (opened.rows(n, encoder) for n in ("train", "validation", "test"))
+    if config.data.split.by == "time" and not given:
+        _refuse_one_class(config, train, test, opened.origin)
     if not streams and config.delayed_tasks:
         masked = _masked_in(config, train=train, validation=validation, test=test)
     if not leaves_young:
@@ -136,6 +140,27 @@ def prepare(
         masked=masked,
         repeats=None if fitting.repeats is None else fitting.repeats.finish(),
     )
+
+
+def _refuse_one_class(
+    config: RunConfig, train: BatchSource, test: BatchSource, origin: str
+) -> None:
+    """Refuses test rows in memory by which no event could be judged, though training has both."""
+    if train.held is None or test.held is None:
+        return
+    parts = [data.labels for data in (train.held, test.held)]
+    for t, task in enumerate(config.tasks):
+        if not kind_of(task.kind).is_event:
+            continue
+        before, after = (
+            np.unique(of.labels_NT[of.observed_NT[:, t], t]) for of in parts if of is not None
+        )
+        if len(before) > 1 and len(after) == 1:
+            raise ValueError(
+                f"{origin}: the label of task {task.name!r} is {after[0]:g} on all rows of the "
+                f"test part ({len(test):,} rows, split by time), expected both 0 and 1; set a "
+                "larger data.split.test, or data.split: {by: random}"
+            )
 
 
 def _found(

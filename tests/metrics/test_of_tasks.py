@@ -6,7 +6,7 @@ from sklearn import metrics as sk
 
 from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics
 
-BINARY_KEYS = ["auc", "gauc", "pr_auc", "logloss", "ne", "calibration", "ece"]
+BINARY_KEYS = ["auc", "gauc", "pr_auc", "logloss", "ne", "gain", "calibration", "ece"]
 BINARY_KEYS += ["rows", "positives", "oracle_auc", "oracle_logloss"]
 
 
@@ -44,15 +44,29 @@ def test_regression_metrics_equal_scikit_learn():
     labels[~observed] = np.nan
     values, notes = task_metrics("regression", labels, predictions, observed, weights)
     rows = (labels[observed], predictions[observed])
-    assert list(values) == ["rmse", "mae", "rows"]
+    assert list(values) == ["rmse", "mae", "r2", "gain", "rows"]
     assert values["rmse"] == pytest.approx(
         sk.root_mean_squared_error(*rows, sample_weight=weights[observed])
     )
     assert values["mae"] == pytest.approx(
         sk.mean_absolute_error(*rows, sample_weight=weights[observed])
     )
+    weighed = sk.r2_score(*rows, sample_weight=weights[observed])
+    assert values["r2"] == values["gain"] == pytest.approx(weighed)
     assert values["rows"] == observed.sum()
     assert notes == []
+
+
+def test_gain_is_zero_of_the_mean_and_one_of_the_truth_for_both_sorts():
+    click, price = np.array([0.0, 0, 0, 1]), np.array([1e6, 2e6, 3e6, 6e6])
+    for right, gain in ((False, 0.0), (True, 1.0)):
+        seen = [y if right else np.full(4, y.mean()) for y in (click, price)]
+        of_click = task_metrics("binary", click, seen[0]).values
+        of_price = task_metrics("regression", price, seen[1]).values
+        assert of_click["gain"] == pytest.approx(gain, abs=1e-12)
+        both = {"click": of_click, "price": of_price}
+        assert monitor_value(both, "mean.gain") == pytest.approx(gain, abs=1e-12)
+    assert higher_is_better("mean.gain")
 
 
 def test_weights_weigh_the_metrics_but_not_the_counts():
@@ -91,8 +105,8 @@ def test_groups_give_gauc_and_a_note_on_what_it_rests_on():
 
 
 @pytest.mark.parametrize(("labels", "empty", "note"), [
-    ([0, 0], {"auc", "ne", "calibration"}, "all 2 observed rows are negative"),
-    ([1, 1], {"auc", "ne"}, "all 2 observed rows are positive"),
+    ([0, 0], {"auc", "ne", "gain", "calibration"}, "all 2 observed rows are negative"),
+    ([1, 1], {"auc", "ne", "gain"}, "all 2 observed rows are positive"),
 ])  # fmt: skip
 def test_one_class_says_what_it_cannot_compute(labels, empty, note):
     values, notes = task_metrics("binary", np.array(labels), np.array([0.2, 0.4]), name="buy")
@@ -171,7 +185,7 @@ def test_monitor_takes_one_task_or_the_mean_of_those_that_have_a_value():
         ("love.auc", "no task 'love'; tasks: click"),
         ("click.rmse", "the task has no rmse"),
         ("mean.rmse", "the task has no rmse"),
-        ("click.f1", "unknown metric 'f1'; expected one of auc, logloss, ne, pr_auc, rmse"),
+        ("click.f1", "unknown metric 'f1'; expected one of auc, logloss, ne, pr_auc, gain"),
     ):
         with pytest.raises(ValueError, match=message):
             monitor_value({"click": {"auc": 0.7}}, monitor)

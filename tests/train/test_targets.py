@@ -21,6 +21,7 @@ from mmoe.run import RunDirectory
 from mmoe.score import score_files
 from mmoe.train import WarmStart, train_run
 from mmoe.train.begin import training_state
+from mmoe.train.evaluate import evaluate_run
 from mmoe.train.prepare import prepare
 from tests.tasks.kinds_log import kinds_splits, raw_config
 
@@ -122,6 +123,45 @@ def test_streamed_rows_give_the_same_statistics(tmp_path):
         found.append(prepare(config_from_dict(set_values(raw, how))).encoder.rules[LABELS])
     assert found[0] == found[1]
     assert found[0]["spend"].center == pytest.approx(log["spend"].to_numpy().mean(), rel=0.01)
+
+
+@pytest.fixture(name="skewed", scope="module")
+def _skewed() -> Splits:
+    """What is spent has a long tail, of which a number and a user tell a part."""
+    log = _log().to_pandas()
+    rng = np.random.default_rng(3)
+    log["spend"] = np.exp((log.spend - 50_000) / 12_000 + 0.8 * rng.normal(size=len(log)))
+    return _splits(pa.Table.from_pandas(log, preserve_index=False))
+
+
+def test_a_curved_target_comes_back_as_a_mean_by_every_road(skewed, tmp_path):
+    config = config_from_dict(_raw(target="auto"))
+    run = train_run(config, tmp_path / "run", splits=skewed).directory
+    spec = mmoe.load(run.path).encoder.rules[LABELS]["spend"]
+    assert spec.power == 0 and len(spec.residuals) > 1
+    predicted = mmoe.load(run.path).predict(skewed.test)["pred_spend"].to_numpy()
+    labels = skewed.test["spend"].to_numpy()
+    assert predicted.mean() == pytest.approx(labels.mean(), rel=0.15)
+    found = run.metrics()["tasks"]["spend"]
+    rmse = np.sqrt(np.mean((predicted.astype(float) - labels) ** 2))
+    assert found["rmse"] == pytest.approx(rmse, rel=1e-4)
+    assert found["r2"] > 0.2
+    pq.write_table(skewed.test, tmp_path / "rows.parquet")
+    score_files(run, tmp_path / "rows.parquet", tmp_path / "scores.parquet")
+    assert pq.read_table(tmp_path / "scores.parquet")["pred_spend"].to_pylist() == list(predicted)
+    again = evaluate_run(run, skewed.test)["tasks"]["spend"]
+    assert again["rmse"] == pytest.approx(rmse, rel=1e-4)
+    high = skewed.train["spend"].to_numpy().max()
+    assert spec.high == pytest.approx(1.05 * high, rel=0.01)
+    assert predicted.max() <= spec.high
+
+
+def test_a_run_with_a_curve_goes_on_bit_for_bit(skewed, tmp_path, dies_after):
+    config = config_from_dict(_raw(target="log"))
+    whole = train_run(config, tmp_path / "whole", splits=skewed).metrics["tasks"]
+    with pytest.raises(KeyboardInterrupt):
+        train_run(config, tmp_path / "cut", splits=skewed, reporter=dies_after(50))
+    assert train_run(config, tmp_path / "cut", splits=skewed, resume=True).metrics["tasks"] == whole
 
 
 def test_row_weights_count():

@@ -68,7 +68,8 @@ class TaskKind(ABC):
             event, linear regression of a number. `model.wide` fits it.
         orders_rows: Its one prediction is a number by which rows can be ordered, not a class.
         monitored: Metrics that can choose the best checkpoint → whether higher is better. The first
-            one is the headline.
+            one is the headline. `gain` is the share of the loss of predicting the mean that is
+            saved: one scale for kinds of other units.
         loss_metric: The metric that is the training loss, where one is.
         columns: Of the results tables, in order.
         with_bias_keys: Metrics that are also computed with the logged display (`model.bias`), under

@@ -61,7 +61,7 @@ class Binary(TaskKind):
     """Binary task: judged by AUC, within groups too, by log-loss and by calibration."""
 
     is_event = True
-    monitored: ClassVar = {"auc": True, "logloss": False, "ne": False, "pr_auc": True}
+    monitored: ClassVar = {"auc": True, "logloss": False, "ne": False, "pr_auc": True, "gain": True}
     with_bias_keys = ("auc", "logloss", "calibration")
     loss_metric = "logloss"
     calibration_keys = ("calibration", "ece")
@@ -176,10 +176,10 @@ class Binary(TaskKind):
         return (predictions < 0) | (predictions > 1)
 
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
-        """Computes AUC, GAUC, PR-AUC, log-loss, NE, calibration, ECE, counts, the oracle's."""
+        """Computes AUC, GAUC, PR-AUC, log-loss, NE, gain, calibration, ECE, counts, an oracle's."""
         y, p, w = rows.labels, rows.predictions, rows.weights
         values: dict[str, Value] = dict.fromkeys(
-            ("auc", "gauc", "pr_auc", "logloss", "ne", "calibration", "ece"), None
+            ("auc", "gauc", "pr_auc", "logloss", "ne", "gain", "calibration", "ece"), None
         )
         values |= {
             "rows": len(rows),
@@ -198,6 +198,8 @@ class Binary(TaskKind):
             "calibration": calibration_ratio(y, p, w),
             "ece": expected_calibration_error(y, p, w),
         }
+        if values["ne"] is not None:
+            values["gain"] = 1 - values["ne"]
         if rows.oracle is not None:
             values["oracle_auc"] = auc(y, rows.oracle, w)
             values["oracle_logloss"] = log_loss(y, rows.oracle, w)
@@ -250,7 +252,7 @@ class EntireSpace(Binary):
 
 
 # What judges a prediction as a probability
-_OF_PROBABILITIES = ("logloss", "ne", "calibration", "ece", "oracle_logloss")
+_OF_PROBABILITIES = ("logloss", "ne", "gain", "calibration", "ece", "oracle_logloss")
 
 
 class Ranked(Binary):

@@ -9,7 +9,7 @@ from mmoe.metrics.auc import auc
 from mmoe.metrics.columns import ROWS, Column
 from mmoe.metrics.observed import ObservedRows, first_row
 from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics, Value, empty_reason
-from mmoe.metrics.task_kinds.regression import Regression
+from mmoe.metrics.task_kinds.regression import Regression, one_alone
 
 _SHOWN = 8  # classes that a message lists
 _EPSILON = float(np.finfo(np.float64).eps)
@@ -79,7 +79,7 @@ class Multiclass(TaskKind):
 
     def untrainable(self, label: str, observed: int, lowest: float, highest: float) -> str | None:
         """Says that there is one class only."""
-        return _one_alone("class", label, observed) if lowest == highest else None
+        return one_alone("class", label, observed) if lowest == highest else None
 
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
         """Computes accuracy, logloss, macro_auc and rows."""
@@ -114,14 +114,14 @@ class Multiclass(TaskKind):
 
 
 class Ordinal(Regression):
-    """Levels in an order: judged by RMSE and MAE, and by accuracy and kappa of the nearest one."""
+    """Levels in an order: judged by RMSE, MAE, R², and by accuracy and kappa of the nearest one."""
 
     linear_logit = False
     called: ClassVar = "of levels"
-    monitored: ClassVar = {"rmse": False, "mae": False, "accuracy": True, "kappa": True}
+    monitored: ClassVar = {**Regression.monitored, "accuracy": True, "kappa": True}
     expected_label = "a whole number"
     columns = (
-        *Regression.columns[:2],
+        *Regression.columns[:-1],
         _ACCURACY,
         Column(
             key="kappa",
@@ -152,10 +152,10 @@ class Ordinal(Regression):
 
     def untrainable(self, label: str, observed: int, lowest: float, highest: float) -> str | None:
         """Says that there is one level only."""
-        return _one_alone("level", label, observed) if lowest == highest else None
+        return one_alone("level", label, observed) if lowest == highest else None
 
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
-        """Computes rmse, mae, accuracy, kappa and rows."""
+        """Computes rmse, mae, r2, accuracy, kappa and rows."""
         found = super().metrics(rows, name)
         values: dict[str, Value] = {**found.values, "accuracy": None, "kappa": None}
         if found.values["rmse"] is None:
@@ -172,13 +172,6 @@ class Ordinal(Regression):
     def of_probabilities(self, probabilities_NK: np.ndarray, levels: Sequence[float]) -> np.ndarray:
         """Returns the expected level."""
         return probabilities_NK @ np.asarray(levels)
-
-
-def _one_alone(what: str, label: str, observed: int) -> str:
-    return (
-        f"has one {what} only among its {observed} observed training labels ({label}); check the "
-        "label and the split, or remove the task"
-    )
 
 
 def quadratic_kappa(

@@ -6,6 +6,7 @@ import numpy as np
 
 from mmoe.metrics.columns import ROWS, Column
 from mmoe.metrics.observed import ObservedRows, first_row
+from mmoe.metrics.row_terms import r_squared
 from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics, Value, empty_reason
 
 _FEWEST = 100  # labels, of which a deviation says something
@@ -14,11 +15,11 @@ _ROUNDING = 0.1  # of the deviation: RMSE grows by less than 1 % below it
 
 
 class Regression(TaskKind):
-    """Regression task: judged by RMSE and MAE, in units of the label."""
+    """Regression task: judged by RMSE and MAE, in units of the label, and by R²."""
 
     is_event = False
     called: ClassVar = "a regression"  # by a refusal
-    monitored: ClassVar = {"rmse": False, "mae": False}
+    monitored: ClassVar = {"rmse": False, "mae": False, "r2": True, "gain": True}
     with_bias_keys = ("rmse",)
     calibration_keys = ("rmse",)
     expected_label = "a finite number"
@@ -37,17 +38,20 @@ class Regression(TaskKind):
             form="{:.4g}",
             title="MAE",
         ),
+        Column(
+            key="r2",
+            heading="R²",
+            meaning="share of the labels' variance that predictions explain: 1 is right, 0 is what "
+            "their mean reaches",
+            title="R²",
+        ),
         ROWS,
     )
 
     def numbers(self, label: LabelColumn) -> np.ndarray:
         """Reads finite numbers within float32."""
         if label.is_text:
-            row = first_row(~label.missing) or 0
-            raise ValueError(
-                f"{label.place(row)}: {label.used_by} is {self.called}, but its label "
-                f"{label.shown} is text; expected numbers"
-            )
+            raise ValueError(_no_number(label, self.called))
         numbers_N = label.data.astype(np.float64)
         row = first_row(~np.isfinite(numbers_N) & ~label.missing)
         if row is not None:
@@ -63,6 +67,10 @@ class Regression(TaskKind):
                 f"{numbers_N[row]:g}, beyond float32; rescale it, such as log1p(`{label.label}`)"
             )
         return numbers_N
+
+    def untrainable(self, label: str, observed: int, lowest: float, highest: float) -> str | None:
+        """Says that there is one value only."""
+        return one_alone("value", label, observed) if lowest == highest else None
 
     def merged(
         self, label: str, observed: int, mean: float, deviation: float, rounding: float
@@ -82,15 +90,43 @@ class Regression(TaskKind):
         return ~np.isfinite(labels)
 
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
-        """Computes rmse, mae and rows."""
-        values: dict[str, Value] = {"rmse": None, "mae": None, "rows": len(rows)}
+        """Computes rmse, mae, r2, gain and rows; no r2 of labels that are all the same."""
+        values: dict[str, Value] = {"rmse": None, "mae": None, "r2": None, "gain": None}
+        values["rows"] = len(rows)
         reason = empty_reason(rows)
         if reason is not None:
             return TaskMetrics(values, [f"{name}: no metric computed: {reason}"])
         errors = rows.predictions - rows.labels
         values["rmse"] = float(np.sqrt(np.average(errors**2, weights=rows.weights)))
         values["mae"] = float(np.average(np.abs(errors), weights=rows.weights))
+        values["r2"] = values["gain"] = r_squared(rows)
         return TaskMetrics(values, [])
+
+
+def one_alone(what: str, label: str, observed: int) -> str:
+    """Says that all labels are the same."""
+    return (
+        f"has one {what} only among its {observed} observed training labels ({label}); check the "
+        "label and the split, or remove the task"
+    )
+
+
+def _no_number(label: LabelColumn, called: str) -> str:
+    """Names the first label that is text and no number."""
+    texts, there_N = label.data.to_pylist(), np.flatnonzero(~label.missing)
+    row = next((row for row in there_N if not _is_number(texts[row])), there_N[0])
+    return (
+        f"{label.place(int(row))}: {label.used_by} is {called}, but its label {label.shown} is the "
+        f"text {texts[row]!r}, expected a number; mend the cell, or leave it empty"
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class Huber(Regression):

@@ -12,14 +12,14 @@ from mmoe.metrics.task_kinds.regression import Regression
 
 
 class Value(Regression):
-    """Number of 0 or more: judged by RMSE and MAE, by its order and by its sum."""
+    """Number of 0 or more: judged by RMSE, MAE and R², by its order and by its sum."""
 
     linear_logit = False
-    monitored: ClassVar = {"rmse": False, "mae": False, "gini": True}
+    monitored: ClassVar = {**Regression.monitored, "gini": True}
     calibration_keys = ("rmse", "calibration")
     expected_label = "a finite number of 0 or more"
     columns = (
-        *Regression.columns[:2],
+        *Regression.columns[:-1],
         Column(
             key="gini",
             heading="Gini",
@@ -54,7 +54,7 @@ class Value(Regression):
         return ~(np.isfinite(labels) & (labels >= 0))
 
     def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
-        """Computes rmse, mae, gini, calibration and rows."""
+        """Computes rmse, mae, r2, gini, calibration and rows."""
         found = super().metrics(rows, name)
         values = {**found.values, "gini": None, "calibration": None}
         if found.values["rmse"] is None:

@@ -154,7 +154,7 @@ def test_numbers_at_the_end_of_float64_are_measured_without_a_complaint(low):
     (["true", "false", "false"], "y", "binary"),
     ([0.5, 1.5, 2.5], "y", "regression"),
     ([1, 2, 3, 4, 5], "y", "regression"),
-    ([0.0, 3.0, 5000.0] + [1.0] * 9 + [2.0] * 9, "log1p(y)", "regression"),
+    ([0.0, 3.0, 5000.0] + [1.0] * 9 + [2.0] * 9, "y", "regression"),
     ([1000, 2000, 3000], "y", "regression"),
     ([*map(Decimal, ("0.00", "1.00", "1.00")), None], "y", "binary"),
     ([*map(Decimal, ("1.00", "2.00", "2.00")), None], "y == 2.0", "binary"),
@@ -165,6 +165,32 @@ def test_labels(values, expression, kind):
     config, _, _ = infer(log(y=column), "y")
     assert (config.tasks[0].label, config.tasks[0].kind) == (expression, kind)
     assert config.training.monitor == ("mean.rmse" if kind == "regression" else "mean.logloss")
+
+
+@pytest.mark.parametrize(("draw", "kind", "target"), [
+    (lambda rng: np.exp(rng.normal(size=2000)), "regression", "auto"),
+    (lambda rng: np.where(rng.random(2000) < 0.6, 0, np.exp(rng.normal(size=2000))), "ziln", None),
+    (lambda rng: rng.standard_t(2, 2000), "huber", "standard"),
+    (lambda rng: 3 + rng.integers(-2, 3, 2000), "regression", "standard"),
+    (lambda rng: 50 + 9 * rng.normal(size=2000), "regression", "standard"),
+])  # fmt: skip
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_the_tails_of_a_label_say_how_it_is_learnt(draw, kind, target, unit):
+    labels = draw(np.random.default_rng(0)) * unit
+    table = pa.table({"x": np.arange(2000) % 7, "spent": labels, "click": np.arange(2000) % 2})
+    config, reasons = infer_config(table, ["click", "spent"])
+    task = config.tasks[1]
+    assert (task.kind, task.label) == (kind, "spent")
+    assert target in (None, task.target)
+    assert config.training.monitor == "mean.gain"
+    assert ("furthest" in reasons.tasks["spent"][0]) == (kind == "huber" or target == "auto")
+
+
+def test_words_among_a_label_of_numbers_are_named():
+    labels = [str(number) for number in range(100)]
+    labels[41] = "n/k"
+    with pytest.raises(ValueError, match=r"row 42: label column 'y' is 'n/k', but a number in 99"):
+        infer_config(pa.table({"x": range(100), "y": labels}), ["y"])
 
 
 def test_an_expression_as_a_label():

@@ -83,10 +83,16 @@ def test_regression():
     for column, says in (
         ([1.0, float("-inf")], r"row 2: label 'y' of task 't' is -inf, expected a finite"),
         ([1e300], r"row 1: label 'y' of task 't' is 1e\+300, beyond float32"),
-        (["a", "b"], r"row 1: task 't' is a regression, but its label 'y' is text"),
+        (["a", "b"], r"row 1: task 't' is a regression, but its label 'y' is the text 'a', expect"),
+        (["1.5", None, "7", "n/k"], r"row 4: .* label 'y' is the text 'n/k', expected a number"),
     ):
         with pytest.raises(ValueError, match=says):
             encode(config, y=column)
+    below = configured({"label": "y", "kind": "regression", "target": "log"})
+    with pytest.raises(ValueError, match=r"goes down to -1, but target: log is for 0 or more"):
+        encode(below, training=True, y=[4.0, -1.0])
+    with pytest.raises(ValueError, match="'t' has one value only among its 3 observed training"):
+        encode(config, training=True, y=[4.0, 4.0, None, 4.0])
 
 
 def test_labels_that_float32_would_merge_are_refused():
@@ -97,7 +103,7 @@ def test_labels_that_float32_would_merge_are_refused():
             ValueError, match=r"deviation of 2, .*float32.*such as `y` - -?1[.\d]*e"
         ):
             encode(config, training=True, y=(near + far).tolist())
-    for right in (near + 1e6, np.full(200, 1e9 + 0.1), np.full(200, 0.1) + 1e-16 * near, near[:50]):
+    for right in (near + 1e6, near[:50]):
         assert len(values(encode(config, training=True, y=right.tolist()))) == len(right)
 
 
