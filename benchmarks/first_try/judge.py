@@ -194,21 +194,27 @@ def summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """
     old = [v for v in verdicts if v.family in OLD]
     shares = [v.share_of_gap for v in old if v.share_of_gap is not None]
-    families = sorted({v.family for v in verdicts})
+    aucs, r2s = ([v for v in verdicts if v.metric == metric] for metric in MEASURES)
     return {
         "wins": _mean(v.won for v in old),
         "worst_gap": _lowest(old),
         "share_of_gap": round(statistics.median(shares), 4) if shares else None,
         "wins_all": _mean(v.won for v in verdicts),
-        "worst_gap_all": _lowest([v for v in verdicts if v.metric == "auc"]),
-        "worst_gap_r2": _lowest([v for v in verdicts if v.metric == "r2"]),
+        "worst_gap_all": _lowest(aucs),
+        "worst_gap_r2": _lowest(r2s),
         "wins_time": _mean(v.won for v in verdicts if v.by_time),
         "experts_learn": _mean(v.learnt for v in verdicts if v.log in INTERACTING),
-        "mean_gain": {
-            family: round(statistics.fmean(v.difference for v in verdicts if v.family == family), 5)
-            for family in families
-        },
+        "mean_gain": _mean_gain(aucs),
+        "mean_gain_r2": _mean_gain(r2s),
     }
+
+
+def _mean_gain(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Of each family."""
+    found: dict[str, list[float]] = {}
+    for verdict in verdicts:
+        found.setdefault(verdict.family, []).append(verdict.difference)
+    return {family: round(statistics.fmean(found[family]), 5) for family in sorted(found)}
 
 
 def _mean(values: Iterable[bool]) -> float | None:

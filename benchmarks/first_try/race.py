@@ -231,8 +231,9 @@ def _rivals(
     test: pa.Table,
 ) -> dict[str, list[Rival]]:
     """Those of every task: fitted, or read if the rows and this code are the same."""
-    of_rows = f"{config.data.split.model_dump_json()}{config.split_seed}{test.num_rows}"
-    key = hashlib.sha256(f"{of_rows}{len(parts['train'])}".encode()).hexdigest()[:12]
+    split = f"{config.data.split.model_dump_json()}{config.split_seed}"
+    rows_of = [(folder / f"{part}.parquet").read_bytes() for part in ("train", "test")]
+    key = hashlib.sha256(b"".join([split.encode(), *rows_of])).hexdigest()[:12]
     stored = folder / f"rivals-{key}.npz"
     if stored.exists():
         return _read(stored)

@@ -57,7 +57,8 @@ def _rents(world: np.random.Generator) -> Draw:
 
 @log_of("numbers", 30_000, 502, """
     stars:value
-    user:id film:id genre:id film_year:number
+    user:id film:id genre:id film_year:number film_minutes:number user_age:number work:id
+    hour:noise
 """, **_FEWER)  # fmt: skip
 def _ratings(world: np.random.Generator) -> Draw:
     """Stars from 1 to 5, alone: biases of users and films, and what a user likes of genres."""
@@ -65,16 +66,23 @@ def _ratings(world: np.random.Generator) -> Draw:
     genres, genre_of = words(world, 12), world.integers(0, 12, 300)
     a, b = tastes(world, 500, 12, 3, 0.9)
     user, film = world.normal(0, 0.8, 500), world.normal(0, 0.8, 300)
-    years = world.integers(1950, 2025, 300)
+    years, minutes = world.integers(1950, 2025, 300), np.round(world.normal(108, 20, 300))
+    ages, works, works_at = (
+        world.integers(16, 80, 500),
+        words(world, 15),
+        world.integers(0, 15, 500),
+    )
 
     def draw(rng: np.random.Generator, rows: int, late: bool) -> Drawn:
         u, f = zipf(rng, 500, rows, 0.5), zipf(rng, 300, rows, 0.7)
         likes = user[u] + film[f] + pairs(a, u, b, genre_of[f]) + 0.6 * bump(years[f], 1975, 9)
+        likes += 0.5 * np.tanh((ages[u] - 40) / 15) * np.tanh((minutes[f] - 108) / 20)
         above_N4 = sigmoid(likes[:, None] - np.array([-3.0, -1.7, -0.4, 1.4]))
         stars = 1 + (rng.random(rows)[:, None] < above_N4).sum(axis=1)
         return {
             "user": users[u], "film": films[f], "genre": genres[genre_of[f]],
-            "film_year": years[f],
+            "film_year": years[f], "film_minutes": minutes[f], "user_age": ages[u],
+            "work": works[works_at[u]], "hour": rng.integers(0, 24, rows),
         }, {"stars": Value(1 + above_N4.sum(axis=1), stars)}  # fmt: skip
 
     return draw

@@ -55,27 +55,27 @@ class Held:
 
 _HOTEL = """
     hotel:id lead_time:number arrival_date_year:number arrival_date_month:id
-    arrival_date_week_number:number arrival_date_day_of_month:number stays_in_weekend_nights:number
-    stays_in_week_nights:number adults:number children:number babies:number meal:id country:id
-    market_segment:id distribution_channel:id is_repeated_guest:number
-    previous_cancellations:number previous_bookings_not_canceled:number reserved_room_type:id
-    assigned_room_type:id booking_changes:number deposit_type:id agent:id company:id
+    arrival_date_week_number:number arrival_date_day_of_month:either stays_in_weekend_nights:either
+    stays_in_week_nights:either adults:either children:either babies:either meal:id country:id
+    market_segment:id distribution_channel:id is_repeated_guest:either
+    previous_cancellations:either previous_bookings_not_canceled:either reserved_room_type:id
+    assigned_room_type:id booking_changes:either deposit_type:id agent:id company:id
     days_in_waiting_list:number customer_type:id
 """
 _FLIGHTS = """
     cancelled:0.02 late:0.2 arr_delay:value
-    month:number day:number sched_dep_time:number sched_arr_time:number carrier:id flight:id
-    tailnum:id origin:id dest:id distance:number hour:number minute:number time_hour:moment
+    month:either day:either sched_dep_time:number sched_arr_time:number carrier:id flight:id
+    tailnum:id origin:id dest:id distance:number hour:either minute:number time_hour:moment
     temp:number wind_speed:number precip:number visib:number pressure:number plane_year:number
     manufacturer:id model:id seats:number
 """
 # Of each log: name, words, by time
 _OF_HOTEL = (
-    ("hotel", "is_canceled:0.5 parking:0.04 adr:value total_of_special_requests:number", False),
-    ("hotel-by-time", "is_canceled:0.5 parking:0.04 adr:value total_of_special_requests:number "
+    ("hotel", "is_canceled:0.5 parking:0.04 adr:value total_of_special_requests:either", False),
+    ("hotel-by-time", "is_canceled:0.5 parking:0.04 adr:value total_of_special_requests:either "
      "arrival_date:moment", True),
     ("hotel-requests", "is_canceled:0.5 requests:0.3 adr:value "
-     "required_car_parking_spaces:number", False),
+     "required_car_parking_spaces:either", False),
 )  # fmt: skip
 _OF_FLIGHTS = (("flights", "", False), ("flights-by-time", "", True))
 NAMES = tuple(name for name, *_ in (*_OF_HOTEL, *_OF_FLIGHTS))
