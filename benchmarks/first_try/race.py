@@ -172,8 +172,8 @@ def race(
     config = load_config(config_path, log.overrides)
     # All columns, those too that the config leaves out
     data = config.data
-    parts_of = split_table(train, data.split, config.split_seed, log.name, None, data.repeated_rows)
-    parts = dict(zip(("train", "validation"), map(frame_of, parts_of), strict=False))
+    cut = split_table(train, data.split, config.split_seed, log.name, None, data.repeated_rows)
+    parts = {"train": frame_of(cut[0]), "validation": frame_of(cut[1])}
     columns, metrics = Columns.of(log.kinds, parts["train"]), metrics_of(log)
     against = _rivals(metrics, config, folder, parts, columns, test)
     runs, of_trees = [], []

@@ -97,9 +97,13 @@ def for_linear(columns: Columns, frame: pd.DataFrame, bins: bool) -> ColumnTrans
 
 
 def for_trees(
-    columns: Columns, frame: pd.DataFrame, metric: Metric
+    columns: Columns, frame: pd.DataFrame, metric: Metric, days: bool
 ) -> tuple[ColumnTransformer, int]:
-    """Ids of few values as categories, others by their mean label; how many come first."""
+    """Ids of few values as categories, others by their mean label; how many come first.
+
+    `days` counts them as well, by which trees tell the latest rows apart: a level to go on from, or
+    a season that is over.
+    """
     few = [c for c in columns.ids if _distinct(frame, c) < _NATIVE]
     many = [c for c in columns.ids if c not in few]
     ordinal = OrdinalEncoder(
@@ -119,7 +123,8 @@ def for_trees(
     ]
     steps += [(name, FunctionTransformer(_stack), [name]) for name in columns.vectors]
     if columns.moments:
-        steps.append(("moments", FunctionTransformer(_calendar), columns.moments))
+        calendar = FunctionTransformer(_calendar, kw_args={"days": days})
+        steps.append(("moments", calendar, columns.moments))
     return ColumnTransformer(steps, sparse_threshold=0.0), len(few)
 
 
@@ -174,10 +179,12 @@ def _moments() -> Pipeline:
     return make_pipeline(FunctionTransformer(_calendar), kinds)
 
 
-def _calendar(column: pd.DataFrame) -> np.ndarray:
+def _calendar(column: pd.DataFrame, days: bool = True) -> np.ndarray:
     moments = pd.to_datetime(column.iloc[:, 0], utc=True).dt
-    days = (moments.tz_localize(None) - pd.Timestamp(0)) / pd.Timedelta(days=1)
-    return np.stack([moments.hour, moments.dayofweek, moments.dayofyear, days], axis=1)
+    parts = [moments.hour, moments.dayofweek, moments.dayofyear]
+    if days:
+        parts.append((moments.tz_localize(None) - pd.Timestamp(0)) / pd.Timedelta(days=1))
+    return np.stack(parts, axis=1)
 
 
 # Simple models as they come and lightly tuned
@@ -235,26 +242,27 @@ def _contestants(
     def trees(settings: Settings) -> Pipeline:
         return _trees(columns, train, metric, settings)
 
+    tree_trials = _tree_trials()
+    if columns.moments:
+        tree_trials = [{**each, "days": i // 2 % 2 == 1} for i, each in enumerate(tree_trials)]
     if metric == "auc":
         logistic = linear(lambda c: LogisticRegression(C=c, max_iter=300))
         return [
             Contestant("logistic regression", logistic, _linear(1.0), _trials(0.03, 0.1, 0.3, 1.0)),
-            Contestant("boosted trees", trees, {}, _tree_trials()),
+            Contestant("boosted trees", trees, {}, tree_trials),
         ]
     ridge = linear(lambda alpha: Ridge(alpha=alpha, solver="lsqr"))
     found = [
         Contestant("mean", lambda _: make_pipeline(DummyRegressor()), {}, []),
         Contestant("ridge", ridge, _linear(1.0), _trials(0.3, 3.0, 30.0)),
     ]
-    tree_trials = _tree_trials()
-    if train[task].min() >= 0 < train[task].max():
+    labels_N = train[task].to_numpy(np.float64)
+    if labels_N.min() >= 0 < labels_N.max():
         poisson = linear(lambda alpha: PoissonRegressor(alpha=alpha, max_iter=300))
         found.append(Contestant("Poisson", poisson, _linear(1e-3), _trials(1e-5, 1e-4, 1e-2)))
         # A product of effects, as amounts are, is a sum on this scale
-        tree_trials = [
-            {**settings, "loss": ("squared_error", "poisson")[i % 2]}
-            for i, settings in enumerate(tree_trials)
-        ]
+        losses = ("squared_error", "poisson")
+        tree_trials = [{**each, "loss": losses[i % 2]} for i, each in enumerate(tree_trials)]
     return [*found, Contestant("boosted trees", trees, {}, tree_trials)]
 
 
@@ -270,7 +278,8 @@ def seconds_of_trees(columns: Columns, train: pd.DataFrame, tasks: Mapping[str, 
 
 
 def _trees(columns: Columns, rows: pd.DataFrame, metric: Metric, settings: Settings) -> Pipeline:
-    encoder, few = for_trees(columns, rows, metric)
+    settings = dict(settings)
+    encoder, few = for_trees(columns, rows, metric, settings.pop("days", False))
     categories: Any = list(range(few)) or None
     kind: Any = HistGradientBoostingClassifier if metric == "auc" else HistGradientBoostingRegressor
     model = kind(categorical_features=categories, random_state=0, **settings)

@@ -2,9 +2,17 @@
 
 import numpy as np
 
-from benchmarks.first_try.logs.worlds import Draw, Drawn, Value, add_up, forest, log_of, words
+from benchmarks.first_try.logs.worlds import (
+    FEWER,
+    Draw,
+    Drawn,
+    Value,
+    add_up,
+    forest,
+    log_of,
+    words,
+)
 
-_FEWER = {"seeds": 2, "test_rows": 50_000}
 _PROBE = 20_000  # rows whose quantiles are the thresholds
 
 
@@ -12,7 +20,7 @@ _PROBE = 20_000  # rows whose quantiles are the thresholds
     returned:0.2 handling:value
     grams:number width_cm:number height_cm:number km:number stops:either value:number
     days_on_way:either carrier:id
-""", **_FEWER)  # fmt: skip
+""", **FEWER)  # fmt: skip
 def _parcels(world: np.random.Generator) -> Draw:
     """Cuts of depth 3 over seven numbers: a binary label and a cost."""
     carriers = words(world, 9)
@@ -46,7 +54,7 @@ def _parcels(world: np.random.Generator) -> Draw:
 @log_of("deep", 50_000, 702, """
     leak:0.15 shut:0.4
     bar:number celsius:number litres:number age_days:number turns:number supply:either mode:either
-""", **_FEWER)  # fmt: skip
+""", **FEWER)  # fmt: skip
 def _valves(world: np.random.Generator) -> Draw:
     """Cuts of depth 4 over five numbers and two codes; the second label shares half of them."""
 

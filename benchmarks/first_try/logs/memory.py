@@ -7,9 +7,8 @@ epoch.
 
 import numpy as np
 
-from benchmarks.first_try.logs.worlds import Draw, Drawn, bump, log_of, shuffled, words, zipf
+from benchmarks.first_try.logs.worlds import FEWER, Draw, Drawn, bump, log_of, shuffled, words, zipf
 
-_FEWER = {"seeds": 2, "test_rows": 50_000}
 _TRAINED = 0.8  # of the rows
 _BANDS = 24
 _PROBE = 50_000  # rows whose scores are cut into bands
@@ -37,7 +36,7 @@ class _NearlyUnique:
     rich:0.24 never_married:0.33
     age:number popwgt:noise work:id schooling:id years_of_school:either tie:id job:id gain:number
     hours:number land:id
-""", **_FEWER)  # fmt: skip
+""", **FEWER)  # fmt: skip
 def _earners(world: np.random.Generator) -> Draw:
     """A census: most of it adds up; what school is worth depends on age, job and tie."""
     works, schools, ties = words(world, 8), words(world, 16), words(world, 7)
@@ -96,7 +95,7 @@ def _earners(world: np.random.Generator) -> Draw:
     leaves:0.2 takes_more:0.1
     account_no:noise product:id branch:id balance:number visits:either tenure_months:number
     letters:either
-""", **_FEWER)  # fmt: skip
+""", **FEWER)  # fmt: skip
 def _accounts(world: np.random.Generator) -> Draw:
     """A number of an account that some rows share, beside products that react differently."""
     products, branches = words(world, 10), shuffled(world, 80, 100, 999)

@@ -2,12 +2,21 @@
 
 import numpy as np
 
-from benchmarks.first_try.logs.worlds import Draw, Drawn, Value, bump, log_of, shuffled, words, zipf
+from benchmarks.first_try.logs.worlds import (
+    FEWER,
+    Draw,
+    Drawn,
+    Value,
+    bump,
+    log_of,
+    shuffled,
+    words,
+    zipf,
+)
 
 _DAY = 86_400
 _NOON = 1_735_732_800  # 2025-01-01 12:00 UTC, a Wednesday
-_FEWER = {"seeds": 2, "test_rows": 50_000}
-_LATER = {**_FEWER, "by_time": True}
+_LATER = {**FEWER, "by_time": True}
 
 
 def _seconds(rng: np.random.Generator, rows: int, late: bool, days: float) -> np.ndarray:
@@ -160,7 +169,7 @@ def _rivers(world: np.random.Generator) -> Draw:
 @log_of("days", 24_000, 605, """
     busy:0.3 takings:value
     time:moment stall:id indoors:either km_to_centre:number
-""", overrides=("data.split={by: random}",), **_FEWER)  # fmt: skip
+""", overrides=("data.split={by: random}",), **FEWER)  # fmt: skip
 def _stalls(world: np.random.Generator) -> Draw:
     """One day in twenty is unlike the others, and rows of every day are to be judged."""
     stalls, days = words(world, 35), 140

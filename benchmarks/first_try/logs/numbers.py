@@ -4,6 +4,7 @@ columns."""
 import numpy as np
 
 from benchmarks.first_try.logs.worlds import (
+    FEWER,
     Draw,
     Drawn,
     Value,
@@ -18,13 +19,11 @@ from benchmarks.first_try.logs.worlds import (
     zipf,
 )
 
-_FEWER = {"seeds": 2, "test_rows": 50_000}
-
 
 @log_of("numbers", 16_000, 501, """
     let_fast:0.3 rent:value
     district:id agent:id area_m2:number rooms:either built:number floor:either
-""", **_FEWER)  # fmt: skip
+""", **FEWER)  # fmt: skip
 def _rents(world: np.random.Generator) -> Draw:
     """An amount with a long tail, the product of its columns, beside a binary label."""
     districts, agents = words(world, 60), shuffled(world, 150, 1_000, 99_999)
@@ -59,7 +58,7 @@ def _rents(world: np.random.Generator) -> Draw:
     stars:value
     user:id film:id genre:id film_year:number film_minutes:number user_age:number work:id
     hour:noise
-""", **_FEWER)  # fmt: skip
+""", **FEWER)  # fmt: skip
 def _ratings(world: np.random.Generator) -> Draw:
     """Stars from 1 to 5, alone: biases of users and films, and what a user likes of genres."""
     users, films = shuffled(world, 500, 1, 2_000), shuffled(world, 300, 1, 90_000)
@@ -91,7 +90,7 @@ def _ratings(world: np.random.Generator) -> Draw:
 @log_of("numbers", 20_000, 503, """
     minutes:value
     zone_from:id zone_to:id km:number hour:either weekday:either rain_mm:number
-""", **_FEWER)  # fmt: skip
+""", **FEWER)  # fmt: skip
 def _rides(world: np.random.Generator) -> Draw:
     """A duration, alone: distance over a speed that the hour, the zones and the rain decide."""
     zones = shuffled(world, 40, 0, 263)
@@ -116,7 +115,7 @@ def _rides(world: np.random.Generator) -> Draw:
 @log_of("numbers", 30_000, 504, """
     came:0.97 late:0.25 delay:value
     line:id stop:id hour:either km:number seats:either wind:number sight_km:number
-""", seen_when={"late": "came", "delay": "came"}, **_FEWER)  # fmt: skip
+""", seen_when={"late": "came", "delay": "came"}, **FEWER)  # fmt: skip
 def _delays(world: np.random.Generator) -> Draw:
     """Minutes around −6 with a tail to the right, beside two binary labels, one of them rare."""
     lines, stops = words(world, 14), shuffled(world, 90, 100, 999)
@@ -149,7 +148,7 @@ def _delays(world: np.random.Generator) -> Draw:
 @log_of("numbers", 30_000, 505, """
     visit:0.35 spent:value
     segment:id city:id months_since:either spent_before:number visits_before:either age:number
-""", **_FEWER)  # fmt: skip
+""", **FEWER)  # fmt: skip
 def _baskets(world: np.random.Generator) -> Draw:
     """A sum that is zero for most and has a long tail for the others, beside a binary label."""
     segments, cities = words(world, 9), words(world, 70)
@@ -185,7 +184,7 @@ def _baskets(world: np.random.Generator) -> Draw:
     cancelled:0.35 requests:value
     adults:either children:either nights:either stays_before:either changes:either channel:id
     lead_days:number
-""", **_FEWER)  # fmt: skip
+""", **FEWER)  # fmt: skip
 def _stays(world: np.random.Generator) -> Draw:
     """Columns that are counts, whose rare values lie between or beyond frequent ones; and a label
     that is a count."""

@@ -144,9 +144,10 @@ def _flights(path: Path) -> pd.DataFrame:
         frame["late"] = (frame["arr_delay"] > 15).astype(float).mask(frame["arr_delay"].isna())
         weather = ["temp", "wind_speed", "precip", "visib", "pressure"]
         by = ["origin", "time_hour"]
-        hours = pd.read_csv(path / "weather.csv")[[*by, *weather]].drop_duplicates(by)
-        planes = pd.read_csv(path / "planes.csv").rename(columns={"year": "plane_year"})
-        planes = planes[["tailnum", "plane_year", "manufacturer", "model", "seats"]]
+        hours = pd.read_csv(path / "weather.csv", usecols=[*by, *weather]).drop_duplicates(by)
+        plane = ["tailnum", "year", "manufacturer", "model", "seats"]
+        planes = pd.read_csv(path / "planes.csv", usecols=plane)
+        planes = planes.rename(columns={"year": "plane_year"})
         frame = frame.merge(hours, on=by, how="left").merge(planes, on="tailnum", how="left")
     order = np.argsort(pd.to_datetime(frame["time_hour"]).to_numpy(), kind="stable")
     return frame.iloc[order]
