@@ -73,9 +73,9 @@ class Names:
 
 _STRONGEST = 50  # columns of a model of all columns
 _LEAST = 12  # values that have a shape
-_RARE = (
-    0.25  # of the rows, held out, would have an unseen id: so many, and it is asked what it tells
-)
+# Share of the rows that, held out, would have an unseen id: from here on ids are asked what they
+# tell beyond the other columns
+_RARE = 0.25
 _SPLIT = "the time that the split is made by"
 _MOMENT = "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
 _QUANTITY = {"unit", "decimal", "thousands"}  # $5 is no id

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import config_from_dict, set_values
+from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.models.network import MixtureNetwork
 from mmoe.run.directory import RunDirectory
 from mmoe.train import evaluate_run, train_run
@@ -135,6 +136,23 @@ def test_a_leak_is_said_once_kept_and_drawn(config, leaking, tmp_path, mmoe):
     page = (out / "report.html").read_text()
     assert "<h2>Alarms</h2>" in page
     assert "column paid alone predicts click" in page
+
+
+@pytest.mark.parametrize("how", ["memory", "stream"])
+def test_ids_of_which_most_held_out_rows_know_none_share_a_row_by_auto(
+    config, funnel_table, tmp_path, how
+):
+    numbers = np.random.default_rng(5).integers(0, 9_000, funnel_table.num_rows)
+    rare = funnel_table.set_column(1, "user", pa.array(numbers))
+    heard = Heard()
+    made = config(rare, f"data.input={how}", "features.user.min_count=1")
+    run = train_run(made, tmp_path / "one", reporter=heard)
+    assert [a["about"] for a in run.metrics["alarms"] if a["kind"] == "rare_ids"] == ["user"]
+    assert any("column user has ids that repeat too rarely" in line for line in heard.alarms)
+    made = config(rare, f"data.input={how}", "features.user.min_count=auto")
+    run = train_run(made, tmp_path / "auto")
+    assert "rare_ids" not in {alarm["kind"] for alarm in run.metrics.get("alarms", [])}
+    assert FeatureEncoder.load(run.directory.vocabulary).ids["user"].num_rows == 2
 
 
 def test_a_resumed_stream_knows_its_training_rows(config, leaking, tmp_path, dies_after):
