@@ -248,7 +248,7 @@ def infer_config(
     total = (rows or table.num_rows) * distinct.num_rows // table.num_rows
     found = _Look(distinct, labels, told or Told(), origin, splits=split, sampled=sampled)
     run = found.config(name, None if path is None else str(path), repeated, total)
-    return run, found.reasons(origin, repeated, total)
+    return run, found.reasons(repeated, total)
 
 
 class _Look:
@@ -278,7 +278,7 @@ class _Look:
         self.inputs = Inputs(
             table=table,
             profiles=self.profiles,
-            sample=draw(self.tasks),
+            sample=draw(self.tasks, self._times(origin)),
             told=told,
             group=group.name if group else None,
             time_column=self.chosen.time_column,
@@ -292,6 +292,13 @@ class _Look:
         if not self.inputs.features:
             why = "; ".join(f"{name}: {reason}" for name, reason in self.left_out) or "none there"
             raise ValueError(f"{origin}: no column is left to learn from ({why})")
+
+    def _times(self, origin: str) -> np.ndarray | None:
+        """Returns when each row was, where the split is made by time."""
+        split = self.chosen.config
+        if split.by != "time" or split.column is None:
+            return None
+        return to_times(self.table, split.column, origin, split.format)
 
     def config(self, name: str, path: str | None, repeated: str, total: int) -> RunConfig:
         """Returns what trains as it is; `total` rows there are."""
@@ -323,13 +330,11 @@ class _Look:
         )
         return without_unused(run)
 
-    def reasons(self, origin: str, repeated: str, total: int) -> Reasons:
+    def reasons(self, repeated: str, total: int) -> Reasons:
         """Returns why the config is what it is."""
         chosen, inputs, flattery = self.chosen, self.inputs, ""
-        if chosen.config.by == "time" and chosen.time_column:
-            times_N = to_times(self.table, chosen.time_column, origin, chosen.config.format)
-            times_S = times_N[inputs.sample.rows_S]
-            flattery = inputs.together.flattered(times_S)
+        if inputs.sample.times_S is not None:
+            flattery = inputs.together.flattered(inputs.sample.times_S)
         about = "about " * (total > self.table.num_rows)
         sizes = f"sizes for {about}{total} rows"
         if (product := inputs.product) is not None:

@@ -21,6 +21,7 @@ from mmoe.datasets.features.datetime import part_ids
 from mmoe.datasets.infer.coded import Coded, Sample, one_to_one
 from mmoe.datasets.infer.decide import SURE, Verdict
 from mmoe.datasets.infer.evidence import BUCKETS, Evidence, weigh
+from mmoe.datasets.infer.forward import outdated
 from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, time_like, unit_of
 from mmoe.datasets.infer.sizes import USUAL_BUCKETS, encodings_for
 from mmoe.datasets.values.datetimes import has_hours, local_datetimes
@@ -254,7 +255,9 @@ def guess_moment(
         coded = _coded(some, profile.name, part, keys, origin)
         if coded is None or any(one_to_one(coded, other) for other in known):
             continue
-        evidence = weigh(coded, sample, sample.folds_S)
+        if outdated(coded, sample, ids=True):
+            continue
+        evidence = weigh(coded, sample, sample.folds)
         if evidence is None or (measured and evidence.z_ids <= SURE):
             continue
         unit_of_it = "AUC" if evidence.is_event else "of the variance"
