@@ -1,7 +1,7 @@
 """A first config from the data itself: the engine of `mmoe init` and of the estimator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -273,7 +273,11 @@ class _Look:
         self.table = table = cleaned(table, columns, MISSING_WORDS)
         profiles = told.apply(table, [read_column(name, table[name]) for name in columns], origin)
         self.profiles, self.unclear = with_padding(table, profiles)
-        self.chosen = choose_split(table, self.tasks, self.profiles if splits else [], origin)
+        drawn = told.split == "random"
+        times = self.profiles if splits and not drawn else []
+        self.chosen = choose_split(table, self.tasks, times, origin)
+        if drawn:
+            self.chosen = replace(self.chosen, reason="--split random: rows drawn at random")
         group = group_column(self.profiles)
         self.inputs = Inputs(
             table=table,

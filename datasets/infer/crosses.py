@@ -223,6 +223,14 @@ class Together:
                 found.append(_gain(coded.codes_S, coded.cells, one.take(some_L))[1])
         return max(found)
 
+    def adds(self, coded: Coded) -> bool:
+        """Returns whether the ids of one more column add to an additive model of these."""
+        for one in self.leftovers():
+            gain, z, _ = _gain(coded.codes_S, coded.cells, one)
+            if z > _SURE and gain > _WORTH * one.explained:
+                return True
+        return False
+
     def crosses(self, over: Sequence[Leftover]) -> list[Cross]:
         """Finds pairs of id columns whose cross adds to an additive model of all columns.
 

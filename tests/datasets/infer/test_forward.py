@@ -52,6 +52,30 @@ def test_at_random_the_same_columns_are_inputs():
     assert found["month"] == found["day"] == found["heat"] == "categorical"
 
 
+def test_the_day_itself_is_an_input_where_rows_of_it_are_scored():
+    table = year_of_shocks().drop_columns(["batch", "heat"])
+    drawn, reasons = infer_config(table, ["y"], told=Told(split="random"))
+    assert drawn.data.split.by == "random"
+    assert reasons.split == "--split random: rows drawn at random"
+    assert "day_of_year" in {feature.name: feature for feature in drawn.features}["at"].parts
+    by_time, _ = infer_config(table, ["y"])
+    assert "at" not in kinds(by_time), "no part of it outlasts the day"
+
+
+def test_hours_of_the_week_are_an_input_where_they_differ_by_weekday():
+    rng, hour = np.random.default_rng(3), np.arange(ROWS)
+    at = np.datetime64("2023-01-02T00", "h") + hour
+    open_at = np.random.default_rng(4).random(168) < 0.5  # neither hours nor weekdays are alike
+    logit = np.where(open_at[hour % 168], 1.0, -1.0)
+    table = pa.table({"at": at.astype("M8[s]"), "x": rng.normal(size=ROWS)})
+    for pattern, has in ((logit, True), (np.where(hour % 24 < 9, 1.0, -1.0), False)):
+        y = (rng.random(ROWS) < 1 / (1 + np.exp(-pattern))).astype(int)
+        config, _ = infer_config(table.append_column("y", pa.array(y)), ["y"])
+        parts = {feature.name: feature for feature in config.features}["at"].parts
+        assert ("hour_of_week" in parts) == has
+        assert "day_of_year" not in parts
+
+
 def test_a_column_that_somebody_names_stays():
     config, _ = infer_config(year_of_shocks(), ["y"], told=Told(categorical=["month"]))
     assert kinds(config)["month"] == "categorical"
