@@ -1,7 +1,7 @@
 """A sample of the rows, with columns as codes; and which of them follow from others."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -15,6 +15,7 @@ from mmoe.datasets.values.keys import codes_of
 
 _LOOKED_AT = 150_000  # rows on which columns are tried against a label
 FOLDS = 4
+_TEST = 0.1  # of the rows: the test part of a split by time, and as many for validation
 _NARROW = 1 << 21  # whole numbers of a range up to here are numbered without sorting
 _EXACT = 2.0**53
 _FAR = 5.0  # deviations; a regression's labels are cut here, so that a few do not decide
@@ -45,6 +46,24 @@ class Coded:
         rows_V = np.bincount(self.codes_S, minlength=self.cells)[: self.size]
         return float((rows_V == 1).sum() / max(rows_V.sum(), 1))
 
+    def unseen_in(self, later_S: np.ndarray, earlier_S: np.ndarray) -> tuple[float, float]:
+        """Measures how many later rows have a value that no earlier one has.
+
+        Args:
+            later_S: Rows, bool.
+            earlier_S: The same of those that are learned from.
+
+        Returns:
+            The share of the later rows, and of those beyond all earlier values, if they have order.
+        """
+        later = self.codes_S[later_S & (self.codes_S < self.size)]
+        known_V = np.bincount(self.codes_S[earlier_S], minlength=self.cells)[: self.size] > 0
+        if not len(later) or not known_V.any():
+            return 0.0, 0.0
+        seen = np.flatnonzero(known_V)
+        beyond = (later < seen[0]) | (later > seen[-1])
+        return float((~known_V[later]).mean()), float(beyond.mean())
+
 
 @dataclass(frozen=True)
 class Target:
@@ -56,6 +75,20 @@ class Target:
     raw_L: np.ndarray  # float64 [L], the labels
     labels_L: np.ndarray  # the same with mean 0 and deviation 1
 
+    def take(self, some_L: np.ndarray) -> "Target":
+        """Returns some of the rows."""
+        parts = (x[some_L] for x in (self.index_L, self.raw_L, self.labels_L))
+        return Target(self.task, self.is_event, *parts)
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Parts of the sample that are held out from each other."""
+
+    parts_S: np.ndarray  # int64 [S], from 0 to FOLDS − 1
+    # Whether they follow one another in time: each is predicted by earlier ones alone
+    forward: bool = False
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -63,11 +96,47 @@ class Sample:
 
     rows_S: np.ndarray
     targets: list[Target]
+    times_S: np.ndarray | None = None  # when each row was, where the split is made by time
 
     @property
     def folds_S(self) -> np.ndarray:
-        """int64 [S]: the part of the sample that each row belongs to."""
+        """int64 [S]: the part of the sample that each row belongs to, drawn at random."""
         return folds_of(self.rows_S)
+
+    @property
+    def folds(self) -> Folds:
+        """Parts by which a choice is judged: forwards under a split by time, else at random."""
+        if self.times_S is None:
+            return Folds(self.folds_S)
+        return Folds((FOLDS * self._places(self.times_S)).astype(np.int64), forward=True)
+
+    def future(self) -> "Future":
+        """Returns the rows that a split by time trains on and those that it tests."""
+        assert self.times_S is not None
+        places_S = self._places(self.times_S)
+        test_S, training_S = places_S >= 1 - _TEST, places_S < 1 - 2 * _TEST
+        targets = [target.take((test_S | training_S)[target.index_L]) for target in self.targets]
+        kept = [target for target in targets if len(target.index_L)]
+        return Future(replace(self, targets=kept), training_S, test_S)
+
+    @staticmethod
+    def _places(times_S: np.ndarray) -> np.ndarray:
+        """Share of the rows that are earlier, the same for the same time: float64 [S]."""
+        return np.searchsorted(np.sort(times_S), times_S) / max(len(times_S), 1)
+
+
+@dataclass(frozen=True)
+class Future:
+    """Parts of the sample as a split by time makes them, but for validation."""
+
+    sample: Sample  # with the labels of both parts
+    training_S: np.ndarray  # bool [S]
+    test_S: np.ndarray  # bool [S]
+
+    @property
+    def folds(self) -> Folds:
+        """Test rows that training rows predict."""
+        return Folds(self.test_S.astype(np.int64), forward=True)
 
 
 def folds_of(keys_S: np.ndarray) -> np.ndarray:
@@ -76,8 +145,13 @@ def folds_of(keys_S: np.ndarray) -> np.ndarray:
     return (hashed_S % np.uint64(FOLDS)).astype(np.int64)
 
 
-def draw(tasks: Sequence[GuessedTask]) -> Sample:
-    """Draws the rows to look at: of each task about as many, the same where they can be."""
+def draw(tasks: Sequence[GuessedTask], times_N: np.ndarray | None = None) -> Sample:
+    """Draws the rows to look at: of each task about as many, the same where they can be.
+
+    Args:
+        tasks: Their labels.
+        times_N: When each row was, in any unit that sorts; None where no split by time is made.
+    """
     drawn = [sample_rows(np.flatnonzero(task.observed_N)) for task in tasks]
     rows_S = np.unique(np.concatenate(drawn))
     targets = []
@@ -89,7 +163,7 @@ def draw(tasks: Sequence[GuessedTask]) -> Sample:
             labels_L = np.clip(labels_L, -_FAR, _FAR)
             labels_L = (labels_L - labels_L.mean()) / (labels_L.std() or 1.0)
         targets.append(Target(task.task.name, task.is_event, index_L, raw_L, labels_L))
-    return Sample(rows_S, targets)
+    return Sample(rows_S, targets, None if times_N is None else times_N[rows_S])
 
 
 def sample_rows(rows: np.ndarray) -> np.ndarray:
@@ -248,7 +322,7 @@ def _function(column: Coded, other: Coded) -> bool:
         return True
     changes = float((steps_V[1:] != steps_V[:-1]).mean())
     by_chance = 1 - float(((np.bincount(steps_V) / len(steps_V)) ** 2).sum())
-    if changes < 0.7 * by_chance:
+    if changes <= 0.7 * by_chance:  # 0 of 0 where all have one value
         return True
     return bool(abs(np.corrcoef(np.arange(len(steps_V)), steps_V)[0, 1]) > 0.5)
 

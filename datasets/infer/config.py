@@ -1,7 +1,7 @@
 """A first config from the data itself: the engine of `mmoe init` and of the estimator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -248,7 +248,7 @@ def infer_config(
     total = (rows or table.num_rows) * distinct.num_rows // table.num_rows
     found = _Look(distinct, labels, told or Told(), origin, splits=split, sampled=sampled)
     run = found.config(name, None if path is None else str(path), repeated, total)
-    return run, found.reasons(origin, repeated, total)
+    return run, found.reasons(repeated, total)
 
 
 class _Look:
@@ -273,12 +273,16 @@ class _Look:
         self.table = table = cleaned(table, columns, MISSING_WORDS)
         profiles = told.apply(table, [read_column(name, table[name]) for name in columns], origin)
         self.profiles, self.unclear = with_padding(table, profiles)
-        self.chosen = choose_split(table, self.tasks, self.profiles if splits else [], origin)
+        drawn = told.split == "random"
+        times = self.profiles if splits and not drawn else []
+        self.chosen = choose_split(table, self.tasks, times, origin)
+        if drawn:
+            self.chosen = replace(self.chosen, reason="--split random: rows drawn at random")
         group = group_column(self.profiles)
         self.inputs = Inputs(
             table=table,
             profiles=self.profiles,
-            sample=draw(self.tasks),
+            sample=draw(self.tasks, self._times(origin)),
             told=told,
             group=group.name if group else None,
             time_column=self.chosen.time_column,
@@ -298,6 +302,13 @@ class _Look:
         """Whether a factorization machine is to find the products of two columns."""
         tables = sum(len(feature.table_names) for feature in self.inputs.features)
         return self.inputs.product is not None and tables <= MOST_MULTIPLIED
+
+    def _times(self, origin: str) -> np.ndarray | None:
+        """Returns when each row was, where the split is made by time."""
+        split = self.chosen.config
+        if split.by != "time" or split.column is None:
+            return None
+        return to_times(self.table, split.column, origin, split.format)
 
     def config(self, name: str, path: str | None, repeated: str, total: int) -> RunConfig:
         """Returns what trains as it is; `total` rows there are."""
@@ -329,13 +340,11 @@ class _Look:
         )
         return without_unused(run)
 
-    def reasons(self, origin: str, repeated: str, total: int) -> Reasons:
+    def reasons(self, repeated: str, total: int) -> Reasons:
         """Returns why the config is what it is."""
         chosen, inputs, flattery = self.chosen, self.inputs, ""
-        if chosen.config.by == "time" and chosen.time_column:
-            times_N = to_times(self.table, chosen.time_column, origin, chosen.config.format)
-            times_S = times_N[inputs.sample.rows_S]
-            flattery = inputs.together.flattered(times_S)
+        if inputs.sample.times_S is not None:
+            flattery = inputs.together.flattered(inputs.sample.times_S)
         about = "about " * (total > self.table.num_rows)
         sizes = f"sizes for {about}{total} rows"
         if (product := inputs.product) is not None:

@@ -19,8 +19,8 @@ import numpy as np
 from scipy import sparse
 
 from mmoe.datasets.features.fit_numbers import bucket_edges
-from mmoe.datasets.infer.coded import Coded, Sample, Target
-from mmoe.datasets.infer.evidence import auc_of_sums
+from mmoe.datasets.infer.coded import FOLDS, Coded, Sample, Target
+from mmoe.datasets.infer.evidence import auc_of_sums, known
 
 _PASSES = 2  # over the columns; a third changes AUCs by less than 0.001
 _BUCKETS = 30  # of a column of numbers
@@ -96,6 +96,9 @@ class Leftover:
     task: str  # name of the label
     index_L: np.ndarray  # int64 [L], which of the sampled rows
     half_L: np.ndarray  # bool [L], which of the two halves a row is of
+    # int64 [L], by which parts a pair's means are judged: these halves, or blocks of time
+    parts_L: np.ndarray
+    forward: bool  # whether each part is judged by earlier ones alone
     left_L: np.ndarray  # float64 [L], the label less its prediction
     information_L: np.ndarray  # float64 [L], of each row: the curvature of its loss
     explained: float  # what the predictions take off the loss, over all rows
@@ -106,6 +109,7 @@ class Leftover:
             self,
             index_L=self.index_L[some_L],
             half_L=self.half_L[some_L],
+            parts_L=self.parts_L[some_L],
             left_L=self.left_L[some_L],
             information_L=self.information_L[some_L],
         )
@@ -174,7 +178,8 @@ class Together:
 
         Halves of the sample are predicted by models of the other half.
         """
-        half_S = self.sample.folds_S % 2 == 0
+        half_S, folds = self.sample.folds_S % 2 == 0, self.sample.folds
+        parts_S = folds.parts_S if folds.forward else half_S.astype(np.int64)
         for target in self.sample.targets:
             index_L, half_L = target.index_L, half_S[target.index_L]
             labels_L = target.raw_L if target.is_event else target.labels_L
@@ -190,6 +195,8 @@ class Together:
                 task=target.task,
                 index_L=index_L,
                 half_L=half_L,
+                parts_L=parts_S[index_L],
+                forward=folds.forward,
                 left_L=labels_L - p_L,
                 information_L=p_L * (1 - p_L) if target.is_event else np.ones_like(p_L),
                 explained=_explained(labels_L, p_L, target.is_event),
@@ -215,6 +222,14 @@ class Together:
             if some_L.any():
                 found.append(_gain(coded.codes_S, coded.cells, one.take(some_L))[1])
         return max(found)
+
+    def adds(self, coded: Coded) -> bool:
+        """Returns whether the ids of one more column add to an additive model of these."""
+        for one in self.leftovers():
+            gain, z, _ = _gain(coded.codes_S, coded.cells, one)
+            if z > _SURE and gain > _WORTH * one.explained:
+                return True
+        return False
 
     def crosses(self, over: Sequence[Leftover]) -> list[Cross]:
         """Finds pairs of id columns whose cross adds to an additive model of all columns.
@@ -331,12 +346,15 @@ def _explained(labels_L: np.ndarray, p_L: np.ndarray, is_event: bool) -> float:
 def _gain(codes_S: np.ndarray, size: int, over: Leftover) -> tuple[float, float, float]:
     """Computes what pairs' means take off the loss, to second order; in standard errors; by m."""
     codes_L = codes_S[over.index_L]
-    cells_L, other_L = codes_L * 2 + over.half_L, codes_L * 2 + ~over.half_L
-    sums = np.bincount(cells_L, weights=over.left_L, minlength=2 * size)
-    weights = np.bincount(cells_L, weights=over.information_L, minlength=2 * size)
+    parts = FOLDS if over.forward else 2
+    cells_L = codes_L * parts + over.parts_L
+    sums, weights = (
+        known(np.bincount(cells_L, of_L, parts * size).reshape(size, parts), over.forward).ravel()
+        for of_L in (over.left_L, over.information_L)
+    )
     best = (0.0, 0.0, np.inf)
     for shrinkage in _SHRINKAGES:
-        step_L = np.clip(sums[other_L] / (weights[other_L] + shrinkage), -3, 3)
+        step_L = np.clip((sums / (weights + shrinkage))[cells_L], -3, 3)
         gains_L = over.left_L * step_L - over.information_L * step_L**2 / 2
         total = float(gains_L.sum())
         if total > best[0]:
@@ -345,13 +363,15 @@ def _gain(codes_S: np.ndarray, size: int, over: Leftover) -> tuple[float, float,
 
 
 def _z(one: Coded, two: Coded, left: Leftover) -> float:
-    """Tests how well the leading directions of each half predict what is left of the other."""
+    """Tests how well the leading directions of each half predict what is left of the other.
+
+    In time those of the earlier half alone do.
+    """
     u_L, i_L = one.codes_S[left.index_L], two.codes_S[left.index_L]
     sizes = one.cells, two.cells
-    gains = [
-        left.left_L[~half_L] * _predicted(u_L, i_L, sizes, left, half_L)
-        for half_L in (left.half_L, ~left.half_L)
-    ]
+    earlier_L = left.parts_L < FOLDS // 2
+    halves = (earlier_L,) if left.forward else (left.half_L, ~left.half_L)
+    gains = [left.left_L[~half_L] * _predicted(u_L, i_L, sizes, left, half_L) for half_L in halves]
     gains_L = np.concatenate(gains)
     spread = float(np.sqrt((gains_L**2).sum()))
     return float(gains_L.sum()) / spread if spread > 0 else 0.0

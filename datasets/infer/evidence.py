@@ -1,5 +1,10 @@
 """Evidence of a column's kind by labels, on rows held out: ids, a number, or both.
 
+Rows are held out at random, or, under a split by time, forwards: each block of rows is predicted by
+earlier ones alone, and its labels are taken less their mean there, for a level that moves on is no
+column's doing. An id that the future does not have then gains nothing, nor does a number's curve
+that does not go on.
+
 A reading gives each value of a column, in each fold, a prediction that was made without that
 fold's labels. All that is needed of the rows are their sums by value and fold, so a reading costs
 as much as there are values, not rows. Labels have mean 0 and deviation 1, and what a reading
@@ -12,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmoe.datasets.features.fit_numbers import bucket_edges
-from mmoe.datasets.infer.coded import FOLDS, Coded, Sample, Target
+from mmoe.datasets.infer.coded import FOLDS, Coded, Folds, Sample, Target
 
 # Rows of the mean that a value's own rows are weighed against
 _SHRINKAGES = (2.0, 8.0, 32.0, 128.0, 512.0)
@@ -27,10 +32,16 @@ class Sums:
     rows_VK: np.ndarray
     labels_VK: np.ndarray
     squares_VK: np.ndarray
+    forward: bool = False  # whether a fold is predicted by earlier ones alone
 
     @classmethod
     def of(
-        cls, codes_L: np.ndarray, size: int, labels_L: np.ndarray, folds_L: np.ndarray
+        cls,
+        codes_L: np.ndarray,
+        size: int,
+        labels_L: np.ndarray,
+        folds_L: np.ndarray,
+        forward: bool = False,
     ) -> "Sums":
         """Adds up rows."""
         cells_L = codes_L * FOLDS + folds_L
@@ -40,11 +51,18 @@ class Sums:
                 .astype(np.float64)
                 .reshape(size, FOLDS)
                 for weights in (None, labels_L, labels_L * labels_L)
-            )
+            ),
+            forward=forward,
         )
 
+    def elsewhere(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns rows and labels by which a fold is predicted, float64 [V, FOLDS] each."""
+        rows_VK, labels_VK = (known(x, self.forward) for x in (self.rows_VK, self.labels_VK))
+        return rows_VK, labels_VK
+
     def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Sums":
-        return Sums(*map(change, (self.rows_VK, self.labels_VK, self.squares_VK)))
+        parts = map(change, (self.rows_VK, self.labels_VK, self.squares_VK))
+        return Sums(*parts, forward=self.forward)
 
     def take(self, some: np.ndarray | slice) -> "Sums":
         """Returns those of some values."""
@@ -63,6 +81,17 @@ class Sums:
                 size, FOLDS
             )
         )
+
+
+def known(sums_VK: np.ndarray, forward: bool) -> np.ndarray:
+    """Returns what is known where a fold is predicted: sums over all others, or over earlier ones.
+
+    Example:
+        >>> known(np.array([[1.0, 2.0, 4.0]]), False), known(np.array([[1.0, 2.0, 4.0]]), True)
+        (array([[6., 5., 3.]]), array([[0., 1., 3.]]))
+    """
+    over = sums_VK.cumsum(axis=1) if forward else sums_VK.sum(axis=1, keepdims=True)
+    return over - sums_VK
 
 
 @dataclass(frozen=True)
@@ -99,13 +128,8 @@ def gain(sums: Sums, p_VK: np.ndarray, over_VK: np.ndarray | float = 0.0) -> Gai
 
 def as_ids(sums: Sums, shrinkage: float) -> np.ndarray:
     """Returns the mean of each value's rows in the other folds, drawn to 0: float64 [V, FOLDS]."""
-    rows_VK, labels_VK = _elsewhere(sums)
+    rows_VK, labels_VK = sums.elsewhere()
     return labels_VK / (rows_VK + shrinkage)
-
-
-def _elsewhere(sums: Sums) -> tuple[np.ndarray, np.ndarray]:
-    rows_VK = sums.rows_VK.sum(axis=1, keepdims=True) - sums.rows_VK
-    return rows_VK, sums.labels_VK.sum(axis=1, keepdims=True) - sums.labels_VK
 
 
 def best_ids(sums: Sums) -> tuple[np.ndarray, float]:
@@ -113,7 +137,7 @@ def best_ids(sums: Sums) -> tuple[np.ndarray, float]:
 
     What is left of noise grows as the shrinkage falls, so one stops where it gets worse.
     """
-    rows_VK, labels_VK = _elsewhere(sums)
+    rows_VK, labels_VK = sums.elsewhere()
     best, best_VK, chosen = 0.0, np.zeros_like(rows_VK), np.inf
     for shrinkage in reversed(_SHRINKAGES):
         p_VK = labels_VK / (rows_VK + shrinkage)
@@ -125,17 +149,24 @@ def best_ids(sums: Sums) -> tuple[np.ndarray, float]:
 
 
 def as_number(sums: Sums, values_V: np.ndarray) -> np.ndarray:
-    """Returns what each value's neighbours predict, without its own rows: float64 [V, 1].
+    """Returns what each value's neighbours predict, without its own rows: float64 [V, FOLDS].
 
     The best of means over windows and of polynomials, in ranks and in logarithms. Of ids it says
-    nothing, whatever their rates, for a neighbour's rate is a stranger's.
+    nothing, whatever their rates, for a neighbour's rate is a stranger's. Folds at random have one
+    prediction (float64 [V, 1]): neighbours of every fold.
     """
-    sums = sums.over_folds()
-    best, most = np.zeros((len(values_V), 1)), 0.0
-    for p_V in _smooth(sums.rows_VK[:, 0], sums.labels_VK[:, 0], values_V):
-        total = total_gain(sums, p_V[:, None])
+    if sums.forward:
+        rows_VK, labels_VK = sums.elsewhere()
+    else:
+        sums = sums.over_folds()
+        rows_VK, labels_VK = sums.rows_VK, sums.labels_VK
+    curves = [_smooth(*one, values_V) for one in zip(rows_VK.T, labels_VK.T, strict=True)]
+    best, most = np.zeros_like(rows_VK), 0.0
+    for p_KV in zip(*curves, strict=True):
+        p_VK = np.stack(p_KV, axis=1)
+        total = total_gain(sums, p_VK)
         if total > most:
-            best, most = p_V[:, None], total
+            best, most = p_VK, total
     return best
 
 
@@ -260,13 +291,13 @@ class Evidence:
         return max(self.z_ids, self.z_number)
 
 
-def weigh(coded: Coded, sample: Sample, folds_S: np.ndarray) -> Evidence | None:
+def weigh(coded: Coded, sample: Sample, folds: Folds) -> Evidence | None:
     """Weighs both readings of a column, by the label of which it says most.
 
     Args:
         coded: The column.
         sample: Its rows, and the labels.
-        folds_S: Which rows are held out together.
+        folds: Which rows are held out together.
 
     Returns:
         None where there is nothing to compare. Of a column without order the reading as ids alone.
@@ -276,7 +307,7 @@ def weigh(coded: Coded, sample: Sample, folds_S: np.ndarray) -> Evidence | None:
     repeats = coded.size <= UNREPEATED * len(coded.codes_S)
     if not repeats and coded.values_V is not None:
         coded = _coarse(coded)
-    found = [_Compared(coded, target, folds_S, repeats) for target in sample.targets]
+    found = [_Compared(coded, target, folds, repeats) for target in sample.targets]
     return max(found, key=lambda one: one.strength).evidence()
 
 
@@ -297,13 +328,22 @@ def light_values(rows_V: np.ndarray) -> np.ndarray:
     return light_V if light_V.sum() >= _FEW else rows_V > 0
 
 
+def _less_mean(labels_L: np.ndarray, folds_L: np.ndarray) -> np.ndarray:
+    """Takes labels less the mean of their block."""
+    rows_K = np.bincount(folds_L, minlength=FOLDS)
+    return labels_L - (np.bincount(folds_L, labels_L, FOLDS) / np.maximum(rows_K, 1))[folds_L]
+
+
 class _Compared:
     """Both readings of a column, in the rows of one label; light values are told apart alone."""
 
-    def __init__(self, coded: Coded, target: Target, folds_S: np.ndarray, repeats: bool) -> None:
+    def __init__(self, coded: Coded, target: Target, folds: Folds, repeats: bool) -> None:
         self.coded, self.target, self.repeats = coded, target, repeats
-        self.codes_L, self.folds_L = coded.codes_S[target.index_L], folds_S[target.index_L]
-        self.sums = Sums.of(self.codes_L, coded.cells, target.labels_L, self.folds_L)
+        self.codes_L, self.folds_L = coded.codes_S[target.index_L], folds.parts_S[target.index_L]
+        labels_L = target.labels_L
+        if folds.forward:
+            labels_L = _less_mean(labels_L, self.folds_L)
+        self.sums = Sums.of(self.codes_L, coded.cells, labels_L, self.folds_L, folds.forward)
         rows_V = self.sums.rows_VK[: coded.size].sum(axis=1)
         self.light_V = light_values(rows_V)
         self.light = some = self.sums.take(np.append(self.light_V, False))
@@ -311,16 +351,16 @@ class _Compared:
         if repeats:
             self.ids_VK, self.shrinkage = best_ids(some)
         self.over_mean = gain(some, self.ids_VK)
-        self.number_V1, self.z_log = np.zeros((len(self.ids_VK), 1)), 0.0
+        self.number_VK, self.z_log = np.zeros((len(self.ids_VK), 1)), 0.0
         self.smooth = Gain(0.0, 0.0, 0.0)
         if coded.values_V is not None and len(self.ids_VK):
             values_V = coded.values_V[self.light_V]
             group_V = fine_buckets(rows_V[self.light_V], values_V, _GROUPS)
             groups, firsts = some.grouped(group_V), np.flatnonzero(np.diff(group_V, prepend=-1))
-            number_G1 = as_number(groups, values_V[firsts])
-            self.smooth = gain(groups.over_folds(), number_G1)
+            number_GK = as_number(groups, values_V[firsts])
+            self.smooth = gain(groups if folds.forward else groups.over_folds(), number_GK)
             self.z_log = gain(groups.over_folds(), *straight_lines(groups, values_V[firsts])).z
-            self.number_V1 = number_G1[group_V]
+            self.number_VK = number_GK[group_V]
 
     @property
     def strength(self) -> float:
@@ -336,7 +376,7 @@ class _Compared:
             is_event=self.target.is_event,
             ids=ids,
             number=number,
-            z=gain(self.light, self.ids_VK, self.number_V1).z,
+            z=gain(self.light, self.ids_VK, self.number_VK).z,
             z_ids=self.over_mean.z,
             z_number=self.smooth.z_values,
             share=self.smooth.total / max(self.over_mean.total, self.smooth.total, 1e-12),
@@ -372,10 +412,12 @@ class _Compared:
         positives_VK = np.bincount(cells_L, weights=target.raw_L, minlength=p_VK.size)
         positives_VK = positives_VK.reshape(p_VK.shape)
         found = []
-        for light_VK in (self.ids_VK, self.number_V1):
+        for light_VK in (self.ids_VK, self.number_VK):
             p_VK[: self.coded.size][self.light_V] = light_VK
             if target.is_event:
-                found.append(held_out_auc(positives_VK, sums.rows_VK - positives_VK, p_VK))
+                held = slice(int(sums.forward), None)  # nothing is earlier than the first block
+                events_VK, others_VK = positives_VK, sums.rows_VK - positives_VK
+                found.append(held_out_auc(events_VK[:, held], others_VK[:, held], p_VK[:, held]))
             else:
                 found.append(total_gain(sums, p_VK) / max(len(target.index_L), 1))
         return found[0], found[1]

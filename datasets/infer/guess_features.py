@@ -19,8 +19,10 @@ from mmoe.config import (
 )
 from mmoe.datasets.features.datetime import part_ids
 from mmoe.datasets.infer.coded import Coded, Sample, one_to_one
+from mmoe.datasets.infer.crosses import Together
 from mmoe.datasets.infer.decide import SURE, Verdict
 from mmoe.datasets.infer.evidence import BUCKETS, Evidence, weigh
+from mmoe.datasets.infer.forward import outdated
 from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, time_like, unit_of
 from mmoe.datasets.infer.sizes import USUAL_BUCKETS, encodings_for
 from mmoe.datasets.values.datetimes import has_hours, local_datetimes
@@ -222,6 +224,10 @@ class InputColumn:
 
 
 _PARTS: tuple[Part, ...] = ("hour", "weekday", "month")
+# Parts that have to add to these: the day itself (as far as later rows know it), salaries on the
+# first, hours that differ by weekday. Of the flights out of New York with a split at random the day
+# of the year adds 45 % to what all other columns tell of late (z 18), hours of the week nothing.
+_FINER: tuple[Part, ...] = ("day_of_year", "day", "hour_of_week")
 
 
 def guess_moment(
@@ -250,15 +256,20 @@ def guess_moment(
     keys = _keys(profile)
     some = table.select([profile.name]).take(pa.array(sample.rows_S))
     found: dict[Part, str] = {}
-    for part in _PARTS:
+    chosen: dict[str, Coded] = {}
+    for part in (*_PARTS, *_FINER):
         coded = _coded(some, profile.name, part, keys, origin)
         if coded is None or any(one_to_one(coded, other) for other in known):
             continue
-        evidence = weigh(coded, sample, sample.folds_S)
-        if evidence is None or (measured and evidence.z_ids <= SURE):
+        if outdated(coded, sample, ids=True):
+            continue
+        evidence, finer = weigh(coded, sample, sample.folds), part in _FINER
+        if evidence is None or ((measured or finer) and evidence.z_ids <= SURE):
+            continue
+        if finer and chosen and not Together(chosen, (), sample).adds(coded):
             continue
         unit_of_it = "AUC" if evidence.is_event else "of the variance"
-        found[part] = f"{part}: {evidence.ids:.2f} {unit_of_it}"
+        found[part], chosen[part] = f"{part}: {evidence.ids:.2f} {unit_of_it}", coded
     if not found:
         return None
     feature = DatetimeFeature(name="moment", column=profile.name, parts=list(found), **keys)

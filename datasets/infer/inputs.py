@@ -11,6 +11,7 @@ import pyarrow as pa
 from mmoe.config import CrossFeature, DatetimeFeature, FeatureConfig, NumericFeature
 from mmoe.datasets.infer.coded import (
     Coded,
+    Folds,
     Relations,
     Sample,
     code,
@@ -22,6 +23,7 @@ from mmoe.datasets.infer.coded import (
 from mmoe.datasets.infer.crosses import Product, Together
 from mmoe.datasets.infer.decide import LARGE_ID, SURE, Facts, Shape, Verdict, decide, hint, shape_of
 from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
+from mmoe.datasets.infer.forward import outdated
 from mmoe.datasets.infer.guess_features import ROWS_PER_ID, InputColumn, guess_moment, least_rows
 from mmoe.datasets.infer.leaks import lists_that_tell, look_at, pairs_that_tell, too_good
 from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, time_like
@@ -113,12 +115,15 @@ class Inputs:
         evidence = {}
         for name, coded in self.coded.items():
             owner = relations.owner.get(name)  # rows of one are held out together
-            folds_S = self.sample.folds_S if owner is None else folds_of(self.coded[owner].codes_S)
-            evidence[name] = weigh(coded, self.sample, folds_S)
+            folds = self.sample.folds
+            if owner is not None:
+                folds = Folds(folds_of(self.coded[owner].codes_S))
+            evidence[name] = weigh(coded, self.sample, folds)
         verdicts = self._verdicts(kept, evidence, relations)
         for name, reason in self._copies(verdicts).items():
             self.left_out.append((name, reason))
             del self.coded[name], verdicts[name]
+        self._leave_behind(verdicts)
         rare = self._too_rare(kept, verdicts, evidence)
         for profile in kept:
             if (verdict := verdicts.get(profile.name)) is not None:
@@ -275,6 +280,20 @@ class Inputs:
             if name not in self.told.kept:
                 out[name] = f"a copy of {earlier!r}: one to one with it in every row"
         return out
+
+    def _leave_behind(self, verdicts: dict[str, Verdict]) -> None:
+        """Leaves out what does not carry over to later rows, or takes its numbers, which do."""
+        for name, verdict in list(verdicts.items()):
+            if name in self.told.kept or name not in self.coded:
+                continue
+            found = outdated(self.coded[name], self.sample, ids=verdict.kind == "ids")
+            if found is None:
+                continue
+            if found.as_number:
+                verdicts[name] = Verdict("number", why=f"what carries over, as {found.reason}")
+            else:
+                self.left_out.append((name, found.reason))
+                del self.coded[name], verdicts[name]
 
     def _too_rare(
         self,

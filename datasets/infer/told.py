@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pyarrow as pa
 
@@ -23,11 +23,13 @@ from mmoe.datasets.values.columns import to_numbers
 
 @dataclass(frozen=True)
 class Told:
-    """Columns of which a person knows better."""
+    """What a person knows better: of columns, and of the rows to be scored."""
 
     categorical: Sequence[str] = ()  # they are ids
     numeric: Sequence[str] = ()  # they are numbers
     drop: Sequence[str] = ()  # they are left out
+    # auto: by time where there is one; random: rows to be scored are of the time of training
+    split: Literal["auto", "random"] = "auto"
 
     @classmethod
     def of_options(

@@ -1,6 +1,7 @@
 """The commands. Each imports what it needs, so `mmoe --help` answers at once."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -336,6 +337,13 @@ _Request = Annotated[
     str | None,
     typer.Option(help="Column of the request id, which the candidates of a request share."),
 ]
+_Split = Annotated[
+    Literal["auto", "random"],
+    typer.Option(
+        help="auto: by time where the log has one; random: the rows to be scored are of the "
+        "training's own time, so that what happened on a day foretells others of it."
+    ),
+]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing config.")]
 
 
@@ -348,6 +356,7 @@ def init(
     numeric: Numeric = None,
     drop: Drop = None,
     request: _Request = None,
+    split: _Split = "auto",
     overwrite: _Overwrite = False,
     columns: Columns = None,
     delimiter: Delimiter = None,
@@ -374,7 +383,7 @@ def init(
     rows = rows_to_look_at(data, columns, delimiter, encoding, header)
     there = column_names(rows)
     label = separate_labels(label, there, data)
-    told = Told.of_options(there, categorical, numeric, drop)
+    told = replace(Told.of_options(there, categorical, numeric, drop), split=split)
     sample = sample_table(rows, without=told.unread(label))
     if sample.note:
         say(f"{data}: {sample.note}")

@@ -1,0 +1,96 @@
+"""Choices under a split by time: what the future has not, or does not follow from the past."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mmoe.datasets.infer.config import infer_config
+from mmoe.datasets.infer.evidence import known
+from mmoe.datasets.infer.told import Told
+
+ROWS, DAYS = 12_000, 360
+
+
+def year_of_shocks(seed=0):
+    """A year in which each day has a shock of its own, and what lasts is the shop and the heat."""
+    rng = np.random.default_rng(seed)
+    day = np.arange(ROWS) * DAYS // ROWS
+    shock = 1.5 * rng.normal(size=DAYS)
+    shop, lasting = rng.integers(0, 40, ROWS), rng.normal(size=40)
+    heat = rng.permutation(DAYS)  # each day's own, and no later day's, on one scale
+    logit = shock[day] + lasting[shop] + 4.0 * (heat[day] / DAYS - 0.5) - 1
+    columns = {
+        "at": np.arange("2023-01-01", "2023-12-27", dtype="M8[D]")[day].astype(str),
+        "month": [f"m{month}" for month in day // 30],
+        "batch": day // 2 + 7,
+        "day": day % 30 + 1,
+        "shop": shop,
+        "heat": heat[day] * 10,
+        "y": (rng.random(ROWS) < 1 / (1 + np.exp(-logit))).astype(int),
+    }
+    return pa.table(columns)
+
+
+def kinds(config):
+    return {feature.name: feature.kind for feature in config.features}
+
+
+def test_what_the_future_does_not_have_is_left_out_with_its_reason():
+    config, reasons = infer_config(year_of_shocks(), ["y"])
+    assert config.data.split.column == "at"
+    left_out = dict(reasons.left_out)
+    unknown = "100 % of the test rows have a value that training does not know"
+    assert left_out["month"] == unknown
+    assert left_out["batch"].startswith("100 % of the test rows have a value ")
+    assert "not later ones" in left_out["day"]
+    assert kinds(config) == {"shop": "categorical", "heat": "numeric"}
+
+
+def test_at_random_the_same_columns_are_inputs():
+    config, _ = infer_config(year_of_shocks().drop_columns(["at"]), ["y"])
+    found = kinds(config)
+    assert found["month"] == found["day"] == found["heat"] == "categorical"
+
+
+def test_the_day_itself_is_an_input_where_rows_of_it_are_scored():
+    table = year_of_shocks().drop_columns(["batch", "heat"])
+    drawn, reasons = infer_config(table, ["y"], told=Told(split="random"))
+    assert drawn.data.split.by == "random"
+    assert reasons.split == "--split random: rows drawn at random"
+    assert "day_of_year" in {feature.name: feature for feature in drawn.features}["at"].parts
+    by_time, _ = infer_config(table, ["y"])
+    assert "at" not in kinds(by_time), "no part of it outlasts the day"
+
+
+def test_hours_of_the_week_are_an_input_where_they_differ_by_weekday():
+    rng, hour = np.random.default_rng(3), np.arange(ROWS)
+    at = np.datetime64("2023-01-02T00", "h") + hour
+    open_at = np.random.default_rng(4).random(168) < 0.5  # neither hours nor weekdays are alike
+    logit = np.where(open_at[hour % 168], 1.0, -1.0)
+    table = pa.table({"at": at.astype("M8[s]"), "x": rng.normal(size=ROWS)})
+    for pattern, has in ((logit, True), (np.where(hour % 24 < 9, 1.0, -1.0), False)):
+        y = (rng.random(ROWS) < 1 / (1 + np.exp(-pattern))).astype(int)
+        config, _ = infer_config(table.append_column("y", pa.array(y)), ["y"])
+        parts = {feature.name: feature for feature in config.features}["at"].parts
+        assert ("hour_of_week" in parts) == has
+        assert "day_of_year" not in parts
+
+
+def test_a_column_that_somebody_names_stays():
+    config, _ = infer_config(year_of_shocks(), ["y"], told=Told(categorical=["month"]))
+    assert kinds(config)["month"] == "categorical"
+
+
+def test_new_ids_among_known_ones_stay():
+    rng, table = np.random.default_rng(1), year_of_shocks()
+    user = np.where(rng.random(ROWS) < 0.4, rng.integers(0, 20, ROWS), 20 + np.arange(ROWS) // 9)
+    effect = np.where(user < 20, np.random.default_rng(2).normal(size=20)[user % 20] * 2, 0)
+    y = (rng.random(ROWS) < 1 / (1 + np.exp(-effect))).astype(int)
+    table = table.set_column(table.column_names.index("y"), "y", pa.array(y))
+    config, reasons = infer_config(table.append_column("user", pa.array(user)), ["y"])
+    assert kinds(config)["user"] == "categorical", reasons.left_out
+
+
+@pytest.mark.parametrize(("forward", "second"), [(True, 2.0), (False, 10.0)])
+def test_a_block_is_predicted_by_earlier_ones_alone(forward, second):
+    assert known(np.array([[2.0, 3.0, 8.0]]), forward)[0, 1] == second
