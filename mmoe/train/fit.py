@@ -424,11 +424,10 @@ def _evaluate(
             "split_seed": config.split_seed,
             "versions": installed_versions(),
             **gains,
+            **({} if prepared.as_of is None else {"as_of": prepared.as_of}),
             **alarms_of_metrics(alarms),
             **domain_metrics(config, prepared.encoder.domains, predictions_NP, labels, oracle),
         }
-        if prepared.as_of is not None:
-            metrics["as_of"] = prepared.as_of
         if changes := changed_since(run):
             metrics["data_changed"] = changes
         if on_test is not None:
