@@ -33,7 +33,7 @@ _NEGATIVE_WORDS = (
 )  # fmt: skip
 _MOSTLY = 0.99  # of the rows 0 or 1: then other whole numbers are stray, not a regression
 _NUMBERS = 0.9  # of the different values: then others are words among numbers
-_ZEROS = 0.3  # of the rows, from which on a value is mostly 0
+_WIDE = 0.6  # deviation of logarithms, from which on values spread over orders of magnitude
 _COUNTS = 20  # different values above 0, up to which they are counts
 
 
@@ -291,20 +291,22 @@ def _learnt_as(labels_N: np.ndarray) -> tuple[dict[str, Any], str]:
     """The kind and the target of a task whose labels are these numbers, and why.
 
     A squared error, unless the hundredth of rows that lie furthest out decides what it learns: then
-    on a curve where the tail is on one side, and Huber's loss where it is on both; values that are
-    mostly 0, and else have such a tail, as a zero-inflated lognormal.
+    Huber's loss where these lie on both sides; a zero-inflated lognormal for values of 0 or more
+    that spread over orders of magnitude, and a curve for others. On ten draws of invented amounts
+    (5,600 rows; lognormal noise, 40 or 600 ids, 0 to 70 % zeros) the lognormal had a test R² that
+    was 0.002 to 0.032 above that of the curve, and on three of spend -0.002 to 0.010 above that of
+    a squared error; on two of symmetrical noise (t, 2 degrees) Huber's was 0.005 and 0.011 above.
     """
-    zeros = float((labels_N == 0).mean())
-    above_N = labels_N[labels_N > 0]
-    mostly_zero = labels_N.min() >= 0 and zeros >= _ZEROS and len(np.unique(above_N)) > _COUNTS
-    if mostly_zero and has_long_tail(above_N):
-        return {"kind": "ziln"}, f"{zeros:.0%} are 0, the others have a long tail"
     if not has_long_tail(labels_N):
         return {"kind": "regression"}, "a regression"
-    share = f"the 1 % furthest from the mean make up {tail_share(labels_N):.0%} of their variance"
+    why = f"the 1 % furthest from the mean make up {tail_share(labels_N):.0%} of their variance"
+    above_N = labels_N[labels_N > 0]
+    if labels_N.min() >= 0 and len(np.unique(above_N)) > _COUNTS and np.log(above_N).std() > _WIDE:
+        zeros = float((labels_N == 0).mean())
+        return {"kind": "ziln"}, f"a lognormal, {zeros:.0%} of them 0: {why}"
     if fit_scale(labels_N, "auto") is None:
-        return {"kind": "huber"}, f"a regression by Huber's loss: {share}, on both sides"
-    return {"kind": "regression", "target": "auto"}, f"a regression on a curve: {share}"
+        return {"kind": "huber"}, f"a regression by Huber's loss: {why}, on both sides"
+    return {"kind": "regression", "target": "auto"}, f"a regression on a curve: {why}"
 
 
 def separate_labels(labels: Sequence[str], columns: Sequence[str], origin: str) -> list[str]:

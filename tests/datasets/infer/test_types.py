@@ -168,7 +168,9 @@ def test_labels(values, expression, kind):
 
 
 @pytest.mark.parametrize(("draw", "kind", "target"), [
-    (lambda rng: np.exp(rng.normal(size=2000)), "regression", "auto"),
+    (lambda rng: np.exp(rng.normal(size=2000)), "ziln", None),
+    (lambda rng: np.append(90 + 30 * rng.random(1999), 5400), "regression", "auto"),
+    (lambda rng: np.exp(rng.normal(size=2000)) - 1, "regression", "auto"),
     (lambda rng: np.where(rng.random(2000) < 0.6, 0, np.exp(rng.normal(size=2000))), "ziln", None),
     (lambda rng: rng.standard_t(2, 2000), "huber", "standard"),
     (lambda rng: 3 + rng.integers(-2, 3, 2000), "regression", "standard"),
@@ -183,7 +185,8 @@ def test_the_tails_of_a_label_say_how_it_is_learnt(draw, kind, target, unit):
     assert (task.kind, task.label) == (kind, "spent")
     assert target in (None, task.target)
     assert config.training.monitor == "mean.gain"
-    assert ("furthest" in reasons.tasks["spent"][0]) == (kind == "huber" or target == "auto")
+    usual = (kind, target) == ("regression", "standard")
+    assert ("furthest" in reasons.tasks["spent"][0]) != usual
 
 
 def test_words_among_a_label_of_numbers_are_named():
