@@ -303,6 +303,9 @@ DeviceKind = Literal["auto", "cpu", "cuda"]
 LoggerName = Literal["tensorboard", "mlflow"]
 
 
+_TO_BEGIN = 3  # epochs that experts have to outdo a wide part
+
+
 class TrainingConfig(Strict):
     """Epochs, batches, optimizers, and what decides which checkpoint is kept."""
 
@@ -365,7 +368,12 @@ class TrainingConfig(Strict):
         "a task saves (1 - NE of events, R² of numbers), one scale for both. With model.bias also "
         "METRIC_with_bias (auc, logloss, rmse)",
     )
-    patience: int = Field(default=3, ge=1, description="epochs without improvement before stopping")
+    patience: int = Field(
+        default=3,
+        ge=1,
+        description="epochs without improvement before stopping; three at least where nothing was "
+        "better yet than a wide part before the first epoch",
+    )
     checkpoint_every_steps: int | None = Field(
         default=None, ge=1, description="also save every so many steps; always saved after an epoch"
     )
@@ -420,6 +428,15 @@ class TrainingConfig(Strict):
         if not re.fullmatch(pattern, monitor.removesuffix(WITH_BIAS)):
             raise PydanticKnownError("string_pattern_mismatch", {"pattern": pattern})
         return monitor
+
+    def waits(self, best_epoch: int) -> int:
+        """Returns how many epochs without improvement end training.
+
+        Args:
+            best_epoch: 0: what was there before the first epoch is the best, a wide part that was
+                fitted already; experts beside it begin at 0, and need some epochs to outdo it.
+        """
+        return self.patience if best_epoch else max(self.patience, _TO_BEGIN)
 
     def _ensure_the_backend_has_the_optimizer(self) -> None:
         if self.embedding_backend == "torchrec" and self.embedding_optimizer.kind == "adam":

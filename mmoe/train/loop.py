@@ -132,7 +132,8 @@ class Trainer:
                 with part(PAUSE):
                     self._close_epoch(events)
                     exploded = "exploded" in position.history[-1]
-                    stop = exploded or position.epochs_without_gain >= training.patience
+                    without = position.epochs_without_gain
+                    stop = exploded or without >= training.waits(position.epoch - without)
                     asked_to_stop = self._asked_to_stop() and not stop
                     position.finished = stop or asked_to_stop or position.epoch >= training.epochs
                     best = position.epochs_without_gain == 0
@@ -147,7 +148,7 @@ class Trainer:
         elif training.epochs > position.epoch > 0 and "exploded" not in position.history[-1]:
             self.reporter.say(
                 f"stopped after epoch {position.epoch}: {training.monitor} did not improve for "
-                f"{training.patience} epoch(s)"
+                f"{position.epochs_without_gain} epoch(s)"
             )
 
     def _say_watched(self) -> None:

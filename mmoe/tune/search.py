@@ -280,8 +280,9 @@ class _Watch:
         if (not self.epochs or number > self.epochs + 1) and self.run.history_file.exists():
             self.catch_up()
         self._report(entry)
-        since_best = self.epochs - self.best_epoch
-        if self.epochs >= self.training.epochs or since_best >= self.training.patience:
+        waits = self.training.waits(self.best_epoch)
+        ends = self.epochs >= self.training.epochs or self.epochs - self.best_epoch >= waits
+        if ends or "exploded" in entry:  # its run would go on to the test split
             raise _Ends("finished")
         if self.best is not None and self.trial.should_prune():
             raise _Ends("pruned")
