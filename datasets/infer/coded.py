@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
@@ -103,15 +104,16 @@ class Sample:
         """int64 [S]: the part of the sample that each row belongs to, drawn at random."""
         return folds_of(self.rows_S)
 
-    @property
+    @cached_property
     def folds(self) -> Folds:
         """Parts by which a choice is judged: forwards under a split by time, else at random."""
         if self.times_S is None:
             return Folds(self.folds_S)
         return Folds((FOLDS * self._places(self.times_S)).astype(np.int64), forward=True)
 
+    @cached_property
     def future(self) -> "Future":
-        """Returns the rows that a split by time trains on and those that it tests."""
+        """The rows that a split by time trains on, and those that it tests."""
         assert self.times_S is not None
         places_S = self._places(self.times_S)
         test_S, training_S = places_S >= 1 - _TEST, places_S < 1 - 2 * _TEST

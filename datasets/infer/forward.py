@@ -15,8 +15,9 @@ from mmoe.datasets.infer.evidence import Evidence, weigh
 
 _MOST = 0.5  # of the test rows
 _ALL = 0.9  # of them: a few rows of one known id agree by chance
-# What ids tell of rows drawn at random, in standard errors, and the share of it that has to be left
-# forwards. By chance less is left of a column that tells as much in one case of a thousand.
+# What a column tells of rows drawn at random, in standard errors, and the share of it that has to
+# be left forwards. Of the flights' columns 0.49 (temperature) to 1 is left, of the day of the month
+# 0.04
 _PLAIN, _LASTS = 2 * SURE, 0.25
 
 
@@ -28,20 +29,23 @@ class Finding:
     as_number: bool  # whether its numbers do
 
 
-def outdated(coded: Coded, sample: Sample, *, ids: bool) -> Finding | None:
+def outdated(
+    coded: Coded, sample: Sample, *, ids: bool, later: Evidence | None = None
+) -> Finding | None:
     """Finds out whether a column does not carry over to later rows.
 
     Args:
         coded: The column.
         sample: Its rows, and when each was.
         ids: Whether it is read as ids; else as numbers.
+        later: Its evidence forwards, where that is known.
 
     Returns:
         None where it does, or where no split by time is made.
     """
     if sample.times_S is None:
         return None
-    future = sample.future()
+    future = sample.future
     unseen, beyond = coded.unseen_in(future.test_S, future.training_S)
     ordered = coded.values_V is not None
     if (unseen if ids else beyond) > _MOST:
@@ -52,7 +56,7 @@ def outdated(coded: Coded, sample: Sample, *, ids: bool) -> Finding | None:
         reason = f"{share} {'that' if ids else 'beyond all that'} training does not know"
         return Finding(reason, ordered and beyond <= _MOST and _tells(ahead))
     drawn = weigh(coded, sample, Folds(sample.folds_S))
-    later = weigh(coded, sample, sample.folds)
+    later = later or weigh(coded, sample, sample.folds)
     if drawn is None or later is None or drawn.strength < _PLAIN:
         return None
     if later.strength >= _LASTS * drawn.strength or (not ids and _tells(later)):

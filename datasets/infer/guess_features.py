@@ -20,7 +20,7 @@ from mmoe.config import (
 from mmoe.datasets.features.datetime import part_ids
 from mmoe.datasets.infer.coded import Coded, Sample, one_to_one
 from mmoe.datasets.infer.crosses import Together
-from mmoe.datasets.infer.decide import SURE, Verdict
+from mmoe.datasets.infer.decide import SURE, Verdict, hint
 from mmoe.datasets.infer.evidence import BUCKETS, Evidence, weigh
 from mmoe.datasets.infer.forward import outdated
 from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, time_like, unit_of
@@ -39,6 +39,11 @@ ROWS_PER_ID = 20
 # 0.714 (10,000). One run each.
 _WIDEST = 32
 _ROWS_TO_PROJECT = 20_000
+# Rank correlation of a count's values with their rows: nights, adults and days ahead of the hotel
+# bookings have -0.80 to -1.00, ids of agents and companies, hours, flights and days above -0.36.
+# With their numbers as well (test, mean of three seeds): is_canceled 0.9714 → 0.9719, special
+# requests 0.8976 → 0.8998, parking 0.8923 → 0.8956, adr R² 0.878 → 0.880
+_FALLS, _LEAST_COUNTED = 0.7, 3
 _ENOUGH_ROWS = 10_000  # below, an id seen 20 times is no rare one
 _LONG_TAIL = 5.0  # 99th percentile over the median of what is not zero
 _NEVER_RAW = 50.0  # the same: beyond, a few numbers as they are would drown all others
@@ -119,7 +124,9 @@ class InputColumn:
         """Makes the feature beside another one of it: ids of numbers, numbers of ids."""
         if isinstance(guessed.feature, NumericFeature):
             return self._as_ids(name)[0]
-        return self._as_number(name, encodings_for(self.profile.rows))
+        cut = encodings_for(self.profile.rows)
+        # A count's ids are its buckets
+        return self._as_number(name, {**cut, "buckets": 0} if self._counts() else cut)
 
     def key(self, name: str) -> str | None:
         """Returns the key `column` of a feature of this name."""
@@ -134,6 +141,8 @@ class InputColumn:
         beside, measured = None, self.verdict.measured
         if evidence and measured and evidence.z_number > SURE and evidence.share > _DRIFTS:
             beside = f"{name}_as_number", f"numbers of {name} that are near each other are alike"
+        elif self._counts():
+            beside = f"{name}_as_number", f"{name} counts: a rare number is like the one before it"
         return GuessedFeature(feature, self._because(facts) + note, beside)
 
     def _number(self, name: str) -> GuessedFeature:
@@ -188,6 +197,20 @@ class InputColumn:
         profile = self.profile
         how: dict[str, Any] = {"log": self._wants_log(), **(cut if profile.distinct > 2 else {})}
         return NumericFeature(name=name, column=self.key(name), **{**how, **profile.keys})
+
+    def _counts(self) -> bool:
+        """Whether ids are counts too: whole numbers from 0 or 1, the more the rarer."""
+        numbers_N = self.profile.numbers_N
+        named = self.verdict.why.startswith("--") or hint(self.profile.name) > 0
+        if self.profile.nature != "integer" or numbers_N is None or named:
+            return False
+        values_V, counts_V = np.unique(numbers_N[~np.isnan(numbers_N)], return_counts=True)
+        if len(values_V) < _LEAST_COUNTED or values_V[0] not in (0, 1):
+            return False
+        ranks_V = np.unique(counts_V, return_inverse=True)[1]
+        if not ranks_V.any():
+            return False
+        return float(np.corrcoef(np.arange(len(ranks_V)), ranks_V)[0, 1]) <= -_FALLS
 
     def _wants_log(self) -> bool:
         """Whether a long tail has to be drawn in; not where the numbers themselves do better."""

@@ -123,7 +123,8 @@ class Inputs:
         for name, reason in self._copies(verdicts).items():
             self.left_out.append((name, reason))
             del self.coded[name], verdicts[name]
-        self._leave_behind(verdicts)
+        known = {name: one for name, one in evidence.items() if name not in relations.owner}
+        self._leave_behind(verdicts, known)
         rare = self._too_rare(kept, verdicts, evidence)
         for profile in kept:
             if (verdict := verdicts.get(profile.name)) is not None:
@@ -281,12 +282,18 @@ class Inputs:
                 out[name] = f"a copy of {earlier!r}: one to one with it in every row"
         return out
 
-    def _leave_behind(self, verdicts: dict[str, Verdict]) -> None:
-        """Leaves out what does not carry over to later rows, or takes its numbers, which do."""
+    def _leave_behind(
+        self, verdicts: dict[str, Verdict], evidence: dict[str, Evidence | None]
+    ) -> None:
+        """Leaves out what does not carry over to later rows, or takes its numbers, which do.
+
+        `evidence` is that of columns that follow from no other: of these it was measured forwards.
+        """
         for name, verdict in list(verdicts.items()):
             if name in self.told.kept or name not in self.coded:
                 continue
-            found = outdated(self.coded[name], self.sample, ids=verdict.kind == "ids")
+            about: Any = {"ids": verdict.kind == "ids", "later": evidence.get(name)}
+            found = outdated(self.coded[name], self.sample, **about)
             if found is None:
                 continue
             if found.as_number:

@@ -45,7 +45,10 @@ class Told:
             >>> Told.of_options(["a", "b", "c, d"], ["a,b", "c, d"], None, None).categorical
             ['a', 'b', 'c, d']
         """
-        return cls(*(_names(columns, option or ()) for option in (categorical, numeric, drop)))
+        ids, numbers, none = (
+            _names(columns, option or ()) for option in (categorical, numeric, drop)
+        )
+        return cls(categorical=ids, numeric=numbers, drop=none)
 
     def without(self, column: str, table: pa.Table, origin: str) -> "Told":
         """Returns the same, with a column that names requests, and is no input.

@@ -308,3 +308,25 @@ def test_sums_get_none(product_ids):
     )
     assert config.model.interaction.kind == "none"
     assert config.training.embedding_optimizer.weight_decay == 0
+
+
+def test_counts_that_predict_as_ids_are_numbers_as_well():
+    rng = np.random.default_rng(0)
+    nights = np.minimum(rng.geometric(0.35, ROWS) - 1, 15)
+    effect = np.random.default_rng(1).normal(size=16)[nights]
+    config, reasons = infer({"nights": nights, "x": rng.normal(size=ROWS)}, effect)
+    kinds_of = {feature.name: feature.kind for feature in config.features}
+    assert kinds_of["nights"] == "categorical"
+    assert kinds_of["nights_as_number"] == "numeric"
+    assert next(f for f in config.features if f.name == "nights_as_number").buckets == 0
+    assert "nights counts" in reasons.features["nights_as_number"]
+
+
+@pytest.mark.parametrize(("name", "order"), [("store", True), ("s", False)])
+def test_ids_from_0_are_no_counts(name, order):
+    values, effect = ids(np.random.default_rng(0), 16, zipf=1.5)
+    if order:  # numbered by how often they come, but called a store
+        ranks = np.argsort(np.argsort(-np.bincount(values)))
+        values = ranks[values]
+    config, _ = infer({name: values}, effect)
+    assert [feature.name for feature in config.features] == [name]
