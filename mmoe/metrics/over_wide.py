@@ -34,7 +34,8 @@ def gain_over_wide(
     if terms[0] is not None and terms[1] is not None:
         reach = _DEVIATIONS * float(((terms[0] - terms[1]) ** 2).sum() ** 0.5)
         low, high = value - reach, value + reach
-    named = {"metric": kind.headline, "heading": column.heading, "form": column.form}
+    form = column.form.replace("{:.4g}", "{:#.4g}")  # 8.000 beside 5.544
+    named = {"metric": kind.headline, "heading": column.heading, "form": form}
     return {**named, "model": model, "wide": wide, "value": value, "low": low, "high": high}
 
 
