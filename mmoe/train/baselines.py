@@ -206,7 +206,7 @@ class _Trees:
             some = slice(None)
             if len(labels_N) > _TRIED_ON:
                 some = np.random.default_rng(settings.seed).permutation(len(labels_N))[:_TRIED_ON]
-            tried = tuple(part[some] for part in rows)
+            tried = x_NC[some], labels_N[some], sample_weight[some]
             trials = [replace(settings, **trial) for trial in _TRIALS]
             fitted = [_fit_trees(self.is_event, tried, trial, held) for trial in trials]
             best = int(np.argmin([_loss(model, self.is_event, held) for model in fitted]))
