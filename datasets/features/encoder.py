@@ -9,7 +9,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import numpy as np
 import pyarrow as pa
 from pydantic import Field, create_model
 
@@ -34,7 +33,7 @@ from mmoe.datasets.features.domains import (
     domains_of,
     encode_domains,
 )
-from mmoe.datasets.features.id_map import FIRST_KNOWN, IdMap, Vocabulary
+from mmoe.datasets.features.id_map import IdMap, Vocabulary
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.levels import LEVELS, Level, LevelsFit, at_level, columns_read
 from mmoe.datasets.features.numeric import NumericRule
@@ -277,22 +276,6 @@ class FeatureEncoder(FeatureColumns):
     def ids(self) -> dict[str, IdMap]:
         """Vocabulary, hash or rule for raw ids of each table of ids."""
         return self.rules["tables"]
-
-    def id_counts(self) -> tuple[np.ndarray, list[int | None]]:
-        """Returns how many training rows the ids of vocabularies have, and where each table begins.
-
-        Returns:
-            Float64 [R], table after table, inf for missing and unseen ids; and for each feature, in
-            the order of a batch's ids, the first place of its table, None where ids have no counts.
-        """
-        found, first, place = [np.zeros(0)], {}, 0
-        for table, ids in self.ids.items():
-            if isinstance(ids, Vocabulary):
-                first[table] = place
-                found += [np.full(FIRST_KNOWN, np.inf), ids.counts.astype(np.float64)]
-                place += FIRST_KNOWN + len(ids.counts)
-        features = [*self.categorical, *self.lists]
-        return np.concatenate(found), [first.get(feature.table) for feature in features]
 
     @property
     def constants(self) -> dict[str, Constant]:

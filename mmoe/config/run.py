@@ -205,13 +205,6 @@ class RunConfig(Strict):
                 "rows are one request; set data.requests, or do without experts of the request"
             )
 
-    def _ensure_dropped_ids_are_of_rows(self) -> None:
-        if self.training.id_dropout and self.data.requests is not None:
-            raise ValueError(
-                f"training.id_dropout is {self.training.id_dropout:g}, but data.requests stores "
-                "ids once for many rows; set one of the two"
-            )
-
     def _ensure_wide_part_has_rows_that_stay(self) -> None:
         for where, item in self._with_tables if self.model.wide else ():
             if isinstance(item, TableSettings) and item.table_encoding.managed is not None:

@@ -332,14 +332,6 @@ class TrainingConfig(Strict):
     embedding_optimizer: EmbeddingOptimizerConfig = Field(
         default=EmbeddingOptimizerConfig(), description="of the tables"
     )
-    id_dropout: float = Field(
-        default=0.0,
-        ge=0,
-        le=1e9,
-        description="rows c: while training, an id that n training rows have is looked up as "
-        "unseen with probability c / (c + n), so that layers do not rely on ids learnt by heart; "
-        "model.wide reads ids as they are. Ids of vocabularies alone",
-    )
     embedding_backend: Literal["auto", "torchrec", "plain"] = Field(
         default="auto",
         description="torchrec: TorchRec and FBGEMM; plain: nn.EmbeddingBag; auto: torchrec where "

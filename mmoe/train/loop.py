@@ -23,7 +23,6 @@ from mmoe.run.console import by_task
 from mmoe.train.cuda import network_pass, on_device
 from mmoe.train.divergence import RecentSteps
 from mmoe.train.evaluate import validated
-from mmoe.train.id_dropout import IdDropout
 from mmoe.train.loggers import Loggers
 from mmoe.train.measure import losses_of_mean
 from mmoe.train.prepare import PreparedData
@@ -97,7 +96,6 @@ class Trainer:
         self.recent = RecentSteps()
         self.of_mean = losses_of_mean(config, data.encoder.labels)
         self.network_pass: NetworkPass | None = None
-        self.id_dropout = self._new_id_dropout() if config.training.id_dropout else None
         self.profile = self._new_profile() if profile and rank() == 0 else None
 
     def _new_profile(self) -> TrainingProfile | None:
@@ -108,14 +106,6 @@ class Trainer:
         steps = math.ceil(left / self.config.training.accumulate_batches)
         cuda = self.state.ranker.device.type == "cuda"
         return TrainingProfile(self.run.profile, steps, self.reporter, cuda=cuda)
-
-    def _new_id_dropout(self) -> IdDropout:
-        return IdDropout(
-            *self.data.encoder.id_counts(),
-            self.config.training.id_dropout,
-            seed=self.config.seed,
-            device=self.state.ranker.device,
-        )
 
     def fit(self) -> None:
         """Trains until the last epoch, or until the monitored metric stops improving."""
@@ -254,7 +244,6 @@ class Trainer:
                 self.ranks,
                 self.recent,
                 self.network_pass,
-                self.id_dropout,
             )
             steps = stack.enter_context(closing(program.run(self._taken(batches))))
             while self._step(steps, tracker, events, start):

@@ -32,7 +32,6 @@ from mmoe.models import NetworkOutput, Ranker
 from mmoe.parallel import from_all
 from mmoe.tasks.masked_loss import TaskLosses
 from mmoe.train.divergence import RecentSteps, likeliest_cause
-from mmoe.train.id_dropout import IdDropout
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.profiling import BACKWARD, EMBEDDINGS, LOSS, OPTIMIZER, PREFIX
 from mmoe.train.state import TrainingState
@@ -146,7 +145,6 @@ class StepProgram:
             batches; default: there are no others.
         recent: The steps before, for the likeliest cause where one diverges.
         network_pass: Runs the network on what was looked up; None: the ranker itself does.
-        id_dropout: Looks ids up as unseen ones; None: none are.
     """
 
     state: TrainingState
@@ -155,7 +153,6 @@ class StepProgram:
     ranks: StepRanks = ONE_PROCESS
     recent: RecentSteps = field(default_factory=RecentSteps)
     network_pass: NetworkPass | None = None
-    id_dropout: IdDropout | None = None
 
     def run(self, batches: Iterator[Sequence[Batch]]) -> Generator[Step]:
         """Trains on the batches of each step; to be closed.
@@ -170,7 +167,7 @@ class StepProgram:
         Raises:
             Diverged: The loss is not finite, on any rank; names the step and the task.
         """
-        steps = self._steps(batches)
+        steps = map(Step.of, batches)
         pipeline = self.state.ranker.tables.ids_ahead(steps, self)
         if pipeline is None:
             yield from map(self.train, steps)
@@ -178,14 +175,6 @@ class StepProgram:
         with closing(pipeline):
             while (step := pipeline.step()) is not None:
                 yield step
-
-    def _steps(self, batches: Iterator[Sequence[Batch]]) -> Generator[Step]:
-        """Makes the steps; a pipeline asks for them before their turn."""
-        for number, of_step in enumerate(batches, start=self.state.position.step):
-            step = Step.of(of_step)
-            if self.id_dropout is not None:
-                step.ids = self.id_dropout(step.ids, number)
-            yield step
 
     def train(self, step: Step) -> Step:
         """Does all phases of one step."""
