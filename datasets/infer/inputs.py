@@ -288,18 +288,22 @@ class Inputs:
         """Leaves out what does not carry over to later rows, or takes its numbers, which do.
 
         `evidence` is that of columns that follow from no other: of these it was measured forwards.
+        Where nothing else is left, all stay: a config has to train.
         """
-        for name, verdict in list(verdicts.items()):
+        found = {}
+        for name, verdict in verdicts.items():
             if name in self.told.kept or name not in self.coded:
                 continue
             about: Any = {"ids": verdict.kind == "ids", "later": evidence.get(name)}
-            found = outdated(self.coded[name], self.sample, **about)
-            if found is None:
-                continue
-            if found.as_number:
-                verdicts[name] = Verdict("number", why=f"what carries over, as {found.reason}")
+            if (finding := outdated(self.coded[name], self.sample, **about)) is not None:
+                found[name] = finding
+        if len(found) == len(verdicts) and not any(one.as_number for one in found.values()):
+            return
+        for name, finding in found.items():
+            if finding.as_number:
+                verdicts[name] = Verdict("number", why=f"what carries over, as {finding.reason}")
             else:
-                self.left_out.append((name, found.reason))
+                self.left_out.append((name, finding.reason))
                 del self.coded[name], verdicts[name]
 
     def _too_rare(
