@@ -244,6 +244,34 @@ class Verdict:
     measured: bool = False  # whether its labels alone are sure
     unsure: bool = False  # whether nothing is
     why: str = ""  # what decided, in a few words
+    counts: bool = False  # whether the ids are counts, which have an order too
+
+
+# Rank correlation of values with their rows: nights, adults and days ahead of the hotel bookings
+# have -0.80 to -1.00, ids of agents and companies, hours, flights and days above -0.36
+_FALLS, _LEAST_COUNTED = -0.7, 3
+_STEEP = 4  # times the rows of the largest value, at least, that the most frequent has
+
+
+def are_counts(name: str, values_V: np.ndarray, rows_V: np.ndarray) -> bool:
+    """Returns whether whole numbers count something: from 0 or 1, the more the rarer.
+
+    Args:
+        name: Of the column; that of ids speaks against it.
+        values_V: Distinct values, ascending.
+        rows_V: Rows of each.
+
+    Example:
+        >>> nights = np.arange(6)
+        >>> [are_counts(name, nights, 100 // (nights + 1)) for name in ("nights", "store")]
+        [True, False]
+    """
+    if hint(name) > 0 or len(values_V) < _LEAST_COUNTED or values_V[0] not in (0, 1):
+        return False
+    if rows_V[-1] * _STEEP > rows_V.max():
+        return False
+    ranks_V = np.unique(rows_V, return_inverse=True)[1]
+    return float(np.corrcoef(np.arange(len(ranks_V)), ranks_V)[0, 1]) <= _FALLS
 
 
 def decide(facts: Mapping[str, Facts]) -> dict[str, Verdict]:

@@ -14,6 +14,7 @@ from mmoe.datasets.infer.decide import SURE
 from mmoe.datasets.infer.evidence import Evidence, weigh
 
 _MOST = 0.5  # of the test rows
+_OFTENER = 2.0  # than where rows are held out at random
 _ALL = 0.9  # of them: a few rows of one known id agree by chance
 # What a column tells of rows drawn at random, in standard errors, and the share of it that has to
 # be left forwards. Of the flights' columns 0.49 (temperature) to 1 is left, of the day of the month
@@ -48,7 +49,8 @@ def outdated(
     future = sample.future
     unseen, beyond = coded.unseen_in(future.test_S, future.training_S)
     ordered = coded.values_V is not None
-    if (unseen if ids else beyond) > _MOST:
+    # Ids that are rare at any time are none that time leaves behind
+    if (unseen > max(_MOST, _OFTENER * coded.unseen)) if ids else beyond > _MOST:
         ahead = weigh(coded, future.sample, future.folds)
         if ids and unseen < _ALL and ahead is not None and ahead.z_ids > SURE:
             return None  # the known ones tell enough

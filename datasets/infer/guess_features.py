@@ -20,11 +20,11 @@ from mmoe.config import (
 from mmoe.datasets.features.datetime import part_ids
 from mmoe.datasets.infer.coded import Coded, Sample, one_to_one
 from mmoe.datasets.infer.crosses import Together
-from mmoe.datasets.infer.decide import SURE, Verdict, hint
+from mmoe.datasets.infer.decide import SURE, Verdict
 from mmoe.datasets.infer.evidence import BUCKETS, Evidence, weigh
 from mmoe.datasets.infer.forward import outdated
 from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, time_like, unit_of
-from mmoe.datasets.infer.sizes import USUAL_BUCKETS, encodings_for
+from mmoe.datasets.infer.sizes import FEW_ROWS, USUAL_BUCKETS, encodings_for
 from mmoe.datasets.values.datetimes import has_hours, local_datetimes
 
 _FEW = 20  # numbers of so few values need no logarithm
@@ -39,11 +39,6 @@ ROWS_PER_ID = 20
 # 0.714 (10,000). One run each.
 _WIDEST = 32
 _ROWS_TO_PROJECT = 20_000
-# Rank correlation of a count's values with their rows: nights, adults and days ahead of the hotel
-# bookings have -0.80 to -1.00, ids of agents and companies, hours, flights and days above -0.36.
-# With their numbers as well (test, mean of three seeds): is_canceled 0.9714 → 0.9719, special
-# requests 0.8976 → 0.8998, parking 0.8923 → 0.8956, adr R² 0.878 → 0.880
-_FALLS, _LEAST_COUNTED = 0.7, 3
 _ENOUGH_ROWS = 10_000  # below, an id seen 20 times is no rare one
 _LONG_TAIL = 5.0  # 99th percentile over the median of what is not zero
 _NEVER_RAW = 50.0  # the same: beyond, a few numbers as they are would drown all others
@@ -118,15 +113,14 @@ class InputColumn:
         if profile.nature == "list" or (profile.separator and not one_value):
             feature = ListFeature(name=name, column=self.key(name), **profile.keys)
             return GuessedFeature(feature, (profile.said or "a list column") + self._missing)
-        return self._number(name) if self.verdict.kind == "number" else self._ids(name)
+        number = self.verdict.kind == "number" or self.verdict.counts
+        return self._number(name) if number else self._ids(name)
 
     def beside(self, guessed: GuessedFeature, name: str) -> FeatureConfig:
         """Makes the feature beside another one of it: ids of numbers, numbers of ids."""
         if isinstance(guessed.feature, NumericFeature):
             return self._as_ids(name)[0]
-        cut = encodings_for(self.profile.rows)
-        # A count's ids are its buckets
-        return self._as_number(name, {**cut, "buckets": 0} if self._counts() else cut)
+        return self._as_number(name, encodings_for(self.profile.rows))
 
     def key(self, name: str) -> str | None:
         """Returns the key `column` of a feature of this name."""
@@ -141,16 +135,17 @@ class InputColumn:
         beside, measured = None, self.verdict.measured
         if evidence and measured and evidence.z_number > SURE and evidence.share > _DRIFTS:
             beside = f"{name}_as_number", f"numbers of {name} that are near each other are alike"
-        elif self._counts():
-            beside = f"{name}_as_number", f"{name} counts: a rare number is like the one before it"
         return GuessedFeature(feature, self._because(facts) + note, beside)
 
     def _number(self, name: str) -> GuessedFeature:
         profile, evidence, numbers_N = self.profile, self.evidence, self.profile.numbers_N
         assert numbers_N is not None
         # More buckets than usual where they predict better
-        cut = encodings_for(profile.rows)
-        sure = evidence is not None and evidence.strength > SURE
+        cut, counts = encodings_for(profile.rows), self.verdict.counts
+        small = profile.rows < FEW_ROWS
+        if counts:
+            cut = {**cut, "buckets": USUAL_BUCKETS}
+        sure = evidence is not None and evidence.strength > SURE and not (counts and small)
         if evidence is not None and sure and evidence.buckets > USUAL_BUCKETS:
             cut = {**cut, "buckets": evidence.buckets}
         feature = self._as_number(name, cut)
@@ -159,6 +154,7 @@ class InputColumn:
         facts += f"{np.nanmax(numbers_N):g}"
         facts += "; long tail: its logarithm" if feature.log else ""
         facts += f"; {profile.said}" if profile.said else ""
+        facts += "; it counts: frequent ones have a bucket each, and all are a number" * counts
         beside, told = None, self.verdict.why.startswith("--")
         # Values come back, and ids predict better than the finest buckets
         repeated = BUCKETS[-1] < profile.distinct <= profile.rows / 2
@@ -197,20 +193,6 @@ class InputColumn:
         profile = self.profile
         how: dict[str, Any] = {"log": self._wants_log(), **(cut if profile.distinct > 2 else {})}
         return NumericFeature(name=name, column=self.key(name), **{**how, **profile.keys})
-
-    def _counts(self) -> bool:
-        """Whether ids are counts too: whole numbers from 0 or 1, the more the rarer."""
-        numbers_N = self.profile.numbers_N
-        named = self.verdict.why.startswith("--") or hint(self.profile.name) > 0
-        if self.profile.nature != "integer" or numbers_N is None or named:
-            return False
-        values_V, counts_V = np.unique(numbers_N[~np.isnan(numbers_N)], return_counts=True)
-        if len(values_V) < _LEAST_COUNTED or values_V[0] not in (0, 1):
-            return False
-        ranks_V = np.unique(counts_V, return_inverse=True)[1]
-        if not ranks_V.any():
-            return False
-        return float(np.corrcoef(np.arange(len(ranks_V)), ranks_V)[0, 1]) <= -_FALLS
 
     def _wants_log(self) -> bool:
         """Whether a long tail has to be drawn in; not where the numbers themselves do better."""

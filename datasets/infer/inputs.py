@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,17 @@ from mmoe.datasets.infer.coded import (
     same_order,
 )
 from mmoe.datasets.infer.crosses import Product, Together
-from mmoe.datasets.infer.decide import LARGE_ID, SURE, Facts, Shape, Verdict, decide, hint, shape_of
+from mmoe.datasets.infer.decide import (
+    LARGE_ID,
+    SURE,
+    Facts,
+    Shape,
+    Verdict,
+    are_counts,
+    decide,
+    hint,
+    shape_of,
+)
 from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.forward import outdated
 from mmoe.datasets.infer.guess_features import ROWS_PER_ID, InputColumn, guess_moment, least_rows
@@ -231,6 +241,12 @@ class Inputs:
                     name, profile.distinct, shape, evidence[name], name in relations.keys
                 )
         decided = decide(facts)
+        for name, verdict in decided.items():
+            coded = self.coded[name]
+            rows_V = np.bincount(coded.codes_S, minlength=coded.cells)[: coded.size]
+            assert coded.values_V is not None, "only whole numbers are decided of"
+            if verdict.kind == "ids" and are_counts(name, coded.values_V, rows_V):
+                decided[name] = replace(verdict, counts=True)
         self.unsure = [name for name, verdict in decided.items() if verdict.unsure]
         return found | decided
 
@@ -288,18 +304,22 @@ class Inputs:
         """Leaves out what does not carry over to later rows, or takes its numbers, which do.
 
         `evidence` is that of columns that follow from no other: of these it was measured forwards.
+        Where nothing else is left, all stay: a config has to train.
         """
-        for name, verdict in list(verdicts.items()):
+        found = {}
+        for name, verdict in verdicts.items():
             if name in self.told.kept or name not in self.coded:
                 continue
             about: Any = {"ids": verdict.kind == "ids", "later": evidence.get(name)}
-            found = outdated(self.coded[name], self.sample, **about)
-            if found is None:
-                continue
-            if found.as_number:
-                verdicts[name] = Verdict("number", why=f"what carries over, as {found.reason}")
+            if (finding := outdated(self.coded[name], self.sample, **about)) is not None:
+                found[name] = finding
+        if len(found) == len(verdicts) and not any(one.as_number for one in found.values()):
+            return
+        for name, finding in found.items():
+            if finding.as_number:
+                verdicts[name] = Verdict("number", why=f"what carries over, as {finding.reason}")
             else:
-                self.left_out.append((name, found.reason))
+                self.left_out.append((name, finding.reason))
                 del self.coded[name], verdicts[name]
 
     def _too_rare(

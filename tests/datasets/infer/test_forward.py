@@ -91,6 +91,18 @@ def test_new_ids_among_known_ones_stay():
     assert kinds(config)["user"] == "categorical", reasons.left_out
 
 
+def test_where_nothing_else_is_left_all_stays():
+    table = year_of_shocks().select(["at", "month", "batch", "y"])
+    assert set(kinds(infer_config(table, ["y"])[0])) == {"month", "batch"}
+
+
+def test_ids_that_are_rare_at_any_time_are_not_left_behind():
+    table, rng = year_of_shocks(), np.random.default_rng(5)
+    user = pa.array(rng.integers(0, ROWS, ROWS).astype(str))
+    _, reasons = infer_config(table.append_column("user", user), ["y"])
+    assert "test rows" not in dict(reasons.left_out).get("user", "")
+
+
 @pytest.mark.parametrize(("forward", "second"), [(True, 2.0), (False, 10.0)])
 def test_a_block_is_predicted_by_earlier_ones_alone(forward, second):
     assert known(np.array([[2.0, 3.0, 8.0]]), forward)[0, 1] == second

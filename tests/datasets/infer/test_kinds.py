@@ -310,16 +310,15 @@ def test_sums_get_none(product_ids):
     assert config.training.embedding_optimizer.weight_decay == 0
 
 
-def test_counts_that_predict_as_ids_are_numbers_as_well():
+def test_counts_that_predict_as_ids_are_numbers_with_a_bucket_each():
     rng = np.random.default_rng(0)
     nights = np.minimum(rng.geometric(0.35, ROWS) - 1, 15)
     effect = np.random.default_rng(1).normal(size=16)[nights]
     config, reasons = infer({"nights": nights, "x": rng.normal(size=ROWS)}, effect)
-    kinds_of = {feature.name: feature.kind for feature in config.features}
-    assert kinds_of["nights"] == "categorical"
-    assert kinds_of["nights_as_number"] == "numeric"
-    assert next(f for f in config.features if f.name == "nights_as_number").buckets == 0
-    assert "nights counts" in reasons.features["nights_as_number"]
+    nights = {feature.name: feature for feature in config.features}["nights"]
+    assert (nights.kind, nights.pieces, nights.buckets) == ("numeric", 16, 20)
+    assert reasons.features["nights"].startswith("ids: AUC")
+    assert "it counts: " in reasons.features["nights"]
 
 
 @pytest.mark.parametrize(("name", "order"), [("store", True), ("s", False)])
@@ -329,4 +328,4 @@ def test_ids_from_0_are_no_counts(name, order):
         ranks = np.argsort(np.argsort(-np.bincount(values)))
         values = ranks[values]
     config, _ = infer({name: values}, effect)
-    assert [feature.name for feature in config.features] == [name]
+    assert [feature.kind for feature in config.features] == ["categorical"]
