@@ -284,6 +284,7 @@ class Evidence:
     buckets: int  # how many quantile buckets predict best
     z_beyond: float  # of what ids gain over the best buckets
     z_log: float  # of what a line through logarithms gains over one through the numbers themselves
+    z_curve: float = 0.0  # of what a number gains over the better of both lines
 
     @property
     def strength(self) -> float:
@@ -351,7 +352,7 @@ class _Compared:
         if repeats:
             self.ids_VK, self.shrinkage = best_ids(some)
         self.over_mean = gain(some, self.ids_VK)
-        self.number_VK, self.z_log = np.zeros((len(self.ids_VK), 1)), 0.0
+        self.number_VK, self.z_log, self.z_curve = np.zeros((len(self.ids_VK), 1)), 0.0, 0.0
         self.smooth = Gain(0.0, 0.0, 0.0)
         if coded.values_V is not None and len(self.ids_VK):
             values_V = coded.values_V[self.light_V]
@@ -359,7 +360,9 @@ class _Compared:
             groups, firsts = some.grouped(group_V), np.flatnonzero(np.diff(group_V, prepend=-1))
             number_GK = as_number(groups, values_V[firsts])
             self.smooth = gain(groups if folds.forward else groups.over_folds(), number_GK)
-            self.z_log = gain(groups.over_folds(), *straight_lines(groups, values_V[firsts])).z
+            whole, lines = groups.over_folds(), straight_lines(groups, values_V[firsts])
+            self.z_log = gain(whole, *lines).z
+            self.z_curve = min(gain(whole, number_GK, line).z for line in lines)
             self.number_VK = number_GK[group_V]
 
     @property
@@ -384,6 +387,7 @@ class _Compared:
             buckets=buckets,
             z_beyond=z_beyond * self.repeats,
             z_log=self.z_log,
+            z_curve=self.z_curve,
         )
 
     def _best_buckets(self) -> tuple[int, float]:

@@ -143,7 +143,9 @@ class InputColumn:
         # More buckets than usual where they predict better
         cut, counts = encodings_for(profile.rows), self.verdict.counts
         small = profile.rows < FEW_ROWS
-        if counts:
+        # A wide part sees a line where there are no buckets
+        bends = small and evidence is not None and evidence.z_curve > SURE
+        if counts or bends:
             cut = {**cut, "buckets": USUAL_BUCKETS}
         sure = evidence is not None and evidence.strength > SURE and not (counts and small)
         if evidence is not None and sure and evidence.buckets > USUAL_BUCKETS:

@@ -304,11 +304,12 @@ class Inputs:
         """Leaves out what does not carry over to later rows, or takes its numbers, which do.
 
         `evidence` is that of columns that follow from no other: of these it was measured forwards.
-        Where nothing else is left, all stay: a config has to train.
+        Texts that are read as lists stay: their words come again. Where nothing else is left, all
+        stay: a config has to train.
         """
-        found = {}
+        found, lists = {}, {profile.name for profile in self.profiles if profile.separator}
         for name, verdict in verdicts.items():
-            if name in self.told.kept or name not in self.coded:
+            if name in self.told.kept or name in lists or name not in self.coded:
                 continue
             about: Any = {"ids": verdict.kind == "ids", "later": evidence.get(name)}
             if (finding := outdated(self.coded[name], self.sample, **about)) is not None:

@@ -19,7 +19,7 @@ def adds_nothing(over_wide: Mapping[str, Any]) -> list[Alarm]:
         over_wide: As metrics.json has it: whether the mixture is `untrained`, and of each of
             `tasks` the gain over the wide part with its interval.
     """
-    tasks = over_wide["tasks"]
+    tasks, about = over_wide["tasks"], "all tasks"
     if over_wide["untrained"]:
         finding = (
             "the best weights are those before the first epoch: what is evaluated and scored is "
@@ -27,8 +27,9 @@ def adds_nothing(over_wide: Mapping[str, Any]) -> list[Alarm]:
         )
     elif tasks and all(one["low"] is not None and one["low"] <= 0 for one in tasks.values()):
         gains = ", ".join(f"{name} {one['value']:+.2g}" for name, one in tasks.items())
+        about = ", ".join(tasks)  # others begin with a constant: they have the mixture alone
         metrics = "/".join(dict.fromkeys(one["heading"] for one in tasks.values()))
         finding = f"the mixture adds nothing to the wide part beyond chance ({metrics}: {gains})"
     else:
         return []
-    return [Alarm(kind="over_wide", about="all tasks", finding=finding, mend=_MEND)]
+    return [Alarm(kind="over_wide", about=about, finding=finding, mend=_MEND)]

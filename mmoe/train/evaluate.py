@@ -128,7 +128,8 @@ def over_wide(
         wide = kind.metrics(of_wide, task.name).values[kind.headline]
         assert wide is not None, "what the model has on these rows, its part has"
         tasks[task.name] = gain_over_wide(kind, model, wide, of_model, of_wide)
-    return {"over_wide": {"untrained": predictor.leaves_mixture_out, "tasks": tasks}}
+    untrained = predictor.leaves_mixture_out
+    return {"over_wide": {"untrained": untrained, "tasks": tasks}} if tasks else {}
 
 
 def _own_span(predictor: Predictor, rows: BatchSource) -> tuple[int, int]:

@@ -160,8 +160,9 @@ class Trainer:
         position, given = self.state.position, self.checkpoints.folder.exists()
         if position.step or position.best_value is not None:
             return
-        if self.state.ranker.wide is None and not given:
-            return
+        whole = all(kind_of(task.kind).linear_logit for task in self.config.tasks if task.weight)
+        if (self.state.ranker.wide is None or not whole) and not given:
+            return  # a task that begins with a constant needs epochs, however good others begin
         metrics, _ = self._validate()
         value = monitor_value(metrics, self.config.training.monitor)
         if value is None:  # nothing to compare by: the newest weights are kept
