@@ -677,6 +677,8 @@ def _scaled(task: TaskConfig, label: LabelSpec) -> LabelSpec:
 def continued(label: LabelSpec, today: LabelSpec | None) -> LabelSpec:
     """Returns what a run goes on with of an earlier one's label: its targets, and both limits.
 
+    The mean and the deviation of these targets are those of today's rows.
+
     Args:
         label: Of the earlier run.
         today: Of the rows of this one; None: they have none.
@@ -685,6 +687,11 @@ def continued(label: LabelSpec, today: LabelSpec | None) -> LabelSpec:
     low, high = label.low, label.high  # none, where the earlier run knew of none
     if low is not None and high is not None:
         low, high = min(scale.low for scale in scales), max(scale.high for scale in scales)
+    if today is not None:  # one deviation below and above the mean: exact without a curve
+        own = replace(scales[1], low=-math.inf, high=math.inf)
+        about = own.of(np.array([today.mean - today.deviation, today.mean + today.deviation]))
+        targets = scales[0].targets_of(about)
+        label = replace(label, mean=float(targets.mean()), deviation=float(targets.std()))
     # Residuals are those of its own validation rows
     return replace(label, low=low, high=high, residuals=())
 

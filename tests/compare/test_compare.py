@@ -4,18 +4,21 @@ import json
 import re
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.compare import ComparisonSettings
+from mmoe.compare.entries import ComparedRows, baseline_entry
 from mmoe.config import config_from_dict, set_values
+from mmoe.datasets import Splits
 from mmoe.metrics import auc_difference_interval
 from mmoe.report.comparison import comparison_grids, describe_winners
 from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter
-from mmoe.train import Interrupted, train_run
+from mmoe.train import Interrupted, prepare, train_run
 
 
 def _by_name(result):
@@ -61,7 +64,7 @@ def test_every_model_and_seed_is_a_run_of_its_own_beside_two_simple_models(
 
 
 def test_the_wide_part_alone_is_a_contestant(compare, tmp_path):
-    result = compare(["mmoe"], 1, "model.wide=true")
+    result = compare(["mmoe"], 1, "model.wide=true", "training.embedding_backend=auto")
     assert [*_by_name(result)] == ["mmoe", "wide_part", "logistic_regression", "boosted_trees"]
     gains = RunDirectory(tmp_path / "out" / "mmoe-seed-3").metrics()["over_wide"]["tasks"]
     for task, gain in gains.items():
@@ -69,6 +72,22 @@ def test_the_wide_part_alone_is_a_contestant(compare, tmp_path):
         assert of_wide["mean"] == pytest.approx(gain["wide"], abs=1e-6)
         assert of_wide["difference"]["value"] == pytest.approx(-gain["value"], abs=1e-6)
         assert of_wide["difference"]["low"] == pytest.approx(-gain["high"], abs=1e-6)
+
+
+def test_the_wide_part_alone_predicts_means_of_a_curved_label(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=6000)
+    log = pa.table({"x": x, "spend": np.exp(0.5 * x + rng.normal(size=6000))})
+    splits = Splits(train=log[:4000], validation=log[4000:5000], test=log[5000:], origin="log")
+    config = config_from_dict({
+        "features": [{"kind": "numeric", "name": "x"}],
+        "tasks": [{"name": "spend", "label": "spend", "kind": "regression", "target": "log"}],
+        "model": {"wide": True},
+        "training": {"monitor": "mean.gain"},
+    })  # fmt: skip
+    rows = ComparedRows(config=config, splits=splits, prepared=prepare(config, splits=splits))
+    predicted_N = baseline_entry(tmp_path / "wide", "wide_part", rows).predictions_NP[:, 0]
+    assert predicted_N.mean() == pytest.approx(splits.test["spend"].to_numpy().mean(), rel=0.15)
 
 
 def test_with_one_seed_the_interval_is_delongs(compare, tmp_path):

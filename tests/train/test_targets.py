@@ -267,6 +267,10 @@ def test_a_warm_start_keeps_what_its_towers_learnt(run, splits, tmp_path):
     assert now["pred_new"].to_numpy().mean() == pytest.approx(mean, rel=0.35)
     labels = warm.directory.config().tasks[2]
     assert labels.target == "standard"
+    # In the targets of before: three times the mean, and the deviation, of richer rows
+    spec = mmoe.load(tmp_path / "warm").encoder.labels["spend"]
+    assert spec.mean == pytest.approx(2 * spec.center / spec.scale, rel=0.01)
+    assert spec.deviation == pytest.approx(3, rel=0.01)
 
 
 def test_runs_of_before_keep_their_units(splits, tmp_path, dies_after):

@@ -171,6 +171,7 @@ def test_labels(values, expression, kind):
     (lambda rng: np.exp(rng.normal(size=2000)), "ziln", None),
     (lambda rng: np.append(90 + 30 * rng.random(1999), 5400), "regression", "auto"),
     (lambda rng: np.exp(rng.normal(size=2000)) - 1, "regression", "auto"),
+    (lambda rng: rng.exponential(size=2000) ** 2, "regression", "auto"),  # no lognormal
     (lambda rng: np.where(rng.random(2000) < 0.6, 0, np.exp(rng.normal(size=2000))), "ziln", None),
     (lambda rng: rng.standard_t(2, 2000), "huber", "standard"),
     (lambda rng: 3 + rng.integers(-2, 3, 2000), "regression", "standard"),
