@@ -149,7 +149,7 @@ def test_extras_are_named_for_what_they_add(repository, mmoe, monkeypatch):
     ]
     found = doctor.extras(asked)
     assert found["torchrec"] == ["torchrec", "fbgemm-gpu"]
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "240")
     monkeypatch.setattr(doctor, "_requirements", lambda: [*asked, "numpy; extra == 'arrays'"])
     monkeypatch.setattr(doctor, "_installed", lambda package: not package.startswith("mlflow"))
     code, out, _ = mmoe("doctor")

@@ -34,7 +34,7 @@ _NEGATIVE_WORDS = (
 _MOSTLY = 0.99  # of the rows 0 or 1: then other whole numbers are stray, not a regression
 _NUMBERS = 0.9  # of the different values: then others are words among numbers
 _WIDE = 0.6  # deviation of logarithms, from which on values spread over orders of magnitude
-_COUNTS = 20  # different values above 0, up to which they are counts
+_COUNTS = 100  # different values above 0, up to which they are counts
 # Times that a lognormal's mean may be above or below that of the labels: at 1.8 (exponential noise
 # to the power 1.5) its test R² was -0.01 beside a curve's 0.12, at 3.5 (squared) -0.38 beside 0.05
 _OFF_MEAN = 1.25

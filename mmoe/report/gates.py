@@ -56,7 +56,10 @@ def gate_heatmap_figure(
         True
     """
     if not gates:
-        raise ValueError("gates: there is no level to draw; this model has no gates")
+        raise ValueError(
+            "gates: there is no level to draw; this model has no gates, or no expert is trained: the "
+            "best weights are those before the first epoch"
+        )
     levels = [_Level(entry, len(gates)) for entry in gates]
     width = max(level.right for level in levels)
     height = sum(level.height for level in levels) + _LEGEND + 14.0 * (len(levels) - 1)
