@@ -19,7 +19,6 @@ from mmoe.config.json_files import Count, Number, Stored
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets import EncodedLabels, Splits, load_splits
 from mmoe.datasets.files.fingerprint import print_data
-from mmoe.datasets.labels.targets import Means
 from mmoe.datasets.rows.sources import at_versions, generated_splits
 from mmoe.datasets.stream import wants_stream
 from mmoe.errors import Damaged, Diverged
@@ -31,7 +30,7 @@ from mmoe.run.folder_claim import remove_stray_files
 from mmoe.train import PreparedData, prepare, train_run
 from mmoe.train.baselines import boosted_trees, logistic_regression
 from mmoe.train.begin import training_state
-from mmoe.train.evaluate import apart
+from mmoe.train.evaluate import wide_alone
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import refuse_change
 
@@ -204,28 +203,14 @@ def _baseline(name: str, rows: ComparedRows) -> tuple[np.ndarray, int | None]:
 
 def _wide_alone(rows: ComparedRows) -> tuple[np.ndarray, int]:
     """The same of the wide part of the config's model, as it is before the first epoch."""
-    config, prepared = rows.config, rows.prepared
-    held = prepared.validation.held
-    assert held is not None and held.labels is not None, "rows in memory carry labels"
-    with training_group(config.parallel.timeout_seconds):
-        state = training_state(config, prepared)
+    with training_group(rows.config.parallel.timeout_seconds):
+        state = training_state(rows.config, rows.prepared)
         wide = state.ranker.wide
         assert wide is not None, "the config has one"
-        fit_wide(wide, config, prepared, SilentReporter())
-        predictor = Predictor(state.ranker, config)
-        of_validation, of_test = (
-            np.concatenate(
-                [
-                    apart(predictor, found_NP)[1]
-                    for _, found_NP in predictor.predict_chunks(part, with_wide=True)
-                ]
-            )
-            for part in (prepared.validation, prepared.test)
-        )
-    # By residuals of its own: those of a better model would leave it too low
-    means = Means.fit(config, prepared.encoder.labels, of_validation, held.labels)
+        fit_wide(wide, rows.config, rows.prepared, SilentReporter())
+        predicted_NP = wide_alone(rows.config, Predictor(state.ranker, rows.config), rows.prepared)
     weights = sum(buffer.numel() for buffer in (wide.ids_RT, wide.dense_TF, wide.bias_T))
-    return means.of(of_test), weights
+    return predicted_NP, weights
 
 
 def _count_weights(run: RunDirectory) -> int:

@@ -100,6 +100,28 @@ def apart(predictor: Predictor, found_NP: np.ndarray) -> tuple[np.ndarray, np.nd
     return found_NP[:, :-own], found_NP[:, -own:]
 
 
+def wide_alone(config: RunConfig, predictor: Predictor, prepared: PreparedData) -> np.ndarray:
+    """Returns what a wide part alone predicts of the test split.
+
+    Predictions of curved targets are means by residuals of its own, which are larger than those of
+    a better model.
+
+    Args:
+        config: Of the run.
+        predictor: Of a model that has one.
+        prepared: Its splits in memory, and the encoder, which knows no residuals yet.
+    """
+    held = prepared.validation.held
+    assert held is not None and held.labels is not None, "rows in memory carry labels"
+    of_validation, of_test = (
+        np.concatenate([found for _, found in predictor.predict_chunks(rows, with_wide=True)])
+        for rows in (prepared.validation, prepared.test)
+    )
+    judged_NP = apart(predictor, of_validation)[1]
+    means = Means.fit(config, prepared.encoder.labels, judged_NP, held.labels)
+    return means.of(apart(predictor, of_test)[1])
+
+
 def over_wide(
     config: RunConfig,
     predictor: Predictor,
