@@ -73,13 +73,17 @@ def task_metrics(
     return with_named(found, rows, named, name)
 
 
+_LEAST_GAIN = -1.0
+
+
 def monitor_value(metrics: Mapping[str, Mapping[str, Any]], monitor: str) -> float | None:
     """Returns the number that decides which checkpoint is kept.
 
     Args:
         metrics: Task → its metrics, as `task_metrics(...).values`.
         monitor: `TASK.METRIC`, or `mean.METRIC`: the mean over the tasks that have a value. `gain`
-            is one scale for events and numbers.
+            is one scale for events and numbers; below -1 it counts as -1 in the mean, so that a
+            task which is far off does not decide alone.
 
     Returns:
         The value, or None where it cannot be computed (one class only in the validation split).
@@ -105,6 +109,8 @@ def monitor_value(metrics: Mapping[str, Mapping[str, Any]], monitor: str) -> flo
             f"monitor {monitor!r}: the task has no {metric}; it needs another kind of task"
         )
     known = [float(value) for value in having if value is not None]
+    if monitor == "mean.gain":
+        known = [max(value, _LEAST_GAIN) for value in known]
     return float(np.mean(known)) if known else None
 
 

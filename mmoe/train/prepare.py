@@ -150,7 +150,7 @@ def _refuse_one_class(
         return
     parts = [data.labels for data in (train.held, test.held)]
     for t, task in enumerate(config.tasks):
-        if not kind_of(task.kind).is_event:
+        if not (task.weight and kind_of(task.kind).is_event):
             continue
         before, after = (
             np.unique(of.labels_NT[of.observed_NT[:, t], t]) for of in parts if of is not None

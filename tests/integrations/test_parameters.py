@@ -52,7 +52,7 @@ def _no_figures_of_others():
 
 
 def test_pictures():
-    ranker = MultiTaskRanker(**{**SMALL, "epochs": 2}).fit(X, LABELS)
+    ranker = MultiTaskRanker(**{**SMALL, "epochs": 3}).fit(*rows(1000))
     gates = ranker.plot_gates()
     assert "bought" in [text.get_text() for text in gates.texts]
     curves = ranker.plot_learning_curves()

@@ -218,3 +218,9 @@ def test_one_positive_row_has_an_auc_without_an_interval():
     ]
     none = task_metrics("binary", np.zeros(2), np.array([0.1, 0.4]), intervals=True)
     assert (none.values["auc_low"], none.values["auc_few"], len(none.notes)) == (None, None, 1)
+
+
+def test_a_task_that_is_far_off_does_not_decide_the_mean_gain_alone():
+    metrics = {"click": {"gain": 0.25}, "spent": {"gain": -268.0}}
+    assert monitor_value(metrics, "mean.gain") == (0.25 - 1) / 2
+    assert monitor_value(metrics, "spent.gain") == -268.0
