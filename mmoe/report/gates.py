@@ -57,8 +57,8 @@ def gate_heatmap_figure(
     """
     if not gates:
         raise ValueError(
-            "gates: there is no level to draw; this model has no gates, or no expert is trained: the "
-            "best weights are those before the first epoch"
+            "gates: there is no level to draw; this model has no gates, or no expert is trained: "
+            "the best weights are those before the first epoch"
         )
     levels = [_Level(entry, len(gates)) for entry in gates]
     width = max(level.right for level in levels)

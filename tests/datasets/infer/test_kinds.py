@@ -329,3 +329,14 @@ def test_ids_from_0_are_no_counts(name, order):
         values = ranks[values]
     config, _ = infer({name: values}, effect)
     assert [feature.kind for feature in config.features] == ["categorical"]
+
+
+def test_a_number_that_bends_has_buckets_in_a_small_log():
+    """A wide part without them sees a line, and of a sine nothing."""
+    draw = np.random.default_rng(0)
+    bent, straight = draw.uniform(-3, 3, (2, 4000))
+    click = draw.random(4000) < 1 / (1 + np.exp(-2.2 * np.sin(2 * bent) - straight))
+    log = pa.table({"bent": bent, "straight": straight, "click": click.astype(int)})
+    features = {one.name: one for one in infer_config(log, ["click"])[0].features}
+    assert features["bent"].buckets == 20
+    assert not features["straight"].buckets
