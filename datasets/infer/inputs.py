@@ -89,6 +89,7 @@ _LEAST = 12  # values that have a shape
 # tell beyond the other columns
 _RARE = 0.25
 _SPLIT = "the time that the split is made by"
+_RISES = "it rises with time, and its values do not come again"
 _MOMENT = "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
 _QUANTITY = {"unit", "decimal", "thousands"}  # $5 is no id
 
@@ -181,7 +182,7 @@ class Inputs:
     def _is_moment(self, profile: ColumnProfile, origin: str) -> bool:
         """Whether parts of a datetime that was left out are inputs."""
         reason = dict(self.left_out).get(profile.name)
-        if reason not in (_MOMENT, _SPLIT):
+        if reason not in (_MOMENT, _RISES, _SPLIT):
             return False
         known = list(self.coded.values())
         found = guess_moment(self.table, profile, self.sample, known, self.splits, origin)
@@ -217,7 +218,7 @@ class Inputs:
             return "the same value in every row"
         time = time_like(profile)
         if time in (TimeLike.DATES, TimeLike.SINCE_1970) or (time and self.splits):
-            return _MOMENT
+            return _RISES if time == TimeLike.RISES else _MOMENT
         if profile.unique_per_row and not _measures(profile):
             return "its value is different in every row"
         return None

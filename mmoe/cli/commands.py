@@ -410,7 +410,9 @@ def _say_found(data: str, out: str, label: list[str], config: Any, reasons: Any)
             f"{data}: {reasons.repeated}; data.repeated_rows: {config.data.repeated_rows} keeps "
             "them in one split, drop counts each row once"
         )
-    say(f"{out}: {len(config.features)} features, {len(config.tasks)} tasks")
+    counted = {"feature": config.features, "task": config.tasks}
+    totals = (f"{len(each)} {name}{'s' * (len(each) > 1)}" for name, each in counted.items())
+    say(f"{out}: {', '.join(totals)}")
     as_given = {*label, *map(quote, label)}
     for task in config.tasks:
         counts = "" if task.label in as_given else f", {task.label}"
