@@ -284,7 +284,7 @@ class Evidence:
     buckets: int  # how many quantile buckets predict best
     z_beyond: float  # of what ids gain over the best buckets
     z_log: float  # of what a line through logarithms gains over one through the numbers themselves
-    z_curve: float = 0.0  # of what a number gains over the better of both lines
+    z_curve: float  # of what a number gains over the better of both lines
 
     @property
     def strength(self) -> float:

@@ -14,7 +14,13 @@ from mmoe.datasets.infer.profile import profile_column
 from mmoe.datasets.infer.reading import number_keys
 from mmoe.datasets.labels.expressions import columns_of, evaluate, evaluate_label, parse, quote
 from mmoe.datasets.labels.targets import fit_scale, has_long_tail, tail_share
-from mmoe.datasets.rows.locations import first_true, missing_column, place, visible_columns
+from mmoe.datasets.rows.locations import (
+    first_true,
+    is_number,
+    missing_column,
+    place,
+    visible_columns,
+)
 from mmoe.datasets.values.arrow import pc, plain
 from mmoe.datasets.values.columns import parse_amounts
 from mmoe.datasets.values.text import settle
@@ -211,7 +217,7 @@ def _refuse_text_among_numbers(
     column: pa.ChunkedArray, values: pa.Array, table: pa.Table, label: str, origin: str
 ) -> None:
     """A few words in a column of numbers make it a column of text."""
-    texts = [text for text in values.to_pylist() if not _is_number(text)]
+    texts = [text for text in values.to_pylist() if not is_number(text)]
     if not texts or len(texts) > (1 - _NUMBERS) * len(values):
         return
     there_N = pc.is_in(column, value_set=pa.array(texts, values.type)).to_numpy()
@@ -221,14 +227,6 @@ def _refuse_text_among_numbers(
         f"a number in {len(column) - column.null_count - int(there_N.sum())} rows; mend the cell, "
         "or leave it empty"
     )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _refuse_stray(table: pa.Table, label: str, numbers_N: np.ndarray, origin: str) -> None:

@@ -22,7 +22,7 @@ from mmoe.datasets.labels.maturity import (
     young_rows,
 )
 from mmoe.datasets.rows.encoded import EncodedLabels
-from mmoe.datasets.rows.locations import find_column, first_true, place
+from mmoe.datasets.rows.locations import find_column, first_true, is_number, place
 from mmoe.datasets.rows.projection import labels_with_missing
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.datasets.values.keys import codes_of, refuse_nested
@@ -326,6 +326,7 @@ class _LabelEncoder:
             config=task,
             used_by=used_by,
             place=lambda index: place(self.table, self.origin, index),
+            is_word=lambda index: not is_number(values.data[index].as_py()),
         )
 
     def _observed_when(self, task: TaskConfig, waiting: tuple[str, ...]) -> np.ndarray:

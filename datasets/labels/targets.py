@@ -34,17 +34,14 @@ KNOTS = 1000  # of a group: a quantile is told to a thousandth
 
 
 # A prediction goes no further beyond the labels of training than this part of their range
-MARGIN = 0.05
-RESIDUALS = 64  # groups of residuals whose means stand for all
+_MARGIN = 0.05
+_RESIDUALS = 64  # groups of residuals whose means stand for all
 _FEWEST = 50  # labels of which a distribution, or residuals, say something
 # The rows that lie furthest from the mean: where they make up more of the variance, few rows decide
 # what a squared error learns. Normal 0.09, exponential 0.22, lognormal of σ 0.75 0.35, of σ 1 0.50
 _FURTHEST, _LONG_TAIL = 0.01, 0.25
 _POWERS = np.arange(0, 41) / 20  # 0 to 2: each has an inverse for all numbers
 _STRAIGHT = 0.3  # a power so close to 1 changes next to nothing
-# By which means of held-out predictions and labels may differ: residuals of values that are mostly
-# 0 are not the same everywhere, and left a quarter too much
-_STANDARD_ERRORS = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -394,7 +391,8 @@ class TargetScale:
         """Returns the scale whose predictions are means, by rows that were not trained on.
 
         Its residuals are those of these rows; they are moved until the mean of predictions is that
-        of the labels, where both differ by more than a standard error.
+        of the labels, where both differ by more than a standard error: residuals of values that
+        are mostly 0 are not the same everywhere.
 
         Args:
             values_N: What `of` predicts of these rows without residuals.
@@ -407,13 +405,13 @@ class TargetScale:
         labels_N, weights_N = labels_N[some_N].astype(np.float64), weights_N[some_N]
         seen_N = self.targets_of(values_N[some_N])
         errors_N = np.sort(self.targets_of(labels_N) - seen_N)
-        parts = np.array_split(errors_N, min(RESIDUALS, len(errors_N)))
+        parts = np.array_split(errors_N, min(_RESIDUALS, len(errors_N)))
         means = np.array([part.mean() for part in parts])
         found = replace(self, residuals=tuple(means.tolist()))
         gaps_N = labels_N - found.of(seen_N)
         gap = np.average(gaps_N, weights=weights_N)
         error = np.sqrt((weights_N**2 * (gaps_N - gap) ** 2).sum()) / weights_N.sum()
-        if abs(gap) <= _STANDARD_ERRORS * error:
+        if abs(gap) <= error:
             return found
         mean = float(np.average(labels_N, weights=weights_N))
 
@@ -437,7 +435,7 @@ def limits(low: float, high: float) -> tuple[float, float]:
         >>> limits(10.0, 110.0), limits(0.0, 100.0)
         ((5.0, 115.0), (0.0, 105.0))
     """
-    margin = MARGIN * (high - low)
+    margin = _MARGIN * (high - low)
     least, most = low - margin, high + margin
     return (max(least, 0.0) if low >= 0 else least), (min(most, 0.0) if high <= 0 else most)
 
@@ -519,13 +517,12 @@ class LabelEntry(Stored):
     log_mean: float
     log_deviation: float
     shares: list[float]
-    # Runs of before know no curves and no limits
-    power: Annotated[float, Field(ge=0, le=2)] = 1.0
-    shift: float = 0.0
-    spread: Annotated[float, Field(gt=0)] = 1.0
-    low: float | None = None
-    high: float | None = None
-    residuals: list[float] = Field(default_factory=list)
+    power: Annotated[float, Field(ge=0, le=2)]
+    shift: float
+    spread: Annotated[float, Field(gt=0)]
+    low: float | None
+    high: float | None
+    residuals: list[float]
 
 
 class LabelsSection(Section):
@@ -684,7 +681,7 @@ def continued(label: LabelSpec, today: LabelSpec | None) -> LabelSpec:
         today: Of the rows of this one; None: they have none.
     """
     scales = [scale_of(label), *([] if today is None else [scale_of(today)])]
-    low, high = label.low, label.high  # none, where the earlier run knew of none
+    low, high = label.low, label.high  # none, where predictions may be any number
     if low is not None and high is not None:
         low, high = min(scale.low for scale in scales), max(scale.high for scale in scales)
     if today is not None:  # one deviation below and above the mean: exact without a curve

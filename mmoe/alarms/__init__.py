@@ -13,15 +13,13 @@ if TYPE_CHECKING:
     from mmoe.alarms.calibration import label_deviation, wrong_level
     from mmoe.alarms.column import Column
     from mmoe.alarms.distribution import Distribution, PredictedFile, predicted_file
-    from mmoe.alarms.drift import drifts
+    from mmoe.alarms.drift import drifts, rare_ids
     from mmoe.alarms.exploded import alarm_of_explosion, exploded_losses
     from mmoe.alarms.gates import gate_alarms
     from mmoe.alarms.leaks import leaks_in
-    from mmoe.alarms.outdone import tasks_outdone
-    from mmoe.alarms.over_wide import adds_nothing
+    from mmoe.alarms.outdone import adds_nothing, tasks_outdone
     from mmoe.alarms.predictions import same_predictions
     from mmoe.alarms.profile import TrainingColumns
-    from mmoe.alarms.rare import rare_ids
     from mmoe.alarms.repeats import Effect, repeated_rows
 
 __all__ = [
@@ -54,15 +52,13 @@ __getattr__ = lazily(
         "calibration": ["label_deviation", "wrong_level"],
         "column": ["Column"],
         "distribution": ["Distribution", "PredictedFile", "predicted_file"],
-        "drift": ["drifts"],
+        "drift": ["drifts", "rare_ids"],
         "exploded": ["alarm_of_explosion", "exploded_losses"],
         "gates": ["gate_alarms"],
         "leaks": ["leaks_in"],
-        "outdone": ["tasks_outdone"],
-        "over_wide": ["adds_nothing"],
+        "outdone": ["adds_nothing", "tasks_outdone"],
         "predictions": ["same_predictions"],
         "profile": ["TrainingColumns"],
-        "rare": ["rare_ids"],
         "repeats": ["Effect", "repeated_rows"],
     },
 )

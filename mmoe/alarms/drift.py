@@ -1,4 +1,4 @@
-"""Alarm: a column whose distribution is another one than in training."""
+"""Alarms: a column whose distribution is another one than in training, ids that are all rare."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -249,3 +249,36 @@ def _beyond_chance(before: float, now: float, unit: float) -> bool:
     """Whether two shares differ by more than samples of one distribution do."""
     pooled = np.clip((before + now) / 2, 0.01, 0.99)
     return bool(abs(now - before) > _SURE * np.sqrt(pooled * (1 - pooled) * unit))
+
+
+# Of the training rows. On a census of 32,561 rows a column with 52 % had an embedding that learned
+# its rows by heart: the validation AUC fell from 0.884 to 0.855 in the epochs after the first
+_RARELY = 0.5
+_FEWEST_RARE = 100
+
+
+def rare_ids(columns: Iterable[Column]) -> list[Alarm]:
+    """Finds columns of which most training rows, held out, would have an id that nobody knows.
+
+    Those whose rare ids share a row already are left alone.
+
+    Args:
+        columns: Of training rows, with `expected_unseen`.
+    """
+    found = []
+    for column in columns:
+        unseen = column.expected_unseen
+        if unseen is None or unseen <= _RARELY or column.shares_rare:
+            continue
+        if len(column.items) < _FEWEST_RARE:
+            continue
+        finding = (
+            f"column {column.name} has ids that repeat too rarely to learn from: {unseen:.1%} of "
+            "the training rows, held out, would have an unseen one"
+        )
+        mend = (
+            "say min_count: auto, which gives the rare ones one row, kind: numeric where near "
+            "values are alike, or leave the feature out"
+        )
+        found.append(Alarm(kind="rare_ids", about=column.name, finding=finding, mend=mend))
+    return found

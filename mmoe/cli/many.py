@@ -89,8 +89,8 @@ def compare(
     reference: Annotated[
         str | None,
         typer.Option(
-            help="Compare with this model instead: a kind of --models, logistic_regression or "
-            "boosted_trees."
+            help="Compare with this model instead: a kind of --models, logistic_regression, "
+            "boosted_trees or wide_part."
         ),
     ] = None,
     seeds: Annotated[

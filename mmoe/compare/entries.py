@@ -186,14 +186,10 @@ def baseline_entry(folder: Path, name: str, rows: ComparedRows) -> Entry:
 def _baseline(name: str, rows: ComparedRows) -> tuple[np.ndarray, int | None]:
     """Predictions of a model of `BASELINES` for the test rows, and its weights."""
     splits = rows.splits
-    fitted = _FIT[name](
-        rows.config,
-        splits.train,
-        splits.test,
-        validation=splits.validation,
-        origin=splits.origin,
-        maturity=rows.prepared.maturity,
-    )
+    given: dict[str, Any] = {"origin": splits.origin, "maturity": rows.prepared.maturity}
+    if name == "boosted_trees":  # whose size and number the validation split chooses
+        given["validation"] = splits.validation
+    fitted = _FIT[name](rows.config, splits.train, splits.test, **given)
     each = [fitted[task.name] for task in rows.config.tasks]
     first, further = [one.predictions_N[:, None] for one in each], [one.further_NK for one in each]
     counts = [one.parameters for one in each]

@@ -351,6 +351,7 @@ class RegressionTask(NumberTask):
     """A number."""
 
     kind: Literal["regression"] = "regression"
+    # Curves beside what other numbers know: a wider type than the parent's
     target: Literal["none", "standard", "log", "yeo_johnson", "auto"] = Field(  # type: ignore
         default="standard",
         description="what the model learns of the label. standard: the label by the mean and the "

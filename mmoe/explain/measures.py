@@ -6,10 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmoe.compare.result import paired_difference
 from mmoe.config import RunConfig
 from mmoe.datasets import EncodedLabels
-from mmoe.metrics import ObservedRows, auc
+from mmoe.metrics import ObservedRows, auc, paired_difference
 from mmoe.metrics.calibration import normalised_entropy
 from mmoe.metrics.row_terms import row_terms
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, kind_of

@@ -4,6 +4,7 @@ from mmoe.metrics.auc import auc, average_precision
 from mmoe.metrics.columns import Column
 from mmoe.metrics.curves import task_curves
 from mmoe.metrics.delong import AucDifference, AucInterval, auc_difference_interval, auc_interval
+from mmoe.metrics.differences import Difference, paired_difference
 from mmoe.metrics.named import NamedMetric
 from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics
@@ -15,6 +16,7 @@ __all__ = [
     "AucDifference",
     "AucInterval",
     "Column",
+    "Difference",
     "NamedMetric",
     "ObservedRows",
     "TaskKind",
@@ -27,6 +29,7 @@ __all__ = [
     "gain_rows",
     "higher_is_better",
     "monitor_value",
+    "paired_difference",
     "task_curves",
     "task_metrics",
 ]

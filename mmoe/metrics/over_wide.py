@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from mmoe.metrics.columns import finer, interval_cells
+from mmoe.metrics.differences import paired_difference
 from mmoe.metrics.observed import ObservedRows
 from mmoe.metrics.row_terms import row_terms
 from mmoe.metrics.task_kinds.base import TaskKind
-
-_DEVIATIONS = 1.959964  # of a normal, within which 95 % lie
 
 
 def gain_over_wide(
@@ -28,15 +29,12 @@ def gain_over_wide(
         95 % interval from `low` to `high` (paired, DeLong's for AUC); None where rows are too few.
     """
     column, better = kind.column(kind.headline), 1 if kind.monitored[kind.headline] else -1
-    value = better * (model - wide)
-    terms = [row_terms(kind.headline, rows) for rows in (of_model, of_wide)]
-    low = high = None
-    if terms[0] is not None and terms[1] is not None:
-        reach = _DEVIATIONS * float(((terms[0] - terms[1]) ** 2).sum() ** 0.5)
-        low, high = value - reach, value + reach
+    terms = (row_terms(kind.headline, rows) for rows in (of_model, of_wide))
+    gain = paired_difference(np.array([better * model]), np.array([better * wide]), *terms)
     form = column.form.replace("{:.4g}", "{:#.4g}")  # 8.000 beside 5.544
     named = {"metric": kind.headline, "heading": column.heading, "form": form}
-    return {**named, "model": model, "wide": wide, "value": value, "low": low, "high": high}
+    ends = {"value": gain.value, "low": gain.low, "high": gain.high}
+    return {**named, "model": model, "wide": wide, **ends}
 
 
 GAIN_HEADINGS = ("task", "metric", "wide part alone", "with the mixture", "gain", "95 % interval")

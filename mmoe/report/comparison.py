@@ -54,6 +54,15 @@ class _Model(Stored):
     pays: list[str] = Field(default_factory=list)
 
 
+class _Winner(Stored):
+    task: str
+    key: str
+    model: str | None
+    second: str | None
+    difference: _Difference | None = None
+    sure: bool = False
+
+
 class _Comparison(Stored):
     """compare.json."""
 
@@ -64,7 +73,7 @@ class _Comparison(Stored):
     measures: Annotated[list[_Measure], Field(min_length=1)]
     models: Annotated[list[_Model], Field(min_length=1)]
     interval: str = ""
-    winners: list[dict[str, Any]] = Field(default_factory=list)
+    winners: list[_Winner]
 
 
 def write_comparison_page(result_file: str | Path, target: str | Path) -> Path:
@@ -238,7 +247,7 @@ def describe_winners(result: Mapping[str, Any]) -> str:
     titles = {model["name"]: model["title"] for model in result["models"]}
     measures = {measure["key"]: measure for measure in result["measures"]}
     said = []
-    for one in result.get("winners") or []:
+    for one in result["winners"]:
         if one["second"] is None:
             said.append(f"{one['task']} cannot be judged")
             continue

@@ -47,7 +47,6 @@ def logistic_regression(
     train: pa.Table,
     test: pa.Table,
     *,
-    validation: pa.Table | None = None,
     origin: str = "data",
     maturity: Maturity | None = None,
 ) -> dict[str, BaselinePredictions]:
@@ -60,7 +59,6 @@ def logistic_regression(
         config: Features and tasks; model and training play no part.
         train: Rows to fit on; vocabularies and scaling come from them too.
         test: Rows to predict.
-        validation: Chooses nothing here: C = 1 is it.
         origin: Starts error messages.
         maturity: As for `encode_labels`; young rows count nowhere.
 

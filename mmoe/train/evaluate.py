@@ -230,12 +230,8 @@ def split_curves(
     return {"tasks": curves, "gates": gates.summary()}
 
 
-_OF_THE_ROWS = (
-    "data_changed",
-    "alarms",
-    "as_of",
-    "over_wide",
-)  # in metrics.json: of those of training
+# In metrics.json: of the rows that training tested
+_OF_THE_ROWS = ("data_changed", "alarms", "as_of", "over_wide")
 
 
 def evaluate_run(

@@ -150,8 +150,8 @@ def test_trees_learn_ids_of_many_values_and_stop_by_the_validation_rows(
     """400 ids whose order says nothing: by their rank alone, trees hardly tell them apart."""
     if library == "scikit-learn":
         monkeypatch.setitem(sys.modules, "lightgbm", None)
-    elif find_spec("lightgbm") is None:
-        pytest.skip("needs lightgbm")
+    else:
+        assert find_spec("lightgbm") is not None, "among what the tests need: pip install lightgbm"
     generator = np.random.default_rng(0)
     appeal = generator.normal(size=400) * 2
     item = generator.integers(0, 400, 9000)

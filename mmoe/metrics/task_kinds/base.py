@@ -40,6 +40,7 @@ class LabelColumn:
         shown: The same, quoted for a message.
         used_by: Who reads it, such as `task 'click'`.
         place: From a row's index to its name in a message.
+        is_word: From the index of a row of text to whether it is no number.
         config: Of the task, whose keys say what its labels are; None: of no task.
     """
 
@@ -52,6 +53,7 @@ class LabelColumn:
     shown: str
     used_by: str
     place: Callable[[int], str]
+    is_word: Callable[[int], bool]
     config: Any = None
 
 

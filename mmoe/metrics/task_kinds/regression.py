@@ -113,20 +113,12 @@ def one_alone(what: str, label: str, observed: int) -> str:
 
 def _no_number(label: LabelColumn, called: str) -> str:
     """Names the first label that is text and no number."""
-    texts, there_N = label.data.to_pylist(), np.flatnonzero(~label.missing)
-    row = next((row for row in there_N if not _is_number(texts[row])), there_N[0])
+    there = np.flatnonzero(~label.missing).tolist()
+    row = next(filter(label.is_word, there), there[0])
     return (
-        f"{label.place(int(row))}: {label.used_by} is {called}, but its label {label.shown} is the "
-        f"text {texts[row]!r}, expected a number; mend the cell, or leave it empty"
+        f"{label.place(row)}: {label.used_by} is {called}, but its label {label.shown} is the "
+        f"text {label.data[row].as_py()!r}, expected a number; mend the cell, or leave it empty"
     )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 class Huber(Regression):
