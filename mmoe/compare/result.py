@@ -214,7 +214,7 @@ def comparison(
             "test": len(prepared.test),
         },
         "test_rows": {task.name: int(observed_T[t]) for t, task in enumerate(rows.config.tasks)},
-        "reference": names[number],
+        "reference": models[number].title,
         "measures": [measure.as_dict() for measure in measures],
         "models": [
             _of_model(one, mine, None if m == number else judged[number], measures)

@@ -111,7 +111,7 @@ def test_with_one_seed_the_interval_is_delongs(compare, tmp_path):
 
 def test_a_simple_model_is_the_reference_and_the_best_of_a_task_wins_it(compare, tmp_path):
     result = compare(["shared_bottom"], 2, reference="boosted_trees")
-    assert result["reference"] == "boosted_trees"
+    assert result["reference"] == "boosted trees"
     found = {name: model["results"]["click.auc"] for name, model in _by_name(result).items()}
     assert found["boosted_trees"]["difference"] is None
     difference = found["shared_bottom"]["difference"]
