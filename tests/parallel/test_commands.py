@@ -101,7 +101,7 @@ def test_an_error_of_one_rank_names_it():
 
 def test_a_rank_that_is_killed_is_named(config, tmp_path):
     with started(["train", config(epochs=10_000), "--out", tmp_path / "run"], 3) as processes:
-        wait_for(tmp_path / "run" / "history.json")
+        wait_for(tmp_path / "run" / "checkpoint" / "index.json")
         os.kill(processes[1].pid, signal.SIGKILL)
         before = time.monotonic()
         for rank in (0, 2):

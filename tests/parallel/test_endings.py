@@ -68,7 +68,7 @@ def test_a_signal_to_one_rank_ends_all(tmp_path, sent, code, message):
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.replace("EPOCHS", "10000"))
     with started(["train", config, "--quiet", "--out", tmp_path / "run"], 2) as processes:
-        wait_for(tmp_path / "run" / "history.json")
+        wait_for(tmp_path / "run" / "checkpoint" / "index.json")
         processes[1].send_signal(sent)
         errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
     assert errors[0] == ""

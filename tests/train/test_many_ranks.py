@@ -120,7 +120,7 @@ def test_what_four_ranks_saved_goes_on_on_any_number(folder, one, funnel_table):
     port = free_port()
     arguments = ["train", folder / f"{name}.yaml", "--out", run]
     ranks = [start(arguments, rank, 4, port) for rank in range(4)]
-    wait_for(run / "history.json")
+    wait_for(run / "checkpoint" / "index.json")
     for rank in ranks:
         rank.kill()
         rank.wait()
