@@ -121,7 +121,7 @@ def choose_split(
     reason = f"{complaint or no_time}rows drawn at random"
     if not full:
         reason += "; too few rows for both classes of each label in every part"
-    return ChosenSplit(split, seed, times[0][0].name if times else None, reason)
+    return ChosenSplit(split, seed, None, reason)
 
 
 def _choose_seed(

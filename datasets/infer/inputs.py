@@ -36,7 +36,7 @@ from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.forward import outdated
 from mmoe.datasets.infer.guess_features import ROWS_PER_ID, InputColumn, guess_moment, least_rows
 from mmoe.datasets.infer.leaks import lists_that_tell, look_at, pairs_that_tell, too_good
-from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, time_like
+from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, is_coarse, time_like
 from mmoe.datasets.infer.sizes import is_rare
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.values.arrow import pc, plain
@@ -217,11 +217,20 @@ class Inputs:
         if profile.nature != "list" and profile.distinct <= 1 and not profile.missing:
             return "the same value in every row"
         time = time_like(profile)
-        if time in (TimeLike.DATES, TimeLike.SINCE_1970) or (time and self.splits):
+        if time in (TimeLike.DATES, TimeLike.SINCE_1970):
+            return _MOMENT
+        if time and self.splits and self._is_over(profile):
             return _RISES if time == TimeLike.RISES else _MOMENT
         if profile.unique_per_row and not _measures(profile):
             return "its value is different in every row"
         return None
+
+    def _is_over(self, profile: ColumnProfile) -> bool:
+        """Whether values that rise with time are unlike those of the rows that will be judged.
+
+        Years are not, where rows are drawn at random.
+        """
+        return self.sample.times_S is not None or not is_coarse(profile)
 
     def _verdicts(
         self, kept: list[ColumnProfile], evidence: dict[str, Evidence | None], relations: Relations

@@ -252,8 +252,12 @@ def _finest_first(found: tuple[ColumnProfile, TimeLike]) -> tuple[bool, bool, bo
     """Orders times: a year or month after a date, named ones, true ones, then the most distinct."""
     profile, reason = found
     rises = reason is TimeLike.RISES
-    coarse = rises and profile.distinct < _FINE
-    return coarse, not named_as_time(profile.name), rises, -profile.distinct
+    return rises and is_coarse(profile), not named_as_time(profile.name), rises, -profile.distinct
+
+
+def is_coarse(profile: ColumnProfile) -> bool:
+    """Returns whether a time has fewer values than rows can be split by closely, as years do."""
+    return profile.distinct < _FINE
 
 
 def named_as_time(name: str) -> bool:

@@ -37,6 +37,14 @@ def test_a_year_alone_leaves_too_few_rows_in_a_part():
         reasons.split
     )
     assert f"test would have 8 of {ROWS:,} rows" in reasons.split
+    assert "year_month" in {feature.name for feature in config.features}, "it comes again in tests"
+
+
+def test_a_time_that_no_split_is_made_by_is_no_number():
+    """Seconds rise to values that no training row has, however the rows are drawn."""
+    found = with_late_clicks(1_700_000_000 + np.arange(ROWS), 3)
+    config, reasons, _ = infer(found)
+    assert config.data.split.by == "random" and "at" in dict(reasons.left_out)
 
 
 @pytest.mark.parametrize(("clicks", "by"), [(3, "random"), (30, "time")])
