@@ -55,11 +55,13 @@ def command(*arguments: object) -> str:
     return text.getvalue()
 
 
-def inferred(log: Path, labels: Sequence[str], config: Path) -> tuple[RunConfig, float]:
+def inferred(
+    log: Path, labels: Sequence[str], config: Path, told: Sequence[str] = ()
+) -> tuple[RunConfig, float]:
     config.unlink(missing_ok=True)
     start = time.perf_counter()
     given = [part for label in labels for part in ("--label", label)]
-    command("init", log, *given, "--out", config)
+    command("init", log, *given, *told, "--out", config)
     return load_config(config), time.perf_counter() - start
 
 
@@ -165,11 +167,10 @@ def race(
     train, (test, true) = log.training(), log.test(test_rows)
     pq.write_table(train, train_path)
     pq.write_table(test, test_path)
-    inferred_config, init_seconds = inferred(train_path, list(log.rates), config_path)
-    found = kinds_found(inferred_config, log.kinds)
+    config, init_seconds = inferred(train_path, list(log.rates), config_path, log.told)
+    found = kinds_found(config, log.kinds)
     wrong = {name: kind for name, kind in found.items() if kind not in log.kinds[name]}
     say(f"{log.name}: init {init_seconds:.1f} s; wrong: {wrong or 'none'}")
-    config = load_config(config_path, log.overrides)
     # All columns, those too that the config leaves out
     data = config.data
     cut = split_table(train, data.split, config.split_seed, log.name, None, data.repeated_rows)
@@ -181,8 +182,7 @@ def race(
     count = seeds or log.seeds or (_SEEDS_SMALL if train.num_rows < _SMALL else _SEEDS)
     for seed in range(1, 1 + count):
         of_trees.append(seconds_of_trees(columns, parts["train"], metrics))
-        given = [*log.overrides, *overrides]
-        runs.append(trained(config_path, test_path, seed, given, with_start=with_start))
+        runs.append(trained(config_path, test_path, seed, overrides, with_start=with_start))
     verdicts = []
     for task in log.rates:
         verdicts.append(_verdict(log, task, test, true.get(task), runs, against[task]))

@@ -169,7 +169,7 @@ def _rivers(world: np.random.Generator) -> Draw:
 @log_of("days", 24_000, 605, """
     busy:0.3 takings:value
     time:moment stall:id indoors:either km_to_centre:number
-""", overrides=("data.split={by: random}",), **FEWER)  # fmt: skip
+""", told=("--split", "random"), **FEWER)  # fmt: skip
 def _stalls(world: np.random.Generator) -> Draw:
     """One day in twenty is unlike the others, and rows of every day are to be judged."""
     stalls, days = words(world, 35), 140

@@ -13,7 +13,7 @@ import pyarrow as pa
 from benchmarks.first_try.logs.worlds import Kinds, said_of
 
 _TEST = 5  # one row in so many is judged
-_SHUFFLED = ("data.split={by: random}",)  # beside a time, `mmoe init` splits by it
+_SHUFFLED = ("--split", "random")  # beside a time, `mmoe init` splits by it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Held:
     seeds: int | None = 1
 
     @property
-    def overrides(self) -> Sequence[str]:
+    def told(self) -> Sequence[str]:
         return () if self.by_time else _SHUFFLED
 
     @cached_property

@@ -68,8 +68,8 @@ class Log(Protocol):
         ...
 
     @property
-    def overrides(self) -> Sequence[str]:
-        """What a stranger says in the config of the rows that will be scored."""
+    def told(self) -> Sequence[str]:
+        """Options of `mmoe init` by which a stranger says which rows will be scored."""
         ...
 
     @property
@@ -100,7 +100,7 @@ class Generated:
     # Task → the task without which its label is missing
     seen_when: Mapping[str, str] = field(default_factory=dict)
     by_time: bool = False
-    overrides: Sequence[str] = ()
+    told: Sequence[str] = ()
     seeds: int | None = None
     test_rows: int = TEST_ROWS  # At most
 
