@@ -41,8 +41,10 @@ def fit_wide(
     variance of their own, which the rows tell, so features of noise end near zero. The task with
     most positives comes first (of regressions: most rows), and the logits of those before are
     columns for each later one: a rare task learns its weights from what it has in common with the
-    frequent ones, and only the rest from its own few rows. Sums of linear models are linear, so
-    every task ends with one weight a row and column.
+    frequent ones, and only the rest from its own few rows. These logits come from models of the
+    other half of the rows: where one label is made of another, those of a model's own rows would
+    pass what it has by heart for knowledge. Sums of linear models are linear, so every task ends
+    with one weight a row and column.
 
     Training rows are those in memory, of a stream the sample that its encoder was fitted beside;
     at most 400,000. Rank 0 fits for all.
@@ -104,9 +106,9 @@ def _fit(
     ]
     for t, told, of_rows in _most_told_first(config.tasks, labels, rows_N):
         is_event = kind_of(config.tasks[t].kind).is_event
-        mine = _rows_of_task(data, rows_N, shared.x, t)
-        judge = None if x_judged is None else _rows_of_task(held, judged_N, x_judged, t)
-        model = shared.fitted(mine, is_event, generator)
+        mine, there_N = _rows_of_task(data, rows_N, shared.x, t)
+        judge = None if x_judged is None else _rows_of_task(held, judged_N, x_judged, t)[0]
+        model = shared.fitted(mine, there_N, is_event, generator)
         link = data.features.links.get(t)
         assert link is None or isinstance(link, TargetScale), "linear models are of numbers"
         with np.errstate(over="ignore", invalid="ignore"):
@@ -141,22 +143,34 @@ class _Shared:
         self._most, self._columns = tasks, len(groups_C)
         self._earlier: list[tuple[Linear, float]] = []  # and the deviation of its logits
 
-    def fitted(self, rows: Rows, is_event: bool, draw: np.random.Generator) -> Linear:
-        """Returns a task's model of the first C columns, and gives later ones its logits."""
+    def fitted(
+        self, rows: Rows, there_N: np.ndarray, is_event: bool, draw: np.random.Generator
+    ) -> Linear:
+        """Returns a task's model of the first C columns, and gives later ones its logits.
+
+        `rows` are those of `x` that are `there_N`.
+        """
         model = fit_linear(rows, self._groups_C, is_event=is_event, draw=draw)
+        logits_N = None
+        if model.tells and len(self._earlier) + 1 < self._most:
+            logits_N = model.logits(self.x)
+            half_N = draw.integers(2, size=len(logits_N))
+            for half in range(2):
+                own_N = there_N & (half_N == half)
+                other = rows.where(np.flatnonzero(half_N[there_N] != half))
+                halved = fit_linear(other, self._groups_C, is_event=is_event, draw=draw)
+                logits_N[own_N] = halved.logits(self.x[np.flatnonzero(own_N)])
         weights_C, of_earlier_T = np.split(model.weights_C, [self._columns])
         bias = model.bias
         for weight, (earlier, deviation) in zip(of_earlier_T, self._earlier, strict=False):
             weights_C = weights_C + weight / deviation * earlier.weights_C
             bias += weight / deviation * earlier.bias
         model = Linear(weights_C, bias)
-        self._give(model)
+        if logits_N is not None:
+            self._give(model, logits_N)
         return model
 
-    def _give(self, model: Linear) -> None:
-        if not model.tells:
-            return
-        logits_N = _beside_spare(model, self.x).logits(self.x)
+    def _give(self, model: Linear, logits_N: np.ndarray) -> None:
         mean, deviation = float(logits_N.mean()), float(logits_N.std())
         if not 0 < deviation < np.inf:
             return
@@ -207,7 +221,8 @@ def _dense(data: EncodedData, rows_N: np.ndarray, wide: WidePart) -> np.ndarray:
 
 def _rows_of_task(
     data: EncodedData | None, rows_N: np.ndarray, x: sparse.csr_array, t: int
-) -> Rows:
+) -> tuple[Rows, np.ndarray]:
+    """The rows of which the task has a label that counts, and which they are, bool [N]."""
     assert data is not None and data.labels is not None, "these splits carry labels"
     weights_N = data.labels.weights_NT[rows_N, t].astype(np.float64)
     there_N = data.labels.observed_NT[rows_N, t] & (weights_N > 0)
@@ -216,7 +231,7 @@ def _rows_of_task(
     found = Rows(x, targets_NT[rows_N, t].astype(np.float64), weights_N)
     found = found if there_N.all() else found.where(np.flatnonzero(there_N))
     mean = found.weights_N.mean() if len(found.y_N) else 1.0
-    return Rows(found.x, found.y_N, found.weights_N / mean)
+    return Rows(found.x, found.y_N, found.weights_N / mean), there_N
 
 
 def _said(
@@ -412,7 +427,7 @@ def keep_linear_models(
             place = old_columns.get(name)
             wide.dense_TF[t, f] = 0 if place is None else old["dense_TF"][b, place]
         wide.bias_T[t] = old["bias_T"][b]
-        wide.mixed_T[t] = old["mixed_T"][b] if "mixed_T" in old else True
+        wide.mixed_T[t] = old["mixed_T"][b]
     reporter.say(f"wide part of {', '.join(kept)}: that of {earlier.path}")
 
 

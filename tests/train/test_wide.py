@@ -270,7 +270,7 @@ def test_what_scores_without_experts_says_so(train, tmp_path, funnel_table, mmoe
 
 
 def test_what_the_mixture_adds_is_the_paired_difference(train, funnel_table, tmp_path, mmoe):
-    run = train("one", WIDE, "training.epochs=3")
+    run = train("one", WIDE, "training.epochs=3", "training.monitor=click.logloss")
     gains = run.metrics["over_wide"]
     assert not gains["untrained"] and [*gains["tasks"]] == ["click", "buy"]
     click, test = gains["tasks"]["click"], funnel_table[3500:]
@@ -363,9 +363,25 @@ def test_a_constant_task_is_no_column_of_others(rows):
     """Its logits' deviation may be what float64 rounds away, which is no divisor."""
     x = sparse.csr_array(np.ones((rows, 1)))
     shared = _Shared(x, np.zeros(1, int), 2)
-    one = Rows(shared.x, np.zeros(rows), np.ones(rows))
-    assert not shared.fitted(one, True, np.random.default_rng(0)).tells
+    one, all_N = Rows(shared.x, np.zeros(rows), np.ones(rows)), np.ones(rows, bool)
+    assert not shared.fitted(one, all_N, True, np.random.default_rng(0)).tells
     assert not shared.x[:, [1, 2]].toarray().any()
+
+
+def test_what_a_task_knows_by_heart_is_not_given_to_others():
+    """Ids of one row each: of its own rows a model knows the label, and of new ones nothing."""
+    rows, rng = 2000, np.random.default_rng(0)
+    ids = sparse.csr_array((np.ones(rows), np.arange(rows), np.arange(rows + 1)))
+    x = sparse.csr_array(sparse.hstack([ids, rng.normal(size=(rows, 1))], format="csr"))
+    number_N = x[:, [rows]].toarray()[:, 0]
+    value_N = number_N + 2 * rng.normal(size=rows)
+    shared = _Shared(x, np.array([0] * rows + [1]), 2)
+    one, all_N = Rows(shared.x, value_N, np.ones(rows)), np.ones(rows, bool)
+    shared.fitted(one, all_N, False, np.random.default_rng(0))
+    given_N = shared.x[:, [rows + 1]].toarray()[:, 0]
+    noise = np.corrcoef(value_N - number_N, given_N)[0, 1]
+    assert abs(noise) < 0.1
+    assert np.corrcoef(number_N, given_N)[0, 1] > 0.9
 
 
 def test_row_weights_count(additive):
