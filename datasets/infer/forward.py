@@ -19,7 +19,7 @@ _ALL = 0.9  # of them: a few rows of one known id agree by chance
 # What a column tells of rows drawn at random, in standard errors, and the share of it that has to
 # be left forwards. Of the flights' columns 0.49 (temperature) to 1 is left, of the day of the month
 # 0.04
-_PLAIN, _LASTS = 2 * SURE, 0.25
+_PLAIN, _LASTS = 2 * SURE, SURE / 2
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def outdated(
     later = later or weigh(coded, sample, sample.folds)
     if drawn is None or later is None or drawn.strength < _PLAIN:
         return None
-    if later.strength >= _LASTS * drawn.strength or (not ids and _tells(later)):
+    if later.strength >= _LASTS or (not ids and _tells(later)):
         return None
     reason = f"tells rows drawn at random (z {drawn.strength:.0f}), but not later ones (z "
     return Finding(f"{reason}{later.strength:.0f})", ordered and _tells(later))
