@@ -311,7 +311,12 @@ class RuleCodec(Codec[FeatureT]):
     @property
     def keys(self) -> list[tuple[str, str]]:
         """Its own rule."""
-        return [(self.section, self.feature.name)]
+        return [(self.section, self.rule_name)]
+
+    @property
+    def rule_name(self) -> str:
+        """Name of its rule in the section."""
+        return self.feature.name
 
     @property
     def number_columns(self) -> list[str]:
@@ -320,18 +325,18 @@ class RuleCodec(Codec[FeatureT]):
 
     def rule(self, rules: Rules) -> Any:
         """Returns what was learnt."""
-        return rules[self.section][self.feature.name]
+        return rules[self.section][self.rule_name]
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
         """Makes the rule."""
         [fit] = fits
-        rules[self.section][self.feature.name] = fit.finish()
+        rules[self.section][self.rule_name] = fit.finish()
 
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
         """Keeps the rule of an earlier run, with the range of both."""
-        before = earlier[self.section].get(self.feature.name)
+        before = earlier[self.section].get(self.rule_name)
         if before is not None:
-            rules[self.section][self.feature.name] = self.rule(rules).after(before)
+            rules[self.section][self.rule_name] = self.rule(rules).after(before)
 
 
 def that_share(codecs: "Iterable[Codec[Any]]") -> "list[list[Codec[Any]]]":

@@ -1,19 +1,21 @@
-"""Parts of a datetime, each looked up in a small table of its own: hour, weekday, …"""
+"""Parts of a datetime, each looked up in a small table: hour, weekday, …; and days that passed."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import DatetimeFeature, Part
-from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules
+from mmoe.config import DatetimeFeature, FeatureSpec, NumericFeature, Part, RunConfig, TableSpec
+from mmoe.datasets.features.codec import Codec, Coded, LookedUp, RuleCodec, Rules
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
+from mmoe.datasets.features.numeric import NumberFit
 from mmoe.datasets.features.seen import SEEN_IDS, SeenCodec, only_seen
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.datetimes import local_datetimes
 
 _WAVES = ("sin", "cos")
+_MICROS_OF_DAY = 86_400e6
 # Part → how many values it has, and they, from 0
 _PARTS: dict[Part, tuple[int, Callable[[pa.ChunkedArray], Any]]] = {
     "minute": (60, pc.minute),
@@ -52,7 +54,13 @@ class DatetimeCodec(SeenCodec[DatetimeFeature]):
     content = "parts of moments"
     knows_range = True
     # How files say it; new parts are new inputs, told by name
-    free = Codec.free | {"unit", "format", "missing_values", "parts", "cyclic"}
+    free = Codec.free | {"unit", "format", "missing_values", "parts", "cyclic", "elapsed"}
+
+    @classmethod
+    def of(cls, feature: DatetimeFeature, config: RunConfig) -> list[Codec[Any]]:
+        """Makes the codec of its parts, and that of the days that passed, where they are read."""
+        elapsed = [ElapsedCodec(feature, config)] if feature.elapsed else []
+        return [cls(feature, config), *elapsed]
 
     @property
     def dense_names(self) -> list[str]:
@@ -99,3 +107,58 @@ class DatetimeCodec(SeenCodec[DatetimeFeature]):
         """Returns the ids of each part, whether training had them or not."""
         local_N = local_datetimes(table, self.feature, origin)
         return [part_ids(local_N, part) for part in self.feature.parts]
+
+
+class ElapsedCodec(RuleCodec[DatetimeFeature]):
+    """Codec of a datetime as a number: the days since 1970, scaled as numeric features are.
+
+    Later rows lie beyond what training saw, and go on along its lines, up to once its length.
+    """
+
+    by_cell = True
+    long_tailed = False
+    section = "numeric"
+    free = DatetimeCodec.free
+
+    @property
+    def rule_name(self) -> str:
+        """Name of its number."""
+        return f"{self.feature.name}__elapsed"
+
+    @property
+    def dense_names(self) -> list[str]:
+        """Its number."""
+        return [self.rule_name]
+
+    @property
+    def lookups(self) -> list[FeatureSpec]:
+        """None: parts are of the other codec."""
+        return []
+
+    def tables(self, rules: Rules) -> list[TableSpec]:
+        """None."""
+        return []
+
+    def table_meanings(self) -> dict[str, dict[str, object]]:
+        """None."""
+        return {}
+
+    def numbers(self, table: pa.Table, origin: str) -> list[np.ndarray]:
+        """Reads the days since 1970, float64 [N], NaN where missing."""
+        local_N = local_datetimes(table, self.feature, origin)
+        micros_N = local_N.cast(pa.int64()).cast(pa.float64())
+        return [pc.divide(micros_N, _MICROS_OF_DAY).to_numpy()]
+
+    def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> NumberFit:
+        """Returns what fits its rule."""
+        return NumberFit(NumericFeature(name=self.rule_name))
+
+    def add(self, fit: NumberFit, table: pa.Table, origin: str) -> None:
+        """Learns from more training rows."""
+        [days_N] = self.numbers(table, origin)
+        fit.add(days_N)
+
+    def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
+        """Encodes rows; none is outside, as later ones are to be expected."""
+        [days_N] = self.numbers(table, origin)
+        return Coded(dense=[self.rule(rules).scale(days_N)])

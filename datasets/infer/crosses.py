@@ -13,7 +13,7 @@ a matrix of users by items, has a few directions that come again in other rows.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 from scipy import sparse
@@ -276,6 +276,18 @@ class Together:
         best = max(found, key=lambda product: product.z, default=None)
         return best if best is not None and best.z > _SURE_OF_PRODUCTS else None
 
+    def extrapolates(self, times_S: np.ndarray) -> bool:
+        """Returns whether a line through time beside these columns does no harm in later rows.
+
+        Ridge regression of each label on the levels of columns of few values, with the time and
+        without, predicts later blocks: a season that is taken for a trend loses far more there
+        than a trend that ends.
+
+        Args:
+            times_S: When each row was, in any unit that sorts.
+        """
+        return all(_lost(self, target, times_S) < _HARM for target in self.sample.targets)
+
     def flattered(self, times_S: np.ndarray) -> str:
         """Says how much better a random split would look, of the label where it is most; or "".
 
@@ -326,6 +338,45 @@ class Together:
         return (
             (gap, random, future, target.task) if gap > _ERRORS * 0.25 / np.sqrt(rarest) else None
         )
+
+
+# Of a label's variance, that a line through time may lose in a later block. Rows of bookings, of
+# two years with a season, lose 0.29 to 0.51 (R² of prices with it .44, without .76); loads, tickets
+# and flights, which gain .01 to .09 of R² or AUC by it, 0.15 at most
+_HARM = 0.2
+_ENDS = (0.4, 0.55, 0.7, 0.85, 1.0)  # of the blocks: shares of the rows
+_FEW_LEVELS, _MOST_ROWS = 300, 30_000
+
+
+def _lost(together: Together, target: Target, times_S: np.ndarray) -> float:
+    """Computes what the time loses in the block where it is most, of the label's variance."""
+    order = np.argsort(times_S[target.index_L], kind="stable")
+    order = order[:: -(-len(order) // _MOST_ROWS)]
+    index_R, labels_R = target.index_L[order], target.labels_L[order]
+    times_R = times_S[index_R].astype(np.float64)
+    found = [one for one in together.levels(index_R) if one[1] <= _FEW_LEVELS]
+    places_R, lost = np.arange(len(order)) / max(len(order), 1), [0.0]
+    ones_R = np.ones(len(order))
+    levels = [
+        sparse.csr_array((ones_R, (np.arange(len(order)), codes_R)), shape=(len(order), size))
+        for codes_R, size in [*found, (np.zeros(len(order), np.int64), 1)]
+    ]
+    x = sparse.hstack(levels, format="csr")
+    for low, high in pairwise(_ENDS):
+        past, later = slice(0, int(low * len(order))), (places_R >= low) & (places_R < high)
+        spread = times_R[past].std()
+        if not spread or not later.any():
+            continue
+        time_R = ((times_R - times_R[past].mean()) / spread)[:, None]
+        both = sparse.csr_array(sparse.hstack([x, sparse.csr_array(time_R)], format="csr"))
+        gram = (both[past].T @ both[past]).toarray() + _RIDGE * np.eye(both.shape[1])
+        sums = both[past].T @ labels_R[past]
+        errors = []
+        for columns in (slice(0, -1), slice(None)):
+            weights = np.linalg.solve(gram[columns, columns], sums[columns])
+            errors.append((labels_R[later] - both[later][:, columns] @ weights) ** 2)
+        lost.append(float((errors[1] - errors[0]).mean()))
+    return max(lost)
 
 
 def _pairs(left: Coded, right: Coded) -> tuple[np.ndarray, int]:

@@ -261,7 +261,7 @@ def guess_moment(
     Returns:
         None where the column is no datetime that can be read, or no part is worth it.
     """
-    if time_like(profile) not in (TimeLike.DATES, TimeLike.SINCE_1970):
+    if not reads_moments(profile):
         return None
     keys = _keys(profile)
     some = table.select([profile.name]).take(pa.array(sample.rows_S))
@@ -284,6 +284,22 @@ def guess_moment(
         return None
     feature = DatetimeFeature(name="moment", column=profile.name, parts=list(found), **keys)
     return feature, "; ".join(filter(None, (profile.said, ", ".join(found.values()))))
+
+
+def reads_moments(profile: ColumnProfile) -> bool:
+    """Returns whether a feature of datetimes can read a column."""
+    return time_like(profile) in (TimeLike.DATES, TimeLike.SINCE_1970)
+
+
+def elapsed(profile: ColumnProfile, name: str) -> DatetimeFeature:
+    """Makes a feature of the days that passed alone.
+
+    Args:
+        profile: A column of datetimes.
+        name: Of the feature.
+    """
+    column = None if name == profile.name else profile.name
+    return DatetimeFeature(name=name, column=column, elapsed=True, **_keys(profile))
 
 
 def _coded(

@@ -34,7 +34,14 @@ from mmoe.datasets.infer.decide import (
 )
 from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
 from mmoe.datasets.infer.forward import outdated
-from mmoe.datasets.infer.guess_features import ROWS_PER_ID, InputColumn, guess_moment, least_rows
+from mmoe.datasets.infer.guess_features import (
+    ROWS_PER_ID,
+    InputColumn,
+    elapsed,
+    guess_moment,
+    least_rows,
+    reads_moments,
+)
 from mmoe.datasets.infer.leaks import lists_that_tell, look_at, pairs_that_tell, too_good
 from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, is_coarse, time_like
 from mmoe.datasets.infer.sizes import is_rare
@@ -143,6 +150,7 @@ class Inputs:
                 self._add(InputColumn(profile, verdict, *about), names)
         self.together = Together(self._strongest(evidence), self.numbers, self.sample)
         self._cross(names)
+        self._read_elapsed(names)
         order = {profile.name: index for index, profile in enumerate(self.profiles)}
         self.left_out.sort(key=lambda one: order[one[0]])
 
@@ -429,6 +437,24 @@ class Inputs:
         }
         chosen = set(sorted(self.coded, key=lambda name: -strength[name])[:_STRONGEST])
         return {name: coded for name, coded in self.coded.items() if name in chosen}
+
+    def _read_elapsed(self, names: Names) -> None:
+        """Makes the time that the split is made by a number too, where lines through it go on."""
+        times_S = self.sample.times_S
+        profile = next((one for one in self.profiles if one.name == self.time_column), None)
+        if times_S is None or profile is None or not reads_moments(profile):
+            return
+        if not self.together.extrapolates(times_S):
+            return
+        why = "days that passed: lines through them go on in later rows"
+        for place, feature in enumerate(self.features):
+            if feature.kind == "datetime" and feature.source_column == profile.name:
+                self.features[place] = feature.model_copy(update={"elapsed": True})
+                self.reasons[feature.name] += f"; {why}"
+                return
+        self.left_out.remove((profile.name, _SPLIT))
+        name = names.feature(profile.name)
+        self._take(elapsed(profile, name), f"the time that the split is made by; {why}")
 
     def _cross(self, names: Names) -> None:
         over = list(self.together.leftovers())

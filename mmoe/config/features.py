@@ -298,14 +298,22 @@ def _is_a_zone(name: str) -> str:
 
 
 class DatetimeFeature(ColumnFeature):
-    """Parts of a datetime: hour, weekday, …, each looked up in a small table of its own."""
+    """Parts of a datetime: hour, weekday, …, each looked up in a small table of its own.
+
+    The datetime itself may be a number beside them, by which what rises or falls goes on.
+    """
 
     makes_numbers = True
 
     kind: Literal["datetime"] = "datetime"
     name: Name = Field(description="of the feature, in reports and files of a run")
     column: Column = None
-    parts: list[Part] = Field(min_length=1, description="each becomes a feature NAME__PART")
+    parts: list[Part] = Field(default=[], description="each becomes a feature NAME__PART")
+    elapsed: bool = Field(
+        default=False,
+        description="days that have passed as a number as well: what rises or falls in training "
+        "goes on in later rows, up to once its length",
+    )
     timezone: Annotated[str, AfterValidator(_is_a_zone)] = Field(
         default="UTC",
         description="whose clock and calendar are read, such as Europe/Berlin; datetimes without a "
@@ -351,6 +359,10 @@ class DatetimeFeature(ColumnFeature):
         for part in self.parts:
             if self.parts.count(part) > 1:
                 raise ValueError(f"parts names {part!r} twice; remove one of them")
+
+    def _ensure_something_is_read(self) -> None:
+        if not (self.parts or self.elapsed):
+            raise ValueError("parts is empty; name one, such as hour, or set elapsed: true")
 
 
 class IdFeature(TableSettings, Feature):

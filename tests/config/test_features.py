@@ -20,7 +20,7 @@ SEEN = {"kind": "sequence", "name": "seen", "encoder": "mean"}
      "'x' and 'a' share the table 't', but their ids are made of 2 and 1 columns"),
     ([{**CROSS, "table": "t"}, {**CROSS, "name": "y", "table": "t", "columns": list("abc")}],
      "'x' and 'y' share the table 't', but their ids are made of 2 and 3 columns"),
-    ([{**MOMENT, "parts": []}], "parts: .*at least 1"),
+    ([{**MOMENT, "parts": []}], "parts is empty; name one"),
     ([{**MOMENT, "parts": ["hour", "hour"]}], "parts names 'hour' twice"),
     ([{**MOMENT, "parts": ["year"]}], "parts.0: .*'hour'.*got 'year'"),
     ([{**MOMENT, "unit": "min"}], "unit: .*'ms'.*got 'min'"),

@@ -43,7 +43,8 @@ def test_what_the_future_does_not_have_is_left_out_with_its_reason():
     assert left_out["month"] == unknown
     assert left_out["batch"].startswith("100 % of the test rows have a value ")
     assert "not later ones" in left_out["day"]
-    assert kinds(config) == {"shop": "categorical", "heat": "numeric"}
+    assert kinds(config) == {"shop": "categorical", "heat": "numeric", "at": "datetime"}
+    assert not config.features[-1].parts
 
 
 def test_at_random_the_same_columns_are_inputs():
@@ -59,7 +60,7 @@ def test_the_day_itself_is_an_input_where_rows_of_it_are_scored():
     assert reasons.split == "--split random: rows drawn at random"
     assert "day_of_year" in {feature.name: feature for feature in drawn.features}["at"].parts
     by_time, _ = infer_config(table, ["y"])
-    assert "at" not in kinds(by_time), "no part of it outlasts the day"
+    assert not by_time.features[-1].parts, "no part of it outlasts the day"
 
 
 def test_hours_of_the_week_are_an_input_where_they_differ_by_weekday():
@@ -106,3 +107,32 @@ def test_ids_that_are_rare_at_any_time_are_not_left_behind():
 @pytest.mark.parametrize(("forward", "second"), [(True, 2.0), (False, 10.0)])
 def test_a_block_is_predicted_by_earlier_ones_alone(forward, second):
     assert known(np.array([[2.0, 3.0, 8.0]]), forward)[0, 1] == second
+
+
+def drifting(season, seed=0):
+    """Two years, in which a shop's rate moves; with a `season` all rates do, and end where it is
+    high."""
+    rng = np.random.default_rng(seed)
+    day = np.sort(rng.integers(0, 640, ROWS))
+    shop = rng.integers(0, 20, ROWS)
+    move = rng.normal(size=20)[shop] * (day / 640 - 0.5)
+    logit = move + season * np.sin(2 * np.pi * (day - 460) / 365)
+    return pa.table({
+        "at": (np.datetime64("2023-01-01") + day).astype(str),
+        "shop": [f"s{n}" for n in shop],
+        "y": (rng.random(ROWS) < 1 / (1 + np.exp(-logit))).astype(int),
+    })  # fmt: skip
+
+
+def test_days_that_passed_are_read_where_lines_go_on():
+    config, reasons = infer_config(drifting(0.0), ["y"])
+    (moment,) = (one for one in config.features if one.kind == "datetime")
+    assert moment.elapsed and "at" not in dict(reasons.left_out)
+    assert reasons.features["at"].endswith("lines through them go on in later rows")
+    drawn, _ = infer_config(drifting(0.0), ["y"], told=Told(split="random"))
+    assert not any(one.kind == "datetime" and one.elapsed for one in drawn.features)
+
+
+def test_a_season_is_no_line():
+    config, _ = infer_config(drifting(4.0), ["y"])
+    assert not any(one.kind == "datetime" and one.elapsed for one in config.features)

@@ -351,3 +351,29 @@ def test_splits_by_written_days(by):
         assert test["at"].to_pylist() == sorted(days[-3:], key=table["at"].to_pylist().index)
     else:
         assert set(train["at"].to_pylist()) == {days[0]} and test.num_rows == 3
+
+
+def test_days_that_passed_are_a_number_that_goes_on():
+    """Scaled as numbers are, and clipped one length beyond the end of training."""
+    days = [dt.datetime(2024, 1, 1) + dt.timedelta(days=n) for n in range(101)]
+    config = click_config({"kind": "datetime", "name": "at", "elapsed": True})
+    fitted = FeatureEncoder.fit(config, pa.table({"at": days}), "log.csv")
+    assert (fitted.dense_names, fitted.tables) == (["at__elapsed"], [])
+    asked = [days[0], days[100], days[100] + dt.timedelta(days=50), dt.datetime(2030, 1, 1), None]
+    encoded = fitted.encode(pa.table({"at": pa.array(asked, pa.timestamp("us"))}), "new")
+    deviation = np.std(np.arange(101))
+    expected = np.array([-50, 50, 100, 150, 0]) / deviation
+    assert encoded.dense_NF[:, 0] == pytest.approx(expected, abs=1e-5)
+    assert not encoded.outside
+    single = fitted.encode(pa.table({"at": [days[0].isoformat()]}), "row", to_score=True)
+    assert single.dense_NF.tolist() == encoded.dense_NF[:1].tolist()
+
+
+def test_parts_and_days_that_passed_of_one_column():
+    both = encoder(parts=["hour"], elapsed=True)
+    alone = encoder(parts=["hour"])
+    rows = pa.table({"at": [MOMENT, None]})
+    assert both.encode(rows, "x").ids_NC.tolist() == alone.encode(rows, "x").ids_NC.tolist()
+    assert both.encode(rows, "x").dense_NF.shape == (2, 1)
+    with pytest.raises(ValidationError, match="parts is empty; name one, such as hour, or set el"):
+        DatetimeFeature(name="at")
