@@ -14,12 +14,13 @@ from mmoe.config import (
     Feature,
     FeatureSpec,
     InputLayerSpec,
+    Level,
     ProjectionSpec,
     RunConfig,
     SequenceSpec,
     TableSpec,
 )
-from mmoe.datasets.rows.encoded import EncodedFeatures
+from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.values.columns import to_numbers
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]  # in files
@@ -144,6 +145,7 @@ class Codec(ABC, Generic[FeatureT]):
     counts_times: ClassVar[bool] = False  # `add` counts rows that stand for several (`times_of`)
     by_cell: ClassVar[bool] = False  # a row's code follows from its cells of `source_columns` alone
     knows_range: ClassVar[bool] = False  # its rule says what a constant of training becomes
+    derives: ClassVar[bool] = False  # its numbers are made of what other features became
     # Settings that may change without giving weights another meaning (`dim` is compared by table)
     free: ClassVar[frozenset[str]] = frozenset({"name", "column", "dim", "level"})
 
@@ -263,6 +265,28 @@ class Codec(ABC, Generic[FeatureT]):
             ValueError: A column is missing, or a value does not fit.
         """
 
+    # Of codecs that derive, after all others
+
+    def learn(self, data: EncodedData, places: "Sequence[Place]", rules: Rules, seed: int) -> Any:
+        """Returns the rule that encoded training rows with labels teach; `places` are of all."""
+        return None
+
+    def derive(
+        self, features: EncodedFeatures, places: "Sequence[Place]", rules: Rules, training: bool
+    ) -> np.ndarray:
+        """Returns its numbers of encoded rows, float32 [N, k].
+
+        Args:
+            features: Encoded by all other codecs.
+            places: Of all codecs.
+            rules: What training rows taught.
+            training: They are rows that it learnt from.
+
+        Raises:
+            ValueError: They do not fit what was learnt.
+        """
+        raise NotImplementedError
+
     # What its weights mean to a run that continues this one
 
     def meaning(self) -> dict[str, object]:
@@ -296,6 +320,10 @@ class Codec(ABC, Generic[FeatureT]):
     ) -> list[LookedUp]:
         """Returns what baselines look up; nothing where a column of `numbers` says it."""
         return []
+
+
+# A codec, its level, and its dense columns, ids and lists among those of its level
+Place = tuple[Codec[Any], Level, tuple[slice, slice, slice]]
 
 
 class RuleCodec(Codec[FeatureT]):

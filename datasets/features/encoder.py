@@ -18,6 +18,7 @@ from mmoe.datasets.features.codec import (
     Codec,
     Coded,
     FeatureColumns,
+    Place,
     Rules,
     Section,
     joined,
@@ -63,7 +64,13 @@ from mmoe.datasets.labels.targets import (
     continued,
     row_links,
 )
-from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels, EncodedRequests, LevelLayout
+from mmoe.datasets.rows.encoded import (
+    EncodedData,
+    EncodedFeatures,
+    EncodedLabels,
+    EncodedRequests,
+    LevelLayout,
+)
 from mmoe.datasets.rows.frames import one_row
 from mmoe.datasets.rows.projection import with_missing
 from mmoe.datasets.rows.requests import find_requests
@@ -200,6 +207,7 @@ class FeatureEncoder(FeatureColumns):
         config: The run; its features decide the order of everything below.
         rules: What training rows taught: section of encoder.json → feature or table → rule.
         checked: Rows of a request are known to share what features of requests read.
+        of_training: It encodes rows that it was fitted on: trees of other rows speak of them.
         codecs: Codec of each feature, in their order.
 
     Example:
@@ -217,6 +225,7 @@ class FeatureEncoder(FeatureColumns):
 
     config: RunConfig
     checked: bool = False
+    of_training: bool = False
     codecs: Sequence[Codec[Any]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -323,7 +332,41 @@ class FeatureEncoder(FeatureColumns):
         """
         return FeatureColumns(codecs=at_level(self.codecs, self.levels, level), rules=self.rules)
 
-    def places(self) -> Iterator[tuple[Codec[Any], Level, tuple[slice, slice, slice]]]:
+    @property
+    def lacks_derived(self) -> bool:
+        """Whether a feature of other features has yet to learn."""
+        return any(
+            codec.feature.name not in self.rules[codec.sections[0].name]
+            for codec, *_ in self._derived
+        )
+
+    def learning(self, data: EncodedData) -> Self:
+        """Returns it with what features of other features learn of encoded training rows.
+
+        Args:
+            data: The rows, as this encoder encodes them, with labels.
+        """
+        rules = {section: dict(entries) for section, entries in self.rules.items()}
+        for codec in self.codecs:
+            own = rules[codec.sections[0].name] if codec.derives else {}
+            if codec.derives and codec.feature.name not in own:
+                seed = self.config.seed
+                own[codec.feature.name] = codec.learn(data, list(self.places()), self.rules, seed)
+        return replace(self, rules=rules)
+
+    @cached_property
+    def _derived(self) -> list[Place]:
+        return [place for place in self.places() if place[0].derives]
+
+    def _with_derived(self, found: EncodedFeatures) -> EncodedFeatures:
+        """Fills in the numbers that are made of others, in place."""
+        for codec, _, (dense, _, _) in self._derived:
+            found.dense_NF[:, dense] = codec.derive(
+                found, list(self.places()), self.rules, self.of_training
+            )
+        return found
+
+    def places(self) -> Iterator[Place]:
         """Yields each codec, its level, and its dense columns, ids and lists among its level's."""
         at: dict[Level, list[int]] = {"row": [0, 0, 0], "request": [0, 0, 0]}
         for codec in self.codecs:
@@ -394,7 +437,7 @@ class FeatureEncoder(FeatureColumns):
         if self.config.model.domains is not None:
             domains_N = encode_domains(self.config, self.rules, table, origin)
         if not self.has_requests:
-            found = self._encode(self.codecs, table, origin, to_score)
+            found = self._with_derived(self._encode(self.codecs, table, origin, to_score))
             return replace(found, links=links, domains_N=domains_N)
         assert self.config.data.requests is not None, "features are of requests"
         shared, own = (at_level(self.codecs, self.levels, level) for level in ("request", "row"))
@@ -443,7 +486,8 @@ class FeatureEncoder(FeatureColumns):
         """
         singly = self._singly
         row = None if singly is None else one_row(rows, singly.names)
-        return None if singly is None or row is None else singly.encode(row, "row")
+        found = None if singly is None or row is None else singly.encode(row, "row")
+        return None if found is None else self._with_derived(found)
 
     @cached_property
     def _singly(self) -> SingleRows | None:
@@ -453,7 +497,7 @@ class FeatureEncoder(FeatureColumns):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles begin without cells."""
-        made = ("_singly", "_numbers")
+        made = ("_singly", "_numbers", "_derived")
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def encode_one(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:

@@ -5,9 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from mmoe.config import Feature, RunConfig
+from mmoe.config import Feature, Level, RunConfig
 from mmoe.config.data import NOTHING_SHARED
-from mmoe.config.features import Level
 from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.rows.locations import is_of_request
 from mmoe.datasets.rows.requests import RowRequests, find_requests

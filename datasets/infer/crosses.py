@@ -14,6 +14,7 @@ a matrix of users by items, has a few directions that come again in other rows.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -130,6 +131,7 @@ _DIRECTIONS = 4
 _ROUNDS = 4  # of the power iteration
 _SHRINKAGE = 8.0  # in units of a row's information
 _SURE_OF_PRODUCTS = 5.0
+_STEEPEST = 20.0  # steps of logits, of rows that an additive model was sure of and wrong about
 
 _FUTURE = 0.2  # of the rows, the last ones, as the split has them
 _PAST = 0.5  # of the rows, before them: what both models learn from
@@ -276,6 +278,24 @@ class Together:
         best = max(found, key=lambda product: product.z, default=None)
         return best if best is not None and best.z > _SURE_OF_PRODUCTS else None
 
+    def deep(self, over: Sequence[Leftover]) -> tuple[str, float] | None:
+        """Returns the task of which trees find most that no sum of columns says, and how surely.
+
+        Trees are fitted to what is left of each half, and judged on the other.
+
+        Args:
+            over: What an additive model leaves of every label.
+
+        Returns:
+            None where they find nothing that is worth it.
+        """
+        best = None
+        for one in over if len(self.columns) > 1 else ():
+            gain, z = _gain_of_trees(self.levels(one.index_L), one)
+            if z > _SURE and gain > _WORTH * one.explained and (best is None or best[1] < z):
+                best = one.task, z
+        return best
+
     def extrapolates(self, times_S: np.ndarray) -> bool:
         """Returns whether a line through time beside these columns does no harm in later rows.
 
@@ -340,6 +360,45 @@ class Together:
         )
 
 
+_MOST_OF_TREES = 20_000  # rows, of both halves
+
+
+def _gain_of_trees(
+    columns: Sequence[tuple[np.ndarray, int]], over: Leftover
+) -> tuple[float, float]:
+    """Computes what trees of several columns take off the loss beyond trees of one column each.
+
+    To second order, over all rows; and in standard errors.
+    """
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    rows = len(over.left_L)
+    some = np.arange(0, rows, -(-rows // _MOST_OF_TREES))
+    half_R, left_R = over.half_L[some], over.left_L[some]
+    information_R = np.maximum(over.information_L[some], 1e-6)
+    steps_R = np.clip(left_R / information_R, -_STEEPEST, _STEEPEST)
+    gains_R = np.zeros(len(some))
+    for mine_R in (half_R, ~half_R):
+        x_RC = np.empty((len(some), len(columns)), np.float32)
+        for place, (codes_L, size) in enumerate(columns):
+            codes, own = codes_L[some], codes_L[some][mine_R]
+            if size > _BUCKETS + 2:  # many ids, by what is left of them
+                sums = np.bincount(own, left_R[mine_R], size)
+                weights = np.bincount(own, information_R[mine_R], size)
+                codes = (sums / (weights + _SHRINKAGE))[codes]
+            x_RC[:, place] = codes
+        for sign, together in ((1, None), (-1, "no_interactions")):
+            trees: Any = HistGradientBoostingRegressor(
+                max_iter=40, max_leaf_nodes=15, random_state=0, interaction_cst=together
+            )
+            trees.fit(x_RC[mine_R], steps_R[mine_R], sample_weight=information_R[mine_R])
+            found = trees.predict(x_RC[~mine_R])
+            gains = left_R[~mine_R] * found - information_R[~mine_R] * found**2 / 2
+            gains_R[~mine_R] += sign * gains
+    spread, total = float(np.sqrt((gains_R**2).sum())), float(gains_R.sum())
+    return total * rows / len(some), total / spread if spread > 0 else 0.0
+
+
 # Of a label's variance, that a line through time may lose in a later block. Rows of bookings, of
 # two years with a season, lose 0.29 to 0.51 (R² of prices with it .44, without .76); loads, tickets
 # and flights, which gain .01 to .09 of R² or AUC by it, 0.15 at most
@@ -369,8 +428,9 @@ def _lost(together: Together, target: Target, times_S: np.ndarray) -> float:
             continue
         time_R = ((times_R - times_R[past].mean()) / spread)[:, None]
         both = sparse.csr_array(sparse.hstack([x, sparse.csr_array(time_R)], format="csr"))
-        gram = (both[past].T @ both[past]).toarray() + _RIDGE * np.eye(both.shape[1])
-        sums = both[past].T @ labels_R[past]
+        earlier = both[past]
+        sums = earlier.T @ labels_R[past]
+        gram = (earlier.T @ earlier).toarray() + _RIDGE * np.eye(len(sums))
         errors = []
         for columns in (slice(0, -1), slice(None)):
             weights = np.linalg.solve(gram[columns, columns], sums[columns])

@@ -2,13 +2,14 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import CrossFeature, DatetimeFeature, FeatureConfig, NumericFeature
+from mmoe.config import CrossFeature, DatetimeFeature, FeatureConfig, NumericFeature, TreesFeature
 from mmoe.datasets.infer.coded import (
     Coded,
     Folds,
@@ -20,7 +21,7 @@ from mmoe.datasets.infer.coded import (
     relate,
     same_order,
 )
-from mmoe.datasets.infer.crosses import Product, Together
+from mmoe.datasets.infer.crosses import Leftover, Product, Together
 from mmoe.datasets.infer.decide import (
     LARGE_ID,
     SURE,
@@ -438,6 +439,16 @@ class Inputs:
         chosen = set(sorted(self.coded, key=lambda name: -strength[name])[:_STRONGEST])
         return {name: coded for name, coded in self.coded.items() if name in chosen}
 
+    def _read_by_trees(self, over: Sequence[Leftover], names: Names) -> None:
+        """Lets boosted trees read all columns, where they find more than crosses of two do.
+
+        Not where later rows are judged: what trees of other rows say of a day is worth less then.
+        """
+        deep = self.together.deep(over) if self.sample.times_S is None else None
+        if deep is not None:
+            why = f"they predict {deep[0]!r} beyond any sum of columns (z {deep[1]:.0f})"
+            self._take(TreesFeature(name=names.feature("trees")), f"boosted trees: {why}")
+
     def _read_elapsed(self, names: Names) -> None:
         """Makes the time that the split is made by a number too, where lines through it go on."""
         times_S = self.sample.times_S
@@ -448,7 +459,7 @@ class Inputs:
             return
         why = "days that passed: lines through them go on in later rows"
         for place, feature in enumerate(self.features):
-            if feature.kind == "datetime" and feature.source_column == profile.name:
+            if feature.kind == "datetime" and feature.source_columns == [profile.name]:
                 self.features[place] = feature.model_copy(update={"elapsed": True})
                 self.reasons[feature.name] += f"; {why}"
                 return
@@ -458,6 +469,7 @@ class Inputs:
 
     def _cross(self, names: Names) -> None:
         over = list(self.together.leftovers())
+        self._read_by_trees(over, names)
         rows = len(self.sample.rows_S)
         self.product = self.together.product(over)
         for cross in self.together.crosses(over):

@@ -28,7 +28,7 @@ def columns_of(
     """Yields the columns of some rows, one or more a feature.
 
     Crosses are left out, since their columns are features too or could be; so are sines and
-    cosines, vectors, and days that passed, which later rows are to have more of.
+    cosines, vectors, what trees say, and days that passed, which later rows are to have more of.
 
     Args:
         features: The rows.
@@ -38,7 +38,7 @@ def columns_of(
     for codec, numbers_NF, ids_NC, of_lists in _of_codecs(features, encoder):
         if isinstance(codec, NumericCodec):
             yield _number(codec, encoder, numbers_NF, ids_NC)
-        elif not isinstance(codec, (CrossCodec, ElapsedCodec)):
+        elif not (codec.derives or isinstance(codec, (CrossCodec, ElapsedCodec))):
             # Numbers of another kind of feature, where they are all that it makes
             few = numbers_NF.shape[1] == len(codec.dense_names) <= _MOST_NUMBERS
             named = zip(codec.dense_names, numbers_NF.T, strict=True) if few else ()

@@ -286,7 +286,7 @@ class StreamSplits:
             name: `train`, `validation` or `test`.
             encoder: Fitted.
         """
-        encoder = replace(encoder, checked=True)
+        encoder = replace(encoder, checked=True, of_training=name == "train")
         streaming = self.config.data.streaming
         return BatchSource(
             StreamRows(getattr(self, name), self.config, encoder, self._maturity_of(name)),

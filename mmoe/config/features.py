@@ -703,6 +703,48 @@ class VectorFeature(ColumnFeature):
     level: Level | None = Field(default=None, description=LEVEL)
 
 
+class TreesFeature(Feature):
+    """What boosted trees of all other features say: a number for each task, of trees of other rows.
+
+    They find what holds together in three or four columns. Not with data.requests.
+    """
+
+    makes_numbers = True
+
+    kind: Literal["trees"] = "trees"
+    name: Name = Field(description=NAME_OF_FEATURE)
+    trees: int = Field(
+        default=200, ge=1, le=1000, description="at most; fewer where held-out rows gain no more"
+    )
+    leaves: int = Field(default=31, ge=2, le=32, description="of a tree, at most")
+    learning_rate: float = Field(default=0.1, gt=0, le=1, description="of boosting")
+    folds: int = Field(
+        default=4,
+        ge=2,
+        le=16,
+        description="parts of the training rows, each told by trees that have not seen it; other "
+        "rows get the mean of all trees",
+    )
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **keys: Any) -> None: ...
+
+    @property
+    def source_columns(self) -> list[str]:
+        """None of its own: it reads what the others become."""
+        return []
+
+    def check_among(self, features: Sequence[Feature]) -> None:
+        """Refuses it alone.
+
+        Raises:
+            ValueError: There is no other feature to read.
+        """
+        if all(feature.kind == self.kind for feature in features):
+            raise ValueError(f"feature {self.name!r} reads the others, but there are none; add one")
+
+
 class _Features(Kinds[Feature]):
     """Kinds of features; each is implemented by a `Codec`."""
 
@@ -732,6 +774,7 @@ FEATURES.add("cross", CrossFeature, "mmoe.datasets.features.cross:CrossCodec")
 FEATURES.add("datetime", DatetimeFeature, "mmoe.datasets.features.datetime:DatetimeCodec")
 FEATURES.add("sequence", SequenceFeature, "mmoe.datasets.features.sequence:SequenceCodec")
 FEATURES.add("vector", VectorFeature, "mmoe.datasets.features.vector:VectorCodec")
+FEATURES.add("trees", TreesFeature, "mmoe.datasets.features.trees:TreesCodec")
 
 
 FeatureConfig = Feature  # of any kind that there is

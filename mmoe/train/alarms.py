@@ -137,8 +137,16 @@ class SampledTraining:
         # A filtered table is a copy: it does not hold the chunk that it comes from
         self._tables.append(table.filter(pa.array(mine_N)))
 
-    def rows(self, train: BatchSource, encoder: FeatureEncoder) -> EncodedData | None:
-        """Returns the sample, encoded; None of a stream that did not pass by."""
+    def rows(
+        self, train: BatchSource, encoder: FeatureEncoder, *, keep: bool = False
+    ) -> EncodedData | None:
+        """Returns the sample, encoded; None of a stream that did not pass by.
+
+        Args:
+            train: The training rows.
+            encoder: Encodes those of a stream.
+            keep: Rows of a stream are asked for again; else they are forgotten.
+        """
         if train.held is not None:
             mine_N = sampled(0, len(train), len(train), self.most)
             labels = train.held.labels
@@ -149,8 +157,9 @@ class SampledTraining:
         if not self._tables:
             return None
         table = pa.concat_tables(self._tables)
-        self._tables.clear()
-        features = encoder.encode(table, self.origin)
+        if not keep:
+            self._tables.clear()
+        features = replace(encoder, of_training=True).encode(table, self.origin)
         labels = encode_labels(self.config, table, self.origin, maturity=self.maturity)
         return EncodedData(features=features, labels=with_targets(labels, features.links))
 

@@ -234,7 +234,21 @@ class _Fitting:
                 fitted = extend_encoder(fitted, earlier, self.opened.origin)
             return fitted, self.masked.found
 
-        return from_first(fit, takes_long=True) if self.streams else fit()
+        encoder, masked = from_first(fit, takes_long=True) if self.streams else fit()
+        return self._learning(encoder), masked
+
+    def _learning(self, encoder: FeatureEncoder) -> FeatureEncoder:
+        """Returns an encoder that knows what features of other features learn of training rows."""
+        if not encoder.lacks_derived:
+            return encoder
+
+        def learnt() -> FeatureEncoder:
+            train = self.opened.rows("train", encoder)
+            data = train.held or self.looked_at.rows(train, encoder, keep=True)
+            assert data is not None and data.labels is not None, "training rows passed by"
+            return encoder.learning(data)
+
+        return from_first(learnt, takes_long=True)
 
 
 def _repeat_counter(config: RunConfig, opened: StreamSplits | HeldSplits) -> RepeatCounter | None:

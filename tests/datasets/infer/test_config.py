@@ -472,3 +472,18 @@ def test_long_ones_are_projected_where_there_are_rows_to_learn_it_from():
         guessed.append(InputColumn(column, Verdict("ids"), None).guess("x", one_value=False))
     assert [one.feature.dim for one in guessed] == [32, None, None]
     assert guessed[0].reason == "vectors of 768 numbers; projected to 32"
+
+
+def test_trees_read_what_no_sum_of_columns_says():
+    rng = np.random.default_rng(0)
+    a, b, c = rng.normal(size=(3, 6000))
+    columns = {"a": a, "b": b, "c": c}
+    for logit, found in ((2 * np.sign(a * b * c), True), (a + b + c, False)):
+        y = (rng.random(6000) < 1 / (1 + np.exp(-logit))).astype(int)
+        config, _, _ = infer(pa.table({**columns, "y": y}), "y")
+        assert any(one.kind == "trees" for one in config.features) == found
+    days = np.datetime64("2024-01-01") + np.arange(6000) // 20
+    y = (rng.random(6000) < 1 / (1 + np.exp(-2 * np.sign(a * b * c)))).astype(int)
+    config, _, _ = infer(pa.table({**columns, "at": days, "y": y}), "y")
+    assert config.data.split.by == "time"
+    assert not any(one.kind == "trees" for one in config.features)
