@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -119,6 +119,10 @@ class LookedUp:
         """Makes it of one id a row."""
         offsets, weights_N = np.arange(len(ids_N) + 1), np.ones(len(ids_N))
         return cls(ids=ids_N, offsets=offsets, num_rows=num_rows, weights=weights_N, rank=rank)
+
+
+# By what training rows are known again: all of them, in their order; or what they say, of a stream
+TrainingRows = Literal["order", "values"]
 
 
 class Codec(ABC, Generic[FeatureT]):
@@ -267,12 +271,18 @@ class Codec(ABC, Generic[FeatureT]):
 
     # Of codecs that derive, after all others
 
-    def learn(self, data: EncodedData, places: "Sequence[Place]", rules: Rules, seed: int) -> Any:
-        """Returns the rule that encoded training rows with labels teach; `places` are of all."""
+    def learn(
+        self, data: EncodedData, places: "Sequence[Place]", rules: Rules, by: TrainingRows
+    ) -> Any:
+        """Returns the rule that encoded training rows with labels teach, known again `by` that."""
         return None
 
     def derive(
-        self, features: EncodedFeatures, places: "Sequence[Place]", rules: Rules, training: bool
+        self,
+        features: EncodedFeatures,
+        places: "Sequence[Place]",
+        rules: Rules,
+        training: TrainingRows | None = None,
     ) -> np.ndarray:
         """Returns its numbers of encoded rows, float32 [N, k].
 
@@ -280,7 +290,7 @@ class Codec(ABC, Generic[FeatureT]):
             features: Encoded by all other codecs.
             places: Of all codecs.
             rules: What training rows taught.
-            training: They are rows that it learnt from.
+            training: They are rows that it learnt from; None: they are not.
 
         Raises:
             ValueError: They do not fit what was learnt.

@@ -21,6 +21,7 @@ from mmoe.datasets.features.codec import (
     Place,
     Rules,
     Section,
+    TrainingRows,
     joined,
     missing,
     that_share,
@@ -207,7 +208,8 @@ class FeatureEncoder(FeatureColumns):
         config: The run; its features decide the order of everything below.
         rules: What training rows taught: section of encoder.json → feature or table → rule.
         checked: Rows of a request are known to share what features of requests read.
-        of_training: It encodes rows that it was fitted on: trees of other rows speak of them.
+        training: It encodes rows that it was fitted on, known again by that: trees of other rows
+            speak of them. None: other rows.
         codecs: Codec of each feature, in their order.
 
     Example:
@@ -225,7 +227,7 @@ class FeatureEncoder(FeatureColumns):
 
     config: RunConfig
     checked: bool = False
-    of_training: bool = False
+    training: TrainingRows | None = None
     codecs: Sequence[Codec[Any]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -340,18 +342,18 @@ class FeatureEncoder(FeatureColumns):
             for codec, *_ in self._derived
         )
 
-    def learning(self, data: EncodedData) -> Self:
+    def learning(self, data: EncodedData, by: TrainingRows) -> Self:
         """Returns it with what features of other features learn of encoded training rows.
 
         Args:
             data: The rows, as this encoder encodes them, with labels.
+            by: What they are known again by.
         """
         rules = {section: dict(entries) for section, entries in self.rules.items()}
         for codec in self.codecs:
             own = rules[codec.sections[0].name] if codec.derives else {}
             if codec.derives and codec.feature.name not in own:
-                seed = self.config.seed
-                own[codec.feature.name] = codec.learn(data, list(self.places()), self.rules, seed)
+                own[codec.feature.name] = codec.learn(data, list(self.places()), self.rules, by)
         return replace(self, rules=rules)
 
     @cached_property
@@ -362,7 +364,7 @@ class FeatureEncoder(FeatureColumns):
         """Fills in the numbers that are made of others, in place."""
         for codec, _, (dense, _, _) in self._derived:
             found.dense_NF[:, dense] = codec.derive(
-                found, list(self.places()), self.rules, self.of_training
+                found, list(self.places()), self.rules, self.training
             )
         return found
 

@@ -105,7 +105,7 @@ class HeldSplits:
         maturity = self.maturity
         if maturity is not None and training:
             maturity = maturity.weighing()
-        encoder = replace(encoder, of_training=training)
+        encoder = replace(encoder, training="order" if training else None)
         return BatchSource.of_table(
             table, encoder, self.origin, self.config, training=training, maturity=maturity
         )

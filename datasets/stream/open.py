@@ -286,7 +286,8 @@ class StreamSplits:
             name: `train`, `validation` or `test`.
             encoder: Fitted.
         """
-        encoder = replace(encoder, checked=True, of_training=name == "train")
+        training = "values" if name == "train" else None
+        encoder = replace(encoder, checked=True, training=training)
         streaming = self.config.data.streaming
         return BatchSource(
             StreamRows(getattr(self, name), self.config, encoder, self._maturity_of(name)),

@@ -719,7 +719,7 @@ class TreesFeature(Feature):
     leaves: int = Field(default=31, ge=2, le=32, description="of a tree, at most")
     learning_rate: float = Field(default=0.1, gt=0, le=1, description="of boosting")
     folds: int = Field(
-        default=4,
+        default=5,
         ge=2,
         le=16,
         description="parts of the training rows, each told by trees that have not seen it; other "

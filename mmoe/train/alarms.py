@@ -159,7 +159,7 @@ class SampledTraining:
         table = pa.concat_tables(self._tables)
         if not keep:
             self._tables.clear()
-        features = replace(encoder, of_training=True).encode(table, self.origin)
+        features = replace(encoder, training="values").encode(table, self.origin)
         labels = encode_labels(self.config, table, self.origin, maturity=self.maturity)
         return EncodedData(features=features, labels=with_targets(labels, features.links))
 

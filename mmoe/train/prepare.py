@@ -246,7 +246,7 @@ class _Fitting:
             train = self.opened.rows("train", encoder)
             data = train.held or self.looked_at.rows(train, encoder, keep=True)
             assert data is not None and data.labels is not None, "training rows passed by"
-            return encoder.learning(data)
+            return encoder.learning(data, "values" if train.held is None else "order")
 
         return from_first(learnt, takes_long=True)
 
