@@ -18,7 +18,6 @@ from safetensors.numpy import load_file, save_file
 from mmoe.config import FeatureSpec, TableSpec, TreesFeature
 from mmoe.datasets.features.codec import Codec, Coded, Place, Rules, Section, TrainingRows, missing
 from mmoe.datasets.features.cross import CrossCodec
-from mmoe.datasets.features.datetime import DatetimeCodec
 from mmoe.datasets.features.id_map import UNSEEN
 from mmoe.datasets.features.numeric import NumericCodec
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
@@ -41,7 +40,8 @@ class Input:
     """A column of encoded features that trees read.
 
     Attributes:
-        kind: `number` of the dense columns, `part` of a datetime, `ids`, or `length` of a list.
+        kind: `number` of the dense columns, `codes` of few values, in the order of their rows,
+            `ids` of many, in that of their mean labels, or `length` of a list.
         name: Of the column.
         column: Its number among those of its kind in `EncodedFeatures`.
     """
@@ -60,7 +60,7 @@ class Input:
 
 
 def _inputs(places: Iterable[Place], rules: Rules, unread: Sequence[str]) -> Iterator[Input]:
-    """Yields what trees read: numbers once, parts and ids; not crosses, which they find."""
+    """Yields what trees read: numbers once, and ids; not crosses, which they find."""
     for codec, _, (dense, ids, lists) in places:
         if isinstance(codec, CrossCodec) or codec.derives or codec.feature.name in unread:
             continue
@@ -69,10 +69,11 @@ def _inputs(places: Iterable[Place], rules: Rules, unread: Sequence[str]) -> Ite
             names = names[:1]
         for column, name in enumerate(names, dense.start):
             yield Input("number", name, column)
-        if not isinstance(codec, NumericCodec):
-            kind = "part" if isinstance(codec, DatetimeCodec) else "ids"
-            for column, spec in enumerate(codec.lookups, ids.start):
-                yield Input(kind, spec.name, column)
+        tables = {} if isinstance(codec, NumericCodec) else {t.name: t for t in codec.tables(rules)}
+        for column, spec in enumerate(codec.lookups, ids.start):
+            table = tables.get(spec.table)
+            if table is not None and table.managed is None:  # else raw ids, without an end
+                yield Input("ids" if table.num_rows > _BINS else "codes", spec.name, column)
         for column, spec in enumerate(codec.lists, lists.start):
             yield Input("length", spec.name, column)
 
