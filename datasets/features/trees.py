@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from mmoe.config import FeatureSpec, TableSpec, TreesFeature
@@ -20,6 +21,7 @@ from mmoe.datasets.features.codec import Codec, Coded, Place, Rules, Section, mi
 from mmoe.datasets.features.cross import CrossCodec
 from mmoe.datasets.features.datetime import DatetimeCodec
 from mmoe.datasets.features.id_map import UNSEEN
+from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.numeric import NumericCodec
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.values.hashing import mix64
@@ -64,6 +66,8 @@ def _inputs(places: Iterable[Place], rules: Rules, unread: Sequence[str]) -> Ite
     for codec, _, (dense, ids, lists) in places:
         if isinstance(codec, CrossCodec) or codec.derives or codec.feature.name in unread:
             continue
+        if isinstance(codec, IdCodec) and codec.encoding.managed is not None:
+            continue  # their rows pass from id to id, so that no mean stays one's own
         names = codec.dense_columns(rules)
         if isinstance(codec, NumericCodec):  # its position and its bucket have the same order
             names = names[:1]
@@ -213,7 +217,8 @@ class TreesRule:
     Attributes:
         inputs: Kind and name of each column that trees read.
         cuts: Input → ends of its bins.
-        tasks: Task → its trees, as many as there are folds; none of a task whose label is constant.
+        tasks: Task → its trees, as many as there are folds; none of a task whose label is constant,
+            or of one row in a class.
     """
 
     inputs: Sequence[tuple[str, str]]
@@ -243,8 +248,16 @@ class _TreesSection(Section):
         return {"file": file, "inputs": list(rule.inputs), "folds": folds}
 
     def read(self, entry: Any, folder: Path) -> TreesRule:
-        """Reads them."""
-        arrays = load_file(folder / entry["file"])
+        """Reads them.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        file = folder / entry["file"]
+        try:
+            arrays = load_file(file)
+        except SafetensorError as error:
+            raise ValueError(f"{file.name}: {error}") from None
 
         def below(start: str) -> dict[str, np.ndarray]:
             return {k.removeprefix(start): a for k, a in arrays.items() if k.startswith(start)}
@@ -353,7 +366,7 @@ class TreesCodec(Codec[TreesFeature]):
             fits = []
             for part in range(self.feature.folds):
                 mine = np.flatnonzero(there_N & (parts_N != part))
-                if len(mine) < 2 * _INNER or np.ptp(y_N[mine]) == 0:
+                if len(mine) < 2 * _INNER or _is_one_class(y_N[mine], is_event):
                     break
                 own = {name: ids_N[mine] for name, ids_N in ids.items()}
                 rows_ = _Rows(bins_NF[mine], own, y_N[mine], weights_N[mine])
@@ -383,6 +396,11 @@ class TreesCodec(Codec[TreesFeature]):
         for values_N in (*bins_NF.T, *ids.values()):
             hashed_N = mix64(hashed_N + values_N.astype(np.uint64))
         return (hashed_N % np.uint64(self.feature.folds)).astype(np.int64)
+
+
+def _is_one_class(y_N: np.ndarray, is_event: bool) -> bool:
+    """Whether labels are constant, or all but one: scikit-learn holds rows of each class out."""
+    return np.ptp(y_N) == 0 or (is_event and bool(np.bincount(y_N.astype(np.int64)).min() < 2))
 
 
 def _binned(
