@@ -123,7 +123,7 @@ class ElapsedCodec(RuleCodec[DatetimeFeature]):
     @property
     def rule_name(self) -> str:
         """Name of its number."""
-        return f"{self.feature.name}__elapsed"
+        return self.feature.elapsed_name
 
     @property
     def dense_names(self) -> list[str]:

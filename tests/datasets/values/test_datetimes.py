@@ -369,6 +369,12 @@ def test_days_that_passed_are_a_number_that_goes_on():
     assert single.dense_NF.tolist() == encoded.dense_NF[:1].tolist()
 
 
+def test_another_feature_of_the_name_of_days_that_passed_is_refused():
+    moment = {"kind": "datetime", "name": "at", "elapsed": True}
+    with pytest.raises(ValueError, match="passed of feature 'at' are called at__elapsed; give"):
+        click_config(moment, {"kind": "numeric", "name": "at__elapsed"})
+
+
 def test_parts_and_days_that_passed_of_one_column():
     both = encoder(parts=["hour"], elapsed=True)
     alone = encoder(parts=["hour"])
