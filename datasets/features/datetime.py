@@ -16,6 +16,9 @@ from mmoe.datasets.values.datetimes import local_datetimes
 
 _WAVES = ("sin", "cos")
 _MICROS_OF_DAY = 86_400e6
+# Of training's length: a network's lines are followed no further. As far as a split by time
+# validates and tests
+_BEYOND = 0.25
 # Part → how many values it has, and they, from 0
 _PARTS: dict[Part, tuple[int, Callable[[pa.ChunkedArray], Any]]] = {
     "minute": (60, pc.minute),
@@ -112,7 +115,7 @@ class DatetimeCodec(SeenCodec[DatetimeFeature]):
 class ElapsedCodec(RuleCodec[DatetimeFeature]):
     """Codec of a datetime as a number: the days since 1970, scaled as numeric features are.
 
-    Later rows lie beyond what training saw, and go on along its lines, up to once its length.
+    Later rows lie beyond what training saw, and go on along its lines, for a quarter of its length.
     """
 
     by_cell = True
@@ -123,7 +126,7 @@ class ElapsedCodec(RuleCodec[DatetimeFeature]):
     @property
     def rule_name(self) -> str:
         """Name of its number."""
-        return f"{self.feature.name}__elapsed"
+        return self.feature.elapsed_name
 
     @property
     def dense_names(self) -> list[str]:
@@ -161,4 +164,7 @@ class ElapsedCodec(RuleCodec[DatetimeFeature]):
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows; none is outside, as later ones are to be expected."""
         [days_N] = self.numbers(table, origin)
-        return Coded(dense=[self.rule(rules).scale(days_N)])
+        rule = self.rule(rules)
+        low, high = rule.seen or (0.0, 0.0)
+        room = _BEYOND * (high - low)
+        return Coded(dense=[rule.scale(days_N.clip(low - room, high + room))])

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from mmoe.config import FeatureSpec, TableSpec, TreesFeature
@@ -214,7 +215,8 @@ class TreesRule:
     Attributes:
         inputs: Kind and name of each column that trees read.
         cuts: Input → ends of its bins.
-        tasks: Task → its trees, as many as there are folds; none of a task whose label is constant.
+        tasks: Task → its trees, as many as there are folds; none of a task whose label is constant,
+            or of one row in a class.
     """
 
     inputs: Sequence[tuple[str, str]]
@@ -244,8 +246,16 @@ class _TreesSection(Section):
         return {"file": file, "inputs": list(rule.inputs), "folds": folds}
 
     def read(self, entry: Any, folder: Path) -> TreesRule:
-        """Reads them."""
-        arrays = load_file(folder / entry["file"])
+        """Reads them.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        file = folder / entry["file"]
+        try:
+            arrays = load_file(file)
+        except SafetensorError as error:
+            raise ValueError(f"{file.name}: {error}") from None
 
         def below(start: str) -> dict[str, np.ndarray]:
             return {k.removeprefix(start): a for k, a in arrays.items() if k.startswith(start)}
@@ -353,7 +363,7 @@ class TreesCodec(Codec[TreesFeature]):
             fits = []
             for part in range(self.feature.folds):
                 mine = _drawn(np.flatnonzero(there_N & (parts_N != part)), seed)
-                if len(mine) < 2 * _INNER or np.ptp(y_N[mine]) == 0:
+                if len(mine) < 2 * _INNER or _is_one_class(y_N[mine], is_event):
                     break
                 own = {name: ids_N[mine] for name, ids_N in ids.items()}
                 rows_ = _Rows(bins_NF[mine], own, y_N[mine], weights_N[mine])
@@ -398,6 +408,11 @@ def _drawn(rows: np.ndarray, seed: int) -> np.ndarray:
     if len(rows) <= _MOST_ROWS:
         return rows
     return np.sort(np.random.default_rng(seed).choice(rows, _MOST_ROWS, replace=False))
+
+
+def _is_one_class(y_N: np.ndarray, is_event: bool) -> bool:
+    """Whether labels are constant, or all but one: scikit-learn holds rows of each class out."""
+    return np.ptp(y_N) == 0 or (is_event and bool(np.bincount(y_N.astype(np.int64)).min() < 2))
 
 
 def _binned(

@@ -463,6 +463,8 @@ class Inputs:
                 self.features[place] = feature.model_copy(update={"elapsed": True})
                 self.reasons[feature.name] += f"; {why}"
                 return
+        if (profile.name, _SPLIT) not in self.left_out:
+            return  # the user says what becomes of it
         self.left_out.remove((profile.name, _SPLIT))
         name = names.feature(profile.name)
         self._take(elapsed(profile, name), f"the time that the split is made by; {why}")

@@ -312,7 +312,7 @@ class DatetimeFeature(ColumnFeature):
     elapsed: bool = Field(
         default=False,
         description="days that have passed as a number as well: what rises or falls in training "
-        "goes on in later rows, up to once its length",
+        "goes on in later rows, for a quarter of its length",
     )
     timezone: Annotated[str, AfterValidator(_is_a_zone)] = Field(
         default="UTC",
@@ -347,6 +347,23 @@ class DatetimeFeature(ColumnFeature):
     def derived_names(self) -> list[str]:
         """Names of the features and tables of its parts."""
         return [f"{self.name}__{part}" for part in self.parts]
+
+    @property
+    def elapsed_name(self) -> str:
+        """Name of the number of days that passed."""
+        return f"{self.name}__elapsed"
+
+    def check_among(self, features: Sequence[Feature]) -> None:
+        """Refuses another feature of the name of its number.
+
+        Raises:
+            ValueError: There is one.
+        """
+        if self.elapsed and self.elapsed_name in {feature.name for feature in features}:
+            raise ValueError(
+                f"the days that passed of feature {self.name!r} are called {self.elapsed_name}; "
+                "give the feature of that name another name"
+            )
 
     def _ensure_one_way_to_read(self) -> None:
         if self.unit is not None and self.format is not None:

@@ -80,6 +80,21 @@ def test_a_label_that_no_column_tells_gives_trees_of_one_leaf():
     assert np.isfinite(found.dense_NF).all()
 
 
+@pytest.mark.parametrize(("clicks", "found"), [(1, []), (2, []), (8, ["click"])])
+def test_a_class_of_one_row_gives_no_trees(clicks, found):
+    """Two clicks in different parts leave one to some of the fits."""
+    table = deep_log(400)
+    few = pa.array((np.arange(400) < clicks).astype(int))
+    table = table.set_column(table.column_names.index("click"), "click", few)
+    assert [*fitted(config_of(), table).rules["trees"]["trees"].tasks] == found
+
+
+def test_managed_ids_are_not_read():
+    managed = {"kind": "categorical", "name": "shop", "encoding": "managed", "rows": 30}
+    encoder = fitted(config_of(FEATURES[0], managed), deep_log(400))
+    assert encoder.rules["trees"]["trees"].inputs == [("number", "a")]
+
+
 def test_trees_find_what_holds_in_two_columns(encoder):
     new = deep_log(2_000, seed=1)
     place = encoder.dense_names.index("trees[click]")
@@ -116,6 +131,15 @@ def test_a_stored_encoder_says_the_same_and_so_does_a_row_alone(encoder, tmp_pat
     for row in (0, 17):
         alone = loaded.encode(new.slice(row, 1), "row", to_score=True)
         assert alone.dense_NF.tolist() == found.dense_NF[row : row + 1].tolist()
+
+
+@pytest.mark.parametrize("kept", [0, 50, -100])
+def test_a_damaged_file_is_refused(encoder, tmp_path, kept):
+    encoder.save(tmp_path)
+    [file] = tmp_path.glob("*.trees.safetensors")
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=rf"holds no complete encoder \({file.name}: "):
+        FeatureEncoder.load(tmp_path)
 
 
 def test_ids_that_came_later_are_unseen(encoder):

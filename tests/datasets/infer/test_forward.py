@@ -1,5 +1,7 @@
 """Choices under a split by time: what the future has not, or does not follow from the past."""
 
+import time
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -136,3 +138,19 @@ def test_days_that_passed_are_read_where_lines_go_on():
 def test_a_season_is_no_line():
     config, _ = infer_config(drifting(4.0), ["y"])
     assert not any(one.kind == "datetime" and one.elapsed for one in config.features)
+
+
+def test_a_time_is_what_the_user_says_it_is():
+    config, _ = infer_config(drifting(0.0), ["y"], told=Told(categorical=("at",)))
+    assert config.data.split.column == "at"
+    assert kinds(config)["at"] == "categorical"
+
+
+def test_many_columns_of_many_values_cost_little():
+    """A system of all pairs of ten thousand levels takes minutes."""
+    rng, rows = np.random.default_rng(0), 2000
+    columns = {f"c{n}": rng.integers(0, 250, rows) for n in range(40)}
+    days = (np.datetime64("2023-01-01") + np.arange(rows) // 4).astype(str)
+    start = time.perf_counter()
+    infer_config(pa.table({**columns, "at": days, "y": rng.integers(0, 2, rows)}), ["y"])
+    assert time.perf_counter() - start < 30

@@ -354,7 +354,7 @@ def test_splits_by_written_days(by):
 
 
 def test_days_that_passed_are_a_number_that_goes_on():
-    """Scaled as numbers are, and clipped one length beyond the end of training."""
+    """Scaled as numbers are, and held a quarter of training beyond its end."""
     days = [dt.datetime(2024, 1, 1) + dt.timedelta(days=n) for n in range(101)]
     config = click_config({"kind": "datetime", "name": "at", "elapsed": True})
     fitted = FeatureEncoder.fit(config, pa.table({"at": days}), "log.csv")
@@ -362,11 +362,17 @@ def test_days_that_passed_are_a_number_that_goes_on():
     asked = [days[0], days[100], days[100] + dt.timedelta(days=50), dt.datetime(2030, 1, 1), None]
     encoded = fitted.encode(pa.table({"at": pa.array(asked, pa.timestamp("us"))}), "new")
     deviation = np.std(np.arange(101))
-    expected = np.array([-50, 50, 100, 150, 0]) / deviation
+    expected = np.array([-50, 50, 75, 75, 0]) / deviation
     assert encoded.dense_NF[:, 0] == pytest.approx(expected, abs=1e-5)
     assert not encoded.outside
     single = fitted.encode(pa.table({"at": [days[0].isoformat()]}), "row", to_score=True)
     assert single.dense_NF.tolist() == encoded.dense_NF[:1].tolist()
+
+
+def test_another_feature_of_the_name_of_days_that_passed_is_refused():
+    moment = {"kind": "datetime", "name": "at", "elapsed": True}
+    with pytest.raises(ValueError, match="passed of feature 'at' are called at__elapsed; give"):
+        click_config(moment, {"kind": "numeric", "name": "at__elapsed"})
 
 
 def test_parts_and_days_that_passed_of_one_column():
