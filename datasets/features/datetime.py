@@ -149,7 +149,8 @@ class ElapsedCodec(RuleCodec[DatetimeFeature]):
     def numbers(self, table: pa.Table, origin: str) -> list[np.ndarray]:
         """Reads the days since 1970, float64 [N], NaN where missing."""
         local_N = local_datetimes(table, self.feature, origin)
-        micros_N = local_N.cast(pa.int64()).cast(pa.float64())
+        # Rounded, where they are more than float64 has whole numbers of: beyond the year 2255
+        micros_N = local_N.cast(pa.int64()).cast(pa.float64(), safe=False)
         return [pc.divide(micros_N, _MICROS_OF_DAY).to_numpy()]
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> NumberFit:

@@ -421,7 +421,7 @@ def _lost(together: Together, target: Target, times_S: np.ndarray) -> float:
         sparse.csr_array((ones_R, (np.arange(len(order)), codes_R)), shape=(len(order), size))
         for codes_R, size in [*found, (np.zeros(len(order), np.int64), 1)]
     ]
-    x = sparse.hstack(levels, format="csr")
+    x = sparse.csr_array(sparse.hstack(levels, format="csr"))
     for low, high in pairwise(_ENDS):
         past, later = slice(0, int(low * len(order))), (places_R >= low) & (places_R < high)
         spread = times_R[past].std()

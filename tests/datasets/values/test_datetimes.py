@@ -369,6 +369,13 @@ def test_days_that_passed_are_a_number_that_goes_on():
     assert single.dense_NF.tolist() == encoded.dense_NF[:1].tolist()
 
 
+def test_days_that_passed_may_be_any():
+    """Such as 9999-12-31, by which databases say never."""
+    days = [dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59)]
+    both = encoder(parts=["hour"], elapsed=True).encode(pa.table({"at": days}), "x")
+    assert np.isfinite(both.dense_NF).all()
+
+
 def test_another_feature_of_the_name_of_days_that_passed_is_refused():
     moment = {"kind": "datetime", "name": "at", "elapsed": True}
     with pytest.raises(ValueError, match="passed of feature 'at' are called at__elapsed; give"):
