@@ -457,7 +457,7 @@ class Inputs:
             return
         if not self.together.extrapolates(times_S):
             return
-        why = "days that passed: lines through them go on in later rows"
+        why = "days that passed, so that a trend goes on in later rows; elapsed: false if not"
         for place, feature in enumerate(self.features):
             if feature.kind == "datetime" and feature.source_columns == [profile.name]:
                 self.features[place] = feature.model_copy(update={"elapsed": True})

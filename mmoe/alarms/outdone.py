@@ -89,8 +89,8 @@ def _auc_in_training(stored: StoredColumn, task: str) -> float:
 
 _MEND_OF_MIXTURE = (
     "read the learning curves: ids learnt by heart show as a loss that falls while validation gets "
-    "worse (min_count: auto, more weight decay), a rate that is too low as one that stays; else a "
-    "linear model is all that these columns tell"
+    "worse (min_count: auto, more weight decay), a rate that is too low as one that stays; else "
+    "the wide part says all that these columns tell"
 )
 
 

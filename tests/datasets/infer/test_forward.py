@@ -130,7 +130,9 @@ def test_days_that_passed_are_read_where_lines_go_on():
     config, reasons = infer_config(drifting(0.0), ["y"])
     (moment,) = (one for one in config.features if one.kind == "datetime")
     assert moment.elapsed and "at" not in dict(reasons.left_out)
-    assert reasons.features["at"].endswith("lines through them go on in later rows")
+    assert reasons.features["at"].endswith(
+        "so that a trend goes on in later rows; elapsed: false if not"
+    )
     drawn, _ = infer_config(drifting(0.0), ["y"], told=Told(split="random"))
     assert not any(one.kind == "datetime" and one.elapsed for one in drawn.features)
 
@@ -154,3 +156,17 @@ def test_many_columns_of_many_values_cost_little():
     start = time.perf_counter()
     infer_config(pa.table({**columns, "at": days, "y": rng.integers(0, 2, rows)}), ["y"])
     assert time.perf_counter() - start < 30
+
+
+def test_months_that_come_again_are_judged_by_rows_drawn_at_random():
+    """20 months: forward blocks hold other months each, and tested ones are known."""
+    rng = np.random.default_rng(0)
+    day = np.sort(rng.integers(0, 610, ROWS))
+    logit = 1.5 * np.sin(2 * np.pi * day / 365) + day / 610
+    at = np.datetime64("2023-01-01") + day
+    y = (rng.random(ROWS) < 1 / (1 + np.exp(-logit))).astype(int)
+    table = pa.table({"at": at, "x": rng.normal(size=ROWS), "y": y})
+    for rows, found in ((table, True), (table.slice(0, ROWS // 2), False)):
+        config, _ = infer_config(rows, ["y"])
+        parts = [part for one in config.features if one.kind == "datetime" for part in one.parts]
+        assert ("month" in parts) == found
