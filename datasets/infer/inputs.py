@@ -99,6 +99,7 @@ _RARE = 0.25
 _SPLIT = "the time that the split is made by"
 _RISES = "it rises with time, and its values do not come again"
 _MOMENT = "a moment in time, which does not come again; kind: datetime takes its hour and weekday"
+_MOST_FOR_TREES = 60_000  # rows
 _QUANTITY = {"unit", "decimal", "thousands"}  # $5 is no id
 
 
@@ -443,8 +444,10 @@ class Inputs:
         """Lets boosted trees read all columns, where they find more than crosses of two do.
 
         Not where later rows are judged: what trees of other rows say of a day is worth less then.
+        Nor of many rows: of 80,000 experts learn what trees find, and a little more.
         """
-        deep = self.together.deep(over) if self.sample.times_S is None else None
+        few = not self.sampled and self.table.num_rows <= _MOST_FOR_TREES
+        deep = self.together.deep(over) if few and self.sample.times_S is None else None
         if deep is not None:
             why = f"they predict {deep[0]!r} beyond any sum of columns (z {deep[1]:.0f})"
             self._take(TreesFeature(name=names.feature("trees")), f"boosted trees: {why}")

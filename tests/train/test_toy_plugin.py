@@ -177,7 +177,7 @@ def test_an_installed_package_needs_no_import(mmoe, raw, log, installed, tmp_pat
     [
         ("features.row.diviser=3", "unknown key 'diviser'; did you mean 'divisor'?"),
         ("features.row.divisor=1", "features.4.remainder.divisor: .*greater than or equal to 2"),
-        ("features.row.kind=rest", "expected one of .*'vector', 'remainder', got 'rest'"),
+        ("features.row.kind=rest", "expected one of .*'trees', 'remainder', got 'rest'"),
         ("tasks.amount.kind=counts", "'jrc' or 'count', got 'counts'"),
         ("tasks.amount.exposures=3", "unknown key 'exposures'; did you mean 'exposure'?"),
         ("tasks.buy.exposure=3", "exposure goes with kind count, but kind is binary"),

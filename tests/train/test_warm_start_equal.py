@@ -36,6 +36,7 @@ FEATURE = {
     "list": {"column": "seen_items", "dim": 4},
     "categorical": {"column": "position", "dim": 4},
     "sequence": {"columns": ["seen_items"], "target": ["item"], "times": "seen_times"},
+    "trees": {"trees": 5, "folds": 2},
 }
 OF_ENCODING = {"hash": {"hash_size": 50}, "managed": {"rows": 50}}
 
