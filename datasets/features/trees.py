@@ -6,7 +6,7 @@ training row gets what trees say that have not seen it, any other row the mean o
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -378,14 +378,15 @@ class TreesCodec(Codec[TreesFeature]):
 
     def _known(self, places: Sequence[Place], rules: Rules, rule: TreesRule) -> list[Input]:
         """The inputs that the trees were fitted to, where they are now."""
-        there = {(one.kind, one.name): one for one in self._inputs(places, rules)}
-        gone = [name for kind, name in rule.inputs if (kind, name) not in there]
+        there = {(_family(one.kind), one.name): one for one in self._inputs(places, rules)}
+        gone = [name for kind, name in rule.inputs if (_family(kind), name) not in there]
         if gone:
             raise ValueError(
                 f"{self.used_by}: its trees were fitted to column {gone[0]!r}, which no feature "
                 "makes now; bring it back, or give this feature another name to fit new trees"
             )
-        return [there[kind, name] for kind, name in rule.inputs]
+        # As they were: a table may have grown beyond the few codes that it had
+        return [replace(there[_family(kind), name], kind=kind) for kind, name in rule.inputs]
 
     def _parts(
         self, bins_NF: np.ndarray, ids: Mapping[str, np.ndarray], by: TrainingRows
@@ -401,6 +402,10 @@ class TreesCodec(Codec[TreesFeature]):
             for values_N in (*bins_NF.T, *ids.values()):
                 hashed_N = mix64(hashed_N + values_N.astype(np.uint64))
         return (hashed_N % np.uint64(self.feature.folds)).astype(np.int64)
+
+
+def _family(kind: str) -> str:
+    return "ids" if kind == "codes" else kind
 
 
 def _drawn(rows: np.ndarray, seed: int) -> np.ndarray:

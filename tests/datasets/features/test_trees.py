@@ -7,7 +7,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
 from mmoe.config import config_from_dict
-from mmoe.datasets.features.encoder import FeatureEncoder
+from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
 from mmoe.datasets.features.trees import Forest, _nodes
 from mmoe.datasets.rows.batch_source import encode_rows
 from tests.small_configs import click_config
@@ -146,6 +146,20 @@ def test_ids_that_came_later_are_unseen(encoder):
     new = deep_log(4, seed=2)
     strange = new.set_column(2, "shop", pa.array(["new", "s1", None, "s2"]))
     assert np.isfinite(encoder.encode(strange, "new").dense_NF).all()
+
+
+def test_trees_outlive_a_table_that_grows_beyond_few_codes():
+    table = deep_log(3_000)
+    few = pa.array([f"s{n % 40}" for n in range(3_000)])
+    monday = fitted(config_of(), table.set_column(2, "shop", few))
+    tuesday = FeatureEncoder.fit(config_of(), table, "log.csv")
+    extended = extend_encoder(tuesday, monday, "log.csv")
+    assert extended.ids["shop"].num_rows > 254 > monday.ids["shop"].num_rows
+    old = table.set_column(2, "shop", few).slice(0, 100)
+    place = monday.dense_names.index("trees[click]")
+    said = [one.encode(old, "new").dense_NF[:, place].tolist() for one in (monday, extended)]
+    assert said[0] == said[1]
+    assert np.isfinite(extended.encode(table, "new").dense_NF).all()
 
 
 def test_trees_whose_columns_are_gone_are_refused(encoder):
