@@ -121,10 +121,6 @@ class LookedUp:
         return cls(ids=ids_N, offsets=offsets, num_rows=num_rows, weights=weights_N, rank=rank)
 
 
-# By what training rows are known again: all of them, in their order; or what they say, of a stream
-TrainingRows = Literal["order", "values"]
-
-
 class Codec(ABC, Generic[FeatureT]):
     """One feature of a run. It holds settings alone; what was learnt is in `rules`.
 
@@ -149,7 +145,6 @@ class Codec(ABC, Generic[FeatureT]):
     counts_times: ClassVar[bool] = False  # `add` counts rows that stand for several (`times_of`)
     by_cell: ClassVar[bool] = False  # a row's code follows from its cells of `source_columns` alone
     knows_range: ClassVar[bool] = False  # its rule says what a constant of training becomes
-    derives: ClassVar[bool] = False  # its numbers are made of what other features became
     # Settings that may change without giving weights another meaning (`dim` is compared by table)
     free: ClassVar[frozenset[str]] = frozenset({"name", "column", "dim", "level"})
 
@@ -269,34 +264,6 @@ class Codec(ABC, Generic[FeatureT]):
             ValueError: A column is missing, or a value does not fit.
         """
 
-    # Of codecs that derive, after all others
-
-    def learn(
-        self, data: EncodedData, places: "Sequence[Place]", rules: Rules, by: TrainingRows
-    ) -> Any:
-        """Returns the rule that encoded training rows with labels teach, known again `by` that."""
-        return None
-
-    def derive(
-        self,
-        features: EncodedFeatures,
-        places: "Sequence[Place]",
-        rules: Rules,
-        training: TrainingRows | None = None,
-    ) -> np.ndarray:
-        """Returns its numbers of encoded rows, float32 [N, k].
-
-        Args:
-            features: Encoded by all other codecs.
-            places: Of all codecs.
-            rules: What training rows taught.
-            training: They are rows that it learnt from; None: they are not.
-
-        Raises:
-            ValueError: They do not fit what was learnt.
-        """
-        raise NotImplementedError
-
     # What its weights mean to a run that continues this one
 
     def meaning(self) -> dict[str, object]:
@@ -334,6 +301,58 @@ class Codec(ABC, Generic[FeatureT]):
 
 # A codec, its level, and its dense columns, ids and lists among those of its level
 Place = tuple[Codec[Any], Level, tuple[slice, slice, slice]]
+
+
+# By what training rows are known again: all of them, in their order; or what they say, of a stream
+TrainingRows = Literal["order", "values"]
+
+
+class DerivedCodec(Codec[FeatureT]):
+    """Codec whose numbers are made of what all other codecs made of a row.
+
+    `encode` leaves zeros in their places, which `derive` fills when the others are done.
+    """
+
+    knows_range = True
+
+    @property
+    def lookups(self) -> list[FeatureSpec]:
+        """None."""
+        return []
+
+    def tables(self, rules: Rules) -> list[TableSpec]:
+        """None."""
+        return []
+
+    def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
+        """Returns zeros."""
+        return missing(self, rules, table.num_rows)
+
+    @abstractmethod
+    def learn(
+        self, data: EncodedData, places: Sequence[Place], rules: Rules, by: TrainingRows
+    ) -> Any:
+        """Returns the rule that encoded training rows with labels teach, known again `by` that."""
+
+    @abstractmethod
+    def derive(
+        self,
+        features: EncodedFeatures,
+        places: Sequence[Place],
+        rules: Rules,
+        training: TrainingRows | None = None,
+    ) -> np.ndarray:
+        """Returns its numbers of encoded rows, float32 [N, k].
+
+        Args:
+            features: Encoded by all other codecs.
+            places: Of all codecs.
+            rules: What training rows taught.
+            training: They are rows that it learnt from; None: they are not.
+
+        Raises:
+            ValueError: They do not fit what was learnt.
+        """
 
 
 class RuleCodec(Codec[FeatureT]):

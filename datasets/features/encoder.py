@@ -17,6 +17,7 @@ from mmoe.config.json_files import Stored, read_stored
 from mmoe.datasets.features.codec import (
     Codec,
     Coded,
+    DerivedCodec,
     FeatureColumns,
     Place,
     Rules,
@@ -339,7 +340,7 @@ class FeatureEncoder(FeatureColumns):
         """Whether a feature of other features has yet to learn."""
         return any(
             codec.feature.name not in self.rules[codec.sections[0].name]
-            for codec, *_ in self._derived
+            for codec, _ in self._derived
         )
 
     def learning(self, data: EncodedData, by: TrainingRows) -> Self:
@@ -350,19 +351,21 @@ class FeatureEncoder(FeatureColumns):
             by: What they are known again by.
         """
         rules = {section: dict(entries) for section, entries in self.rules.items()}
-        for codec in self.codecs:
-            own = rules[codec.sections[0].name] if codec.derives else {}
-            if codec.derives and codec.feature.name not in own:
+        for codec, _ in self._derived:
+            own = rules[codec.sections[0].name]
+            if codec.feature.name not in own:
                 own[codec.feature.name] = codec.learn(data, list(self.places()), self.rules, by)
         return replace(self, rules=rules)
 
     @cached_property
-    def _derived(self) -> list[Place]:
-        return [place for place in self.places() if place[0].derives]
+    def _derived(self) -> list[tuple[DerivedCodec[Any], slice]]:
+        """Codecs that make numbers of others', and where these stand."""
+        places = ((codec, dense) for codec, _, (dense, _, _) in self.places())
+        return [(codec, dense) for codec, dense in places if isinstance(codec, DerivedCodec)]
 
     def _with_derived(self, found: EncodedFeatures) -> EncodedFeatures:
         """Fills in the numbers that are made of others, in place."""
-        for codec, _, (dense, _, _) in self._derived:
+        for codec, dense in self._derived:
             found.dense_NF[:, dense] = codec.derive(
                 found, list(self.places()), self.rules, self.training
             )

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from mmoe.config import FeatureSpec, TableSpec, TreesFeature
-from mmoe.datasets.features.codec import Codec, Coded, Place, Rules, Section, TrainingRows, missing
+from mmoe.config import TreesFeature
+from mmoe.datasets.features.codec import DerivedCodec, Place, Rules, Section, TrainingRows
 from mmoe.datasets.features.cross import CrossCodec
 from mmoe.datasets.features.id_map import UNSEEN
 from mmoe.datasets.features.numeric import NumericCodec
@@ -63,7 +62,7 @@ class Input:
 def _inputs(places: Iterable[Place], rules: Rules, unread: Sequence[str]) -> Iterator[Input]:
     """Yields what trees read: numbers once, and ids; not crosses, which they find."""
     for codec, _, (dense, ids, lists) in places:
-        if isinstance(codec, CrossCodec) or codec.derives or codec.feature.name in unread:
+        if isinstance(codec, (CrossCodec, DerivedCodec)) or codec.feature.name in unread:
             continue
         names = codec.dense_columns(rules)
         if isinstance(codec, NumericCodec):  # its position and its bucket have the same order
@@ -270,12 +269,10 @@ class _TreesSection(Section):
         return TreesRule([(kind, name) for kind, name in entry["inputs"]], below("cuts/"), tasks)
 
 
-class TreesCodec(Codec[TreesFeature]):
+class TreesCodec(DerivedCodec[TreesFeature]):
     """Codec of what boosted trees of the other features say: a number for each trained task."""
 
     sections = (_TreesSection(),)
-    derives = True
-    knows_range = True
     long_tailed = False
 
     @property
@@ -287,19 +284,6 @@ class TreesCodec(Codec[TreesFeature]):
     def _tasks(self) -> list[tuple[int, str]]:
         tasks = enumerate(self.config.tasks)
         return [(t, one.name) for t, one in tasks if one.weight and kind_of(one.kind).linear_logit]
-
-    def tables(self, rules: Rules) -> list[TableSpec]:
-        """None."""
-        return []
-
-    @property
-    def lookups(self) -> list[FeatureSpec]:
-        """None."""
-        return []
-
-    def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
-        """Returns zeros, which `derive` replaces."""
-        return missing(self, rules, table.num_rows)
 
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
         """Keeps the trees of an earlier run, whose numbers its weights know."""
@@ -366,8 +350,8 @@ class TreesCodec(Codec[TreesFeature]):
                 if len(mine) < 2 * _INNER or _is_one_class(y_N[mine], is_event):
                     break
                 own = {name: ids_N[mine] for name, ids_N in ids.items()}
-                rows_ = _Rows(bins_NF[mine], own, y_N[mine], weights_N[mine])
-                fits.append(_fit(self.feature, inputs, rows_, is_event, seed))
+                others = _Rows(bins_NF[mine], own, y_N[mine], weights_N[mine])
+                fits.append(_fit(self.feature, inputs, others, is_event, seed))
             if len(fits) == self.feature.folds:
                 found[task] = fits
         return TreesRule([(one.kind, one.name) for one in inputs], cuts, found)
@@ -483,12 +467,34 @@ def _fit(
 def _means(
     rows: _Rows, ids_N: np.ndarray, some: slice | np.ndarray, size: int | None = None
 ) -> np.ndarray:
-    """Mean label of each id, [R], drawn towards that of all by ten rows."""
-    weights, ids = rows.weights_N[some].astype(np.float64), ids_N[some]
+    """Mean label of each id, [R], of some rows; of new ones that of all."""
+    y_n, weights_n = rows.y_N[some], rows.weights_N[some].astype(np.float64)
     size = max(int(ids_N.max(initial=0)), UNSEEN) + 1 if size is None else size
-    mean = float(np.average(rows.y_N[some], weights=weights))
-    sums_R = np.bincount(ids, weights * rows.y_N[some], minlength=size)
-    return (sums_R + _SMOOTHING * mean) / (np.bincount(ids, weights, minlength=size) + _SMOOTHING)
+    return mean_labels(ids_N[some], y_n, weights_n, size, float(np.average(y_n, weights=weights_n)))
+
+
+def mean_labels(
+    ids_N: np.ndarray, labels_N: np.ndarray, weights_N: np.ndarray, size: int, mean: float
+) -> np.ndarray:
+    """Computes the mean label of each id, drawn towards a mean by ten rows of it.
+
+    Args:
+        ids_N: Below `size`.
+        labels_N: Of the same rows.
+        weights_N: Of the rows.
+        size: Number of ids.
+        mean: That of an id without rows.
+
+    Returns:
+        float64 [size].
+
+    Example:
+        >>> ones = np.ones(10)
+        >>> mean_labels(np.zeros(10, int), ones, ones, 2, 0.0).tolist()
+        [0.5, 0.0]
+    """
+    sums_R = np.bincount(ids_N, weights_N * labels_N, size) + _SMOOTHING * mean
+    return sums_R / (np.bincount(ids_N, weights_N, size) + _SMOOTHING)
 
 
 def _nodes(model: Any) -> dict[str, np.ndarray]:

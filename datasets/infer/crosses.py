@@ -1,4 +1,4 @@
-"""Joint effects of columns: an additive model, crosses and products beyond it, drift.
+"""Joint effects of columns: an additive model, crosses, products and trees beyond it, drift.
 
 An embedding of an id meets another one only in the layers above, which learn each one's own rate
 long before they learn a product of two. On an invented log where pairs have rates of their own
@@ -132,7 +132,6 @@ _DIRECTIONS = 4
 _ROUNDS = 4  # of the power iteration
 _SHRINKAGE = 8.0  # in units of a row's information
 _SURE_OF_PRODUCTS = 5.0
-_STEEPEST = 20.0  # steps of logits, of rows that an additive model was sure of and wrong about
 
 _FUTURE = 0.2  # of the rows, the last ones, as the split has them
 _PAST = 0.5  # of the rows, before them: what both models learn from
@@ -363,6 +362,7 @@ class Together:
 
 
 _MOST_OF_TREES = 20_000  # rows, of both halves
+_STEEPEST = 20.0  # steps of logits, of rows that an additive model was sure of and wrong about
 # Of what the columns themselves take off the loss. Trees of hotel bookings take 0.09 to 0.17, of
 # other logs that gain by them 0.10 to 1.4; where they take 0.06 the experts learn it themselves
 _WORTH_OF_TREES = 0.08

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mmoe.alarms import Column
-from mmoe.datasets.features.codec import Codec
+from mmoe.datasets.features.codec import Codec, DerivedCodec
 from mmoe.datasets.features.cross import CrossCodec
 from mmoe.datasets.features.datetime import DatetimeCodec, ElapsedCodec
 from mmoe.datasets.features.encoder import FeatureEncoder
@@ -38,7 +38,7 @@ def columns_of(
     for codec, numbers_NF, ids_NC, of_lists in _of_codecs(features, encoder):
         if isinstance(codec, NumericCodec):
             yield _number(codec, encoder, numbers_NF, ids_NC)
-        elif not (codec.derives or isinstance(codec, (CrossCodec, ElapsedCodec))):
+        elif not isinstance(codec, (CrossCodec, DerivedCodec, ElapsedCodec)):
             # Numbers of another kind of feature, where they are all that it makes
             few = numbers_NF.shape[1] == len(codec.dense_names) <= _MOST_NUMBERS
             named = zip(codec.dense_names, numbers_NF.T, strict=True) if few else ()

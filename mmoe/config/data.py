@@ -225,11 +225,17 @@ class RequestsConfig(Strict):
             )
 
     def check_among(self, features: Sequence[Feature]) -> None:
-        """Refuses features of a run of which none can be of a request.
+        """Refuses features of a run of which none can be of a request, or one of single rows alone.
 
         Raises:
-            ValueError: None of them can be.
+            ValueError: None of them can be, or one reads single rows.
         """
+        alone = next((feature for feature in features if feature.of_single_rows), None)
+        if alone is not None:
+            raise ValueError(
+                f"feature {alone.name!r}: {alone.kind} read single rows, not data.requests; "
+                "remove one of them"
+            )
         levels = [feature.asked_level for feature in features]
         if "request" not in levels and (self.column is not None or None not in levels):
             raise ValueError(NOTHING_SHARED)

@@ -41,11 +41,12 @@ class Feature(HasKinds):
     if TYPE_CHECKING:  # each kind has them at its own place in the run's files
         kind: Any
         name: Any
-        dim: Any
-        level: Any
+        dim: Any = None
+        level: Any = None
 
     grows: ClassVar[bool] = False  # whether another feature may read new ids of its column
     makes_numbers: ClassVar[bool] = False  # whether it makes numbers of its columns
+    of_single_rows: ClassVar[bool] = False  # whether it cannot read rows that share a request
     derived_are: ClassVar[str] = "parts"  # what `derived_names` are names of, in an error
 
     @property
@@ -727,6 +728,7 @@ class TreesFeature(Feature):
     """
 
     makes_numbers = True
+    of_single_rows = True
 
     kind: Literal["trees"] = "trees"
     name: Name = Field(description=NAME_OF_FEATURE)
@@ -742,10 +744,6 @@ class TreesFeature(Feature):
         description="parts of the training rows, each told by trees that have not seen it; other "
         "rows get the mean of all trees",
     )
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **keys: Any) -> None: ...
 
     @property
     def source_columns(self) -> list[str]:

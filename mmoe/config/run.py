@@ -64,12 +64,6 @@ class RunConfig(Strict):
 
     def _ensure_features_of_requests_have_some(self) -> None:
         if self.data.requests is not None:
-            for feature in self.features:
-                if feature.kind == "trees":
-                    raise ValueError(
-                        f"feature {feature.name!r}: trees read single rows, not data.requests; "
-                        "remove one of them"
-                    )
             self.data.requests.check_among(self.features)
             return
         for feature in self.features:

@@ -16,6 +16,7 @@ from mmoe.config import NumericFeature, RunConfig, TaskConfig
 from mmoe.datasets import EncodedLabels, FeatureEncoder, encode_labels
 from mmoe.datasets.features.codec import LookedUp
 from mmoe.datasets.features.numeric import NumericRule
+from mmoe.datasets.features.trees import mean_labels
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.metrics.task_kinds import kind_of
 
@@ -153,7 +154,7 @@ class _TreeSettings:
 
 _Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # x_NC, labels_N, weights_N
 _FEW_IDS = 255  # as many bins as trees cut a column into: each id has its own
-_FOLDS, _SMOOTHING = 5, 10  # of mean labels; rows of the mean of all that are added to an id's
+_FOLDS = 5  # of mean labels
 _MOST_TREES, _PATIENCE = 1_000, 20
 _TRIED_ON = 60_000  # rows that settings are chosen on
 # As people tune them first: plain ones, small ones for noisy labels, larger and slower ones
@@ -214,13 +215,14 @@ class _Trees:
         self.model = _fit_trees(self.is_event, rows, settings, held)
 
     def _fit_means(self, x_NC: np.ndarray, labels_N: np.ndarray, weights_N: np.ndarray) -> None:
-        mean = np.average(labels_N, weights=weights_N)
+        mean = float(np.average(labels_N, weights=weights_N))
         self.mean_labels = {}
         for column, size in self.many.items():
             known_N = np.isfinite(x_NC[:, column])
-            ids_n, weights_n = x_NC[known_N, column].astype(np.int64), weights_N[known_N]
-            total = np.bincount(ids_n, weights_n * labels_N[known_N], size) + _SMOOTHING * mean
-            self.mean_labels[column] = total / (np.bincount(ids_n, weights_n, size) + _SMOOTHING)
+            ids_n = x_NC[known_N, column].astype(np.int64)
+            self.mean_labels[column] = mean_labels(
+                ids_n, labels_N[known_N], weights_N[known_N], size, mean
+            )
 
     def _means(self, x_NC: np.ndarray) -> np.ndarray:
         """Mean label of each id of many values, float64 [N, columns]; NaN where it is unknown."""
