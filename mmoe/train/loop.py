@@ -123,7 +123,7 @@ class Trainer:
                     self._close_epoch(events)
                     exploded = "exploded" in position.history[-1]
                     without = position.epochs_without_gain
-                    stop = exploded or without >= training.waits(position.epoch - without)
+                    stop = exploded or without >= self._waits()
                     asked_to_stop = self._asked_to_stop() and not stop
                     position.finished = stop or asked_to_stop or position.epoch >= training.epochs
                     best = position.epochs_without_gain == 0
@@ -174,6 +174,13 @@ class Trainer:
         self._save(best=True)
         self._write_history()
         self.reporter.say(f"before the first epoch  validation: {self._judged(metrics)}  *best")
+
+    def _waits(self) -> int:
+        """Returns how many epochs without improvement end training, as things stand."""
+        position = self.state.position
+        values = {entry["epoch"]: entry["monitor"] for entry in position.history}
+        best_epoch = position.epoch - position.epochs_without_gain
+        return self.config.training.waits(best_epoch, values.pop(0, None), values.values())
 
     def _asked_to_stop(self) -> bool:
         """Whether the caller, told of the epoch, wants no other; all ranks do what the first says.

@@ -268,6 +268,8 @@ class _Watch:
         self.trial, self.training, self.run, self.deadline = trial, config.training, run, deadline
         self.higher = higher_is_better(config.training.monitor)
         self.best: float | None = None
+        self.start: float | None = None  # monitored before the first epoch
+        self.values: list[float | None] = []  # after each
         self.best_epoch = self.epochs = 0
 
     def check_time(self) -> None:
@@ -280,7 +282,7 @@ class _Watch:
         if (not self.epochs or number > self.epochs + 1) and self.run.history_file.exists():
             self.catch_up()
         self._report(entry)
-        waits = self.training.waits(self.best_epoch)
+        waits = self.training.waits(self.best_epoch, self.start, self.values)
         ends = self.epochs >= self.training.epochs or self.epochs - self.best_epoch >= waits
         if ends or "exploded" in entry:  # its run would go on to the test split
             raise _Ends("finished")
@@ -296,13 +298,14 @@ class _Watch:
         """
         history = read_json(self.run.history_file, _History)
         if not self.epochs and "start" in history:
-            self.best = history["start"]["monitor"]
+            self.start = self.best = history["start"]["monitor"]
         for entry in history["epochs"][self.epochs :]:
             self._report(entry)
 
     def _report(self, entry: Mapping[str, Any]) -> None:
         """Tells the pruner the best value so far, which is that of the kept checkpoint."""
         value, self.epochs = entry["monitor"], entry["epoch"]
+        self.values.append(value)
         if value is None:  # nothing to compare by; the newest weights are kept
             self.best_epoch = self.epochs
         elif self.best is None or (value > self.best if self.higher else value < self.best):

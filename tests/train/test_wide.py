@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.config import config_from_dict, set_values
+from mmoe.config import TrainingConfig, config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
 from mmoe.metrics import auc_difference_interval
@@ -404,3 +404,31 @@ def test_row_weights_count(additive):
         found.append(predictor.predict(prepared.test)[:, 0])
     # The variances are those of the mean weight, so not quite the same
     assert np.abs(found[0] - found[1]).max() < 0.08
+
+
+@pytest.mark.parametrize(
+    ("best_epoch", "start", "epochs", "expected"),
+    [
+        (2, None, [0.7], 2),  # there was no start
+        (0, 0.7, [0.6], 3),  # worse: three, at least, to outdo it
+        (1, 0.7, [0.71, 0.7], 2),  # better: the usual patience
+        (0, 0.7, [0.7001, 0.6999], 10),  # half of the epochs, as nothing has moved
+        (1, 0.7, [0.7006, 0.7], 10),  # a best epoch by luck alone
+        (1, -0.7, [-0.7001], 10),  # a gain may be less than none
+        (0, 0.7, [0.7001, None], 3),  # what cannot be computed tells nothing
+    ],
+)
+def test_experts_may_take_half_of_the_epochs_to_begin(best_epoch, start, epochs, expected):
+    assert TrainingConfig(epochs=20, patience=2).waits(best_epoch, start, epochs) == expected
+
+
+def test_training_goes_on_while_experts_have_not_begun(additive, tmp_path):
+    """At a rate that moves nothing, training ends after half of the epochs, resumed or not."""
+    raw = _additive_config()
+    raw["training"] |= {"epochs": 8, "patience": 1, "optimizer": {"learning_rate": 1e-9}}
+    raw["training"]["embedding_optimizer"] = {"learning_rate": 1e-9}
+    config = config_from_dict(set_values(raw, [WIDE]))
+    train_run(config, tmp_path / "run", splits=additive)
+    history = json.loads((tmp_path / "run" / "history.json").read_text())
+    best = max((entry["epoch"] for entry in history["epochs"] if entry["best"]), default=0)
+    assert len(history["epochs"]) == min(best + 4, 8)

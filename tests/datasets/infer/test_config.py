@@ -393,7 +393,7 @@ def test_many_ids_get_few_and_large_steps(values, fast):
     training = infer_config(table, ["y"])[0].training
     assert training.epochs == (6 if fast else 15)
     assert training.patience == (1 if fast else 3)
-    assert training.optimizer.learning_rate == (0.003 if fast else 0.001)
+    assert training.optimizer.learning_rate == (0.003 if fast else 0.002)
 
 
 def test_epochs_are_not_told_apart_by_the_auc_of_few_positives():
