@@ -409,13 +409,15 @@ def _gain_of_trees(
 # and flights, which gain .01 to .09 of R² or AUC by it, 0.15 at most
 _HARM = 0.2
 _ENDS = (0.4, 0.55, 0.7, 0.85, 1.0)  # of the blocks: shares of the rows
-_FEW_LEVELS, _MOST_ROWS, _MOST_STEPS = 300, 30_000, 300
+_FEW_LEVELS, _MOST_ROWS, _MOST_STEPS = 300, 10_000, 300
+_RIDGE_ROWS = 30_000  # rows beside which `_RIDGE` is
 
 
 def _lost(together: Together, target: Target, times_S: np.ndarray) -> float:
     """Computes what the time loses in the block where it is most, of the label's variance."""
     order = np.argsort(times_S[target.index_L], kind="stable")
-    order = order[:: -(-len(order) // _MOST_ROWS)]
+    rows, order = len(order), order[:: -(-len(order) // _MOST_ROWS)]
+    ridge = _RIDGE * len(order) / min(max(rows, 1), _RIDGE_ROWS)
     index_R, labels_R = target.index_L[order], target.labels_L[order]
     times_R = times_S[index_R].astype(np.float64)
     found = [one for one in together.levels(index_R) if one[1] <= _FEW_LEVELS]
@@ -435,9 +437,7 @@ def _lost(together: Together, target: Target, times_S: np.ndarray) -> float:
         both = sparse.csr_array(sparse.hstack([x, sparse.csr_array(time_R)], format="csr"))
         errors = []
         for columns in (x, both):  # no matrix of all pairs of levels, which may be ten thousand
-            weights, *_ = lsqr(
-                columns[past], labels_R[past], damp=_RIDGE**0.5, iter_lim=_MOST_STEPS
-            )
+            weights, *_ = lsqr(columns[past], labels_R[past], damp=ridge**0.5, iter_lim=_MOST_STEPS)
             errors.append((labels_R[later] - columns[later] @ weights) ** 2)
         lost.append(float((errors[1] - errors[0]).mean()))
     return max(lost)

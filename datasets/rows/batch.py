@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -43,6 +44,13 @@ class Batch:
     domains_B: torch.Tensor | None = None
     requests_B: torch.Tensor | None = None
     request_dense_QF: torch.Tensor | None = None
+
+    @classmethod
+    def of_arrays(cls, num_rows: int, **arrays: np.ndarray | None) -> "Batch":
+        """Makes a batch of NumPy arrays, whose memory it shares; by the names of the tensors."""
+        given = {name: array for name, array in arrays.items() if array is not None}
+        tensors: dict[str, Any] = {name: torch.from_numpy(a) for name, a in given.items()}
+        return cls(num_rows=num_rows, **tensors)
 
     def __len__(self) -> int:
         """B, padding included."""

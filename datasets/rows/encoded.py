@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 
 from mmoe.datasets.features.ragged import RaggedRows
-from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.values.arrow import offsets_of
 from mmoe.datasets.values.keys import first_rows, first_seen
+
+if TYPE_CHECKING:  # torch takes two seconds to import, and `mmoe init` has no batches
+    from mmoe.datasets.rows.batch import Batch
 
 IdLists = tuple[np.ndarray, np.ndarray]  # ids [V], offsets [N + 1]
 
@@ -330,7 +331,7 @@ class EncodedData:
         pad_to: int | None = None,
         *,
         groups_B: np.ndarray | None = None,
-    ) -> Batch:
+    ) -> "Batch":
         """Makes a batch of the given rows, in that order.
 
         Args:
@@ -341,6 +342,8 @@ class EncodedData:
         Raises:
             ValueError: More rows than `pad_to`.
         """
+        from mmoe.datasets.rows.batch import Batch
+
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
         rows_B = np.asarray(rows, np.int64)
@@ -352,25 +355,25 @@ class EncodedData:
         index_Q, requests_B, dense_QF = self._requests(rows_B, height)
         values, lengths, id_weights = ids_of_batch(self.features, rows_B, height, index_Q)
 
-        def rows_of(array_NX: np.ndarray | None) -> torch.Tensor | None:
-            return None if array_NX is None else torch.from_numpy(gather(array_NX, rows_B, height))
+        def rows_of(array_NX: np.ndarray | None) -> np.ndarray | None:
+            return None if array_NX is None else gather(array_NX, rows_B, height)
 
         trained_NT = observed_NT = weights_NT = None
         if (labels := self.labels) is not None:
             trained_NT = labels.labels_NT if labels.targets_NT is None else labels.targets_NT
             observed_NT, weights_NT = labels.observed_NT, labels.weights_NT
-        return Batch(
-            dense_BF=torch.from_numpy(gather(self.features.dense_NF, rows_B, height)),
-            values=torch.from_numpy(values),
-            lengths_CB=torch.from_numpy(lengths),
+        return Batch.of_arrays(
+            num_rows=len(rows_B),
+            dense_BF=rows_of(self.features.dense_NF),
+            values=values,
+            lengths_CB=lengths,
             labels_BT=rows_of(trained_NT),
             observed_BT=rows_of(observed_NT),
             weights_BT=rows_of(weights_NT),
-            num_rows=len(rows_B),
-            id_weights=_tensor(id_weights),
-            groups_B=_tensor(groups_B),
-            requests_B=_tensor(requests_B),
-            request_dense_QF=_tensor(dense_QF),
+            id_weights=id_weights,
+            groups_B=groups_B,
+            requests_B=requests_B,
+            request_dense_QF=dense_QF,
             domains_B=rows_of(self.features.domains_N),  # of padding 0, which nobody reads
         )
 
@@ -484,10 +487,6 @@ def _joined(values: np.ndarray, lengths: np.ndarray, lists: list[Ids]) -> Ids:
     ones = np.ones(values.size, np.float32)
     weights = (np.ones(len(ids), np.float32) if w is None else w for ids, _, w in lists)
     return all_values, all_lengths, np.concatenate([ones, *weights])
-
-
-def _tensor(array: np.ndarray | None) -> torch.Tensor | None:
-    return None if array is None else torch.from_numpy(array)
 
 
 def gather(source_NX: np.ndarray, rows_B: np.ndarray, height: int) -> np.ndarray:
