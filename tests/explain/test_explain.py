@@ -226,7 +226,9 @@ def test_the_estimator_explains_itself(funnel_table, tmp_path):
     y = log[["click", "buy"]].astype(float)
     y.loc[y.click == 0, "buy"] = None
     X = log[["user", "item", "price"]]
-    ranker = MultiTaskRanker(num_experts=3, epochs=3, seed=1).fit(X, y)
+    ranker = MultiTaskRanker(
+        num_experts=3, epochs=3, batch_size=32, learning_rate=0.001, seed=1
+    ).fit(X, y)
     found = ranker.explain(X, y, tolerance=0.5, gradients=True, features=True)
     assert len(found.experts) == 6 and found.unneeded == [1, 2, 3]
     assert {"auc", "auc_low", "auc_high", "ne", "share", "verdict"} <= set(found.experts)
