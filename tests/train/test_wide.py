@@ -423,12 +423,21 @@ def test_experts_may_take_half_of_the_epochs_to_begin(best_epoch, start, epochs,
 
 
 def test_training_goes_on_while_experts_have_not_begun(additive, tmp_path):
-    """At a rate that moves nothing, training ends after half of the epochs, resumed or not."""
+    """At a rate that moves nothing, training ends after half of the epochs, resumed too."""
+
+    class Killed(Exception): ...
+
+    def kill(epoch, _):
+        if epoch == 2:
+            raise Killed
+
     raw = _additive_config()
     raw["training"] |= {"epochs": 8, "patience": 1, "optimizer": {"learning_rate": 1e-9}}
     raw["training"]["embedding_optimizer"] = {"learning_rate": 1e-9}
     config = config_from_dict(set_values(raw, [WIDE]))
-    train_run(config, tmp_path / "run", splits=additive)
+    with pytest.raises(Killed):
+        train_run(config, tmp_path / "run", splits=additive, on_epoch=kill)
+    train_run(config, tmp_path / "run", splits=additive, resume=True)
     history = json.loads((tmp_path / "run" / "history.json").read_text())
     best = max((entry["epoch"] for entry in history["epochs"] if entry["best"]), default=0)
     assert len(history["epochs"]) == min(best + 4, 8)
