@@ -341,6 +341,28 @@ def test_help_is_quick_to_import():
     assert all(command in out.stdout for command in commands)
 
 
+def test_init_loads_no_torch(tmp_path):
+    """It takes two seconds to import, as long as a look at a small log."""
+    log = tmp_path / "log.csv"
+    log.write_text(
+        "user,price,at,y\n" + "".join(f"u{n % 9},{n},2024-01-01,{n % 2}\n" for n in range(99))
+    )
+    code = "import sys, mmoe.cli\ntry: mmoe.cli.main()\nfinally: print('torch' in sys.modules)"
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "init",
+        log,
+        "--label",
+        "y",
+        "--out",
+        tmp_path / "c.yaml",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False" and (tmp_path / "c.yaml").exists()
+
+
 def test_doctor_says_what_training_would_run_on(mmoe, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     code, out, _ = mmoe("doctor")

@@ -375,7 +375,7 @@ OPTION = "--request"
 def with_requests(
     config: RunConfig, reasons: Reasons, table: pa.Table, column: str, origin: str
 ) -> RunConfig:
-    """Returns the config with `data.requests`, and the level of each feature.
+    """Returns the config with `data.requests`, and the level of each feature that can read them.
 
     Args:
         config: Inferred without the column.
@@ -394,7 +394,8 @@ def with_requests(
             f"{origin}: {OPTION} {column}: never repeats among {table.num_rows:,} rows; name the "
             "column that says which rows were candidates of one request"
         )
-    features = [_with_level(feature, found, table, origin) for feature in config.features]
+    readable = [feature for feature in config.features if not feature.of_single_rows]
+    features = [_with_level(feature, found, table, origin) for feature in readable]
     shared = [feature.name for feature in features if feature.asked_level == "request"]
     if not shared:
         raise ValueError(

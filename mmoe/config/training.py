@@ -438,9 +438,11 @@ class TrainingConfig(Strict):
             epochs: The monitored value after each epoch.
         """
         waits = self.patience if best_epoch else max(self.patience, _TO_BEGIN)
-        still = start is not None and all(
-            value is not None and abs(value - start) < _STILL * abs(start) for value in epochs
-        )
+        if start is None:
+            return waits
+        # A gain and an R² are 1 less a relative loss, and may be 0: a thousandth is that loss's
+        scale = abs(1 - start if self.monitor.endswith((".gain", ".r2")) else start)
+        still = all(value is not None and abs(value - start) < _STILL * scale for value in epochs)
         return max(waits, self.epochs // 2) if still else waits
 
     def _ensure_the_backend_has_the_optimizer(self) -> None:

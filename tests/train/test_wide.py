@@ -414,7 +414,6 @@ def test_row_weights_count(additive):
         (1, 0.7, [0.71, 0.7], 2),  # better: the usual patience
         (0, 0.7, [0.7001, 0.6999], 10),  # half of the epochs, as nothing has moved
         (1, 0.7, [0.7006, 0.7], 10),  # a best epoch by luck alone
-        (1, -0.7, [-0.7001], 10),  # a gain may be less than none
         (0, 0.7, [0.7001, None], 3),  # what cannot be computed tells nothing
     ],
 )
@@ -422,13 +421,33 @@ def test_experts_may_take_half_of_the_epochs_to_begin(best_epoch, start, epochs,
     assert TrainingConfig(epochs=20, patience=2).waits(best_epoch, start, epochs) == expected
 
 
+@pytest.mark.parametrize(("ne", "epochs", "expected"), [
+    (0.9, [0.9005, 0.8995], 10), (0.9, [0.9005, 0.91], 3),
+    (1.0, [1.0005], 10), (1.2, [1.201], 10),  # a gain of 0 or less is no other case
+])  # fmt: skip
+def test_a_gain_moves_as_the_loss_of_which_it_is_a_share(ne, epochs, expected):
+    for monitor in ("mean.ne", "mean.gain", "y.r2"):
+        training = TrainingConfig(epochs=20, patience=2, monitor=monitor)
+        start, *values = (ne, *epochs) if monitor == "mean.ne" else (1 - v for v in (ne, *epochs))
+        assert training.waits(0, start, values) == expected
+
+
 def test_training_goes_on_while_experts_have_not_begun(additive, tmp_path):
-    """At a rate that moves nothing, training ends after half of the epochs, resumed or not."""
+    """At a rate that moves nothing, training ends after half of the epochs, resumed too."""
+
+    class Killed(Exception): ...
+
+    def kill(epoch, _):
+        if epoch == 2:
+            raise Killed
+
     raw = _additive_config()
     raw["training"] |= {"epochs": 8, "patience": 1, "optimizer": {"learning_rate": 1e-9}}
     raw["training"]["embedding_optimizer"] = {"learning_rate": 1e-9}
     config = config_from_dict(set_values(raw, [WIDE]))
-    train_run(config, tmp_path / "run", splits=additive)
+    with pytest.raises(Killed):
+        train_run(config, tmp_path / "run", splits=additive, on_epoch=kill)
+    train_run(config, tmp_path / "run", splits=additive, resume=True)
     history = json.loads((tmp_path / "run" / "history.json").read_text())
     best = max((entry["epoch"] for entry in history["epochs"] if entry["best"]), default=0)
     assert len(history["epochs"]) == min(best + 4, 8)

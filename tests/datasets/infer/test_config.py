@@ -352,6 +352,18 @@ def test_what_is_the_same_inside_requests_is_of_them(log):
     assert (config.data.split.by, config.data.split.column) == ("random", None)
 
 
+def test_requests_get_no_trees_which_read_single_rows():
+    rng = np.random.default_rng(0)
+    a, b, c = rng.normal(size=(3, 6000))
+    y = (rng.random(6000) < 1 / (1 + np.exp(-2 * np.sign(a * b * c)))).astype(int)
+    request, user = np.repeat(np.arange(1500), 4), np.repeat(rng.normal(size=1500), 4)
+    log = pa.table({"request": request, "user": user, "a": a, "b": b, "c": c, "click": y})
+    alone, _ = infer_config(log.drop_columns(["request"]), ["click"])
+    config, reasons = inferred(log)
+    assert {one.name for one in alone.features} - {one.name for one in config.features} == {"trees"}
+    assert config_from_dict(yaml.safe_load(commented_yaml(config, reasons))) == config
+
+
 @pytest.mark.parametrize(("column", "message"), [
     ("rquest", r"--request.*did you mean 'request'"),
     ("own", "--request own: never repeats among"),
