@@ -419,6 +419,7 @@ def test_row_weights_count(additive):
 )
 def test_experts_may_take_half_of_the_epochs_to_begin(best_epoch, start, epochs, expected):
     assert TrainingConfig(epochs=20, patience=2).waits(best_epoch, start, epochs) == expected
+    assert TrainingConfig(epochs=90, patience=2).waits(best_epoch, start, epochs) == expected
 
 
 @pytest.mark.parametrize(("ne", "epochs", "expected"), [
