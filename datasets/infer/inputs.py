@@ -145,6 +145,7 @@ class Inputs:
             del self.coded[name], verdicts[name]
         known = {name: one for name, one in evidence.items() if name not in relations.owner}
         self._leave_behind(verdicts, known)
+        self._multiplied(verdicts, evidence)
         rare = self._too_rare(kept, verdicts, evidence)
         for profile in kept:
             if (verdict := verdicts.get(profile.name)) is not None:
@@ -343,6 +344,26 @@ class Inputs:
                 self.left_out.append((name, finding.reason))
                 del self.coded[name], verdicts[name]
 
+    def _multiplied(
+        self, verdicts: dict[str, Verdict], evidence: dict[str, Evidence | None]
+    ) -> None:
+        """Reads unsure numbers as ids where their products with other ids predict a label.
+
+        Items numbered by how often they come look like a quantity, and tastes that cancel out over
+        all users say nothing of one item alone.
+        """
+        unsure = [n for n in self.unsure if n in self.coded and verdicts[n].kind == "number"]
+        numbers = {name for name, verdict in verdicts.items() if verdict.kind == "number"}
+        strongest = self._strongest(evidence) if unsure else {}
+        over = list(Together(strongest, numbers, self.sample).leftovers()) if unsure else []
+        for name in unsure:
+            together = Together(strongest, numbers - {name}, self.sample)
+            product = together.product(over)
+            if product is not None and name in product.columns:
+                (other,) = set(product.columns) - {name}
+                verdicts[name] = Verdict("ids", why=f"its products with {other!r}")
+                self.unsure.remove(name)
+
     def _too_rare(
         self,
         kept: list[ColumnProfile],
@@ -452,7 +473,7 @@ class Inputs:
         deep = self.together.deep(over, many=many)
         if deep is not None:
             why = f"they predict {deep[0]!r} beyond any sum of columns (z {deep[1]:.0f})"
-            halves = {"folds": 2} if many else {}
+            halves: dict[str, Any] = {"folds": 2} if many else {}
             feature = TreesFeature(name=names.feature("trees"), **halves)
             self._take(feature, f"boosted trees: {why}")
 

@@ -170,7 +170,7 @@ def summary_table(summary: Any) -> Any:
     """Makes a table of a `Summary`: scores, then the columns that differ most from training."""
     from mmoe.run.metrics_table import plain_table
 
-    titles, rows = ("mean (training)", *_PERCENTILES, "NaN"), []
+    titles, rows = ("mean (test split)", *_PERCENTILES, "NaN"), []
     for name, figures in summary.scores.items():
         before = summary.of_training.get(name, {})
         quantiles = [_number(figures.get(percentile)) for percentile in _PERCENTILES]

@@ -43,7 +43,9 @@ def test_figures_are_those_of_the_rows(run, funnel_table, night, tmp_path):
     assert all(figures.get("psi", 0) < 0.1 for figures in summary.columns.values())
     written = json.loads(pq.read_metadata(out).metadata[b"mmoe.summary"])
     assert written == summary.as_dict()
-    assert summary_table(summary).row_count == 3 + len(summary.columns)
+    shown = summary_table(summary)
+    assert shown.row_count == 3 + len(summary.columns)
+    assert shown.columns[1].header == "mean (test split)"  # as of_training says of predictions
 
 
 def test_a_folder_has_the_same_figures_however_it_is_cut(run, night, tmp_path):

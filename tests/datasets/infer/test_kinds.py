@@ -301,6 +301,22 @@ def test_tastes_get_a_factorization_machine_and_rows_that_decay(product_ids):
     assert [feature.kind for feature in config.features] == ["categorical", "categorical"]
 
 
+@pytest.mark.parametrize("multiplied", [True, False])
+def test_items_numbered_by_how_often_they_come_are_ids_where_tastes_multiply(multiplied):
+    """Their numbers look like a quantity, and tell nothing of an item alone."""
+    rng = np.random.default_rng(6)
+    rows = 20_000
+    users, items = rng.integers(0, 300, rows), rng.exponential(35, rows).astype(int) % 150
+    tastes, sorts = rng.normal(size=(300, 2)), rng.normal(size=(150, 2))
+    effect = np.einsum("nk,nk->n", tastes[users], sorts[items]) * multiplied
+    columns = {"user": [f"u{u}" for u in users], "item": 10 + 7 * items}
+    config, reasons = infer(columns, effect + rng.normal(size=300)[users])
+    assert kinds(config)["item"] == ("categorical" if multiplied else "numeric")
+    assert (reasons.unsure == []) == multiplied
+    assert ("products with 'user'" in reasons.features["item"]) == multiplied
+    assert (config.model.interaction.kind == "fm") == multiplied
+
+
 def test_sums_get_none(product_ids):
     rng = np.random.default_rng(1)
     config, _ = _infer(
