@@ -465,7 +465,7 @@ class Inputs:
         """Lets boosted trees read all columns, where they find more than crosses of two do.
 
         Not where later rows are judged: what trees of other rows say of a day is worth less then.
-        Half of many rows tell as much as four fifths of few, and take less time.
+        Two thirds of many rows tell about as much as four fifths, in half of the time.
         """
         if self.sample.times_S is not None:
             return
@@ -473,8 +473,8 @@ class Inputs:
         deep = self.together.deep(over, many=many)
         if deep is not None:
             why = f"they predict {deep[0]!r} beyond any sum of columns (z {deep[1]:.0f})"
-            halves: dict[str, Any] = {"folds": 2} if many else {}
-            feature = TreesFeature(name=names.feature("trees"), **halves)
+            fewer: dict[str, Any] = {"folds": 3} if many else {}
+            feature = TreesFeature(name=names.feature("trees"), **fewer)
             self._take(feature, f"boosted trees: {why}")
 
     def _read_elapsed(self, names: Names) -> None:

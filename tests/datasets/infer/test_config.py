@@ -501,11 +501,11 @@ def test_trees_read_what_no_sum_of_columns_says():
     assert not any(one.kind == "trees" for one in config.features)
 
 
-def test_many_rows_get_trees_of_their_halves_where_these_tell_far_more():
+def test_many_rows_get_trees_of_fewer_folds_where_these_tell_far_more():
     """Beside a strong sum of columns experts learn the rest; where there is none trees do."""
     rng = np.random.default_rng(0)
     a, b, c = rng.normal(size=(3, 61_000))
-    for strength, folds in ((0.0, [2]), (4.0, [])):
+    for strength, folds in ((0.0, [3]), (4.0, [])):
         logit = strength * (a + b) + np.sign(a * b * c)
         y = (rng.random(len(a)) < 1 / (1 + np.exp(-logit))).astype(int)
         config, _, _ = infer(pa.table({"a": a, "b": b, "c": c, "y": y}), "y")
