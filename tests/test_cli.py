@@ -348,19 +348,10 @@ def test_init_loads_no_torch(tmp_path):
         "user,price,at,y\n" + "".join(f"u{n % 9},{n},2024-01-01,{n % 2}\n" for n in range(99))
     )
     code = "import sys, mmoe.cli\ntry: mmoe.cli.main()\nfinally: print('torch' in sys.modules)"
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "init",
-        log,
-        "--label",
-        "y",
-        "--out",
-        tmp_path / "c.yaml",
-    ]
+    out = tmp_path / "c.yaml"
+    command = [sys.executable, "-c", code, "init", log, "--label", "y", "--out", out]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False" and (tmp_path / "c.yaml").exists()
+    assert done.stdout.splitlines()[-1] == "False" and out.exists()
 
 
 def test_doctor_says_what_training_would_run_on(mmoe, monkeypatch):

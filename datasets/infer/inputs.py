@@ -353,9 +353,11 @@ class Inputs:
         all users say nothing of one item alone.
         """
         unsure = [n for n in self.unsure if n in self.coded and verdicts[n].kind == "number"]
+        if not unsure:
+            return
         numbers = {name for name, verdict in verdicts.items() if verdict.kind == "number"}
-        strongest = self._strongest(evidence) if unsure else {}
-        over = list(Together(strongest, numbers, self.sample).leftovers()) if unsure else []
+        strongest = self._strongest(evidence)
+        over = list(Together(strongest, numbers, self.sample).leftovers())
         for name in unsure:
             together = Together(strongest, numbers - {name}, self.sample)
             product = together.product(over)
@@ -473,8 +475,7 @@ class Inputs:
         deep = self.together.deep(over, many=many)
         if deep is not None:
             why = f"they predict {deep[0]!r} beyond any sum of columns (z {deep[1]:.0f})"
-            fewer: dict[str, Any] = {"folds": 3} if many else {}
-            feature = TreesFeature(name=names.feature("trees"), **fewer)
+            feature = TreesFeature(name=names.feature("trees"), folds=3 if many else 5)
             self._take(feature, f"boosted trees: {why}")
 
     def _read_elapsed(self, names: Names) -> None:

@@ -2,7 +2,8 @@
 
 Measured on the generated logs of `benchmarks.first_try`: test AUC of the first and second task on
 200,000 rows. Before: 20 buckets (5 below 15,000 rows), no wide part, a constant rate, no dropout;
-one seed. All: what this module returns; the mean of three seeds, of five below 30,000 rows.
+one seed. All: what this module returned before the batches and widths below; the mean of three
+seeds, of five below 30,000 rows.
 
 | rows | log | before | all |
 |---|---|---|---|

@@ -431,8 +431,8 @@ class TrainingConfig(Strict):
 
         Experts beside a fitted wide part begin at 0, and what they read tells little more at first:
         until they have moved the monitored value by a thousandth, half of the epochs may pass, ten
-        at most. Of six seeds of a log whose ids multiply, two ended at an AUC of 0.668 by three
-        epochs, and all come to 0.704 to 0.713 by half of fifteen.
+        at most. Of six seeds of a log whose ids multiply, two ended at an AUC of 0.668 with three
+        epochs of patience, and all come to 0.704 to 0.713 with half of fifteen.
 
         Args:
             best_epoch: 0: what was there before the first epoch is the best.
