@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # prints what each file takes
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder $(if $(COSTS),--costs $(COSTS))
 
-.PHONY: setup demo test test-all lint typecheck cuda-check cuda-emulate cuda-emulate-all gpu-check gpu-bundle sanitize engines notebooks wheel wheel-check bench bench-peers clean
+.PHONY: setup demo test test-all lint typecheck cuda-check cuda-emulate cuda-emulate-all gpu-check gpu-bundle sanitize sanitize-all engines notebooks wheel wheel-check bench bench-peers clean
 
 setup: $(STAMP)
 
@@ -64,6 +64,10 @@ gpu-bundle: setup
 # Address and undefined-behaviour sanitizers over the operators' tests, in a build of its own
 sanitize: setup
 	bash .ci/sanitize $(BIN)/python
+
+# All shapes, depths and types of the operators' grids
+sanitize-all: setup
+	bash .ci/sanitize $(BIN)/python --all
 
 # Ray and Spark, in .venv-engines: Java is installed where it is missing
 engines: setup
