@@ -390,9 +390,21 @@ def _whole(
     return pa.chunked_array([pa.array(numbers_N * factor // divisor, mask=missing_N)])
 
 
-# Whole numbers of this size are seconds, milli-, micro- or nanoseconds since 1970 (1973 to 2286)
-_UNITS = (("seconds", 1e8, 1e10), ("milliseconds", 1e11, 1e13), ("microseconds", 1e14, 1e16),
-          ("nanoseconds", 1e17, 1e19))  # fmt: skip
+# Numbers of this size are in this unit, from 1973 to 2286
+_SIZES: dict[TimeUnit, tuple[float, float]] = {
+    "s": (1e8, 1e10), "ms": (1e11, 1e13), "us": (1e14, 1e16), "ns": (1e17, 1e19)
+}  # fmt: skip
+_UNIT_NAMES = {
+    "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"
+}  # fmt: skip
+
+
+def unit_by_size(lowest: float, highest: float) -> TimeUnit | None:
+    """Returns the unit since 1970 that numbers from `lowest` to `highest` have, by their size."""
+    for unit, (first, beyond) in _SIZES.items():
+        if first <= lowest and highest < beyond:
+            return unit
+    return None
 
 
 class TimeUnits:
@@ -412,7 +424,7 @@ a.csv; write the column in one unit
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.files: dict[str, str] = {}  # unit → first file that has it
+        self.files: dict[TimeUnit, str] = {}  # unit → first file that has it
 
     def add(self, times_N: np.ndarray, file: str) -> None:
         """Looks at more rows of `file`: int64 or float64, as `to_times` gives them.
@@ -422,13 +434,11 @@ a.csv; write the column in one unit
         """
         if not len(times_N):
             return
-        lowest, highest = float(times_N.min()), float(times_N.max())
-        for unit, start, stop in _UNITS:
-            if start <= lowest and highest < stop:
-                self.files.setdefault(unit, file)
+        if (unit := unit_by_size(float(times_N.min()), float(times_N.max()))) is not None:
+            self.files.setdefault(unit, file)
         if len(self.files) > 1:
             (one, there), (two, here) = list(self.files.items())[:2]
             raise ValueError(
-                f"{here}: column {self.name!r} looks like {two} since 1970, but like {one} in "
-                f"{there}; write the column in one unit"
+                f"{here}: column {self.name!r} looks like {_UNIT_NAMES[two]} since 1970, but like "
+                f"{_UNIT_NAMES[one]} in {there}; write the column in one unit"
             )
