@@ -25,7 +25,7 @@ from mmoe.datasets.rows.requests import RowRequests, find_requests
 from mmoe.datasets.rows.splits import assign_splits
 from mmoe.datasets.values.arrow import plain
 from mmoe.datasets.values.columns import to_times
-from mmoe.datasets.values.row_hashes import column_part, row_hashes
+from mmoe.datasets.values.keys import column_part, row_hashes
 from mmoe.datasets.values.text import cleaned, words_met
 
 _THIN = 1 / 3  # of the rows that a part should have: ties of a coarse time take the others

@@ -12,7 +12,7 @@ import pyarrow as pa
 from mmoe.config import DatetimeFeature, Part, TimeUnit
 from mmoe.datasets.rows.locations import cell_place, find_column, first_true
 from mmoe.datasets.values import text
-from mmoe.datasets.values.arrow import is_text, pc
+from mmoe.datasets.values.arrow import is_numeric, is_text, pc
 
 
 def parse_format(values: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
@@ -44,8 +44,7 @@ def digits_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_integer(column.type):  # whole numbers with gaps, as pandas has them
         column = column.cast(pa.float64(), safe=False)
         whole = pc.and_(pc.equal(column, pc.floor(column)), pc.less(pc.abs(column), 2.0**53))
-        column = pc.if_else(pc.fill_null(whole, False), column, pa.scalar(None, pa.float64()))
-        column = column.cast(pa.int64())
+        column = pc.if_else(whole, column, None).cast(pa.int64())
     return column.cast(pa.large_string())
 
 
@@ -189,12 +188,11 @@ def local_datetimes(
     if pa.types.is_timestamp(kind):
         reader.refuse_unit(str(kind))
         return reader.local(_whole(column.cast(pa.int64()), kind.unit, reader, _DATETIMES))
-    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    if feature.format is not None and (numbers or is_text(kind)):
+    if feature.format is not None and (is_numeric(kind) or is_text(kind)):
         return reader.written(column, feature.format)
     if is_text(kind):
         return reader.numbers_in_text(column) if feature.unit else reader.iso(column)
-    if numbers:
+    if is_numeric(kind):
         return reader.local(reader.numbers(column))
     raise ValueError(f"{reader.where} holds {kind}, expected {_EXPECTED}; convert the column")
 
