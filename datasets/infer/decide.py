@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from mmoe.datasets.infer.evidence import Evidence
+from mmoe.datasets.infer.evidence import SURE, Evidence
 
 _QUANTITIES = """
 price cost fee tax amount amt total sum revenue income salary wage spend spent budget bid gain
@@ -192,8 +192,6 @@ def whole(values_V: np.ndarray) -> bool:
     return bool((values_V == np.floor(values_V)).all())
 
 
-# Of z, where each column is tried once or twice: one of a thousand by chance
-SURE = 3.3
 # What a number gains, of what ids gain. Of ids it gains nothing, so but for chance 0; of numbers
 # that ids tell apart well (72 ages in 20,000 rows) 1.0 and more. In between lie ids that drift (a
 # user's number tells when he came) and numbers with values of their own (40 hours).

@@ -20,9 +20,8 @@ from mmoe.config import (
 from mmoe.datasets.features.datetime import part_ids
 from mmoe.datasets.infer.coded import Coded, Folds, Sample, one_to_one
 from mmoe.datasets.infer.crosses import Together
-from mmoe.datasets.infer.decide import SURE, Verdict
-from mmoe.datasets.infer.evidence import BUCKETS, Evidence, weigh
-from mmoe.datasets.infer.forward import outdated
+from mmoe.datasets.infer.decide import Verdict
+from mmoe.datasets.infer.evidence import BUCKETS, SURE, Evidence, outdated, weigh
 from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, time_like, unit_of
 from mmoe.datasets.infer.sizes import FEW_ROWS, USUAL_BUCKETS, encodings_for
 from mmoe.datasets.values.datetimes import has_hours, local_datetimes

@@ -24,7 +24,6 @@ from mmoe.datasets.infer.coded import (
 from mmoe.datasets.infer.crosses import Leftover, Product, Together
 from mmoe.datasets.infer.decide import (
     LARGE_ID,
-    SURE,
     Facts,
     Shape,
     Verdict,
@@ -33,8 +32,7 @@ from mmoe.datasets.infer.decide import (
     hint,
     shape_of,
 )
-from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
-from mmoe.datasets.infer.forward import outdated
+from mmoe.datasets.infer.evidence import SURE, Evidence, light_values, outdated, weigh
 from mmoe.datasets.infer.guess_features import (
     ROWS_PER_ID,
     InputColumn,
