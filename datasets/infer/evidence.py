@@ -470,7 +470,7 @@ def outdated(
     if sample.times_S is None:
         return None
     future = sample.future
-    unseen, beyond = coded.unseen_in(future.test_S, future.training_S)
+    unseen, beyond = future.unseen(coded)
     ordered = coded.values_V is not None
     # Ids that are rare at any time are none that time leaves behind
     if (unseen > max(_MOST_UNKNOWN, _OFTENER * coded.unseen)) if ids else beyond > _MOST_UNKNOWN:

@@ -296,10 +296,7 @@ def _comes_again(season: Coded, sample: Sample) -> bool:
     Then rows drawn at random judge them: blocks of less than a year hold others each, and less
     their means say nothing of one another.
     """
-    if sample.times_S is None:
-        return False
-    future = sample.future
-    return season.unseen_in(future.test_S, future.training_S)[0] < _NEW
+    return sample.times_S is not None and sample.future.unseen(season)[0] < _NEW
 
 
 def reads_moments(profile: ColumnProfile) -> bool:
