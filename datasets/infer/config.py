@@ -290,14 +290,17 @@ class _Look:
         self.chosen = choose_split(table, self.tasks, times, origin)
         if drawn:
             self.chosen = replace(self.chosen, reason="--split random: rows drawn at random")
+        by, times_N = self.chosen.config, None
+        if by.column is not None:
+            times_N = to_times(table, by.column, origin, by.format)
         group = group_column(self.profiles)
         self.inputs = Inputs(
             table=table,
             profiles=self.profiles,
-            sample=draw(self.tasks, self._times(origin)),
+            sample=draw(self.tasks, times_N),
             told=told,
             group=group.name if group else None,
-            time_column=self.chosen.config.column,
+            time_column=by.column,
             splits=splits,
             sampled=sampled,
         )
@@ -314,13 +317,6 @@ class _Look:
         """Whether a factorization machine is to find the products of two columns."""
         tables = sum(len(feature.table_names) for feature in self.inputs.features)
         return self.inputs.product is not None and tables <= MOST_MULTIPLIED
-
-    def _times(self, origin: str) -> np.ndarray | None:
-        """Returns when each row was, where the split is made by time."""
-        split = self.chosen.config
-        if split.column is None:
-            return None
-        return to_times(self.table, split.column, origin, split.format)
 
     def config(self, name: str, path: str | None, repeated: str, total: int) -> RunConfig:
         """Returns what trains as it is; `total` rows there are."""

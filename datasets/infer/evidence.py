@@ -274,8 +274,7 @@ BUCKETS = (10, 20, 50, 100, 200, 500)
 class Evidence:
     """Evidence of how well a column predicts one label, read in both ways."""
 
-    task: str  # the label's task
-    is_event: bool  # whether it is 0 and 1
+    is_event: bool  # whether the label is 0 and 1
     ids: float  # AUC as ids, on rows held out; of a regression the share of variance
     number: float  # the same as a number
     z: float  # of what ids gain over a number, in standard errors
@@ -377,7 +376,6 @@ class _Compared:
         buckets, z_beyond = self._best_buckets()
         ids, number = self._scores()
         return Evidence(
-            task=self.target.task,
             is_event=self.target.is_event,
             ids=ids,
             number=number,
