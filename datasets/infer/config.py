@@ -350,9 +350,7 @@ class _Look:
 
     def reasons(self, repeated: str, total: int) -> Reasons:
         """Returns why the config is what it is."""
-        chosen, inputs, flattery = self.chosen, self.inputs, ""
-        if inputs.sample.times_S is not None:
-            flattery = inputs.together.flattered(inputs.sample.times_S)
+        inputs, flattery = self.inputs, self.inputs.together.flattered()
         about = "about " * (total > self.table.num_rows)
         sizes = f"sizes for {about}{total} rows"
         if (product := inputs.product) is not None:
@@ -362,7 +360,7 @@ class _Look:
             )
             sizes += "learns it" if self._multiplies else "would learn it, but of few tables alone"
         return Reasons(
-            split="; ".join(filter(None, (chosen.reason, flattery))),
+            split="; ".join(filter(None, (self.chosen.reason, flattery))),
             group="who the rows belong to, for GAUC" if inputs.group else "",
             features=inputs.reasons,
             tasks={task.task.name: task.reasons for task in self.tasks},

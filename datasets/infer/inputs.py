@@ -462,11 +462,10 @@ class Inputs:
 
     def _read_elapsed(self, names: Names) -> None:
         """Makes the time that the split is made by a number too, where lines through it go on."""
-        times_S = self.sample.times_S
         profile = next((one for one in self.profiles if one.name == self.time_column), None)
-        if times_S is None or profile is None or not reads_moments(profile):
+        if self.sample.times_S is None or profile is None or not reads_moments(profile):
             return
-        if not self.together.extrapolates(times_S):
+        if not self.together.extrapolates():
             return
         why = "days that passed, so that a trend goes on in later rows; elapsed: false if not"
         for place, feature in enumerate(self.features):
