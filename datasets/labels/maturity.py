@@ -365,7 +365,7 @@ def moment_text(micros: int) -> str:
 Masked = dict[str, dict[str, dict[str, int]]]
 """Split → task → labels that are `masked`, `left`, and of those left `weighted`."""
 
-_ROWS = {"train": "training", "validation": "validation", "test": "test"}
+_SPLIT_ROWS = {"train": "training", "validation": "validation", "test": "test"}
 
 
 def masked_counts(config: RunConfig, labels: EncodedLabels) -> dict[str, dict[str, int]]:
@@ -403,7 +403,7 @@ def describe_masked(config: RunConfig, masked: Masked, as_of: str | None) -> Ite
     for task in config.delayed_tasks:
         mine = {split: counts[task.name] for split, counts in masked.items() if task.name in counts}
         shares = [
-            f"{c['masked']:,} of {c['masked'] + c['left']:,} {_ROWS[split]}"
+            f"{c['masked']:,} of {c['masked'] + c['left']:,} {_SPLIT_ROWS[split]}"
             + (f" ({c['weighted']:,} young ones weighted)" if c["weighted"] else "")
             for split, c in mine.items()
         ]
@@ -412,7 +412,7 @@ def describe_masked(config: RunConfig, masked: Masked, as_of: str | None) -> Ite
             f"masked: {', '.join(shares)}"
         )
         for split, counts in mine.items():
-            line = describe_most(task, counts, f"the {_ROWS[split]} rows", split != "train")
+            line = describe_most(task, counts, f"the {_SPLIT_ROWS[split]} rows", split != "train")
             if line is not None:
                 yield line
 
