@@ -471,7 +471,9 @@ def row_links(
     config: RunConfig, rules: Mapping[str, Mapping[str, Any]], table: pa.Table, origin: str
 ) -> dict[int, RowLink]:
     """Makes the links of a table's rows, by the places of tasks whose targets are not labels."""
-    found: dict[int, RowLink] = {**watch_links(config, rules, table, origin)}
+    found: dict[int, RowLink] = {}
+    if "d2q" in [task.kind for task in config.tasks]:
+        found |= watch_links(config, rules, table, origin)
     labels = rules.get(LABELS, {})
     for t, task in enumerate(config.tasks):
         spec = labels.get(task.name)

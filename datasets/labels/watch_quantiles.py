@@ -17,6 +17,7 @@ from mmoe.datasets.features.domains import domain_keys, exists_in
 from mmoe.datasets.features.fit_numbers import bucket_edges
 from mmoe.datasets.labels.encode import encode_labels
 from mmoe.datasets.labels.maturity import Maturity
+from mmoe.datasets.rows.encoded import RowLink
 from mmoe.datasets.rows.locations import first_true, place
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.datasets.values.hashing import mix64
@@ -255,9 +256,9 @@ class WatchLink:
 
 def watch_links(
     config: RunConfig, rules: Mapping[str, Mapping[str, Any]], table: pa.Table, origin: str
-) -> dict[int, WatchLink]:
+) -> dict[int, RowLink]:
     """Makes the links of a table's rows, by the places of tasks of kind d2q."""
-    found = {}
+    found: dict[int, RowLink] = {}
     for t, task in _d2q_tasks(config).items():
         duration_N = _durations(task, table, origin, config)
         fitted = rules.get(WATCH_QUANTILES, {}).get(task.name)

@@ -370,8 +370,7 @@ def open_stream(config: RunConfig) -> StreamSplits:
     splitter = fit_splitter(source.rows, split, config.split_seed, requests, repeated)
     counts_P3 = count_splits(source, splitter, split, requests)
     refuse_empty(counts_P3.sum(axis=0), split, source.origin)
-    splits = _numbered(source, splitter, counts_P3, _NAMES)
-    return StreamSplits(config=config, **splits, origin=source.origin)
+    return _opened(config, _numbered(source, splitter, counts_P3, _NAMES), source.origin)
 
 
 def _by_file(config: RunConfig) -> StreamSplits:
@@ -395,8 +394,12 @@ def _by_file(config: RunConfig) -> StreamSplits:
     counts = [len(splits[name]) for name in _NAMES]
     refuse_empty(counts, config.data.split, sources["train"].origin)
     origins = [source.origin for source in sources.values()]
-    origin = f"{origins[0]} (and {', '.join(origins[1:])})"
-    return StreamSplits(config=config, **splits, origin=origin)
+    return _opened(config, splits, f"{origins[0]} (and {', '.join(origins[1:])})")
+
+
+def _opened(config: RunConfig, splits: dict[str, Split], origin: str) -> StreamSplits:
+    train, validation, test = (splits[name] for name in _NAMES)
+    return StreamSplits(config=config, train=train, validation=validation, test=test, origin=origin)
 
 
 def _whole(source: StreamSource, copies_N: np.ndarray | None = None) -> Split:
