@@ -19,13 +19,15 @@ import pyarrow as pa
 
 from benchmarks.racing.harness import Result, Spread, Target, last_line, print_table, processor
 from mmoe.config import RunConfig, config_from_dict, set_values
-from mmoe.datasets.bundled.synthetic import CLICK_SPREAD, REFERENCE_ROWS, generate_funnel
-from mmoe.datasets.bundled.synthetic_world import (
+from mmoe.datasets.bundled.synthetic import (
+    CLICK_SPREAD,
+    REFERENCE_ROWS,
     SHARES,
     Impressions,
     draw_impressions,
     draw_market,
     draw_parts,
+    generate_funnel,
     part_values,
 )
 from mmoe.datasets.recipes import load_recipe

@@ -56,15 +56,11 @@ from mmoe.datasets.features.seen import (
 )
 from mmoe.datasets.features.single_rows import SingleRows
 from mmoe.datasets.labels.maturity import Maturity
-from mmoe.datasets.labels.targets import (
-    LABELS,
+from mmoe.datasets.labels.targets import LABELS, LabelsFit, LabelsSection, continued, row_links
+from mmoe.datasets.labels.watch_quantiles import (
     WATCH_QUANTILES,
-    LabelsFit,
-    LabelsSection,
     WatchQuantilesFit,
     WatchQuantilesSection,
-    continued,
-    row_links,
 )
 from mmoe.datasets.rows.encoded import (
     EncodedData,

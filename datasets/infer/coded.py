@@ -47,24 +47,6 @@ class Coded:
         rows_V = np.bincount(self.codes_S, minlength=self.cells)[: self.size]
         return float((rows_V == 1).sum() / max(rows_V.sum(), 1))
 
-    def unseen_in(self, later_S: np.ndarray, earlier_S: np.ndarray) -> tuple[float, float]:
-        """Measures how many later rows have a value that no earlier one has.
-
-        Args:
-            later_S: Rows, bool.
-            earlier_S: The same of those that are learned from.
-
-        Returns:
-            The share of the later rows, and of those beyond all earlier values, if they have order.
-        """
-        later = self.codes_S[later_S & (self.codes_S < self.size)]
-        known_V = np.bincount(self.codes_S[earlier_S], minlength=self.cells)[: self.size] > 0
-        if not len(later) or not known_V.any():
-            return 0.0, 0.0
-        seen = np.flatnonzero(known_V)
-        beyond = (later < seen[0]) | (later > seen[-1])
-        return float((~known_V[later]).mean()), float(beyond.mean())
-
 
 @dataclass(frozen=True)
 class Target:
@@ -139,6 +121,17 @@ class Future:
     def folds(self) -> Folds:
         """Test rows that training rows predict."""
         return Folds(self.test_S.astype(np.int64), forward=True)
+
+    def unseen(self, coded: Coded) -> tuple[float, float]:
+        """Returns the shares of test rows with new values, and with values beyond all known."""
+        test = coded.codes_S[self.test_S & (coded.codes_S < coded.size)]
+        counts_V = np.bincount(coded.codes_S[self.training_S], minlength=coded.cells)
+        known_V = counts_V[: coded.size] > 0
+        if not len(test) or not known_V.any():
+            return 0.0, 0.0
+        seen = np.flatnonzero(known_V)
+        beyond = (test < seen[0]) | (test > seen[-1])
+        return float((~known_V[test]).mean()), float(beyond.mean())
 
 
 def folds_of(keys_S: np.ndarray) -> np.ndarray:

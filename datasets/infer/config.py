@@ -1,15 +1,28 @@
-"""A first config from the data itself: the engine of `mmoe init` and of the estimator."""
+"""A first config from the data itself, and as YAML: the engine of `mmoe init` and the estimator."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import yaml
+from pydantic import BaseModel
 
-from mmoe.config import DataConfig, Feature, FeatureConfig, RequestsConfig, RunConfig, SplitConfig
+from mmoe.config import (
+    DataConfig,
+    Feature,
+    FeatureConfig,
+    RequestsConfig,
+    RunConfig,
+    SplitConfig,
+    TableSettings,
+)
 from mmoe.config.data import MISSING_WORDS
 from mmoe.config.effects import without_unused
+from mmoe.config.kinds import HasKinds
 from mmoe.datasets.infer.coded import draw
 from mmoe.datasets.infer.guess_features import group_column, offered
 from mmoe.datasets.infer.guess_tasks import GuessedTask, consequence_notes, guess_task
@@ -25,7 +38,7 @@ from mmoe.datasets.rows.requests import RowRequests, find_requests
 from mmoe.datasets.rows.splits import assign_splits
 from mmoe.datasets.values.arrow import plain
 from mmoe.datasets.values.columns import to_times
-from mmoe.datasets.values.row_hashes import column_part, row_hashes
+from mmoe.datasets.values.keys import column_part, row_hashes
 from mmoe.datasets.values.text import cleaned, words_met
 
 _THIN = 1 / 3  # of the rows that a part should have: ties of a coarse time take the others
@@ -87,11 +100,10 @@ _SEEDS = 50  # split seeds tried until each split has both classes of each label
 
 @dataclass(frozen=True)
 class ChosenSplit:
-    """A split, its seed, the column that holds the event's time, and the reason."""
+    """A split, its seed, and the reason; a split by time names the column of the event's time."""
 
     config: SplitConfig
     seed: int
-    time_column: str | None
     reason: str
 
 
@@ -109,7 +121,7 @@ def choose_split(
             lacking = str(error)
         if not lacking:
             reason = f"{profile.name!r} holds {why}: train on the past, test on the future"
-            return ChosenSplit(split, 1, profile.name, complaint + reason)
+            return ChosenSplit(split, 1, complaint + reason)
         complaint += f"not by time ({profile.name!r} holds {why}): {lacking}; "
     split = SplitConfig()
     if table.num_rows < 3:
@@ -121,7 +133,7 @@ def choose_split(
     reason = f"{complaint or no_time}rows drawn at random"
     if not full:
         reason += "; too few rows for both classes of each label in every part"
-    return ChosenSplit(split, seed, None, reason)
+    return ChosenSplit(split, seed, reason)
 
 
 def _choose_seed(
@@ -278,14 +290,17 @@ class _Look:
         self.chosen = choose_split(table, self.tasks, times, origin)
         if drawn:
             self.chosen = replace(self.chosen, reason="--split random: rows drawn at random")
+        by, times_N = self.chosen.config, None
+        if by.column is not None:
+            times_N = to_times(table, by.column, origin, by.format)
         group = group_column(self.profiles)
         self.inputs = Inputs(
             table=table,
             profiles=self.profiles,
-            sample=draw(self.tasks, self._times(origin)),
+            sample=draw(self.tasks, times_N),
             told=told,
             group=group.name if group else None,
-            time_column=self.chosen.time_column,
+            time_column=by.column,
             splits=splits,
             sampled=sampled,
         )
@@ -302,13 +317,6 @@ class _Look:
         """Whether a factorization machine is to find the products of two columns."""
         tables = sum(len(feature.table_names) for feature in self.inputs.features)
         return self.inputs.product is not None and tables <= MOST_MULTIPLIED
-
-    def _times(self, origin: str) -> np.ndarray | None:
-        """Returns when each row was, where the split is made by time."""
-        split = self.chosen.config
-        if split.by != "time" or split.column is None:
-            return None
-        return to_times(self.table, split.column, origin, split.format)
 
     def config(self, name: str, path: str | None, repeated: str, total: int) -> RunConfig:
         """Returns what trains as it is; `total` rows there are."""
@@ -342,9 +350,7 @@ class _Look:
 
     def reasons(self, repeated: str, total: int) -> Reasons:
         """Returns why the config is what it is."""
-        chosen, inputs, flattery = self.chosen, self.inputs, ""
-        if inputs.sample.times_S is not None:
-            flattery = inputs.together.flattered(inputs.sample.times_S)
+        inputs, flattery = self.inputs, self.inputs.together.flattered()
         about = "about " * (total > self.table.num_rows)
         sizes = f"sizes for {about}{total} rows"
         if (product := inputs.product) is not None:
@@ -354,7 +360,7 @@ class _Look:
             )
             sizes += "learns it" if self._multiplies else "would learn it, but of few tables alone"
         return Reasons(
-            split="; ".join(filter(None, (chosen.reason, flattery))),
+            split="; ".join(filter(None, (self.chosen.reason, flattery))),
             group="who the rows belong to, for GAUC" if inputs.group else "",
             features=inputs.reasons,
             tasks={task.task.name: task.reasons for task in self.tasks},
@@ -437,3 +443,113 @@ def _split(
             by="hash", column=requests.column, validation=split.validation, test=split.test
         )
     return split
+
+
+_WIDEST = 10**6  # one line for a feature, however long its column's name
+
+
+def commented_yaml(config: RunConfig, reasons: Reasons) -> str:
+    """Returns the config as commented YAML; read back it gives the same config."""
+    lines = [
+        "# Inferred from the data; change what you know better. Keys that are not here keep their",
+        "# defaults, and a misspelt key is refused.",
+        f"name: {_inline(config.name)}",
+        f"split_seed: {config.split_seed}",
+        *([f"imports: {_inline(config.imports)}"] if config.imports else []),
+        *_data(config, reasons),
+        "",
+        "features:",
+        *(_feature(feature, reasons) for feature in config.features),
+        *_left_out(reasons),
+        "",
+        "tasks:",
+    ]
+    for task in config.tasks:
+        lines += [f"  # {_one_line(reason)}" for reason in reasons.tasks.get(task.name, [])]
+        lines.append(f"  - {_inline(_changed(task))}")
+        if task.name in reasons.consequences:
+            cause = reasons.consequences[task.name]
+            lines.append(
+                f"  # {task.name} is 0 except where {cause} is 1: with `observed_when: {cause}` it "
+                "is learned from those rows alone"
+            )
+    lines += ["", f"# {reasons.sizes}" if reasons.sizes else "#"]
+    for section in ("model", "training"):
+        changed = _changed(getattr(config, section))
+        if changed:
+            lines += [f"{section}:", *(f"  {key}: {_inline(v)}" for key, v in changed.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _data(config: RunConfig, reasons: Reasons) -> list[str]:
+    lines = ["data:"]
+    if config.data.path is not None:
+        lines.append(f"  path: {_inline(config.data.path)}")
+    lines += [f"  {key}: {_inline(getattr(config.data, key))}" for key in config.data.csv_keys]
+    if reasons.split:
+        lines.append(f"  # {_one_line(reasons.split)}")
+    lines.append(f"  split: {_inline({'by': config.data.split.by} | _changed(config.data.split))}")
+    if reasons.repeated:
+        mend = "copies stay in one split; drop counts each row once"
+        lines.append(f"  # {_one_line(reasons.repeated)}: {mend}")
+        lines.append(f"  repeated_rows: {config.data.repeated_rows}")
+    if config.data.group_column is not None:
+        comment = f"  # {_one_line(reasons.group)}" if reasons.group else ""
+        lines.append(f"  group_column: {_inline(config.data.group_column)}{comment}")
+    if config.data.requests is not None:
+        lines.append(f"  requests: {_inline(_changed(config.data.requests))}")
+    return lines
+
+
+def _feature(feature: FeatureConfig, reasons: Reasons) -> str:
+    changed = _changed(feature)
+    first = {key: changed[key] for key in ("name", "column") if key in changed}
+    values = {"kind": feature.kind} | first | changed
+    comment = reasons.features.get(feature.name, "")
+    return f"  - {_inline(values)}" + (f"  # {_one_line(comment)}" if comment else "")
+
+
+def _left_out(reasons: Reasons) -> list[str]:
+    if not reasons.left_out:
+        return []
+    lines = ["  # left out:"]
+    for column, reason in reasons.left_out:
+        lines.append(f"  #   {_one_line(column)}: {_one_line(reason)}")
+        offered = reasons.offered.get(column, [])
+        lines += [f"  #   {_feature(feature, reasons).strip()}" for feature in offered]
+    return lines
+
+
+def _changed(section: BaseModel) -> dict[str, Any]:
+    """Returns what differs from the defaults, in nested sections too."""
+    fields, found = type(section).model_fields, section.model_dump(mode="json")
+    defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
+    if isinstance(section, HasKinds):
+        defaults[section.registry.key] = section.registry.default
+    values = {key: getattr(section, key) for key in fields}
+    first = _changed(section.table_encoding) if isinstance(section, TableSettings) else {}
+    return first | {
+        key: _changed(value) if isinstance(value, BaseModel) else found[key]
+        for key, value in values.items()
+        if value != defaults[key]
+    }
+
+
+def _inline(value: Any) -> str:
+    """YAML in one line: `{kind: numeric, name: age}`."""
+    plain = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=_WIDEST
+    )
+    plain = plain.strip().removesuffix("...").strip()
+    if plain.isprintable():
+        return plain
+    # A name with line breaks or control characters: JSON is YAML too, and escapes them.
+    return _printable(json.dumps(value, ensure_ascii=False))
+
+
+def _one_line(text: str) -> str:
+    return _printable(" ".join(str(text).split()))
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)

@@ -298,25 +298,18 @@ class Together:
                 best = one.task, z
         return best
 
-    def extrapolates(self, times_S: np.ndarray) -> bool:
+    def extrapolates(self) -> bool:
         """Returns whether a line through time beside these columns does no harm in later rows.
 
         Ridge regression of each label on the levels of columns of few values, with the time and
         without, predicts later blocks: a season that is taken for a trend loses far more there
         than a trend that ends.
-
-        Args:
-            times_S: When each row was, in any unit that sorts.
         """
-        return all(_lost(self, target, times_S) < _HARM for target in self.sample.targets)
+        return all(_lost(self, target) < _HARM for target in self.sample.targets)
 
-    def flattered(self, times_S: np.ndarray) -> str:
-        """Says how much better a random split would look, of the label where it is most; or "".
-
-        Args:
-            times_S: When each row was, in any unit that sorts.
-        """
-        found = [self._flattered(target, times_S) for target in self.sample.targets]
+    def flattered(self) -> str:
+        """Says how much better a random split would look, of the label where it is most; or ""."""
+        found = [self._flattered(target) for target in self.sample.targets]
         best = max((one for one in found if one is not None), default=None)
         if best is None:
             return ""
@@ -326,11 +319,10 @@ class Together:
             f"there, {future:.3f} on the future"
         )
 
-    def _flattered(
-        self, target: Target, times_S: np.ndarray
-    ) -> tuple[float, float, float, str] | None:
+    def _flattered(self, target: Target) -> tuple[float, float, float, str] | None:
         """Gap, AUC at random, AUC on the future, task; None where that may be chance."""
-        if not target.is_event:
+        times_S = self.sample.times_S
+        if not target.is_event or times_S is None:
             return None
         index_L, labels_L = target.index_L, target.raw_L
         order = np.argsort(times_S[index_L], kind="stable")
@@ -356,10 +348,9 @@ class Together:
         if future is None or random is None:
             return None
         rarest = min(labels_L[future_L].sum(), (1 - labels_L[future_L]).sum())
-        gap = random - future
-        return (
-            (gap, random, future, target.task) if gap > _ERRORS * 0.25 / np.sqrt(rarest) else None
-        )
+        if random - future <= _ERRORS * 0.25 / np.sqrt(rarest):
+            return None
+        return random - future, random, future, target.task
 
 
 _MOST_OF_TREES = 20_000  # rows, of both halves
@@ -416,8 +407,10 @@ _FEW_LEVELS, _MOST_ROWS, _MOST_STEPS = 300, 10_000, 300
 _RIDGE_ROWS = 30_000  # rows beside which `_RIDGE` is
 
 
-def _lost(together: Together, target: Target, times_S: np.ndarray) -> float:
+def _lost(together: Together, target: Target) -> float:
     """Computes what the time loses in the block where it is most, of the label's variance."""
+    times_S = together.sample.times_S
+    assert times_S is not None, "asked under a split by time"
     order = np.argsort(times_S[target.index_L], kind="stable")
     rows, order = len(order), order[:: -(-len(order) // _MOST_ROWS)]
     ridge = _RIDGE * len(order) / min(max(rows, 1), _RIDGE_ROWS)

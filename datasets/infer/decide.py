@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from mmoe.datasets.infer.evidence import Evidence
+from mmoe.datasets.infer.evidence import SURE, Evidence
 
 _QUANTITIES = """
 price cost fee tax amount amt total sum revenue income salary wage spend spent budget bid gain
@@ -99,21 +99,18 @@ class Shape:
     """The distribution of whole numbers."""
 
     distinct: int  # values
-    rows: int  # rows of them
     # Values over the whole numbers between the ends (in units of the common divisor)
     density: float
-    from_start: bool  # whether they begin at 0 or 1
     negative: bool  # whether some are below 0 (−1 alone is a missing value)
     lowest: float
     largest: float
     uneven: float  # how far the values are from evenly spread between the ends, 0 to 1
     flat: bool  # whether the rows are evenly spread between the ends
-    # Pairs of rows of one value, over pairs of rows of neighbouring values: about 1 on a line, Σλ²
-    # / (Σλ)² of ids that come λ times. 2.7 where ids' popularity is log-normal with σ = 1, 1.3 to 4
-    # for Zipf's law in any order; 1.00 to 1.05 for ages, counts, cents and rounded salaries (50,000
-    # invented rows each).
-    clumping: float
-    clumped: bool  # whether that is more than chance
+    # Whether pairs of rows of one value are more, beyond chance, than pairs of rows of neighbouring
+    # values: as many on a line, Σλ² / (Σλ)² times as many of ids that come λ times. 2.7 where ids'
+    # popularity is log-normal with σ = 1, 1.3 to 4 for Zipf's law in any order; 1.00 to 1.05 for
+    # ages, counts, cents and rounded salaries (50,000 invented rows each).
+    clumped: bool
     rounded: bool  # whether it would be, but for neighbours tens, hundreds or thousands away
     # Whether the values near the upper end still come often, without gaps, and then no more: a
     # quantity's tail fades away, ids numbered by how often they come just end
@@ -142,16 +139,13 @@ def shape_of(values_V: np.ndarray, counts_V: np.ndarray, lowest: float) -> Shape
     numbers, mean = span - np.ceil(_TOP * (span - 1)), rows / len(values_V)
     return Shape(
         distinct=len(values_V),
-        rows=int(rows),
         density=len(values_V) / span,
-        from_start=lowest in (0, 1),
         negative=bool((values_V < -1).any()),
         lowest=lowest,
         largest=float(values_V[-1]),
         uneven=_unevenness(np.bincount(tenths, minlength=_TENTHS), span),
         flat=_unevenness(np.bincount(tenths, weights=counts_V, minlength=_TENTHS), span)
         < 0.03 + 2 / np.sqrt(rows),
-        clumping=(same + 1) / (near + 1),
         clumped=clumped,
         rounded=not clumped and near > 3 * next_to and _more(same, next_to),
         cut_off=bool(
@@ -192,8 +186,6 @@ def whole(values_V: np.ndarray) -> bool:
     return bool((values_V == np.floor(values_V)).all())
 
 
-# Of z, where each column is tried once or twice: one of a thousand by chance
-SURE = 3.3
 # What a number gains, of what ids gain. Of ids it gains nothing, so but for chance 0; of numbers
 # that ids tell apart well (72 ages in 20,000 rows) 1.0 and more. In between lie ids that drift (a
 # user's number tells when he came) and numbers with values of their own (40 hours).

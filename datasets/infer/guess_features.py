@@ -20,9 +20,8 @@ from mmoe.config import (
 from mmoe.datasets.features.datetime import part_ids
 from mmoe.datasets.infer.coded import Coded, Folds, Sample, one_to_one
 from mmoe.datasets.infer.crosses import Together
-from mmoe.datasets.infer.decide import SURE, Verdict
-from mmoe.datasets.infer.evidence import BUCKETS, Evidence, weigh
-from mmoe.datasets.infer.forward import outdated
+from mmoe.datasets.infer.decide import Verdict
+from mmoe.datasets.infer.evidence import BUCKETS, SURE, Evidence, outdated, weigh
 from mmoe.datasets.infer.profile import ColumnProfile, TimeLike, time_like, unit_of
 from mmoe.datasets.infer.sizes import FEW_ROWS, USUAL_BUCKETS, encodings_for
 from mmoe.datasets.values.datetimes import has_hours, local_datetimes
@@ -297,10 +296,7 @@ def _comes_again(season: Coded, sample: Sample) -> bool:
     Then rows drawn at random judge them: blocks of less than a year hold others each, and less
     their means say nothing of one another.
     """
-    if sample.times_S is None:
-        return False
-    future = sample.future
-    return season.unseen_in(future.test_S, future.training_S)[0] < _NEW
+    return sample.times_S is not None and sample.future.unseen(season)[0] < _NEW
 
 
 def reads_moments(profile: ColumnProfile) -> bool:

@@ -21,7 +21,7 @@ from mmoe.datasets.rows.locations import (
     place,
     visible_columns,
 )
-from mmoe.datasets.values.arrow import pc, plain
+from mmoe.datasets.values.arrow import is_numeric, pc, plain
 from mmoe.datasets.values.columns import parse_amounts
 from mmoe.datasets.values.text import settle
 from mmoe.metrics.task_kinds import kind_of
@@ -87,7 +87,7 @@ def guess_task(table: pa.Table, label: str, name: str, origin: str) -> GuessedTa
     if pa.types.is_decimal(column.type) or pa.types.is_floating(column.type):
         # Without NaN: expressions and samples then print as numbers
         floats = column.cast(pa.float64(), safe=False)
-        column = pc.if_else(pc.is_nan(floats), pa.scalar(None, pa.float64()), floats)
+        column = pc.if_else(pc.is_nan(floats), None, floats)
         table = table.set_column(table.column_names.index(label), label, column)
     where = f"{origin}: label column {label!r}"
     wrong = f"{where} holds {column.type}, expected 0 and 1, two values, or numbers"
@@ -247,8 +247,7 @@ def _is_zero_one(values: pa.Array) -> bool:
     kind = values.type
     if pa.types.is_boolean(kind):
         return True
-    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    if not number:
+    if not is_numeric(kind):
         return False
     return {value for value in values.to_pylist() if value == value} <= {0, 1}
 

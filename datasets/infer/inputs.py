@@ -24,7 +24,6 @@ from mmoe.datasets.infer.coded import (
 from mmoe.datasets.infer.crosses import Leftover, Product, Together
 from mmoe.datasets.infer.decide import (
     LARGE_ID,
-    SURE,
     Facts,
     Shape,
     Verdict,
@@ -33,8 +32,7 @@ from mmoe.datasets.infer.decide import (
     hint,
     shape_of,
 )
-from mmoe.datasets.infer.evidence import Evidence, light_values, weigh
-from mmoe.datasets.infer.forward import outdated
+from mmoe.datasets.infer.evidence import SURE, Evidence, light_values, outdated, weigh
 from mmoe.datasets.infer.guess_features import (
     ROWS_PER_ID,
     InputColumn,
@@ -116,6 +114,8 @@ class Inputs:
     splits: bool  # whether a split is made; if not, a datetime is an input
     sampled: bool = False  # whether the table is a part of the rows
     coded: dict[str, Coded] = field(default_factory=dict)  # column → its sampled rows
+    evidence: dict[str, Evidence | None] = field(default_factory=dict)  # column → of its labels
+    verdicts: dict[str, Verdict] = field(default_factory=dict)  # column → what it is read as
     numbers: set[str] = field(default_factory=set)  # columns that are read as numbers
     together: Together = field(init=False)  # those of `coded` that predict most
     product: Product | None = None  # two of them whose hidden numbers multiply
@@ -127,35 +127,30 @@ class Inputs:
     unsure: list[str] = field(default_factory=list)  # columns whose kind is a guess
 
     def choose(self, names: Names, origin: str) -> None:
-        """Fills in features, reasons and what is left out, in the order of the columns."""
+        """Fills in features, reasons and what is left out."""
         inputs = {profile.name for profile in self.profiles if self._is_input(profile)}
         inputs |= {one.name for one in self.profiles if self._is_moment(one, origin)}
         kept = self._without_joint_leaks([one for one in self.profiles if one.name in inputs])
         relations = relate(self.coded)
-        evidence = {}
         for name, coded in self.coded.items():
             owner = relations.owner.get(name)  # rows of one are held out together
             folds = self.sample.folds
             if owner is not None:
                 folds = Folds(folds_of(self.coded[owner].codes_S))
-            evidence[name] = weigh(coded, self.sample, folds)
-        verdicts = self._verdicts(kept, evidence, relations)
-        for name, reason in self._copies(verdicts).items():
-            self.left_out.append((name, reason))
-            del self.coded[name], verdicts[name]
-        known = {name: one for name, one in evidence.items() if name not in relations.owner}
-        self._leave_behind(verdicts, known)
-        self._multiplied(verdicts, evidence)
-        rare = self._too_rare(kept, verdicts, evidence)
+            self.evidence[name] = weigh(coded, self.sample, folds)
+        self._decide(kept, relations)
+        for name, reason in self._copies().items():
+            self._leave_out(name, reason)
+        self._leave_behind(relations)
+        self._multiplied()
+        rare = self._too_rare(kept)
         for profile in kept:
-            if (verdict := verdicts.get(profile.name)) is not None:
-                about = evidence.get(profile.name), rare.get(profile.name, ""), self.sampled
+            if (verdict := self.verdicts.get(profile.name)) is not None:
+                about = self.evidence.get(profile.name), rare.get(profile.name, ""), self.sampled
                 self._add(InputColumn(profile, verdict, *about), names)
-        self.together = Together(self._strongest(evidence), self.numbers, self.sample)
+        self.together = Together(self._strongest(), self.numbers, self.sample)
         self._cross(names)
         self._read_elapsed(names)
-        order = {profile.name: index for index, profile in enumerate(self.profiles)}
-        self.left_out.sort(key=lambda one: order[one[0]])
 
     @property
     def most_ids(self) -> int:
@@ -186,8 +181,7 @@ class Inputs:
         found |= pairs_that_tell(self.coded, looked_at)
         found = {name: why for name, why in found.items() if name not in self.told.kept}
         for name, reason in found.items():
-            self.left_out.append((name, reason))
-            self.coded.pop(name, None)
+            self._leave_out(name, reason)
         return [profile for profile in kept if profile.name not in found]
 
     def _is_moment(self, profile: ColumnProfile, origin: str) -> bool:
@@ -243,24 +237,31 @@ class Inputs:
         """
         return self.sample.times_S is not None or not is_coarse(profile)
 
-    def _verdicts(
-        self, kept: list[ColumnProfile], evidence: dict[str, Evidence | None], relations: Relations
-    ) -> dict[str, Verdict]:
-        found, facts = {}, {}
+    @property
+    def _read_as_numbers(self) -> set[str]:
+        return {name for name, verdict in self.verdicts.items() if verdict.kind == "number"}
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        """Leaves out what was an input until now."""
+        self.left_out.append((name, reason))
+        self.coded.pop(name, None)
+        self.verdicts.pop(name, None)
+
+    def _decide(self, kept: list[ColumnProfile], relations: Relations) -> None:
+        """Decides what each column is read as."""
+        facts = {}
         for profile in kept:
             name = profile.name
+            own = self.evidence.get(name)
             clear = self._clear(profile)
             if clear is not None:
-                found[name] = clear
+                self.verdicts[name] = clear
             elif profile.nature == "real":
-                own = evidence.get(name)
                 sure = own is not None and own.z_number > SURE and own.share >= 0.5
-                found[name] = Verdict("number", measured=sure, why="labels" if sure else "")
+                self.verdicts[name] = Verdict("number", measured=sure, why="labels" if sure else "")
             else:
                 shape = self._shape(name, relations)
-                facts[name] = Facts(
-                    name, profile.distinct, shape, evidence[name], name in relations.keys
-                )
+                facts[name] = Facts(name, profile.distinct, shape, own, name in relations.keys)
         decided = decide(facts)
         for name, verdict in decided.items():
             coded = self.coded[name]
@@ -269,7 +270,7 @@ class Inputs:
             if verdict.kind == "ids" and are_counts(name, coded.values_V, rows_V):
                 decided[name] = replace(verdict, counts=True)
         self.unsure = [name for name, verdict in decided.items() if verdict.unsure]
-        return found | decided
+        self.verdicts |= decided
 
     def _clear(self, profile: ColumnProfile) -> Verdict | None:
         """The kind of a column that nothing need be measured for."""
@@ -304,11 +305,11 @@ class Inputs:
             return None
         return shape_of(coded.values_V[light_V], counts_V[light_V], float(coded.values_V[0]))
 
-    def _copies(self, verdicts: dict[str, Verdict]) -> dict[str, str]:
+    def _copies(self) -> dict[str, str]:
         """Columns to leave out: of ids those with as many names, of numbers those in one order."""
         out = {}
         for name, earlier in copies_of(self.coded).items():
-            kinds = {verdicts[name].kind, verdicts[earlier].kind}
+            kinds = {self.verdicts[name].kind, self.verdicts[earlier].kind}
             if name in self.told.kept or kinds == {"ids", "number"}:
                 continue
             if kinds == {"number"} and not same_order(self.coded[name], self.coded[earlier]):
@@ -319,59 +320,52 @@ class Inputs:
                 out[name] = f"a copy of {earlier!r}: one to one with it in every row"
         return out
 
-    def _leave_behind(
-        self, verdicts: dict[str, Verdict], evidence: dict[str, Evidence | None]
-    ) -> None:
+    def _leave_behind(self, relations: Relations) -> None:
         """Leaves out what does not carry over to later rows, or takes its numbers, which do.
 
-        `evidence` is that of columns that follow from no other: of these it was measured forwards.
+        Of columns that follow from no other the evidence was measured forwards.
         Texts that are read as lists stay: their words come again. Where nothing else is left, all
         stay: a config has to train.
         """
         found, lists = {}, {profile.name for profile in self.profiles if profile.separator}
-        for name, verdict in verdicts.items():
+        for name, verdict in self.verdicts.items():
             if name in self.told.kept or name in lists or name not in self.coded:
                 continue
-            about: Any = {"ids": verdict.kind == "ids", "later": evidence.get(name)}
-            if (finding := outdated(self.coded[name], self.sample, **about)) is not None:
+            later = None if name in relations.owner else self.evidence.get(name)
+            ids = verdict.kind == "ids"
+            finding = outdated(self.coded[name], self.sample, ids=ids, later=later)
+            if finding is not None:
                 found[name] = finding
-        if len(found) == len(verdicts) and not any(one.as_number for one in found.values()):
+        if len(found) == len(self.verdicts) and not any(one.as_number for one in found.values()):
             return
         for name, finding in found.items():
             if finding.as_number:
-                verdicts[name] = Verdict("number", why=f"what carries over, as {finding.reason}")
+                why = f"what carries over, as {finding.reason}"
+                self.verdicts[name] = Verdict("number", why=why)
             else:
-                self.left_out.append((name, finding.reason))
-                del self.coded[name], verdicts[name]
+                self._leave_out(name, finding.reason)
 
-    def _multiplied(
-        self, verdicts: dict[str, Verdict], evidence: dict[str, Evidence | None]
-    ) -> None:
+    def _multiplied(self) -> None:
         """Reads unsure numbers as ids where their products with other ids predict a label.
 
         Items numbered by how often they come look like a quantity, and tastes that cancel out over
         all users say nothing of one item alone.
         """
-        unsure = [n for n in self.unsure if n in self.coded and verdicts[n].kind == "number"]
+        numbers = self._read_as_numbers
+        unsure = [name for name in self.unsure if name in self.coded and name in numbers]
         if not unsure:
             return
-        numbers = {name for name, verdict in verdicts.items() if verdict.kind == "number"}
-        strongest = self._strongest(evidence)
+        strongest = self._strongest()
         over = list(Together(strongest, numbers, self.sample).leftovers())
         for name in unsure:
             together = Together(strongest, numbers - {name}, self.sample)
             product = together.product(over)
             if product is not None and name in product.columns:
                 (other,) = set(product.columns) - {name}
-                verdicts[name] = Verdict("ids", why=f"its products with {other!r}")
+                self.verdicts[name] = Verdict("ids", why=f"its products with {other!r}")
                 self.unsure.remove(name)
 
-    def _too_rare(
-        self,
-        kept: list[ColumnProfile],
-        verdicts: dict[str, Verdict],
-        evidence: dict[str, Evidence | None],
-    ) -> dict[str, str]:
+    def _too_rare(self, kept: list[ColumnProfile]) -> dict[str, str]:
         """Finds ids that repeat too rarely to foretell anything beyond the other columns.
 
         The ids of a survey's weights tell the cell that a row was drawn from, which age and sex
@@ -381,16 +375,11 @@ class Inputs:
         Returns:
             Column → the finding in words.
         """
-        looked_at = {
-            profile.name: profile
-            for profile in kept
-            if profile.name in verdicts and self._may_be_too_rare(profile, verdicts, evidence)
-        }
+        looked_at = {one.name: one for one in kept if self._may_be_too_rare(one.name)}
         if not looked_at:
             return {}
-        others = {n: one for n, one in self._strongest(evidence).items() if n not in looked_at}
-        numbers = {name for name, verdict in verdicts.items() if verdict.kind == "number"}
-        over = list(Together(others, numbers, self.sample).leftovers())
+        others = {n: one for n, one in self._strongest().items() if n not in looked_at}
+        over = list(Together(others, self._read_as_numbers, self.sample).leftovers())
         found = {}
         for name, profile in looked_at.items():
             coded = self.coded[name]
@@ -401,20 +390,14 @@ class Inputs:
             found[name] = f"{share}, rare ones tell nothing beyond the other columns (z {z:.1f})"
             most = np.bincount(coded.codes_S)[: coded.size].max()
             all_rare = most < ROWS_PER_ID and not self.sampled
-            if verdicts[name].kind == "ids" and all_rare and _measures(profile):
-                verdicts[name] = Verdict("number", why=f"its spread, as {found[name]}")
+            if self.verdicts[name].kind == "ids" and all_rare and _measures(profile):
+                self.verdicts[name] = Verdict("number", why=f"its spread, as {found[name]}")
         return found
 
-    def _may_be_too_rare(
-        self,
-        profile: ColumnProfile,
-        verdicts: dict[str, Verdict],
-        evidence: dict[str, Evidence | None],
-    ) -> bool:
+    def _may_be_too_rare(self, name: str) -> bool:
         """Whether a column may get a table of which many held-out rows know no id."""
-        coded, own = self.coded.get(profile.name), evidence.get(profile.name)
-        verdict = verdicts[profile.name]
-        if profile.name in self.told.kept or coded is None or own is None:
+        coded, own, verdict = self.coded.get(name), self.evidence.get(name), self.verdicts.get(name)
+        if name in self.told.kept or coded is None or own is None or verdict is None:
             return False
         if verdict.kind == "number" and (verdict.why.startswith("--") or own.z_ids <= SURE):
             return False
@@ -431,8 +414,7 @@ class Inputs:
         guessed = column.guess(name, one_value=profile.name in self.told.kept)
         reason = self._all_rare(profile, guessed.feature)
         if reason:
-            self.left_out.append((profile.name, reason))
-            del self.coded[profile.name]
+            self._leave_out(profile.name, reason)
             return
         self._take(guessed.feature, guessed.reason)
         if isinstance(guessed.feature, NumericFeature):
@@ -455,10 +437,10 @@ class Inputs:
         self.features.append(feature)
         self.reasons[feature.name] = reason
 
-    def _strongest(self, evidence: dict[str, Evidence | None]) -> dict[str, Coded]:
+    def _strongest(self) -> dict[str, Coded]:
         """The columns that predict most, in their order: enough for models of all columns."""
         strength = {
-            name: one.strength if (one := evidence.get(name)) else 0.0 for name in self.coded
+            name: one.strength if (one := self.evidence.get(name)) else 0.0 for name in self.coded
         }
         chosen = set(sorted(self.coded, key=lambda name: -strength[name])[:_STRONGEST])
         return {name: coded for name, coded in self.coded.items() if name in chosen}
@@ -480,11 +462,10 @@ class Inputs:
 
     def _read_elapsed(self, names: Names) -> None:
         """Makes the time that the split is made by a number too, where lines through it go on."""
-        times_S = self.sample.times_S
         profile = next((one for one in self.profiles if one.name == self.time_column), None)
-        if times_S is None or profile is None or not reads_moments(profile):
+        if self.sample.times_S is None or profile is None or not reads_moments(profile):
             return
-        if not self.together.extrapolates(times_S):
+        if not self.together.extrapolates():
             return
         why = "days that passed, so that a trend goes on in later rows; elapsed: false if not"
         for place, feature in enumerate(self.features):

@@ -12,7 +12,7 @@ from mmoe.datasets.infer.evidence import UNREPEATED, Sums, as_ids, auc_of_sums, 
 from mmoe.datasets.infer.profile import ColumnProfile
 from mmoe.datasets.values.arrow import is_list, list_lengths, one_chunk, pc, plain
 from mmoe.datasets.values.hashing import mix64
-from mmoe.datasets.values.row_hashes import MISSING, value_hashes
+from mmoe.datasets.values.keys import MISSING_HASH, value_hashes
 from mmoe.metrics.one_column import (
     SMOOTHING,
     SURE,
@@ -133,8 +133,8 @@ class LookedAt(NamedTuple):
         high, low = self.classes
         best: tuple[float, str] | None = None
         for name, value_R in values.items():
-            held_R = lists.hold(value_R) & (value_R != MISSING)
-            there_R = (value_R != MISSING) & (lists.lengths_R > 0)
+            held_R = lists.hold(value_R) & (value_R != MISSING_HASH)
+            there_R = (value_R != MISSING_HASH) & (lists.lengths_R > 0)
             rates = [held_R[there_R & (self.labels_R == event)] for event in (0, 1)]
             if min(map(len, rates)) < _FEWEST:
                 continue
@@ -165,11 +165,11 @@ class LookedAt(NamedTuple):
         lengths_R, ends_R = lists.lengths_R, np.cumsum(lists.lengths_R)
         numbers_R = np.arange(len(lengths_R), dtype=np.uint64)
         half_R = (mix64(numbers_R, seed=3) & np.uint64(1)).astype(bool)
-        padded_V = np.append(lists.items_V, MISSING)
+        padded_V = np.append(lists.items_V, MISSING_HASH)
         readings = {
             "length": lengths_R.astype(np.uint64),
-            "first item": np.where(lengths_R > 0, padded_V[ends_R - lengths_R], MISSING),
-            "last item": np.where(lengths_R > 0, padded_V[ends_R - 1], MISSING),
+            "first item": np.where(lengths_R > 0, padded_V[ends_R - lengths_R], MISSING_HASH),
+            "last item": np.where(lengths_R > 0, padded_V[ends_R - 1], MISSING_HASH),
         }
         for what, value_R in readings.items():
             distinct, codes_R = np.unique(value_R, return_inverse=True)

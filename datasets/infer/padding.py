@@ -10,9 +10,9 @@ import pyarrow as pa
 from mmoe.config import ListFeature
 from mmoe.datasets.features.ragged import ListRows, blank_items, unpad
 from mmoe.datasets.infer.profile import ColumnProfile
+from mmoe.datasets.infer.reading import sampled
 from mmoe.datasets.values.arrow import pc
 
-_SAMPLED = 20_000  # rows looked at
 _FILLERS = {"0", "0.0", "-1", "-1.0", "<pad>", "[pad]", "pad", "padding", "<unk>", "none", "null"}
 _MOST = 0.5  # share of rows that end in it, of a value that is no usual filler
 _SOME = 0.02  # the same of one that is
@@ -65,8 +65,7 @@ def with_padding(
     found, masks = {}, {}
     known: list[_Lists] = []  # that are padded with a value
     others: list[tuple[ColumnProfile, _Lists]] = []
-    step = -(-table.num_rows // _SAMPLED) or 1
-    some = table.take(pa.array(range(0, table.num_rows, step))) if step > 1 else table
+    some = sampled(table)
     for profile in profiles:
         lists = _lists(some, profile)
         if lists is None:

@@ -143,7 +143,7 @@ def profile_column(name: str, column: pa.ChunkedArray) -> ColumnProfile:
     if nature not in ("list", "vector", "other") and not pa.types.is_null(column.type):
         held = column
         if pa.types.is_floating(column.type):
-            held = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+            held = pc.if_else(pc.is_nan(column), None, column)
         distinct = int(pc.count_distinct(held, mode="only_valid").as_py())
     numbers_N = None
     if nature in ("integer", "real", "boolean") or (

@@ -7,7 +7,7 @@ brackets, lists with separators, free text; what is left are ids.
 import re
 import unicodedata
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -39,10 +39,13 @@ _ROWS = 20  # fewer say nothing
 _FRACTION = r"^[+-]?\d*\.\d+([eE][+-]?\d+)?$"
 
 
-def sampled(present: pa.ChunkedArray) -> pa.ChunkedArray:
+_RowsT = TypeVar("_RowsT", pa.ChunkedArray, pa.Table)
+
+
+def sampled(rows: _RowsT) -> _RowsT:
     """Returns at most about SAMPLED of the rows, from everywhere."""
-    step = -(-len(present) // SAMPLED)
-    return present if step <= 1 else present.take(pa.array(range(0, len(present), step)))
+    step = -(-len(rows) // SAMPLED)
+    return rows if step <= 1 else rows.take(pa.array(range(0, len(rows), step)))
 
 
 def in_brackets(rows: pa.ChunkedArray) -> str | None:

@@ -1,23 +1,7 @@
 """Widths, epochs and regularisation by what is known of a log.
 
 Measured on the generated logs of `benchmarks.first_try`: test AUC of the first and second task on
-200,000 rows. Before: 20 buckets (5 below 15,000 rows), no wide part, a constant rate, no dropout;
-one seed. All: what this module returned before the batches and widths below; the mean of three
-seeds, of five below 30,000 rows.
-
-| rows | log | before | all |
-|---|---|---|---|
-| 1,500 | wells | 0.788, 0.788 | 0.792, 0.805 |
-| 3,000 | subscribers | 0.782, 0.770 | 0.790, 0.778 |
-| 10,000 | mail | 0.754, 0.729 | 0.757, 0.734 |
-| 20,000 | loans | 0.725, 0.681 | 0.738, 0.682 |
-| 40,000 | jobs | 0.724, 0.671 | 0.766, 0.722 with a factorization machine |
-| 50,000 | sensors | 0.807, 0.769 | 0.814, 0.782 |
-| 60,000 | news | 0.786, 0.706 | 0.792, 0.771 |
-| 100,000 | ads | 0.772, 0.784 | 0.789, 0.797 |
-| 120,000 | videos | 0.703, 0.690 | 0.702, 0.692 |
-| 200,000 | shop | 0.681, 0.663 | 0.745, 0.700 with a factorization machine |
-| 400,000 | queries | 0.766, 0.663 | 0.772, 0.670 with a factorization machine |
+200,000 rows.
 
 Few rows get no buckets (each is an embedding row that learns from its own rows alone) and the epoch
 of the lowest loss: an AUC of some hundred validation rows, or of few positives, chooses by luck.

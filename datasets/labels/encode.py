@@ -160,7 +160,7 @@ class TrainableCheck:
         self.moments = [Moments() for _ in self.tasks]
         self.lost_T = np.zeros(len(self.tasks))  # squares of what float32 makes of labels off
 
-    def add(self, labels: EncodedLabels, observed: Sequence[np.ndarray] = ()) -> None:
+    def add(self, labels: EncodedLabels, observed: Sequence[np.ndarray]) -> None:
         """Looks at more training rows.
 
         Args:
@@ -219,10 +219,11 @@ class TrainableCheck:
                 )
             lowest, highest = float(self.lowest_T[t]), float(self.highest_T[t])
             kind, label, reason = kind_of(task.kind), shown(task.label), None
-            self.moments[t].finish()
-            rows, mean, off = (getattr(self.moments[t], n) for n in ("count", "mean", "deviation"))
-            if rows:
-                reason = kind.merged(label, rows, mean, off, sqrt(self.lost_T[t] / rows))
+            of = self.moments[t]
+            of.finish()
+            if of.count:
+                lost = sqrt(self.lost_T[t] / of.count)
+                reason = kind.merged(label, of.count, of.mean, of.deviation, lost)
             if reason is None and task.untrainable(lowest, highest) is not None:
                 reason = (
                     f"label {label} {task.untrainable(lowest, highest)}; check the label and the "

@@ -15,7 +15,7 @@ import pyarrow as pa
 from mmoe.datasets.rows.locations import find_column, first_true, place
 from mmoe.datasets.values.arrow import is_text, pc
 from mmoe.datasets.values.columns import numbers_of, parse_amounts, to_numbers
-from mmoe.datasets.values.text import blank_to_null
+from mmoe.datasets.values.text import blank_to_null, empty_to_null
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`((?:[^`]|``)+)`")
 _PLACEHOLDER = "__column_{}__"
@@ -246,7 +246,7 @@ class _Evaluator:
         name = self.columns[node.id]
         column = find_column(self.table, name, self.origin, self.used_by)
         if is_text(column.type):
-            text = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+            text = empty_to_null(column)
             return Values(text, pc.is_null(text).to_numpy(), name)
         missing = pc.is_null(column, nan_is_null=True).to_numpy()
         if pa.types.is_boolean(column.type):

@@ -1,6 +1,6 @@
-"""Maturity of labels: those that can still change, and how much young ones count."""
+"""Maturity of labels: those that can still change, how they count, and how many are masked."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from mmoe.config import DatetimeFeature, RunConfig, TaskConfig, TimeUnit
 from mmoe.config.data import TimeConfig, microseconds, moment_of
+from mmoe.datasets.rows.encoded import EncodedLabels
 from mmoe.datasets.rows.locations import find_column, first_true, place
 from mmoe.datasets.values import text
 from mmoe.datasets.values.arrow import is_text, pc
-from mmoe.datasets.values.datetimes import local_datetimes
+from mmoe.datasets.values.datetimes import local_datetimes, unit_by_size
 
 STEPS = 2048
 """Steps that a window is cut into: counts of them are exact in chunks of any size."""
@@ -104,10 +105,6 @@ class DelayFit:
         return DelayCurve(self.window, shares_J)
 
 
-# Numbers of this size are in this unit, from 1973 to 2286
-_SIZES: tuple[tuple[TimeUnit, float, float], ...] = (
-    ("s", 1e8, 1e10), ("ms", 1e11, 1e13), ("us", 1e14, 1e16), ("ns", 1e17, 1e19)
-)  # fmt: skip
 MISSING = np.iinfo(np.int64).max
 """Stands where an event has no time."""
 
@@ -160,17 +157,16 @@ def _unit_by_size(column: pa.ChunkedArray, where: str) -> TimeUnit | None:
     """The unit that all numbers of a column are in; None: it holds no numbers."""
     if is_text(column.type):  # as other files than those of training are read
         first = text.blank_to_null(column).drop_null()[:1]
-        numbers = text.to_reals(column) if text.to_reals(first).null_count < len(first) else None
-        column = numbers if numbers is not None else pa.chunked_array([], pa.float64())
-    kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        if text.to_reals(first).null_count:
+            return None
+        column = text.to_reals(column)
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return None
     ends = pc.min_max(column).as_py()
     if ends["min"] is None:
         return None
-    for unit, first, beyond in _SIZES:
-        if first <= ends["min"] and ends["max"] < beyond:
-            return unit
+    if (unit := unit_by_size(ends["min"], ends["max"])) is not None:
+        return unit
     raise ValueError(
         f"{where} holds {ends['min']} to {ends['max']}, numbers that are seconds, milli-, micro- "
         "or nanoseconds since 1970 of no usual year; set data.time.unit (s, ms, us or ns), or "
@@ -284,27 +280,6 @@ def time_of(config: RunConfig) -> TimeConfig:
     return time
 
 
-class TimeSpan:
-    """The oldest and newest time of rows, chunk by chunk."""
-
-    def __init__(self, config: RunConfig) -> None:
-        self.time = time_of(config)
-        self.oldest: int | None = None
-        self.newest: int | None = None
-
-    def add(self, table: pa.Table, origin: str) -> None:
-        """Looks at more rows.
-
-        Raises:
-            ValueError: A row has no time.
-        """
-        times_N = row_times(table, self.time, origin)
-        if len(times_N):
-            first, last = int(times_N.min()), int(times_N.max())
-            self.oldest = first if self.oldest is None else min(first, self.oldest)
-            self.newest = last if self.newest is None else max(last, self.newest)
-
-
 def maturity_of(
     config: RunConfig,
     tables: Iterable[tuple[pa.Table, str]],
@@ -332,8 +307,7 @@ def maturity_of(
     Example:
         >>> from mmoe.config import config_from_dict
         >>> config = config_from_dict({
-        ...     "data": {"time": {"column": "at"}},
-        ...     "features": [{"kind": "numeric", "name": "age"}],
+        ...     "data": {"time": {"column": "at"}}, "features": [{"kind": "numeric", "name": "x"}],
         ...     "tasks": [{"name": "buy", "label": "buy", "matures_after": "1d"}]})
         >>> log = pa.table({"at": ["2024-01-01", "2024-01-04"]})
         >>> moment_text(maturity_of(config, [(log, "log.csv")]).as_of)
@@ -341,28 +315,29 @@ def maturity_of(
     """
     if not config.delayed_tasks:
         return None
-    span, origin = TimeSpan(config), "data"
+    time, origin, ends = time_of(config), "data", []
     for table, origin in tables:
-        span.add(table, origin)
-    if span.oldest is None or span.newest is None:
+        times_N = row_times(table, time, origin)
+        ends += [int(times_N.min()), int(times_N.max())] if len(times_N) else []
+    if not ends:
         return Maturity(as_of=0 if as_of is None else moment_of(as_of))  # of no row
-    last = span.newest if newest is None else max(newest, span.newest)
-    moment = last if as_of is None else moment_of(as_of)
-    column = f"{origin}: column {span.time.column!r} (of data.time)"
-    if moment < span.oldest:
+    oldest = min(ends)
+    ends += [] if newest is None else [newest]
+    moment = max(ends) if as_of is None else moment_of(as_of)
+    begins = f"{origin}: column {time.column!r} (of data.time) begins with {moment_text(oldest)}"
+    if moment < oldest:
         raise ValueError(
-            f"{column} begins with {moment_text(span.oldest)}, after as_of "
-            f"({moment_text(moment)}), so no label is known; set as_of to when the labels were "
-            "collected, or leave it out"
+            f"{begins}, after as_of ({moment_text(moment)}), so no label is known; set as_of to "
+            "when the labels were collected, or leave it out"
         )
     for task in config.delayed_tasks if to_train else ():
         assert task.matures_after is not None
-        if moment - span.oldest < microseconds(task.matures_after):
+        if moment - oldest < microseconds(task.matures_after):
             raise ValueError(
-                f"{column} begins with {moment_text(span.oldest)}, and labels are as of "
-                f"{moment_text(moment)}, so no row is as old as {task.matures_after} "
-                f"(matures_after of task {task.name!r}) and every label would be masked; shorten "
-                "matures_after, give older rows, or set as_of where labels were collected later"
+                f"{begins}, and labels are as of {moment_text(moment)}, so no row is as old as "
+                f"{task.matures_after} (matures_after of task {task.name!r}) and every label would "
+                "be masked; shorten matures_after, give older rows, or set as_of where labels were "
+                "collected later"
             )
     return Maturity(as_of=moment)
 
@@ -385,3 +360,110 @@ def moment_text(micros: int) -> str:
     """Writes microseconds since 1970 as ISO 8601, UTC."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
     return moment.replace(tzinfo=None).isoformat()
+
+
+Masked = dict[str, dict[str, dict[str, int]]]
+"""Split → task → labels that are `masked`, `left`, and of those left `weighted`."""
+
+_SPLIT_ROWS = {"train": "training", "validation": "validation", "test": "test"}
+
+
+def masked_counts(config: RunConfig, labels: EncodedLabels) -> dict[str, dict[str, int]]:
+    """Counts labels of each task whose labels mature."""
+    counts = {}
+    for t, task in enumerate(config.tasks):
+        if task.matures_after is None or labels.young_NT is None:
+            continue
+        young_N, observed_N = labels.young_NT[:, t], labels.observed_NT[:, t]
+        counts[task.name] = {
+            "masked": int((young_N & ~observed_N).sum()),
+            "left": int(observed_N.sum()),
+            "weighted": int((young_N & observed_N).sum()),
+        }
+    return counts
+
+
+class MaskedFit:
+    """Adds up `masked_counts` of splits, chunk by chunk."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.found: Masked = {}
+
+    def add(self, split: str, labels: EncodedLabels) -> None:
+        """Counts labels of more rows of a split."""
+        for task, counts in masked_counts(self.config, labels).items():
+            mine = self.found.setdefault(split, {}).setdefault(task, dict.fromkeys(counts, 0))
+            for name, count in counts.items():
+                mine[name] += count
+
+
+def describe_masked(config: RunConfig, masked: Masked, as_of: str | None) -> Iterator[str]:
+    """Yields a line a task on what is masked, and a warning for each split that loses most."""
+    for task in config.delayed_tasks:
+        mine = {split: counts[task.name] for split, counts in masked.items() if task.name in counts}
+        shares = [
+            f"{c['masked']:,} of {c['masked'] + c['left']:,} {_SPLIT_ROWS[split]}"
+            + (f" ({c['weighted']:,} young ones weighted)" if c["weighted"] else "")
+            for split, c in mine.items()
+        ]
+        yield (
+            f"{task.name}: labels of rows younger than {task.matures_after} as of {as_of} are "
+            f"masked: {', '.join(shares)}"
+        )
+        for split, counts in mine.items():
+            line = describe_most(task, counts, f"the {_SPLIT_ROWS[split]} rows", split != "train")
+            if line is not None:
+                yield line
+
+
+def describe_most(
+    task: TaskConfig, counts: Mapping[str, int], rows: str, judge: bool = True
+) -> str | None:
+    """Returns a warning where more than half of some rows' labels are masked, else None.
+
+    Args:
+        task: Whose labels they are.
+        counts: `masked` and `left`.
+        rows: What the rows are called.
+        judge: They give metrics; False: they train.
+    """
+    there = counts["masked"] + counts["left"]
+    if 2 * counts["masked"] <= there:
+        return None
+    share = "all" if not counts["left"] else f"{100 * counts['masked'] / there:.0f} %"
+    learnt = f"it is learnt from {'the others alone' if counts['left'] else 'no row here'}"
+    little = f"its metrics there say {'little' if counts['left'] else 'nothing'}"
+    return (
+        f"warning: {task.name}: {share} of the labels of {rows} are masked, as these rows are "
+        f"younger than {task.matures_after} (matures_after): "
+        f"{little if judge else learnt}; {_MEND}"
+    )
+
+
+_MEND = (
+    "split by random or hash, or by days that are old enough, or set data.time.as_of where labels "
+    "were collected later than the newest row"
+)
+
+
+def refuse_nothing_left(config: RunConfig, masked: Masked, origin: str) -> None:
+    """Refuses validation rows that cannot choose a checkpoint, since all their labels are masked.
+
+    Raises:
+        ValueError: No task that training.monitor watches has a label left there.
+    """
+    counts = masked.get("validation", {})
+    watched = config.training.monitor.rpartition(".")[0]
+    tasks = [task for task in config.tasks if watched in ("mean", task.name)]
+    empty = [
+        task
+        for task in tasks
+        if task.name in counts and counts[task.name]["masked"] and not counts[task.name]["left"]
+    ]
+    if empty and len(empty) == len(tasks):
+        raise ValueError(
+            f"{origin}: all validation rows are younger than {empty[0].matures_after} "
+            f"(matures_after of task {empty[0].name!r}), so training.monitor "
+            f"{config.training.monitor} could not choose a checkpoint; {_MEND}"
+        )

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from mmoe.datasets.rows.locations import visible_columns
 from mmoe.datasets.values.hashing import mix64
-from mmoe.datasets.values.row_hashes import column_part, row_hashes
+from mmoe.datasets.values.keys import column_part, row_hashes
 
 _KEPT = 1 << 17  # rows of the sample by hash
 _HALVINGS = 40  # of it; what is then left is one row, again and again

@@ -15,7 +15,7 @@ from mmoe.datasets.files.data_file import CsvForm, is_address
 from mmoe.datasets.files.lake import at_version
 from mmoe.datasets.files.readers import Paths, column_names, read_table
 from mmoe.datasets.files.resolve import AsRead, Source, describe, kind_of, resolve_files
-from mmoe.datasets.labels.maturity import TimeSpan
+from mmoe.datasets.labels.maturity import row_times, time_of
 from mmoe.datasets.rows.frames import TableLike, as_rows, holds_rows, origin_of
 from mmoe.datasets.rows.locations import (
     HIDDEN,
@@ -107,10 +107,8 @@ def load_splits(config: RunConfig, data: str | Path | TableLike | None = None) -
 def _cut(config: RunConfig, table: pa.Table, origin: str) -> Splits:
     """The splits of a table; where days are left out, with the newest time of all."""
     newest = None
-    if config.delayed_tasks and config.data.split.by == "day":
-        span = TimeSpan(config)
-        span.add(table, origin)
-        newest = span.newest
+    if config.delayed_tasks and config.data.split.by == "day" and table.num_rows:
+        newest = int(row_times(table, time_of(config), origin).max())
     train, validation, test = split_table(
         table,
         config.data.split,

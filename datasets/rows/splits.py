@@ -18,8 +18,7 @@ from mmoe.datasets.values.arrow import is_text
 from mmoe.datasets.values.columns import to_times
 from mmoe.datasets.values.datetimes import TimeUnits
 from mmoe.datasets.values.hashing import hash_keys, mix64
-from mmoe.datasets.values.keys import missing_mask, to_keys
-from mmoe.datasets.values.row_hashes import row_hashes
+from mmoe.datasets.values.keys import missing_mask, row_hashes, to_keys
 
 _ROWS = 1 << 17  # hashed at a time
 _SHIFT = np.uint64(48)  # the top 16 bits choose one of 65,536 bins

@@ -24,7 +24,7 @@ from mmoe.datasets.rows.order import Lane, window_rows
 from mmoe.datasets.rows.prefetch import prefetch
 from mmoe.datasets.rows.projection import column_uses, required_columns, text_cells
 from mmoe.datasets.rows.sources import files_by_split, one_path, refuse_shared_files, with_names
-from mmoe.datasets.rows.splits import ALL_TRAIN, copies_in, fit_splitter, refuse_empty
+from mmoe.datasets.rows.splits import ALL_TRAIN, Splitter, copies_in, fit_splitter, refuse_empty
 from mmoe.datasets.stream.source import PieceReader, Split, StreamSource, count_splits, survey
 from mmoe.datasets.values.keys import GroupCodes
 
@@ -229,8 +229,7 @@ class StreamSplits:
         if not self.config.delayed_tasks:
             return self
         if maturity is None:
-            sources = {id(s.source): s.source for s in (self.train, self.validation, self.test)}
-            times = times_in(self.config, sources.values())
+            times = times_in(self.config, [source for source, _ in self._by_source()])
             maturity = found_maturity(self.config, times, leaves_young=leaves_young)
             training = (table for table, name in self._tables() if name == "train")
             maturity = with_curves(self.config, maturity, training, self.origin)
@@ -319,18 +318,23 @@ class StreamSplits:
         trains = self.maturity is not None and name == "train"
         return self.maturity.weighing() if self.maturity and trains else self.maturity
 
+    def _by_source(self) -> list[tuple[StreamSource, list[tuple[str, Split]]]]:
+        """Each source once, with the names and the splits that are made of it."""
+        found: dict[int, tuple[StreamSource, list[tuple[str, Split]]]] = {}
+        for name in _NAMES:
+            split: Split = getattr(self, name)
+            found.setdefault(id(split.source), (split.source, []))[1].append((name, split))
+        return list(found.values())
+
     def _tables(self) -> Iterator[tuple[pa.Table, str]]:
         """Rows of every chunk and the split they are in; each source is read once."""
-        splits: list[Split] = [getattr(self, name) for name in _NAMES]
-        for source in dict.fromkeys(id(split.source) for split in splits):
-            mine = [n for n in _NAMES if id(getattr(self, n).source) == source]
-            first: Split = getattr(self, mine[0])
-            columns = first.source.schema.names
-            for piece in first.source.pieces:
-                for number, table in first.source.read(piece, columns):
-                    split_N = first.splitter.of(table, number, table.num_rows)
-                    for name in mine:
-                        rows_N = split_N == getattr(self, name).number
+        for source, splits in self._by_source():
+            splitter = splits[0][1].splitter
+            for piece in source.pieces:
+                for number, table in source.read(piece, source.schema.names):
+                    split_N = splitter.of(table, number, table.num_rows)
+                    for name, split in splits:
+                        rows_N = split_N == split.number
                         if rows_N.all():
                             yield table, name
                         elif rows_N.any():
@@ -346,19 +350,18 @@ def times_in(config: RunConfig, sources: Iterable[StreamSource]) -> Iterator[tup
             yield table, source.origin
 
 
-def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSplits:
+def open_stream(config: RunConfig) -> StreamSplits:
     """Finds the files of a run and how they are split.
 
     Args:
         config: `data.path`, or with `split.by: file` `data.train`, `data.validation`, `data.test`.
-        data: Instead of `data.path`, or the folder of the three.
 
     Raises:
         ValueError: Files are missing, damaged or differ, or cannot be split.
     """
     if config.data.split.by == "file":
-        return _by_file(config, data)
-    paths = one_path(config, data)
+        return _by_file(config)
+    paths = one_path(config, None)
     uses = column_uses(config, column_names(paths))
     chunk, cells = config.data.streaming.chunk_rows, text_cells(config)
     source = survey(paths, uses, chunk, cells=cells)
@@ -367,18 +370,12 @@ def open_stream(config: RunConfig, data: str | Path | None = None) -> StreamSpli
     splitter = fit_splitter(source.rows, split, config.split_seed, requests, repeated)
     counts_P3 = count_splits(source, splitter, split, requests)
     refuse_empty(counts_P3.sum(axis=0), split, source.origin)
-    train, validation, test = (
-        Split(source=source, splitter=splitter, number=number, counts_P=counts_P3[:, number])
-        for number in range(3)
-    )
-    return StreamSplits(
-        config=config, train=train, validation=validation, test=test, origin=source.origin
-    )
+    return _opened(config, _numbered(source, splitter, counts_P3, _NAMES), source.origin)
 
 
-def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
+def _by_file(config: RunConfig) -> StreamSplits:
     """Training and test files; without validation files its share is drawn from training."""
-    paths = files_by_split(config, folder)
+    paths = files_by_split(config, None)
     refuse_shared_files(paths)
     uses = column_uses(config, column_names(paths["train"]))
     chunk, cells = config.data.streaming.chunk_rows, text_cells(config)
@@ -388,9 +385,8 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
     }
     copies: dict[str, np.ndarray] = {}
     if config.data.repeated_rows == "drop":
-        copies = dict(
-            zip(sources, copies_in([source.rows for source in sources.values()]), strict=True)
-        )
+        found = copies_in([source.rows for source in sources.values()])
+        copies = dict(zip(sources, found, strict=True))
     splits = {name: _whole(source, copies.get(name)) for name, source in sources.items()}
     if "validation" not in splits:
         share = SplitConfig(by="random", validation=config.data.split.validation, test=1e-9)
@@ -398,13 +394,12 @@ def _by_file(config: RunConfig, folder: str | Path | None) -> StreamSplits:
     counts = [len(splits[name]) for name in _NAMES]
     refuse_empty(counts, config.data.split, sources["train"].origin)
     origins = [source.origin for source in sources.values()]
-    return StreamSplits(
-        config=config,
-        train=splits["train"],
-        validation=splits["validation"],
-        test=splits["test"],
-        origin=f"{origins[0]} (and {', '.join(origins[1:])})",
-    )
+    return _opened(config, splits, f"{origins[0]} (and {', '.join(origins[1:])})")
+
+
+def _opened(config: RunConfig, splits: dict[str, Split], origin: str) -> StreamSplits:
+    train, validation, test = (splits[name] for name in _NAMES)
+    return StreamSplits(config=config, train=train, validation=validation, test=test, origin=origin)
 
 
 def _whole(source: StreamSource, copies_N: np.ndarray | None = None) -> Split:
@@ -420,9 +415,15 @@ def _carved(
     found = fit_splitter(source.rows, share, config.split_seed, config.data.requests)
     splitter = found.without_test().without_copies(copies_N)
     counts_P3 = count_splits(source, splitter, share, config.data.requests)
+    return _numbered(source, splitter, counts_P3, ("train", "validation"))
+
+
+def _numbered(
+    source: StreamSource, splitter: Splitter, counts_P3: np.ndarray, names: Sequence[str]
+) -> dict[str, Split]:
     return {
         name: Split(source=source, splitter=splitter, number=number, counts_P=counts_P3[:, number])
-        for number, name in enumerate(("train", "validation"))
+        for number, name in enumerate(names)
     }
 
 

@@ -160,6 +160,12 @@ def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
 
 
+def is_numeric(kind: pa.DataType) -> bool:
+    """Returns whether it is a type of numbers: integers, floats or decimals."""
+    plainly = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return plainly or pa.types.is_decimal(kind)
+
+
 def is_binary(kind: pa.DataType) -> bool:
     """Returns whether it is a plain type of bytes."""
     plainly = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)

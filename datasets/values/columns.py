@@ -17,7 +17,7 @@ from mmoe.datasets.rows.locations import (
     place,
 )
 from mmoe.datasets.values import text
-from mmoe.datasets.values.arrow import is_list, is_text, list_lengths, pc
+from mmoe.datasets.values.arrow import is_list, is_numeric, is_text, list_lengths, pc
 from mmoe.datasets.values.datetimes import digits_of, months_as_days, parse_format
 
 _MICROSECONDS = 1e6
@@ -88,8 +88,7 @@ def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
         return _as_float(text.to_reals(column))
     if pa.types.is_boolean(kind):
         return _as_float(column.cast(pa.int8()))
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    if is_number or pa.types.is_decimal(kind) or pa.types.is_null(kind):
+    if is_numeric(kind) or pa.types.is_null(kind):
         return _as_float(column)
     return None
 
@@ -273,7 +272,7 @@ def parse_written(
     digits = pc.replace_substring(digits, decimal, ".") if decimal != "." else digits
     digits = pc.if_else(pa.array(good_N), digits, pa.scalar(None, digits.type))
     numbers = digits.cast(pa.float64())
-    numbers = pc.if_else(pc.is_inf(numbers), pa.scalar(None, pa.float64()), numbers)  # 1e400
+    numbers = pc.if_else(pc.is_inf(numbers), None, numbers)  # 1e400
     return pc.if_else(pa.array(minus_N == 1), pc.negate(numbers), numbers)
 
 
@@ -422,7 +421,7 @@ def items_of(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
 def _split(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Lists of text, null where there is none; brackets go, whatever is between numbers may be."""
     bare = pc.utf8_trim(text.blank_to_null(column), characters=_BRACKETS)
-    bare = pc.if_else(pc.equal(bare, ""), pa.scalar(None, bare.type), bare)
+    bare = text.empty_to_null(bare)
     if not pc.all(pc.match_substring(bare, ","), min_count=0).as_py():
         bare = pc.replace_substring_regex(bare, _BETWEEN, ",")
     return pc.split_pattern(bare, ",")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from mmoe.config import DatetimeFeature, Part, TimeUnit
 from mmoe.datasets.rows.locations import cell_place, find_column, first_true
 from mmoe.datasets.values import text
-from mmoe.datasets.values.arrow import is_text, pc
+from mmoe.datasets.values.arrow import is_numeric, is_text, pc
 
 
 def parse_format(values: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
@@ -44,8 +44,7 @@ def digits_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_integer(column.type):  # whole numbers with gaps, as pandas has them
         column = column.cast(pa.float64(), safe=False)
         whole = pc.and_(pc.equal(column, pc.floor(column)), pc.less(pc.abs(column), 2.0**53))
-        column = pc.if_else(pc.fill_null(whole, False), column, pa.scalar(None, pa.float64()))
-        column = column.cast(pa.int64())
+        column = pc.if_else(whole, column, None).cast(pa.int64())
     return column.cast(pa.large_string())
 
 
@@ -189,12 +188,11 @@ def local_datetimes(
     if pa.types.is_timestamp(kind):
         reader.refuse_unit(str(kind))
         return reader.local(_whole(column.cast(pa.int64()), kind.unit, reader, _DATETIMES))
-    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    if feature.format is not None and (numbers or is_text(kind)):
+    if feature.format is not None and (is_numeric(kind) or is_text(kind)):
         return reader.written(column, feature.format)
     if is_text(kind):
         return reader.numbers_in_text(column) if feature.unit else reader.iso(column)
-    if numbers:
+    if is_numeric(kind):
         return reader.local(reader.numbers(column))
     raise ValueError(f"{reader.where} holds {kind}, expected {_EXPECTED}; convert the column")
 
@@ -390,9 +388,21 @@ def _whole(
     return pa.chunked_array([pa.array(numbers_N * factor // divisor, mask=missing_N)])
 
 
-# Whole numbers of this size are seconds, milli-, micro- or nanoseconds since 1970 (1973 to 2286)
-_UNITS = (("seconds", 1e8, 1e10), ("milliseconds", 1e11, 1e13), ("microseconds", 1e14, 1e16),
-          ("nanoseconds", 1e17, 1e19))  # fmt: skip
+# Numbers of this size are in this unit, from 1973 to 2286
+_SIZES: dict[TimeUnit, tuple[float, float]] = {
+    "s": (1e8, 1e10), "ms": (1e11, 1e13), "us": (1e14, 1e16), "ns": (1e17, 1e19)
+}  # fmt: skip
+_UNIT_NAMES = {
+    "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"
+}  # fmt: skip
+
+
+def unit_by_size(lowest: float, highest: float) -> TimeUnit | None:
+    """Returns the unit since 1970 that numbers from `lowest` to `highest` have, by their size."""
+    for unit, (first, beyond) in _SIZES.items():
+        if first <= lowest and highest < beyond:
+            return unit
+    return None
 
 
 class TimeUnits:
@@ -412,7 +422,7 @@ a.csv; write the column in one unit
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.files: dict[str, str] = {}  # unit → first file that has it
+        self.files: dict[TimeUnit, str] = {}  # unit → first file that has it
 
     def add(self, times_N: np.ndarray, file: str) -> None:
         """Looks at more rows of `file`: int64 or float64, as `to_times` gives them.
@@ -422,13 +432,11 @@ a.csv; write the column in one unit
         """
         if not len(times_N):
             return
-        lowest, highest = float(times_N.min()), float(times_N.max())
-        for unit, start, stop in _UNITS:
-            if start <= lowest and highest < stop:
-                self.files.setdefault(unit, file)
+        if (unit := unit_by_size(float(times_N.min()), float(times_N.max()))) is not None:
+            self.files.setdefault(unit, file)
         if len(self.files) > 1:
             (one, there), (two, here) = list(self.files.items())[:2]
             raise ValueError(
-                f"{here}: column {self.name!r} looks like {two} since 1970, but like {one} in "
-                f"{there}; write the column in one unit"
+                f"{here}: column {self.name!r} looks like {_UNIT_NAMES[two]} since 1970, but like "
+                f"{_UNIT_NAMES[one]} in {there}; write the column in one unit"
             )

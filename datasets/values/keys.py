@@ -1,4 +1,7 @@
-"""Ids in one canonical form, whatever type the file stored them in, and their places in a table."""
+"""Ids in one canonical form, whatever type the file stored them in, and their places in a table.
+
+Hashes of whole rows too: the same for the same values, in memory and streamed, in any version.
+"""
 
 from collections.abc import Collection, Iterable
 from threading import Lock
@@ -9,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 
 from mmoe.datasets.values import text
-from mmoe.datasets.values.arrow import decoded, is_binary, is_text, pc
-from mmoe.datasets.values.hashing import hash_one, hash_text
+from mmoe.datasets.values.arrow import decoded, is_binary, is_list, is_text, list_lengths, pc, plain
+from mmoe.datasets.values.hashing import hash_one, hash_text, mix64
 
 _DATETIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d([.,]\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?$"
 _SHORTEST_MOMENT = len("2025-01-01 00:00")
@@ -243,7 +246,7 @@ def _to_int(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
     if pa.types.is_integer(kind):
         if kind == pa.uint64():
             fits = pc.less(column, pa.scalar(2**63, pa.uint64()))
-            column = pc.if_else(fits, column, pa.scalar(None, kind))
+            column = pc.if_else(fits, column, None)
         return column.cast(pa.int64())
     if pa.types.is_floating(kind):
         floats_N = _floats(column)
@@ -269,7 +272,7 @@ def _to_float(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _to_text(column: pa.ChunkedArray, label: str) -> pa.ChunkedArray:
     kind = column.type
     if is_text(kind):
-        return canonical_datetimes(pc.if_else(pc.equal(column, ""), pa.scalar(None, kind), column))
+        return canonical_datetimes(text.empty_to_null(column))
     if pa.types.is_boolean(kind):
         return pc.if_else(column, "True", "False").cast(pa.large_string())
     if pa.types.is_floating(kind):
@@ -432,3 +435,98 @@ def first_rows(index_N: np.ndarray, count: int) -> np.ndarray:
     first_M = np.empty(count, np.int64)
     first_M[index_N[::-1]] = np.arange(len(index_N))[::-1]  # the last one assigned stays
     return first_M
+
+
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+MISSING_HASH = np.uint64(0x2545F4914F6CDD1D)
+
+
+def row_hashes(table: pa.Table, columns: Iterable[str]) -> np.ndarray:
+    """Hashes rows by their values: uint64 [N], the same in whatever order columns are named.
+
+    Example:
+        >>> table = pa.table({"a": [1, 1, 2], "b": ["x", "x", "x"]})
+        >>> hashes_N = row_hashes(table, ["b", "a"])
+        >>> bool(hashes_N[0] == hashes_N[1]), bool(hashes_N[0] == hashes_N[2])
+        (True, False)
+    """
+    total_N = np.zeros(table.num_rows, np.uint64)
+    for place, name in enumerate(sorted(columns)):
+        total_N += column_part(table[name], place)
+    return total_N
+
+
+def column_part(column: pa.ChunkedArray, place: int) -> np.ndarray:
+    """Returns what a column adds to its rows' hashes, uint64 [N]; `place` is its number."""
+    parts = [
+        mix64(value_hashes(chunk.slice(start, _ROWS)), seed=place + 1)
+        for chunk in plain(column).chunks
+        for start in range(0, len(chunk), _ROWS)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+
+
+def value_hashes(values: pa.Array) -> np.ndarray:
+    """Returns numbers for values, uint64 [N]: equal ones have the same, in any type."""
+    kind = values.type
+    if is_list(kind):
+        return _list_hashes(values)
+    if pa.types.is_struct(kind):
+        return sum(
+            (mix64(value_hashes(part), seed=n + 1) for n, part in enumerate(values.flatten())),
+            np.zeros(len(values), np.uint64),
+        )
+    if is_text(kind):
+        coded = values.dictionary_encode()
+        of_values = np.append(_text_hashes(coded.dictionary), MISSING_HASH)
+        return of_values[pc.fill_null(coded.indices.cast(pa.int64()), -1).to_numpy()]
+    missing_N = pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False)
+    no_values = (pa.types.is_null, pa.types.is_map, pa.types.is_union, pa.types.is_interval)
+    if any(is_kind(kind) for is_kind in no_values):
+        found_N = np.zeros(len(values), np.uint64)
+    elif pa.types.is_floating(kind):
+        found_N = _real_hashes(pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy())
+    elif pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        whole = values.cast(pa.int64(), safe=False)
+        found_N = pc.fill_null(whole, 0).to_numpy(zero_copy_only=False).view(np.uint64)
+    elif pa.types.is_temporal(kind):
+        whole = values.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+        found_N = pc.fill_null(whole, 0).to_numpy().astype(np.int64).view(np.uint64)
+    else:  # decimals, bytes
+        found_N = hash_text(to_keys(pa.chunked_array([values]), "text", "a row"))
+    return np.where(missing_N, MISSING_HASH, found_N)
+
+
+def _real_hashes(reals_N: np.ndarray) -> np.ndarray:
+    """The bits of whole numbers as integers, as integers have them, of others their own."""
+    with np.errstate(invalid="ignore"):
+        whole_N = (reals_N == np.floor(reals_N)) & (np.abs(reals_N) < 2.0**53)
+    integers_N = np.where(whole_N, reals_N, 0).astype(np.int64)
+    return np.where(whole_N, integers_N.view(np.uint64), reals_N.view(np.uint64))
+
+
+def _text_hashes(distinct: pa.Array) -> np.ndarray:
+    """Numbers in text as numbers have them: test files of a split by file stay text."""
+    column = text.blank_to_null(pa.chunked_array([distinct]))
+    found_N = np.where(pc.is_null(column).to_numpy(), MISSING_HASH, hash_text(distinct))
+    looks_N = pc.fill_null(pc.match_substring_regex(column, _NUMBER), False).to_numpy()
+    if looks_N.any():
+        written = column.filter(pa.array(looks_N))
+        integers, reals = text.to_integers(written), text.to_reals(written)
+        whole = pc.fill_null(integers, 0).to_numpy().view(np.uint64)
+        other = _real_hashes(pc.fill_null(reals, 0.0).to_numpy())
+        found_N[looks_N] = np.where(pc.is_null(integers).to_numpy(), other, whole)
+    return found_N
+
+
+def _list_hashes(values: pa.Array) -> np.ndarray:
+    """Σ of items mixed with their places, and their number; a missing list is no empty one."""
+    counts_N = list_lengths(values)
+    items_V = value_hashes(plain(pa.chunked_array([values.flatten()])).combine_chunks())
+    ends_N = np.cumsum(counts_N)
+    places_V = np.arange(len(items_V)) - np.repeat(ends_N - counts_N, counts_N)
+    sums = np.zeros(len(items_V) + 1, np.uint64)
+    mixed_V = mix64(mix64(items_V) + mix64(places_V.astype(np.uint64), seed=1))
+    np.cumsum(mixed_V, out=sums[1:])
+    found_N = sums[ends_N] - sums[ends_N - counts_N] + counts_N.astype(np.uint64)
+    return np.where(values.is_null().to_numpy(zero_copy_only=False), MISSING_HASH, found_N)

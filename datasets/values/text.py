@@ -56,25 +56,16 @@ def settle(values: pa.ChunkedArray, words: Sequence[str] = MISSING_WORDS) -> pa.
         The same values as bool, int64, float64 or large_string; missing words are null in the
         first three, only "" is in the last.
     """
-    glance = blank_to_null(values.slice(0, _GLANCE), words)
-    if cast_or_none(glance, pa.float64()) is None and to_booleans(glance) is None:
-        return empty_to_null(values)
-    settled = _settle_numbers(values)  # the common case needs no search for missing words
-    if settled is None:
-        blanked = blank_to_null(values, words)
-        settled = _settle_numbers(blanked)
-        settled = to_booleans(blanked) if settled is None else settled
-    return empty_to_null(values) if settled is None or is_text(settled.type) else settled
-
-
-def _settle_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """int64 or float64; the text itself where numbers would not keep it; None if no numbers."""
-    whole = cast_or_none(values, pa.int64())
-    if whole is not None:
-        return whole if is_canonical(values) else values
-    real = cast_or_none(values, pa.float64())
-    lossy = real is not None and (loses_digits(values, real) or loses_zeros(values, real))
-    return values if lossy else real
+    kind = TextKind(words)
+    kind.add(values.slice(0, _GLANCE))  # casts of whole columns that fail take twenty times as long
+    # The common cases need no search for missing words
+    if kind.integers and (whole := cast_or_none(values, pa.int64())) is not None:
+        return whole if is_canonical(values) else empty_to_null(values)
+    if kind.reals and (real := cast_or_none(values, pa.float64())) is not None:
+        lossy = loses_digits(values, real) or loses_zeros(values, real)
+        return empty_to_null(values) if lossy else real
+    kind.add(values)
+    return as_settled(values, kind.type, words)
 
 
 def is_canonical(values: pa.ChunkedArray) -> bool:
@@ -249,7 +240,7 @@ class TextKind:
             return
         if self.reals:
             self._add_numbers(present)
-        self.flags = self.flags and to_booleans(present) is not None
+        self.flags = self.flags and not self.reals and to_booleans(present) is not None
 
     @property
     def type(self) -> pa.DataType:
@@ -262,11 +253,13 @@ class TextKind:
         return pa.bool_() if self.flags else pa.large_string()
 
     def _add_numbers(self, present: pa.ChunkedArray) -> None:
-        if self.integers:
-            self.integers = cast_or_none(present, pa.int64()) is not None
-        if self.integers:
-            self.canonical = self.canonical and is_canonical(present)
-        reals = cast_or_none(present, pa.float64())
+        whole = cast_or_none(present, pa.int64()) if self.integers else None
+        self.integers = whole is not None
+        self.canonical = self.canonical and (whole is None or is_canonical(present))
+        if whole is not None and self.canonical:  # sooner than to read the text again
+            reals = whole.cast(pa.float64(), safe=False)
+        else:
+            reals = cast_or_none(present, pa.float64())
         self.reals = reals is not None
         if reals is None:
             return

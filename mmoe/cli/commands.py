@@ -374,10 +374,10 @@ def init(
     from mmoe.datasets import infer_config
     from mmoe.datasets.files.readers import column_names
     from mmoe.datasets.files.sampling import sample_table
-    from mmoe.datasets.infer.commented_yaml import write_commented_yaml
-    from mmoe.datasets.infer.config import with_requests
+    from mmoe.datasets.infer.config import commented_yaml, with_requests
     from mmoe.datasets.infer.guess_tasks import separate_labels
     from mmoe.datasets.infer.told import Told, rows_to_look_at, with_csv_keys
+    from mmoe.run import write_text
 
     data = path_as_of(data, as_of)
     rows = rows_to_look_at(data, columns, delimiter, encoding, header)
@@ -397,7 +397,8 @@ def init(
     config = with_imports(with_csv_keys(config, rows), import_)
     with file_of(out, "--out", overwrite=overwrite) as place:
         assert place.path is not None, "it is asked for"
-        write_commented_yaml(place.path, config, reasons, overwrite=overwrite)
+        place.path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(place.path, commented_yaml(config, reasons))
     _say_found(data, out, label, config, reasons)
 
 

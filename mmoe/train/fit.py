@@ -14,7 +14,7 @@ from mmoe.config import DeviceKind, RunConfig
 from mmoe.config.loading import with_used_modules
 from mmoe.config.tasks import prediction_columns
 from mmoe.datasets import EncodedLabels, FeatureEncoder, Splits, load_splits
-from mmoe.datasets.labels.masked import describe_masked
+from mmoe.datasets.labels.maturity import describe_masked
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.sources import at_versions
 from mmoe.datasets.stream import describe_lanes

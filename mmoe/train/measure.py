@@ -11,7 +11,7 @@ from mmoe.config import METRICS, LabelSpec, RunConfig, TaskConfig
 from mmoe.config.tasks import further_columns, prediction_columns
 from mmoe.datasets import EncodedLabels
 from mmoe.datasets.features.domains import Domains, asked_tasks
-from mmoe.datasets.labels.masked import masked_counts
+from mmoe.datasets.labels.maturity import masked_counts
 from mmoe.metrics import ObservedRows, TaskMetrics, task_metrics
 from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.task_kinds import kind_of

@@ -10,8 +10,13 @@ from mmoe.config import RunConfig
 from mmoe.datasets import BatchSource, EncodedData, FeatureEncoder, Splits, load_splits
 from mmoe.datasets.features.encoder import extend_encoder
 from mmoe.datasets.files.fingerprint import DataPrint, data_changes, print_data, shown
-from mmoe.datasets.labels.masked import Masked, MaskedFit, refuse_nothing_left
-from mmoe.datasets.labels.maturity import Maturity, moment_text
+from mmoe.datasets.labels.maturity import (
+    Masked,
+    MaskedFit,
+    Maturity,
+    moment_text,
+    refuse_nothing_left,
+)
 from mmoe.datasets.rows.held_splits import HeldSplits
 from mmoe.datasets.rows.order import cut_groups
 from mmoe.datasets.rows.projection import column_uses

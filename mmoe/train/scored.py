@@ -16,7 +16,7 @@ from mmoe.datasets.features.domains import domain_keys, exists_in
 from mmoe.datasets.files.readers import column_names
 from mmoe.datasets.rows.locations import missing_column, visible_columns
 from mmoe.datasets.rows.projection import label_uses, text_cells
-from mmoe.datasets.values.arrow import is_text, pc
+from mmoe.datasets.values.arrow import is_numeric, is_text, pc
 from mmoe.parallel import launched_ranks
 from mmoe.run import Reporter, RunDirectory, SilentReporter
 from mmoe.train.measure import domain_metrics, metrics_of
@@ -83,14 +83,9 @@ def _kinds(one: pa.DataType, other: pa.DataType) -> list[pa.DataType]:
     kinds = [kind for kind in (one, other) if not is_text(kind)]
     if all(map(pa.types.is_temporal, kinds)) and kinds:
         return [pa.timestamp("us"), pa.timestamp("ns")]
-    if all(map(_is_number, kinds)) and kinds:
+    if all(map(is_numeric, kinds)) and kinds:
         return [pa.int64(), pa.float64()]
     return []
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def _cast(cells: Any, kind: pa.DataType) -> Any:

@@ -55,7 +55,7 @@ class D2Q(OneLogit):
     Longer videos are watched longer, whoever watches: of the watch time the network learns only
     what is left when the duration's share is taken away. What the model outputs is a quantile;
     whoever has the row's duration makes a watch time of it
-    (`mmoe.datasets.labels.targets`): that at the expected quantile, which is rather a
+    (`mmoe.datasets.labels.watch_quantiles`): that at the expected quantile, which is rather a
     median than a mean.
 
     Source: Zhan et al., "Deconfounding duration bias in watch-time prediction for video

@@ -26,8 +26,16 @@ from mmoe.datasets.files.fingerprint import (
     same_rows,
     shown,
 )
-from mmoe.datasets.labels.masked import Masked, describe_most, masked_counts
-from mmoe.datasets.labels.maturity import STEPS, DelayCurve, Maturity, maturity_of, moment_text
+from mmoe.datasets.labels.maturity import (
+    STEPS,
+    DelayCurve,
+    Masked,
+    Maturity,
+    describe_most,
+    masked_counts,
+    maturity_of,
+    moment_text,
+)
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.held_splits import HeldSplits
 from mmoe.datasets.rows.sources import HeldOut, at_versions, generated_splits

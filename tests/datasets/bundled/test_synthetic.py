@@ -11,12 +11,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from mmoe.config import RunConfig, config_from_dict
-from mmoe.datasets.bundled.synthetic import FunnelLog, generate_funnel, load
-from mmoe.datasets.bundled.synthetic_world import (
+from mmoe.datasets.bundled.synthetic import (
     SHARES,
+    FunnelLog,
     draw_impressions,
     draw_market,
     draw_parts,
+    generate_funnel,
+    load,
     part_values,
 )
 from mmoe.datasets.recipes import load_recipe

@@ -6,8 +6,7 @@ import yaml
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.infer.commented_yaml import commented_yaml
-from mmoe.datasets.infer.config import infer_config
+from mmoe.datasets.infer.config import commented_yaml, infer_config
 from mmoe.datasets.labels.encode import encode_labels
 
 ROWS = 2000

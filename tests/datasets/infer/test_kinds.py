@@ -10,7 +10,7 @@ import yaml
 from mmoe.config import config_from_dict
 from mmoe.datasets import infer_config
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.infer.commented_yaml import commented_yaml
+from mmoe.datasets.infer.config import commented_yaml
 
 ROWS = 8000
 

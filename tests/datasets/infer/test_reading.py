@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mmoe.config import NumericFeature, load_config
-from mmoe.datasets.infer.commented_yaml import commented_yaml
-from mmoe.datasets.infer.config import infer_config
+from mmoe.datasets.infer.config import commented_yaml, infer_config
 from mmoe.datasets.infer.reading import read_column, sentinels
 from mmoe.datasets.values.columns import feature_numbers
 

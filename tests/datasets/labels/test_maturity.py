@@ -9,7 +9,7 @@ from scipy import stats
 from mmoe.config import config_from_dict
 from mmoe.datasets import encode_labels
 from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
-from mmoe.datasets.labels import targets
+from mmoe.datasets.labels import watch_quantiles
 from mmoe.datasets.labels.encode import with_curves
 from mmoe.datasets.labels.maturity import (
     LEAST_SHARE,
@@ -20,7 +20,7 @@ from mmoe.datasets.labels.maturity import (
     moment_text,
     row_times,
 )
-from mmoe.datasets.labels.targets import WATCH_QUANTILES, WatchQuantiles, WatchQuantilesFit
+from mmoe.datasets.labels.watch_quantiles import WATCH_QUANTILES, WatchQuantiles, WatchQuantilesFit
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.projection import required_columns
 from mmoe.tasks import multi_task_loss
@@ -351,7 +351,7 @@ def test_groups_have_about_as_many_rows_each():
     counts = np.bincount(np.searchsorted(table.edges, duration, side="left"))
     assert len(counts) == 30
     assert counts.min() > 990
-    assert all(len(knots) <= targets.KNOTS for knots in table.knots)
+    assert all(len(knots) <= watch_quantiles.KNOTS for knots in table.knots)
     assert len(WatchQuantiles.fit(WATCH, np.full(2000, 7.0), groups=30).knots) == 1
     often = np.where(RNG.random(2000) < 0.3, 7.0, RNG.exponential(9, 2000))
     table = WatchQuantiles.fit(WATCH, often, groups=10)
@@ -361,7 +361,7 @@ def test_groups_have_about_as_many_rows_each():
 
 @pytest.mark.parametrize("most", [100, 10_000])
 def test_chunks_play_no_part(monkeypatch, most):
-    monkeypatch.setattr(targets, "SAMPLE", most)
+    monkeypatch.setattr(watch_quantiles, "SAMPLE", most)
     found = []
     for size in (2000, 300, 7):
         fit = WatchQuantilesFit(CONFIG, "log")

@@ -14,7 +14,7 @@ from mmoe.datasets.rows.repeats import RepeatCounter
 from mmoe.datasets.rows.sources import load_splits
 from mmoe.datasets.stream import open_stream
 from mmoe.datasets.values.arrow import pc
-from mmoe.datasets.values.row_hashes import row_hashes
+from mmoe.datasets.values.keys import row_hashes
 from tests.small_configs import click_config
 
 NAMES = ("train", "validation", "test")

@@ -64,11 +64,12 @@ def test_a_file_of_training_is_no_file_of_another_split(tmp_path, how, name):
     for split in ("train", "test"):
         write_csv(tmp_path / f"{split}.csv", 0, 60)
     (tmp_path / "link.csv").symlink_to(tmp_path / "train.csv")
-    files = {"train": ["train.csv"], "test": "test.csv"} | {name: ["test.csv", "l*.csv"]}
+    train, test, link = (str(tmp_path / file) for file in ("train.csv", "test.csv", "l*.csv"))
+    files = {"train": [train], "test": test} | {name: [test, link]}
     config = configured(split={"by": "file"}, input=how, **files)
     says = rf"data\.{name}: .*link\.csv is also in data\.train \(there .*train\.csv\)"
     with pytest.raises(ValueError, match=says):
-        load_splits(config, tmp_path) if how == "memory" else open_stream(config, tmp_path)
+        load_splits(config) if how == "memory" else open_stream(config)
 
 
 def test_evaluating_other_files_or_the_own_test_split(tmp_path):

@@ -8,10 +8,9 @@ import torch
 from safetensors.torch import save_file
 
 from mmoe.config import TableVectors
+from mmoe.datasets.features import table_vectors
 from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
-from mmoe.datasets.vectors import chunks
-from mmoe.datasets.vectors.chunks import vector_chunks
-from mmoe.datasets.vectors.learn import ScalingFit
+from mmoe.datasets.features.table_vectors import ScalingFit, vector_chunks
 from tests.small_configs import click_config
 
 TRAIN = [7, 7, 7, 5, 5, 3]  # most frequent first
@@ -149,7 +148,7 @@ def _read(path, **keys):
     [("float16", False, 2), ("float32", True, 2), ("float32", False, 100), ("float64", True, 100)],
 )
 def test_parquet(tmp_path, monkeypatch, kind, fixed, rows):
-    monkeypatch.setattr(chunks, "_ROWS", rows)
+    monkeypatch.setattr(table_vectors, "_ROWS", rows)
     _parquet(tmp_path / "v.parquet", kind=getattr(pa, kind)(), fixed=fixed)
     ids, numbers_NL = _read(tmp_path / "v.parquet")
     assert ids == IDS.tolist()
@@ -163,7 +162,7 @@ def test_parquet(tmp_path, monkeypatch, kind, fixed, rows):
     ("float64", True, 10**6),
 ])  # fmt: skip
 def test_safetensors(tmp_path, monkeypatch, kind, with_ids, numbers):
-    monkeypatch.setattr("mmoe.datasets.vectors.chunks._NUMBERS", numbers)
+    monkeypatch.setattr("mmoe.datasets.features.table_vectors._NUMBERS", numbers)
     tensor = torch.from_numpy(VECTORS).to(getattr(torch, kind))
     tensors = {"embedding": tensor, "item_id": torch.from_numpy(IDS)}
     save_file(tensors, tmp_path / "v.safetensors")
@@ -217,7 +216,7 @@ def _with(row, column, value):
 ])  # fmt: skip
 @pytest.mark.parametrize("rows", [2, 100])
 def test_a_vector_that_is_none_is_named_by_its_row(tmp_path, monkeypatch, vectors, message, rows):
-    monkeypatch.setattr(chunks, "_ROWS", rows)
+    monkeypatch.setattr(table_vectors, "_ROWS", rows)
     _parquet(tmp_path / "v.parquet", vectors=vectors, kind=pa.float64())
     with pytest.raises(ValueError, match=message):
         _read(tmp_path / "v.parquet")

@@ -1,1 +1,0 @@
-"""Vectors from elsewhere, with which rows of a table of ids begin."""
