@@ -13,9 +13,8 @@ from benchmarks.inputs.sections import (
     INTERACTIONS_SECTION,
     LATE_LABELS_SECTION,
     POSITION_SECTION,
-    SEQUENCE_SPEED_SECTION,
-    SEQUENCES_SECTION,
 )
+from benchmarks.inputs.sequences import SEQUENCE_SPEED_SECTION, SEQUENCES_SECTION
 from benchmarks.racing.harness import last_line, new_table, options, processor, show, talker
 from mmoe.ops import extension_status
 
