@@ -17,9 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.racing.harness import new_table, show, talker
 from tests.chaos.cases import judge_inputs
 from tests.chaos.growth import TIMES_AS_MANY, growth_keys, measure_growth
 from tests.chaos.kills import Killed, kill_ranks, kill_runs
@@ -151,12 +149,10 @@ def _nights(options: Options, folder: Path, say: Say) -> tuple[Counts, bool]:
 
 
 def _print(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    table = Table(title=title, title_justify="left", box=None)
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="right" if index else "left")
+    table = new_table(columns)
     for row in rows:
         table.add_row(*row)
-    Console(width=120, highlight=False).print(table)
+    show(title, table)
 
 
 def _print_kills(
@@ -223,11 +219,7 @@ def main(arguments: Sequence[str]) -> int:
             jobs = os.cpu_count() or 1
             program.add_argument("--jobs", type=int, default=jobs, help="inputs at a time")
     options = parser.parse_args(arguments)
-    console = Console(stderr=True, highlight=False)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    say = talker()
     folder = Path(tempfile.mkdtemp(prefix=f"mmoe-{options.what}-"))
     counts, passed = OPTIONS[options.what][0](options, folder, say)
     if passed or options.what == "growth":
