@@ -91,6 +91,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.score
 	$(BIN)/python -m benchmarks.parallel
 	$(BIN)/python -m tests.chaos train
+	$(BIN)/python -m tests.chaos growth
 	$(BIN)/python -m tests.chaos ranks
 
 # What benchmarks.train and benchmarks.score compare with, in an environment of its own

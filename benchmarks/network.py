@@ -324,8 +324,8 @@ EXCHANGES = {"rows": "parallel.exchange=rows", "auto": "parallel.exchange=auto"}
 SETTLED = 90
 
 
-def step(bench: Bench, workload: str = "big") -> list[Result]:
-    specs = {name: _spec(bench, workload, exchange) for name, exchange in EXCHANGES.items()}
+def step(bench: Bench) -> list[Result]:
+    specs = {name: _spec(bench, exchange) for name, exchange in EXCHANGES.items()}
 
     def settle(running: Mapping[str, Contestant]) -> None:
         for contestant in running.values():
@@ -338,8 +338,8 @@ def step(bench: Bench, workload: str = "big") -> list[Result]:
     return [speedup("step_gain", times, "rows", "auto", note=note)]
 
 
-def _spec(bench: Bench, workload: str, exchange: str) -> Spec:
-    one = bench.spec("mmoe", workload, "fp32")
+def _spec(bench: Bench, exchange: str) -> Spec:
+    one = bench.spec("mmoe", "big", "fp32")
     overrides = (*MODEL, exchange, *one.overrides)
     return replace(one, threads=1, ranks=HOSTS * PER_HOST, overrides=overrides)
 

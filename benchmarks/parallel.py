@@ -87,15 +87,15 @@ DENSE = {"E": 8, "D": 330, "hidden": (128,)}  # of `big`; hidden layers send not
 TOP_2 = {"E": 64, "D": 256, "hidden": (256,), "k": 2}
 
 
-def wire_cases(rows: int = ROWS) -> list[dict[str, Any]]:
+def wire_cases() -> list[dict[str, Any]]:
     cases = []
     for wire in ("fp32", "bf16"):
         for gates in (2, 8):
-            sizes = {**DENSE, "G": gates, "B": rows}
+            sizes = {**DENSE, "G": gates, "B": ROWS}
             case = {"sizes": sizes, "shared": 0.0, "wire": wire}
             cases.append({"name": f"{gates} gates, all of 8", **case})
         for gates, shared in ((1, 0.0), (4, 0.0), (4, 0.8), (8, 0.0), (8, 0.8)):
-            sizes = {**TOP_2, "G": gates, "B": rows}
+            sizes = {**TOP_2, "G": gates, "B": ROWS}
             name = f"{gates} gate{'s' * (gates > 1)}, top-2 of 64{', correlated' * bool(shared)}"
             cases.append({"name": name, "sizes": sizes, "shared": shared, "wire": wire})
     return cases
@@ -114,11 +114,11 @@ GROWING = {"D": 330, "hidden": (256, 128), "E": 8, "G": 2, "k": 2, "B": 4096}
 MARGIN = 240.0
 
 
-def wire_bytes(bench: Bench, rows: int = ROWS) -> list[Result]:
+def wire_bytes(bench: Bench) -> list[Result]:
     """Bytes of a step over the fewest that there can be; the key is the worst case's."""
     found = []
     with layer_ranks() as ranks:
-        for case in wire_cases(rows):
+        for case in wire_cases():
             name = case.pop("name")
             answers = ranks.ask_all("bytes", **case)
             found.append({"case": name, "wire": case["wire"], **_sums(answers)})
@@ -184,15 +184,15 @@ EXPERTS = 8  # of one process
 APART_ROUNDS = 6
 
 
-def efficiency(bench: Bench, workload: str = "big", *, precision: str) -> list[Result]:
-    spread = two_ranks(bench, workload, precision, SPREAD)
+def efficiency(bench: Bench, *, precision: str) -> list[Result]:
+    spread = two_ranks(bench, precision, SPREAD)
     specs = {
-        "one process": bench.spec("mmoe", workload, precision),
+        "one process": bench.spec("mmoe", "big", precision),
         "spread": spread,
-        "replicated": two_ranks(bench, workload, precision, REPLICATED),
+        "replicated": two_ranks(bench, precision, REPLICATED),
     }
     if precision == "fp32":
-        specs["spread, bf16 wire"] = two_ranks(bench, workload, precision, SPREAD, NARROW)
+        specs["spread, bf16 wire"] = two_ranks(bench, precision, SPREAD, NARROW)
     found: list[Mapping[str, Any]] = []
     times = bench.race(specs, after=partial(_look, found))
     key = f"two_rank_efficiency_{precision}"
@@ -205,14 +205,14 @@ def efficiency(bench: Bench, workload: str = "big", *, precision: str) -> list[R
     ]
 
 
-def weak_scaling(bench: Bench, workload: str = "big") -> list[Result]:
+def weak_scaling(bench: Bench) -> list[Result]:
     """One rank with 8 experts, and two with 16 and twice the rows a step.
 
     Beside it, what this machine would let two ranks reach: one that works alone over one beside
     which another works, as large, that it never talks to.
     """
-    one, other = (_one_rank(bench, workload) for _ in range(2))
-    many = two_ranks(bench, workload, "fp32", SPREAD, *SPARSE)
+    one, other = (_one_rank(bench) for _ in range(2))
+    many = two_ranks(bench, "fp32", SPREAD, *SPARSE)
     many = _changed(
         many, f"model.num_experts={RANKS * EXPERTS}", f"training.batch_size={RANKS * BATCH}"
     )
@@ -230,8 +230,8 @@ def weak_scaling(bench: Bench, workload: str = "big") -> list[Result]:
     return [result, ceiling, layer_growth(bench)]
 
 
-def _one_rank(bench: Bench, workload: str) -> Spec:
-    one = replace(bench.spec("mmoe", workload, "fp32"), threads=1)
+def _one_rank(bench: Bench) -> Spec:
+    one = replace(bench.spec("mmoe", "big", "fp32"), threads=1)
     return _changed(one, *SPARSE, f"model.num_experts={EXPERTS}")
 
 
@@ -246,8 +246,8 @@ def _beside_each_other(found: list[Times], running: Mapping[str, Contestant]) ->
     found.append(Times(seconds))
 
 
-def two_ranks(bench: Bench, workload: str, precision: str, *overrides: str) -> Spec:
-    spec = replace(bench.spec("mmoe", workload, precision), threads=1, ranks=RANKS)
+def two_ranks(bench: Bench, precision: str, *overrides: str) -> Spec:
+    spec = replace(bench.spec("mmoe", "big", precision), threads=1, ranks=RANKS)
     return _changed(spec, *overrides)
 
 

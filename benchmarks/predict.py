@@ -17,11 +17,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
-from rich.console import Console
 from rich.table import Table
 
 import mmoe
-from benchmarks.racing.harness import last_line
+from benchmarks.racing.harness import last_line, new_table, show
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.recipes import load_recipe
@@ -65,7 +64,7 @@ def main() -> None:
         f"{torch.get_num_threads()} thread(s) of torch"
     )
     table, one_row = latencies(predictor, encoder, splits.test, arguments.calls)
-    Console(width=100).print(table)
+    show("", table)
     wrong = wrong_calls(predictor, encoder, splits.test, arguments.concurrent)
     print(f"{wrong:,} of {arguments.concurrent:,} calls from {THREADS} threads gave other bits")
     found = {"one_row_ms": round(one_row, 3), "threads_wrong": wrong, **served_rows()}
@@ -79,9 +78,7 @@ def latencies(
 
     Batches as high as their rows need run in turn with batches of one height, `eval_batch_size`.
     """
-    shown = Table("rows", "ms, p50", "p99", "at one height, p50", "encoding as well, p50")
-    for column in shown.columns:
-        column.justify = "right"
+    shown = new_table(("rows", "ms, p50", "p99", "at one height, p50", "encoding as well, p50"))
     one_row, by_default = 0.0, predictor.any_height
     for rows in (rows for rows in HEIGHTS if rows <= test.num_rows):
         table = test[:rows]

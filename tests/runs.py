@@ -1,4 +1,4 @@
-"""What tests of runs share: reporters, scores, all that a checkpoint holds."""
+"""What tests of runs share: reporters, scores, all that a checkpoint holds, a step's gradients."""
 
 from pathlib import Path
 
@@ -9,6 +9,8 @@ from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor
+from mmoe.tasks.masked_loss import TaskLosses
+from mmoe.train.step import Step, backward, forward
 
 
 class Listens(SilentReporter):
@@ -56,3 +58,13 @@ def states(run: Path) -> dict[str, torch.Tensor]:
     checkpoint = CheckpointFolder(run / "checkpoint")
     tensors = checkpoint.model("latest") | checkpoint.training("latest")
     return {n: t for n, t in tensors.items() if not n.startswith(("random_state", "placement"))}
+
+
+def one_step(ranker, batches, config):
+    """Losses; dense gradients and moved tables, after one step of several batches."""
+    step, losses_of_tasks = Step.of(batches), TaskLosses(config.trained_tasks)
+    forward(ranker, step, losses_of_tasks)
+    losses = backward(step, losses_of_tasks)
+    ranker.tables.step()
+    found = {name: weight.grad for name, weight in ranker.network.named_parameters()}
+    return losses, found | ranker.tables.table_weights()

@@ -439,8 +439,8 @@ def _print_plan(stages: Sequence[Stage], settings: Settings, done: Collection[st
         for item in stage.plan(settings):
             needs = f"  (needs {', '.join(item.needs)})" if item.needs else ""
             known = "  (done: not again)" if item.key in done else ""
-            argv = " ".join(["python", *item.argv[1:]])
-            print(f"  {item.seconds:>4.0f} s  {argv}{needs}{known}")
+            command = " ".join(["python", *item.command])
+            print(f"  {item.seconds:>4.0f} s  {command}{needs}{known}")
     first = [stage.seconds for stage in stages if stage.name in FIRST]
     if len(first) == len(FIRST):
         print(f"{', '.join(FIRST)}, as without --stage: at most {sum(first):.0f} s")

@@ -47,7 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = process_options("pytest_file", DEVICES)
     parser.add_argument("file", type=Path)
     parser.add_argument("--seconds", type=float, default=TEST_SECONDS, help="of each test")
-    parser.add_argument("--mark", default="gpu", help="pytest's -m")
     settings = parser.parse_args(arguments)
     record = Record(settings.record, machine_name(settings.device))
     code = _run(settings, record)
@@ -74,7 +73,7 @@ def _run(settings: argparse.Namespace, record: Record) -> int:
 def _pytest(settings: argparse.Namespace, running: Path, ended: Sequence[str]) -> int:
     told = [f"{RECORD}={settings.record}", f"{RUNNING}={running}", f"{CLOCK}={settings.seconds}"]
     told += [f"{FILE}={settings.file}", *(f"{ENDED}={key}" for key in ended)]
-    options = [*options_of_pytest(settings.file, settings.device), *told, "-m", settings.mark]
+    options = [*options_of_pytest(settings.file, settings.device), *told, "-m", "gpu"]
     command = [sys.executable, "-m", "pytest", *options]
     # The plugin's lines are of the machine that this process' are of
     environment = {**os.environ, MACHINE: machine_name(settings.device)}

@@ -15,10 +15,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -141,16 +141,9 @@ class Item:
     """One process of a stage."""
 
     key: str  # Of the line that says how it ended
-    # Arguments of this Python, or a whole command where the first is not `-m`
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # Arguments of this Python
     seconds: float  # Its clock
     needs: tuple[str, ...] = ()  # Modules without which it is left out
-    environment: Mapping[str, str] = field(default_factory=dict)  # Variables set for it
-
-    @property
-    def argv(self) -> list[str]:
-        before = [sys.executable] if self.command[0].startswith("-") else []
-        return [*before, *self.command]
 
 
 @dataclass(frozen=True)
@@ -204,11 +197,10 @@ def run_process(item: Item, log: Path, seconds: float, record: Record) -> Ended:
         "PYTHONUNBUFFERED": "1",
         **with_modules_of(ROOT),
         MACHINE: record.machine,
-        **item.environment,
     }
     started = time.monotonic()
     with subprocess.Popen(
-        item.argv,
+        [sys.executable, *item.command],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,

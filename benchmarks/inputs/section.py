@@ -68,9 +68,9 @@ def predictions(
     return {task.name: predictions_NP[:, t] for t, task in enumerate(run.tasks)}
 
 
-def split_rows(log: pa.Table, test: pa.Table, validation: float = 0.1) -> Splits:
-    """Makes splits of generated rows: the last ones of the log are for validation."""
-    stop = round(len(log) * (1 - validation))
+def split_rows(log: pa.Table, test: pa.Table) -> Splits:
+    """Makes splits of generated rows: the last tenth of the log is for validation."""
+    stop = round(len(log) * 0.9)
     return Splits(train=log.slice(0, stop), validation=log.slice(stop), test=test)
 
 

@@ -374,40 +374,25 @@ class RankLayer:
     def picks_BGK(self) -> Tensor:
         return self.logits_BGE.topk(self.setting.k, dim=-1).indices
 
-    def as_contestant(self, how: "How") -> Contestant:
-
-        def forward() -> Sequence[Tensor]:
-            how.set(self.part.dispatcher)
-            return self.part.step.forward()
-
-        return replace(self.part.step, forward=forward)
-
-
-class How:
-    """How a layer runs, from and to JSON."""
-
-    def __init__(
+    def as_contestant(
         self,
         *,
         overlaps: bool | None = None,
         shadowed: Sequence[int] | str = (),  # Experts, or `all`
         adaptive: AdaptiveMode | None = None,  # What chooses the mode; None: it is fixed
         **others: Any,
-    ) -> None:
-        self.overlaps, self.adaptive = overlaps, adaptive
-        every = isinstance(shadowed, str)
-        self.mode = Mode(shadowed="all" if every else tuple(shadowed), **others)
+    ) -> Contestant:
+        """The layer in one mode, as JSON has it."""
+        shadowed = shadowed if isinstance(shadowed, str) else tuple(shadowed)
+        mode: Any = adaptive or Mode(shadowed=shadowed, **others)
 
-    @classmethod
-    def of(cls, mode: Mode) -> "How":
-        return cls(**asdict(mode))
+        def forward() -> Sequence[Tensor]:
+            dispatcher = self.part.dispatcher
+            dispatcher.mode = mode
+            dispatcher.overlap_rows = {None: OVERLAP_ROWS, True: 0, False: NEVER}[overlaps]
+            return self.part.step.forward()
 
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self.mode), "overlaps": self.overlaps}
-
-    def set(self, dispatcher: AllToAllDispatcher) -> None:
-        dispatcher.mode = self.adaptive or self.mode
-        dispatcher.overlap_rows = {None: OVERLAP_ROWS, True: 0, False: NEVER}[self.overlaps]
+        return replace(self.part.step, forward=forward)
 
 
 def count_host_bytes(*, layer: Mapping[str, Any]) -> dict[str, Any]:
@@ -418,7 +403,7 @@ def count_host_bytes(*, layer: Mapping[str, Any]) -> dict[str, Any]:
     """
     counted = RankLayer.of(layer)
     per_host = counted.setting.per_host
-    run = counted.as_contestant(How(hierarchical=True))
+    run = counted.as_contestant(hierarchical=True)
     run.step()  # groups of ranks meet on first use
     traffic = counted.part.dispatcher.wire.traffic
     before = traffic.bytes_between_hosts
@@ -451,14 +436,15 @@ def race_modes(
     contestants = {}
     for name, how in hows.items():
         automatic = bool(how.get("auto"))
-        mode = How(adaptive=adaptive) if automatic else How(**how)
-        contestants[name] = raced.as_contestant(mode)
+        contestants[name] = raced.as_contestant(**({"adaptive": adaptive} if automatic else how))
         while automatic and not adaptive.history:
             time_on_all_ranks(contestants[name].step)
     if not raced.free:
         check_equal(raced.setting.name, contestants, raced.work.tolerance)
     took = race({name: c.step for name, c in contestants.items()}, seconds, drop_slow)
-    chosen = [{"mode": How.of(c.mode).as_json(), "why": c.why} for c in adaptive.history]
+    chosen = [
+        {"mode": {**asdict(c.mode), "overlaps": None}, "why": c.why} for c in adaptive.history
+    ]
     return {"seconds": took, "chosen": chosen}
 
 
@@ -474,7 +460,7 @@ def race_placements(*, layer: Mapping[str, Any], seconds: float) -> dict[str, An
     if better is None:
         raise ValueError(f"placement: expected one better than {even.placement}, got none")
     placed = RankLayer.of({**layer, "placement": better.placement})
-    calls = {name: of.as_contestant(How()) for name, of in (("even", even), ("placed", placed))}
+    calls = {name: of.as_contestant() for name, of in (("even", even), ("placed", placed))}
     outs = [call.run()[0].detach() for call in calls.values()]
     torch.testing.assert_close(*outs, rtol=even.work.tolerance, atol=even.work.tolerance)
     took = race({name: call.step for name, call in calls.items()}, seconds)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.same_bits.kinds import KINDS, LIKE, raw_config, rows_to_score
-from benchmarks.same_bits.trees import Tree, facts_of_json, facts_of_run, facts_of_scores
+from benchmarks.same_bits.trees import ROOT, Tree, facts_of_json, facts_of_run, facts_of_scores
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FEATURES = [
@@ -158,19 +158,19 @@ class Refusals(Case):
     inputs: int
 
     def facts(self, tree: Tree, runs: Path) -> dict[str, str]:
+        """Today's inputs, whatever the tree has of its own."""
         out = runs / "verdicts.json"
-        tree.python("-c", _JUDGE, runs / "inputs", self.seed, self.inputs, out)
+        tree.python("-c", _JUDGE, ROOT / "tests", runs / "inputs", self.seed, self.inputs, out)
         return json.loads(out.read_text())
 
 
 _JUDGE = """
-import json, re, sys
+import json, re, sys, types
 from pathlib import Path
-try:
-    from tests.chaos.cases import judge_inputs
-except ImportError:  # a tree of before
-    from benchmarks.faults.inputs.pool import judge_inputs
-folder, seed, inputs, out = sys.argv[1:]
+tests, folder, seed, inputs, out = sys.argv[1:]
+sys.modules["tests"] = types.ModuleType("tests")
+sys.modules["tests"].__path__ = [tests]
+from tests.chaos.cases import judge_inputs
 said = judge_inputs(Path(folder), range(int(inputs)), int(seed), lambda text: None)
 def plain(text):
     text = re.sub(re.escape(folder) + r"/worker-\\d+", "FOLDER", text)

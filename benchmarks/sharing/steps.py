@@ -240,21 +240,20 @@ STEPS = 1_000_000  # more than any race takes
 Network = Callable[[int, int], nn.Module]
 
 
-def many_tasks(tasks: int, workload: Workload = WORKLOADS["big"]) -> Workload:
-    """The workload with as many tasks; all but the first follow a click."""
+def many_tasks(tasks: int) -> Workload:
+    """`big` with as many tasks; all but the first follow a click."""
     names = tuple(f"task{number}" for number in range(tasks))
-    return replace(workload, name=f"{workload.name}_{tasks}_tasks", tasks=names)
+    return replace(WORKLOADS["big"], name=f"big_{tasks}_tasks", tasks=names)
 
 
 class Steps:
     """Rows of a workload, and what trains on them."""
 
-    def __init__(self, workload: Workload, batches: int = BATCHES) -> None:
-        log = Log(workload, Path("unused"), batches * BATCH)
+    def __init__(self, workload: Workload) -> None:
+        rows = BATCHES * BATCH
+        log = Log(workload, Path("unused"), rows)
         self.config: RunConfig = config_from_dict(raw_config(log, precision="fp32"))
-        self.data: PreparedData = prepare(
-            self.config, splits=_task_splits(workload, batches * BATCH)
-        )
+        self.data: PreparedData = prepare(self.config, splits=_task_splits(workload, rows))
         self.input_dim = workload.input_dim
 
     def of(self, network: Network | None = None) -> Callable[[], None]:

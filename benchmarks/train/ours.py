@@ -37,8 +37,8 @@ from mmoe.train.step import Step, StepProgram
 def run_ours(spec: Spec, pacer: Pacer) -> None:
     config = with_overrides(raw_config(spec.log, precision=spec.precision), spec.overrides)
     # Ranks beside the first report to nobody, but have to keep pace
-    fit.SilentReporter = lambda: PacedReporter(pacer)
-    fit.train_run(config, Path(spec.out), reporter=PacedReporter(pacer))
+    fit.SilentReporter = lambda: PacedReporter(pacer.stepped, pacer.started)
+    fit.train_run(config, Path(spec.out), reporter=fit.SilentReporter())
     raise ValueError(f"{config.name}: training ended before it was told to")
 
 
@@ -203,18 +203,10 @@ JOBS: dict[str, Callable[..., Job]] = {"parts": StepParts, "collectives": Collec
 # The command line until its first training step
 
 
-class FirstStep:
-    def started(self) -> None:
-        """Nothing."""
-
-    def stepped(self, rows: int) -> None:
-        os._exit(0)
-
-
 if __name__ == "__main__":
     import mmoe.cli
     import mmoe.cli.commands
 
-    mmoe.cli.commands.reporter = lambda quiet: PacedReporter(FirstStep())
+    mmoe.cli.commands.reporter = lambda quiet: PacedReporter(lambda rows: os._exit(0))
     mmoe.cli.main()
     sys.exit("training ended without a step")

@@ -393,9 +393,9 @@ STREAM = ("data.input=stream",)
 MODULE = {"train": "benchmarks.train.ours", "help": "mmoe"}
 
 
-def startup(bench: Bench, workload: str = "big") -> list[Result]:
+def startup(bench: Bench) -> list[Result]:
     """`mmoe train` until its first step, after a run that warmed the caches."""
-    log = bench.log(workload)
+    log = bench.log("big")
     config = _write_config(bench, raw_config(log, precision="bf16"), bench.overrides)
     seconds = []
     for _ in range(1 + STARTS):
@@ -410,11 +410,11 @@ def help_text(bench: Bench) -> list[Result]:
     return [_in_seconds("help_seconds", seconds[1:], "warm")]
 
 
-def streaming_memory(bench: Bench, workload: str = "big") -> list[Result]:
+def streaming_memory(bench: Bench) -> list[Result]:
     overrides = (*STREAM, *bench.overrides)
     peaks = {}
     for rows in (bench.rows, LARGER * bench.rows):
-        raw = raw_config(bench.log(workload, rows), precision=STREAM_PRECISION, epochs=1)
+        raw = raw_config(bench.log("big", rows), precision=STREAM_PRECISION, epochs=1)
         out = bench.empty_folder()
         config = _write_config(bench, raw, overrides)
         peaks[rows] = _peak_bytes(bench, ["train", str(config), "--out", str(out), "--quiet"])
@@ -475,8 +475,8 @@ PRECISION = "bf16"
 Scores = Mapping[str, Mapping[str, float]]  # task → auc and logloss
 
 
-def gaps(bench: Bench, workload: str = "big") -> list[Result]:
-    log = bench.log(workload)
+def gaps(bench: Bench) -> list[Result]:
+    log = bench.log("big")
     held_out = read_batches(log.workload, log.test)
     details = []
     for seed in range(bench.seeds):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import cycle
+from types import SimpleNamespace
 from typing import Any, Protocol, TextIO
 
 import torch
@@ -19,12 +20,6 @@ from benchmarks.racing.child import onednn_products, private_stdout
 from benchmarks.train.workloads import Spec, read_batches
 
 EPOCH = "epoch"  # how the library's progress begins while it trains
-
-
-class Paced(Protocol):
-    def started(self) -> None: ...
-
-    def stepped(self, rows: int) -> None: ...
 
 
 class Job(Protocol):
@@ -90,10 +85,12 @@ class _Ready:
 
 
 class PacedReporter:
-    """Hands every finished step to the pacer; the library reports each one as progress."""
+    """Hands on when an epoch begins, and every finished step, which the library reports."""
 
-    def __init__(self, pacer: Paced) -> None:
-        self.pacer = pacer
+    def __init__(
+        self, stepped: Callable[[int], None], started: Callable[[], None] = lambda: None
+    ) -> None:
+        self.stepped, self.started = stepped, started
 
     def say(self, text: str) -> None:
         """Nothing."""
@@ -101,21 +98,17 @@ class PacedReporter:
     @contextmanager
     def track(
         self, what: str, total: int | None, unit: str, *, done: int = 0
-    ) -> Iterator["PacedTracker"]:
+    ) -> Iterator[SimpleNamespace]:
         """Validation and checkpoints lie between two epochs and are not counted."""
         training = what.startswith(EPOCH)
         if training:
-            self.pacer.started()
-        yield PacedTracker(self.pacer if training else None)
+            self.started()
 
+        def advance(amount: int, note: str = "") -> None:
+            if training:
+                self.stepped(amount)
 
-class PacedTracker:
-    def __init__(self, pacer: Paced | None) -> None:
-        self.pacer = pacer
-
-    def advance(self, amount: int, note: str = "") -> None:
-        if self.pacer is not None:
-            self.pacer.stepped(amount)
+        yield SimpleNamespace(advance=advance)
 
 
 def minor_faults() -> int:

@@ -265,25 +265,23 @@ class Log:
         return self.folder / "test"
 
 
-def write_log(
-    workload: Workload, rows: int, cache: Path, *, seed: int = 0, held_out: int | None = None
-) -> Log:
+def write_log(workload: Workload, rows: int, cache: Path, *, held_out: int | None = None) -> Log:
     """Writes the log, unless the folder has it; a longer one begins like a shorter one.
 
     Validation and test rows are as many as for a log of `held_out` rows.
     """
     kept = max(1, round(rows * workload.share))
     base = round((held_out or rows) * workload.share)
-    log = Log(workload, cache / f"{workload.name}-{kept}-{base}-{seed}", kept)
+    log = Log(workload, cache / f"{workload.name}-{kept}-{base}-0", kept)
     if not log.folder.exists():
         partial = log.folder.with_suffix(".part")
         shutil.rmtree(partial, ignore_errors=True)
-        world = World(workload, seed)
+        world = World(workload, seed=0)
         sizes = (kept, max(200, int(base * VALIDATION_SHARE)), max(200, int(base * TEST_SHARE)))
         for number, (part, size) in enumerate(
             zip(("train", "validation", "test"), sizes, strict=True)
         ):
-            _write_part(world, partial / part, size, [seed, 10 + number])
+            _write_part(world, partial / part, size, [0, 10 + number])
         partial.rename(log.folder)  # a killed run leaves no half log
     return log
 

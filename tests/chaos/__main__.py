@@ -17,12 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.racing.harness import new_table, show, talker
 from tests.chaos.cases import judge_inputs
+from tests.chaos.growth import TIMES_AS_MANY, growth_keys, measure_growth
 from tests.chaos.kills import Killed, kill_ranks, kill_runs
-from tests.chaos.limits import TIMES_AS_MANY, LimitedRuns, growth_keys, limited_runs, measure_growth
 from tests.chaos.nights import watch_nights
 from tests.chaos.processes import RIGHT, Say, Verdict
 from tests.chaos.score_cases import judge_scorings
@@ -41,25 +39,16 @@ VERDICTS = ("clear error", "right answer", "wrong answer", "failure", "traceback
 
 
 def train(options: Options, folder: Path, say: Say) -> tuple[Counts, bool]:
-    """Broken inputs, kills, a limit on memory, growth."""
-    only, limited, pairs = options.only_input, None, []
+    """Broken inputs, kills."""
+    only = options.only_input
     # First, while this process has no threads: each input is judged in a fork of it
-    verdicts = judge_inputs(
-        folder / "inputs", range(options.inputs) if only is None else [only], options.seed, say,
-        jobs=options.jobs, real=options.real if only is None else 0,
-    )  # fmt: skip
+    numbers = range(options.inputs) if only is None else [only]
+    verdicts = judge_inputs(folder / "inputs", numbers, options.seed, say, jobs=options.jobs)
     kills = options.kills if only is None else 0
     killed = kill_runs(folder / "kills", kills, options.seed, say) if kills else []
-    if not options.no_memory_limit and only is None:
-        limited = limited_runs(folder / "limit", say)
     _print_kills("kill -9, then --resume", killed, "killed twice", "same bits",
                  lambda one: one.twice)  # fmt: skip
     _print_verdicts(verdicts)
-    if limited is not None:
-        _print_limit(limited)
-    if not options.no_growth and only is None:
-        pairs = measure_growth(folder / "growth", say, 500, 5_000_000)
-        _print_growth(pairs)
     found = Counter(verdict.verdict for verdict in verdicts)
     counts = {
         "kills": len(killed), "resumed": sum(one.resumed for one in killed),
@@ -67,15 +56,14 @@ def train(options: Options, folder: Path, say: Say) -> tuple[Counts, bool]:
         "clear_errors": found["clear error"], "right_answers": found["right answer"],
         "tracebacks": found["traceback"], "silently_wrong": found["wrong answer"],
     }  # fmt: skip
-    passed = all(one.same for one in killed) and all(one.verdict in RIGHT for one in verdicts)
-    passed &= limited is None or limited.passed
-    return counts, passed and all(pair.times <= pair.most for pair in pairs)
+    return counts, all(one.same for one in killed) and all(v.verdict in RIGHT for v in verdicts)
 
 
 def growth(options: Options, folder: Path, say: Say) -> tuple[Counts, bool]:
     """What grows with the size of the input alone: streamed row groups, distinct ids."""
     pairs = measure_growth(folder, say, options.groups, options.ids)
-    _print_growth(pairs)
+    columns = ("training on", "seconds", "beside", "times", "at most")
+    _print("growth", columns, [pair.row for pair in pairs])
     return growth_keys(pairs), all(pair.times <= pair.most for pair in pairs)
 
 
@@ -161,12 +149,10 @@ def _nights(options: Options, folder: Path, say: Say) -> tuple[Counts, bool]:
 
 
 def _print(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    table = Table(title=title, title_justify="left", box=None)
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="right" if index else "left")
+    table = new_table(columns)
     for row in rows:
         table.add_row(*row)
-    Console(width=120, highlight=False).print(table)
+    show(title, table)
 
 
 def _print_kills(
@@ -194,21 +180,6 @@ def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
     _print("\nbroken inputs", ("fault", *VERDICTS), rows)
 
 
-def _print_limit(limited: LimitedRuns) -> None:
-    mebi = 2**20
-    Console(width=120, highlight=False).print(
-        f"memory limit: {limited.decoded // mebi:,} MiB of rows with {limited.limit // mebi:,} "
-        f"MiB of address space ({limited.small_peak // mebi:,} of them a small run's): "
-        f"{'streamed to the end, refused in memory' if limited.passed else 'FAILED'}",
-        soft_wrap=True,
-    )
-
-
-def _print_growth(pairs) -> None:
-    columns = ("training on", "seconds", "beside", "times", "at most")
-    _print("\ngrowth", columns, [pair.row for pair in pairs])
-
-
 # The command line: a program's options are whole numbers, their defaults, and what they are
 
 OPTIONS: dict[str, tuple[Program, dict[str, tuple[int, str]]]] = {
@@ -216,7 +187,6 @@ OPTIONS: dict[str, tuple[Program, dict[str, tuple[int, str]]]] = {
         "--kills": (20, "runs that are killed and resumed"),
         "--inputs": (1000, "broken inputs"),
         "--seed": (0, "of moments and inputs"),
-        "--real": (20, "inputs run as processes of their own"),
     }),
     "growth": (growth, {
         "--groups": (500, f"row groups, and {TIMES_AS_MANY} times these"),
@@ -248,15 +218,8 @@ def main(arguments: Sequence[str]) -> int:
             program.add_argument("--only-input", type=int, help="judges this one alone")
             jobs = os.cpu_count() or 1
             program.add_argument("--jobs", type=int, default=jobs, help="inputs at a time")
-        if name == "train":
-            program.add_argument("--no-memory-limit", action="store_true")
-            program.add_argument("--no-growth", action="store_true")
     options = parser.parse_args(arguments)
-    console = Console(stderr=True, highlight=False)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    say = talker()
     folder = Path(tempfile.mkdtemp(prefix=f"mmoe-{options.what}-"))
     counts, passed = OPTIONS[options.what][0](options, folder, say)
     if passed or options.what == "growth":

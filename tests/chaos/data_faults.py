@@ -1,12 +1,14 @@
-"""Faults of the data: bytes, columns, numbers, ids, and where files lie.
+"""Faults of the data: bytes, text, columns, numbers, ids, and where files lie.
 
-Each changes a draft and says what must come of it. Which ones there are the tables at the end tell;
-their names say what is broken.
+Each changes a draft and says what must come of it. `FAMILIES` tells which ones there are; their
+names say what is broken. tests/datasets/files holds paths that lead nowhere, links, and types that
+are nested too deep.
 """
 
 import datetime
-import decimal
 import gzip
+import math
+import random
 import shutil
 import struct
 from collections.abc import Callable
@@ -14,44 +16,56 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tests.chaos.draft import FEATURES, UNREAD, Draft, Expect, either, error, right, write_table
 
 Fault = Callable[[Draft], Expect]
 
 
-# Bytes: what disks, copies, editors and other programs do to files
+def break_data(d: Draft, family: str) -> tuple[str, Expect]:
+    """Writes the draft with a fault of a family; returns which, and what must come of it."""
+    name = d.draw.choice([*FAMILIES[family]])
+    fault = FAMILIES[family][name]
+    if family == "table":
+        expect = fault(d)
+        d.write()
+    else:
+        d.write()
+        expect = fault(d)
+    return f"{name} ({d.kind} × {len(d.tables)})", expect
 
 
-def _bytes(expect: Callable[[Draft, Path], Expect], harm: Callable[[Draft, bytes], bytes]) -> Fault:
-    """Changes the bytes of one file."""
+def _named(*faults: Fault) -> dict[str, Fault]:
+    return {fault.__name__: fault for fault in faults}
+
+
+# Bytes: what disks, copies and other programs do to files
+
+
+def _bytes(harm: Callable[[Draft, bytes], bytes], *, refused: Callable[[Draft], bool]) -> Fault:
+    """Changes the bytes of a file, which is then refused by name, or may be read by others too."""
 
     def fault(d: Draft) -> Expect:
         path = d.draw.choice(d.files)
         path.write_bytes(harm(d, path.read_bytes()))
-        return expect(d, path)
+        return error(path.name) if refused(d) else either(reference="files")
 
     return fault
 
 
-def _as_files(d: Draft, path: Path) -> Expect:
-    return either(reference="files")
+def _always(d: Draft) -> bool:
+    return True
 
 
-def _names_file(d: Draft, path: Path) -> Expect:
-    return error(path.name)
+def _never(d: Draft) -> bool:
+    return False
 
 
-def _flip(d: Draft, content: bytes, counts: list[int], last: int | None = None) -> bytes:
-    """Flips bits anywhere, or in the last bytes alone."""
+def _flip(d: Draft, content: bytes, counts: list[int], first: int = 0) -> bytes:
+    """Flips bits from the byte `first` on."""
     changed = bytearray(content)
     for _ in range(d.draw.choice(counts)):
-        if last is None:
-            at = d.draw.randrange(len(changed))
-        else:
-            at = -d.draw.randrange(1, min(last, len(changed)))
-        changed[at] ^= 1 << d.draw.randrange(8)
+        changed[d.draw.randrange(first, len(changed))] ^= 1 << d.draw.randrange(8)
     return bytes(changed)
 
 
@@ -61,130 +75,83 @@ def _zero(d: Draft, content: bytes) -> bytes:
     return content[:first] + bytes(stop - first) + content[stop:]
 
 
-flipped_bits = _bytes(_as_files, lambda d, content: _flip(d, content, [1, 1, 2, 8, 64]))
-
-
-def wrong_footer_length(d: Draft) -> Expect:
+def _wrong_footer(d: Draft, content: bytes) -> bytes:
     """A Parquet footer that says to be longer than the file, or shorter than it is."""
-    if d.is_csv:
-        return unbalanced_quote(d)
-
-    def harm(d: Draft, content: bytes) -> bytes:
-        length = d.draw.choice([0, 1, 2**31 - 1, 2**32 - 1, len(content)])
-        return content[:-8] + struct.pack("<I", length) + b"PAR1"
-
-    return _bytes(_names_file, harm)(d)
+    length = d.draw.choice([0, 1, 2**31 - 1, 2**32 - 1, len(content)])
+    return content[:-8] + struct.pack("<I", length) + b"PAR1"
 
 
-def _csv(d: Draft, harm: Callable[[bytes], bytes], expect: Expect) -> Expect:
-    """Changes the text of one file; of Parquet files some bits instead."""
-    if not d.is_csv:
-        return flipped_bits(d)
-    path = d.draw.choice(d.files)
-    packed, content = path.suffix == ".gz", path.read_bytes()
-    text = harm(gzip.decompress(content) if packed else content)
-    path.write_bytes(gzip.compress(text, mtime=0) if packed else text)
-    return expect
+_OTHER_CONTENTS = [b"PAR1" + bytes(100) + b"PAR1", b"\x89PNG\r\n\x1a\n" + bytes(200),
+                   b'{"a": 1}\n{"a": 2}\n', b"<html><body>404</body></html>"]  # fmt: skip
+_flipped_bits = _bytes(lambda d, content: _flip(d, content, [1, 1, 2, 8, 64]), refused=_never)
 
 
-def _csv_lines(d: Draft, harm: Callable[[list[bytes]], object], expect: Expect) -> Expect:
-    def changed(text: bytes) -> bytes:
+# Text: what editors and other programs do to CSV; of Parquet files some bits are flipped instead
+
+
+def _text(
+    harm: Callable[[random.Random, bytes], bytes], expect: Expect, init: Expect | None = None
+) -> Fault:
+    def fault(d: Draft) -> Expect:
+        if not d.is_csv:
+            return _flipped_bits(d)
+        path = d.draw.choice(d.files)
+        packed, content = path.suffix == ".gz", path.read_bytes()
+        text = harm(d.draw, gzip.decompress(content) if packed else content)
+        path.write_bytes(gzip.compress(text, mtime=0) if packed else text)
+        return init if init is not None and d.command == "init" else expect
+
+    return fault
+
+
+def _lines(harm: Callable[[random.Random, list[bytes]], object]) -> Callable[..., bytes]:
+    def changed(draw: random.Random, text: bytes) -> bytes:
         lines = text.split(b"\n")
-        harm(lines)
+        harm(draw, lines)
         return b"\n".join(lines)
 
-    return _csv(d, changed, expect)
+    return changed
 
 
-def windows_lines(d: Draft) -> Expect:
-    end = d.draw.choice([b"\r\n", b"\r"])
-    return _csv(d, lambda text: text.replace(b"\n", end), right("clean"))
+def _ragged(draw: random.Random, lines: list[bytes]) -> None:
+    n = draw.randrange(1, len(lines) - 1)
+    lines[n] = lines[n] + b",9" if draw.random() < 0.5 else lines[n].rsplit(b",", 1)[0]
 
 
-def other_delimiter(d: Draft) -> Expect:
-    mark = d.draw.choice([b";", b"\t"])
-    return _csv(d, lambda text: text.replace(b",", mark), right("clean"))
+def _open_quote(draw: random.Random, lines: list[bytes]) -> None:
+    n = draw.randrange(1, len(lines) - 1)
+    cells = lines[n].split(b",")
+    c = draw.randrange(len(cells))
+    cells[c] = b'"' + cells[c].lstrip(b'"')
+    lines[n] = b",".join(cells)
+
+
+def _blank_lines(draw: random.Random, lines: list[bytes]) -> None:
+    for _ in range(3):
+        lines.insert(draw.randrange(len(lines)), b"")
+
+
+def _with_nul(draw: random.Random, text: bytes) -> bytes:
+    at = draw.randrange(len(text))
+    return text[:at] + b"\0" + text[at:]
+
+
+def _quoted(draw: random.Random, text: bytes) -> bytes:
+    lines = [line.split(b",") for line in text.replace(b'"', b"").split(b"\n") if line]
+    return b"\n".join(b",".join(b'"' + c + b'"' for c in cells) for cells in lines) + b"\n"
 
 
 def header_alone(d: Draft) -> Expect:
     if len(d.files) > 1:
         return either()
     wanted = either("no row", reference="files") if d.command == "score" else error("no row")
-    return _csv(d, lambda text: text.split(b"\n", 1)[0] + b"\n", wanted)
-
-
-def two_headers(d: Draft) -> Expect:
-    """The header stands in the middle again, as where files were joined."""
-    return _csv_lines(
-        d,
-        lambda lines: lines.insert(d.draw.randrange(2, len(lines) - 1), lines[0]),
-        either() if d.command == "init" else error(("price", "click", "time")),
-    )
-
-
-def ragged(d: Draft) -> Expect:
-    """A row has a cell too many or too few."""
-
-    def harm(lines: list[bytes]) -> None:
-        n = d.draw.randrange(1, len(lines) - 1)
-        longer = d.draw.random() < 0.5
-        lines[n] = lines[n] + b",9" if longer else lines[n].rsplit(b",", 1)[0]
-
-    return _csv_lines(d, harm, error("row"))
-
-
-def unbalanced_quote(d: Draft) -> Expect:
-    def harm(lines: list[bytes]) -> None:
-        n = d.draw.randrange(1, len(lines) - 1)
-        cells = lines[n].split(b",")
-        c = d.draw.randrange(len(cells))
-        cells[c] = b'"' + cells[c].lstrip(b'"')
-        lines[n] = b",".join(cells)
-
-    return _csv_lines(d, harm, either(reference="files"))
-
-
-def not_utf8(d: Draft) -> Expect:
-    """One word in another encoding, or the whole file in UTF-16."""
-    if d.draw.random() < 0.3:
-        return _csv(d, lambda text: text.decode().encode("utf-16"), error("UTF"))
-    one_word = either("UTF", reference="files")
-    return _csv(d, lambda text: text.replace(b"i1", b"i\xe4", 1), one_word)
-
-
-def blank_lines(d: Draft) -> Expect:
-    def harm(lines: list[bytes]) -> None:
-        for _ in range(3):
-            lines.insert(d.draw.randrange(len(lines)), b"")
-
-    return _csv_lines(d, harm, right("clean"))
-
-
-def line_above_the_header(d: Draft) -> Expect:
-    line = d.draw.choice([b"# exported 2024-01-31\n", b"sep=,\n", b"Report of January\n"])
-    return _csv(d, lambda text: line + text, error())
-
-
-def nul_byte(d: Draft) -> Expect:
-    def harm(text: bytes) -> bytes:
-        at = d.draw.randrange(len(text))
-        return text[:at] + b"\0" + text[at:]
-
-    return _csv(d, harm, either(reference="files"))
-
-
-def quoted_everything(d: Draft) -> Expect:
-    def harm(text: bytes) -> bytes:
-        lines = [line.split(b",") for line in text.replace(b'"', b"").split(b"\n") if line]
-        return b"\n".join(b",".join(b'"' + c + b'"' for c in cells) for cells in lines) + b"\n"
-
-    return _csv(d, harm, right("clean"))
+    return _text(lambda _, text: text.split(b"\n", 1)[0] + b"\n", wanted)(d)
 
 
 def damaged_gzip(d: Draft) -> Expect:
     """A .gz file that is none, or is damaged in the middle."""
     if d.kind != "csv.gz":
-        return flipped_bits(d)
+        return _flipped_bits(d)
     path = d.draw.choice(d.files)
     content = bytearray(path.read_bytes())
     if d.draw.random() < 0.3:
@@ -217,18 +184,15 @@ def rename_column(d: Draft) -> Expect:
     return error(column) if d.reads(column) else right()
 
 
-def shuffled_columns(d: Draft) -> Expect:
+def other_columns(d: Draft) -> Expect:
+    """In one file: another order, or a column more."""
     part = d.part()
     names = list(d.tables[part].column_names)
     d.draw.shuffle(names)
-    d.tables[part] = d.tables[part].select(names)
-    return either() if d.command == "init" else right("clean")
-
-
-def extra_column(d: Draft) -> Expect:
-    part = d.part()
     values = pa.array([d.draw.random() for _ in range(d.tables[part].num_rows)])
-    d.tables[part] = d.tables[part].append_column("surprise", values)
+    d.tables[part] = d.draw.choice([
+        d.tables[part].select(names), d.tables[part].append_column("surprise", values),
+    ])  # fmt: skip
     return either() if d.command == "init" else right("clean")
 
 
@@ -238,29 +202,24 @@ def duplicate_column(d: Draft) -> Expect:
     return either(column, reference="clean")
 
 
-def no_rows_in_one(d: Draft) -> Expect:
-    if len(d.tables) == 1:
-        return no_rows(d)
-    part = d.part()
-    d.tables[part] = d.tables[part].slice(0, 0)
-    return right()
-
-
-def no_rows(d: Draft) -> Expect:
-    d.tables = [table.slice(0, 0) for table in d.tables]
-    return either("no row") if d.command == "score" else error("no row")
-
-
 def few_rows(d: Draft) -> Expect:
-    d.tables = [d.tables[0].slice(0, d.draw.randint(1, 5))]
+    """No row, a few, or none in one file of several."""
+    part, count = d.part(), d.draw.choice([0, 0, 1, 5])
+    if len(d.tables) > 1 and d.draw.random() < 0.5:
+        d.tables[part] = d.tables[part].slice(0, 0)
+        return right()
+    if count == 0:
+        d.tables = [table.slice(0, 0) for table in d.tables]
+        return either("no row") if d.command == "score" else error("no row")
+    d.tables = [d.tables[0].slice(0, count)]
     return right() if d.command == "score" else either()
 
 
 def all_null(d: Draft) -> Expect:
     """A column holds nothing, in one file or in all, with its type or without."""
     column = d.draw.choice([*FEATURES, "click", "buy"])
-    typed, whole = d.draw.random() < 0.5, d.draw.random() < 0.5
-    for part in range(len(d.tables)) if whole else [d.part()]:
+    typed = d.draw.random() < 0.5
+    for part in d.some_parts():
         kind = d.tables[part][column].type if typed else pa.null()
         d.replace(part, column, pa.nulls(d.tables[part].num_rows, kind))
     if column in FEATURES:
@@ -282,8 +241,7 @@ def stray_label(d: Draft) -> Expect:
     labels = d.tables[part]["click"].to_pylist()
     stray = d.draw.choice([2, -1, 7, 0.5, "maybe", "yes?", 1e300])
     labels[d.draw.randrange(len(labels))] = stray
-    as_all = str if isinstance(stray, str) else int if stray in (2, -1, 7) else float
-    d.replace(part, "click", pa.array([as_all(value) for value in labels]))
+    d.replace(part, "click", pa.array([type(stray)(value) for value in labels]))
     if d.command == "init":
         return either()
     return error("click") if d.reads("click") else right("clean")
@@ -292,21 +250,15 @@ def stray_label(d: Draft) -> Expect:
 # Numbers and times
 
 
-def _one_price(d: Draft, value: float | None, expect: Expect) -> Expect:
-    d.change_some("price", [value], pa.float64())
-    return either("price") if d.command == "init" else expect
-
-
-def infinite_number(d: Draft) -> Expect:
-    return _one_price(d, d.draw.choice([float("inf"), float("-inf")]), error("price"))
-
-
-def nan_number(d: Draft) -> Expect:
-    return _one_price(d, None if d.is_csv else float("nan"), right())
-
-
-def huge_number(d: Draft) -> Expect:
-    return _one_price(d, d.draw.choice([1e300, -1e308, 3.5e38, 1e-320]), right())
+def odd_number(d: Draft) -> Expect:
+    """One price is infinite, no number, or at the end of what there is."""
+    inf = math.inf
+    value = d.draw.choice([inf, -inf, math.nan, 1e300, -1e308, 3.5e38, 1e-320])
+    missing = d.is_csv and math.isnan(value)
+    d.change_some("price", [None if missing else value], pa.float64())
+    if d.command == "init":
+        return either("price")
+    return error("price") if math.isinf(value) else right()
 
 
 def word_among_numbers(d: Draft) -> Expect:
@@ -336,48 +288,39 @@ def moments_as_numbers(d: Draft) -> Expect:
     return either("price")
 
 
-def _other_times(d: Draft) -> Expect:
+def _times(d: Draft, by_time: Expect, read: Expect, unread: Expect) -> Expect:
+    """What is expected of a column that splits rows by time, is read for it, or is not."""
     if d.command == "init":
         return either("time")
-    return error("time", "part-") if d.reads("time") else right("clean")
+    if not d.reads("time"):
+        return unread
+    return by_time if d.split is not None and d.split[0] == "time" else read
 
 
-def two_time_units(d: Draft) -> Expect:
-    """Times in seconds, in one file in milliseconds."""
+def times_of_two_kinds(d: Draft) -> Expect:
+    """In one file milliseconds for seconds, or timestamps of another unit or with a zone."""
     if len(d.tables) == 1:
         return null_time(d)
-    part = d.part()
-    d.replace(part, "time", pc.multiply(d.tables[part]["time"], 1000))
-    return _other_times(d)
-
-
-def two_timestamp_types(d: Draft) -> Expect:
-    """Timestamps of two units, or with and without a time zone."""
-    if len(d.tables) == 1 or d.is_csv:
-        return two_time_units(d)
-    odd, other = d.part(), d.draw.choice([pa.timestamp("ms"), pa.timestamp("us", "UTC")])
-    d.replace_all("time", lambda t: t.cast(pa.timestamp("s")).cast(pa.timestamp("us")))
-    d.replace(odd, "time", d.tables[odd]["time"].cast(other))
-    return _other_times(d)
+    odd = d.part()
+    if d.is_csv or d.draw.random() < 0.5:
+        d.replace(odd, "time", pc.multiply(d.tables[odd]["time"], 1000))
+    else:
+        other = d.draw.choice([pa.timestamp("ms"), pa.timestamp("us", "UTC")])
+        d.replace_all("time", lambda t: t.cast(pa.timestamp("s")).cast(pa.timestamp("us")))
+        d.replace(odd, "time", d.tables[odd]["time"].cast(other))
+    refused = error("time", "part-")
+    return _times(d, refused, refused, right("clean"))
 
 
 def null_time(d: Draft) -> Expect:
     d.change_some("time", [None], pa.int64())
-    if d.command == "init":
-        return either("time")
-    by_time = d.reads("time") and d.split is not None and d.split[0] == "time"
-    return error("time") if by_time else right()
+    return _times(d, error("time"), right(), right())
 
 
 def words_as_time(d: Draft) -> Expect:
     part = d.part()
     d.replace(part, "time", pa.array(["yesterday"] * d.tables[part].num_rows))
-    if d.command == "init":
-        return either("time")
-    if not d.reads("time"):
-        return right("clean")
-    by_time = d.split is not None and d.split[0] == "time"
-    return error("time") if by_time else either("time")
+    return _times(d, error("time"), either("time"), right("clean"))
 
 
 def dates_as_time(d: Draft) -> Expect:
@@ -394,23 +337,47 @@ def dates_as_time(d: Draft) -> Expect:
     return either("time", reference="clean")
 
 
-def decimals(d: Draft) -> Expect:
-    """Prices as decimals; their last bit may be another than that of the same text."""
-    d.replace_all("price", lambda prices: pa.array(
-        [None if p is None else decimal.Decimal(str(p)) for p in prices.to_pylist()],
-        pa.decimal128(30, 2)))  # fmt: skip
-    return either("price") if d.command == "init" else right()
+# Types, ids, and lists of ids
 
-
-# Ids, and lists of ids
+# Types that hold the same values; CSV says the first two of text and lists alone
+_TYPES = {
+    "user": [pa.int32(), pa.uint32(), pa.float64()],
+    "click": [pa.int8(), pa.float32(), pa.bool_()],
+    "price": [pa.float32(), pa.decimal128(20, 2)],
+    "item": [pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.binary(),
+             pa.large_binary(), pa.string_view()],
+    "history": [pa.large_list(pa.int32()), pa.list_(pa.int16()), pa.list_(pa.float64()),
+                pa.list_(pa.string()), pa.list_(pa.dictionary(pa.int8(), pa.int64()))],
+}  # fmt: skip
+_USERS_EVERYWHERE = [pa.uint16(), pa.decimal128(21, 2), pa.uint64(), pa.float32(), pa.int16()]
 
 
 def _as_written(d: Draft) -> str:
     return "files" if d.is_csv else "tables"
 
 
-def _some_parts(d: Draft) -> range | list[int]:
-    return [d.part()] if d.draw.random() < 0.5 else range(len(d.tables))
+def other_types(d: Draft) -> Expect:
+    """A column of another type, in one file or in all."""
+    column, parts = d.draw.choice([*_TYPES]), d.some_parts()
+    kinds, everywhere = _TYPES[column], len(parts) == len(d.tables)
+    if column == "user" and everywhere:
+        kinds = [*kinds, *_USERS_EVERYWHERE]
+    if column in ("item", "history") and d.is_csv:
+        kinds = kinds[:2]
+    kind = d.draw.choice(kinds)
+    words = column == "history" and pa.types.is_string(kind.value_type)  # ids are words then
+    for part in parts:
+        values = d.tables[part][column]
+        if column == "history":
+            lists = values.to_pylist()
+            lists = [[str(value) for value in row] for row in lists] if words else lists
+            d.replace(part, column, pa.array(lists, kind))
+        else:
+            d.replace(part, column, values.cast(kind, safe=False))
+    if column == "user" and everywhere:
+        return right("clean")
+    rounded = column == "price" and kind == pa.float32()
+    return either(column, reference=_as_written(d) if words or rounded else "clean")
 
 
 def ids_of_two_kinds(d: Draft) -> Expect:
@@ -420,33 +387,6 @@ def ids_of_two_kinds(d: Draft) -> Expect:
     if d.is_csv or len(d.tables) == 1:
         return right(_as_written(d))
     return either("user", "part-")
-
-
-def other_integers(d: Draft) -> Expect:
-    kind = d.draw.choice([pa.int32(), pa.uint16(), pa.float64(), pa.decimal128(21, 2),
-                          pa.uint64(), pa.float32(), pa.int16()])  # fmt: skip
-    d.replace_all("user", lambda users: users.cast(kind))
-    return right("clean")
-
-
-def other_types_in_one(d: Draft) -> Expect:
-    """One file has wider or narrower numbers than the others."""
-    column = d.draw.choice(["user", "click", "price"])
-    kinds = {"user": [pa.int32(), pa.uint32(), pa.float64()], "click": [pa.int8(), pa.float32(),
-             pa.bool_()], "price": [pa.float32(), pa.decimal128(20, 2)]}[column]  # fmt: skip
-    part, kind = d.part(), d.draw.choice(kinds)
-    d.replace(part, column, d.tables[part][column].cast(kind, safe=False))
-    rounded = kind == pa.float32() and column != "click"
-    return either(column, reference=_as_written(d) if rounded else "clean")
-
-
-def other_text(d: Draft) -> Expect:
-    kinds = [pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.binary(),
-             pa.large_binary(), pa.string_view()]  # fmt: skip
-    kind = d.draw.choice(kinds[:2] if d.is_csv else kinds)
-    for part in _some_parts(d):
-        d.replace(part, "item", d.tables[part]["item"].cast(kind))
-    return either("item", reference="clean")
 
 
 def odd_words(d: Draft) -> Expect:
@@ -483,19 +423,6 @@ def missing_lists(d: Draft) -> Expect:
     return right()
 
 
-def other_lists(d: Draft) -> Expect:
-    kinds = [pa.large_list(pa.int32()), pa.list_(pa.int16()), pa.list_(pa.float64()),
-             pa.list_(pa.string()), pa.list_(pa.dictionary(pa.int8(), pa.int64()))]  # fmt: skip
-    kind = d.draw.choice(kinds[:2] if d.is_csv else kinds)
-    as_words = pa.types.is_string(kind.value_type)  # then ids of a vocabulary are words
-    for part in _some_parts(d):
-        lists = d.tables[part]["history"].to_pylist()
-        if as_words:
-            lists = [[str(value) for value in row] for row in lists]
-        d.replace(part, "history", pa.array(lists, kind))
-    return either("history", reference="tables" if as_words else "clean")
-
-
 def nested_ids(d: Draft) -> Expect:
     """Lists of lists, structs or maps where ids belong."""
     if d.is_csv:
@@ -507,7 +434,7 @@ def nested_ids(d: Draft) -> Expect:
         ([("k", 1)], pa.map_(pa.string(), pa.int64())),
         ([{"a": 1}], pa.list_(pa.struct([("a", pa.int64())]))),
     ])  # fmt: skip
-    for part in _some_parts(d):
+    for part in d.some_parts():
         d.replace(part, column, pa.array([values] * d.tables[part].num_rows, kind))
     return either(column) if d.command == "init" else error(column)
 
@@ -540,42 +467,9 @@ def large_beside_fractions(d: Draft) -> Expect:
 # Where files lie, and what they are called
 
 
-def nothing_there(d: Draft) -> Expect:
-    d.data = d.draw.choice([d.data + "x", f"{d.folder}/no/such.csv", f"{d.folder}/*.nothing"])
-    return error(d.data)
-
-
-def empty_folder(d: Draft) -> Expect:
-    empty = d.folder / "empty"
-    empty.mkdir()
-    if d.draw.random() < 0.5:
-        (empty / "_SUCCESS").write_bytes(b"")
-        (empty / ".part-0.parquet.crc").write_bytes(b"crc")
-    d.data = str(empty)
-    return error(d.data)
-
-
 def mixed_kinds(d: Draft) -> Expect:
     write_table(d.tables[0], _folder(d) / ("odd.parquet" if d.is_csv else "odd.csv"))
     return error(d.data)
-
-
-def deep_types(d: Draft) -> Expect:
-    """A column that nobody reads, nested deeper than data is."""
-    path = d.folder / d.draw.choice(["deep.parquet", "deep.arrow", "deep.jsonl"])
-    depth = d.draw.choice([40, 45]) if path.suffix == ".parquet" else 90
-    kind = pa.int64()
-    for _ in range(depth):
-        kind = pa.list_(kind)
-    table = d.tables[0].select(["click"])
-    if path.suffix == ".jsonl":
-        path.write_text(f'{{"click": 1, "deep": {"[" * depth}{"]" * depth}}}\n' * 5, "utf-8")
-    elif path.suffix == ".arrow":
-        pa.ipc.new_file(str(path), table.schema.append(pa.field("deep", kind))).close()
-    else:
-        pq.write_table(table.append_column("deep", pa.nulls(len(table), kind)), path)
-    d.data = str(path)
-    return error(d.data, "nested more than 64 levels")
 
 
 def hidden_files(d: Draft) -> Expect:
@@ -613,40 +507,22 @@ def folder_called_like_a_file(d: Draft) -> Expect:
     return right("clean")
 
 
-def dangling_link(d: Draft) -> Expect:
-    (_folder(d) / f"part-9.{d.kind}").symlink_to(d.folder / "gone")
-    return either("part-9", reference="clean")
-
-
-def one_file_under_two_names(d: Draft) -> Expect:
-    """A link beside the file that it is a link to: its rows count once."""
-    again = _folder(d) / f"part-9.{d.kind}"
-    link = again.symlink_to if d.draw.random() < 0.5 else again.hardlink_to
-    link(d.files[0])
-    return right("clean")
-
-
 def partitions(d: Draft) -> Expect:
-    """Folders name a column; one of them holds no file."""
+    """Folders name a column; one of them holds no file, or a file without rows."""
     folder = d.folder / "hive"
     for n, path in enumerate(d.files):
         below = folder / f"day=2024-01-0{n + 1}"
         below.mkdir(parents=True)
         shutil.move(path, below / path.name)
     (folder / "day=2024-01-09").mkdir()
-    d.files = sorted(folder.rglob("part-*")) or sorted(folder.rglob("log*"))
-    d.data = str(folder)
+    d.files, d.data = sorted(folder.rglob("*.*")), str(folder)
+    if d.draw.random() < 0.5:
+        empty = folder / "day=2024-01-09" / f"part-9.{d.kind}"
+        write_table(d.tables[0].slice(0, 0), empty)
+        d.files.append(empty)
+        if d.is_csv and d.command == "init":  # a header alone
+            return either(reference="clean")
     return either() if d.command == "init" else right("clean")
-
-
-def partition_without_rows(d: Draft) -> Expect:
-    expect = partitions(d)
-    path = Path(d.data) / "day=2024-01-09" / f"part-9.{d.kind}"
-    write_table(d.tables[0].slice(0, 0), path)
-    d.files.append(path)
-    if d.is_csv:  # a header alone
-        return either(reference="clean") if d.command == "init" else right("clean")
-    return expect
 
 
 def _folder(d: Draft) -> Path:
@@ -660,49 +536,62 @@ def _folder(d: Draft) -> Path:
     return folder
 
 
-def _by_name(*faults: Fault) -> dict[str, Fault]:
-    return {fault.__name__: fault for fault in faults}
-
-
-_OTHER_CONTENTS = [b"PAR1" + bytes(100) + b"PAR1", b"\x89PNG\r\n\x1a\n" + bytes(200),
-                   b'{"a": 1}\n{"a": 2}\n', b"<html><body>404</body></html>"]  # fmt: skip
-BYTE_FAULTS: dict[str, Fault] = {
-    "truncated": _bytes(
-        lambda d, path: _as_files(d, path) if d.kind == "csv" else _names_file(d, path),
-        lambda d, content: content[: d.draw.randrange(1, len(content))],
-    ),
-    "emptied": _bytes(
-        _names_file, lambda d, _: d.draw.choice([b"", b"\n\n", b"   \n"]) if d.is_csv else b""
-    ),
-    "flipped_bits": flipped_bits,
+_BYTES: dict[str, Fault] = {
+    "truncated": _bytes(lambda d, content: content[: d.draw.randrange(1, len(content))],
+                        refused=lambda d: d.kind != "csv"),
+    "emptied": _bytes(lambda d, _: d.draw.choice([b"", b"\n\n", b"   \n"]) if d.is_csv else b"",
+                      refused=_always),
+    "flipped_bits": _flipped_bits,
     # A Parquet footer
-    "flipped_at_the_end": _bytes(_as_files, lambda d, content: _flip(d, content, [1, 2, 4], 400)),
-    "zeroed": _bytes(_as_files, _zero),
-    "other_content": _bytes(_names_file, lambda d, _: d.draw.choice(_OTHER_CONTENTS)),
-    "wrong_footer_length": wrong_footer_length,
+    "flipped_at_the_end": _bytes(
+        lambda d, content: _flip(d, content, [1, 2, 4], max(0, len(content) - 400)),
+        refused=_never),
+    "zeroed": _bytes(_zero, refused=_never),
+    "other_content": _bytes(lambda d, _: d.draw.choice(_OTHER_CONTENTS), refused=_always),
     "garbage_behind": _bytes(
-        _as_files, lambda d, content: content + bytes(d.draw.choices(range(256), k=40))
+        lambda d, content: content + bytes(d.draw.choices(range(256), k=40)), refused=_never),
+}  # fmt: skip
+_READ_BY_OTHERS = either(reference="files")
+_TEXT: dict[str, Fault] = {
+    "byte_order_mark": _text(lambda _, text: b"\xef\xbb\xbf" + text, right("clean")),
+    "windows_lines": _text(
+        lambda draw, text: text.replace(b"\n", draw.choice([b"\r\n", b"\r"])), right("clean")),
+    "other_delimiter": _text(
+        lambda draw, text: text.replace(b",", draw.choice([b";", b"\t"])), right("clean")),
+    "quoted_everything": _text(_quoted, right("clean")),
+    "blank_lines": _text(_lines(_blank_lines), right("clean")),
+    "no_header": _text(lambda _, text: text.split(b"\n", 1)[1], error()),
+    "line_above_the_header": _text(lambda draw, text: draw.choice(
+        [b"# exported 2024-01-31\n", b"sep=,\n", b"Report of January\n"]) + text, error()),
+    # As where files were joined
+    "two_headers": _text(
+        _lines(lambda draw, lines: lines.insert(draw.randrange(2, len(lines) - 1), lines[0])),
+        error(("price", "click", "time")), init=either()),
+    "ragged": _text(_lines(_ragged), error("row")),
+    "utf_16": _text(lambda _, text: text.decode().encode("utf-16"), error("UTF")),
+    "not_utf8": _text(lambda _, text: text.replace(b"i1", b"i\xe4", 1),
+                      either("UTF", reference="files")),
+    "unbalanced_quote": _text(_lines(_open_quote), _READ_BY_OTHERS),
+    "nul_byte": _text(_with_nul, _READ_BY_OTHERS),
+    **_named(header_alone, damaged_gzip),
+}  # fmt: skip
+
+
+def wrong_footer_length(d: Draft) -> Expect:
+    return (_TEXT["unbalanced_quote"] if d.is_csv else _bytes(_wrong_footer, refused=_always))(d)
+
+
+FAMILIES: dict[str, dict[str, Fault]] = {
+    "bytes": {**_BYTES, **_TEXT, **_named(wrong_footer_length)},
+    "table": _named(
+        drop_column, rename_column, other_columns, duplicate_column, few_rows, all_null, one_class,
+        stray_label, odd_number, word_among_numbers, numbers_as_text, moments_as_numbers,
+        times_of_two_kinds, null_time, words_as_time, dates_as_time, other_types, ids_of_two_kinds,
+        odd_words, bytes_as_ids, huge_ids, missing_lists, nested_ids, powers_of_ten,
+        unsigned_beside_signed, large_beside_fractions,
     ),
-    "byte_order_mark": lambda d: _csv(d, lambda text: b"\xef\xbb\xbf" + text, right("clean")),
-    **_by_name(windows_lines, other_delimiter),
-    "no_header": lambda d: _csv(d, lambda text: text.split(b"\n", 1)[1], error()),
-    **_by_name(
-        header_alone, two_headers, ragged, unbalanced_quote, not_utf8, blank_lines,
-        line_above_the_header, nul_byte, quoted_everything, damaged_gzip,
+    "layout": _named(
+        mixed_kinds, hidden_files, globbed, shouting_names, no_suffix, folder_called_like_a_file,
+        partitions,
     ),
 }  # fmt: skip
-TABLE_FAULTS = _by_name(
-    drop_column, rename_column, shuffled_columns, extra_column, duplicate_column, no_rows_in_one,
-    no_rows, few_rows, all_null, one_class, stray_label,
-    infinite_number, nan_number, huge_number, word_among_numbers, numbers_as_text,
-    moments_as_numbers, two_time_units, two_timestamp_types, null_time, words_as_time,
-    dates_as_time, decimals,
-    ids_of_two_kinds, other_integers, other_types_in_one, other_text, odd_words, bytes_as_ids,
-    huge_ids, missing_lists, other_lists, nested_ids, powers_of_ten, unsigned_beside_signed,
-    large_beside_fractions,
-)  # fmt: skip
-LAYOUT_FAULTS = _by_name(
-    nothing_there, empty_folder, mixed_kinds, hidden_files, globbed, shouting_names, no_suffix,
-    folder_called_like_a_file, dangling_link, one_file_under_two_names, partitions,
-    partition_without_rows, deep_types,
-)  # fmt: skip

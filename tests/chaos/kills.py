@@ -5,7 +5,6 @@ import os
 import random
 import re
 import signal
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from benchmarks.racing.ranks import free_port
 from tests.chaos.draft import cut, write_yaml
 from tests.chaos.judge import first_difference, leftovers, without_clock
 from tests.chaos.processes import Say, start
@@ -119,7 +119,7 @@ class _Whole:
     config: Path
     run: Path
     seconds: float
-    operations: int
+    operations: int = 0  # on files; 0: not counted
 
 
 def kill_runs(folder: Path, count: int, seed: int, say: Say) -> list[Killed]:
@@ -226,44 +226,39 @@ SURVIVORS_SECONDS = 25.0
 
 def kill_ranks(folder: Path, count: int, ranks: int, seed: int, say: Say) -> list[Killed]:
     draw, log = random.Random(f"ranks {seed}"), write_log(folder / "log")
-    bases = [(name, *_whole_ranks(folder, log, name, ranks)) for name in KINDS]
-    for name, _, seconds, _ in bases:
-        say(f"undisturbed, {name}: {seconds:.1f} s, {CHECKPOINTS} checkpoints")
+    bases = [_whole_ranks(folder, log, name, ranks) for name in KINDS]
+    for base in bases:
+        say(f"undisturbed, {base.name}: {base.seconds:.1f} s, {CHECKPOINTS} checkpoints")
     killed = []
     for number in range(count):
-        name, config, seconds, result = bases[number % len(bases)]
+        base = bases[number % len(bases)]
         run, victim = folder / f"killed-{number}", draw.randrange(ranks)
         checkpoint = draw.randint(1, CHECKPOINTS - 1) if number // 2 % 2 else None
-        after = draw.uniform(0, 0.01 if checkpoint else 0.97 * seconds)
+        after = draw.uniform(0, 0.01 if checkpoint else 0.97 * base.seconds)
         moment = Moment("writing" if checkpoint else "time", checkpoint or 0, after)
-        one = _kill_rank(name, config, result, run, (victim, ranks), moment)
-        killed.append(one)
+        killed.append(one := _kill_rank(base, run, victim, ranks, moment))
         end = "same result" if one.same else f"FAILED: {one.difference}"
         late = "" if one.survivors_ended else ", SURVIVORS DID NOT END"
         say(f"kill {number + 1}/{count}  {one.name}: {one.when}{late}: {end}")
     return killed
 
 
-def _kill_rank(
-    name: str, config: Path, result: dict[str, Any], run: Path, rank: tuple[int, int], at: Moment
-) -> Killed:
-    victim, ranks = rank
-    launched, when = (
-        _Launched(_arguments(config, run), run, ranks),
-        f"rank {victim} of {ranks}, {at}",
-    )
+def _kill_rank(base: _Whole, run: Path, victim: int, ranks: int, at: Moment) -> Killed:
+    launched = _Launched(_arguments(base.config, run), run, ranks)
+    when = f"rank {victim} of {ranks}, {at}"
     if at.kind == "writing":
         _wait_for_checkpoint(at.number, launched.agent, run)
     launched.kill(victim, at.seconds)
     ended, writing = launched.end_in_time(SURVIVORS_SECONDS), _was_writing(run)
-    again = _Launched([*_arguments(config, run), "--resume"], run, ranks)
+    again = _Launched([*_arguments(base.config, run), "--resume"], run, ranks)
     if not again.end_in_time(TIME_OUT_SECONDS) or again.agent.returncode:
         what = f"--resume ended with {again.agent.returncode}, see {again.log}"
-        return Killed(name, when, writing, False, what, survivors_ended=ended)
-    found = _result(run)
-    differing = [key for key in result if result[key] != found[key]]
+        return Killed(base.name, when, writing, False, what, survivors_ended=ended)
+    wanted, found = _result(base.run), _result(run)
+    differing = [key for key in wanted if wanted[key] != found[key]]
     differing += [f"left behind: {path}" for path in leftovers(run)]
-    return Killed(name, when, writing, True, next(iter(differing), None), survivors_ended=ended)
+    difference = next(iter(differing), None)
+    return Killed(base.name, when, writing, True, difference, survivors_ended=ended)
 
 
 class _Launched:
@@ -271,9 +266,7 @@ class _Launched:
 
     def __init__(self, arguments: Sequence[str | Path], run: Path, ranks: int) -> None:
         self.log = run.with_name(f"{run.name}.log")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+        port = str(free_port())
         torchrun = ["--nproc-per-node", str(ranks), "--master-port", port, "-m", "mmoe"]
         self.agent = start([*torchrun, *arguments], self.log, ("torch.distributed.run",))
         self.pids: list[int] = []
@@ -304,9 +297,7 @@ class _Launched:
         return in_time
 
 
-def _whole_ranks(
-    folder: Path, log: Path, name: str, ranks: int
-) -> tuple[Path, float, dict[str, Any]]:
+def _whole_ranks(folder: Path, log: Path, name: str, ranks: int) -> _Whole:
     raw = small_config(str(log), **TRAINING)
     raw["data"] |= {"input": KINDS[name]["input"], "streaming": {"shuffle_buffer_rows": 400}}
     raw["parallel"] = {"experts": KINDS[name]["experts"]}
@@ -319,7 +310,7 @@ def _whole_ranks(
     if not ended or launched.agent.returncode:
         said = launched.log.read_text(encoding="utf-8")
         raise RuntimeError(f"the undisturbed run failed: {said.strip()[-2000:]}")
-    return config, seconds, _result(run)
+    return _Whole(name, config, run, seconds)
 
 
 def _result(run: Path) -> dict[str, Any]:

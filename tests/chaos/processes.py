@@ -23,8 +23,8 @@ from typing import NamedTuple
 import torch
 
 import mmoe.cli
+from benchmarks.racing.ranks import ROOT, environment, with_modules_of
 
-ROOT = Path(__file__).resolve().parents[2]
 Say = Callable[[str], object]
 _FORK = multiprocessing.get_context("fork")
 
@@ -42,8 +42,7 @@ def one_thread() -> dict[str, str]:
 
     What it starts on Ray, in folders of its own, imports from here too.
     """
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    return {**environment(1), **with_modules_of(ROOT)}
 
 
 def start(

@@ -6,22 +6,21 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.run.atomic_files import is_temporary
-from tests.chaos.arrow_types import ARROW_TYPES, column_of, write_arrow
-from tests.chaos.cases import draw_made, write_config, wrong_level
-from tests.chaos.data_faults import BYTE_FAULTS, LAYOUT_FAULTS, TABLE_FAULTS, Fault
+from tests.arrow_types import ARROW_TYPES, column_of, write_arrow
+from tests.chaos.data_faults import break_data
 from tests.chaos.draft import SCORED, Draft, Scored, cut, score
 from tests.chaos.judge import SECONDS, crashed, unclear
 from tests.chaos.processes import Ended, Say, Verdict, judge_in_forks, prepare, run_in_process
-from tests.chaos.run_faults import damage_run, files_of_run, flip, huge_size, json_files, tamper
+from tests.chaos.run_faults import damage_run, files_of_run, flip, json_files, tamper
 from tests.chaos.small_log import small_log
 
 
@@ -76,25 +75,17 @@ class ScoreCase:
     def draft(self, kind: str) -> Draft:
         rows = small_log(260, seed=self.draw.randrange(5))
         tables = cut(rows, 1 if self.draw.random() < 0.3 else 3)
-        return Draft(self.draw, "score", kind, tables, None, False, self.folder / "in")
+        return Draft(self.draw, "score", kind, tables, None, self.folder / "in")
 
 
 # Rows: bytes, columns, types, and where files lie
 
 
-def _faulty(faults: Mapping[str, Fault], *, written: bool) -> Callable[[ScoreCase], None]:
-    def broken(case: ScoreCase) -> None:
-        case.anywhere()
-        kinds = ("csv", "csv", "parquet", "parquet", "csv.gz")
-        draft, name = case.draft(case.draw.choice(kinds)), case.draw.choice([*faults])
-        if written:
-            draft.write()
-        case.refused = faults[name](draft).outcome == "error"
-        if not written:
-            draft.write()
-        case.source, case.name = draft.data, f"{name} ({draft.kind} × {len(draft.tables)})"
-
-    return broken
+def broken_data(family: str, case: ScoreCase) -> None:
+    case.anywhere()
+    draft = case.draft(case.draw.choice(("csv", "csv", "parquet", "parquet", "csv.gz")))
+    case.name, expect = break_data(draft, family)
+    case.refused, case.source = expect.outcome == "error", draft.data
 
 
 def broken_types(case: ScoreCase) -> None:
@@ -102,58 +93,14 @@ def broken_types(case: ScoreCase) -> None:
     case.anywhere()
     draft, kind = case.draft("parquet"), case.draw.choice([*ARROW_TYPES])
     columns = ["user", "item", "history", "price", *draft.tables[0].column_names]
-    column, everywhere = case.draw.choice(columns), case.draw.random() < 0.4
-    for part in range(len(draft.tables)) if everywhere else [draft.part()]:
+    column, parts = case.draw.choice(columns), draft.some_parts()
+    for part in parts:
         numbers = [case.draw.choice([0, 1, 7, 30]) for _ in range(draft.tables[part].num_rows)]
         draft.replace(part, column, column_of(kind, numbers))
     if case.draw.random() < 0.5:
         case.options += ["--keep", column]
     case.source = _arrow_files(draft)
-    case.name = f"{column} is {kind} ({'everywhere' if everywhere else 'in one file'})"
-
-
-def broken_numbers(case: ScoreCase) -> None:
-    """Numbers at the ends of what there is."""
-    case.anywhere()
-    draft = case.draft("parquet")
-    value = case.draw.choice([1.7e308, -1.7e308, 5e-324, np.inf, -np.inf, np.nan, 2.0**63, -0.0])
-    draft.replace_all("price", lambda prices: pa.array([value] * len(prices), pa.float64()))
-    case.options += case.draw.choice([[], ["--fuse", "income=click * price"]])
-    case.source, case.name = _arrow_files(draft), f"price is {value:g}"
-
-
-def as_they_come(case: ScoreCase) -> None:
-    """A log as public files have it, scored by a run that was trained on such a one."""
-    case.name, made = draw_made(case.draw, case.folder / "in", to_score=True)
-    if isinstance(made.path, list):  # `--input` is one path
-        case.name = f"{case.name} (its first path)"
-    source = made.path[0] if isinstance(made.path, list) else made.path
-    case.source, rows = (source, made.truth) if made.to_score is None else made.to_score
-    case.out = str(case.beside("scores.parquet"))
-    case.refused = made.expect.outcome == "error"
-    if case.refused:
-        return
-    runs = []
-    for name in ("as_it_came", "of_truth"):
-        config, run, truth = (case.folder / f"{name}{end}" for end in (".yaml", "", ".parquet"))
-        write_config(made, config, truth if name == "of_truth" else None)
-        trained = run_in_process(["train", str(config), "--out", str(run), "--quiet"], 60.0)
-        if trained.code != 0 and made.expect.outcome == "either" and not runs:
-            return  # by the run that all cases share
-        if trained.code != 0:
-            raise RuntimeError(f"{case.name}: the training before it failed: {trained.stderr}")
-        runs.append(run)
-    case.run = str(runs[0])
-    plain, out = case.folder / "truth.parquet", case.folder / "truth-scores.parquet"
-    pq.write_table(rows, plain)
-
-    def wrong() -> str | None:
-        score(runs[1], plain, out)
-        found, wanted = pq.read_table(case.out), pq.read_table(out)
-        same = found.select(wanted.column_names).equals(wanted)
-        return wrong_level(made, runs[0]) if same else "other scores than of the true rows"
-
-    case.wrong = wrong
+    case.name = f"{column} is {kind} in {len(parts)} of {len(draft.tables)} files"
 
 
 _HARMS: dict[str, Callable[[bytes, int], bytes]] = {
@@ -237,14 +184,6 @@ def broken_run(case: ScoreCase) -> None:
         case.name = f"run: {path.name} is {text[:12]!r}"
     else:
         case.name = f"run: {_no_run(run, case)}"
-
-
-def huge_sizes(case: ScoreCase) -> None:
-    """A stranger's run, whose config or encoder says sizes that nothing of it has."""
-    case.anywhere()
-    run = case.space.copy_run(case.folder / "run")
-    case.run, case.name = str(run), f"run: {huge_size(run, case.draw)}"
-    case.refused = True
 
 
 def _edited(path: Path, case: ScoreCase) -> str:
@@ -479,100 +418,12 @@ OUTPUT_FAULTS: tuple[Callable[[ScoreCase], str], ...] = (
 )  # fmt: skip
 
 
-# Values of options, right and wrong, alone and together: lists of words that follow one
-
-OPTIONS: dict[str, list[list[str]]] = {
-    "--keep": [
-        ["item"], ["note"], ["item", "note"], ["nope"], ["pred_click"], ["history"], ["price"],
-        ["item", "item"], [""], ["*"], ["click"], ["item,note"], ["ITEM"], ["rank"], ["value"],
-    ],
-    "--tasks": [
-        ["click"], ["buy"], ["click,buy"], ["click", "buy"], ["nope"], [""], ["click,"], [","],
-        ["click", "click"], ["pred_click"],
-    ],
-    "--fuse": [
-        ["value=click * buy"], ["value=click^0.7 * price"], ["value=click * nope"], ["item=click"],
-        ["pred_click=click"], ["value="], ["=click"], ["value=click **"], ["value=click / 0"],
-        ["value=log(click)"], ["value=(click"], ["value='x'"], ["a/b=click"],
-        ["value=click + note"],
-        ["value=click + history"], ["value"], ["value=click", "value=buy"], ["value=1"],
-        ["value=click^1e308"], ["value=" + "(" * 2000 + "click" + ")" * 2000],
-        ["value=__import__('os')"], ["value=click and buy"], ["value=click == 'x'"], ["v=user % 0"],
-        ["value=" + " + ".join(["click"] * 3000)], ["value=click\n"], ["value=click^-1^-1"],
-    ],
-    "--expect": [
-        ["usual"], ["rows > 1"], ["rows > 1e9"], ["psi(*) < 0.25"], ["unseen(user) < 1"],
-        ["unseen(item) < 50%"], ["mean(pred_click) in [0, 1]"], ["mean(pred_click) in [1, 0]"],
-        ["foo"], ["rows >"], ["repeated < 0.5"], ["rows > 1e400"], ["missing(price) < 200%"],
-        ["nan(*) == 0"], ["mean(pred_click) > nan"], ["mean(value) > 0"], ["psi(nope*) < 1"],
-        ["mean(*) in [0.9, 0.8] of training"], ["rows > 1 of training"], [""], ["usual", "usual"],
-        ["mean([) < 1"], ["mean(pred_[a-c]*) < 1"], ["p50(pred_click) > 1"], ["missing(*) < -1"],
-        ["rows in [1, 1e400]"], ["max(*) <= 1 of training"], ["psi(user) < 0 above training"],
-    ],
-    "--rows-per-file": [["50"], ["1"], ["0"], ["-5"], ["x"], ["1e3"], ["1" + "0" * 30], [""]],
-    "--mode": [["error"], ["overwrite"], ["overwrite-partitions"], ["sideways"], [""]],
-    "--table-precision": [["int8"], ["fp16"], ["int4"], [""]],
-    "--device": [["cpu"], ["cuda"], ["tpu"], ["auto"]],
-    "--engine": [["local"], ["nothing"]],
-    "--import": [["no_such_module"], ["json"], [""], ["a b"]],
-}  # fmt: skip
-_ALONE = (["--resume"], ["--overwrite"], ["--keep-types"], ["--nope"], ["--workers", "3"], ["more"])
-# --top, --per and --by
-_TOP = [
-    ("3", "user", "click"), ("0", "user", "click"), ("-1", "user", "click"), ("x", "user", "click"),
-    ("3", "nope", "click"), ("3", "user", "nope"), ("3", "history", "click"),
-    ("3", "item", "value"),
-    ("3", "price", "buy"), ("3", "pred_click", "click"), ("1" + "0" * 30, "user", "click"),
-    ("3", "", ""), ("3", "note", "pred_click"),
-]  # fmt: skip
-
-
-def options_of_any_kind(case: ScoreCase) -> None:
-    draw = case.draw
-    case.anywhere()
-    for name in draw.sample([*OPTIONS], draw.choice([1, 1, 2, 3])):
-        case.options += [name, *draw.choice(OPTIONS[name])]
-    if draw.random() < 0.2:
-        case.options += draw.choice(_ALONE)
-    if draw.random() < 0.3:
-        _top(case)
-    case.name = f"options: {' '.join(repr(word)[:40] for word in case.options)}"
-
-
-def best_rows(case: ScoreCase) -> None:
-    """The three that go together, or two of them."""
-    case.anywhere()
-    _top(case)
-    if case.draw.random() < 0.5:
-        case.options += ["--keep", *case.draw.choice(OPTIONS["--keep"])]
-    case.name = f"options: {' '.join(repr(word)[:40] for word in case.options)}"
-
-
-def _top(case: ScoreCase) -> None:
-    given = dict(zip(("--top", "--per", "--by"), case.draw.choice(_TOP), strict=True))
-    if case.draw.random() < 0.15:
-        del given[case.draw.choice([*given])]
-    case.options += [word for pair in given.items() for word in pair]
-    if case.draw.random() < 0.7:
-        case.out = str(case.beside("top.parquet"))
-
-
 # How often each is drawn
 FAMILIES: dict[Callable[[ScoreCase], None], int] = {
-    _faulty(BYTE_FAULTS, written=True): 18,
-    _faulty(TABLE_FAULTS, written=False): 14,
-    _faulty(LAYOUT_FAULTS, written=True): 6,
-    broken_types: 10,
-    broken_numbers: 3,
-    as_they_come: 14,
-    broken_other_formats: 9,
-    broken_run: 14,
-    broken_output: 22,
-    linked_partition: 3,
-    huge_sizes: 4,
-    options_of_any_kind: 18,
-    best_rows: 4,
-}
+    partial(broken_data, "bytes"): 18, partial(broken_data, "table"): 14,
+    partial(broken_data, "layout"): 6, broken_types: 10, broken_other_formats: 9, broken_run: 14,
+    broken_output: 22, linked_partition: 5,
+}  # fmt: skip
 
 
 def draw_case(seed: int, number: int, space: Scored, folder: Path) -> ScoreCase:

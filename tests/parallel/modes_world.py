@@ -15,7 +15,6 @@ import torch
 from mmoe.mixture import ExpertPool, GateOutput, MultiGateMixture
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, Hosts, Mode
 from tests.parallel import world
-from tests.parallel.dispatch_cases import ALIKE
 from tests.ranks import shared_out
 
 HOST_SIZE = 2
@@ -36,7 +35,7 @@ def cases():
         if not name.startswith("drawn"):
             yield f"{name}, hierarchical", replace(case, mode=MODES["hierarchical"], overlap=False)
         mode, overlap = next(in_chunks)
-        if not name.endswith(ALIKE):
+        if not name.endswith(world.ALIKE):
             yield f"{name}, {mode}", replace(case, mode=MODES[mode], overlap=overlap)
     # Experts that must get their rows together: `dispatch` and `combine` instead of `run`
     for name in "dense of 14", "uneven rows", "sources", "dense", "mixed experts", "first two":

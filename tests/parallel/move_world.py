@@ -29,9 +29,13 @@ from mmoe.parallel.experts.shards import mixtures_of
 from mmoe.train.step import train_step
 from mmoe.train.step_ranks import ONE_PROCESS, StepRanks
 from tests.parallel import shadow_world
-from tests.parallel.dense_cases import ODD, ODD_AND_OTHERS, TOP_1, TOP_2, Case
 from tests.parallel.dense_world import (
+    ODD,
+    ODD_AND_OTHERS,
     STEPS,
+    TOP_1,
+    TOP_2,
+    Case,
     cut,
     held,
     make_batches,

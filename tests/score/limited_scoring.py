@@ -6,7 +6,6 @@ take. Prints a JSON list of exit codes and last words; −9 is one that waited f
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.processes import ROOT, one_thread
+from tests.chaos.processes import ROOT, limit_memory, one_thread
 
 SECONDS = 60.0
 MORE_MIB = (1, 8, 24, 48, 96, 192, 384, 768)
@@ -82,9 +81,7 @@ def _score(run: str, data: str, output: Path, mib: int, log: Path) -> None:
     stream = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + (mib << 20)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    limit_memory(mib << 20)
     sys.argv = ["mmoe", "score", run, "--input", data, "--output", str(output), "--quiet"]
     code = 1
     try:

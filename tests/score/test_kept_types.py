@@ -8,7 +8,7 @@ from mmoe.datasets.files.kept_types import kept_types
 from mmoe.datasets.files.readers import iter_tables, read_table
 from mmoe.datasets.stream.source import survey
 from mmoe.score import file_scorer
-from tests.chaos.arrow_types import ARROW_TYPES, column_of
+from tests.arrow_types import ARROW_TYPES, column_of
 
 # Of those that are not kept as they came
 KEPT_AS = {

@@ -10,7 +10,7 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
 from mmoe.train.prepare import prepare
-from tests.train.one_step import one_step
+from tests.runs import one_step
 
 # Tables move by exactly the gradient; losses of the gates are not linear in the rows
 SETTINGS = (

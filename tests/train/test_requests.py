@@ -26,7 +26,7 @@ from mmoe.train.evaluate import evaluate_run
 from tests.datasets.request_log import SPLIT, log_of_requests, nested_log, write_forms
 from tests.needs_kernels import needs_kernels
 from tests.ranks import launch
-from tests.train.one_step import one_step
+from tests.runs import one_step
 from tests.train.request_runs import MODEL, raw_config
 
 

@@ -18,7 +18,10 @@ _SHUFFLED = ("--split", "random")  # beside a time, `mmoe init` splits by it
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A log of rows that are held as a file: a fifth to judge on, drawn or the last."""
+    """A log of rows that are held as a file: a fifth to judge on, drawn or the last.
+
+    What it shares with `Generated` means the same.
+    """
 
     name: str
     family: str

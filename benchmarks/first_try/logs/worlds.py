@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,47 +45,6 @@ Drawn = tuple[dict[str, Any], Mapping[str, "np.ndarray | Value"]]
 Draw = Callable[[np.random.Generator, int, bool], Drawn]
 
 
-class Log(Protocol):
-    """Rows to train on and rows to judge on, with what a careful person knows of the columns."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def family(self) -> str: ...
-    @property
-    def rates(self) -> Mapping[str, float | None]:
-        """Task → share of positive rows; None: a regression."""
-        ...
-
-    @property
-    def kinds(self) -> Mapping[str, Kinds]:
-        """Column → what it may be taken for."""
-        ...
-
-    @property
-    def by_time(self) -> bool:
-        """Whether the rows to judge on lie after those to train on."""
-        ...
-
-    @property
-    def told(self) -> Sequence[str]:
-        """Options of `mmoe init` by which a stranger says which rows will be scored."""
-        ...
-
-    @property
-    def seeds(self) -> int | None:
-        """How many trainings; None: by the number of rows."""
-        ...
-
-    def training(self) -> pa.Table:
-        """Returns the rows of the file that `mmoe init` sees, validation included."""
-        ...
-
-    def test(self, rows: int) -> tuple[pa.Table, Mapping[str, np.ndarray]]:
-        """Returns at most so many rows, and each task's expected labels where they are known."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Generated:
     """A log of one family, drawn from a world whose true probabilities are known."""
@@ -93,15 +52,16 @@ class Generated:
     name: str
     family: str  # What its truth is made of
     rows: int  # To train on, validation included
-    rates: Mapping[str, float | None]
-    kinds: Mapping[str, Kinds]
+    rates: Mapping[str, float | None]  # Task → share of positive rows; None: a regression
+    kinds: Mapping[str, Kinds]  # Column → what it may be taken for
     build: Callable[[np.random.Generator], Draw]  # From the world's generator to what draws rows
     seed: int  # Of the world
     # Task → the task without which its label is missing
     seen_when: Mapping[str, str] = field(default_factory=dict)
-    by_time: bool = False
+    by_time: bool = False  # Whether the rows to judge on lie after those to train on
+    # Options of `mmoe init` by which a stranger says which rows will be scored
     told: Sequence[str] = ()
-    seeds: int | None = None
+    seeds: int | None = None  # How many trainings; None: by the number of rows
     test_rows: int = TEST_ROWS  # At most
 
     @cached_property
@@ -119,9 +79,11 @@ class Generated:
         }
 
     def training(self) -> pa.Table:
+        """Returns the rows of the file that `mmoe init` sees, validation included."""
         return self._rows(2, self.rows, late=False)[0]
 
     def test(self, rows: int) -> tuple[pa.Table, Mapping[str, np.ndarray]]:
+        """Returns at most so many rows, and each task's expected labels where they are known."""
         return self._rows(3, min(rows, self.test_rows), late=True)
 
     def _rows(self, part: int, rows: int, late: bool) -> tuple[pa.Table, dict[str, np.ndarray]]:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 pytest.importorskip("deltalake", reason="needs deltalake: pip install 'mmoe[delta]'")
 pytest.importorskip("pyiceberg", reason="needs pyiceberg: pip install 'mmoe[iceberg]'")
 
-from benchmarks.inputs.as_they_come import (
+from benchmarks.inputs.lake_tables import (
     delta_with_vector,
     hudi_table,
     made_tables,

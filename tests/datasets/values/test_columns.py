@@ -22,7 +22,7 @@ from mmoe.datasets.values.arrow import plain, plain_type
 from mmoe.datasets.values.columns import to_numbers, to_times
 from mmoe.datasets.values.text import settle, to_integers, to_reals
 from mmoe.train.prepare import prepare
-from tests.chaos.arrow_types import ARROW_TYPES, ODD, ROLES, TypeCase, column_of
+from tests.arrow_types import ARROW_TYPES, ODD, ROLES, TypeCase, column_of
 from tests.chaos.small_log import small_config, small_log
 from tests.small_configs import click_config
 

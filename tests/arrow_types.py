@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.chaos.draft import Case, Workspace, either, write_yaml
 from tests.chaos.small_log import small_config, small_log
 
 Column = Callable[[list], pa.Array]
@@ -250,28 +249,3 @@ def write_arrow(table: pa.Table, path: Path, new: Callable[..., Any] = pa.ipc.ne
     with new(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=40)
     return str(path)
-
-
-def type_fault(draw: random.Random, space: Workspace, folder: Path) -> Case:
-    kind, role = draw.choice(list(ARROW_TYPES)), draw.choice(list(ROLES))
-    case = TypeCase(draw, kind, role, folder, streams=draw.random() < 0.5)
-    data = case.write_log()
-    kept = role == "unread" and draw.random() < 0.7
-    command = draw.choice(["score", "init"] if kept else ["train"])
-    out = folder / "out" / {"score": "scores.parquet", "init": "config.yaml"}.get(command, "run")
-    if command == "score":
-        run = space.run("stream" if case.streams else "memory")
-        arguments = ["score", str(run), "--input", data, "--output", str(out), "--keep", ODD]
-    elif command == "init":
-        arguments = ["init", data, "--label", "click", "--label", "buy", "--out", str(out)]
-    else:
-        config = write_yaml(folder / "config.yaml", case.config(data))
-        arguments = ["train", config, "--out", str(out)]
-    return Case(
-        f"arrow_type ({kind} as {role}{', streamed' * case.streams})",
-        command,
-        either((ODD, "one class only"), reference="none"),
-        [*arguments, *(["--quiet"] if command != "init" else [])],
-        out,
-        words=(Path(data).name,),
-    )

@@ -1,6 +1,5 @@
-"""What a training may take: less memory than its rows hold, and time that grows with the input."""
+"""Seconds of `mmoe train` over more row groups that are streamed, and over more distinct ids."""
 
-import resource
 import shutil
 import time
 from dataclasses import dataclass
@@ -12,92 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.chaos.draft import write_yaml
-from tests.chaos.kills import TIME_OUT_SECONDS
-from tests.chaos.processes import Say, run_in_process, start
-from tests.chaos.small_log import small_config, small_log
-
-# Training over more rows than an address-space limit lets in: streamed it ends, in memory not
-
-LIST_ROWS, IDS_A_ROW, LISTS, SMALL, LARGE = 2_500, 250, 4, 4, 60
-MORE_BYTES = 384 << 20  # what a run may take beyond one over the small log
-
-
-@dataclass(frozen=True)
-class LimitedRuns:
-    """What came of it: exit codes and last words of the streamed run and of that in memory."""
-
-    limit: int  # Bytes of address space
-    small_peak: int  # Of a streamed run over a few rows, without a limit
-    decoded: int  # Bytes that the columns of the large log hold in memory
-    streamed: tuple[int, str]
-    held: tuple[int, str]
-
-    @property
-    def passed(self) -> bool:
-        """Streaming ended well, and the rest could not; it said so in one line."""
-        code, said = self.held
-        refused = code == 2 and "not enough memory" in said and "\n" not in said
-        return self.streamed[0] == 0 and refused
-
-
-def limited_runs(folder: Path, say: Say) -> LimitedRuns:
-    folder.mkdir(parents=True, exist_ok=True)
-    small, large = folder / "small.parquet", folder / "large.parquet"
-    _write_lists(small, SMALL)
-    decoded = _write_lists(large, LARGE)
-    code, said, peak = _train_lists(folder, small, "stream", None)
-    if code != 0:
-        raise RuntimeError(f"the run over a few rows failed: {said}")
-    limit = peak + MORE_BYTES
-    streamed, held = (_train_lists(folder, large, how, limit)[:2] for how in ("stream", "memory"))
-    say(
-        f"rows of {decoded / 2**20:,.0f} MiB under a limit of {limit / 2**20:,.0f} MiB of address "
-        f"space, {MORE_BYTES >> 20} MiB more than a small run takes: streamed exit code "
-        f"{streamed[0]}, in memory {held[0]} ({held[1][-300:]})"
-    )
-    return LimitedRuns(limit, peak, decoded, streamed, held)
-
-
-def _write_lists(path: Path, groups: int) -> int:
-    """Long lists of which the run keeps the first few ids; returns bytes, decoded."""
-    table = small_log(LIST_ROWS, seed=4).drop_columns(["history", "note"])
-    offsets = pa.array(np.arange(LIST_ROWS + 1, dtype=np.int32) * IDS_A_ROW)
-    for n in range(LISTS):
-        ids = np.repeat((np.arange(LIST_ROWS) * (n + 3)) % 97, IDS_A_ROW)
-        table = table.append_column(f"list{n}", pa.ListArray.from_arrays(offsets, pa.array(ids)))
-    with pq.ParquetWriter(path, table.schema) as writer:
-        for _ in range(groups):
-            writer.write_table(table)
-    return groups * table.nbytes
-
-
-def _train_lists(folder: Path, data: Path, how: str, limit: int | None) -> tuple[int, str, int]:
-    """Exit code, last words, and the largest address space that was seen, in bytes."""
-    raw = small_config(str(data), batch_size=1024, eval_batch_size=1024)
-    streaming = {"shuffle_buffer_rows": 8_192, "chunk_rows": 1_000, "interleave": 2}
-    raw["data"] |= {"input": how, "streaming": streaming}
-    raw["features"] = [f for f in raw["features"] if f["name"] != "history"]
-    raw["features"] += [{"kind": "list", "name": f"list{n}", "max_length": 4} for n in range(LISTS)]
-    name = f"{data.stem}-{how}"
-    config, log = write_yaml(folder / f"{name}.yaml", raw), folder / f"{name}.log"
-    process = start(["train", config, "--out", folder / name, "--quiet"], log)
-    if limit is not None:
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, limit))
-    peak, end = 0, time.monotonic() + TIME_OUT_SECONDS
-    while process.poll() is None:
-        if time.monotonic() > end:
-            process.kill()
-        try:
-            status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
-        except OSError:
-            continue
-        lines = [line for line in status.splitlines() if line.startswith("VmPeak:")]
-        peak = max([peak, *(int(line.split()[1]) * 1024 for line in lines)])
-        time.sleep(0.02)
-    return process.returncode, log.read_text(encoding="utf-8").strip(), peak
-
-
-# Seconds over more row groups that are streamed, and over more distinct ids
+from tests.chaos.processes import Say, run_in_process
 
 GROUP_ROWS, TIMES_AS_MANY = 100, 4
 MODEL = {"embedding_dim": 4, "num_experts": 2, "expert": {"hidden": [8]}, "tower": {"hidden": [4]}}
