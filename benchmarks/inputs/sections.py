@@ -25,7 +25,7 @@ from mmoe.datasets.rows.batch import Batch
 from mmoe.datasets.rows.splits import Splits
 from mmoe.metrics.auc import auc
 from mmoe.metrics.calibration import expected_calibration_error
-from mmoe.metrics.ranking import grouped_ndcg
+from mmoe.metrics.named import grouped_ndcg
 from mmoe.parallel import ensure_process_group
 
 # A generated log of people who look at items, and what they looked at before

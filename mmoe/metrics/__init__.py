@@ -2,13 +2,17 @@
 
 from mmoe.metrics.auc import auc, average_precision
 from mmoe.metrics.columns import Column
-from mmoe.metrics.curves import task_curves
-from mmoe.metrics.delong import AucDifference, AucInterval, auc_difference_interval, auc_interval
-from mmoe.metrics.differences import Difference, paired_difference
+from mmoe.metrics.differences import (
+    GAIN_HEADINGS,
+    Difference,
+    gain_over_wide,
+    gain_rows,
+    paired_difference,
+)
+from mmoe.metrics.intervals import AucDifference, AucInterval, auc_difference_interval, auc_interval
 from mmoe.metrics.named import NamedMetric
 from mmoe.metrics.observed import ObservedRows
-from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_metrics
-from mmoe.metrics.over_wide import GAIN_HEADINGS, gain_over_wide, gain_rows
+from mmoe.metrics.of_tasks import higher_is_better, monitor_value, task_curves, task_metrics
 from mmoe.metrics.task_kinds import TaskKind, TaskMetrics
 
 __all__ = [

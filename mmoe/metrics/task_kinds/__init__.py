@@ -6,8 +6,7 @@ from typing import Any
 from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics
 from mmoe.metrics.task_kinds.binary import Binary, EntireSpace, Jrc, Ranked, zero_or_one
 from mmoe.metrics.task_kinds.levels import Multiclass, Ordinal
-from mmoe.metrics.task_kinds.regression import Huber, Regression
-from mmoe.metrics.task_kinds.values import D2Q, WatchTime, Ziln
+from mmoe.metrics.task_kinds.regression import D2Q, Huber, Regression, WatchTime, Ziln
 
 __all__ = [
     "HIGHER_IS_BETTER",

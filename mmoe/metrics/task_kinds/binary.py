@@ -13,7 +13,7 @@ from mmoe.metrics.calibration import (
     normalised_entropy,
 )
 from mmoe.metrics.columns import NONE, ROWS, Column, count, is_number
-from mmoe.metrics.delong import auc_interval
+from mmoe.metrics.intervals import auc_interval
 from mmoe.metrics.observed import ObservedRows, first_row
 from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics, Value, empty_reason
 
