@@ -267,7 +267,9 @@ EXPERTS.add(
     FactorizationExpertConfig,
     "mmoe.models.interactions.factorization_machine:FactorizationExpert",
 )
-EXPERTS.add("deepfm", DeepFMExpertConfig, "mmoe.models.interactions.deepfm:DeepFMExpert")
+EXPERTS.add(
+    "deepfm", DeepFMExpertConfig, "mmoe.models.interactions.factorization_machine:DeepFMExpert"
+)
 EXPERTS.add("masknet", MaskNetExpertConfig, "mmoe.models.interactions.masknet:MaskNet")
 EXPERTS.add("autoint", AutoIntExpertConfig, "mmoe.models.interactions.autoint:AutoIntExpert")
 EXPERTS.add("frozen", FrozenExpertConfig, "mmoe.models.frozen:FrozenExpert")
@@ -453,9 +455,9 @@ class GRUEncoderConfig(SequenceEncoderConfig):
 
 # Config class → a module that is called with the width of an event and the most there are
 SEQUENCE_ENCODERS = Kinds("sequence encoder", SequenceEncoderConfig, default="mean")
-SEQUENCE_ENCODERS.add("mean", MeanEncoderConfig, "mmoe.models.sequences.events:MeanEncoder")
-SEQUENCE_ENCODERS.add("din", DINEncoderConfig, "mmoe.models.sequences.din:DINEncoder")
+SEQUENCE_ENCODERS.add("mean", MeanEncoderConfig, "mmoe.models.sequences:MeanEncoder")
+SEQUENCE_ENCODERS.add("din", DINEncoderConfig, "mmoe.models.sequences:DINEncoder")
 SEQUENCE_ENCODERS.add(
-    "transformer", TransformerEncoderConfig, "mmoe.models.sequences.transformer:TransformerEncoder"
+    "transformer", TransformerEncoderConfig, "mmoe.models.sequences:TransformerEncoder"
 )
-SEQUENCE_ENCODERS.add("gru", GRUEncoderConfig, "mmoe.models.sequences.gru:GRUEncoder")
+SEQUENCE_ENCODERS.add("gru", GRUEncoderConfig, "mmoe.models.sequences:GRUEncoder")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config import RunConfig
@@ -15,10 +14,9 @@ from mmoe.datasets import Batch, FeatureEncoder
 from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.features.id_map import MISSING, UNSEEN
 from mmoe.mixture import MLP
-from mmoe.mixture.batch_invariant import stable_linear
-from mmoe.models.input_layers import replaced_names
-from mmoe.models.inputs import Added, NetworkInputs, Rows
-from mmoe.models.sequences.inputs import sequence_columns
+from mmoe.mixture.batch_invariant import apply_linear
+from mmoe.models.inputs import Added, NetworkInputs, Rows, replaced_names
+from mmoe.models.sequences import sequence_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +145,7 @@ class BiasTower(nn.Module):
             if x_BD is not None:
                 parts.append(x_BD.index_select(1, self.get_buffer("own_ids")).to(dtype))
             h_BH = self.mlp(torch.cat(parts, dim=1))
-            linear = F.linear if self.training else stable_linear
-            logits_BR = linear(h_BH, self.logits.weight, self.logits.bias)
+            logits_BR = apply_linear(self.logits, h_BH)
             kept_BR = self.get_buffer("biased_R")
             if self.training and self.config.dropout:
                 drawn_B1 = torch.rand(len(h_BH), 1, device=h_BH.device)

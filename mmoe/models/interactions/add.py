@@ -10,15 +10,14 @@ from mmoe.config import InteractionConfig, RunConfig
 from mmoe.config.model import BiasConfig
 from mmoe.datasets import FeatureEncoder
 from mmoe.models.bias_tower import own_lookups, own_names
-from mmoe.models.input_layers import replaced_names
+from mmoe.models.inputs import replaced_names
 from mmoe.models.interactions.autoint import AutoInt
 from mmoe.models.interactions.cross_network import CrossNetwork
-from mmoe.models.interactions.deepfm import DeepFM
-from mmoe.models.interactions.factorization_machine import FactorizationMachine
+from mmoe.models.interactions.factorization_machine import DeepFM, FactorizationMachine
 from mmoe.models.interactions.layers import Beside, Interaction
 from mmoe.models.interactions.masknet import MaskNet
 from mmoe.models.network import MixtureNetwork
-from mmoe.models.sequences.inputs import sequence_columns
+from mmoe.models.sequences import sequence_columns
 
 
 @dataclass(frozen=True)

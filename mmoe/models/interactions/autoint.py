@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.batch_invariant import stable_linear
+from mmoe.mixture.batch_invariant import apply_linear, stable_linear
 from mmoe.mixture.dropout import fast_dropout
-from mmoe.models.interactions.layers import Interaction, apply_linear, check_sizes
+from mmoe.models.interactions.layers import Interaction, check_sizes
 
 
 class FieldAttention(nn.Module):
@@ -68,7 +68,7 @@ class FieldAttention(nn.Module):
     def forward(self, e_BFD: Tensor) -> Tensor:
         """Maps `[B, F, input_dim]` to `[B, F, output_dim]`."""
         for layer in self.layers:
-            joined = apply_linear(layer, e_BFD, training=self.training)
+            joined = apply_linear(layer, e_BFD)
             heads = joined.unflatten(2, (4, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
             query, key, value, rest = heads.unbind(0)  # [B, H, F, d] each
             attended = self._attend(query * self.head_dim**-0.5, key, value) + rest
@@ -226,6 +226,6 @@ class AutoIntExpert(nn.Module):
 
     def forward(self, x_RD: Tensor) -> Tensor:
         """Maps `[R, input_dim]` to `[R, output_dim]`."""
-        fields = apply_linear(self.spread, x_RD, training=self.training)
+        fields = apply_linear(self.spread, x_RD)
         e_RFD = self.attention(fields.unflatten(1, self.shape))
-        return apply_linear(self.project, e_RFD.flatten(1), training=self.training)
+        return apply_linear(self.project, e_RFD.flatten(1))

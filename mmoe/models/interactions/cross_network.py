@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmoe.models.interactions.layers import Interaction, apply_linear, check_sizes
+from mmoe.mixture.batch_invariant import apply_linear
+from mmoe.models.interactions.layers import Interaction, check_sizes
 
 # Of a row, what each layer's products add to it at first. With 1 a network of six layers gives
 # numbers 9 times as large as its input, and of two behind one another the first epoch's loss was
@@ -85,10 +86,10 @@ class CrossNetwork(Interaction):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps `[..., input_dim]` to `[..., output_dim]`."""
-        at, crossed = {"training": self.training}, x
+        crossed = x
         for number, cross in enumerate(self.crosses):
             narrow = crossed
             if self.rank is not None:
-                narrow = apply_linear(self.narrows[number], crossed, **at)
-            crossed = torch.addcmul(crossed, x, apply_linear(cross, narrow, **at))
-        return crossed if self.project is None else apply_linear(self.project, crossed, **at)
+                narrow = apply_linear(self.narrows[number], crossed)
+            crossed = torch.addcmul(crossed, x, apply_linear(cross, narrow))
+        return crossed if self.project is None else apply_linear(self.project, crossed)

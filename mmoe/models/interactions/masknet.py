@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmoe.mixture.batch_invariant import apply_linear
 from mmoe.mixture.dropout import fast_dropout
-from mmoe.models.interactions.layers import Interaction, apply_linear, check_sizes
+from mmoe.models.interactions.layers import Interaction, check_sizes
 
 Arrangement = Literal["parallel", "serial"]
 
@@ -131,13 +132,12 @@ class MaskNet(Interaction):
         together = found[-1] if self.serial else torch.cat(found, -1)
         if self.project is None:
             return together
-        return apply_linear(self.project, together, training=self.training)
+        return apply_linear(self.project, together)
 
     def _block(self, block: int, x: Tensor, read: Tensor) -> Tensor:
-        at = {"training": self.training}
-        aggregate = F.relu(apply_linear(self.aggregates[block], x, **at))
-        mask = apply_linear(self.masks[block], aggregate, **at) + 1
-        h = apply_linear(self.hidden[block], mask * read, **at)
+        aggregate = F.relu(apply_linear(self.aggregates[block], x))
+        mask = apply_linear(self.masks[block], aggregate) + 1
+        h = apply_linear(self.hidden[block], mask * read)
         return fast_dropout(F.relu(self.norms[block](h)), self.dropout, self.training)
 
     def _normalise(self, x: Tensor) -> Tensor:

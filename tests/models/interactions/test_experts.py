@@ -10,8 +10,7 @@ from mmoe.mixture import ExpertPool
 from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.interactions.autoint import AutoIntExpert, FieldAttention
 from mmoe.models.interactions.cross_network import CrossNetwork
-from mmoe.models.interactions.deepfm import DeepFMExpert
-from mmoe.models.interactions.factorization_machine import FactorizationExpert
+from mmoe.models.interactions.factorization_machine import DeepFMExpert, FactorizationExpert
 from mmoe.models.interactions.masknet import MaskNet
 
 EXPERTS = {
