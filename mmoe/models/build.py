@@ -9,18 +9,15 @@ from torch import nn
 
 from mmoe.config import (
     INTERACTIONS,
-    FeatureSpec,
     InputLayerSpec,
     ModelConfig,
     RunConfig,
     ScoringPrecision,
     TaskConfig,
 )
-from mmoe.config.model import BiasConfig
 from mmoe.config.relations import TRANSFERS, AdaptiveTransferConfig, parents_of
 from mmoe.config.training import domains_known_to
 from mmoe.datasets import FeatureEncoder
-from mmoe.datasets.features.codec import FeatureColumns
 from mmoe.datasets.features.domains import Domains, asked_tasks
 from mmoe.embeddings import (
     EmbeddingBackend,
@@ -32,15 +29,23 @@ from mmoe.mixture import GateTraits
 from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.gates.joined import groups_of, modules_of
 from mmoe.mixture.traits import traits_of
-from mmoe.models.bias_tower import BiasColumns, BiasTower, own_dense, own_lookups
-from mmoe.models.inputs import InputLayers, replaced_names, widened_by
-from mmoe.models.interactions.add import Columns, added_names
+from mmoe.models.bias_tower import BiasTower
+from mmoe.models.columns import (
+    BiasColumns,
+    Columns,
+    columns_left_by_bias,
+    own_dense,
+    own_lookups,
+    request_columns,
+)
+from mmoe.models.inputs import InputLayers, widened_by
+from mmoe.models.interactions.add import added_names
 from mmoe.models.interactions.layers import Interaction, Products
 from mmoe.models.network import ImputationTowers, Level, MixtureNetwork, NetworkDomains
 from mmoe.models.ranker import Ranker
 from mmoe.models.requests import LookedUp, RequestInputs
 from mmoe.models.sections import build_network, build_towers
-from mmoe.models.sequences import SequenceInputs, build_sequences, sequence_columns
+from mmoe.models.sequences import SequenceInputs, build_sequences
 from mmoe.models.wide import WidePart
 from mmoe.parallel import is_spread
 from mmoe.process_settings import borrowed_generators
@@ -283,7 +288,7 @@ def relate_tasks(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[Ta
         network.transfer = make(network, model, tasks)
     asking = [column for column, task in enumerate(tasks) if task.imputes]
     if asking:
-        towers = build_towers(model, len(asking), _width(network))
+        towers = build_towers(model, len(asking), network.width)
         network.imputation = ImputationTowers(dict(zip(asking, towers, strict=True)))
 
 
@@ -297,7 +302,7 @@ def adaptive_transfer(
     weight, pairs = settings.calibrator(trained)
     return AdaptiveTransfer(
         parents_of(tasks),
-        _width(network),
+        network.width,
         dim=settings.dim,
         calibrator=Calibrator(weight, pairs, trained) if pairs else None,
     )
@@ -318,13 +323,6 @@ def _check_towers(network: MixtureNetwork, what: str, mend: str) -> None:
             f"{what}, which computes each tower by itself, but this model's are "
             f"{type(network.towers).__name__}, which compute theirs together; set {mend}"
         )
-
-
-def _width(network: MixtureNetwork) -> int:
-    """Returns the width of the towers' input."""
-    width = network.levels[-1].mixture.output_dim
-    assert width is not None, "build_experts asks for it"
-    return width
 
 
 def stage_columns(config: RunConfig, encoder: FeatureEncoder) -> list[list[int] | None]:
@@ -359,6 +357,7 @@ def build_requests(encoder: FeatureEncoder) -> RequestInputs | None:
         return None
     requests = encoder.config.data.requests
     dims = {table.name: table.dim for table in encoder.tables}
+    dense = [place for place, shared in enumerate(encoder.layout.dense) if shared]
     flags = [*encoder.layout.ids, *encoder.layout.lists]
     lookups = [
         LookedUp(spec.name, 0 if spec.pooling == "none" else dims[spec.table], flag)
@@ -366,11 +365,11 @@ def build_requests(encoder: FeatureEncoder) -> RequestInputs | None:
     ]
     return RequestInputs(
         request_columns(encoder),
-        RequestColumns(_flagged(encoder.layout.dense), len(encoder.dense_names)),
+        RequestColumns(dense, len(encoder.dense_names)),
         len(Columns.of(encoder).numbers),
         lookups,
         [(spec.events, spec.targets) for spec in encoder.sequences],
-        read=_read(encoder),
+        read=columns_left_by_bias(encoder),
         exact=requests is not None and requests.exact,
     )
 
@@ -395,67 +394,8 @@ def check_stages(encoder: FeatureEncoder, stages: Sequence[Sequence[int] | None]
         )
 
 
-def _read(encoder: FeatureEncoder) -> tuple[RequestColumns, list[int], list[int]] | None:
-    """Returns the columns of each part that `model.bias` leaves to the network."""
-    bias = encoder.config.model.bias
-    if bias is None:
-        return None
-    left = set(Columns.of(encoder, bias).names)
-    kept = [[i for i, name in enumerate(names) if name in left] for names in _names(encoder)]
-    return request_columns(encoder, bias), kept[0], kept[1]
-
-
 def input_layers_of_levels(encoder: FeatureEncoder) -> Mapping[str, Sequence[InputLayerSpec]]:
     """Returns what is made of the dense columns of each level; nothing without requests."""
     if not encoder.has_requests:
         return {}
     return {level: encoder.of_level(level).input_layers for level in ("request", "row")}
-
-
-def request_columns(
-    encoder: FeatureEncoder, bias: BiasConfig | None = None, added: int = 0
-) -> RequestColumns:
-    """Finds which columns of a network's input are of requests.
-
-    Args:
-        encoder: Knows the level of every feature.
-        bias: Whose columns the network does not read.
-        added: How many columns stand behind them, all of rows.
-    """
-    places = {name: place for place, name in enumerate(Columns.of(encoder, bias).names)}
-    shared, own = _names(encoder)
-    beside = range(len(places), len(places) + added)
-    return RequestColumns(
-        [places[name] for name in shared if name in places],
-        len(places) + added,
-        [*(places[name] for name in own if name in places), *beside],
-    )
-
-
-def _names(encoder: FeatureEncoder) -> tuple[list[str], list[str]]:
-    """Names of the columns of both parts, in their order."""
-    dims = {table.name: table.dim for table in encoder.tables}
-    levels = encoder.of_level("request"), encoder.of_level("row")
-    of_request, of_row = (_numbers_and_pooled(level, dims) for level in levels)
-    shared = {spec.name for spec in _looked_up(levels[0])}
-    columns = iter(sequence_columns(encoder))
-    for spec in encoder.sequences:
-        once = {*spec.events, *spec.targets} <= shared
-        for name, width in (next(columns) for _ in range(1 + spec.unpooled)):
-            (of_request if once else of_row).extend(f"{name}[{i}]" for i in range(width))
-    return of_request, of_row
-
-
-def _numbers_and_pooled(level: FeatureColumns, dims: Mapping[str, int]) -> list[str]:
-    pooled = [spec for spec in _looked_up(level) if spec.pooling != "none"]
-    return replaced_names(level.dense_names, level.input_layers) + [
-        f"{spec.name}@{spec.table}[{i}]" for spec in pooled for i in range(dims[spec.table])
-    ]
-
-
-def _looked_up(level: FeatureColumns) -> list[FeatureSpec]:
-    return [*level.categorical, *level.lists]
-
-
-def _flagged(flags: Sequence[bool]) -> list[int]:
-    return [place for place, flag in enumerate(flags) if flag]

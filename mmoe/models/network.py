@@ -282,6 +282,13 @@ class MixtureNetwork(nn.Module):
         return found
 
     @property
+    def width(self) -> int:
+        """Width of what towers read."""
+        width = self.levels[-1].mixture.output_dim
+        assert width is not None, "build_experts asks for it"
+        return width
+
+    @property
     def of_requests(self) -> RequestInputs:
         """Inputs that make both parts of rows of requests, where the encoder has such."""
         assert self.requests is not None, "the encoder of this network has requests"
@@ -364,9 +371,7 @@ class MixtureNetwork(nn.Module):
         Args:
             dense_BF: Dense features of the rows, of which only the number and the device count.
         """
-        width = self.levels[-1].mixture.output_dim
-        assert width is not None, "towers of known classes have a known width"
-        inputs = [dense_BF.new_zeros(1, width)] * len(self.towers)
+        inputs = [dense_BF.new_zeros(1, self.width)] * len(self.towers)
         return NetworkOutput(self.towers(inputs).expand(len(dense_BF), -1), {}, [])
 
     def _prepared(self, x_BD: Tensor) -> Tensor:

@@ -230,28 +230,20 @@ class RowsOfRequests:
     bias: BiasTower | None
     in_parts: Inputs | None
 
-    @property
+    @cached_property
     def batch(self) -> Batch:
         """The batch without requests."""
-        return self._flat
-
-    @property
-    def all(self) -> NetworkInputs:
-        """Returns all columns of each row."""
-        return self._whole
-
-    @property
-    def others(self) -> NetworkInputs:
-        """Returns all columns but those of the display."""
-        return self.all if self.bias is None else self.bias.others(self.all)
-
-    @cached_property
-    def _flat(self) -> Batch:
         return self.made.flat(self.given)
 
     @cached_property
-    def _whole(self) -> NetworkInputs:
+    def all(self) -> NetworkInputs:
+        """All columns of each row."""
         return self.made.whole(self.parts, self.owners)
+
+    @property
+    def others(self) -> NetworkInputs:
+        """All columns but those of the display."""
+        return self.all if self.bias is None else self.bias.others(self.all)
 
     @property
     def read(self) -> Tensor | Inputs:

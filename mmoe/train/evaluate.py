@@ -24,7 +24,7 @@ from mmoe.embeddings import memory_of_tables
 from mmoe.errors import RanksDiffer
 from mmoe.metrics import gain_over_wide, task_curves
 from mmoe.metrics.task_kinds import kind_of
-from mmoe.models.bias_tower import own_lookups
+from mmoe.models.columns import own_lookups
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
 from mmoe.predictor import GateCallback, Predictor, load_predictor
 from mmoe.run import Reporter, RunDirectory, SilentReporter, Tracker
