@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from mmoe.config import LabelSpec, RunConfig, TaskConfig
-from mmoe.config.json_files import Stored
-from mmoe.config.tasks import D2QTask, prediction_columns
+from mmoe.config import LabelSpec, RunConfig, Stored, TaskConfig, prediction_columns
+from mmoe.config.tasks import D2QTask
 from mmoe.datasets.features.codec import Section
 from mmoe.datasets.features.domains import domain_keys, exists_in
 from mmoe.datasets.features.fit_numbers import bucket_edges

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from mmoe.config import TableVectors
-from mmoe.config.json_files import Stored
+from mmoe.config import Stored, TableVectors
 from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.features.codec import Finite, Section
 from mmoe.datasets.features.fit_ids import Counts

@@ -17,8 +17,8 @@ from mmoe.config.scoring import ScoreConfig
 from mmoe.config.tables import TableConfig, TableSettings, VectorTable
 from mmoe.config.tasks import METRICS, TASKS, NumberTask, TaskConfig, group_of, prediction_columns
 from mmoe.config.training import ENCODER, TrainingConfig, check_stages, frozen_tables
+from mmoe.metrics import KINDS, first_of
 from mmoe.metrics.columns import WITH_BIAS
-from mmoe.metrics.task_kinds import KINDS, first_of
 
 _WITHOUT_IDS = (NumericFeature, DatetimeFeature)  # what these look up are buckets and parts
 

@@ -9,10 +9,10 @@ from pydantic import Field, StrictInt, StrictStr, field_validator, model_validat
 from mmoe.config.data import Window
 from mmoe.config.kinds import HasKinds, Kinds, Name
 from mmoe.config.tables import LabelSpec
-from mmoe.metrics import TaskKind
+from mmoe.metrics import KINDS, TaskKind, kind_of
 from mmoe.metrics.columns import NAMED_COLUMNS, WITH_BIAS
 from mmoe.metrics.named import Ndcg, Recall
-from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, KINDS, add_kind, kind_of, remove_kind
+from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, add_kind, remove_kind
 
 
 class MetricConfig(HasKinds):

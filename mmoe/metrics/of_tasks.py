@@ -10,8 +10,8 @@ from mmoe.metrics.calibration import ECE_BINS, calibration_bins
 from mmoe.metrics.columns import WITH_BIAS
 from mmoe.metrics.named import NamedMetric, with_named
 from mmoe.metrics.observed import ObservedRows
-from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, KindName, TaskMetrics, kind_of
-from mmoe.metrics.task_kinds.base import empty_reason, observed_rows
+from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, KindName, kind_of
+from mmoe.metrics.task_kinds.base import TaskMetrics, empty_reason, observed_rows
 
 
 def task_metrics(

@@ -44,7 +44,7 @@ from mmoe.datasets.rows.columns import all_alike, columns_of
 from mmoe.datasets.rows.encoded import join
 from mmoe.datasets.rows.repeats import Repeats
 from mmoe.datasets.values.hashing import mix64
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import kind_of
 from mmoe.mixture import MultiGateMixture
 from mmoe.mixture.inputs import Inputs
 from mmoe.models.columns import own_lookups

@@ -5,9 +5,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from mmoe.config import config_from_dict, set_values
+from mmoe.config import config_from_dict, prediction_columns, set_values
 from mmoe.config.model import BiasConfig
-from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.models.bias_tower import BiasTower

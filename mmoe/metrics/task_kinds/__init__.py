@@ -3,25 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics
-from mmoe.metrics.task_kinds.binary import Binary, EntireSpace, Jrc, Ranked, zero_or_one
+from mmoe.metrics.task_kinds.base import TaskKind
+from mmoe.metrics.task_kinds.binary import Binary, EntireSpace, Jrc, Ranked
 from mmoe.metrics.task_kinds.levels import Multiclass, Ordinal
 from mmoe.metrics.task_kinds.regression import D2Q, Huber, Regression, WatchTime, Ziln
-
-__all__ = [
-    "HIGHER_IS_BETTER",
-    "KINDS",
-    "KindName",
-    "LabelColumn",
-    "TaskKind",
-    "TaskMetrics",
-    "add_kind",
-    "first_of",
-    "kind_of",
-    "kind_of_metrics",
-    "remove_kind",
-    "zero_or_one",
-]
 
 KindName = str  # a key of KINDS
 
