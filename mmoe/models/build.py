@@ -88,7 +88,7 @@ def build_ranker(
         embeddings = _build_tables(config, encoder, device, table_precision, empty_tables)
     num_dense, layers = len(encoder.dense_names), encoder.input_layers
     width = num_dense + cast(EmbeddingBackend, embeddings).output_dim + widened_by(layers)
-    sequences = build_sequences(encoder)
+    sequences = build_sequences(encoder) if encoder.sequences else None
     width += 0 if sequences is None else sequences.output_dim
     bias = None if config.model.bias is None else BiasColumns.of(config, encoder)
     width -= 0 if bias is None else bias.width
@@ -335,8 +335,6 @@ def stage_columns(config: RunConfig, encoder: FeatureEncoder) -> list[list[int] 
     Returns:
         Their numbers; None: all, in the order that there is.
     """
-    if not config.model.stages:
-        return []
     places = {name: place for place, name in enumerate(_input_names(encoder))}
     features = {feature.name: feature for feature in config.features}
     found: list[list[int] | None] = []

@@ -13,7 +13,6 @@ from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.experts.sliced import can_be_cut
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 from mmoe.parallel import AllReduceSums, Hosts, Mode, ReplicaGroups, rank, world_size
-from mmoe.parallel.experts.mode import ROWS_TRAVEL
 from mmoe.parallel.experts.replicas import OwnGroups
 from mmoe.parallel.launch.launcher import local_rank, local_ranks
 
@@ -30,10 +29,8 @@ class Layout:
         spread: Each expert is on one rank, of every level's pool as evenly as can be
             (`ExpertPlacement.even`); else every rank has all experts.
         groups: Makes groups of ranks that hold all experts together; None: all ranks are one.
-        parallel: Says how many groups there are, by `replicas` or `experts_per_rank`, and into how
-            many `slices` each spread expert is cut along its hidden units.
-        wire_dtype: What rows travel in to spread experts; None: their own type.
-        mode: How rows and spread experts meet; `auto`: chosen while training goes on.
+        parallel: Says how many groups there are, by `replicas` or `experts_per_rank`, into how many
+            `slices` each spread expert is cut along its hidden units, and how rows travel.
         hosts: How the ranks lie on hosts; None: as the launcher says.
         sums: By which gates' losses, and batch norms, see the rows of all ranks.
         stage_columns: For each of `model.stages`, the columns of x that its gates and experts read;
@@ -46,12 +43,26 @@ class Layout:
     spread: bool = False
     groups: ReplicaGroups | None = None
     parallel: ParallelConfig = _DEFAULTS
-    wire_dtype: torch.dtype | None = None
-    mode: Mode | Literal["auto"] = ROWS_TRAVEL
     hosts: Hosts | None = None
     sums: RankSums = ONE_RANK
     stage_columns: tuple[Sequence[int] | None, ...] = ()
     requests: RequestColumns | None = None
+
+    @property
+    def wire_dtype(self) -> torch.dtype | None:
+        """What rows travel in to spread experts; None: their own type."""
+        return torch.bfloat16 if self.parallel.wire_precision == "bf16" else None
+
+    @property
+    def mode(self) -> Mode | Literal["auto"]:
+        """How rows and spread experts meet; `auto`: chosen while training goes on."""
+        if self.parallel.exchange == "auto":
+            return "auto"
+        return Mode(
+            hierarchical=self.parallel.exchange == "hierarchical",
+            chunks=self.parallel.chunks,
+            shadowed="all" if self.parallel.exchange == "gathered" else (),
+        )
 
     def own_groups(self, num_experts: int) -> OwnGroups:
         """Returns the groups over which a pool is spread; all ranks together.
@@ -156,21 +167,9 @@ def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout
         spread=spread,
         groups=ReplicaGroups(parallel.timeout_seconds) if grouped else None,
         parallel=parallel,
-        wire_dtype=torch.bfloat16 if parallel.wire_precision == "bf16" else None,
-        mode=_mode(parallel),
         # A size that does not divide the ranks is refused here, before the run has a folder
         hosts=Hosts.of_group(host_size=size) if spread or size is not None else None,
         sums=AllReduceSums(),
-    )
-
-
-def _mode(parallel: ParallelConfig) -> Mode | Literal["auto"]:
-    if parallel.exchange == "auto":
-        return "auto"
-    return Mode(
-        hierarchical=parallel.exchange == "hierarchical",
-        chunks=parallel.chunks,
-        shadowed="all" if parallel.exchange == "gathered" else (),
     )
 
 

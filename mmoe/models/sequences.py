@@ -181,10 +181,8 @@ def _key(name: str) -> str:
     return f"{name}_encoder"
 
 
-def build_sequences(encoder: FeatureEncoder) -> SequenceInputs | None:
-    """Makes the encoders of a run's sequences; None: there are none."""
-    if not encoder.sequences:
-        return None
+def build_sequences(encoder: FeatureEncoder) -> SequenceInputs:
+    """Makes the encoders of a run's sequences."""
     dims = {table.name: table.dim for table in encoder.tables}
     features = [*encoder.categorical, *encoder.lists]
     return SequenceInputs(encoder.sequences, features, dims)
@@ -192,9 +190,10 @@ def build_sequences(encoder: FeatureEncoder) -> SequenceInputs | None:
 
 def sequence_columns(encoder: FeatureEncoder) -> list[tuple[str, int]]:
     """Names the vectors that sequences become, in their order, each with its width."""
+    if not encoder.sequences:
+        return []
     with borrowed_generators():  # made to be asked for names alone
-        sequences = build_sequences(encoder)
-    return [] if sequences is None else sequences.columns
+        return build_sequences(encoder).columns
 
 
 class DINEncoder(nn.Module):
