@@ -16,7 +16,6 @@ from mmoe.mixture.axes import Entry, Names, Part
 from mmoe.mixture.batch_invariant import apply_linear, stable_sigmoid
 from mmoe.ops import TargetAttention, target_attention
 from mmoe.ops.jagged_sum import jagged_sum, sample_of_rows
-from mmoe.ops.target_attention import MOST_DEEPER
 from mmoe.process_settings import borrowed_generators
 
 
@@ -237,10 +236,6 @@ class DINEncoder(nn.Module):
         softmax: bool = False,
     ) -> None:
         super().__init__()
-        if not 1 <= len(hidden) <= 1 + MOST_DEEPER:
-            raise ValueError(
-                f"hidden: expected 1 to {1 + MOST_DEEPER} widths, got {len(hidden)}: {list(hidden)}"
-            )
         self.output_dim, self.softmax = input_dim, softmax
         self.of_event = nn.Linear(2 * input_dim, hidden[0], bias=False)
         self.of_target = nn.Linear(input_dim, hidden[0])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import apply_linear, stable_linear
 from mmoe.mixture.dropout import fast_dropout
-from mmoe.models.interactions.layers import Interaction, check_sizes
+from mmoe.models.interactions.layers import Interaction
 
 
 class FieldAttention(nn.Module):
@@ -27,9 +27,6 @@ class FieldAttention(nn.Module):
         heads: H.
         head_dim: d.
         dropout: Probability that an entry is zeroed behind a layer, while training.
-
-    Raises:
-        ValueError: A setting out of range.
 
     Example:
         >>> FieldAttention(4, layers=1, heads=2, head_dim=8)(torch.zeros(5, 3, 4)).shape
@@ -52,9 +49,6 @@ class FieldAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_sizes(input_dim=input_dim, layers=layers, heads=heads, head_dim=head_dim)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout}")
         self.heads, self.head_dim, self.dropout = heads, head_dim, dropout
         self.output_dim = heads * head_dim
         widths = [input_dim, *[self.output_dim] * (layers - 1)]
@@ -112,9 +106,6 @@ class AutoInt(Interaction):
         head_dim: d.
         dropout: Behind a layer.
 
-    Raises:
-        ValueError: A setting out of range, or fewer than two fields.
-
     Example:
         >>> attention = AutoInt(4, [2], [[(0, 1)], [(1, 2)]], heads=2, head_dim=8)
         >>> attention(torch.zeros(5, 6)).shape
@@ -136,8 +127,6 @@ class AutoInt(Interaction):
     ) -> None:
         super().__init__()
         num_fields = len(starts) + len(numbers)
-        if num_fields < 2:
-            raise ValueError(f"starts, numbers: expected two fields or more, got {num_fields}")
         self.dim, self.starts = dim, tuple(starts)
         self.numbers = tuple(map(tuple, numbers))
         self.attention = FieldAttention(
@@ -185,9 +174,6 @@ class AutoIntExpert(nn.Module):
         head_dim: d.
         dropout: Behind a layer.
 
-    Raises:
-        ValueError: A setting out of range.
-
     Example:
         >>> AutoIntExpert(10, 4, fields=3, field_dim=6)(torch.zeros(5, 10)).shape
         torch.Size([5, 4])
@@ -208,7 +194,6 @@ class AutoIntExpert(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_sizes(input_dim=input_dim, output=output, fields=fields, field_dim=field_dim)
         self.input_dim, self.output_dim = input_dim, output
         self.shape = (fields, field_dim)
         self.spread = nn.Linear(input_dim, fields * field_dim, bias=False)

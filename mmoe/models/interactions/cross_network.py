@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import apply_linear
-from mmoe.models.interactions.layers import Interaction, check_sizes
+from mmoe.models.interactions.layers import Interaction
 
 # Of a row, what each layer's products add to it at first. With 1 a network of six layers gives
 # numbers 9 times as large as its input, and of two behind one another the first epoch's loss was
@@ -33,9 +33,6 @@ class CrossNetwork(Interaction):
         layers: L.
         rank: R; None: whole matrices.
 
-    Raises:
-        ValueError: A width, a number of layers or a rank below 1.
-
     Example:
         >>> CrossNetwork(10, 4, layers=3, rank=2)(torch.zeros(5, 10)).shape
         torch.Size([5, 4])
@@ -52,7 +49,6 @@ class CrossNetwork(Interaction):
         self, input_dim: int, output: int | None = 128, *, layers: int = 2, rank: int | None = None
     ) -> None:
         super().__init__()
-        check_sizes(input_dim=input_dim, output=output, layers=layers, rank=rank)
         self.input_dim, self.output_dim, self.rank = input_dim, output or input_dim, rank
         inner, narrowing = rank or input_dim, layers if rank else 0
         self.narrows = nn.ModuleList(

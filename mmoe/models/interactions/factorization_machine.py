@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mmoe.mixture import MLP
 from mmoe.mixture.batch_invariant import apply_linear, stable_linear
 from mmoe.mixture.experts.mlp import Activation
-from mmoe.models.interactions.layers import Products, check_sizes
+from mmoe.models.interactions.layers import Products
 
 
 class FactorizationMachine(Products):
@@ -80,9 +80,6 @@ class FactorizationExpert(nn.Module):
         output: Width O of what comes back.
         factors: K.
 
-    Raises:
-        ValueError: A width below 1.
-
     Example:
         >>> FactorizationExpert(10, 4, factors=3)(torch.zeros(5, 10)).shape
         torch.Size([5, 4])
@@ -92,7 +89,6 @@ class FactorizationExpert(nn.Module):
 
     def __init__(self, input_dim: int, output: int = 128, *, factors: int = 16) -> None:
         super().__init__()
-        check_sizes(input_dim=input_dim, output=output, factors=factors)
         self.input_dim, self.output_dim = input_dim, output
         self.factors_KD = nn.Parameter(torch.empty(factors, input_dim))
         self.pairs = nn.Linear(factors, output, bias=False)

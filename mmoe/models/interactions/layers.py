@@ -1,4 +1,4 @@
-"""Base of this folder's modules: what they declare, linear layers, checks."""
+"""Base classes of interactions: what they declare, and how they stand beside inputs or logits."""
 
 from typing import Literal
 
@@ -60,14 +60,3 @@ class Beside(Interaction):
     def forward(self, x_BX: Tensor) -> Tensor:
         """Maps `[B, X]` to `[B, X + Y]`."""
         return torch.cat([x_BX, self.module(x_BX).to(x_BX.dtype)], 1)
-
-
-def check_sizes(**sizes: int | None) -> None:
-    """Refuses a number below 1; None passes.
-
-    Raises:
-        ValueError: Names the argument.
-    """
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"{name}: expected 1 or more, got {size}")
