@@ -19,7 +19,7 @@ HIGHER_IS_BETTER: dict[str, bool] = {}
 def add_kind(name: str, kind: TaskKind) -> None:
     """Makes a kind of task known, and the metrics by which it can choose the best checkpoint.
 
-    How it is trained is added to `mmoe.tasks.kinds.OBJECTIVES` under the same name.
+    How it is trained is added to `mmoe.config.TASKS` under the same name.
 
     Args:
         name: As a config says it under `kind`.
