@@ -230,20 +230,29 @@ class RowsOfRequests:
     bias: BiasTower | None
     in_parts: Inputs | None
 
-    @cached_property
+    @property
     def batch(self) -> Batch:
         """The batch without requests."""
-        return self.made.flat(self.given)
+        return self._flat
 
-    @cached_property
+    @property
     def all(self) -> NetworkInputs:
         """All columns of each row."""
-        return self.made.whole(self.parts, self.owners)
+        return self._whole
 
     @property
     def others(self) -> NetworkInputs:
         """All columns but those of the display."""
         return self.all if self.bias is None else self.bias.others(self.all)
+
+    # Not the properties themselves: a type checker takes a cached one for no member of `Rows`
+    @cached_property
+    def _flat(self) -> Batch:
+        return self.made.flat(self.given)
+
+    @cached_property
+    def _whole(self) -> NetworkInputs:
+        return self.made.whole(self.parts, self.owners)
 
     @property
     def read(self) -> Tensor | Inputs:
