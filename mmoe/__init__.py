@@ -6,6 +6,8 @@ Names are imported on first use: `import mmoe` stays quick and pulls in neither 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mmoe.lazy_exports import lazily
+
 if TYPE_CHECKING:
     from mmoe import register
     from mmoe.config import RunConfig, load_config
@@ -15,15 +17,6 @@ if TYPE_CHECKING:
     from mmoe.score import load
 
 __version__ = "0.1.0"
-
-_HOMES = {
-    "MultiGateMixture": "mmoe.mixture",
-    "MultiTaskRanker": "mmoe.integrations.sklearn",
-    "RunConfig": "mmoe.config",
-    "load": "mmoe.score",
-    "load_config": "mmoe.config",
-    "tune_process": "mmoe.process_settings",
-}
 
 __all__ = [
     "MultiGateMixture",
@@ -37,12 +30,20 @@ __all__ = [
 ]
 
 
+_named = lazily(
+    __name__,
+    {
+        "config": ["RunConfig", "load_config"],
+        "integrations.sklearn": ["MultiTaskRanker"],
+        "mixture": ["MultiGateMixture"],
+        "process_settings": ["tune_process"],
+        "score": ["load"],
+    },
+)
+
+
 def __getattr__(name: str) -> Any:
-    if name == "register":
-        return import_module("mmoe.register")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'mmoe' has no attribute {name!r}")
+    return import_module("mmoe.register") if name == "register" else _named(name)
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,8 @@ from torch import Tensor
 from mmoe.checkpoint import CheckpointFolder, load_weights
 from mmoe.checkpoint.mapped import map_weights, weights_of_host
 from mmoe.checkpoint.weights import SizeLimit, check_tables, trained_precisions
-from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
-from mmoe.config.tasks import further_columns, prediction_columns
+from mmoe.config import DeviceKind, RunConfig, ScoringPrecision, prediction_columns
+from mmoe.config.tasks import further_columns
 from mmoe.datasets import BatchSource, EncodedData, FeatureEncoder, required_columns
 from mmoe.datasets.rows.frames import TableLike, as_rows, origin_of
 from mmoe.embeddings import scoring_embeddings

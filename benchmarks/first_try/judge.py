@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
 
 from benchmarks.first_try.logs import INTERACTING, OLD
-from mmoe.metrics.row_terms import of_predictions, row_terms
+from mmoe.metrics.intervals import of_predictions, row_terms
 
 Metric = Literal["auc", "r2"]  # Of a binary label, of a regression
 

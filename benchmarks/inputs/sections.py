@@ -14,7 +14,7 @@ from benchmarks.racing.harness import Spread, Target
 from mmoe.datasets.bundled.synthetic import FunnelLog, generate_funnel
 from mmoe.datasets.rows.splits import Splits
 from mmoe.metrics.calibration import expected_calibration_error
-from mmoe.metrics.ranking import grouped_ndcg
+from mmoe.metrics.named import grouped_ndcg
 
 # Section `interactions`: products of features before the mixture, and experts that multiply
 

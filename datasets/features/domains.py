@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import RunConfig, TaskConfig
-from mmoe.config.json_files import Stored
+from mmoe.config import RunConfig, Stored, TaskConfig
 from mmoe.config.model import MOST_DOMAINS
 from mmoe.datasets.features.codec import Section
 from mmoe.datasets.rows.encoded import EncodedFeatures, EncodedLabels

@@ -12,8 +12,15 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 from pydantic import Field, create_model
 
-from mmoe.config import FEATURES, LabelSpec, RunConfig, TableSpec, config_from_dict
-from mmoe.config.json_files import Stored, read_stored
+from mmoe.config import (
+    FEATURES,
+    LabelSpec,
+    RunConfig,
+    Stored,
+    TableSpec,
+    config_from_dict,
+    read_stored,
+)
 from mmoe.datasets.features.codec import (
     Codec,
     Coded,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from mmoe.config.json_files import Count, Stored
+from mmoe.config import Count, Stored
 from mmoe.config.tables import HashEncoding, ManagedEncoding, VocabularyEncoding
 from mmoe.datasets.features.fit_ids import CountFit, Counts, count_keys
 from mmoe.datasets.values.arrow import may_use_threads, pc

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from mmoe.config import InputLayerSpec, NumericFeature, PiecesSpec, TableSpec
-from mmoe.config.json_files import Stored
+from mmoe.config import InputLayerSpec, NumericFeature, PiecesSpec, Stored, TableSpec
 from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section, limits_of
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING

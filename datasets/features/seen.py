@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from mmoe.config import TableSpec
-from mmoe.config.json_files import Count, Stored
+from mmoe.config import Count, Stored, TableSpec
 from mmoe.datasets.features.codec import Codec, Coded, FeatureT, Finite, Rules, Section
 from mmoe.datasets.features.id_map import MISSING, UNSEEN
 from mmoe.datasets.values.arrow import is_text, one_chunk, pc, plain

@@ -15,8 +15,7 @@ import pyarrow as pa
 from pydantic import Field
 from safetensors import SafetensorError, safe_open
 
-from mmoe.config import TableVectors
-from mmoe.config.json_files import Stored
+from mmoe.config import Stored, TableVectors
 from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.features.codec import Finite, Section
 from mmoe.datasets.features.fit_ids import Counts

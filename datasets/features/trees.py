@@ -22,7 +22,7 @@ from mmoe.datasets.features.id_map import UNSEEN
 from mmoe.datasets.features.numeric import NumericCodec
 from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
 from mmoe.datasets.values.hashing import mix64
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import kind_of
 
 TREES = "trees"
 

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from mmoe.config import TableSpec, VectorFeature
-from mmoe.config.json_files import Stored
+from mmoe.config import Stored, TableSpec, VectorFeature
 from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments
 from mmoe.datasets.features.numeric import NumericRule, NumericRules

@@ -24,7 +24,7 @@ from mmoe.datasets.rows.locations import (
 from mmoe.datasets.values.arrow import is_numeric, pc, plain
 from mmoe.datasets.values.columns import parse_amounts
 from mmoe.datasets.values.text import settle
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import kind_of
 
 _POSITIVE_WORDS = (
     "1", "y", "yes", "t", "true", "on", "pos", "positive", "click", "clicked", "buy", "bought",

@@ -60,7 +60,7 @@ import numpy as np
 
 from mmoe.config import ExpertConfig, ModelConfig, TaskConfig, TowerConfig, TrainingConfig
 from mmoe.config.training import AdamWConfig, RowwiseAdagradConfig
-from mmoe.metrics.task_kinds import first_of, kind_of
+from mmoe.metrics import first_of, kind_of
 
 FEW_ROWS = 15_000  # below, no buckets and more regularisation
 USUAL_BUCKETS = 20  # a number that needs more has values that differ from their neighbours

@@ -26,7 +26,8 @@ from mmoe.datasets.rows.locations import find_column, first_true, is_number, pla
 from mmoe.datasets.rows.projection import labels_with_missing
 from mmoe.datasets.values.columns import to_numbers
 from mmoe.datasets.values.keys import codes_of, refuse_nested
-from mmoe.metrics.task_kinds import LabelColumn, kind_of, zero_or_one
+from mmoe.metrics import LabelColumn, kind_of
+from mmoe.metrics.task_kinds.binary import zero_or_one
 
 
 class OrderedCheck:

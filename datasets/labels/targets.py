@@ -14,9 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from mmoe.config import LabelSpec, RunConfig, TaskConfig
-from mmoe.config.json_files import Stored
-from mmoe.config.tasks import prediction_columns
+from mmoe.config import LabelSpec, RunConfig, Stored, TaskConfig, prediction_columns
 from mmoe.datasets.features.codec import Section
 from mmoe.datasets.labels.watch_quantiles import RowSample, watch_links
 from mmoe.datasets.rows.encoded import EncodedLabels, RowLink

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from mmoe.config.json_files import Stored
+from mmoe.config import Stored
 
 AlarmKind = Literal[
     "exploded",

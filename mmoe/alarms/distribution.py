@@ -7,9 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from mmoe.config import TaskConfig
-from mmoe.config.json_files import Count, Stored
-from mmoe.config.tasks import prediction_columns
+from mmoe.config import Count, Stored, TaskConfig, prediction_columns
 
 # Each bin's numbers differ by 2 percent, so that a quantile is within 1 percent of the true one
 _GROWTH = 1.02

@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from mmoe.alarms.alarm import Alarm
 from mmoe.alarms.column import Column, ColumnKind
-from mmoe.config.json_files import Count, Number, Share, Stored
+from mmoe.config import Count, Number, Stored
+from mmoe.config.json_files import Share
 
 # Quantile bins of a number, and ids that are counted one by one: enough to judge a column alone by,
 # and a file of some 10 kB a column

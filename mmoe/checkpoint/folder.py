@@ -16,7 +16,7 @@ from pydantic import Field
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from mmoe.config.json_files import Stored
+from mmoe.config import Stored
 from mmoe.parallel import Shard
 from mmoe.parallel.sharded_tensors import TensorMap, local_shards
 from mmoe.run import RunDirectory, read_json, write_json

@@ -14,15 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmoe.checkpoint import CheckpointFolder
-from mmoe.config import RunConfig
-from mmoe.config.json_files import Count, Number, Stored
-from mmoe.config.tasks import prediction_columns
+from mmoe.config import Count, Number, RunConfig, Stored, prediction_columns
 from mmoe.datasets import EncodedLabels, Splits, load_splits
 from mmoe.datasets.files.fingerprint import print_data
 from mmoe.datasets.rows.sources import at_versions, generated_splits
 from mmoe.datasets.stream import wants_stream
 from mmoe.errors import Damaged, Diverged
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import kind_of
 from mmoe.parallel import training_group
 from mmoe.predictor import Predictor
 from mmoe.run import Reporter, RunDirectory, SilentReporter, read_json, write_json

@@ -8,9 +8,8 @@ import numpy as np
 
 from mmoe.compare.entries import ComparedRows, Entry
 from mmoe.config import RunConfig
-from mmoe.metrics import Difference, paired_difference
-from mmoe.metrics.row_terms import r_squared, row_terms
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import Difference, kind_of, paired_difference
+from mmoe.metrics.intervals import r_squared, row_terms
 from mmoe.train.measure import metrics_of, rows_that_count
 
 # What the interval is, as compare.json and the page say it

@@ -16,7 +16,7 @@ from mmoe.compare.entries import (
 )
 from mmoe.compare.result import Trained, comparison
 from mmoe.config import MODELS, RunConfig, config_from_dict
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import kind_of
 from mmoe.report import write_comparison_page
 from mmoe.run import FolderClaim, Reporter, SilentReporter, Tracker, write_json
 from mmoe.run.console import InnerReporter, once

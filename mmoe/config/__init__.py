@@ -9,7 +9,6 @@ from mmoe.config.experts import (
     CapacityConfig,
     ExpertConfig,
     InteractionConfig,
-    SequenceEncoderConfig,
     TowerConfig,
 )
 from mmoe.config.features import (
@@ -30,8 +29,9 @@ from mmoe.config.features import (
     VectorFeature,
 )
 from mmoe.config.gates import GATES, GateConfig, LearnedGateConfig
+from mmoe.config.json_files import Count, Number, Stored, read_model, read_stored
 from mmoe.config.loading import config_from_dict, dump_config, load_config, set_values
-from mmoe.config.model import MODELS, DomainsConfig, GatedModelConfig, ModelConfig, PoolModelConfig
+from mmoe.config.model import MODELS, GatedModelConfig, ModelConfig, PoolModelConfig
 from mmoe.config.parallel import ParallelConfig, ScoringPrecision, TablePlacement
 from mmoe.config.run import RunConfig
 from mmoe.config.tables import (
@@ -49,7 +49,7 @@ from mmoe.config.tables import (
     TableSpec,
     TableVectors,
 )
-from mmoe.config.tasks import METRICS, TASKS, MetricConfig, TaskConfig
+from mmoe.config.tasks import METRICS, TASKS, MetricConfig, TaskConfig, prediction_columns
 from mmoe.config.training import (
     DeviceKind,
     EmbeddingOptimizerConfig,
@@ -70,11 +70,11 @@ __all__ = [
     "TOWERS",
     "CapacityConfig",
     "CategoricalFeature",
+    "Count",
     "CrossFeature",
     "DataConfig",
     "DatetimeFeature",
     "DeviceKind",
-    "DomainsConfig",
     "EmbeddingOptimizerConfig",
     "ExpertConfig",
     "Feature",
@@ -92,6 +92,7 @@ __all__ = [
     "ManagedIds",
     "MetricConfig",
     "ModelConfig",
+    "Number",
     "NumericFeature",
     "OptimizerConfig",
     "ParallelConfig",
@@ -102,10 +103,10 @@ __all__ = [
     "RequestsConfig",
     "RunConfig",
     "ScoringPrecision",
-    "SequenceEncoderConfig",
     "SequenceFeature",
     "SequenceSpec",
     "SplitConfig",
+    "Stored",
     "StreamingConfig",
     "TableConfig",
     "TableEncoding",
@@ -122,5 +123,8 @@ __all__ = [
     "config_from_dict",
     "dump_config",
     "load_config",
+    "prediction_columns",
+    "read_model",
+    "read_stored",
     "set_values",
 ]

@@ -10,32 +10,38 @@ from mmoe.plugins import MODULE_NAME
 
 Activation = Literal["relu", "gelu", "silu"]
 ExpertCount = Annotated[int, Field(le=65_536)]  # a stranger's config may say anything
-Output = Annotated[Width, Field(description="width of what it returns")]
-
-# Of a cross network
-Layers = Annotated[int, Field(ge=1, le=16, description="products of up to layers + 1 features")]
-Rank = Annotated[
-    Width | None, Field(description="of each layer's matrix, of input width squared; null: whole")
-]
-
-# Of a factorization machine of a row
-Factors = Annotated[Width, Field(description="numbers that an entry of the row is paired by")]
-
-# Of a MaskNet
-Blocks = Annotated[int, Field(ge=1, le=16, description="each with a mask of its own")]
-Arrangement = Annotated[
-    Literal["parallel", "serial"],
-    Field(description="parallel: every block masks the input; serial: the block before"),
-]
-BlockWidth = Annotated[Width, Field(description="width of a block")]
-MaskHidden = Annotated[Width, Field(description="width of the layer that computes a mask")]
-
-# Of attention among fields
-AttentionLayers = Annotated[int, Field(ge=1, le=16, description="of attention, one on another")]
-Heads = Annotated[int, Field(ge=1, le=64, description="of each layer")]
-HeadWidth = Annotated[Width, Field(description="of a field in each head")]
-
 FACTORY = rf"{MODULE_NAME[:-1]}:[A-Za-z_]\w*$"
+
+
+class _MLPKeys(Strict):
+    hidden: list[Width] = Field(default=[128, 64], min_length=1, description="width of each layer")
+    activation: Activation = Field(default="relu", description="after each layer")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
+
+
+class _CrossKeys(Strict):
+    layers: int = Field(default=2, ge=1, le=16, description="products of up to layers + 1 features")
+    rank: Width | None = Field(
+        default=None, description="of each layer's matrix, of input width squared; null: whole"
+    )
+
+
+class _MaskKeys(Strict):
+    blocks: int = Field(default=2, ge=1, le=16, description="each with a mask of its own")
+    arrangement: Literal["parallel", "serial"] = Field(
+        default="parallel",
+        description="parallel: every block masks the input; serial: the block before",
+    )
+    dim: Width = Field(default=64, description="width of a block")
+    mask_hidden: Width = Field(default=256, description="width of the layer that computes a mask")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each block")
+
+
+class _AttentionKeys(Strict):
+    layers: int = Field(default=2, ge=1, le=16, description="of attention, one on another")
+    heads: int = Field(default=2, ge=1, le=64, description="of each layer")
+    head_dim: Width = Field(default=8, description="of a field in each head")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each layer")
 
 
 class ExpertConfig(HasKinds):
@@ -107,21 +113,19 @@ class MLPExpertConfig(ExpertConfig):
         return super().keywords() | {"output_activation": last}
 
 
-class CrossExpertConfig(ExpertConfig):
+class _OutputExpertConfig(ExpertConfig):
+    output: Width = Field(default=128, description="width of what it returns")
+
+
+class CrossExpertConfig(_CrossKeys, _OutputExpertConfig):
     """A cross network (DCN-v2): products of features, a degree more in each layer."""
 
     called: ClassVar[str] = "cross network"
     kind: Literal["dcn_v2"] = "dcn_v2"
-    output: Output = 128
-    layers: Layers = 2
-    rank: Rank = None
 
 
-class _PairsExpertConfig(ExpertConfig):
-    """Base of experts with a factorization machine of their row."""
-
-    output: Output = 128
-    factors: Factors = 16
+class _PairsExpertConfig(_OutputExpertConfig):
+    factors: Width = Field(default=16, description="numbers that an entry of the row is paired by")
 
 
 class FactorizationExpertConfig(_PairsExpertConfig):
@@ -131,41 +135,30 @@ class FactorizationExpertConfig(_PairsExpertConfig):
     kind: Literal["fm"] = "fm"
 
 
-class DeepFMExpertConfig(_PairsExpertConfig):
+class DeepFMExpertConfig(_MLPKeys, _PairsExpertConfig):
     """A factorization machine and an MLP of one row, added up (DeepFM)."""
 
     called: ClassVar[str] = "DeepFM"
     kind: Literal["deepfm"] = "deepfm"
-    hidden: list[Width] = Field(default=[128, 64], min_length=1, description="width of each layer")
-    activation: Activation = Field(default="relu", description="after each layer")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
 
 
-class MaskNetExpertConfig(ExpertConfig):
+class MaskNetExpertConfig(_MaskKeys, _OutputExpertConfig):
     """Layers of a row multiplied by masks that the row itself computes (MaskNet)."""
 
     called: ClassVar[str] = "MaskNet"
     kind: Literal["masknet"] = "masknet"
-    output: Output = 128
-    blocks: Blocks = 2
-    arrangement: Arrangement = "parallel"
-    dim: BlockWidth = 64
-    mask_hidden: MaskHidden = 256
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each block")
 
 
-class AutoIntExpertConfig(ExpertConfig):
+class _FieldsExpertConfig(_OutputExpertConfig):
+    fields: int = Field(default=8, ge=2, le=1024, description="how many it makes of a row")
+    field_dim: Width = Field(default=16, description="width of each")
+
+
+class AutoIntExpertConfig(_AttentionKeys, _FieldsExpertConfig):
     """Attention among fields, which are linear projections of its row (AutoInt)."""
 
     called: ClassVar[str] = "AutoInt"
     kind: Literal["autoint"] = "autoint"
-    output: Output = 128
-    fields: int = Field(default=8, ge=2, le=1024, description="how many it makes of a row")
-    field_dim: Width = Field(default=16, description="width of each")
-    layers: AttentionLayers = 2
-    heads: Heads = 2
-    head_dim: HeadWidth = 8
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each layer")
 
 
 class FrozenExpertConfig(ExpertConfig):
@@ -267,7 +260,9 @@ EXPERTS.add(
     FactorizationExpertConfig,
     "mmoe.models.interactions.factorization_machine:FactorizationExpert",
 )
-EXPERTS.add("deepfm", DeepFMExpertConfig, "mmoe.models.interactions.deepfm:DeepFMExpert")
+EXPERTS.add(
+    "deepfm", DeepFMExpertConfig, "mmoe.models.interactions.factorization_machine:DeepFMExpert"
+)
 EXPERTS.add("masknet", MaskNetExpertConfig, "mmoe.models.interactions.masknet:MaskNet")
 EXPERTS.add("autoint", AutoIntExpertConfig, "mmoe.models.interactions.autoint:AutoIntExpert")
 EXPERTS.add("frozen", FrozenExpertConfig, "mmoe.models.frozen:FrozenExpert")
@@ -314,7 +309,7 @@ class FactorizationMachineConfig(InteractionConfig):
     kind: Literal["fm"] = "fm"
 
 
-class DeepFMConfig(InteractionConfig):
+class DeepFMConfig(_MLPKeys, InteractionConfig):
     """DeepFM: a factorization machine of the features of ids, and an MLP of all embeddings.
 
     Both are added to every task's logit.
@@ -323,12 +318,9 @@ class DeepFMConfig(InteractionConfig):
     title: ClassVar[str] = "DeepFM"
     pairs_ids: ClassVar[bool] = True
     kind: Literal["deepfm"] = "deepfm"
-    hidden: list[Width] = Field(default=[128, 64], min_length=1, description="width of each layer")
-    activation: Activation = Field(default="relu", description="after each layer")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each activation")
 
 
-class CrossNetworkConfig(InteractionConfig):
+class CrossNetworkConfig(_CrossKeys, InteractionConfig):
     """A cross network (DCN-v2) of all inputs, which gates and experts then read in their place.
 
     Each layer adds products of a degree more.
@@ -337,11 +329,9 @@ class CrossNetworkConfig(InteractionConfig):
     title: ClassVar[str] = "inputs through a cross network"
     replaces_inputs: ClassVar[bool] = True
     kind: Literal["dcn_v2"] = "dcn_v2"
-    layers: Layers = 2
-    rank: Rank = None
 
 
-class MaskNetConfig(InteractionConfig):
+class MaskNetConfig(_MaskKeys, InteractionConfig):
     """A MaskNet of all inputs, which gates and experts read beside them.
 
     Its blocks are layers of the inputs multiplied by masks that the row itself computes.
@@ -349,11 +339,6 @@ class MaskNetConfig(InteractionConfig):
 
     title: ClassVar[str] = "inputs and a MaskNet of them"
     kind: Literal["masknet"] = "masknet"
-    blocks: Blocks = 2
-    arrangement: Arrangement = "parallel"
-    dim: BlockWidth = 64
-    mask_hidden: MaskHidden = 256
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each block")
 
     @property
     def added_width(self) -> int:
@@ -361,7 +346,7 @@ class MaskNetConfig(InteractionConfig):
         return self.dim * (self.blocks if self.arrangement == "parallel" else 1)
 
 
-class AutoIntConfig(InteractionConfig):
+class AutoIntConfig(_AttentionKeys, InteractionConfig):
     """Attention among features (AutoInt), which gates and experts read beside the inputs.
 
     Fields are embeddings of width embedding_dim, and numbers, each times an embedding of its own.
@@ -370,10 +355,6 @@ class AutoIntConfig(InteractionConfig):
     title: ClassVar[str] = "inputs and attention among them"
     adds_to_fields: ClassVar[bool] = True
     kind: Literal["autoint"] = "autoint"
-    layers: AttentionLayers = 2
-    heads: Heads = 2
-    head_dim: HeadWidth = 8
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="after each layer")
 
     @property
     def added_width(self) -> int:
@@ -453,9 +434,9 @@ class GRUEncoderConfig(SequenceEncoderConfig):
 
 # Config class → a module that is called with the width of an event and the most there are
 SEQUENCE_ENCODERS = Kinds("sequence encoder", SequenceEncoderConfig, default="mean")
-SEQUENCE_ENCODERS.add("mean", MeanEncoderConfig, "mmoe.models.sequences.events:MeanEncoder")
-SEQUENCE_ENCODERS.add("din", DINEncoderConfig, "mmoe.models.sequences.din:DINEncoder")
+SEQUENCE_ENCODERS.add("mean", MeanEncoderConfig, "mmoe.models.sequences:MeanEncoder")
+SEQUENCE_ENCODERS.add("din", DINEncoderConfig, "mmoe.models.sequences:DINEncoder")
 SEQUENCE_ENCODERS.add(
-    "transformer", TransformerEncoderConfig, "mmoe.models.sequences.transformer:TransformerEncoder"
+    "transformer", TransformerEncoderConfig, "mmoe.models.sequences:TransformerEncoder"
 )
-SEQUENCE_ENCODERS.add("gru", GRUEncoderConfig, "mmoe.models.sequences.gru:GRUEncoder")
+SEQUENCE_ENCODERS.add("gru", GRUEncoderConfig, "mmoe.models.sequences:GRUEncoder")

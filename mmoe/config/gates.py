@@ -8,6 +8,10 @@ from pydantic import Field
 from mmoe.config.kinds import HasKinds, Kinds
 
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
+SoftmaxOver = Annotated[
+    Literal["after", "before"],
+    Field(description="over the selection, or before it over all experts"),
+]
 
 
 class GateConfig(HasKinds):
@@ -282,9 +286,7 @@ class TopKGateConfig(SelectingGateConfig):
 
     called: ClassVar[str] = "top-{k}"
     kind: Literal["top_k"] = "top_k"
-    softmax: Literal["after", "before"] = Field(
-        default="after", description="over the selection, or before it over all experts"
-    )
+    softmax: SoftmaxOver = "after"
 
 
 class NoisyTopKGateConfig(SelectingGateConfig):
@@ -324,9 +326,7 @@ class CosineGateConfig(SelectingGateConfig):
 
     kind: Literal["cosine"] = "cosine"
     projection_dim: Width = Field(default=256, description="width of the projection")
-    softmax: Literal["after", "before"] = Field(
-        default="after", description="over the selection, or before it over all experts"
-    )
+    softmax: SoftmaxOver = "after"
 
 
 class SigmoidGateConfig(SelectingGateConfig):
@@ -365,9 +365,7 @@ class StaticGateConfig(LearnedGateConfig):
     k: int | None = Field(
         default=None, ge=1, description="experts a gate picks; null: it weighs all of them"
     )
-    softmax: Literal["after", "before"] = Field(
-        default="after", description="over the selection, or before it over all experts"
-    )
+    softmax: SoftmaxOver = "after"
 
     @property
     def picks(self) -> int | None:

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from mmoe.config.effects import refuse_without_effect, sections_of
 from mmoe.config.kinds import NAME, HasKinds, Kinds, kinds_of
-from mmoe.config.run import RunConfig, of_earlier_run
+from mmoe.config.run import RunConfig
 from mmoe.config.tables import ENCODINGS, TableSettings
 from mmoe.plugins import MODULE_NAME, import_for_run, import_modules, installed_modules
 
@@ -187,7 +187,7 @@ def config_from_dict(
     ):
         (import_for_run if of_run else import_modules)(names, origin)
     try:
-        config = RunConfig.model_validate(of_earlier_run(raw) if of_run else raw)
+        config = RunConfig.model_validate(raw)
     except ValidationError as error:
         raise ValueError(f"{origin}: {_explain(error)}{_hint(error, names)}") from None
     if not of_run:

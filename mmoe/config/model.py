@@ -713,7 +713,7 @@ MODELS.add("mmoe", MMoEConfig, "mmoe.models.mmoe:build_mmoe")
 MODELS.add("shared_bottom", SharedBottomConfig, "mmoe.models.shared_bottom:build_shared_bottom")
 MODELS.add("single_task", SingleTaskConfig, "mmoe.models.single_task:build_single_task")
 MODELS.add("omoe", OMoEConfig, "mmoe.models.omoe:build_omoe")
-MODELS.add("cgc", CGCConfig, "mmoe.models.cgc:build_cgc")
+MODELS.add("cgc", CGCConfig, "mmoe.models.ple:build_cgc")
 MODELS.add("ple", PLEConfig, "mmoe.models.ple:build_ple")
 MODELS.add("esmm", ESMMConfig, "mmoe.models.esmm:build_esmm")
 

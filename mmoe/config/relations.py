@@ -218,8 +218,9 @@ class BayesianTransferConfig(TransferConfig):
     kind: Literal["dbmtl"] = "dbmtl"
 
 
-# Config class → what puts it into a network, called as `mmoe.models.build.relate_tasks` does
+# Config class → what puts it into a network, called as `mmoe.models.build.relate_tasks` does; None:
+# nothing does
 TRANSFERS = Kinds("transfer", TransferConfig, default="none")
-TRANSFERS.add("none", NoTransfer, "mmoe.models.build:no_transfer")
+TRANSFERS.add("none", NoTransfer, None)
 TRANSFERS.add("aitm", AdaptiveTransferConfig, "mmoe.models.build:adaptive_transfer")
 TRANSFERS.add("dbmtl", BayesianTransferConfig, "mmoe.models.build:bayesian_transfer")

@@ -1,6 +1,6 @@
 """One run: data, features, tasks, model, training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,10 +15,10 @@ from mmoe.config.parallel import ParallelConfig
 from mmoe.config.relations import check_relations
 from mmoe.config.scoring import ScoreConfig
 from mmoe.config.tables import TableConfig, TableSettings, VectorTable
-from mmoe.config.tasks import METRICS, TASKS, NumberTask, TaskConfig, group_of, prediction_columns
+from mmoe.config.tasks import METRICS, TaskConfig, group_of, prediction_columns
 from mmoe.config.training import ENCODER, TrainingConfig, check_stages, frozen_tables
+from mmoe.metrics import KINDS, first_of
 from mmoe.metrics.columns import WITH_BIAS
-from mmoe.metrics.task_kinds import KINDS, first_of
 
 _WITHOUT_IDS = (NumericFeature, DatetimeFeature)  # what these look up are buckets and parts
 
@@ -362,24 +362,6 @@ class RunConfig(Strict):
     def trained_tasks(self) -> list[TaskConfig]:
         """Tasks, each of the kind it is trained as: `model.kind: esmm` spells entire_space."""
         return self.model.trained_tasks(self.tasks)
-
-
-def of_earlier_run(raw: Any) -> Any:
-    """Returns the raw config of a run: tasks older than `target` learnt labels in their own units.
-
-    Example:
-        >>> of_earlier_run({"tasks": [{"name": "spent", "kind": "regression"}]})["tasks"]
-        [{'target': 'none', 'name': 'spent', 'kind': 'regression'}]
-    """
-    tasks = raw.get("tasks") if isinstance(raw, Mapping) else None
-    if not isinstance(tasks, list):
-        return raw
-    return {**raw, "tasks": [{"target": "none", **t} if _is_number(t) else t for t in tasks]}
-
-
-def _is_number(task: Any) -> bool:
-    kind = task.get("kind") if isinstance(task, Mapping) else None
-    return TASKS.knows(kind) and issubclass(TASKS.config_class(str(kind)), NumberTask)
 
 
 def _unique(what: str, names: list[str]) -> None:

@@ -9,10 +9,10 @@ from pydantic import Field, StrictInt, StrictStr, field_validator, model_validat
 from mmoe.config.data import Window
 from mmoe.config.kinds import HasKinds, Kinds, Name
 from mmoe.config.tables import LabelSpec
-from mmoe.metrics import TaskKind
+from mmoe.metrics import KINDS, TaskKind, kind_of
 from mmoe.metrics.columns import NAMED_COLUMNS, WITH_BIAS
-from mmoe.metrics.ranking import Ndcg, Recall
-from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, KINDS, add_kind, kind_of, remove_kind
+from mmoe.metrics.named import Ndcg, Recall
+from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, add_kind, remove_kind
 
 
 class MetricConfig(HasKinds):
@@ -757,13 +757,13 @@ class _Tasks(Kinds[TaskConfig]):
 TASKS = _Tasks("task", TaskConfig, default="binary")
 TASKS.add("binary", BinaryTask, "mmoe.tasks.kinds.binary:Binary")
 TASKS.add("regression", RegressionTask, "mmoe.tasks.kinds.regression:Regression")
-TASKS.add("entire_space", EntireSpaceTask, "mmoe.tasks.kinds.entire_space:EntireSpace")
+TASKS.add("entire_space", EntireSpaceTask, "mmoe.tasks.kinds.binary:EntireSpace")
 TASKS.add("huber", HuberTask, "mmoe.tasks.kinds.regression:Huber")
-TASKS.add("watch_time", WatchTimeTask, "mmoe.tasks.kinds.watch_time:WatchTime")
-TASKS.add("ziln", ZilnTask, "mmoe.tasks.kinds.ziln:Ziln")
+TASKS.add("watch_time", WatchTimeTask, "mmoe.tasks.kinds.regression:WatchTime")
+TASKS.add("ziln", ZilnTask, "mmoe.tasks.kinds.regression:Ziln")
 TASKS.add("multiclass", MulticlassTask, "mmoe.tasks.kinds.classes:Multiclass")
 TASKS.add("ordinal", OrdinalTask, "mmoe.tasks.kinds.classes:Ordinal")
-TASKS.add("d2q", D2QTask, "mmoe.tasks.kinds.watch_time:D2Q")
+TASKS.add("d2q", D2QTask, "mmoe.tasks.kinds.regression:D2Q")
 TASKS.add("bpr", BprTask, "mmoe.tasks.kinds.grouped:Bpr")
 TASKS.add("softmax", SoftmaxTask, "mmoe.tasks.kinds.grouped:Softmax")
 TASKS.add("jrc", JrcTask, "mmoe.tasks.kinds.grouped:Jrc")

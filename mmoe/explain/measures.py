@@ -8,10 +8,10 @@ import numpy as np
 
 from mmoe.config import RunConfig
 from mmoe.datasets import EncodedLabels
-from mmoe.metrics import ObservedRows, auc, paired_difference
+from mmoe.metrics import ObservedRows, auc, kind_of, paired_difference
 from mmoe.metrics.calibration import normalised_entropy
-from mmoe.metrics.row_terms import row_terms
-from mmoe.metrics.task_kinds import HIGHER_IS_BETTER, kind_of
+from mmoe.metrics.intervals import row_terms
+from mmoe.metrics.task_kinds import HIGHER_IS_BETTER
 from mmoe.train.measure import rows_that_count
 
 # Of a task about an expert; alone: the only one that its gate sees

@@ -14,7 +14,7 @@ from mmoe.datasets.labels.expressions import columns_of, quote
 from mmoe.datasets.values.arrow import pc
 from mmoe.errors import warn_caller
 from mmoe.integrations.estimator_rows import refuse_times
-from mmoe.metrics.task_kinds import first_of, kind_of
+from mmoe.metrics import first_of, kind_of
 
 
 class Asked(Protocol):

@@ -13,7 +13,7 @@ from mmoe.datasets import BatchSource, required_columns
 from mmoe.datasets.labels.expressions import columns_of, quote
 from mmoe.integrations.estimator_rows import Rows, feature_rows, joined, judged_rows
 from mmoe.integrations.stored_fit import ZERO_ONE, StoredFit
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import kind_of
 from mmoe.score import load
 from mmoe.score.columns import output_columns
 

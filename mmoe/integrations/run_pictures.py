@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from mmoe.metrics.task_kinds import kind_of_metrics
+from mmoe.metrics import kind_of_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -43,7 +43,7 @@ from mmoe.integrations.estimator_rows import (
 from mmoe.integrations.estimator_scores import FittedModel
 from mmoe.integrations.run_pictures import RunPicturesMixin
 from mmoe.integrations.stored_fit import ZERO_ONE, StoredFit, label_values, pack_files, unpack_files
-from mmoe.metrics.task_kinds import first_of, kind_of
+from mmoe.metrics import first_of, kind_of
 from mmoe.run import ConsoleReporter, SilentReporter, open_run
 from mmoe.train import train_run
 from mmoe.train.evaluate import split_metrics

@@ -7,12 +7,11 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from mmoe.config import RunConfig, TaskConfig
-from mmoe.config.json_files import Stored, read_model
+from mmoe.config import RunConfig, Stored, TaskConfig, read_model
 from mmoe.datasets import required_columns
 from mmoe.datasets.labels.expressions import columns_of, evaluate_label
 from mmoe.datasets.values.arrow import pc, plain
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import kind_of
 from mmoe.run import RunDirectory, write_json
 
 _FILE = "estimator.json"

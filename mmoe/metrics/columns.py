@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 NONE = "–"  # stands where there is no number
 # Ends the names of metrics of predictions for the display as it was logged (`model.bias`)
@@ -59,7 +59,7 @@ def with_bias(column: Column) -> Column:
     )
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Returns whether a value is finite; None and NaN could not be computed."""
     return isinstance(value, int | float) and math.isfinite(value)
 

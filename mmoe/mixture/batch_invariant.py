@@ -114,6 +114,17 @@ def stable_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) ->
     return y_BH if x.dim() == 2 else y_BH.view(*x.shape[:-1], y_BH.shape[1])
 
 
+def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """Applies an `nn.Linear`: in training by torch, else so that rows do not feel each other.
+
+    Example:
+        >>> apply_linear(torch.nn.Linear(2, 3), torch.zeros(4, 2)).shape
+        torch.Size([4, 3])
+    """
+    product = F.linear if layer.training else stable_linear
+    return product(x, layer.weight, layer.bias)
+
+
 def padded_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) -> Tensor:
     """Computes `x Wᵀ + b` by torch, narrow fp32 columns padded with zeros.
 

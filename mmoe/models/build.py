@@ -2,12 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from mmoe.config import INTERACTIONS, ModelConfig, RunConfig, ScoringPrecision, TaskConfig
+from mmoe.config import (
+    INTERACTIONS,
+    InputLayerSpec,
+    ModelConfig,
+    RunConfig,
+    ScoringPrecision,
+    TaskConfig,
+)
 from mmoe.config.relations import TRANSFERS, AdaptiveTransferConfig, parents_of
 from mmoe.config.training import domains_known_to
 from mmoe.datasets import FeatureEncoder
@@ -19,22 +26,26 @@ from mmoe.embeddings import (
     build_scoring_embeddings,
 )
 from mmoe.mixture import GateTraits
+from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.gates.joined import groups_of, modules_of
 from mmoe.mixture.traits import traits_of
-from mmoe.models.bias_tower import BiasColumns, BiasTower, own_dense, own_lookups
-from mmoe.models.input_layers import InputLayers, widened_by
-from mmoe.models.interactions.add import Columns, added_names
+from mmoe.models.bias_tower import BiasTower
+from mmoe.models.columns import (
+    BiasColumns,
+    Columns,
+    columns_left_by_bias,
+    own_dense,
+    own_lookups,
+    request_columns,
+)
+from mmoe.models.inputs import InputLayers, widened_by
+from mmoe.models.interactions.add import added_names
 from mmoe.models.interactions.layers import Interaction, Products
 from mmoe.models.network import ImputationTowers, Level, MixtureNetwork, NetworkDomains
 from mmoe.models.ranker import Ranker
-from mmoe.models.requests.build import (
-    build_requests,
-    check_stages,
-    input_layers_of_levels,
-    request_columns,
-)
+from mmoe.models.requests import LookedUp, RequestInputs
 from mmoe.models.sections import build_network, build_towers
-from mmoe.models.sequences.inputs import SequenceInputs, build_sequences
+from mmoe.models.sequences import SequenceInputs, build_sequences
 from mmoe.models.wide import WidePart
 from mmoe.parallel import is_spread
 from mmoe.process_settings import borrowed_generators
@@ -76,8 +87,7 @@ def build_ranker(
     with borrowed_generators():
         embeddings = _build_tables(config, encoder, device, table_precision, empty_tables)
     num_dense, layers = len(encoder.dense_names), encoder.input_layers
-    width = num_dense + cast(EmbeddingBackend, embeddings).output_dim
-    width += widened_by(layers) if layers else 0
+    width = num_dense + cast(EmbeddingBackend, embeddings).output_dim + widened_by(layers)
     sequences = build_sequences(encoder) if encoder.sequences else None
     width += 0 if sequences is None else sequences.output_dim
     bias = None if config.model.bias is None else BiasColumns.of(config, encoder)
@@ -117,28 +127,23 @@ def _complete(
     bias: BiasColumns | None,
 ) -> None:
     """Puts all around levels and towers that the config asks for; `width` is that of the inputs."""
-    layers, tasks, tower = encoder.input_layers, config.tasks, None
+    layers, tasks, model = encoder.input_layers, config.tasks, config.model
     # Each draws its weights where it is made: their order is part of a seed's meaning
-    inputs = InputLayers(layers, input_layers_of_levels(encoder)) if layers else None
+    network.inputs = InputLayers(layers, input_layers_of_levels(encoder)) if layers else None
+    network.sequences, network.requests = sequences, build_requests(encoder)
     widen_towers(network, tasks)
-    interact: MakeInteraction | None = INTERACTIONS.implementation(config.model.interaction)
-    interaction = None if interact is None else interact(network, config, encoder, width)
-    relations = relate_tasks(network, config.model, tasks)
-    known = add_domains(network, config, encoder.domains)
-    if bias is not None and config.model.bias is not None:
+    interact: MakeInteraction | None = INTERACTIONS.implementation(model.interaction)
+    if interact is not None:
+        interaction = interact(network, config, encoder, width)
+        if isinstance(interaction, Products):
+            network.interaction = interaction
+        else:
+            network.crossing = interaction
+    relate_tasks(network, model, tasks)
+    add_domains(network, config, encoder.domains)
+    if bias is not None and model.bias is not None:
         counts = [len(columns) for columns in network.towers.columns.of_rows]
-        tower = BiasTower(bias, config.model.bias, [task.name for task in tasks], counts)
-    network.complete(
-        inputs=inputs,
-        sequences=sequences,
-        requests=build_requests(encoder) if encoder.has_requests else None,
-        interaction=interaction if isinstance(interaction, Products) else None,
-        crossing=None if isinstance(interaction, Products) else interaction,
-        transfer=relations.transfer,
-        imputation=relations.imputation,
-        domains=known,
-        bias_tower=tower,
-    )
+        network.bias_tower = BiasTower(bias, model.bias, [task.name for task in tasks], counts)
 
 
 def _wide_part(config: RunConfig, encoder: FeatureEncoder) -> WidePart:
@@ -193,9 +198,7 @@ def _build_tables(
     )
 
 
-def add_domains(
-    network: MixtureNetwork, config: RunConfig, domains: Domains | None
-) -> NetworkDomains | None:
+def add_domains(network: MixtureNetwork, config: RunConfig, domains: Domains | None) -> None:
     """Gives each domain gates of its own, and a tower for each task where the config says so.
 
     Nothing is drawn: at first every domain has the gates and towers of a network without domains.
@@ -205,18 +208,15 @@ def add_domains(
         config: Of the run.
         domains: That its encoder learnt; None: there are none.
 
-    Returns:
-        What the network has to know of domains; None: there are none.
-
     Raises:
         ValueError: Gates are of a kind of somebody's that knows no domains.
     """
     section = config.model.domains
     if section is None or domains is None:
-        return None
+        return
     asked = asked_tasks(config.tasks, domains)
     tasks = [task.name for task in config.tasks]
-    found = NetworkDomains(
+    network.domains = NetworkDomains(
         domains.names,
         tasks,
         None if asked is None else torch.from_numpy(asked),
@@ -232,7 +232,6 @@ def add_domains(
             DomainTower(cast(Tower, tower), count) if count else tower
             for tower, count in zip(network.towers, known, strict=True)
         )
-    return found
 
 
 def _add_gates(level: Level, config: RunConfig, domains: Domains) -> None:
@@ -259,33 +258,19 @@ def _known_to(gate_name: str, config: RunConfig, domains: Domains) -> int:
     return len(domains_known_to(task, stages, domains.names))
 
 
-Transfer = AdaptiveTransfer | BayesianTransfer
-
 # Of a network, its config and its tasks
-MakeTransfer = Callable[[MixtureNetwork, ModelConfig, Sequence[TaskConfig]], Transfer | None]
+MakeTransfer = Callable[
+    [MixtureNetwork, ModelConfig, Sequence[TaskConfig]], AdaptiveTransfer | BayesianTransfer
+]
 
 
-class Relations(NamedTuple):
-    """Modules by which tasks of a network learn from others.
-
-    Attributes:
-        transfer: Between towers; None: they stand alone.
-        imputation: Towers of tasks with `counterfactual: dr`; None: there are none.
-    """
-
-    transfer: Transfer | None
-    imputation: ImputationTowers | None
-
-
-def relate_tasks(
-    network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]
-) -> Relations:
-    """Makes what lets towers read others, as `model.transfer` says, and imputation towers.
+def relate_tasks(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]) -> None:
+    """Lets towers read others, as `model.transfer` says, and adds imputation towers.
 
     What it adds draws its weights from torch's random generator, after all that the network has.
 
     Args:
-        network: Of `model`.
+        network: Of `model`; changed in place.
         model: The `model` section of a config.
         tasks: In the order of the towers.
 
@@ -294,20 +279,17 @@ def relate_tasks(
         ...          TaskConfig(name="buy", label="buy", after="click")]
         >>> model = ModelConfig(transfer="aitm")
         >>> network = build_network(model, 20, ["click", "buy"])
-        >>> type(relate_tasks(network, model, tasks).transfer).__name__
+        >>> relate_tasks(network, model, tasks)
+        >>> type(network.transfer).__name__
         'AdaptiveTransfer'
     """
-    make: MakeTransfer = TRANSFERS.implementation(model.transfer)
-    transfer, imputation = make(network, model, tasks), None
+    make: MakeTransfer | None = TRANSFERS.implementation(model.transfer)
+    if make is not None:
+        network.transfer = make(network, model, tasks)
     asking = [column for column, task in enumerate(tasks) if task.imputes]
     if asking:
-        towers = build_towers(model, len(asking), _width(network))
-        imputation = ImputationTowers(dict(zip(asking, towers, strict=True)))
-    return Relations(transfer, imputation)
-
-
-def no_transfer(network: MixtureNetwork, model: ModelConfig, tasks: Sequence[TaskConfig]) -> None:
-    """Makes none."""
+        towers = build_towers(model, len(asking), network.width)
+        network.imputation = ImputationTowers(dict(zip(asking, towers, strict=True)))
 
 
 def adaptive_transfer(
@@ -320,7 +302,7 @@ def adaptive_transfer(
     weight, pairs = settings.calibrator(trained)
     return AdaptiveTransfer(
         parents_of(tasks),
-        _width(network),
+        network.width,
         dim=settings.dim,
         calibrator=Calibrator(weight, pairs, trained) if pairs else None,
     )
@@ -343,13 +325,6 @@ def _check_towers(network: MixtureNetwork, what: str, mend: str) -> None:
         )
 
 
-def _width(network: MixtureNetwork) -> int:
-    """Returns the width of the towers' input."""
-    width = network.levels[-1].mixture.output_dim
-    assert width is not None, "build_experts asks for it"
-    return width
-
-
 def stage_columns(config: RunConfig, encoder: FeatureEncoder) -> list[list[int] | None]:
     """Returns for each of `model.stages` the columns that its parts read, in its own order.
 
@@ -360,17 +335,65 @@ def stage_columns(config: RunConfig, encoder: FeatureEncoder) -> list[list[int] 
     Returns:
         Their numbers; None: all, in the order that there is.
     """
-    if not config.model.stages:
-        return []
-    places = {name: place for place, name in enumerate(_names(encoder))}
+    places = {name: place for place, name in enumerate(_input_names(encoder))}
     features = {feature.name: feature for feature in config.features}
     found: list[list[int] | None] = []
     for stage in config.model.stages:
         own = config.model_copy(update={"features": [features[name] for name in stage.features]})
-        columns = [places[name] for name in _names(replace(encoder, config=own))]
+        columns = [places[name] for name in _input_names(replace(encoder, config=own))]
         found.append(None if columns == list(range(len(places))) else columns)
     return found
 
 
-def _names(encoder: FeatureEncoder) -> list[str]:
+def _input_names(encoder: FeatureEncoder) -> list[str]:
     return Columns.of(encoder, encoder.config.model.bias).names
+
+
+def build_requests(encoder: FeatureEncoder) -> RequestInputs | None:
+    """Makes it; None: no feature is of requests."""
+    if not encoder.has_requests:
+        return None
+    requests = encoder.config.data.requests
+    dims = {table.name: table.dim for table in encoder.tables}
+    dense = [place for place, shared in enumerate(encoder.layout.dense) if shared]
+    flags = [*encoder.layout.ids, *encoder.layout.lists]
+    lookups = [
+        LookedUp(spec.name, 0 if spec.pooling == "none" else dims[spec.table], flag)
+        for spec, flag in zip([*encoder.categorical, *encoder.lists], flags, strict=True)
+    ]
+    return RequestInputs(
+        request_columns(encoder),
+        RequestColumns(dense, len(encoder.dense_names)),
+        len(Columns.of(encoder).numbers),
+        lookups,
+        [(spec.events, spec.targets) for spec in encoder.sequences],
+        read=columns_left_by_bias(encoder),
+        exact=requests is not None and requests.exact,
+    )
+
+
+def check_stages(encoder: FeatureEncoder, stages: Sequence[Sequence[int] | None]) -> None:
+    """Refuses features that came to frozen parts, whose bits would not be those of before.
+
+    Args:
+        encoder: Of the run.
+        stages: The columns that parts of each stage read; None: all.
+
+    Raises:
+        ValueError: There are such, requests, and layers that are split by them.
+    """
+    requests = encoder.config.data.requests
+    split = encoder.has_requests and requests is not None and not requests.exact
+    if split and any(columns is not None for columns in stages):
+        raise ValueError(
+            "training.freeze: features that come to frozen gates or experts would change last bits "
+            "of what these make of rows of requests; keep the features, or set "
+            "data.requests.exact: true in both runs"
+        )
+
+
+def input_layers_of_levels(encoder: FeatureEncoder) -> Mapping[str, Sequence[InputLayerSpec]]:
+    """Returns what is made of the dense columns of each level; nothing without requests."""
+    if not encoder.has_requests:
+        return {}
+    return {level: encoder.of_level(level).input_layers for level in ("request", "row")}

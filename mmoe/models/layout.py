@@ -13,9 +13,10 @@ from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.experts.sliced import can_be_cut
 from mmoe.mixture.rank_sums import ONE_RANK, RankSums
 from mmoe.parallel import AllReduceSums, Hosts, Mode, ReplicaGroups, rank, world_size
-from mmoe.parallel.experts.mode import ROWS_TRAVEL
 from mmoe.parallel.experts.replicas import OwnGroups
 from mmoe.parallel.launch.launcher import local_rank, local_ranks
+
+_DEFAULTS = ParallelConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +29,8 @@ class Layout:
         spread: Each expert is on one rank, of every level's pool as evenly as can be
             (`ExpertPlacement.even`); else every rank has all experts.
         groups: Makes groups of ranks that hold all experts together; None: all ranks are one.
-        replicas: How many such groups there are.
-        experts_per_rank: So many experts on a rank say how many ranks a group has; None: `replicas`
-            says it.
-        wire_dtype: What rows travel in to spread experts; None: their own type.
-        mode: How rows and spread experts meet; `auto`: chosen while training goes on.
-        slices: Into how many each spread expert is cut along its hidden units; `auto`: into as few
-            as give each rank of a group something, where the experts can be cut.
+        parallel: Says how many groups there are, by `replicas` or `experts_per_rank`, into how many
+            `slices` each spread expert is cut along its hidden units, and how rows travel.
         hosts: How the ranks lie on hosts; None: as the launcher says.
         sums: By which gates' losses, and batch norms, see the rows of all ranks.
         stage_columns: For each of `model.stages`, the columns of x that its gates and experts read;
@@ -46,15 +42,27 @@ class Layout:
     rank: int = 0
     spread: bool = False
     groups: ReplicaGroups | None = None
-    replicas: int = 1
-    experts_per_rank: int | None = None
-    wire_dtype: torch.dtype | None = None
-    mode: Mode | Literal["auto"] = ROWS_TRAVEL
-    slices: int | Literal["auto"] = 1
+    parallel: ParallelConfig = _DEFAULTS
     hosts: Hosts | None = None
     sums: RankSums = ONE_RANK
     stage_columns: tuple[Sequence[int] | None, ...] = ()
     requests: RequestColumns | None = None
+
+    @property
+    def wire_dtype(self) -> torch.dtype | None:
+        """What rows travel in to spread experts; None: their own type."""
+        return torch.bfloat16 if self.parallel.wire_precision == "bf16" else None
+
+    @property
+    def mode(self) -> Mode | Literal["auto"]:
+        """How rows and spread experts meet; `auto`: chosen while training goes on."""
+        if self.parallel.exchange == "auto":
+            return "auto"
+        return Mode(
+            hierarchical=self.parallel.exchange == "hierarchical",
+            chunks=self.parallel.chunks,
+            shadowed="all" if self.parallel.exchange == "gathered" else (),
+        )
 
     def own_groups(self, num_experts: int) -> OwnGroups:
         """Returns the groups over which a pool is spread; all ranks together.
@@ -65,8 +73,8 @@ class Layout:
         Raises:
             ValueError: The ranks, or the experts, cannot be divided so.
         """
-        ranks, each = self.world_size, self.experts_per_rank
-        size = ranks // self.replicas
+        ranks, replicas = self.world_size, self.parallel.replicas
+        each, size = self.parallel.experts_per_rank, ranks // replicas
         if each is not None:
             size = num_experts // each
             if num_experts % each or ranks % size:
@@ -75,9 +83,9 @@ class Layout:
                     f"a rank do not make groups that divide {ranks} ranks; set another number, or "
                     "parallel.replicas"
                 )
-        elif ranks % self.replicas:
+        elif ranks % replicas:
             raise ValueError(
-                f"parallel.replicas is {self.replicas}, but {ranks} ranks cannot be divided into "
+                f"parallel.replicas is {replicas}, but {ranks} ranks cannot be divided into "
                 "so many groups of one size; set a number that divides them"
             )
         if size == ranks:
@@ -95,16 +103,15 @@ class Layout:
         Raises:
             ValueError: `slices` is a number, and they cannot be cut into so many.
         """
-        if self.slices == 1:
+        asked = self.parallel.slices
+        slices = fewest_slices(pool, ranks) if asked == "auto" else asked
+        if slices == 1:
             return pool
-        if self.slices == "auto":
-            slices = fewest_slices(pool, ranks)
-            return pool if slices == 1 else cut_into_slices(pool, slices)
         try:
-            return cut_into_slices(pool, self.slices)
+            return cut_into_slices(pool, slices)
         except ValueError as error:
             raise ValueError(
-                f"parallel.slices is {self.slices}, but these experts cannot be cut so: {error}; "
+                f"parallel.slices is {asked}, but these experts cannot be cut so: {error}; "
                 "or set parallel.slices: 1, or auto, which cuts them where it can"
             ) from None
 
@@ -159,24 +166,10 @@ def choose_layout(model: ModelConfig, parallel: ParallelConfig | None) -> Layout
         rank=rank(),
         spread=spread,
         groups=ReplicaGroups(parallel.timeout_seconds) if grouped else None,
-        replicas=parallel.replicas,
-        experts_per_rank=parallel.experts_per_rank,
-        wire_dtype=torch.bfloat16 if parallel.wire_precision == "bf16" else None,
-        mode=_mode(parallel),
-        slices=parallel.slices,
+        parallel=parallel,
         # A size that does not divide the ranks is refused here, before the run has a folder
         hosts=Hosts.of_group(host_size=size) if spread or size is not None else None,
         sums=AllReduceSums(),
-    )
-
-
-def _mode(parallel: ParallelConfig) -> Mode | Literal["auto"]:
-    if parallel.exchange == "auto":
-        return "auto"
-    return Mode(
-        hierarchical=parallel.exchange == "hierarchical",
-        chunks=parallel.chunks,
-        shadowed="all" if parallel.exchange == "gathered" else (),
     )
 
 

@@ -11,10 +11,10 @@ from mmoe.mixture.axes import Entry, Names, Part, named, without
 from mmoe.mixture.dropout import fast_dropout
 from mmoe.mixture.inputs import Inputs
 from mmoe.models.bias_tower import BiasTower
-from mmoe.models.input_layers import InputLayers
+from mmoe.models.inputs import InputLayers
 from mmoe.models.interactions.layers import Interaction, Products
-from mmoe.models.requests.inputs import RequestInputs
-from mmoe.models.sequences.inputs import SequenceInputs
+from mmoe.models.requests import RequestInputs
+from mmoe.models.sequences import SequenceInputs
 from mmoe.tasks import TaskTowers
 from mmoe.tasks.gate_statistics import GateRecord
 from mmoe.tasks.towers import is_watched
@@ -251,29 +251,9 @@ class MixtureNetwork(nn.Module):
         self.input_dropout = input_dropout
         self.learned_gates = learned_gates
         self.traces_inputs = False
-        self.complete()
-
-    def complete(
-        self,
-        *,
-        inputs: InputLayers | None = None,
-        sequences: SequenceInputs | None = None,
-        requests: RequestInputs | None = None,
-        interaction: Products | None = None,
-        crossing: Interaction | None = None,
-        transfer: AdaptiveTransfer | BayesianTransfer | None = None,
-        imputation: ImputationTowers | None = None,
-        domains: NetworkDomains | None = None,
-        bias_tower: BiasTower | None = None,
-    ) -> None:
-        """Puts around levels and towers what features and relations of tasks ask for, all at once.
-
-        Arguments are the attributes; what is not given is not there.
-        """
-        self.inputs, self.sequences, self.requests = inputs, sequences, requests
-        self.interaction, self.crossing = interaction, crossing
-        self.transfer, self.imputation = transfer, imputation
-        self.domains, self.bias_tower = domains, bias_tower
+        self.inputs = self.sequences = self.requests = None
+        self.interaction = self.crossing = self.transfer = self.imputation = None
+        self.domains = self.bias_tower = None
 
     def named_parts(self, names: Names) -> list[Part]:
         """Says what each part of it reads and has logits of.
@@ -300,6 +280,13 @@ class MixtureNetwork(nn.Module):
             read = _reading(plain, names, [] if j else ["inputs", "added"])
             found.append(Part(f"levels.{j}", (Entry("levels", j),), read))
         return found
+
+    @property
+    def width(self) -> int:
+        """Width of what towers read."""
+        width = self.levels[-1].mixture.output_dim
+        assert width is not None, "build_experts asks for it"
+        return width
 
     @property
     def of_requests(self) -> RequestInputs:
@@ -384,9 +371,7 @@ class MixtureNetwork(nn.Module):
         Args:
             dense_BF: Dense features of the rows, of which only the number and the device count.
         """
-        width = self.levels[-1].mixture.output_dim
-        assert width is not None, "towers of known classes have a known width"
-        inputs = [dense_BF.new_zeros(1, width)] * len(self.towers)
+        inputs = [dense_BF.new_zeros(1, self.width)] * len(self.towers)
         return NetworkOutput(self.towers(inputs).expand(len(dense_BF), -1), {}, [])
 
     def _prepared(self, x_BD: Tensor) -> Tensor:

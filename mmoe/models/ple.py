@@ -102,3 +102,13 @@ def _check_pruned(model: ModelConfig, seen_GE: Tensor, names: Sequence[str], num
             f"model.pruned: level {number} would have no shared expert, by which alone it reads "
             f"what the shared gate below it gave; {mend}"
         )
+
+
+def build_cgc(
+    model: ModelConfig, input_dim: int, task_names: Sequence[str], layout: Layout = ONE_PROCESS
+) -> MixtureNetwork:
+    """Builds CGC: `logit_t = tower_t(Σ_{e ∈ own_t ∪ shared} g_t(x)_e · expert_e(x))`.
+
+    Source: Tang et al., "Progressive layered extraction (PLE)" (RecSys 2020), equations 1 to 3.
+    """
+    return build_ple(model, input_dim, task_names, layout, levels=1)

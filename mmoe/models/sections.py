@@ -443,11 +443,16 @@ def build_experts(
             are experts of the request, but no columns.
     """
     if model.experts_of_requests:
-        columns = _columns_of_requests(model, requests)
+        if requests is None or not requests.of_request:
+            raise ValueError(
+                f"model.request_experts is {model.experts_of_requests}, but the network reads no "
+                "feature of the request; give features of user and context level: request, or do "
+                "without experts of the request"
+            )
         (config, _), count = model.expert_kinds[0], model.experts_of_requests
-        of_request = _pool(config, len(columns.of_request), count)
+        of_request = _pool(config, len(requests.of_request), count)
         of_row = _pool(config, input_dim, num_experts - count)
-        return MixedExperts([of_request, of_row], requests=columns)
+        return MixedExperts([of_request, of_row], requests=requests)
     pools = [_pool(expert, input_dim, n or num_experts) for expert, n in model.expert_kinds]
     if len(pools) == 1:
         return pools[0]
@@ -472,17 +477,6 @@ def _pool(config: ExpertConfig, input_dim: int, num_experts: int) -> Pool:
                 f"one row of zeros does not tell ({error}); give them an attribute output_dim"
             ) from error
     return pool
-
-
-def _columns_of_requests(model: ModelConfig, requests: RequestColumns | None) -> RequestColumns:
-    """The columns that experts of the request read."""
-    if requests is None or not requests.of_request:
-        raise ValueError(
-            f"model.request_experts is {model.experts_of_requests}, but the network reads no "
-            "feature of the request; give features of user and context level: request, or do "
-            "without experts of the request"
-        )
-    return requests
 
 
 def build_towers(model: ModelConfig, num_tasks: int, input_dim: int | None) -> TaskTowers:

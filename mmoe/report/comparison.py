@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from mmoe.config.json_files import Stored, read_stored
+from mmoe.config import Stored, read_stored
 from mmoe.metrics.columns import NONE, judged_cells
 from mmoe.report import style, tables
 from mmoe.report.page import rendered, write_whole

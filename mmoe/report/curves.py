@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mmoe.metrics import Column, TaskKind
-from mmoe.metrics.task_kinds import kind_of_metrics
+from mmoe.metrics import Column, TaskKind, kind_of_metrics
 from mmoe.report import style
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from pydantic import Field
 
-from mmoe.config.json_files import Stored, read_stored
+from mmoe.config import Stored, read_stored
 from mmoe.metrics.columns import NONE, finer, interval_cells
 from mmoe.report import style, tables
 from mmoe.report.gates import gate_heatmap_figure

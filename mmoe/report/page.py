@@ -12,8 +12,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from mmoe.config import dump_config
-from mmoe.metrics import GAIN_HEADINGS, gain_rows
-from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
+from mmoe.metrics import GAIN_HEADINGS, KINDS, gain_rows, kind_of_metrics
 from mmoe.report import style, tables
 from mmoe.report.curves import best_epoch, calibration_figure, learning_curve_figure, roc_figure
 from mmoe.report.gates import gate_heatmap_figure

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from mmoe.config import RunConfig, load_config
-from mmoe.config.json_files import Count, Measured, Number, Share, Stored, read_stored
+from mmoe.config import Count, Number, RunConfig, Stored, load_config, read_stored
+from mmoe.config.json_files import Measured, Share
 
 # Values of one task by the names of the metrics; null or NaN: could not be computed
 _TaskMetrics = dict[str, Measured | None]

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmoe.config import ModelConfig, TaskConfig
-from mmoe.metrics import Column
+from mmoe.metrics import KINDS, Column, kind_of_metrics
 from mmoe.metrics.columns import NAMED_COLUMNS, NONE, count, is_number, signed
-from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 
 __all__ = ["NONE", "Grid", "Table", "count", "duration", "model_line", "results_tables", "signed"]
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mmoe.config.json_files import read_stored
+from mmoe.config import read_stored
 
 _TEMPORARY = re.compile(
     r"\.(?P<name>.+)\.mmoe-(?P<machine>[0-9a-f]{8})-(?P<process>\d+)\.tmp", re.S

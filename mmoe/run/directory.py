@@ -6,8 +6,7 @@ from typing import Any
 
 from mmoe.alarms import Distribution, PredictedFile, TrainingColumns
 from mmoe.alarms.profile import FORMAT
-from mmoe.config import RunConfig, load_config
-from mmoe.config.json_files import Stored, read_model
+from mmoe.config import RunConfig, Stored, load_config, read_model
 from mmoe.run.atomic_files import read_json
 from mmoe.run.folder_claim import FolderMark
 

@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from mmoe.config.json_files import Stored, read_model
+from mmoe.config import Stored, read_model
 from mmoe.errors import Damaged, Interrupted
 from mmoe.run.atomic_files import write_json
 from mmoe.run.locks import FolderInUse, FolderLock, is_lock_file

@@ -6,9 +6,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from mmoe.metrics import GAIN_HEADINGS, Column, gain_rows
+from mmoe.metrics import GAIN_HEADINGS, KINDS, Column, gain_rows
 from mmoe.metrics.columns import NAMED_COLUMNS
-from mmoe.metrics.task_kinds import KINDS
 
 _MOST_DOMAINS = 8  # a task; metrics.json has all
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import RunConfig, TaskConfig
-from mmoe.config.tasks import prediction_columns
+from mmoe.config import RunConfig, TaskConfig, prediction_columns
 from mmoe.datasets import required_columns
 from mmoe.datasets.files.nested import candidate_fields
 from mmoe.datasets.labels.expressions import columns_of, evaluate

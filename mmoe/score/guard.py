@@ -17,7 +17,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, Valida
 
 from mmoe.alarms import Column, Distribution, TrainingColumns
 from mmoe.alarms.drift import shift_of
-from mmoe.config.json_files import Count, Stored
+from mmoe.config import Count, Stored
 from mmoe.config.scoring import OF_COLUMNS, Expectation, expectations_of
 from mmoe.datasets import EncodedFeatures, FeatureEncoder
 from mmoe.datasets.features.numeric import NumericCodec

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import Field, ValidationError
 
 from mmoe.checkpoint import CheckpointFolder
-from mmoe.config.json_files import Count, Stored
+from mmoe.config import Count, Stored
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import RowsPrint, print_files
 from mmoe.errors import Damaged

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
-from mmoe.config.tasks import prediction_columns
+from mmoe.config import DeviceKind, RunConfig, ScoringPrecision, prediction_columns
 from mmoe.datasets import EncodedData, EncodedFeatures, FeatureEncoder, required_columns
 from mmoe.datasets.rows.frames import as_rows, count_rows, describe_mixed, origin_of, plain_rows
 from mmoe.datasets.rows.locations import REQUEST_COLUMN

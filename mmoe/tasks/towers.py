@@ -7,7 +7,7 @@ parameters: they are stored, frozen, averaged and transferred one by one.
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -142,15 +142,6 @@ class Tower(nn.Module):
         return logits_BK[:, 0] if self.num_logits == 1 else logits_BK
 
 
-@runtime_checkable
-class TakesStart(Protocol):
-    """Interface of a tower that begins where a run says."""
-
-    def start_at(self, values: Sequence[float]) -> None:
-        """Takes the first values of its biases; see `Tower.start_at`."""
-        ...
-
-
 class LogitColumns(NamedTuple):
     """Columns of the towers' logits, side by side.
 
@@ -283,9 +274,9 @@ class TaskTowers(nn.ModuleList):
         )
 
     def start_at(self, task: int, values: Sequence[float]) -> None:
-        """Gives a tower its first biases, where it takes any."""
-        if isinstance(tower := self[task], TakesStart):
-            tower.start_at(values)
+        """Gives a tower its first biases, where it takes any: has a `start_at`, as `Tower` has."""
+        if hasattr(tower := self[task], "start_at"):
+            cast(Tower, tower).start_at(values)
 
     def in_domains(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
         """Computes `logits_BT` of rows with their domains.

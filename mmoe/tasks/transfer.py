@@ -12,7 +12,7 @@ from mmoe.config import TaskConfig
 from mmoe.config.relations import order_of
 from mmoe.mixture import MLP
 from mmoe.mixture.axes import Entry, Names, Part, named
-from mmoe.mixture.batch_invariant import stable_linear
+from mmoe.mixture.batch_invariant import apply_linear
 from mmoe.tasks.predictions import own_logits
 from mmoe.tasks.towers import TaskTowers, Tower
 
@@ -139,15 +139,11 @@ class InformationTransfer(nn.Module):
         carried = [carry(z_BO) for carry, z_BO in zip(self.carries, before, strict=True)]
         read_BUO = torch.stack([own_BO, *(c.to(own_BO.dtype) for c in carried)], dim=1)
         values_BUO, queries_BUK, keys_BUK = (
-            _wide(self._apply_layer(layer, read_BUO))
-            for layer in (self.value, self.query, self.key)
+            _wide(apply_linear(layer, read_BUO)) for layer in (self.value, self.query, self.key)
         )
         # Not products of matrices: their sums depend on the height of the batch
         scores_BU = (queries_BUK * keys_BUK).sum(2) / math.sqrt(keys_BUK.shape[2])
         return (scores_BU.softmax(1)[:, :, None] * values_BUO).sum(1)
-
-    def _apply_layer(self, layer: nn.Linear, x: Tensor) -> Tensor:
-        return layer(x) if self.training else stable_linear(x, layer.weight)
 
 
 class AdaptiveTransfer(nn.Module):

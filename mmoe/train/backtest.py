@@ -12,10 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from mmoe.config import RunConfig, SplitConfig, config_from_dict
+from mmoe.config import Count, RunConfig, SplitConfig, Stored, config_from_dict, prediction_columns
 from mmoe.config.data import TimeConfig
-from mmoe.config.json_files import Count, Stored
-from mmoe.config.tasks import prediction_columns
 from mmoe.datasets import EncodedLabels
 from mmoe.datasets.files.data_file import DataFile
 from mmoe.datasets.files.fingerprint import DataPrint, data_changes, print_files, shown

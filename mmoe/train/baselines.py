@@ -18,7 +18,7 @@ from mmoe.datasets.features.codec import LookedUp
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.trees import mean_labels
 from mmoe.datasets.labels.maturity import Maturity
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import kind_of
 
 # A fit that needs more passes than this gains nothing in AUC (fourth decimal, Census-Income)
 _PASSES = 200

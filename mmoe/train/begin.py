@@ -14,7 +14,7 @@ from mmoe.datasets import FeatureEncoder
 from mmoe.datasets.features.id_map import FIRST_KNOWN
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.table_vectors import vector_chunks
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import kind_of
 from mmoe.models import Ranker
 from mmoe.models.build import build_ranker
 from mmoe.parallel import count_loads, rank, spread_layout

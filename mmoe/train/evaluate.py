@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mmoe.alarms import Column
-from mmoe.config import DeviceKind, RunConfig, ScoringPrecision
-from mmoe.config.tasks import further_columns, prediction_columns
+from mmoe.config import DeviceKind, RunConfig, ScoringPrecision, prediction_columns
+from mmoe.config.tasks import further_columns
 from mmoe.datasets import BatchSource, EncodedFeatures, EncodedLabels, FeatureEncoder
 from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.datasets.labels.maturity import Maturity, moment_text
@@ -22,9 +22,8 @@ from mmoe.datasets.rows.order import Share
 from mmoe.datasets.values.arrow import check_room
 from mmoe.embeddings import memory_of_tables
 from mmoe.errors import RanksDiffer
-from mmoe.metrics import gain_over_wide, task_curves
-from mmoe.metrics.task_kinds import kind_of
-from mmoe.models.bias_tower import own_lookups
+from mmoe.metrics import gain_over_wide, kind_of, task_curves
+from mmoe.models.columns import own_lookups
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
 from mmoe.predictor import GateCallback, Predictor, load_predictor
 from mmoe.run import Reporter, RunDirectory, SilentReporter, Tracker

@@ -10,9 +10,8 @@ import torch
 
 from mmoe.alarms import alarm_of_explosion, predicted_file
 from mmoe.checkpoint import CheckpointFolder
-from mmoe.config import DeviceKind, RunConfig
+from mmoe.config import DeviceKind, RunConfig, prediction_columns
 from mmoe.config.loading import with_used_modules
-from mmoe.config.tasks import prediction_columns
 from mmoe.datasets import EncodedLabels, FeatureEncoder, Splits, load_splits
 from mmoe.datasets.labels.maturity import describe_masked
 from mmoe.datasets.rows.frames import TableLike, holds_rows

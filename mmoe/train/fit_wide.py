@@ -13,8 +13,7 @@ from mmoe.datasets import EncodedData, EncodedFeatures, EncodedLabels, FeatureEn
 from mmoe.datasets.features.ragged import RaggedRows
 from mmoe.datasets.labels.targets import TargetScale
 from mmoe.datasets.values.arrow import offsets_of
-from mmoe.metrics import auc
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import auc, kind_of
 from mmoe.models.wide import WidePart
 from mmoe.parallel import from_first
 from mmoe.run import Reporter

@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from mmoe.config import RunConfig
-from mmoe.config.json_files import Stored
+from mmoe.config import RunConfig, Stored
 from mmoe.run import RunDirectory, read_json, write_json
 from mmoe.run.folder_claim import MARK
 

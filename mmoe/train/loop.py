@@ -14,8 +14,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets import Batch
 from mmoe.datasets.rows.order import Share
 from mmoe.embeddings import managed_ids
-from mmoe.metrics import higher_is_better, monitor_value
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import higher_is_better, kind_of, monitor_value
 from mmoe.parallel import from_first, rank, world_size
 from mmoe.predictor import Predictor
 from mmoe.run import Reporter, RunDirectory, Tracker, write_json

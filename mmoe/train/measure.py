@@ -7,14 +7,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from mmoe.config import METRICS, LabelSpec, RunConfig, TaskConfig
-from mmoe.config.tasks import further_columns, prediction_columns
+from mmoe.config import METRICS, LabelSpec, RunConfig, TaskConfig, prediction_columns
+from mmoe.config.tasks import further_columns
 from mmoe.datasets import EncodedLabels
 from mmoe.datasets.features.domains import Domains, asked_tasks
 from mmoe.datasets.labels.maturity import masked_counts
-from mmoe.metrics import ObservedRows, TaskMetrics, task_metrics
+from mmoe.metrics import ObservedRows, TaskMetrics, kind_of, task_metrics
 from mmoe.metrics.columns import WITH_BIAS
-from mmoe.metrics.task_kinds import kind_of
 from mmoe.metrics.task_kinds.base import observed_rows
 
 Metrics = dict[str, dict[str, Any]]

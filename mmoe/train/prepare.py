@@ -23,7 +23,7 @@ from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.repeats import RepeatCounter, Repeats
 from mmoe.datasets.rows.sources import at_versions, generated_splits
 from mmoe.datasets.stream import StreamSplits, open_stream, wants_stream
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import kind_of
 from mmoe.parallel import from_first, rank
 from mmoe.train.alarms import SampledTraining
 

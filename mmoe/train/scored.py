@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import RunConfig, TaskConfig
-from mmoe.config.tasks import prediction_columns
+from mmoe.config import RunConfig, TaskConfig, prediction_columns
 from mmoe.datasets import EncodedLabels, FeatureEncoder, encode_labels, read_table
 from mmoe.datasets.features.domains import domain_keys, exists_in
 from mmoe.datasets.files.readers import column_names

@@ -21,7 +21,7 @@ from mmoe.checkpoint.folder import with_prefix
 from mmoe.checkpoint.optimizer_state import flatten_optimizer, unflatten_optimizer
 from mmoe.checkpoint.random_state import RandomState
 from mmoe.checkpoint.weights import load_id_maps, load_wide
-from mmoe.config.json_files import Count, Number, Stored
+from mmoe.config import Count, Number, Stored
 from mmoe.embeddings import managed_ids
 from mmoe.models import MixtureNetwork, Ranker
 from mmoe.parallel import Balance, Shard, rank, rebalance_experts, spread_layout, world_size

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 from rich.table import Table
 
-from mmoe.config import RunConfig, dump_config
-from mmoe.config.json_files import Count, Measured, Stored
+from mmoe.config import Count, RunConfig, Stored, dump_config
+from mmoe.config.json_files import Measured
 from mmoe.datasets.files.fingerprint import print_data
 from mmoe.datasets.stream import wants_stream
 from mmoe.errors import Diverged

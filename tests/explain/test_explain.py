@@ -258,7 +258,7 @@ def test_a_run_and_a_folder_at_an_address(run, mmoe, tmp_path):
 
 def test_the_interval_of_ne_holds_what_a_bootstrap_finds(run):
     from mmoe.metrics.calibration import normalised_entropy
-    from mmoe.metrics.row_terms import of_predictions, row_terms
+    from mmoe.metrics.intervals import of_predictions, row_terms
 
     rng = np.random.default_rng(1)
     p = rng.beta(1, 4, 4000)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmoe.metrics.auc import roc_points
-from mmoe.metrics.curves import HISTOGRAM_BINS, ROC_POINTS, task_curves, thin_curve
+from mmoe.metrics.of_tasks import HISTOGRAM_BINS, ROC_POINTS, task_curves, thin_curve
 
 
 def _rows(n=30_000, seed=0):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from mmoe.metrics.delong import auc_difference_interval, auc_interval
+from mmoe.metrics.intervals import auc_difference_interval, auc_interval
 
 
 def _variance_by_definition(labels, scores_a, scores_b):

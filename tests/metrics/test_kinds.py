@@ -5,8 +5,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from mmoe.metrics import task_metrics
-from mmoe.metrics.task_kinds import KINDS, add_kind, first_of, kind_of_metrics
+from mmoe.metrics import KINDS, first_of, kind_of_metrics, task_metrics
+from mmoe.metrics.task_kinds import add_kind
 
 LABELS, PREDICTIONS = np.array([0.0, 1.0, 1.0]), np.array([0.2, 0.9, 0.4])
 

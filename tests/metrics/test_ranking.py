@@ -8,8 +8,8 @@ from sklearn.metrics import average_precision_score, ndcg_score
 
 from mmoe.config.tasks import NdcgConfig, RecallConfig
 from mmoe.metrics.auc import average_precision
+from mmoe.metrics.named import Ndcg, Recall, grouped_ndcg, grouped_recall
 from mmoe.metrics.of_tasks import task_metrics
-from mmoe.metrics.ranking import Ndcg, Recall, grouped_ndcg, grouped_recall
 
 
 @given(st.integers(2, 60), st.integers(1, 12), st.booleans(), st.integers(0, 2**32))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mmoe.metrics import ObservedRows, auc, auc_difference_interval
-from mmoe.metrics.row_terms import of_predictions, r_squared, row_terms
+from mmoe.metrics.intervals import of_predictions, r_squared, row_terms
 
 
 @pytest.fixture(name="rows")

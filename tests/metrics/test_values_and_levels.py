@@ -5,8 +5,8 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, log_loss, roc_auc_score
 
 from mmoe.metrics import auc, task_metrics
-from mmoe.metrics.ranking import normalised_gini
 from mmoe.metrics.task_kinds.levels import quadratic_kappa
+from mmoe.metrics.task_kinds.regression import normalised_gini
 
 RNG = np.random.default_rng(0)
 VALUES = RNG.exponential(10, 200) * (RNG.random(200) < 0.4)

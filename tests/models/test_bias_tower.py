@@ -5,15 +5,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from mmoe.config import config_from_dict, set_values
+from mmoe.config import config_from_dict, prediction_columns, set_values
 from mmoe.config.model import BiasConfig
-from mmoe.config.tasks import prediction_columns
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.models.bias_tower import BiasColumns, BiasTower
+from mmoe.models.bias_tower import BiasTower
 from mmoe.models.build import build_ranker
+from mmoe.models.columns import BiasColumns, Columns
 from mmoe.models.inputs import NetworkInputs
-from mmoe.models.interactions.add import Columns, added_names
+from mmoe.models.interactions.add import added_names
 from mmoe.predictor import Predictor
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train.evaluate import split_curves

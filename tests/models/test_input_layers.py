@@ -8,7 +8,7 @@ from mmoe.config import ModelConfig, PiecesSpec, ProjectionSpec
 from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import Lookups
 from mmoe.models import Ranker, build_network
-from mmoe.models.input_layers import InputLayers, expand_pieces, replaced_names, widened_by
+from mmoe.models.inputs import InputLayers, expand_pieces, replaced_names, widened_by
 
 PRICE = PiecesSpec(name="price", first=1, pieces=48, missing=True)
 TITLE = ProjectionSpec(name="title", first=3, width=4, dim=2)

@@ -94,16 +94,20 @@ def test_shadowed_experts_are_counted_level_by_level(monkeypatch):
         sections.build_network(model, 5, ["click", "buy"], ParallelConfig(shadowed=[13]))
 
 
+def _sliced(slices):
+    return Layout(parallel=ParallelConfig(slices=slices))
+
+
 def test_slices_are_as_few_as_give_each_rank_one():
     experts = mlp_experts(2, 4, [6, 3], output_activation=None)
     by_ranks = {w: fewest_slices(experts, w) for w in (1, 2, 3, 4, 5, 7, 12, 13)}
     assert by_ranks == {1: 1, 2: 1, 3: 2, 4: 2, 5: 3, 7: 6, 12: 6, 13: 6}
     whole = mlp_experts(2, 4, [6, 3])  # with an activation at the end
     assert fewest_slices(whole, 4) == 1
-    assert Layout(slices="auto").cut(whole, 4) is whole and Layout().cut(experts, 4) is experts
-    assert len(Layout(slices="auto").cut(experts, 4)) == len(Layout(slices=2).cut(experts, 1)) == 4
+    assert _sliced("auto").cut(whole, 4) is whole and Layout().cut(experts, 4) is experts
+    assert len(_sliced("auto").cut(experts, 4)) == len(_sliced(2).cut(experts, 1)) == 4
     with pytest.raises(ValueError, match=r"parallel.slices is 2, but .* output_activation: expect"):
-        Layout(slices=2).cut(whole, 4)
+        _sliced(2).cut(whole, 4)
 
 
 @pytest.mark.parametrize("execution", ["dense", "padded"])

@@ -7,10 +7,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmoe.config import SEQUENCE_ENCODERS
 from mmoe.mixture.batch_invariant import HAS_KERNELS
-from mmoe.models.sequences.din import DINEncoder
-from mmoe.models.sequences.events import Events
-from mmoe.models.sequences.inputs import SequenceInputs
-from mmoe.models.sequences.transformer import TransformerEncoder, attend_target
+from mmoe.models.sequences import (
+    DINEncoder,
+    Events,
+    SequenceInputs,
+    TransformerEncoder,
+    attend_target,
+)
 
 D = 8
 ENCODERS = {

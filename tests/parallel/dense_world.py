@@ -284,7 +284,7 @@ def make_state(case, config, rows, over_ranks):
     torch.manual_seed(0)
     dtype = getattr(torch, case.dtype)
     network = build_network(config.model, D, TASKS, config.parallel if over_ranks else None)
-    network.complete(**relate_tasks(network, config.model, config.tasks)._asdict())
+    relate_tasks(network, config.model, config.tasks)
     network = network.to(dtype)
     torch.manual_seed(1)
     ranker = Ranker(Rows(rows, dtype), network, F).train()

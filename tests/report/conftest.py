@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from mmoe.metrics.curves import task_curves
-from mmoe.metrics.of_tasks import task_metrics
+from mmoe.metrics.of_tasks import task_curves, task_metrics
 from tests.own_kinds import own_keys
 
 

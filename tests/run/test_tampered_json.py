@@ -7,8 +7,8 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.config import config_from_dict
-from mmoe.config.json_files import Count, Stored, check_stored
+from mmoe.config import Count, Stored, config_from_dict
+from mmoe.config.json_files import check_stored
 from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.run import FolderClaim
 from mmoe.train import WarmStart, train_run

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from mmoe.config import TaskConfig
 from mmoe.tasks import multi_task_loss
-from mmoe.tasks.kinds.entire_space import (
+from mmoe.tasks.kinds.binary import (
     doubly_robust,
     doubly_robust_loss,
     imputation_loss,

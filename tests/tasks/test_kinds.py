@@ -5,7 +5,7 @@ import torch
 
 from mmoe.config import TASKS, TaskConfig
 from mmoe.config.relations import entire_space_tasks
-from mmoe.metrics.task_kinds import KINDS
+from mmoe.metrics import KINDS
 from mmoe.tasks import loss_sums, multi_task_loss, predictions_from_logits
 from mmoe.tasks.kinds import objective_of
 from mmoe.tasks.masked_loss import TaskLosses

@@ -7,7 +7,7 @@ import torch
 
 from mmoe.config import ModelConfig, OptimizerConfig, PiecesSpec, config_from_dict, set_values
 from mmoe.models import build_network
-from mmoe.models.input_layers import InputLayers
+from mmoe.models.inputs import InputLayers
 from mmoe.models.interactions.factorization_machine import FactorizationMachine
 from mmoe.train.optim import build_average, build_optimizer, learning_rate_factor
 

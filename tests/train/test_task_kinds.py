@@ -10,8 +10,7 @@ import pytest
 
 import mmoe
 from mmoe.compare import ComparisonSettings, compare_models
-from mmoe.config import config_from_dict, set_values
-from mmoe.config.tasks import prediction_columns
+from mmoe.config import config_from_dict, prediction_columns, set_values
 from mmoe.predictor import load_predictor
 from mmoe.report import write_report
 from mmoe.run import RunDirectory

@@ -3,26 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics
-from mmoe.metrics.task_kinds.binary import Binary, EntireSpace, Jrc, Ranked, zero_or_one
+from mmoe.metrics.task_kinds.base import TaskKind
+from mmoe.metrics.task_kinds.binary import Binary, EntireSpace, Jrc, Ranked
 from mmoe.metrics.task_kinds.levels import Multiclass, Ordinal
-from mmoe.metrics.task_kinds.regression import Huber, Regression
-from mmoe.metrics.task_kinds.values import D2Q, WatchTime, Ziln
-
-__all__ = [
-    "HIGHER_IS_BETTER",
-    "KINDS",
-    "KindName",
-    "LabelColumn",
-    "TaskKind",
-    "TaskMetrics",
-    "add_kind",
-    "first_of",
-    "kind_of",
-    "kind_of_metrics",
-    "remove_kind",
-    "zero_or_one",
-]
+from mmoe.metrics.task_kinds.regression import D2Q, Huber, Regression, WatchTime, Ziln
 
 KindName = str  # a key of KINDS
 
@@ -35,7 +19,7 @@ HIGHER_IS_BETTER: dict[str, bool] = {}
 def add_kind(name: str, kind: TaskKind) -> None:
     """Makes a kind of task known, and the metrics by which it can choose the best checkpoint.
 
-    How it is trained is added to `mmoe.tasks.kinds.OBJECTIVES` under the same name.
+    How it is trained is added to `mmoe.config.TASKS` under the same name.
 
     Args:
         name: As a config says it under `kind`.

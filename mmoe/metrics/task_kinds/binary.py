@@ -13,7 +13,7 @@ from mmoe.metrics.calibration import (
     normalised_entropy,
 )
 from mmoe.metrics.columns import NONE, ROWS, Column, count, is_number
-from mmoe.metrics.delong import auc_interval
+from mmoe.metrics.intervals import auc_interval
 from mmoe.metrics.observed import ObservedRows, first_row
 from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics, Value, empty_reason
 
@@ -32,7 +32,7 @@ def _interval(values: Mapping[str, Any]) -> str:
 
 def _half_width(values: Mapping[str, Any]) -> str:
     low, high = values.get("auc_low"), values.get("auc_high")
-    if low is None or high is None or not (is_number(low) and is_number(high)):
+    if not (is_number(low) and is_number(high)):
         return NONE
     return f"{(high - low) / 2:.4f}{_rough(values)}"
 
@@ -43,7 +43,7 @@ def _rough(values: Mapping[str, Any]) -> str:
 
 def _gap(values: Mapping[str, Any]) -> str:
     ours, best = values.get("auc"), values.get("oracle_auc")
-    if ours is None or best is None or not (is_number(ours) and is_number(best)):
+    if not (is_number(ours) and is_number(best)):
         return NONE
     return f"{best - ours:.4f}".replace("-", "−")
 

@@ -1,12 +1,12 @@
-"""Regression: a label is a number, and so is its prediction."""
+"""Numbers: a label is one, and so is its prediction; values of 0 or more such as spend."""
 
 from typing import ClassVar
 
 import numpy as np
 
 from mmoe.metrics.columns import ROWS, Column
+from mmoe.metrics.intervals import r_squared
 from mmoe.metrics.observed import ObservedRows, first_row
-from mmoe.metrics.row_terms import r_squared
 from mmoe.metrics.task_kinds.base import LabelColumn, TaskKind, TaskMetrics, Value, empty_reason
 
 _FEWEST = 100  # labels, of which a deviation says something
@@ -123,3 +123,121 @@ def _no_number(label: LabelColumn, called: str) -> str:
 
 class Huber(Regression):
     """Regression with Huber's loss, judged like any other."""
+
+
+class NonNegative(Regression):
+    """Number of 0 or more: judged by RMSE, MAE and R², by its order and by its sum."""
+
+    linear_logit = False
+    monitored: ClassVar = {**Regression.monitored, "gini": True}
+    calibration_keys = ("rmse", "calibration")
+    expected_label = "a finite number of 0 or more"
+    columns = (
+        *Regression.columns[:-1],
+        Column(
+            key="gini",
+            heading="Gini",
+            meaning="normalised Gini coefficient: 1 where predictions order rows as their labels "
+            "do, 0 by chance",
+            title="Gini",
+        ),
+        Column(
+            key="calibration",
+            heading="calibration",
+            meaning="sum of predictions over that of labels; 1 is right, above 1 promises too much",
+            form="{:.3f}",
+            title="calib.",
+        ),
+        ROWS,
+    )
+
+    def numbers(self, label: LabelColumn) -> np.ndarray:
+        """Reads finite numbers of 0 or more."""
+        numbers_N = super().numbers(label)
+        row = first_row((numbers_N < 0) & ~label.missing)
+        if row is not None:
+            raise ValueError(
+                f"{label.place(row)}: label {label.shown} of {label.used_by} is "
+                f"{numbers_N[row]:g}, expected 0 or more, as it is {self.called}; mend the cell, "
+                "or leave it empty"
+            )
+        return numbers_N
+
+    def wrong_labels(self, labels: np.ndarray) -> np.ndarray:
+        """Returns where a label is negative or not finite."""
+        return ~(np.isfinite(labels) & (labels >= 0))
+
+    def metrics(self, rows: ObservedRows, name: str) -> TaskMetrics:
+        """Computes rmse, mae, r2, gini, calibration and rows."""
+        found = super().metrics(rows, name)
+        values = {**found.values, "gini": None, "calibration": None}
+        if found.values["rmse"] is None:
+            return TaskMetrics(values, found.notes)
+        values["gini"] = normalised_gini(rows.labels, rows.predictions, rows.weights)
+        total = float(np.average(rows.labels, weights=rows.weights))
+        if total > 0:
+            predicted = float(np.average(rows.predictions, weights=rows.weights))
+            values["calibration"] = predicted / total
+        missing = [key for key in ("gini", "calibration") if values[key] is None]
+        if not missing:
+            return TaskMetrics(values, found.notes)
+        same = f"all {len(rows)} observed labels are {rows.labels[0]:g}"
+        note = f"{name}: {', '.join(missing)} not computed: {same}"
+        return TaskMetrics(values, [*found.notes, note])
+
+
+class WatchTime(NonNegative):
+    """Seconds watched, 0 where nothing was."""
+
+    called: ClassVar = "a watch time"
+
+
+class Ziln(NonNegative):
+    """Value that is mostly 0 and else has a long tail."""
+
+    called: ClassVar = "a value of kind ziln"
+
+
+class D2Q(WatchTime):
+    """Seconds watched, learnt as a quantile and judged as seconds."""
+
+
+def normalised_gini(
+    labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None
+) -> float | None:
+    """Computes `cov(y, F(s)) / cov(y, F(y))`, F the share of rows below, ties counting half.
+
+    1: rows are ordered by score as by label; 0: as by chance; −1: the wrong way round. Of labels
+    that are 0 or 1 it is `2 AUC − 1`.
+
+    Args:
+        labels: [N] numbers, N ≥ 1.
+        scores: [N] any finite numbers; only their order matters.
+        weights: [N] non-negative, not all zero; None counts every row once.
+
+    Returns:
+        The coefficient, or None where all labels are equal.
+
+    Example:
+        >>> round(normalised_gini(np.array([0.0, 1.0, 5.0]), np.array([1.0, 3.0, 2.0])), 3)
+        0.2
+
+    Source: Lerman and Yitzhaki, "A note on the calculation and interpretation of the Gini index"
+        (Economics Letters 15, 1984); as a metric of predicted value in Wang et al.,
+        arXiv 1912.07753, section 5.2.
+    """
+    labels = np.asarray(labels, np.float64)
+    weights = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
+    counted_N = labels[weights > 0]
+    if counted_N.min() == counted_N.max():  # of which roundings would make an order
+        return None
+    centred = weights * (labels - np.average(labels, weights=weights))
+    best = float((centred * _below(labels, weights)).sum())
+    return float((centred * _below(np.asarray(scores), weights)).sum()) / best if best else None
+
+
+def _below(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Weight of the rows with a smaller value, and half of those with the same."""
+    _, indices = np.unique(values, return_inverse=True)
+    total = np.bincount(indices, weights=weights)
+    return (np.cumsum(total) - total / 2)[indices]

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.batch_invariant import stable_linear
+from mmoe.mixture.batch_invariant import apply_linear, stable_linear
 from mmoe.mixture.dropout import fast_dropout
-from mmoe.models.interactions.layers import Interaction, apply_linear, check_sizes
+from mmoe.models.interactions.layers import Interaction
 
 
 class FieldAttention(nn.Module):
@@ -27,9 +27,6 @@ class FieldAttention(nn.Module):
         heads: H.
         head_dim: d.
         dropout: Probability that an entry is zeroed behind a layer, while training.
-
-    Raises:
-        ValueError: A setting out of range.
 
     Example:
         >>> FieldAttention(4, layers=1, heads=2, head_dim=8)(torch.zeros(5, 3, 4)).shape
@@ -52,9 +49,6 @@ class FieldAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_sizes(input_dim=input_dim, layers=layers, heads=heads, head_dim=head_dim)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout}")
         self.heads, self.head_dim, self.dropout = heads, head_dim, dropout
         self.output_dim = heads * head_dim
         widths = [input_dim, *[self.output_dim] * (layers - 1)]
@@ -68,7 +62,7 @@ class FieldAttention(nn.Module):
     def forward(self, e_BFD: Tensor) -> Tensor:
         """Maps `[B, F, input_dim]` to `[B, F, output_dim]`."""
         for layer in self.layers:
-            joined = apply_linear(layer, e_BFD, training=self.training)
+            joined = apply_linear(layer, e_BFD)
             heads = joined.unflatten(2, (4, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
             query, key, value, rest = heads.unbind(0)  # [B, H, F, d] each
             attended = self._attend(query * self.head_dim**-0.5, key, value) + rest
@@ -112,9 +106,6 @@ class AutoInt(Interaction):
         head_dim: d.
         dropout: Behind a layer.
 
-    Raises:
-        ValueError: A setting out of range, or fewer than two fields.
-
     Example:
         >>> attention = AutoInt(4, [2], [[(0, 1)], [(1, 2)]], heads=2, head_dim=8)
         >>> attention(torch.zeros(5, 6)).shape
@@ -136,8 +127,6 @@ class AutoInt(Interaction):
     ) -> None:
         super().__init__()
         num_fields = len(starts) + len(numbers)
-        if num_fields < 2:
-            raise ValueError(f"starts, numbers: expected two fields or more, got {num_fields}")
         self.dim, self.starts = dim, tuple(starts)
         self.numbers = tuple(map(tuple, numbers))
         self.attention = FieldAttention(
@@ -185,9 +174,6 @@ class AutoIntExpert(nn.Module):
         head_dim: d.
         dropout: Behind a layer.
 
-    Raises:
-        ValueError: A setting out of range.
-
     Example:
         >>> AutoIntExpert(10, 4, fields=3, field_dim=6)(torch.zeros(5, 10)).shape
         torch.Size([5, 4])
@@ -208,7 +194,6 @@ class AutoIntExpert(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_sizes(input_dim=input_dim, output=output, fields=fields, field_dim=field_dim)
         self.input_dim, self.output_dim = input_dim, output
         self.shape = (fields, field_dim)
         self.spread = nn.Linear(input_dim, fields * field_dim, bias=False)
@@ -226,6 +211,6 @@ class AutoIntExpert(nn.Module):
 
     def forward(self, x_RD: Tensor) -> Tensor:
         """Maps `[R, input_dim]` to `[R, output_dim]`."""
-        fields = apply_linear(self.spread, x_RD, training=self.training)
+        fields = apply_linear(self.spread, x_RD)
         e_RFD = self.attention(fields.unflatten(1, self.shape))
-        return apply_linear(self.project, e_RFD.flatten(1), training=self.training)
+        return apply_linear(self.project, e_RFD.flatten(1))

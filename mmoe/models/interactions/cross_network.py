@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmoe.models.interactions.layers import Interaction, apply_linear, check_sizes
+from mmoe.mixture.batch_invariant import apply_linear
+from mmoe.models.interactions.layers import Interaction
 
 # Of a row, what each layer's products add to it at first. With 1 a network of six layers gives
 # numbers 9 times as large as its input, and of two behind one another the first epoch's loss was
@@ -32,9 +33,6 @@ class CrossNetwork(Interaction):
         layers: L.
         rank: R; None: whole matrices.
 
-    Raises:
-        ValueError: A width, a number of layers or a rank below 1.
-
     Example:
         >>> CrossNetwork(10, 4, layers=3, rank=2)(torch.zeros(5, 10)).shape
         torch.Size([5, 4])
@@ -51,7 +49,6 @@ class CrossNetwork(Interaction):
         self, input_dim: int, output: int | None = 128, *, layers: int = 2, rank: int | None = None
     ) -> None:
         super().__init__()
-        check_sizes(input_dim=input_dim, output=output, layers=layers, rank=rank)
         self.input_dim, self.output_dim, self.rank = input_dim, output or input_dim, rank
         inner, narrowing = rank or input_dim, layers if rank else 0
         self.narrows = nn.ModuleList(
@@ -85,10 +82,10 @@ class CrossNetwork(Interaction):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps `[..., input_dim]` to `[..., output_dim]`."""
-        at, crossed = {"training": self.training}, x
+        crossed = x
         for number, cross in enumerate(self.crosses):
             narrow = crossed
             if self.rank is not None:
-                narrow = apply_linear(self.narrows[number], crossed, **at)
-            crossed = torch.addcmul(crossed, x, apply_linear(cross, narrow, **at))
-        return crossed if self.project is None else apply_linear(self.project, crossed, **at)
+                narrow = apply_linear(self.narrows[number], crossed)
+            crossed = torch.addcmul(crossed, x, apply_linear(cross, narrow))
+        return crossed if self.project is None else apply_linear(self.project, crossed)

@@ -1,12 +1,10 @@
-"""Base of this folder's modules: what they declare, linear layers, checks."""
+"""Base classes of interactions: what they declare, and how they stand beside inputs or logits."""
 
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.models.inputs import Added, Rows
 
 
@@ -62,25 +60,3 @@ class Beside(Interaction):
     def forward(self, x_BX: Tensor) -> Tensor:
         """Maps `[B, X]` to `[B, X + Y]`."""
         return torch.cat([x_BX, self.module(x_BX).to(x_BX.dtype)], 1)
-
-
-def apply_linear(layer: nn.Linear, x: Tensor, *, training: bool) -> Tensor:
-    """Applies an `nn.Linear`: in training by torch, else so that rows do not feel each other.
-
-    Example:
-        >>> apply_linear(torch.nn.Linear(2, 3), torch.zeros(4, 2), training=False).shape
-        torch.Size([4, 3])
-    """
-    product = F.linear if training else stable_linear
-    return product(x, layer.weight, layer.bias)
-
-
-def check_sizes(**sizes: int | None) -> None:
-    """Refuses a number below 1; None passes.
-
-    Raises:
-        ValueError: Names the argument.
-    """
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"{name}: expected 1 or more, got {size}")

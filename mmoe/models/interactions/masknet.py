@@ -1,14 +1,15 @@
 """`MaskNet`: layers of a row whose entries are multiplied by a mask that the row computes."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmoe.mixture.batch_invariant import apply_linear
 from mmoe.mixture.dropout import fast_dropout
-from mmoe.models.interactions.layers import Interaction, apply_linear, check_sizes
+from mmoe.models.interactions.layers import Interaction
 
 Arrangement = Literal["parallel", "serial"]
 
@@ -41,9 +42,6 @@ class MaskNet(Interaction):
         dropout: Probability that an entry of an h is zeroed while training.
         fields: Start and width of each embedding in a row.
 
-    Raises:
-        ValueError: A setting out of range.
-
     Example:
         >>> MaskNet(10, 4, blocks=3, dim=8)(torch.zeros(5, 10)).shape
         torch.Size([5, 4])
@@ -73,13 +71,6 @@ class MaskNet(Interaction):
         fields: Sequence[tuple[int, int]] = (),
     ) -> None:
         super().__init__()
-        check_sizes(
-            input_dim=input_dim, output=output, blocks=blocks, dim=dim, mask_hidden=mask_hidden
-        )
-        if arrangement not in get_args(Arrangement):
-            raise ValueError(f"arrangement: expected parallel or serial, got {arrangement!r}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout: expected a probability in [0, 1), got {dropout}")
         self.input_dim, self.serial, self.dropout = input_dim, arrangement == "serial", dropout
         # Those of one width are normalised at once
         self.field_widths = sorted({width for _, width in fields})
@@ -131,13 +122,12 @@ class MaskNet(Interaction):
         together = found[-1] if self.serial else torch.cat(found, -1)
         if self.project is None:
             return together
-        return apply_linear(self.project, together, training=self.training)
+        return apply_linear(self.project, together)
 
     def _block(self, block: int, x: Tensor, read: Tensor) -> Tensor:
-        at = {"training": self.training}
-        aggregate = F.relu(apply_linear(self.aggregates[block], x, **at))
-        mask = apply_linear(self.masks[block], aggregate, **at) + 1
-        h = apply_linear(self.hidden[block], mask * read, **at)
+        aggregate = F.relu(apply_linear(self.aggregates[block], x))
+        mask = apply_linear(self.masks[block], aggregate) + 1
+        h = apply_linear(self.hidden[block], mask * read)
         return fast_dropout(F.relu(self.norms[block](h)), self.dropout, self.training)
 
     def _normalise(self, x: Tensor) -> Tensor:

@@ -14,8 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from mmoe.checkpoint import CheckpointFolder
-from mmoe.config import RunConfig, config_from_dict, dump_config
-from mmoe.config.json_files import Stored, read_model
+from mmoe.config import RunConfig, Stored, config_from_dict, dump_config, read_model
 from mmoe.config.run import with_vector_paths
 from mmoe.datasets.files.data_file import absolute
 from mmoe.datasets.files.fingerprint import DataPrint, data_changes, shown

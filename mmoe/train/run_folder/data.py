@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from mmoe.config import RunConfig
+from mmoe.config import Count, RunConfig, read_model
 from mmoe.config.data import moment_of
-from mmoe.config.json_files import Count, Share, read_model
+from mmoe.config.json_files import Share
 from mmoe.config.kinds import Strict
 from mmoe.datasets import BatchSource, EncodedLabels, FeatureEncoder, load_test
 from mmoe.datasets.files.fingerprint import (

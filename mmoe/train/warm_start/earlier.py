@@ -7,8 +7,7 @@ from typing import Any
 
 from mmoe.checkpoint import CheckpointFolder, StoredTensors
 from mmoe.checkpoint.weights import check_tables
-from mmoe.config import RunConfig
-from mmoe.config.json_files import Stored
+from mmoe.config import RunConfig, Stored
 from mmoe.datasets import FeatureEncoder
 from mmoe.datasets.features.encoder import codecs_of
 from mmoe.datasets.features.ids import IdCodec

@@ -15,7 +15,8 @@ from mmoe.mixture.axes import Entry, TensorAxes, axes_of, owners_of
 from mmoe.mixture.moves import NewExperts, TensorSource, check_said, places_of
 from mmoe.mixture.traits import traits_of
 from mmoe.models import Level, MixtureNetwork
-from mmoe.models.interactions.add import Columns, added_names
+from mmoe.models.columns import Columns
+from mmoe.models.interactions.add import added_names
 
 
 def _network_names(config: RunConfig, encoder: FeatureEncoder) -> Mapping[str, Sequence[str]]:

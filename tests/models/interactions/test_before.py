@@ -11,9 +11,10 @@ import mmoe
 from mmoe.config import ModelConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.models.build import build_ranker
-from mmoe.models.interactions.add import Columns, added_names, fields_of
+from mmoe.models.columns import Columns
+from mmoe.models.interactions.add import added_names, fields_of
 from mmoe.models.interactions.autoint import AutoInt
-from mmoe.models.interactions.deepfm import DeepFM
+from mmoe.models.interactions.factorization_machine import DeepFM
 from mmoe.models.interactions.layers import Beside
 from mmoe.models.interactions.masknet import MaskNet
 from mmoe.report.tables import model_line

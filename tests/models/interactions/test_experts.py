@@ -10,8 +10,7 @@ from mmoe.mixture import ExpertPool
 from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.models.interactions.autoint import AutoIntExpert, FieldAttention
 from mmoe.models.interactions.cross_network import CrossNetwork
-from mmoe.models.interactions.deepfm import DeepFMExpert
-from mmoe.models.interactions.factorization_machine import FactorizationExpert
+from mmoe.models.interactions.factorization_machine import DeepFMExpert, FactorizationExpert
 from mmoe.models.interactions.masknet import MaskNet
 
 EXPERTS = {
@@ -176,28 +175,3 @@ def test_it_says_which_dimensions_are_inputs(make):
     read = {name: wide.get_parameter(name).grad.movedim(dims[-1], 0)[4:].abs().sum()
             for name, dims in read.items()}  # fmt: skip
     assert any(total > 0 for total in read.values()), "weights of zero would stay zero"
-
-
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda **keys: FactorizationExpert(**{"input_dim": 4, "output": 3, **keys}), "factors"),
-        (lambda **keys: MaskNet(**{"input_dim": 4, "output": 3, **keys}), "mask_hidden"),
-        (lambda **keys: MaskNet(**{"input_dim": 4, "output": 3, **keys}), "blocks"),
-        (lambda **keys: AutoIntExpert(**{"input_dim": 4, "output": 3, **keys}), "fields"),
-        (lambda **keys: AutoIntExpert(**{"input_dim": 4, "output": 3, **keys}), "head_dim"),
-        (lambda **keys: CrossNetwork(**{"input_dim": 4, "output": 3, **keys}), "layers"),
-    ],
-)
-def test_sizes_below_one_are_refused(make, name):
-    for argument in (name, "input_dim", "output"):
-        with pytest.raises(ValueError, match=f"{argument}: expected 1 or more, got 0"):
-            make(**{argument: 0})
-
-
-def test_other_settings_out_of_range():
-    with pytest.raises(ValueError, match="arrangement: expected parallel or serial, got 'both'"):
-        MaskNet(4, **{"arrangement": "both"})
-    for make in (MaskNet, AutoIntExpert, DeepFMExpert):
-        with pytest.raises(ValueError, match=r"dropout: expected a probability in \[0, 1\), got 1"):
-            make(4, dropout=1)

@@ -250,7 +250,7 @@ def test_what_stands_beside_the_mixture_leaves_it_both_parts(options: dict[str, 
 @torch.no_grad()
 def test_elsewhere_requests_have_a_fixed_height(monkeypatch: pytest.MonkeyPatch) -> None:
     ranker, batch, flat = draw(SPLIT)
-    monkeypatch.setattr("mmoe.models.requests.inputs.HAS_KERNELS", False)
+    monkeypatch.setattr("mmoe.models.requests.HAS_KERNELS", False)
     seen = []
     mixture = ranker.eval().network.levels[0].mixture
     mixture.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[0]))

@@ -1,4 +1,4 @@
-"""`RequestInputs`: inputs of a network in two parts, those of requests and those of rows."""
+"""Rows of requests: what is read, looked up and encoded once for all candidates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.datasets import Batch
@@ -15,11 +16,8 @@ from mmoe.mixture.batch_invariant import HAS_KERNELS
 from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.inputs import Inputs
 from mmoe.models.bias_tower import BiasTower
-from mmoe.models.input_layers import InputLayers
-from mmoe.models.inputs import NetworkInputs
-from mmoe.models.requests.batch import RequestBatch, flat_ids, repeated_lists
-from mmoe.models.sequences.events import Events
-from mmoe.models.sequences.inputs import SequenceInputs
+from mmoe.models.inputs import InputLayers, NetworkInputs
+from mmoe.models.sequences import Events, SequenceInputs
 from mmoe.ops.repeat_rows import Owners, repeat_rows
 
 Run = tuple[int, int]  # columns [start, stop)
@@ -115,32 +113,31 @@ class RequestInputs(nn.Module):
             bias: Likewise.
             in_parts: Whether the network's levels read both parts; else they read whole rows.
         """
-        requests = RequestBatch.of(batch)
-        height, in_tiles = _height(requests, batch)
-        parts = self._parts(batch.dense_BF, requests, lookups, inputs, sequences, height)
-        rows = None if not in_parts else self.rows(parts, requests.owners, in_tiles=in_tiles)
-        return RowsOfRequests(self, batch, parts, requests.owners, bias, rows)
+        dense_QF, owners = _requests_of(batch)
+        height, in_tiles = _height(owners, batch)
+        dense_QF = F.pad(dense_QF, (0, 0, 0, height - len(dense_QF)))
+        parts = self._parts(dense_QF, batch.dense_BF, owners, lookups, inputs, sequences)
+        rows = None if not in_parts else self.rows(parts, owners, in_tiles=in_tiles)
+        return RowsOfRequests(self, batch, parts, owners, bias, rows)
 
     def _parts(
         self,
+        dense_QF: Tensor,
         dense_BF: Tensor,
-        requests: RequestBatch,
+        owners: Owners,
         lookups: Lookups | None,
         inputs: InputLayers | None,
         sequences: SequenceInputs | None,
-        height: int,
     ) -> tuple[NetworkInputs, NetworkInputs]:
-        """Splits a batch into both parts; the requests' part gets Q rows or more."""
-        dense_QF = requests.dense_QF
-        missing = dense_QF.new_zeros(height - len(dense_QF), dense_QF.shape[1])
-        dense_QF = torch.cat([dense_QF, missing]) if len(missing) else dense_QF
+        """Splits a batch into both parts; the requests' part gets as many rows as `dense_QF`."""
+        height = len(dense_QF)
         if inputs is not None:
             dense_QF, dense_BF = inputs(dense_QF, "request"), inputs(dense_BF, "row")
         if lookups is None:
             return NetworkInputs(dense_QF, None), NetworkInputs(dense_BF, None)
         x_QE, x_BE = _Levels.apply(lookups.x_BD, height, self._runs[True], self._runs[False])
         if sequences is not None:
-            x_QE, x_BE = self._with_sequences(x_QE, x_BE, lookups, requests.owners, sequences)
+            x_QE, x_BE = self._with_sequences(x_QE, x_BE, lookups, owners, sequences)
         return NetworkInputs(dense_QF, x_QE), NetworkInputs(dense_BF, x_BE)
 
     def rows(
@@ -168,15 +165,14 @@ class RequestInputs(nn.Module):
 
     def flat(self, batch: Batch) -> Batch:
         """Returns a batch with its numbers, ids and weights as they are without requests."""
-        requests = RequestBatch.of(batch)
-        places_B = requests.requests_B
-        dense_QF = requests.dense_QF.index_select(0, places_B)
+        dense_QF, owners = _requests_of(batch)
+        places_B = owners.of_B
         values, lengths_CB, id_weights = flat_ids(
             batch.values, batch.lengths_CB, batch.id_weights, places_B, self.of_request_C
         )
         return replace(
             batch,
-            dense_BF=self.dense_columns.join(dense_QF, batch.dense_BF),
+            dense_BF=self.dense_columns.join(dense_QF.index_select(0, places_B), batch.dense_BF),
             values=values,
             lengths_CB=lengths_CB,
             id_weights=id_weights,
@@ -241,14 +237,15 @@ class RowsOfRequests:
 
     @property
     def all(self) -> NetworkInputs:
-        """Returns all columns of each row."""
+        """All columns of each row."""
         return self._whole
 
     @property
     def others(self) -> NetworkInputs:
-        """Returns all columns but those of the display."""
+        """All columns but those of the display."""
         return self.all if self.bias is None else self.bias.others(self.all)
 
+    # Not the properties themselves: a type checker takes a cached one for no member of `Rows`
     @cached_property
     def _flat(self) -> Batch:
         return self.made.flat(self.given)
@@ -263,7 +260,7 @@ class RowsOfRequests:
         return self.others.joined if self.in_parts is None else self.in_parts
 
 
-def _height(requests: RequestBatch, batch: Batch) -> tuple[int, bool]:
+def _height(owners: Owners, batch: Batch) -> tuple[int, bool]:
     """Returns the number of rows that requests get, and whether their products are tiled.
 
     Elsewhere than on the CPU a product of another height may round otherwise: what is scored
@@ -271,8 +268,8 @@ def _height(requests: RequestBatch, batch: Batch) -> tuple[int, bool]:
     """
     any_height = HAS_KERNELS and batch.dense_BF.device.type == "cpu"
     if any_height or torch.is_grad_enabled():
-        return requests.owners.count, False
-    return max(len(batch), requests.owners.count), True
+        return owners.count, False
+    return max(len(batch), owners.count), True
 
 
 def _runs(widths: Sequence[tuple[int, bool]]) -> list[Run]:
@@ -321,3 +318,72 @@ def _taken(x_BD: Tensor, runs: Sequence[Run]) -> Tensor:
     if not runs:
         return x_BD.new_zeros(len(x_BD), 0)
     return torch.cat([x_BD[:, start:stop] for start, stop in runs], dim=1)
+
+
+def _requests_of(batch: Batch) -> tuple[Tensor, Owners]:
+    """Returns the dense columns of a batch's requests, and each row's request."""
+    dense_QF, requests_B = batch.request_dense_QF, batch.requests_B
+    assert dense_QF is not None and requests_B is not None
+    if len(requests_B) and not len(dense_QF):  # rows of padding alone are of some request
+        dense_QF = dense_QF.new_zeros(1, dense_QF.shape[1])
+    return dense_QF, Owners(requests_B, len(dense_QF))
+
+
+def flat_ids(
+    values: Tensor,
+    lengths_CB: Tensor,
+    id_weights: Tensor | None,
+    requests_B: Tensor,
+    of_request_C: Tensor,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gives every row the ids of its request: ids, lengths and weights as without requests.
+
+    Args:
+        values: Ids of all features, feature-major, int64; those of requests come once.
+        lengths_CB: How many each feature has in each place, int32, flat.
+        id_weights: Of the ids; or None.
+        requests_B: Place of each row's request.
+        of_request_C: Whether each feature is of requests, bool.
+
+    Example:
+        >>> user_of_2_requests, item_of_3_rows = [7, 8], [1, 2, 3]
+        >>> flat_ids(
+        ...     torch.tensor(user_of_2_requests + item_of_3_rows),
+        ...     torch.tensor([1, 1, 0, 1, 1, 1]).int(), None, torch.tensor([0, 1, 1]),
+        ...     torch.tensor([True, False]))[0].tolist()
+        [7, 8, 8, 1, 2, 3]
+    """
+    features, rows = len(of_request_C), len(requests_B)
+    if not features:
+        return values, lengths_CB, id_weights
+    own_B = torch.arange(rows, device=requests_B.device)
+    places_CB = torch.where(of_request_C[:, None], requests_B, own_B)
+    places_CB = places_CB + rows * torch.arange(features, device=places_CB.device)[:, None]
+    index_N, lengths_N = repeated_lists(lengths_CB, places_CB.flatten())
+    weights = None if id_weights is None else id_weights.index_select(0, index_N)
+    return values.index_select(0, index_N), lengths_N, weights
+
+
+def repeated_lists(lengths_Q: Tensor, places_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Says which items B lists have that are those of Q lists: index of each item, and lengths.
+
+    On a GPU it waits for how many there are.
+
+    Args:
+        lengths_Q: How many items each of Q lists has, int; they lie one after the other.
+        places_B: Which of them each list is, int64.
+
+    Returns:
+        `index_W`, int64, and `lengths_B`.
+
+    Example:
+        >>> repeated_lists(torch.tensor([2, 1]), torch.tensor([1, 0, 1]))
+        (tensor([2, 0, 1, 2]), tensor([1, 2, 1]))
+    """
+    lengths_B = lengths_Q.index_select(0, places_B)
+    ends_Q = lengths_Q.to(torch.int64).cumsum(0)
+    wide_B = lengths_B.to(torch.int64)
+    # The first item of each list, less its place among all that come
+    shift_B = (ends_Q - lengths_Q).index_select(0, places_B) - (wide_B.cumsum(0) - wide_B)
+    shift_W = torch.repeat_interleave(shift_B, wide_B)
+    return shift_W + torch.arange(len(shift_W), device=shift_W.device), lengths_B

@@ -1,1 +1,0 @@
-"""Sequence encoders, one a file, and `SequenceInputs`, which has them."""
