@@ -12,7 +12,7 @@ from mmoe import ops
 from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.pytrees import Tree, cast_for_autocast, leaves_of
 from mmoe.ops import RoutePlan, gathered_mm, route_plan, unpermute
-from mmoe.ops.repeat_rows import Owners, repeat_rows
+from mmoe.ops.row_sums import Owners, repeat_rows
 
 # Requests per product where a product of another height may round otherwise, as on a GPU: how many
 # requests a batch has must not show in a score
@@ -46,7 +46,7 @@ class Inputs:
     Example:
         >>> import torch
         >>> from mmoe.mixture.columns import RequestColumns
-        >>> from mmoe.ops.repeat_rows import Owners
+        >>> from mmoe.ops.row_sums import Owners
         >>> rows = Inputs(
         ...     x_QP=torch.tensor([[1.0], [2.0]]), x_BR=torch.tensor([[5.0], [6.0], [7.0]]),
         ...     owners=Owners(torch.tensor([0, 1, 1]), 2), columns=RequestColumns([0], 2))
@@ -240,7 +240,7 @@ class Inputs:
         Example:
             >>> import torch
             >>> from mmoe.mixture.columns import RequestColumns
-            >>> from mmoe.ops.repeat_rows import Owners
+            >>> from mmoe.ops.row_sums import Owners
             >>> rows = Inputs(
             ...     x_QP=torch.ones(1, 2), x_BR=torch.ones(3, 1),
             ...     owners=Owners(torch.zeros(3).long(), 1), columns=RequestColumns([0, 1], 3))

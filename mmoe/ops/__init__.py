@@ -23,16 +23,21 @@ from mmoe.ops.dispatch import (
     route_plan,
     unpermute,
 )
-from mmoe.ops.exchange.exchange_returns import mix_returns, pack_returns
-from mmoe.ops.exchange.exchange_rows import (
+from mmoe.ops.exchange import (
+    InboundPicks,
+    OutboundPlan,
+    ReturnPlan,
     RowsFormat,
+    decode_picks,
+    mix_returns,
+    outbound_plan,
+    pack_returns,
     pack_rows,
     pack_rows_backward,
+    return_plan,
     unpack_rows,
     unpack_rows_backward,
 )
-from mmoe.ops.exchange.inbound_plan import InboundPicks, ReturnPlan, decode_picks, return_plan
-from mmoe.ops.exchange.outbound_plan import OutboundPlan, outbound_plan
 from mmoe.ops.gating import gate_mm, joint_select, row_softmax, topk_gate
 from mmoe.ops.mixed_towers import mixed_towers
 from mmoe.ops.products import (

@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import (
     accumulate_dtype,
+    check_alike,
     check_device,
     check_dims,
     check_float,
     check_int32,
     check_shape,
 )
-from mmoe.ops._library import LIBRARY, define
+from mmoe.ops._library import LIBRARY, define, empties_like, register_autograd, save_tensors
 
 
 class RoutePlan(NamedTuple):
@@ -256,16 +256,6 @@ def _fake_gated_combine(y_PO: Tensor, slots_BGK: Tensor, **rest: Any) -> Tensor:
     return y_PO.new_empty(slots_BGK.shape[0], slots_BGK.shape[1], y_PO.shape[1])
 
 
-def _fake_gated_combine_backward(
-    y_PO: Tensor, weights_BGK: Tensor, **rest: Any
-) -> tuple[Tensor, Tensor]:
-    return y_PO.new_empty(y_PO.shape), weights_BGK.new_empty(weights_BGK.shape)
-
-
-def _gated_combine_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _gated_combine_backward(ctx: Any, grad_BGO: Tensor) -> tuple[Tensor, None, Tensor]:
     grad_y_PO, grad_weights_BGK = torch.ops.mmoe.gated_combine_backward(
         grad_BGO, *ctx.saved_tensors
@@ -280,9 +270,9 @@ define(
 define(
     "gated_combine_backward(Tensor grad_BGO, Tensor y_PO, Tensor slots_BGK, Tensor weights_BGK)"
     " -> (Tensor, Tensor)",
-    _fake_gated_combine_backward,
+    empties_like("y_PO", "weights_BGK"),
 )
-register_autograd("gated_combine", _gated_combine_backward, _gated_combine_context)
+register_autograd("gated_combine", _gated_combine_backward, save_tensors)
 
 
 def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
@@ -324,9 +314,7 @@ def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
 def check_mixing(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> list[Tensor]:
     """Refuses outputs and weights that do not fit; returns the operator's list of `y`."""
     tensors = _check_outputs(y)
-    stacked = isinstance(y, Tensor)
-    E = y.shape[0] if stacked else len(tensors)
-    B = tensors[0].shape[-2]
+    E, B = len(y), tensors[0].shape[-2]
     check_dims("weights_BGE", weights_BGE, "BGE")
     check_float("weights_BGE", weights_BGE)
     check_shape(
@@ -349,25 +337,13 @@ def _check_outputs(y: Sequence[Tensor] | Tensor) -> list[Tensor]:
         raise ValueError("y: expected at least one expert, got none")
     check_dims("y[0]", tensors[0], "BO")
     check_float("y[0]", tensors[0])
-    for expert, tensor in enumerate(tensors[1:], start=1):
-        check_shape(f"y[{expert}]", tensor, tensors[0].shape, "y[0]")
-        check_device(f"y[{expert}]", tensor, tensors[0].device, "y[0]")
-        if tensor.dtype != tensors[0].dtype:
-            raise ValueError(
-                f"y[{expert}]: expected dtype {tensors[0].dtype} as y[0], got {tensor.dtype}"
-            )
+    check_alike("y", tensors)
     return tensors
 
 
 def _fake_dense_combine(y: Sequence[Tensor], weights_BGE: Tensor) -> Tensor:
     B, G, _ = weights_BGE.shape
     return y[0].new_empty(G, B, y[0].shape[-1]).transpose(0, 1)
-
-
-def _fake_dense_combine_backward(
-    y: Sequence[Tensor], weights_BGE: Tensor, **rest: Any
-) -> tuple[list[Tensor], Tensor]:
-    return [part.new_empty(part.shape) for part in y], weights_BGE.new_empty(weights_BGE.shape)
 
 
 def _dense_combine_context(
@@ -385,6 +361,6 @@ def _dense_combine_backward(ctx: Any, grad_BGO: Tensor) -> tuple[list[Tensor], T
 define("dense_combine(Tensor[] y, Tensor weights_BGE) -> Tensor", _fake_dense_combine)
 define(
     "dense_combine_backward(Tensor grad_BGO, Tensor[] y, Tensor weights_BGE) -> (Tensor[], Tensor)",
-    _fake_dense_combine_backward,
+    empties_like("y", "weights_BGE"),
 )
 register_autograd("dense_combine", _dense_combine_backward, _dense_combine_context)

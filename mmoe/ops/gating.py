@@ -5,9 +5,15 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from mmoe.ops._autograd import register_autograd
-from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
-from mmoe.ops._library import define
+from mmoe.ops._checks import (
+    accumulate_dtype,
+    check_device,
+    check_dims,
+    check_float,
+    check_shape,
+    has_values,
+)
+from mmoe.ops._library import define, empties_like, register_autograd, where_needed
 
 
 def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None = None) -> Tensor:
@@ -74,12 +80,9 @@ def _gate_mm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(x_BD, weight_DN)
 
 
-def _gate_mm_backward(ctx: Any, grad_BN: Tensor) -> tuple[Tensor | None, ...]:
+def _gate_mm_backward(ctx: Any, grad_BN: Tensor) -> tuple[Any, ...]:
     gradients = torch.ops.mmoe.gate_mm_backward(grad_BN, *ctx.saved_tensors, *ctx.needs_input_grad)
-    return tuple(
-        gradient if needed else None
-        for gradient, needed in zip(gradients, ctx.needs_input_grad, strict=True)
-    )
+    return where_needed(gradients, ctx.needs_input_grad)
 
 
 define("gate_mm(Tensor x_BD, Tensor weight_DN, Tensor? bias_N) -> Tensor", _fake_gate_mm)
@@ -159,10 +162,6 @@ def _fake_topk_gate(logits_BGE: Tensor, k: int, **rest: Any) -> tuple[Tensor, Te
     return weights_BGK, logits_BGE.new_empty(shape, dtype=torch.int32)
 
 
-def _fake_topk_gate_backward(logits_BGE: Tensor, **rest: Any) -> Tensor:
-    return logits_BGE.new_empty(logits_BGE.shape)
-
-
 def _topk_gate_context(
     ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: tuple[Tensor, Tensor]
 ) -> None:
@@ -183,7 +182,7 @@ define(
 define(
     "topk_gate_backward(Tensor grad_BGK, Tensor logits_BGE, Tensor visibility_GE,"
     " Tensor experts_BGK, bool softmax_after) -> Tensor",
-    _fake_topk_gate_backward,
+    empties_like("logits_BGE"),
 )
 register_autograd("topk_gate", _topk_gate_backward, _topk_gate_context)
 
@@ -214,13 +213,10 @@ def visible_softmax(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
         tensor([[[0.5000, 0.5000, 0.0000]]])
     """
     # Looking is free on a CPU in eager mode, and two passes over the logits are not
-    compiled = torch.compiler.is_compiling()
-    looked = not compiled and type(visibility_GE) is Tensor and visibility_GE.device.type == "cpu"
-    if not (looked and bool(visibility_GE.all())):
+    if not (has_values(visibility_GE) and bool(visibility_GE.all())):
         logits_BGE = logits_BGE.masked_fill(~visibility_GE, -torch.inf)
     x, width = logits_BGE, logits_BGE.shape[-1]
-    plain = compiled or type(x) is not Tensor
-    if plain or x.device.type != "cpu" or not 0 < width <= _FEW or x.dtype.itemsize < 4:
+    if not has_values(x) or not 0 < width <= _FEW or x.dtype.itemsize < 4:
         return x.softmax(-1)
     return torch.ops.mmoe.row_softmax(x.reshape(-1, width)).view(x.shape)
 
@@ -256,14 +252,6 @@ def row_softmax(x_RN: Tensor) -> Tensor:
     return torch.ops.mmoe.row_softmax(x_RN)
 
 
-def _fake_row_softmax(x_RN: Tensor) -> Tensor:
-    return x_RN.new_empty(x_RN.shape)
-
-
-def _fake_row_softmax_backward(p_RN: Tensor, **rest: Any) -> Tensor:
-    return p_RN.new_empty(p_RN.shape)
-
-
 def _row_softmax_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
     ctx.save_for_backward(output)
 
@@ -273,8 +261,8 @@ def _row_softmax_backward(ctx: Any, grad_RN: Tensor) -> Tensor:
     return torch.ops.mmoe.row_softmax_backward(grad_RN, p_RN)
 
 
-define("row_softmax(Tensor x_RN) -> Tensor", _fake_row_softmax)
-define("row_softmax_backward(Tensor grad_RN, Tensor p_RN) -> Tensor", _fake_row_softmax_backward)
+define("row_softmax(Tensor x_RN) -> Tensor", empties_like("x_RN"))
+define("row_softmax_backward(Tensor grad_RN, Tensor p_RN) -> Tensor", empties_like("p_RN"))
 register_autograd("row_softmax", _row_softmax_backward, _row_softmax_context)
 
 

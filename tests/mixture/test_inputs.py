@@ -26,7 +26,7 @@ from mmoe.mixture import (
 )
 from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.inputs import REQUEST_TILE, Inputs
-from mmoe.ops.repeat_rows import Owners
+from mmoe.ops.row_sums import Owners
 from tests.needs_kernels import needs_kernels
 
 D, G, E = 7, 2, 4

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmoe.datasets import Batch
-from mmoe.ops.repeat_rows import Owners
+from mmoe.ops.row_sums import Owners
 
 
 class RequestBatch:

@@ -20,7 +20,7 @@ from mmoe.models.inputs import NetworkInputs
 from mmoe.models.requests.batch import RequestBatch, flat_ids, repeated_lists
 from mmoe.models.sequences.events import Events
 from mmoe.models.sequences.inputs import SequenceInputs
-from mmoe.ops.repeat_rows import Owners, repeat_rows
+from mmoe.ops.row_sums import Owners, repeat_rows
 
 Run = tuple[int, int]  # columns [start, stop)
 

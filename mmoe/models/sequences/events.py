@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mmoe.ops.jagged_sum import jagged_sum, sample_of_rows
+from mmoe.ops.row_sums import jagged_sum, sample_of_rows
 
 
 class Events(NamedTuple):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.models.sequences.events import Events
-from mmoe.ops.jagged_sum import jagged_sum
+from mmoe.ops.row_sums import jagged_sum
 
 
 def _jagged_softmax(scores_VH: Tensor, events: Events, own_BH: Tensor | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """`AllToAllDispatcher`: experts spread over ranks, by `torch.distributed`.
 
-Plans, packing and mixing are operators of `mmoe.ops`; `mmoe.ops.exchange.exchange_reference` says
+Plans, packing and mixing are operators of `mmoe.ops`; `mmoe.ops.exchange_reference` says
 in plain PyTorch what each of them does. Which all-to-all a call takes: `Roads.of`.
 """
 

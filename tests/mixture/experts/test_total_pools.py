@@ -6,7 +6,7 @@ import torch
 from mmoe.mixture import ExpertPool, MixedExperts, MLPExperts, Pool, mlp_experts
 from mmoe.mixture.columns import RequestColumns
 from mmoe.mixture.inputs import Inputs
-from mmoe.ops.repeat_rows import Owners
+from mmoe.ops.row_sums import Owners
 
 COLUMNS = RequestColumns([0, 3], 4)
 
