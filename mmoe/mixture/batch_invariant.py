@@ -9,6 +9,7 @@ bits of a moved row in 50 to 58, `F.gelu` in 1 (torch 2.13, float32), and of 100
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -202,22 +203,14 @@ def _selu(input: Tensor) -> Tensor:
     return (scale * _elu(_wide(input), alpha)).to(input.dtype)
 
 
-def _silu(input: Tensor) -> Tensor:
-    return stable_activation(input, "silu")
-
-
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return stable_linear(input, weight, bias)
-
-
-def _sigmoid(input: Tensor) -> Tensor:
-    return stable_sigmoid(input)
 
 
 _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.linear: _linear,
     F.gelu: _gelu,
-    F.silu: _silu,
+    F.silu: partial(stable_activation, activation="silu"),
     F.mish: _mish,
     F.elu: _elu,
     F.celu: _celu,
@@ -225,9 +218,9 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.softplus: _softplus,
     torch.celu: _celu,
     torch.selu: _selu,
-    torch.sigmoid: _sigmoid,
-    torch.special.expit: _sigmoid,
-    Tensor.sigmoid: _sigmoid,
+    torch.sigmoid: stable_sigmoid,
+    torch.special.expit: stable_sigmoid,
+    Tensor.sigmoid: stable_sigmoid,
 }
 
 

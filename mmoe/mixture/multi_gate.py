@@ -5,12 +5,13 @@ width, S input sources, R routed pairs (distinct sample and expert).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part
+from mmoe.mixture.capacity import Capacity, drop_over_capacity
 from mmoe.mixture.checks import (
     as_pool,
     check_capacity,
@@ -18,6 +19,15 @@ from mmoe.mixture.checks import (
     check_gate,
     check_source,
     check_visibility,
+    known_width,
+)
+from mmoe.mixture.dispatcher import (
+    Dispatcher,
+    DispatchPlan,
+    LocalDispatcher,
+    padded_routes,
+    plan_routes,
+    source_places,
 )
 from mmoe.mixture.execution import Execution, make_policy
 from mmoe.mixture.experts.contract import Pool, PoolCompute, Record
@@ -32,19 +42,8 @@ from mmoe.mixture.pytrees import (
     mix_dense,
     split_rows,
 )
-from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
-from mmoe.mixture.routing.dispatcher import (
-    Dispatcher,
-    DispatchPlan,
-    LocalDispatcher,
-    OverlappingDispatcher,
-    padded_routes,
-    plan_routes,
-    source_places,
-)
 from mmoe.mixture.statistics import MixtureStatistics, dead_share, measure
 from mmoe.mixture.traits import DispatcherTraits, GateTraits, SharedWork, traits_of
-from mmoe.mixture.width import known_width
 from mmoe.ops import FLOAT_DTYPES, RoutePlan, dense_combine
 from mmoe.ops._checks import for_autocast
 
@@ -280,16 +279,15 @@ class MultiGateMixture(nn.Module):
             kept, dropped, limit = self._within(self.capacity, decision)
 
         # Experts compute all rows, those picked, or as many as the capacity; their mixes for gates
-        recorded = self._records() if return_statistics else {}
-        parts = None
-        if rows is not None and rows.shares:
-            parts, sources = rows, ()
-        read = [for_autocast(x) if isinstance(x, Tensor) else cast_for_autocast(x) for x in sources]
+        wanted_units = return_statistics and self.policy.pool.has_dead_units
+        record: Record | None = [] if wanted_units else None
+        parts, whole = (rows, ()) if rows is not None and rows.shares else (None, sources)
+        read = [for_autocast(x) if isinstance(x, Tensor) else cast_for_autocast(x) for x in whole]
         execution, routes = self._choose(read, parts, kept, limit)
         if execution == "dense":
-            out_BGO, unmixed, dead_E = self._dense(read, parts, kept, mix, **recorded)
+            out_BGO, unmixed, dead_E = self._dense(read, parts, kept, mix, record)
         else:
-            out_BGO, dead_E = self._sparse(read, parts, kept, execution, routes, limit, **recorded)
+            out_BGO, dead_E = self._sparse(read, parts, kept, execution, routes, limit, record)
             unmixed = None
 
         together = self.policy.most_pairs is not None and return_gates
@@ -362,10 +360,6 @@ class MultiGateMixture(nn.Module):
         kept = decision._replace(weights=weights_BGK, experts=room.experts_BGK)
         return kept, room.dropped, room.limit
 
-    def _records(self) -> dict[str, Record]:
-        """Returns the record that a pool with dead units adds its units' outputs to."""
-        return {"record": []} if self.policy.pool.has_dead_units else {}
-
     def _choose(
         self, sources: Sequence[Tree], parts: Inputs | None, kept: GateOutput, limit: int | None
     ) -> tuple[Literal["dense", "grouped", "padded"], RoutePlan | None]:
@@ -394,7 +388,7 @@ class MultiGateMixture(nn.Module):
         parts: Inputs | None,
         kept: GateOutput,
         mix: bool,
-        record: Record | None = None,
+        record: Record | None,
     ) -> tuple[Tree, Unmixed | None, Tensor | None]:
         """Runs every expert on all rows, and reads each output once for all gates."""
         read = self.expert_source
@@ -424,7 +418,7 @@ class MultiGateMixture(nn.Module):
         execution: Literal["grouped", "padded"],
         routes: RoutePlan | None,
         limit: int | None,
-        record: Record | None = None,
+        record: Record | None,
     ) -> tuple[Tree, Tensor | None]:
         """Runs each expert on the rows that some gate picked it for."""
         shared_BGO, most = None, self.policy.most_pairs
@@ -479,7 +473,7 @@ class MultiGateMixture(nn.Module):
         else:
             compute = PoolCompute(self.experts, record)
             if self.policy.overlaps:
-                return cast(OverlappingDispatcher, dispatcher).run(sources, plan, compute), None
+                return cast(Any, dispatcher).run(sources, plan, compute), None
             rows, offsets_E1, handle = dispatcher.dispatch(sources, plan)
             y = compute(rows, offsets_E1)
         out_BGO = dispatcher.combine(y, handle)

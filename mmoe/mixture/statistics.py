@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmoe.mixture.experts.mlp_experts import Record
+from mmoe.mixture.experts.mlp import Record
+from mmoe.mixture.experts.norm import segment_sum
 from mmoe.mixture.gates import GateOutput
-from mmoe.mixture.routing.segments import segment_sum
 
 
 class MixtureStatistics(NamedTuple):

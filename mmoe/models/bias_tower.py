@@ -14,8 +14,7 @@ from mmoe.config.model import BiasConfig
 from mmoe.datasets import Batch, FeatureEncoder
 from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.features.id_map import MISSING, UNSEEN
-from mmoe.mixture import MLP
-from mmoe.mixture.batch_invariant import stable_linear
+from mmoe.mixture import MLP, stable_linear
 from mmoe.models.input_layers import replaced_names
 from mmoe.models.inputs import Added, NetworkInputs, Rows
 from mmoe.models.sequences.inputs import sequence_columns

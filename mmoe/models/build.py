@@ -18,9 +18,8 @@ from mmoe.embeddings import (
     build_embeddings,
     build_scoring_embeddings,
 )
-from mmoe.mixture import GateTraits
+from mmoe.mixture import GateTraits, traits_of
 from mmoe.mixture.gates.joined import groups_of, modules_of
-from mmoe.mixture.traits import traits_of
 from mmoe.models.bias_tower import BiasColumns, BiasTower, own_dense, own_lookups
 from mmoe.models.input_layers import InputLayers, widened_by
 from mmoe.models.interactions.add import Columns, added_names

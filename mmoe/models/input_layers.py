@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config import InputLayerSpec, PiecesSpec, ProjectionSpec
+from mmoe.mixture import stable_linear
 from mmoe.mixture.axes import Entry, Names, Part
-from mmoe.mixture.batch_invariant import stable_linear
 
 
 class InputLayers(nn.ModuleDict):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmoe.datasets import Batch
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture import Inputs
 
 
 class NetworkInputs(NamedTuple):

@@ -13,7 +13,7 @@ Not supported, as PyTorch lacks them for custom operators: forward-mode AD, whos
 without an error, and `torch.func.grad` and `torch.vmap`, which raise.
 """
 
-from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
+from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype, host_is_near
 from mmoe.ops._library import REBUILD, ExtensionStatus, extension_status
 from mmoe.ops.dispatch import (
     RoutePlan,
@@ -24,7 +24,6 @@ from mmoe.ops.dispatch import (
     unpermute,
 )
 from mmoe.ops.exchange import (
-    InboundPicks,
     OutboundPlan,
     ReturnPlan,
     RowsFormat,
@@ -38,7 +37,7 @@ from mmoe.ops.exchange import (
     unpack_rows,
     unpack_rows_backward,
 )
-from mmoe.ops.gating import gate_mm, joint_select, row_softmax, topk_gate
+from mmoe.ops.gating import Softmax, gate_mm, joint_select, row_softmax, topk_gate
 from mmoe.ops.mixed_towers import mixed_towers
 from mmoe.ops.products import (
     FusedActivation,
@@ -55,11 +54,11 @@ __all__ = [
     "REBUILD",
     "ExtensionStatus",
     "FusedActivation",
-    "InboundPicks",
     "OutboundPlan",
     "ReturnPlan",
     "RoutePlan",
     "RowsFormat",
+    "Softmax",
     "TargetAttention",
     "accumulate_dtype",
     "decode_picks",
@@ -71,6 +70,7 @@ __all__ = [
     "gated_combine",
     "gathered_mm",
     "grouped_mm",
+    "host_is_near",
     "joint_select",
     "mix_returns",
     "mixed_towers",

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from mmoe.config import TaskConfig
 from mmoe.config.relations import order_of
-from mmoe.mixture import MLP
+from mmoe.mixture import MLP, stable_linear
 from mmoe.mixture.axes import Entry, Names, Part, named
-from mmoe.mixture.batch_invariant import stable_linear
 from mmoe.tasks.predictions import own_logits
 from mmoe.tasks.towers import TaskTowers, Tower
 

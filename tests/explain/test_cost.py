@@ -6,8 +6,7 @@ import torch
 from mmoe import ops as cost_ops
 from mmoe.explain import experts as cost
 from mmoe.mixture import MixedExperts, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
-from mmoe.mixture.columns import RequestColumns
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture.inputs import Inputs, RequestColumns
 from mmoe.ops.row_sums import Owners
 
 D, P, REQUESTS, EACH = 8, 3, 5, 20

@@ -24,8 +24,7 @@ from mmoe.mixture import (
     Work,
     choose_execution,
 )
-from mmoe.mixture.columns import RequestColumns
-from mmoe.mixture.inputs import REQUEST_TILE, Inputs
+from mmoe.mixture.inputs import REQUEST_TILE, Inputs, RequestColumns
 from mmoe.ops.row_sums import Owners
 from tests.needs_kernels import needs_kernels
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
+from mmoe.mixture.dispatcher import Compute
 from mmoe.mixture.experts.contract import Pool, PoolCompute, tensors_of
-from mmoe.mixture.experts.mlp_experts import MLPExperts
+from mmoe.mixture.experts.mlp import MLPExperts
 from mmoe.mixture.experts.pool import ExpertPool
 from mmoe.mixture.pytrees import Tree
-from mmoe.mixture.routing.dispatcher import Compute
 
 # What every module has, beside settings
 _OF_MODULES = frozenset(vars(nn.Module()))

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, picked
-from mmoe.mixture.columns import ColumnChoice, RequestColumns
 from mmoe.mixture.experts.contract import Pool, Record, check_numbers
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture.inputs import ColumnChoice, Inputs, RequestColumns
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import PoolTraits, SharedWork
 

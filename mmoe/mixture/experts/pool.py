@@ -16,7 +16,7 @@ from mmoe.mixture.batch_invariant import StableFunctions
 from mmoe.mixture.experts.contract import Pool, check_numbers, stacked_part, tensors_of
 from mmoe.mixture.pytrees import Tree, join_rows, leaves_of, map_leaves, split_rows
 from mmoe.mixture.traits import PoolTraits
-from mmoe.ops._checks import host_is_near
+from mmoe.ops import host_is_near
 
 # Rows per product when a grouped pool scores. A product of torch's may round differently at another
 # height, and how many rows an expert gets depends on the other rows of the batch; with products of

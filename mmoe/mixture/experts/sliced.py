@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.experts.mlp_experts import MLPExperts
+from mmoe.mixture.experts.mlp import MLPExperts
 
 
 class Piece(NamedTuple):

@@ -10,11 +10,16 @@ from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, without
 from mmoe.mixture.gates.contract import check_domains
-from mmoe.mixture.gates.learned import GateOptions, LearnedGate
-from mmoe.mixture.gates.logits import GateLogits, domain_logits, gate_products
+from mmoe.mixture.gates.learned import (
+    GateLogits,
+    GateOptions,
+    LearnedGate,
+    domain_logits,
+    gate_products,
+)
 from mmoe.mixture.gates.select import Selection
 from mmoe.mixture.inputs import Inputs
-from mmoe.ops.gating import Softmax
+from mmoe.ops import Softmax
 
 # Tutel's numbers, both temperatures: where the learned one starts, and what it stays above.
 _START_TEMPERATURE = 0.5

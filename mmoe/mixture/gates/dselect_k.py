@@ -15,13 +15,13 @@ from mmoe.mixture.gates.contract import (
     rows_and_dtype,
 )
 from mmoe.mixture.gates.learned import (
+    GateLogits,
     GateOptions,
     check_coefficient,
     check_k,
     gate_settings,
     show_settings,
 )
-from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import mean, where_asked, z_loss
 from mmoe.mixture.gates.static import check_blind
 from mmoe.mixture.inputs import Inputs, of_each_domain

@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, picked
-from mmoe.mixture.columns import ColumnChoice
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.select import Selection, Votes
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture.inputs import ColumnChoice, Inputs
 from mmoe.mixture.traits import GateTraits, traits_of
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mmoe.mixture.rank_sums import ONE_RANK, RankSums
+from mmoe.mixture.dispatcher import ONE_RANK, RankSums
 
 Scope = Literal["gate", "all"]
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.batch_invariant import stable_linear
-from mmoe.mixture.dropout import fast_dropout
+from mmoe.mixture import stable_linear
+from mmoe.mixture.experts.mlp import fast_dropout
 from mmoe.models.interactions.layers import Interaction, apply_linear, check_sizes
 
 

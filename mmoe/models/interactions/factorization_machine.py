@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.batch_invariant import stable_linear
+from mmoe.mixture import stable_linear
 from mmoe.models.interactions.layers import Products, check_sizes
 
 

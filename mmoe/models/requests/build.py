@@ -6,7 +6,7 @@ from mmoe.config import FeatureSpec, InputLayerSpec
 from mmoe.config.model import BiasConfig
 from mmoe.datasets import FeatureEncoder
 from mmoe.datasets.features.codec import FeatureColumns
-from mmoe.mixture.columns import RequestColumns
+from mmoe.mixture.inputs import RequestColumns
 from mmoe.models.input_layers import replaced_names
 from mmoe.models.interactions.add import Columns
 from mmoe.models.requests.inputs import LookedUp, RequestInputs

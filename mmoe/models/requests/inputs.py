@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from mmoe.datasets import Batch
 from mmoe.embeddings import Lookups
+from mmoe.mixture import Inputs
 from mmoe.mixture.batch_invariant import HAS_KERNELS
-from mmoe.mixture.columns import RequestColumns
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture.inputs import RequestColumns
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.input_layers import InputLayers
 from mmoe.models.inputs import NetworkInputs

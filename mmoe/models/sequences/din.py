@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture import MLP
-from mmoe.mixture.batch_invariant import stable_linear
+from mmoe.mixture import MLP, stable_linear
 from mmoe.models.sequences.events import Events
 from mmoe.ops import TargetAttention, target_attention
 from mmoe.ops.target_attention import MOST_DEEPER

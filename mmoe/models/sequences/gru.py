@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.batch_invariant import stable_linear, stable_sigmoid
+from mmoe.mixture import stable_linear, stable_sigmoid
 from mmoe.models.sequences.events import Events
 
 

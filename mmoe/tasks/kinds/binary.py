@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmoe.config import LabelSpec, TaskConfig
-from mmoe.mixture.batch_invariant import stable_sigmoid
+from mmoe.mixture import stable_sigmoid
 from mmoe.tasks.kinds.base import LossRows, OneLogit, log_odds
 
 

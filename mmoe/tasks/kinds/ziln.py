@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmoe.config import LabelSpec, TaskConfig
-from mmoe.mixture.batch_invariant import stable_sigmoid
+from mmoe.mixture import stable_sigmoid
 from mmoe.tasks.kinds.base import LARGEST_LOG, LossRows, Objective, beside, log_odds
 
 _LEAST_SIGMA = math.sqrt(torch.finfo(torch.float32).eps)  # as in the authors' code

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mmoe import ops
-from mmoe.mixture.routing.dispatcher import experts_of_pairs
-from mmoe.ops._checks import host_is_near
+from mmoe.mixture.dispatcher import experts_of_pairs
+from mmoe.ops import host_is_near
 
 Priority = Literal["position", "choice", "probability"]
 
