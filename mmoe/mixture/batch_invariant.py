@@ -46,13 +46,7 @@ def stable_sigmoid(x: Tensor) -> Tensor:
 
 
 def activate(x: Tensor, activation: str, *, training: bool) -> Tensor:
-    """Applies ReLU, exact GELU or SiLU: torch's in training, else `stable_activation`.
-
-    Example:
-        >>> import torch
-        >>> activate(torch.tensor([-1.0, 1.0]), "relu", training=True)
-        tensor([0., 1.])
-    """
+    """Applies ReLU, exact GELU or SiLU: torch's in training, else `stable_activation`."""
     return _TORCHS[activation](x) if training else stable_activation(x, activation)
 
 
@@ -116,13 +110,7 @@ def stable_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) ->
 
 
 def padded_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) -> Tensor:
-    """Computes `x Wᵀ + b` by torch, narrow fp32 columns padded with zeros.
-
-    Example:
-        >>> import torch
-        >>> padded_linear(torch.ones(3, 2), torch.ones(4, 2)).shape
-        torch.Size([3, 4])
-    """
+    """Computes `x Wᵀ + b` by torch, narrow fp32 columns padded with zeros."""
     width = weight_HD.shape[0]
     if width >= _STABLE_WIDTH or weight_HD.dtype != torch.float32:
         return F.linear(x, weight_HD, bias_H)

@@ -285,12 +285,7 @@ class RankSums(Protocol):
 
 
 class OneRank:
-    """A `RankSums` of one process: every amount is its own sum.
-
-    Example:
-        >>> OneRank().of_losses(3)
-        (3,)
-    """
+    """A `RankSums` of one process: every amount is its own sum."""
 
     def of_losses(self, *amounts: Tensor | int) -> tuple[Any, ...]:
         """Returns the amounts as they are."""

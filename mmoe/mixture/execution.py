@@ -434,10 +434,5 @@ _RATES_OF = read_table(RATE_TABLE.read_text(encoding="utf-8"))
 
 
 def rates_of(device_type: str) -> CostRates:
-    """Returns the rates of a type of device; those of the CPU where there are none.
-
-    Example:
-        >>> rates_of("cpu").rows_per_block
-        12
-    """
+    """Returns the rates of a type of device; those of the CPU where there are none."""
     return _RATES_OF.get(device_type, _RATES_OF["cpu"])

@@ -82,12 +82,6 @@ class ExpertLayerNorm(nn.Module):
         width: H.
         eps: ε.
 
-    Example:
-        >>> import torch
-        >>> offsets_E1 = torch.tensor([0, 1, 3], dtype=torch.int32)
-        >>> ExpertLayerNorm(2, 4)(torch.randn(3, 4), offsets_E1).shape
-        torch.Size([3, 4])
-
     Source: Ba et al., "Layer normalization" (arXiv 1607.06450), equation 3.
     """
 
@@ -122,12 +116,6 @@ class ExpertBatchNorm(nn.Module):
     Attributes:
         ranks: Sums over the ranks that share a batch, where each has a copy of the experts; then
             the statistics are those of all ranks' rows. Default: there is one rank.
-
-    Example:
-        >>> import torch
-        >>> offsets_E1 = torch.tensor([0, 1, 3], dtype=torch.int32)
-        >>> ExpertBatchNorm(2, 4)(torch.randn(3, 4), offsets_E1).shape
-        torch.Size([3, 4])
 
     Source: Ioffe and Szegedy, "Batch normalization" (ICML 2015), algorithms 1 and 2; within an
         expert: Wang et al., "HoME: hierarchy of multi-gate experts" (arXiv 2408.05430).

@@ -136,23 +136,19 @@ class GateLogits(nn.Module):
                     f"inputs[{g}]: expected shape [rows, {self.input_dim}], got {list(x.shape)}"
                 )
         last = len(self.weights) - 1
-        # G tensors, or one `[B, G, H]` where one product served all gates
-        outputs: Sequence[GateInput] | Tensor = inputs
+        read: Sequence[GateInput] = inputs
         # In fp32 whatever runs around it: a rounded logit sends a row to another expert
         with torch.autocast(self.weights[0].device.type, enabled=False):
             for layer, weight_GHD in enumerate(self.weights):
-                read = outputs.unbind(1) if isinstance(outputs, Tensor) else outputs
                 bias_GH = self.biases[layer] if layer < len(self.biases) else None
                 if layer == last and rows is not None and self.own_GMED is not None:
                     return self._of_domains(read, bias_GH, rows)
-                outputs = gate_products(read, weight_GHD, bias_GH)
-                if layer < last:
-                    alone = [outputs] if isinstance(outputs, Tensor) else outputs
-                    hidden = [y.relu() for y in alone]
-                    outputs = hidden[0] if isinstance(outputs, Tensor) else hidden
-            if isinstance(outputs, Tensor):
-                return outputs
-            return torch.stack([y_BE for y_BE in outputs if isinstance(y_BE, Tensor)], dim=1)
+                # One `[B, G, H]` where one product served all gates, else G tensors
+                y = gate_products(read, weight_GHD, bias_GH)
+                if layer == last:
+                    return y if isinstance(y, Tensor) else torch.stack(list(y), dim=1)
+                read = y.relu().unbind(1) if isinstance(y, Tensor) else [z.relu() for z in y]
+        raise AssertionError("there is a last layer")
 
     def _of_domains(
         self, inputs: Sequence[GateInput], bias_GE: Tensor | None, rows: Inputs
@@ -287,13 +283,7 @@ class GateOptions(TypedDict, total=False):
 
 @dataclass(kw_only=True, slots=True)
 class GateSettings:
-    """Options of one gate, with their defaults, and what they do.
-
-    Example:
-        >>> import torch
-        >>> GateSettings(temperature=2).temper(torch.ones(2))
-        tensor([0.5000, 0.5000])
-    """
+    """Options of one gate, with their defaults, and what they do."""
 
     hidden: Sequence[int] = ()
     temperature: float = 1.0
@@ -383,13 +373,7 @@ def gate_settings(gate: nn.Module, options: GateOptions) -> GateSettings:
 
 
 def show_settings(self: nn.Module) -> str:
-    """Returns what `print` shows of a gate: k, and what differs from the defaults.
-
-    Example:
-        >>> from mmoe.mixture import TopKGate
-        >>> TopKGate(8, 2, 4, k=2, z_loss=0.1).extra_repr()
-        'k=2, z_loss=0.1'
-    """
+    """Returns what `print` shows of a gate: k, and what differs from the defaults."""
     options: Any = self.options
     own = ({"k": None} if hasattr(self, "k") else {}) | _own_keywords(self)
     settings = [(name, getattr(self, name), default) for name, default in own.items()]
