@@ -209,6 +209,7 @@ def trial_run(module: object, device: torch.device) -> Iterator[None]:
         ([1.0, 1.0], True)
     """
     parts = module.modules() if isinstance(module, nn.Module) else ()
+    # Part by part: `train()` would give all of them one mode
     modes = [(part, part.training) for part in parts]
     try:
         with borrowed_generators(device), torch.no_grad():

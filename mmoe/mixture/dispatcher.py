@@ -140,6 +140,7 @@ class LocalDispatcher:
         if routes is None:
             routes = plan_routes(plan.experts_BGK, plan.num_experts, most_pairs=plan.most_pairs)
         handle = LocalHandle(routes.slots_BGK, plan.weights_BGK)
+        # Of sources that nobody reads, as those of gates alone, no row is copied
         read = sorted(set(plan.expert_source))
         if len(read) == 1:
             return sources[read[0]], routes, handle

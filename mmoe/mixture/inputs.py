@@ -177,6 +177,7 @@ def _runs(places: Sequence[int]) -> list[Run]:
 REQUEST_TILE = 128
 
 
+# Without ==: that of tensors is no single truth value
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inputs:
     """B rows of which there is more to say than a tensor does: each of the three, or none.
@@ -376,6 +377,7 @@ class Inputs:
         """
         of_request, of_row = self._shared[2].split(weight_ND, dim=1)
         (y_QN,) = self.once(lambda x_QP: [multiply(x_QP, of_request, None)])
+        # The bias in one of them, that of the rows
         return multiply(self.x_BR, of_row, bias_N) + self.repeat(y_QN)
 
     def layer(
@@ -511,6 +513,7 @@ class Inputs:
         _, owners, columns = self._shared
         of_request, of_row = columns.split(weight_EDH, dim=1)
         shared = self.once(lambda x_QP: ops.dense_mm(cast_for_autocast(x_QP), of_request))
+        # Rows behind the last request are nobody's, and would need owners
         return cast_for_autocast(self.x_BR), of_row, [y_QH[: owners.count] for y_QH in shared]
 
 
@@ -534,13 +537,7 @@ def of_each_domain(shared_X: Tensor, own_MX: Tensor) -> Tensor:
 
 
 def first_leaf(x: "Tree | Inputs") -> Tensor:
-    """Returns a tensor of as many rows as an input has, in its type and on its device.
-
-    Example:
-        >>> import torch
-        >>> first_leaf((torch.zeros(2, 3), torch.zeros(2))).shape
-        torch.Size([2, 3])
-    """
+    """Returns a tensor of as many rows as an input has, in its type and on its device."""
     return leaves_of("x", x.x_BR if isinstance(x, Inputs) else x)[0]
 
 
@@ -548,11 +545,6 @@ def knows_requests(part: object) -> bool:
     """Returns whether a gate says `reads_requests`.
 
     Its very class: what is derived from one may read its input otherwise.
-
-    Example:
-        >>> from mmoe.mixture import SoftmaxGate
-        >>> knows_requests(SoftmaxGate(4, num_gates=1, num_experts=2))
-        True
     """
     return vars(type(part)).get("reads_requests", False)
 

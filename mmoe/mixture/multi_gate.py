@@ -71,6 +71,7 @@ class Unmixed(NamedTuple):
             >>> import torch
             >>> Unmixed.of([(torch.ones(3, 8), torch.ones(3))], torch.ones(3, 4, 1))
         """
+        # Trees, wider tensors and other types are mixed leaf by leaf (`mix_dense`)
         rows = [each for each in y if isinstance(each, Tensor) and each.dim() == 2]
         if len(rows) != len(y) or not {each.dtype for each in rows} <= set(FLOAT_DTYPES):
             return None
@@ -223,6 +224,7 @@ class MultiGateMixture(nn.Module):
             execution,
             pool,
             picks,
+            # On the host once: the policy looks at it in calls, where a GPU would be waited for
             visibility_GE.tolist(),
             input_dim=input_dim,
             dispatcher=placed,
@@ -320,6 +322,7 @@ class MultiGateMixture(nn.Module):
                 "in as [rows, sources, width] or as a list of [rows, width]"
             )
         device, rows = self.visibility_GE.device, None
+        # The first source speaks for the rows: which gates they ask, of which domain they are
         if isinstance(sources[0], Inputs):
             rows = sources[0]
             if rows.shares and self.num_sources == 1:
@@ -354,6 +357,7 @@ class MultiGateMixture(nn.Module):
 
     def _within(self, capacity: Capacity, decision: GateOutput) -> tuple[GateOutput, Tensor, int]:
         """Applies capacities; returns the routes, the share dropped and an expert's most rows."""
+        # Dense weights too, as picks of all that is seen: what a capacity drops are picks
         experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
         k, most = self.policy.k, self.policy.most_pairs
         room = drop_over_capacity(capacity, experts_BGK, weights_BGK, self.num_experts, k, most)
@@ -441,6 +445,7 @@ class MultiGateMixture(nn.Module):
             expert_source=self.expert_source,
             source_E=self.source_E,
             routes=routes,
+            # At the first call ranks agree on it, where modules of somebody's may not say it
             output_dim=self.output_dim if self.width_agreed else known_width(self, sources),
             most_pairs=most,
         )
@@ -509,13 +514,7 @@ class MultiGateMixture(nn.Module):
 
 
 def mixtures_in(network: nn.Module) -> Iterator[tuple[str, MultiGateMixture]]:
-    """Yields all mixtures of a network, with their names.
-
-    Example:
-        >>> from mmoe.mixture import MoE, mlp_experts
-        >>> [name for name, _ in mixtures_in(MoE(4, mlp_experts(2, 4, [4])))]
-        ['mixture']
-    """
+    """Yields all mixtures of a network, with their names."""
     for name, module in network.named_modules():
         if isinstance(module, MultiGateMixture):
             yield name, module

@@ -1,5 +1,6 @@
 """Operators of gates: `gate_mm`, `topk_gate`, `joint_select`, softmaxes of few numbers."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -142,12 +143,7 @@ def topk_gate(
     check_float("logits_BGE", logits_BGE)
     if logits_BGE.shape[2] == 0:
         raise ValueError("logits_BGE: expected at least one expert, got none")
-    check_shape("visibility_GE", visibility_GE, logits_BGE.shape[1:], "logits_BGE")
-    if visibility_GE.dtype != torch.bool:
-        raise ValueError(
-            f"visibility_GE: expected dtype torch.bool, got {visibility_GE.dtype}; use .bool()"
-        )
-    check_device("visibility_GE", visibility_GE, logits_BGE.device, "logits_BGE")
+    _check_bool("visibility_GE", visibility_GE, logits_BGE.shape[1:], logits_BGE, "logits_BGE")
     if k < 1:
         raise ValueError(f"k: expected at least 1 pick per gate, got {k}")
     if softmax not in get_args(Softmax):
@@ -348,10 +344,10 @@ def _check_joint(
     B, G, E = scores_BGE.shape
     if E == 0:
         raise ValueError("scores_BGE: expected at least one expert, got none")
-    _check_bool("visibility_GE", visibility_GE, (G, E), scores_BGE)
-    _check_bool("votes_G", votes_G, (G,), scores_BGE)
+    _check_bool("visibility_GE", visibility_GE, (G, E), scores_BGE, "scores_BGE")
+    _check_bool("votes_G", votes_G, (G,), scores_BGE, "scores_BGE")
     if asked_BG is not None:
-        _check_bool("asked_BG", asked_BG, (B, G), scores_BGE)
+        _check_bool("asked_BG", asked_BG, (B, G), scores_BGE, "scores_BGE")
 
 
 def check_selection(
@@ -374,11 +370,11 @@ def check_selection(
         raise ValueError(f"floor: expected 0 or 1, got {floor}")
 
 
-def _check_bool(name: str, tensor: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
-    check_shape(name, tensor, shape, "scores_BGE")
+def _check_bool(name: str, tensor: Tensor, shape: Sequence[int], beside: Tensor, like: str) -> None:
+    check_shape(name, tensor, shape, like)
     if tensor.dtype != torch.bool:
         raise ValueError(f"{name}: expected dtype torch.bool, got {tensor.dtype}; use .bool()")
-    check_device(name, tensor, like.device, "scores_BGE")
+    check_device(name, tensor, beside.device, like)
 
 
 def _fake_joint_select(scores_BGE: Tensor, **rest: Any) -> Tensor:

@@ -133,6 +133,8 @@ class MixedExperts(Pool):
     @property
     def traits(self) -> PoolTraits:
         """Traits of the whole: what one pool needs, all get."""
+        # No static shapes: `grouped` reads bounds on the host. Nor are kinds joinable with each
+        # other, or told of a record
         each = [pool.traits for pool in self._each()]
         return PoolTraits(uses_batch=any(traits.uses_batch for traits in each))
 
@@ -170,6 +172,7 @@ class MixedExperts(Pool):
             return []
         if self._choice(number).columns_C is None:
             return pool.of_requests(rows)
+        # Which of a stage's own columns are the request's nobody has said
         return self._dense(number, [cast_for_autocast(rows.whole)])
 
     def shared_outputs(self, rows: Inputs) -> list[Tensor]:

@@ -414,7 +414,7 @@ class MLPExperts(Pool):
         if activation == "swiglu":
             gate, value = y.chunk(2, dim=1)
             return activate(gate, "silu", training=self.training) * value
-        if activation is None or not self.norms:
+        if activation is None or not self.norms:  # else the product applied it (`fused`)
             return y
         return activate(y, activation, training=self.training)
 
@@ -487,6 +487,7 @@ class MLPExperts(Pool):
 
     def _norm_dense(self, layer: int, y: Sequence[Tensor]) -> list[Tensor]:
         """The grouped norm, where every expert got all rows."""
+        # As if every row were routed to every expert: the same sums as in grouped execution
         rows = y[0].shape[0]
         offsets_E1 = rows * torch.arange(len(y) + 1, dtype=torch.int32, device=y[0].device)
         joined = self.norms[layer](torch.cat(list(y)), offsets_E1)

@@ -93,7 +93,7 @@ class ExpertLayerNorm(nn.Module):
 
     def forward(self, y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
         """Normalises rows in the order of a plan, in their dtype."""
-        z_PH = _accumulate(y_PH)
+        z_PH = y_PH.to(ops.accumulate_dtype(y_PH.dtype))
         z_PH = F.layer_norm(z_PH, z_PH.shape[1:], eps=self.eps)
         return _affine(z_PH, self.weight, self.bias, offsets_E1).to(y_PH.dtype)
 
@@ -137,7 +137,8 @@ class ExpertBatchNorm(nn.Module):
 
     def forward(self, y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
         """Normalises rows in the order of a plan, in their dtype."""
-        z_PH, rows = _accumulate(y_PH), y_PH.shape[0]
+        # Sums over rows lose digits in a narrow type
+        z_PH, rows = y_PH.to(ops.accumulate_dtype(y_PH.dtype)), y_PH.shape[0]
         mean_EH, var_EH = self.running_mean.to(z_PH.dtype), self.running_var.to(z_PH.dtype)
         if self.training:
             mean_EH, var_EH = self._of_batch(z_PH, offsets_E1, mean_EH, var_EH)
@@ -176,11 +177,6 @@ def share_statistics(experts: nn.Module, ranks: RankSums) -> None:
     for module in experts.modules():
         if isinstance(module, ExpertBatchNorm):
             module.ranks = ranks
-
-
-def _accumulate(y: Tensor) -> Tensor:
-    # Sums over rows lose digits in a narrow type
-    return y if y.dtype == torch.float64 else y.float()
 
 
 def _affine(z_PH: Tensor, weight_EH: Tensor, bias_EH: Tensor, offsets_E1: Tensor) -> Tensor:

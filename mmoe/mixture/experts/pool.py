@@ -165,6 +165,7 @@ class ExpertPool(Pool, nn.ModuleList):
         if len(self) and not experts:
             # What is left tells `lender_of` what the experts of other ranks are
             self.kind = (_without_experts(self[0]),)
+        # By their numbers, not their places: checkpoints of a part have the names of the whole's
         self._modules = {str(number): expert for number, expert in experts.items()}
 
     def __len__(self) -> int:
@@ -326,6 +327,7 @@ class ExpertPool(Pool, nn.ModuleList):
         self, experts: Sequence[nn.Module], outputs: Sequence[Tree], sizes: Sequence[int]
     ) -> None:
         """Checks that every expert returns a row for each row, of expert 0's shape and type."""
+        # The width that the pool says goes before expert 0's, which may be the one that is wrong
         first = _shapes(outputs[0])
         if self.output_dim is not None and isinstance(outputs[0], Tensor):
             first = [[self.output_dim]]

@@ -106,6 +106,7 @@ class CosineGate(LearnedGate):
 
     def add_domains(self, num_domains: int) -> None:
         """Gives each domain directions and temperatures of its own, beside what they share."""
+        # Zeros: domains with few rows begin with what all have learnt together
         num_gates, *sizes = self.directions_GEP.shape
         zeros_GMEP = self.directions_GEP.detach().new_zeros(num_gates, num_domains, *sizes)
         self.own_directions_GMEP = nn.Parameter(zeros_GMEP)

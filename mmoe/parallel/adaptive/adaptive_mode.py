@@ -139,6 +139,7 @@ class CallClock:
             compute: Runs the experts.
         """
         started = self._now()
+        # Marks at both ends: the backward pass goes from the output's to those of what was read
         *marked, weights_BGK = _marked(self._end, [*sources, plan.weights_BGK])
         out_BGO = run(marked, replace(plan, weights_BGK=weights_BGK), compute)
         self._forward = self._now() - started
@@ -289,6 +290,7 @@ class AdaptiveMode:
         # A score must not depend on what was fast
         if not torch.is_grad_enabled() or dispatcher.wire.world_size == 1:
             return ROWS_TRAVEL, None
+        # Counted alike on all ranks, which must begin and end a trial in the same call
         step, self._calls = self._calls, self._calls + 1
         if self._trial is not None and self._trial.is_over:
             self._settle(self._trial, step, dispatcher.wire.group)
@@ -327,6 +329,7 @@ class AdaptiveMode:
         seconds = {
             mode: took * self._off.get(_kind(mode), known) for mode, took in predicted.items()
         }
+        # All ranks have the same numbers, and so the same order of equal ones
         best = min(seconds.values())
         near = sorted(
             (m for m, took in seconds.items() if took <= best * self._within(m)),
@@ -345,6 +348,7 @@ class AdaptiveMode:
         """Settles on a mode by the median of its calls, each as slow as its slowest rank."""
         self._trial = None
         seconds = trial.seconds(group)
+        # A factor, which other sizes of calls share rather than a difference
         for mode, took in seconds.items():
             self._off[_kind(mode)] = took / trial.predicted[mode]
         fastest = min(seconds, key=seconds.__getitem__)

@@ -327,6 +327,7 @@ def _counts(call: Call) -> list[int]:
     counts, count = [], 1
     while count < len(call.loads):
         counts.append(count)
+        # By a quarter: near the best number costs change little, and each one is a prediction
         count = max(count + 1, count * 5 // 4)
     return counts
 

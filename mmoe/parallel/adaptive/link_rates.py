@@ -103,6 +103,7 @@ def measure_links(hosts: Hosts, device: torch.device | None = None) -> LinkRates
     return LinkRates(
         latency=latency,
         bytes_per_second_inside=to_inside,
+        # All ranks of a host sent at once, and shared its link
         bytes_per_second_between=to_between * (hosts.size if between else 1),
         core_seconds_per_byte=max(core_inside, core_between) if device.type == "cpu" else 0.0,
         flops_per_second=2 * _ROWS * _WIDTH * _WIDTH / _product(clock, device),
@@ -121,6 +122,7 @@ def _rate(
         if seconds > _LONG:
             break
     # What an idle link lets through at once, and what waking up takes, is no part of its rate
+    # As many bytes came as went, and the core had to do with both
     return size / max(seconds - latency, 0.1 * seconds, 1e-9), core / (2 * size)
 
 
@@ -158,7 +160,7 @@ class _Clock:
 
     def time(self, call: Callable[[], object]) -> tuple[float, float]:
         """Seconds of a call and of the process's cores: the median's, of the slowest rank."""
-        call()
+        call()  # connections and buffers are made on first use
         times = []
         for _ in range(_REPEATS):
             self._wait()

@@ -249,6 +249,7 @@ class AllToAllDispatcher:
         """
         plan = self._picks(plan)
         piece, terms = self._agree(sources, plan)
+        # Told before rows go: ranks that take theirs in chunks would send otherwise
         self._takes_whole(True)
         if self.mode.shadowed:
             self._shadowing.warn_of_rows()

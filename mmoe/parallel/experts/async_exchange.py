@@ -80,15 +80,7 @@ Steps = Generator[None, None, T]
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Takes all steps, one after another, and returns the result.
-
-    Example:
-        >>> def three():
-        ...     yield
-        ...     return 3
-        >>> at_once(three())
-        3
-    """
+    """Takes all steps, one after another, and returns the result."""
     while True:
         try:
             next(steps)
@@ -132,6 +124,7 @@ def staggered(
         [0, 1]
     """
     results: dict[int, T] = {}
+    # The piece that begins comes first in its round: its rows travel while the others compute
     turns = [
         (tick - piece, piece)
         for tick in range(len(pieces) + num_steps - 1)

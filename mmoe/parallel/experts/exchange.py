@@ -116,6 +116,7 @@ class _Rows:
         rows_R, self.slots_NGK = routes.rows_P, routes.slots_BGK
         if c.relays or c.every_row:
             rows_R, self.slots_NGK = _each_once(routes.slots_BGK)
+        # From the message straight to the experts' order: rows unpacked first were copied twice
         x_RD = ops.unpack_rows(message, rows_R, self.theirs_WL, c.rows)
         return (x_RD, weights_NGK), (picks_NGK, *routes)
 
@@ -157,7 +158,7 @@ def _each_once(slots_NGK: Tensor) -> tuple[Tensor, Tensor]:
     """The rows in their order, and slots by which each row's gradient is its own."""
     rows_N = torch.arange(slots_NGK.shape[0], dtype=torch.int32, device=slots_NGK.device)
     own_NGK = torch.full_like(slots_NGK, -1)
-    own_NGK[:, 0, 0] = rows_N
+    own_NGK[:, 0, 0] = rows_N  # any pick of the row would do: its gradient comes once
     return rows_N, own_NGK
 
 
@@ -267,6 +268,7 @@ class Exchange:
     def outward(self, leaving: Departure) -> Steps[Handle]:
         """Sends the rows, and sorts what comes by expert."""
         crossing, weights_BGK, sources, terms = leaving
+        # The weights go through autograd too: where sums come back their gradient is computed there
         arrive = start_exchange(_Rows(crossing), weights_BGK, *sources)
         yield
         x_RD, weights_NGK, picks_NGK, *routes = arrive()
@@ -324,6 +326,7 @@ class Exchange:
             self.placement.places,
             source_places(expert_source).tolist(),
         )
+        # In each call: which source an expert reads comes with the plan, and E · 3 numbers are few
         homes_E3 = torch.tensor(columns, dtype=torch.int32).t().contiguous().to(device)
         sources = len(set(expert_source))
         return [
@@ -337,6 +340,7 @@ class Exchange:
         """Exchanges the sizes: the links of this rank, and those of the ranks it computes for."""
         numbers_WX = torch.cat(list(sizes), 1)
         if as_pairs is not None:
+            # Beside the sizes, so that it costs no message of its own
             asked_W1 = numbers_WX.new_full((len(numbers_WX), 1), int(as_pairs))
             numbers_WX = torch.cat([numbers_WX, asked_W1], 1)
         leave, come = numbers_WX.tolist(), self.wire.exchange_sizes(numbers_WX)

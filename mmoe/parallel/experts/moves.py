@@ -66,6 +66,7 @@ class OptimizerParameters:
         gone = {id(weight) for weight in module.parameters()}
         for group in self.groups:
             group["params"] = [w for w in group["params"] if id(w) not in gone]
+        # Moments of who is gone would keep their memory, and go into the next checkpoint
         for weight in module.parameters():
             self.state.pop(weight, None)
 
@@ -240,11 +241,9 @@ def move_experts(
         if own is dispatcher
     ]
     held = [p.on(dispatcher.wire.rank) for p in (dispatcher.placement, placement)]
-    count = placement.num_experts
-    parts = [
-        part for mixture, own in mixtures for part in _parts(mixture.experts, count, held, own)
-    ]
+    parts = [part for m, own in mixtures for part in _parts(m.experts, placement, held, own)]
     received = _exchanged(parts, dispatcher.wire, placement, _device_of(networks[0]))
+    # Only now that all ranks could send what leaves them: else nothing is changed
     with torch.no_grad():
         for part, came in zip(parts, received, strict=True):
             part.settle(came)
@@ -254,10 +253,13 @@ def move_experts(
 
 
 def _parts(
-    experts: Pool, count: int, held: Sequence[Sequence[int]], optimizer: OptimizerParameters
+    experts: Pool,
+    placement: ExpertPlacement,
+    held: Sequence[Sequence[int]],
+    optimizer: OptimizerParameters,
 ) -> Iterator[MovableExperts]:
     """The experts of a mixture that this rank held and is to hold, kind by kind."""
-    for pool, kind in experts.expert_kinds(count):
+    for pool, kind in experts.expert_kinds(placement.num_experts):
         before, after = ([e for e in own if e in kind] for own in held)
         yield MovableExperts(pool, before, after, kind.start, optimizer)
 
@@ -295,6 +297,7 @@ def _exchange(
         packed, problem = [_pack(parcel) for parcel in parcels], None
     except Exception as error:  # of somebody's modules: raised on all ranks
         packed, problem = [b""] * len(parcels), f"{type(error).__name__}: {error}"
+    # Sizes and problems in one message: nothing leaves where some rank could not pack
     each = from_all((list(map(len, packed)), problem), wire.group)
     for rank, (_, said) in enumerate(each):
         if said is not None:
@@ -399,11 +402,6 @@ def placements(network: nn.Module) -> dict[str, Tensor]:
     """Returns where experts are, and their loads so far, as tensors for a checkpoint; collective.
 
     Only of dispatchers whose loads are counted: placements of others never change.
-
-    Example:
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
-        >>> placements(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
-        {}
     """
     found = {}
     for name, (dispatcher, _) in _dispatchers(network).items():

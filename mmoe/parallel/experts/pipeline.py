@@ -116,6 +116,7 @@ def own_halves(sources: Sequence[Tree], own: DispatchPlan, compute: Compute) -> 
         own: Picks of the experts here.
         compute: Runs the experts.
     """
+    # One half to hide the rows' way out, one for the outputs' way back
     half = own.experts_BGK.shape[0] // 2
     for at in (slice(half), slice(half, None)):
         picked = replace(own, experts_BGK=own.experts_BGK[at], weights_BGK=own.weights_BGK[at])

@@ -43,6 +43,7 @@ class _Layout:
         """Returns the tensors `[n, …]` that lie in a message: views."""
         found = []
         for start, form in zip(self._starts(num_experts), self.formats, strict=False):
+            # Aligned starts: bytes can be seen as another type only from a multiple of its size on
             own = message[start : start + num_experts * _bytes(form)]
             found.append(own.view(form.dtype).view(num_experts, *form.shape))
         return found
@@ -105,6 +106,7 @@ class _Weights:
         of_ranks = zip(*(grad.split(list(self.counts)) for grad in grads), strict=True)
         for part, own in zip(message.split(send), of_ranks, strict=True):
             self.trained.write(part, own)
+        # Every rank computed by a copy of each expert here, and has a gradient of it
         receive = [send[self.wire.rank]] * self.wire.world_size
         self.pending = self.wire.begin_rows(message, send, receive)
 

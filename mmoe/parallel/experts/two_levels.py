@@ -140,6 +140,7 @@ class TwoLevels:
             most_pairs=costs.bound,
         )
         terms = terms._replace(costs=costs._replace(bound=plan.bound))
+        # Pairs that go on across as pairs must come back to this rank as such
         as_pairs = not all(across.crossing.theirs.sums)
         return self.inside.prepare([Piece([arrived.x_RD], plan)], terms, as_pairs=as_pairs)
 

@@ -207,6 +207,7 @@ class Wire:
         parts = received.split(list(receive))
         parts[self.rank].copy_(own)
         works = [
+            # A broadcast for each holder: an all-gather would want as many rows of every rank.
             # All ranks know the lengths, so that all leave out the same ones
             dist.broadcast(part, group_src=holder, group=self.group, async_op=True)
             for holder, part in enumerate(parts)

@@ -30,6 +30,7 @@ def bind_to_own_cores(wanted: bool) -> None:
     of_all = from_all(_may_use(wanted and not uses_nccl()))
     place, ranks, cores = local_rank(), local_ranks(0), of_all[rank()]
     first = rank() - place
+    # Numbers that no block of neighbours has are another launcher's: nobody is bound
     if ranks < 2 or place >= ranks or not cores or first < 0 or first + ranks > world_size():
         return
     if all(found == cores for found in of_all[first : first + ranks]):

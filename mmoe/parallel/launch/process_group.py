@@ -68,6 +68,7 @@ def training_group(
         ValueError: Likewise.
     """
     global _sharing
+    # The group is the process's: threads that train take turns at making and ending it
     with _sharing_changes:
         shares = _sharing > 0 or (launched_ranks() == 1 and not dist.is_initialized())
         ensure_process_group(timeout_seconds, device)
@@ -178,6 +179,7 @@ def patience_of(group: dist.ProcessGroup | None = None) -> timedelta:
     Args:
         group: The ranks; default: all.
     """
+    # torch has no public way to ask for it
     of: Any = dist.group.WORLD if group is None else group  # these are not in its stubs
     return of._get_backend(of._device_types[0]).options._timeout
 

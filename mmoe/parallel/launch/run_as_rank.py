@@ -232,6 +232,7 @@ def begun_before(out: Path) -> bool:
 
 def _begun(out: Path) -> bool:
     key = f"mmoe/begun/{out.resolve()}"
+    # A client alone: the launcher holds the store, and other ranks need not be there
     store = TCPStore(*store_address(), wait_for_workers=False)
     taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
     if store.check([key]):
