@@ -48,16 +48,19 @@ def check_dims(name: str, tensor: Tensor, letters: Sequence[str]) -> None:
         )
 
 
-def check_int32(name: str, tensor: Tensor) -> None:
-    """Refuses index tensors of another dtype than int32."""
+def check_int32(name: str, tensor: Tensor, letters: Sequence[str]) -> None:
+    """Refuses index tensors of other dimensions, or of another dtype than int32."""
+    check_dims(name, tensor, letters)
     if tensor.dtype != torch.int32:
         raise ValueError(
             f"{name}: expected dtype torch.int32, got {tensor.dtype}; use .to(torch.int32)"
         )
 
 
-def check_float(name: str, tensor: Tensor) -> None:
-    """Refuses dtypes the kernels do not know."""
+def check_float(name: str, tensor: Tensor, letters: Sequence[str] | None = None) -> None:
+    """Refuses other dimensions, where their letters are given, and dtypes kernels do not know."""
+    if letters is not None:
+        check_dims(name, tensor, letters)
     if tensor.dtype not in FLOAT_DTYPES:
         names = ", ".join(str(dtype) for dtype in FLOAT_DTYPES)
         raise ValueError(f"{name}: expected one of {names}, got {tensor.dtype}")

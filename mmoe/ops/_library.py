@@ -69,15 +69,6 @@ def _has_kernel(dispatch_key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key("mmoe::route_plan", dispatch_key)
 
 
-def _load_extension() -> str | None:
-    """Load mmoe._C, whose static initialisers register the operators; return why it failed."""
-    try:
-        importlib.import_module("mmoe._C")
-    except ImportError as error:
-        return str(error)
-    return None
-
-
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     """Keep autocast out of the reference: kernels take sums in float32, and so must it."""
 
@@ -97,16 +88,17 @@ def reference_of(name: str) -> Callable[..., Any]:
 
 
 def _open_library() -> Library:
-    problem = _load_extension()
-    library = Library("mmoe", "FRAGMENT")
-    if problem is not None:
+    """Opens the library; the static initialisers of mmoe._C, where it loads, register kernels."""
+    try:
+        importlib.import_module("mmoe._C")
+    except ImportError as error:
         warnings.warn(
-            f"mmoe: the compiled operators are missing from {FOLDER} ({problem}); the slower ones "
+            f"mmoe: the compiled operators are missing from {FOLDER} ({error}); the slower ones "
             f"in plain PyTorch are used. To build them, with torch and a C++ compiler: {REBUILD}",
             RuntimeWarning,
             stacklevel=2,
         )
-    return library
+    return Library("mmoe", "FRAGMENT")
 
 
 LIBRARY = _open_library()

@@ -60,8 +60,7 @@ def route_plan(experts_BGK: Tensor, num_experts: int) -> RoutePlan:
         >>> plan.slots_BGK.flatten().tolist()
         [0, 1, 2, 2]
     """
-    check_dims("experts_BGK", experts_BGK, "BGK")
-    check_int32("experts_BGK", experts_BGK)
+    check_int32("experts_BGK", experts_BGK, "BGK")
     B, G, K = experts_BGK.shape
     if G < 1 or K < 1:
         raise ValueError(
@@ -162,10 +161,8 @@ def unpermute(y_PD: Tensor, plan: RoutePlan) -> Tensor:
 def check_plan(name: str, rows: Tensor, plan: RoutePlan) -> None:
     """Refuses a plan whose tensors do not fit these rows; shared with `gathered_mm`."""
     check_float(name, rows)
-    check_dims("rows_P", plan.rows_P, "P")
-    check_int32("rows_P", plan.rows_P)
-    check_dims("slots_BGK", plan.slots_BGK, "BGK")
-    check_int32("slots_BGK", plan.slots_BGK)
+    check_int32("rows_P", plan.rows_P, "P")
+    check_int32("slots_BGK", plan.slots_BGK, "BGK")
     check_device("rows_P", plan.rows_P, rows.device, name)
     check_device("slots_BGK", plan.slots_BGK, rows.device, name)
 
@@ -240,10 +237,8 @@ def gated_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tenso
         >>> gated_combine(y, slots, torch.tensor([[[0.5, 0.1]], [[0.7, 0.3]]])).tolist()
         [[[1.5, 3.0]], [[0.0, 0.0]]]
     """
-    check_dims("y_PO", y_PO, "PO")
-    check_float("y_PO", y_PO)
-    check_dims("slots_BGK", slots_BGK, "BGK")
-    check_int32("slots_BGK", slots_BGK)
+    check_float("y_PO", y_PO, "PO")
+    check_int32("slots_BGK", slots_BGK, "BGK")
     check_shape("weights_BGK", weights_BGK, slots_BGK.shape, "slots_BGK")
     check_float("weights_BGK", weights_BGK)
     check_device("slots_BGK", slots_BGK, y_PO.device, "y_PO")
@@ -315,8 +310,7 @@ def check_mixing(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> list[Tens
     """Refuses outputs and weights that do not fit; returns the operator's list of `y`."""
     tensors = _check_outputs(y)
     E, B = len(y), tensors[0].shape[-2]
-    check_dims("weights_BGE", weights_BGE, "BGE")
-    check_float("weights_BGE", weights_BGE)
+    check_float("weights_BGE", weights_BGE, "BGE")
     check_shape(
         "weights_BGE", weights_BGE, [B, weights_BGE.shape[1], E], "y (B samples, E experts)"
     )
@@ -327,16 +321,14 @@ def check_mixing(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> list[Tens
 def _check_outputs(y: Sequence[Tensor] | Tensor) -> list[Tensor]:
     """Returns the operator's list: the E tensors, or the stacked one alone."""
     if isinstance(y, Tensor):
-        check_dims("y", y, "EBO")
-        check_float("y", y)
+        check_float("y", y, "EBO")
         if y.shape[0] == 0:
             raise ValueError("y: expected at least one expert, got none")
         return [y]
     tensors = list(y)
     if not tensors:
         raise ValueError("y: expected at least one expert, got none")
-    check_dims("y[0]", tensors[0], "BO")
-    check_float("y[0]", tensors[0])
+    check_float("y[0]", tensors[0], "BO")
     check_alike("y", tensors)
     return tensors
 

@@ -47,8 +47,7 @@ def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None = None) -> Te
     Source: Fedus et al., "Switch transformers" (JMLR 2022), section 2.4, for router arithmetic in
         float32 beside bfloat16 experts.
     """
-    check_dims("x_BD", x_BD, "BD")
-    check_float("x_BD", x_BD)
+    check_float("x_BD", x_BD, "BD")
     check_dims("weight_DN", weight_DN, "DN")
     check_shape("weight_DN", weight_DN, [x_BD.shape[1], weight_DN.shape[1]], "the width of x_BD")
     check_float("weight_DN", weight_DN)
@@ -139,8 +138,7 @@ def topk_gate(
     Source:
         Shazeer et al. 2017, "Outrageously Large Neural Networks", equations 3 to 5, without noise.
     """
-    check_dims("logits_BGE", logits_BGE, "BGE")
-    check_float("logits_BGE", logits_BGE)
+    check_float("logits_BGE", logits_BGE, "BGE")
     if logits_BGE.shape[2] == 0:
         raise ValueError("logits_BGE: expected at least one expert, got none")
     _check_bool("visibility_GE", visibility_GE, logits_BGE.shape[1:], logits_BGE, "logits_BGE")

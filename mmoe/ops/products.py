@@ -70,8 +70,7 @@ def grouped_mm(
     Source: Gale et al., "MegaBlocks: efficient sparse training with mixture-of-experts" (MLSys
         2023), section 4, for the dropless form.
     """
-    check_dims("x_PD", x_PD, "PD")
-    check_float("x_PD", x_PD)
+    check_float("x_PD", x_PD, "PD")
     check_layer(x_PD, weight_EDH, bias_EH, activation)
     check_offsets(offsets_E1, x_PD, weight_EDH)
     return torch.ops.mmoe.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)[0]
@@ -115,8 +114,7 @@ def check_activation(activation: str) -> None:
 
 def check_offsets(offsets_E1: Tensor, x: Tensor, weight_EDH: Tensor, name: str = "x_PD") -> None:
     """Refuses offsets that do not fit the layer; shared with `gathered_mm`."""
-    check_dims("offsets_E1", offsets_E1, ["E + 1"])
-    check_int32("offsets_E1", offsets_E1)
+    check_int32("offsets_E1", offsets_E1, ["E + 1"])
     check_device("offsets_E1", offsets_E1, x.device, name)
     check_shape("offsets_E1", offsets_E1, [weight_EDH.shape[0] + 1], "the experts of weight_EDH")
 
@@ -357,8 +355,7 @@ def check_rows(
         return tensors
     if not tensors or len(tensors) not in (1, E):
         raise ValueError(f"x: expected one tensor or {E}, one per expert, got {len(tensors)}")
-    check_dims("x[0]", tensors[0], "BD")
-    check_float("x[0]", tensors[0])
+    check_float("x[0]", tensors[0], "BD")
     check_alike("x", tensors)
     check_layer(tensors[0], weight_EDH, bias_EH, activation, name="x[0]")
     return tensors
@@ -462,8 +459,7 @@ def shared_mm(
         >>> shared_mm(torch.ones(3, 2), torch.ones(1, 2, 1), None, shared, owners)[0].flatten()
         tensor([12., 22., 22.])
     """
-    check_dims("x_BD", x_BD, "BD")
-    check_float("x_BD", x_BD)
+    check_float("x_BD", x_BD, "BD")
     check_layer(x_BD, weight_EDH, bias_EH, activation, name="x_BD")
     check_shared(x_BD, weight_EDH, shared, owners)
     learns = torch.is_grad_enabled()

@@ -95,8 +95,7 @@ def target_attention(
 
 
 def _check_events(e_VD: Tensor, q_BD: Tensor) -> None:
-    check_dims("e_VD", e_VD, "VD")
-    check_float("e_VD", e_VD)
+    check_float("e_VD", e_VD, "VD")
     check_dims("q_BD", q_BD, "BD")
     check_shape("q_BD", q_BD, [len(q_BD), e_VD.shape[1]], "the width of e_VD")
     if q_BD.dtype != e_VD.dtype:

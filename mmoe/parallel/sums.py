@@ -234,6 +234,7 @@ def _fill_buckets(
     buckets: list[list[nn.Parameter]] = []
     size = 0
     for weight in parameters:
+        # A bucket is one message, of one type on one device
         last = buckets[-1][-1] if buckets else None
         alike = last is not None and (last.dtype, last.device) == (weight.dtype, weight.device)
         if not alike or size >= bucket_bytes:

@@ -100,6 +100,7 @@ class MixedExperts(Pool):
             pool.part([e - own.start for e in experts if e in own])
             for pool, own in zip(self._each(), self.ranges, strict=True)
         )
+        # With buffers of its own, as it may go to another device
         part.choices, part.requests = copy.deepcopy(self.choices), copy.deepcopy(self.requests)
         return part
 

@@ -161,6 +161,7 @@ def fast_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     # Seen as int16 they are four numbers, one of which lacks a bit: 15 bits of each are used
     bits = draws.view(torch.int16)[: x.numel()].view(x.shape).bitwise_and_(_STEPS - 1)
     kept = bits >= min(round(probability * _STEPS), _STEPS - 1)  # the most that 16 bits hold
+    # The mask takes the scale along, so that x is read and written once
     return x * kept.to(x.dtype).mul_(1 / (1 - probability))
 
 

@@ -181,6 +181,7 @@ def share_statistics(experts: nn.Module, ranks: RankSums) -> None:
 
 def _affine(z_PH: Tensor, weight_EH: Tensor, bias_EH: Tensor, offsets_E1: Tensor) -> Tensor:
     weight_EH, bias_EH, rows = weight_EH.to(z_PH.dtype), bias_EH.to(z_PH.dtype), z_PH.shape[0]
+    # One pass over the rows, not one for the scale and one for the shift
     return torch.addcmul(
         per_row(bias_EH, offsets_E1, rows), z_PH, per_row(weight_EH, offsets_E1, rows)
     )

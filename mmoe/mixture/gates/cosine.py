@@ -14,6 +14,7 @@ from mmoe.mixture.gates.learned import (
     GateLogits,
     GateOptions,
     LearnedGate,
+    check_at_least_1,
     domain_logits,
     gate_products,
 )
@@ -77,8 +78,7 @@ class CosineGate(LearnedGate):
         super().__init__(
             None, num_gates, num_experts, options, k=k, softmax=softmax, selection=selection
         )
-        if projection_dim < 1:
-            raise ValueError(f"projection_dim: expected 1 or more, got {projection_dim}")
+        check_at_least_1(projection_dim=projection_dim)
         self.projection = GateLogits(
             input_dim, num_gates, projection_dim, hidden=self.options.hidden
         )

@@ -59,14 +59,10 @@ class GateLogits(nn.Module):
         output_bias: bool = False,
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("input_dim", input_dim),
-            ("num_gates", num_gates),
-            ("num_experts", num_experts),
-            *((f"hidden[{i}]", width) for i, width in enumerate(hidden)),
-        ):
-            if value < 1:
-                raise ValueError(f"{name}: expected 1 or more, got {value}")
+        of_hidden = {f"hidden[{i}]": width for i, width in enumerate(hidden)}
+        check_at_least_1(
+            input_dim=input_dim, num_gates=num_gates, num_experts=num_experts, **of_hidden
+        )
         widths = [input_dim, *hidden, num_experts]
         self.weights = nn.ParameterList(
             torch.empty(num_gates, after, before) for before, after in pairwise(widths)
@@ -366,6 +362,7 @@ def gate_settings(gate: nn.Module, options: GateOptions) -> GateSettings:
             known = [*_own_keywords(gate), *shared]
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}? It" if near else "it"
+            # As Python's own of a keyword that there is not
             raise TypeError(
                 f"{name}: {type(gate).__name__} has no such option; {hint} has {', '.join(known)}"
             )
@@ -446,9 +443,7 @@ class LearnedGate(nn.Module):
     ) -> None:
         super().__init__()
         self.options = gate_settings(self, options)
-        for name, size in (("num_gates", num_gates), ("num_experts", num_experts)):
-            if size < 1:
-                raise ValueError(f"{name}: expected 1 or more, got {size}")
+        check_at_least_1(num_gates=num_gates, num_experts=num_experts)
         if input_dim is not None:
             hidden = self.options.hidden
             self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=hidden)
@@ -566,6 +561,13 @@ class LearnedGate(nn.Module):
     def extra_repr(self) -> str:
         """Returns what `print` shows: k, and what differs from the defaults."""
         return show_settings(self)
+
+
+def check_at_least_1(**sizes: int) -> None:
+    """Refuses sizes below 1, by their names."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name}: expected 1 or more, got {size}")
 
 
 def check_k(k: int, num_experts: int) -> None:

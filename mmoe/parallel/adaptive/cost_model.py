@@ -66,6 +66,7 @@ class Call:
     @cached_property
     def by_load(self) -> list[int]:
         """Orders all experts, the most wanted first."""
+        # Equal ones by number: all ranks have to name the same experts
         return sorted(range(len(self.loads)), key=lambda e: (-self.loads[e], e))
 
     def shares(self, shadowed: Collection[int]) -> list[float]:

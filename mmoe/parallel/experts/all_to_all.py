@@ -140,6 +140,7 @@ class AllToAllDispatcher:
         self._hosts: Hosts | None = None
         self._shadowing = Shadowing(self.wire)
         self.placement = placement
+        # Else on first use: all ranks have to ask each other, and not all calls need to know
         if hosts is not None:
             self.hosts = hosts
 

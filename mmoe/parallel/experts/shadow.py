@@ -200,6 +200,7 @@ class Shadowing:
         all_shadowed = len(order) == self._placement.num_experts
         others_BGO = None if all_shadowed else rows_travel(sources, rest, compute)
         out_BGO = mix_here(sources, own, by_copies())
+        # Under autocast copies give its type; rows that came back have that of the rows
         out_BGO = out_BGO.to(cast(Tensor, sources[plan.expert_source[0]]).dtype)
         return out_BGO if others_BGO is None else others_BGO + out_BGO
 

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from mmoe.parallel.experts.async_exchange import start_exchange
+from mmoe.parallel.launch.process_group import require_group
 from mmoe.parallel.object_collectives import from_all
 
 
@@ -80,10 +81,7 @@ class Wire:
     def __init__(
         self, group: dist.ProcessGroup | None = None, *, traffic: Traffic | None = None
     ) -> None:
-        if not dist.is_initialized():
-            raise ValueError(
-                "wire: expected a process group; call torch.distributed.init_process_group first"
-            )
+        require_group("wire")
         self.group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.traffic = Traffic() if traffic is None else traffic
@@ -141,11 +139,11 @@ class Wire:
         rows = rows.contiguous()
         received = rows.new_empty(sum(receive), *rows.shape[1:])
         if self.down is None:
-            work = self._begin(rows, received, send, receive, self.group)
+            works = [self._begin(rows, received, send, receive, self.group)]
         else:
-            work = self._begin_two_ways(rows, received, send, receive, self.down)
+            works = self._begin_two_ways(rows, received, send, receive, self.down)
         self._count(send, rows.shape[1:].numel() * rows.element_size())
-        return PendingRows(work, rows, received, self.traffic)
+        return PendingRows(works, rows, received, self.traffic)
 
     def _begin(
         self,
@@ -168,7 +166,7 @@ class Wire:
         send: Sequence[int],
         receive: Sequence[int],
         down: dist.ProcessGroup,
-    ) -> "_Works":
+    ) -> list[dist.Work]:
         """Sends to higher ranks by one group and to lower ranks by the other."""
         me, none = self.rank, [0] * self.world_size
         below, own, above = rows.split([sum(send[:me]), send[me], sum(send[me + 1 :])])
@@ -179,12 +177,10 @@ class Wire:
         here.copy_(own)
         to_above, to_below = [*none[: me + 1], *send[me + 1 :]], [*send[:me], *none[me:]]
         of_below, of_above = [*receive[:me], *none[me:]], [*none[: me + 1], *receive[me + 1 :]]
-        return _Works(
-            [
-                self._begin(above, from_below, to_above, of_below, self.group),
-                self._begin(below, from_above, to_below, of_above, down),
-            ]
-        )
+        return [
+            self._begin(above, from_below, to_above, of_below, self.group),
+            self._begin(below, from_above, to_below, of_above, down),
+        ]
 
     def _count(self, send: Sequence[int], row_bytes: int, collectives: int = 1) -> None:
         here, traffic = self.hosts[self.rank], self.traffic
@@ -215,41 +211,31 @@ class Wire:
         ]
         everybody = [len(own)] * self.world_size
         self._count(everybody, own.shape[1:].numel() * own.element_size(), len(works))
-        under_way = _Works([work for work in works if work is not None])
+        under_way = [work for work in works if work is not None]
         return PendingRows(under_way, own, received, self.traffic)
-
-
-class _Works:
-    """Several collectives under way, as one."""
-
-    def __init__(self, works: Sequence[dist.Work]) -> None:
-        self._works = works
-
-    def wait(self) -> None:
-        for work in self._works:
-            work.wait()
 
 
 class PendingRows:
     """Rows under way to this rank.
 
     Args:
-        work: Of the collective.
+        works: Of the collectives.
         sent: Kept until they are gone.
         received: Where those of other ranks arrive.
         traffic: Where the seconds are counted.
     """
 
     def __init__(
-        self, work: dist.Work | _Works, sent: Tensor, received: Tensor, traffic: Traffic
+        self, works: Sequence[dist.Work], sent: Tensor, received: Tensor, traffic: Traffic
     ) -> None:
-        self._work, self._sent, self._received = work, sent, received
+        self._works, self._sent, self._received = works, sent, received
         self._traffic, self._begun = traffic, time.perf_counter()
 
     def wait(self) -> Tensor:
         """Waits for the rows and returns them; to be called once."""
         asked = time.perf_counter()
-        self._work.wait()
+        for work in self._works:
+            work.wait()
         here = time.perf_counter()
         self._traffic.seconds_waited += here - asked
         self._traffic.seconds_under_way += here - self._begun

@@ -152,6 +152,14 @@ def has_joined() -> bool:
     return _ranks_store is not None and dist.is_initialized()
 
 
+def require_group(name: str) -> None:
+    """Refuses to go on without a process group; the error begins with a name."""
+    if not dist.is_initialized():
+        raise ValueError(
+            f"{name}: expected a process group; call torch.distributed.init_process_group first"
+        )
+
+
 def rank() -> int:
     """Returns the rank of this process (0 without a process group)."""
     return dist.get_rank() if dist.is_initialized() else 0

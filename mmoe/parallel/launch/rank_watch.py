@@ -81,6 +81,7 @@ class RankWatch:
         self.silence = silence
         # A client that waits blocks its thread
         self._main, self._beats, self._goodbyes = _connect(), _connect(), _connect()
+        # A group of its own: whoever waits for a goodbye waits for as long as training takes
         self._ring = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=VERY_LONG))
         self._count = 0
         # Of each rank its last sign, and looks since it came
