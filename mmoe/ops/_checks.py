@@ -27,7 +27,8 @@ def host_is_near(tensor: Tensor) -> bool:
 
 def has_values(tensor: Tensor) -> bool:
     """Returns whether a look at the values costs nothing; fake and traced tensors have none."""
-    return type(tensor) in (Tensor, torch.nn.Parameter) and host_is_near(tensor)
+    plain = type(tensor) in (Tensor, torch.nn.Parameter)
+    return plain and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def for_autocast(tensor: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ Gradients are attached here too, and can be taken once.
 import functools
 import importlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,18 +155,12 @@ def empties_like(*names: str) -> Callable[..., Any]:
 
 def save_tensors(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Keeps all tensors that went in for the gradient: a `setup_context`."""
-    ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
+    ctx.save_for_backward(*[value for value in inputs if isinstance(value, Tensor)])
 
 
 def any_needed(needs: Any) -> bool:
     """Returns whether a gradient is asked for; of a list of tensors there is an answer for each."""
     return any(needs) if isinstance(needs, list | tuple) else needs
-
-
-def where_needed(gradients: Sequence[Any], needs: Sequence[bool]) -> tuple[Any, ...]:
-    """Returns the gradients that autograd asks for, and None for the others."""
-    pairs = zip(gradients, needs, strict=True)
-    return tuple(gradient if needed else None for gradient, needed in pairs)
 
 
 def register_autograd(
@@ -176,7 +170,8 @@ def register_autograd(
 
     Kernels of gradients have none themselves: without this, a gradient of a gradient would be 0.
     `torch.autograd.function.once_differentiable` does not serve here: it raises only where the
-    incoming gradient needs one, and knows no lists of tensors.
+    incoming gradient needs one, and knows no lists of tensors. Gradients that nobody asks for,
+    which kernels leave empty, become None.
     """
     torch.library.register_autograd(
         f"mmoe::{name}", _once(name, backward), setup_context=setup_context, lib=LIBRARY
@@ -188,6 +183,9 @@ def _once(name: str, backward: Callable[..., Any]) -> Callable[..., Any]:
     def checked(ctx: Any, *grads: Any) -> Any:
         with torch.no_grad():
             results = backward(ctx, *grads)
+        if isinstance(results, tuple):  # for a list of tensors there is a list of answers
+            pairs = zip(results, ctx.needs_input_grad, strict=True)
+            results = tuple([None if needed is False else grad for grad, needed in pairs])
         # Grad mode is on in a backward pass only with create_graph=True.
         return _refuse_second(name, results) if torch.is_grad_enabled() else results
 

@@ -308,28 +308,23 @@ def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
 
 def check_mixing(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> list[Tensor]:
     """Refuses outputs and weights that do not fit; returns the operator's list of `y`."""
-    tensors = _check_outputs(y)
-    E, B = len(y), tensors[0].shape[-2]
+    if isinstance(y, Tensor):
+        check_float("y", y, "EBO")
+        tensors, E = [y], y.shape[0]
+    else:
+        tensors = list(y)
+        E = len(tensors)
+    if E == 0:
+        raise ValueError("y: expected at least one expert, got none")
+    if not isinstance(y, Tensor):
+        check_float("y[0]", tensors[0], "BO")
+        check_alike("y", tensors)
+    B = tensors[0].shape[-2]
     check_float("weights_BGE", weights_BGE, "BGE")
     check_shape(
         "weights_BGE", weights_BGE, [B, weights_BGE.shape[1], E], "y (B samples, E experts)"
     )
     check_device("weights_BGE", weights_BGE, tensors[0].device, "y")
-    return tensors
-
-
-def _check_outputs(y: Sequence[Tensor] | Tensor) -> list[Tensor]:
-    """Returns the operator's list: the E tensors, or the stacked one alone."""
-    if isinstance(y, Tensor):
-        check_float("y", y, "EBO")
-        if y.shape[0] == 0:
-            raise ValueError("y: expected at least one expert, got none")
-        return [y]
-    tensors = list(y)
-    if not tensors:
-        raise ValueError("y: expected at least one expert, got none")
-    check_float("y[0]", tensors[0], "BO")
-    check_alike("y", tensors)
     return tensors
 
 

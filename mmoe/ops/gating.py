@@ -1,20 +1,12 @@
 """Operators of gates: `gate_mm`, `topk_gate`, `joint_select`, softmaxes of few numbers."""
 
-from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from mmoe.ops._checks import (
-    accumulate_dtype,
-    check_device,
-    check_dims,
-    check_float,
-    check_shape,
-    has_values,
-)
-from mmoe.ops._library import define, empties_like, register_autograd, where_needed
+from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
+from mmoe.ops._library import define, empties_like, register_autograd
 
 
 def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None = None) -> Tensor:
@@ -81,8 +73,7 @@ def _gate_mm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gate_mm_backward(ctx: Any, grad_BN: Tensor) -> tuple[Any, ...]:
-    gradients = torch.ops.mmoe.gate_mm_backward(grad_BN, *ctx.saved_tensors, *ctx.needs_input_grad)
-    return where_needed(gradients, ctx.needs_input_grad)
+    return torch.ops.mmoe.gate_mm_backward(grad_BN, *ctx.saved_tensors, *ctx.needs_input_grad)
 
 
 define("gate_mm(Tensor x_BD, Tensor weight_DN, Tensor? bias_N) -> Tensor", _fake_gate_mm)
@@ -141,7 +132,12 @@ def topk_gate(
     check_float("logits_BGE", logits_BGE, "BGE")
     if logits_BGE.shape[2] == 0:
         raise ValueError("logits_BGE: expected at least one expert, got none")
-    _check_bool("visibility_GE", visibility_GE, logits_BGE.shape[1:], logits_BGE, "logits_BGE")
+    check_shape("visibility_GE", visibility_GE, logits_BGE.shape[1:], "logits_BGE")
+    if visibility_GE.dtype != torch.bool:
+        raise ValueError(
+            f"visibility_GE: expected dtype torch.bool, got {visibility_GE.dtype}; use .bool()"
+        )
+    check_device("visibility_GE", visibility_GE, logits_BGE.device, "logits_BGE")
     if k < 1:
         raise ValueError(f"k: expected at least 1 pick per gate, got {k}")
     if softmax not in get_args(Softmax):
@@ -207,10 +203,13 @@ def visible_softmax(logits_BGE: Tensor, visibility_GE: Tensor) -> Tensor:
         tensor([[[0.5000, 0.5000, 0.0000]]])
     """
     # Looking is free on a CPU in eager mode, and two passes over the logits are not
-    if not (has_values(visibility_GE) and bool(visibility_GE.all())):
+    compiled = torch.compiler.is_compiling()
+    looked = not compiled and type(visibility_GE) is Tensor and visibility_GE.device.type == "cpu"
+    if not (looked and bool(visibility_GE.all())):
         logits_BGE = logits_BGE.masked_fill(~visibility_GE, -torch.inf)
     x, width = logits_BGE, logits_BGE.shape[-1]
-    if not has_values(x) or not 0 < width <= _FEW or x.dtype.itemsize < 4:
+    plain = compiled or type(x) is not Tensor
+    if plain or x.device.type != "cpu" or not 0 < width <= _FEW or x.dtype.itemsize < 4:
         return x.softmax(-1)
     return torch.ops.mmoe.row_softmax(x.reshape(-1, width)).view(x.shape)
 
@@ -342,10 +341,10 @@ def _check_joint(
     B, G, E = scores_BGE.shape
     if E == 0:
         raise ValueError("scores_BGE: expected at least one expert, got none")
-    _check_bool("visibility_GE", visibility_GE, (G, E), scores_BGE, "scores_BGE")
-    _check_bool("votes_G", votes_G, (G,), scores_BGE, "scores_BGE")
+    _check_bool("visibility_GE", visibility_GE, (G, E), scores_BGE)
+    _check_bool("votes_G", votes_G, (G,), scores_BGE)
     if asked_BG is not None:
-        _check_bool("asked_BG", asked_BG, (B, G), scores_BGE, "scores_BGE")
+        _check_bool("asked_BG", asked_BG, (B, G), scores_BGE)
 
 
 def check_selection(
@@ -368,11 +367,11 @@ def check_selection(
         raise ValueError(f"floor: expected 0 or 1, got {floor}")
 
 
-def _check_bool(name: str, tensor: Tensor, shape: Sequence[int], beside: Tensor, like: str) -> None:
-    check_shape(name, tensor, shape, like)
+def _check_bool(name: str, tensor: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
+    check_shape(name, tensor, shape, "scores_BGE")
     if tensor.dtype != torch.bool:
         raise ValueError(f"{name}: expected dtype torch.bool, got {tensor.dtype}; use .bool()")
-    check_device(name, tensor, beside.device, like)
+    check_device(name, tensor, like.device, "scores_BGE")
 
 
 def _fake_joint_select(scores_BGE: Tensor, **rest: Any) -> Tensor:

@@ -21,7 +21,7 @@ from mmoe.ops._checks import (
     check_int32,
     check_shape,
 )
-from mmoe.ops._library import any_needed, define, register_autograd, where_needed
+from mmoe.ops._library import any_needed, define, register_autograd
 from mmoe.ops.dispatch import RoutePlan, check_plan
 from mmoe.ops.reference import keeps_z
 from mmoe.ops.row_sums import Owners
@@ -172,7 +172,7 @@ def _grouped_mm_backward(ctx: Any, grad_PH: Tensor | None, _: Any) -> tuple[Any,
     grad_x, *of_layer = torch.ops.mmoe.grouped_mm_backward(
         grad_PH, *ctx.saved_tensors, ctx.activation, need_x, *need_layer
     )
-    return where_needed((grad_x, None, *of_layer, None), ctx.needs_input_grad)
+    return grad_x, None, *of_layer, None
 
 
 define(
@@ -283,7 +283,7 @@ def _gathered_mm_backward(ctx: Any, grad_PH: Tensor | None, _: Any) -> tuple[Any
     )
     rows_P = layer[1]
     grad_x_BD = torch.ops.mmoe.unpermute(grad_x_PD, rows_P, slots_BGK) if need_x else None
-    return where_needed((grad_x_BD, None, None, None, *of_layer, None), ctx.needs_input_grad)
+    return grad_x_BD, None, None, None, *of_layer, None
 
 
 define(
@@ -356,7 +356,8 @@ def check_rows(
     if not tensors or len(tensors) not in (1, E):
         raise ValueError(f"x: expected one tensor or {E}, one per expert, got {len(tensors)}")
     check_float("x[0]", tensors[0], "BD")
-    check_alike("x", tensors)
+    if len(tensors) > 1:
+        check_alike("x", tensors)
     check_layer(tensors[0], weight_EDH, bias_EH, activation, name="x[0]")
     return tensors
 
@@ -404,7 +405,7 @@ def _dense_mm_backward(ctx: Any, grad: list[Tensor], _: Any) -> tuple[Any, ...]:
     grad_x, *of_layer = torch.ops.mmoe.dense_mm_backward(
         grad, x, weight_EDH, y, z, ctx.activation, need_x, *need_layer
     )
-    return grad_x if need_x else [None] * S, *where_needed(of_layer, need_layer), None
+    return grad_x if need_x else [None] * S, *of_layer, None
 
 
 define(
@@ -525,7 +526,7 @@ def _shared_mm_backward(ctx: Any, grad: list[Tensor], _: Any) -> tuple[Any, ...]
     if any_needed(shared):
         grad_shared = torch.ops.mmoe.shared_sums(grad, y, z, order_B, bounds, ctx.activation)
     of_x = grad_x[0] if need_x else None
-    return of_x, *where_needed(of_layer, need_layer), grad_shared, None, None, None, None
+    return of_x, *of_layer, grad_shared, None, None, None, None
 
 
 define(

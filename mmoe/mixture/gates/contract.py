@@ -15,7 +15,6 @@ from mmoe.mixture.inputs import Inputs, first_leaf
 from mmoe.mixture.pytrees import Tree, leaves_of
 from mmoe.mixture.traits import GateTraits, traits_of
 from mmoe.ops import host_is_near
-from mmoe.ops._checks import has_values
 
 
 class GateOutput(NamedTuple):
@@ -374,7 +373,10 @@ def check_numbers(result: Tensor, logits_BGN: Tensor, visibility_GE: Tensor) -> 
     Raises:
         ValueError: Names the gate, and how many rows are wrong.
     """
-    if not has_values(result) or bool(result.detach().sum().isfinite()):
+    # Subclasses are traced or fake tensors.
+    if torch.compiler.is_compiling() or type(result) is not Tensor or result.device.type != "cpu":
+        return
+    if bool(result.detach().sum().isfinite()):
         return
     for g, sees in enumerate(visibility_GE.any(dim=1).tolist()):
         if not sees:
